@@ -80,7 +80,7 @@ fix: $(VENV)/.installed-dev ## let ruff repair what it can
 	$(BIN)/ruff check --fix
 
 docs: $(VENV)/.installed-dev ## write what docs/ takes from the code, and build the site: docs/_build/html
-	$(BIN)/python -m runai.hub_service.cli.reference > docs/cli.md
+	$(BIN)/python -m runai.hub_service.cli.framework.reference > docs/cli.md
 	$(BIN)/python docs/write_reference.py
 	$(BIN)/python docs/write_permissions.py
 	$(BIN)/python docs/write_play.py

@@ -28,8 +28,8 @@ from typing import Any
 import psutil
 from machine import measured
 
-from runai.hub_service.api.reports import AgentAllocation, AgentReply, AgentReport
-from runai.hub_service.api.schemas import DeviceShareView
+from runai.hub_service.wire.agent_reports import AgentAllocation, AgentReply, AgentReport
+from runai.hub_service.wire.schemas import DeviceShareView
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results" / "agent.json"

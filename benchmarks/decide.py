@@ -36,7 +36,7 @@ from runai.hub_service.scheduler import (
     Workload,
     decide,
 )
-from runai.hub_service.scheduler.snapshot_wire import snapshot_from_json
+from runai.hub_service.scheduler.model.snapshot_json import snapshot_from_json
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "decide.json"

@@ -20,7 +20,7 @@ from decide import TABLE, Row
 from machine import measured
 
 from runai.hub_service.scheduler import decide
-from runai.hub_service.scheduler.snapshot_wire import snapshot_from_json
+from runai.hub_service.scheduler.model.snapshot_json import snapshot_from_json
 
 RESULTS = Path(__file__).parent / "results" / "decide_profile.json"
 LOOK_EVERY_S, FOR_S = 0.001, 1.0

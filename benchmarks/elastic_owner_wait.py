@@ -20,8 +20,8 @@ from pathlib import Path
 from machine import measured
 from platforms import as_user, seconds_until, simulated
 
-from runai.hub_service.api.schemas import SubmitRequest, WorkloadDetail
 from runai.hub_service.client import Client
+from runai.hub_service.wire.schemas import SubmitRequest, WorkloadDetail
 
 RESULTS = Path(__file__).parent / "results" / "elastic_owner_wait.json"
 ROUNDS = 5

@@ -55,7 +55,7 @@ def why_not(index: int) -> str:
             return f"{module} is not installed"
     from sharing.gpu import Gpu  # noqa: PLC0415
 
-    from runai.hub_service.agent.nvml_hardware import NvmlMissing  # noqa: PLC0415
+    from runai.hub_service.agent.devices.nvml_hardware import NvmlMissing  # noqa: PLC0415
 
     try:
         Gpu(index).source.close()

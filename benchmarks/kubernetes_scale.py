@@ -45,7 +45,7 @@ from scale.crowd import Crowd  # noqa: E402
 from control_plane.lab import installed  # noqa: E402
 from control_plane.objects import add_project, job, pod  # noqa: E402
 from control_plane.plane import ControlPlane  # noqa: E402
-from runai.hub_service.clusters.kubernetes.api import Api  # noqa: E402
+from runai.hub_service.clusters.kubernetes.client.api import Api  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "kubernetes_scale.json"
 GPUS = 8

@@ -27,11 +27,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from machine import measured
 
 from postgres import find_postgres, postgres_server
-from runai.hub_service.api.reports import AgentReport, UsageSample
 from runai.hub_service.ledger import Held, Ledger, UsageFilter
 from runai.hub_service.ledger.opening import ledger_url
 from runai.hub_service.ledger.store import Store
 from runai.hub_service.ledger.totals import Scope
+from runai.hub_service.wire.agent_reports import AgentReport, UsageSample
 
 RESULTS = Path(__file__).parent / "results" / "ledger.json"
 HOUR, DAY = 3600, 86400

@@ -37,9 +37,9 @@ import psutil
 from crowd.hub import name_of, servers_of
 from machine import ROOT, measured
 
-from runai.hub_service.api.program_schemas import ProcessReport
-from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.client import Client
+from runai.hub_service.wire.program_schemas import ProcessReport
+from runai.hub_service.wire.schemas import SubmitRequest
 
 RESULTS = ROOT / "benchmarks/results/load.json"
 HUB = Path(__file__).with_name("crowd") / "hub.py"

@@ -22,10 +22,10 @@ from pathlib import Path
 
 from machine import measured
 
-from runai.hub_service.scheduler.frag_room import FragRoom, room_for
-from runai.hub_service.scheduler.kinds import Kind, Kinds
-from runai.hub_service.scheduler.model import Node, Packing, Worker
-from runai.hub_service.scheduler.quantity import Mib, MilliGpu
+from runai.hub_service.scheduler.model.quantity import Mib, MilliGpu
+from runai.hub_service.scheduler.model.snapshot import Node, Packing, Worker
+from runai.hub_service.scheduler.state.fragmentation_index import FragRoom, room_for
+from runai.hub_service.scheduler.state.request_shape import Kind, Kinds
 
 RESULTS = Path(__file__).parent / "results" / "openb.json"
 DATA = Path(__file__).parent.parent.parent / "shared" / "data"

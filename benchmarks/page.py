@@ -22,21 +22,21 @@ from machine import measured
 from playwright.async_api import Browser, async_playwright
 from starlette.requests import Request
 
-from runai.hub_service.agent.devices import Device
 from runai.hub_service.api.app import create_app
-from runai.hub_service.api.permissions import Actor
-from runai.hub_service.api.platform import Platform
-from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
+from runai.hub_service.api.auth.permissions import Actor
+from runai.hub_service.api.services.platform import Platform
 from runai.hub_service.clusters.simulated import SimulatedCluster
-from runai.hub_service.controller import Controller
-from runai.hub_service.idle.watch import IdleWatch
+from runai.hub_service.controller.idle.watch import IdleWatch
+from runai.hub_service.controller.loop import Controller
 from runai.hub_service.ledger import Ledger
 from runai.hub_service.ledger.opening import ledger_url
 from runai.hub_service.ledger.store import Store
 from runai.hub_service.ledger.totals import Scope
+from runai.hub_service.model.device import Device
+from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.scheduler import decide
-from runai.hub_service.scheduler.quantity import MilliGpu
-from runai.hub_service.serving import Server, listen
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.server.listener import Server, listen
 
 NODES, GPUS_OF_A_NODE, WORKLOADS, DAYS = 25, 8, 500, 30
 PROJECTS, USERS = 20, 60

@@ -26,8 +26,8 @@ from typing import Any, Literal
 
 from machine import commit, machine
 
-from runai.hub_service.scheduler.model import Node, Project
-from runai.hub_service.scheduler.quantity import Mib, MilliGpu
+from runai.hub_service.scheduler.model.quantity import Mib, MilliGpu
+from runai.hub_service.scheduler.model.snapshot import Node, Project
 from runai.hub_service.simulation.engine import Run, Setting, simulate
 from runai.hub_service.simulation.picture import Column, write_picture
 from runai.hub_service.simulation.policies import PolicyName

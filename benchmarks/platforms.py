@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 
-from runai.hub_service.cli.hub_login import HubLogin
+from runai.hub_service.cli.framework.hub_login import HubLogin
 from runai.hub_service.client import Client
 
 

@@ -20,7 +20,7 @@ from machine import ROOT, measured
 sys.path.insert(0, str(ROOT / "tests"))
 
 from e2e.running import Platform
-from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.wire.schemas import SubmitRequest
 
 RESULTS = ROOT / "benchmarks/results/faults.json"
 KILLS = {"service": 10, "hub": 3}

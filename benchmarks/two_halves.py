@@ -16,8 +16,8 @@ from pathlib import Path
 from machine import measured
 from platforms import as_user, seconds_until, simulated
 
-from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.client import Client
+from runai.hub_service.wire.schemas import SubmitRequest
 
 RESULTS = Path(__file__).parent / "results" / "two_halves.json"
 ROUNDS = 40

@@ -11,17 +11,12 @@ import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from runai.hub_service.agent.devices import Device
-from runai.hub_service.clusters.records import (
-    HistoryEvent,
-    ProjectSpec,
-    WorkloadRecord,
-    WorkloadSpec,
-)
 from runai.hub_service.clusters.simulated import SimulatedCluster
-from runai.hub_service.controller import Controller
+from runai.hub_service.controller.loop import Controller
+from runai.hub_service.model.device import Device
+from runai.hub_service.model.records import HistoryEvent, ProjectSpec, WorkloadRecord, WorkloadSpec
 from runai.hub_service.scheduler import decide
-from runai.hub_service.scheduler.quantity import milli_gpus
+from runai.hub_service.scheduler.model.quantity import milli_gpus
 
 WRITTEN = Path(__file__).parent / "_static" / "play_data.js"
 GPUS, STEP_S, MINUTE = 5, 30, 60

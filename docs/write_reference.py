@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from runai.hub_service.api.app import create_app
-from runai.hub_service.api.platform import Platform
+from runai.hub_service.api.services.platform import Platform
 
 REFERENCE = Path(__file__).parent / "reference.md"
 

@@ -12,7 +12,7 @@ import os
 import time
 from pathlib import Path
 
-from runai.hub_service.elastic_messages import ElasticFiles, MessageError
+from runai.hub_service.wire.elastic_messages import ElasticFiles, MessageError
 
 
 class DirectoryTaken(RuntimeError):

@@ -20,7 +20,7 @@ from datetime import UTC, datetime, timedelta
 from runai.elastic.directory import JobDirectory
 from runai.elastic.membership import LEAVE_EXIT_CODE
 from runai.elastic.resize import WorkerView, line_up
-from runai.hub_service.elastic_messages import Reason, Status, Target, WorkerPhase
+from runai.hub_service.wire.elastic_messages import Reason, Status, Target, WorkerPhase
 
 _LOOK_EVERY_S = 0.05
 _LEFT_CODES = (LEAVE_EXIT_CODE, -signal.SIGTERM)

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from runai.hub_service.elastic_messages import (
+from runai.hub_service.wire.elastic_messages import (
     ElasticFiles,
     MessageError,
     Reason,

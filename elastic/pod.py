@@ -19,9 +19,9 @@ from pathlib import Path
 from types import FrameType
 
 from runai.elastic.membership import LEAVE_EXIT_CODE
-from runai.hub_service.elastic_messages import ElasticFiles, MessageError, Status
-from runai.hub_service.errors import NotFound, RunaiError
-from runai.hub_service.worker_client import WorkerClient
+from runai.hub_service.client.worker_client import WorkerClient
+from runai.hub_service.wire.elastic_messages import ElasticFiles, MessageError, Status
+from runai.hub_service.wire.errors import NotFound, RunaiError
 
 _LOOK_EVERY_S = 0.1
 _TELL_AGAIN_S = 5.0

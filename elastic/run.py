@@ -16,7 +16,7 @@ from types import FrameType
 
 from runai.elastic.directory import DirectoryTaken, JobDirectory
 from runai.elastic.launcher import Launcher
-from runai.hub_service.elastic_messages import MessageError
+from runai.hub_service.wire.elastic_messages import MessageError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

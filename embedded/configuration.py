@@ -15,15 +15,15 @@ from typing import Any
 from jupyterhub.services.service import Service
 from traitlets.config import Config
 
-from runai.embedded.account_removal import REMOVAL_SCOPES
-from runai.embedded.accounts import Accounts
-from runai.embedded.authenticator import AccountsAuthenticator
-from runai.embedded.caddy_config import LIMITS
-from runai.embedded.caddy_process import caddy_program, caddy_version
-from runai.embedded.directory import DataDirectory
-from runai.embedded.public_address import PublicAddress
+from runai.embedded.accounts.accounts import Accounts
+from runai.embedded.accounts.authenticator import AccountsAuthenticator
+from runai.embedded.accounts.removal import REMOVAL_SCOPES
+from runai.embedded.data_directory import DataDirectory
+from runai.embedded.proxy.caddy_config import LIMITS
+from runai.embedded.proxy.caddy_process import caddy_program, caddy_version
+from runai.embedded.proxy.public_address import PublicAddress
 from runai.embedded.settings import Settings
-from runai.hub_service.errors import RunaiError
+from runai.hub_service.wire.errors import RunaiError
 
 SERVICE = "runai"
 REMOVALS = "runai-removals"

@@ -19,27 +19,57 @@ from typing import Any, NoReturn
 
 import httpx
 from jupyterhub import app
+from jupyterhub.apihandlers.users import SelfAPIHandler
 from jupyterhub.handlers.base import BaseHandler
 from jupyterhub.services.service import Service
 from jupyterhub.spawner import Spawner
+from sqlalchemy.exc import SQLAlchemyError
+from tornado import web
 from tornado.ioloop import IOLoop
 from tornado.web import HTTPError
 
-from runai.embedded.account_removal import AccountRemoval
-from runai.embedded.accounts import Accounts
-from runai.embedded.authenticator import AccountsAuthenticator
-from runai.embedded.caddy import CaddyProxy
-from runai.embedded.caddy_config import authority_file
+from runai.embedded.accounts.accounts import Accounts
+from runai.embedded.accounts.authenticator import AccountsAuthenticator
+from runai.embedded.accounts.removal import AccountRemoval
 from runai.embedded.configuration import REMOVALS, SERVICE, at_address, configuration
-from runai.embedded.directory import DataDirectory
+from runai.embedded.data_directory import DataDirectory
 from runai.embedded.hub_log import HubLines, keep_rotating
-from runai.embedded.public_address import PublicAddress, public_address
+from runai.embedded.liveness_probe import look_after
+from runai.embedded.proxy.caddy import CaddyProxy
+from runai.embedded.proxy.caddy_config import authority_file
+from runai.embedded.proxy.public_address import PublicAddress, public_address
 from runai.embedded.settings import Settings
-from runai.embedded.silence import look_after
-from runai.embedded.whose_token import WhoseToken
 from runai.hub_service.client import AsyncClient
-from runai.hub_service.descriptors import take_all
-from runai.hub_service.errors import RunaiError
+from runai.hub_service.processes.own_process import take_all
+from runai.hub_service.wire.errors import RunaiError
+
+
+class WhoseToken(SelfAPIHandler):
+    """JupyterHub's own answer, unless its database has failed."""
+
+    _database_failed = False
+
+    async def get_current_user(self) -> object:
+        """Return who asks; remember when that could not be found out."""
+        try:
+            return await super().get_current_user()
+        except SQLAlchemyError:
+            self._database_failed = True
+            raise  # JupyterHub rolls back
+
+    async def get(self) -> None:
+        """Say who asks.
+
+        Raises:
+            HTTPError: 503, the database has failed; 403, the token is not known.
+        """
+        if self._database_failed:
+            raise web.HTTPError(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                "The hub's database has failed, so nobody can be identified now.",
+            )
+        await super().get()
+
 
 TERMINAL_VARIABLE = "RUNAI_TERMINAL"
 # JupyterHub looks after its services every 30 s; a killed one should be back before it is missed.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from jupyterhub.log import CoroutineLogFormatter
 
-from runai.hub_service.log_lines import bounded
+from runai.hub_service.processes.log_lines import bounded
 
 LOG_BYTES = 10_000_000
 LOG_FILES = 10

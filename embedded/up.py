@@ -12,10 +12,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from runai.embedded.accounts import Accounts
-from runai.embedded.caddy_process import CaddyProcess
-from runai.embedded.directory import DataDirectory
-from runai.embedded.public_address import (
+from runai.embedded.accounts.accounts import Accounts
+from runai.embedded.data_directory import DataDirectory
+from runai.embedded.proxy.caddy_process import CaddyProcess
+from runai.embedded.proxy.public_address import (
     HTTP_PORT,
     HTTPS_PORT,
     base_url,
@@ -24,8 +24,8 @@ from runai.embedded.public_address import (
     public_address,
 )
 from runai.embedded.settings import ANSWERS_WITHIN_S, DEFAULT_PORT, Settings
-from runai.hub_service.clusters.local.ownership import check_is_whole
-from runai.hub_service.errors import Forbidden, InvalidRequest, RunaiError, Unavailable
+from runai.hub_service.clusters.local.store.cluster_lock import check_is_whole
+from runai.hub_service.wire.errors import Forbidden, InvalidRequest, RunaiError, Unavailable
 
 DEFAULT_DATA_DIR = Path("~/.local/share/runai")
 MOST_GPUS = 1024

@@ -8,10 +8,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from runai.hub_service.api.program_schemas import ProcessReport
-from runai.hub_service.api.schemas import SubmitRequest, WorkloadDetail
 from runai.hub_service.client import AsyncClient
-from runai.hub_service.errors import Conflict, NotFound, RunaiError, Unavailable
+from runai.hub_service.wire.errors import Conflict, NotFound, RunaiError, Unavailable
+from runai.hub_service.wire.program_schemas import ProcessReport
+from runai.hub_service.wire.schemas import SubmitRequest, WorkloadDetail
 from runai.spawner.refusal import SessionRefused
 
 T = TypeVar("T")

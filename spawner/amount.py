@@ -11,8 +11,8 @@ from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Final
 
-from runai.hub_service.errors import InvalidRequest
-from runai.hub_service.largest_requests import MOST_MEMORY_MIB
+from runai.hub_service.wire.amounts import MOST_MEMORY_MIB
+from runai.hub_service.wire.errors import InvalidRequest
 
 MOST_GPUS: Final = 1024
 LONGEST_TEXT: Final = 40

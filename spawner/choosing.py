@@ -11,13 +11,13 @@ from typing import Any
 from traitlets import Dict, Float, Unicode, default
 from traitlets.config import LoggingConfigurable
 
-from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.client import AsyncClient
-from runai.hub_service.errors import RunaiError
-from runai.hub_service.limits.wording import COMPUTE_IS_SHARED
-from runai.hub_service.printable import printable
-from runai.hub_service.request_ids import current as current_request
-from runai.hub_service.request_ids import new_id
+from runai.hub_service.limits.tiers import COMPUTE_IS_SHARED
+from runai.hub_service.wire.errors import RunaiError
+from runai.hub_service.wire.printable import printable
+from runai.hub_service.wire.problems import current as current_request
+from runai.hub_service.wire.problems import new_id
+from runai.hub_service.wire.schemas import SubmitRequest
 from runai.spawner import form
 from runai.spawner.refusal import SessionRefused
 from runai.spawner.session import OPTIONS, SessionRequest

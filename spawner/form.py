@@ -15,12 +15,12 @@ from typing import Any, Final, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, Template, select_autoescape
 
-from runai.hub_service.api.device_schemas import NodeView
-from runai.hub_service.api.schemas import Overview, ProjectView, SubmitRequest
-from runai.hub_service.api.validation import checked
 from runai.hub_service.client import AsyncClient
-from runai.hub_service.errors import InvalidRequest, RunaiError
-from runai.hub_service.limits.wording import COMPUTE_IS_SHARED
+from runai.hub_service.limits.tiers import COMPUTE_IS_SHARED
+from runai.hub_service.wire.device_schemas import NodeView
+from runai.hub_service.wire.errors import InvalidRequest, RunaiError
+from runai.hub_service.wire.schemas import Overview, ProjectView, SubmitRequest
+from runai.hub_service.wire.validation import checked
 from runai.spawner.amount import NO_GPU, Amount
 from runai.spawner.free_map import FreeMap, free_map
 from runai.spawner.session import SessionRequest

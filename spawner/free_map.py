@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from runai.hub_service.api.device_schemas import DeviceView, NodeView
+from runai.hub_service.wire.device_schemas import DeviceView, NodeView
 
 MOST_DEVICES: Final = 64
 """More are not drawn one by one: the sentence remains."""

@@ -18,9 +18,9 @@ import psutil
 from jupyterhub.spawner import LocalProcessSpawner
 from traitlets import Bool, Float, Integer, Unicode, default
 
-from runai.hub_service.api.program_schemas import ProcessReport
-from runai.hub_service.home_name import home_name
-from runai.hub_service.request_ids import current as current_request
+from runai.hub_service.processes.user_account import home_name
+from runai.hub_service.wire.problems import current as current_request
+from runai.hub_service.wire.program_schemas import ProcessReport
 from runai.spawner.admission import Admission
 from runai.spawner.choosing import SessionChoosing, options_from_form, session_request
 from runai.spawner.output import output_file, write_output_to

@@ -9,7 +9,7 @@ from typing import Any
 import jupyterhub.spawner
 from tornado.web import HTTPError
 
-from runai.hub_service.errors import RunaiError
+from runai.hub_service.wire.errors import RunaiError
 
 
 class _SpawnException5(HTTPError):

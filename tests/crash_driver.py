@@ -12,11 +12,11 @@ import contextlib
 import sys
 from pathlib import Path
 
-from runai.hub_service.agent.devices import Device
-from runai.hub_service.clusters.local.cluster import LocalCluster
-from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
+from runai.hub_service.clusters.local.driver import LocalCluster
+from runai.hub_service.model.device import Device
+from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.scheduler import decide
-from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.scheduler.model.quantity import MilliGpu
 
 # Counts to `steps` in the checkpoint directory. Locks of the kernel tell on anybody who runs twice,
 # or on a device that somebody else has.

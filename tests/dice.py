@@ -23,7 +23,7 @@ from runai.hub_service.scheduler import (
     Workload,
     milli_gpus,
 )
-from runai.hub_service.scheduler.snapshot_wire import snapshot_from_json
+from runai.hub_service.scheduler.model.snapshot_json import snapshot_from_json
 
 CYCLES = 5
 PHASES = ["allocate", "reclaim", "preempt", "stop_stale_gangs"]

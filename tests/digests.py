@@ -28,10 +28,10 @@ from runai.hub_service.scheduler import (
     oversubscribed,
 )
 from runai.hub_service.scheduler.cycle import run
-from runai.hub_service.scheduler.holding import Holdings
-from runai.hub_service.scheduler.plan_wire import decision_to_json, plan_to_json
-from runai.hub_service.scheduler.state import State
-from runai.hub_service.scheduler.tree import tree_of
+from runai.hub_service.scheduler.explanations.device_holders import Holdings
+from runai.hub_service.scheduler.model.plan_json import decision_to_json, plan_to_json
+from runai.hub_service.scheduler.state.planning_state import State
+from runai.hub_service.scheduler.state.project_tree import tree_of
 
 RECORD = Path(__file__).parent / "scheduler" / "digests.txt"
 RECORDED = tuple(RECORD.read_text(encoding="utf-8").splitlines())

@@ -18,7 +18,13 @@ from typing import Any
 
 from ports import free_port
 from ranks import preloaded
-from runai.hub_service.elastic_messages import ElasticFiles, Reason, Status, Target, WorkerPhase
+from runai.hub_service.wire.elastic_messages import (
+    ElasticFiles,
+    Reason,
+    Status,
+    Target,
+    WorkerPhase,
+)
 from waiting import eventually
 
 _PATIENCE_S = 250.0

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 from runai.hub_service.ledger import Ledger
 from runai.hub_service.ledger.store import Store
-from runai.hub_service.serving import Server
+from runai.hub_service.server.listener import Server
 
 
 def migrated_ledger(file: Path) -> Ledger:

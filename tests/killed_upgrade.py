@@ -22,12 +22,12 @@ from types import ModuleType
 import alembic.command  # noqa: F401  once for all children
 import sqlalchemy as sa
 
-from runai.hub_service.clusters.local import store
-from runai.hub_service.clusters.local.store import SqliteStore
-from runai.hub_service.database_files import trouble
-from runai.hub_service.errors import Unavailable
+from runai.hub_service.clusters.local.store import workload_store
+from runai.hub_service.clusters.local.store.workload_store import SqliteStore
 from runai.hub_service.ledger import opening, schema
 from runai.hub_service.ledger.store import Store
+from runai.hub_service.sqlite.files import trouble
+from runai.hub_service.wire.errors import Unavailable
 
 KINDS = {"cluster": SqliteStore, "ledger": Store}
 
@@ -54,7 +54,7 @@ def second_revision(kind: str, place: Path) -> list[tuple[ModuleType, str, objec
 
     Until there is one of our own, no upgrade is interrupted but this.
     """
-    module, latest = (store, store) if kind == "cluster" else (opening, schema)
+    module, latest = (workload_store, workload_store) if kind == "cluster" else (opening, schema)
     migrations = place / "migrations"
     shutil.copytree(module.MIGRATIONS, migrations)
     text = SECOND.format(table="projects" if kind == "cluster" else "series")

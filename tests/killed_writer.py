@@ -19,12 +19,12 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
-from runai.hub_service.clusters.local.store import SqliteStore
-from runai.hub_service.clusters.records import HistoryEvent, WorkloadSpec
-from runai.hub_service.clusters.wishes import submitted
-from runai.hub_service.database_files import trouble
+from runai.hub_service.clusters.local.store.workload_store import SqliteStore
+from runai.hub_service.clusters.states.user_actions import submitted
 from runai.hub_service.ledger.store import Batch, Event, Forgotten, Store
 from runai.hub_service.ledger.totals import Scope, Series, Totals
+from runai.hub_service.model.records import HistoryEvent, WorkloadSpec
+from runai.hub_service.sqlite.files import trouble
 
 Writes = Callable[[Path, int, int], None]
 Reads = Callable[[Path], tuple[list[int], bool]]

@@ -23,8 +23,8 @@ from control_plane.processes import NODE, ProcessKubelet
 from hub_configurations import ADMINS, AS_ZERO_TO_JUPYTERHUB, DOCUMENTED, documented_values
 from hub_platform import PASSWORD, TESTER_TOKEN, USERS, HubPlatform
 from ports import free_ports
-from runai.hub_service.api.schemas import WorkloadView
 from runai.hub_service.client import Client
+from runai.hub_service.wire.schemas import WorkloadView
 from waiting import eventually
 
 SERVICE_TOKEN = "the-spawners-token"

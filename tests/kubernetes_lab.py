@@ -19,12 +19,12 @@ from control_plane.kubelet import Kubelet
 from control_plane.lab import ClusterLab, allow_jobs
 from control_plane.plane import ControlPlane
 from labs import DEVICES, NODE, Clock, Lab, running
-from runai.hub_service.clusters.base import Refused
-from runai.hub_service.clusters.kubernetes.api import Api
-from runai.hub_service.clusters.kubernetes.cluster import KubernetesCluster
-from runai.hub_service.clusters.records import WorkloadRecord, WorkloadSpec
-from runai.hub_service.elastic_messages import Status
-from runai.hub_service.scheduler.model import Plan, Resize, Start
+from runai.hub_service.clusters.kubernetes.client.api import Api
+from runai.hub_service.clusters.kubernetes.driver import KubernetesCluster
+from runai.hub_service.model.cluster import Refused
+from runai.hub_service.model.records import WorkloadRecord, WorkloadSpec
+from runai.hub_service.scheduler.model.snapshot import Plan, Resize, Start
+from runai.hub_service.wire.elastic_messages import Status
 from waiting import eventually_async
 
 INDEX = "batch.kubernetes.io/job-completion-index"

@@ -18,14 +18,14 @@ from typing import Any
 
 import psutil
 
-from runai.hub_service.agent.devices import Device
-from runai.hub_service.clusters.local.cluster import LocalCluster
-from runai.hub_service.clusters.local.processes import lasting
-from runai.hub_service.clusters.recorded import RecordedCluster
-from runai.hub_service.clusters.records import Process, WorkloadRecord, WorkloadSpec
+from runai.hub_service.clusters.local.driver import LocalCluster
+from runai.hub_service.clusters.local.processes.worker_process import lasting
 from runai.hub_service.clusters.simulated import SimulatedCluster
-from runai.hub_service.elastic_messages import ElasticFiles, Status, WorkerPhase
-from runai.hub_service.scheduler.model import (
+from runai.hub_service.clusters.workloads.stored_cluster import RecordedCluster
+from runai.hub_service.model.device import Device
+from runai.hub_service.model.records import Process, WorkloadRecord, WorkloadSpec
+from runai.hub_service.scheduler.model.quantity import MilliGpu, milli_gpus
+from runai.hub_service.scheduler.model.snapshot import (
     DeviceShare,
     Plan,
     Reason,
@@ -34,7 +34,7 @@ from runai.hub_service.scheduler.model import (
     Start,
     Stop,
 )
-from runai.hub_service.scheduler.quantity import MilliGpu, milli_gpus
+from runai.hub_service.wire.elastic_messages import ElasticFiles, Status, WorkerPhase
 from waiting import eventually_async
 
 NODE = "box"

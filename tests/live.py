@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from runai.hub_service.agent.devices import Device
-from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec, WorkloadState
 from runai.hub_service.clusters.simulated import SimulatedCluster
-from runai.hub_service.controller import Controller
+from runai.hub_service.controller.loop import Controller
+from runai.hub_service.model.device import Device
+from runai.hub_service.model.records import ProjectSpec, WorkloadSpec, WorkloadState
 from runai.hub_service.scheduler import Policy, decide
-from runai.hub_service.scheduler.model import Plan
+from runai.hub_service.scheduler.model.snapshot import Plan
 
 MEMORY = 16_384
 LOOKS_EVERY_S = 5

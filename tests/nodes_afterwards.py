@@ -6,7 +6,7 @@ The cluster is gone when somebody reads of the failure. Called by the hook in te
 from __future__ import annotations
 
 from real_nodes.cluster import RealCluster
-from runai.hub_service.agent.pod_resources import PodResources
+from runai.hub_service.agent.processes.pod_resources import PodResources
 
 LINES, EVENTS = 60, 80
 _ASKED = (

@@ -18,7 +18,7 @@ from control_plane.plane import ControlPlane
 from nodes_hub import begin_hub, provide_tokens
 from real_nodes.cluster import RealCluster
 from real_nodes.images import PAUSE, RUNAI
-from runai.hub_service.agent.pod_resources import PodResources
+from runai.hub_service.agent.processes.pod_resources import PodResources
 from runai.hub_service.client import Client
 from waiting import eventually
 

@@ -11,28 +11,32 @@ import logging
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from runai.hub_service.clusters.kubernetes.api import Api, Object, key_of
-from runai.hub_service.clusters.kubernetes.decoding import decoded
-from runai.hub_service.clusters.kubernetes.grouping import Grouping
-from runai.hub_service.clusters.kubernetes.inventory import inventory
-from runai.hub_service.clusters.kubernetes.jobs import PAUSES, STARTS, Job, read_job
-from runai.hub_service.clusters.kubernetes.making import SPEC
-from runai.hub_service.clusters.kubernetes.objects import (
+from runai.hub_service.clusters.kubernetes.client.api import Api, Object, decoded, key_of
+from runai.hub_service.clusters.kubernetes.informers.informer import Mirror
+from runai.hub_service.clusters.kubernetes.informers.node_pool import EVERYTHING
+from runai.hub_service.clusters.kubernetes.objects.core_objects import (
     PRIORITY,
     Machine,
     Pod,
     read_machine,
     read_pod,
 )
-from runai.hub_service.clusters.kubernetes.placement import Demands, Taint, obstacle, wanted
-from runai.hub_service.clusters.kubernetes.pools import EVERYTHING
-from runai.hub_service.clusters.kubernetes.projects import (
+from runai.hub_service.clusters.kubernetes.objects.job_manifest import SPEC
+from runai.hub_service.clusters.kubernetes.objects.jobs import PAUSES, STARTS, Job, read_job
+from runai.hub_service.clusters.kubernetes.objects.node_affinity import (
+    Demands,
+    Taint,
+    obstacle,
+    wanted,
+)
+from runai.hub_service.clusters.kubernetes.objects.pod_groups import Grouping
+from runai.hub_service.clusters.kubernetes.objects.project_resource import (
     for_core,
     manifest,
     misplaced,
     read_project,
 )
-from runai.hub_service.clusters.kubernetes.storage import (
+from runai.hub_service.clusters.kubernetes.objects.volume_topology import (
     Claim,
     Storage,
     StorageClass,
@@ -42,8 +46,8 @@ from runai.hub_service.clusters.kubernetes.storage import (
     read_class,
     read_volume,
 )
-from runai.hub_service.clusters.kubernetes.watching import Mirror
-from runai.hub_service.clusters.records import ProjectRecord
+from runai.hub_service.clusters.kubernetes.snapshot.gpu_inventory import inventory
+from runai.hub_service.model.records import ProjectRecord
 
 METADATA = {
     "uid": "u",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from runai.hub_service.api.device_schemas import DeviceView, NodeView
-from runai.hub_service.api.schemas import Overview, ProjectView, WorkloadView
+from runai.hub_service.wire.device_schemas import DeviceView, NodeView
+from runai.hub_service.wire.schemas import Overview, ProjectView, WorkloadView
 
 NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
 

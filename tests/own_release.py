@@ -18,7 +18,11 @@ from typing import Any, Self
 from control_plane.calls import ApiRefused, Calls
 from control_plane.chart import CHART, helm
 from control_plane.objects import Namespace, add_project
-from runai.hub_service.clusters.kubernetes.objects import RESERVATIONS, read_machine, read_pod
+from runai.hub_service.clusters.kubernetes.objects.core_objects import (
+    RESERVATIONS,
+    read_machine,
+    read_pod,
+)
 from waiting import eventually
 
 RELEASE, WORK = "runai-test", "runai-test-work"

@@ -17,37 +17,36 @@ from IPython.core.error import UsageError
 from pydantic import ValidationError
 
 from object_parsers import as_annotated_job, as_annotated_pod, read_as
-from runai.embedded.accounts import Accounts
-from runai.embedded.backups import MANIFEST, read_manifest
-from runai.embedded.directory import DataDirectory
-from runai.hub_service import calls
+from runai.embedded.accounts.accounts import Accounts
+from runai.embedded.backup.backups import MANIFEST, read_manifest
+from runai.embedded.data_directory import DataDirectory
 from runai.hub_service.agent.__main__ import Settings
-from runai.hub_service.agent.pod_resources import read_holders
-from runai.hub_service.api.durations import seconds
-from runai.hub_service.api.questions import PlanQuestion
-from runai.hub_service.api.reports import AgentReport
-from runai.hub_service.api.schemas import ProjectPut, SubmitRequest
-from runai.hub_service.api.validation import invalid_request
-from runai.hub_service.cli.values import parse_memory_mib
-from runai.hub_service.cli.wishes import parse_addition, parse_setting
-from runai.hub_service.clusters.kubernetes.elastic_notes import ELASTIC, read_elastic
-from runai.hub_service.clusters.kubernetes.node_tokens import read_claims
-from runai.hub_service.clusters.kubernetes.pools import Pool
-from runai.hub_service.clusters.local.elastic_dir import ElasticDir
-from runai.hub_service.clusters.progress import read_progress
-from runai.hub_service.clusters.records import ProjectSpec
-from runai.hub_service.config import Config
-from runai.hub_service.connection import read_config
-from runai.hub_service.elastic_messages import ElasticFiles, MessageError
-from runai.hub_service.errors import RunaiError
-from runai.hub_service.gpu_types import types_meant
-from runai.hub_service.policy_file import read_policy
-from runai.hub_service.projects_file import read_projects
-from runai.hub_service.scheduler.fields import InvalidSnapshot
-from runai.hub_service.scheduler.quantity import MilliGpu
-from runai.hub_service.scheduler.snapshot_wire import snapshot_from_json
+from runai.hub_service.agent.processes.pod_resources import read_holders
+from runai.hub_service.api.auth.node_tokens import read_claims
+from runai.hub_service.cli.framework.values import parse_memory_mib
+from runai.hub_service.cli.output.what_if import parse_addition, parse_setting
+from runai.hub_service.client import calls
+from runai.hub_service.client.connection import read_config
+from runai.hub_service.clusters.kubernetes.informers.node_pool import Pool
+from runai.hub_service.clusters.kubernetes.objects.jobs import ELASTIC, read_elastic
+from runai.hub_service.clusters.local.files.elastic_dir import ElasticDir
+from runai.hub_service.model.progress import read_progress
+from runai.hub_service.model.records import ProjectSpec
+from runai.hub_service.model.workload_spec import types_meant
+from runai.hub_service.scheduler.model.fields import InvalidSnapshot
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.scheduler.model.snapshot_json import snapshot_from_json
+from runai.hub_service.server.admin_files import read_policy, read_projects
+from runai.hub_service.server.settings import Config
 from runai.hub_service.simulation.settings import read_cluster, with_changes
 from runai.hub_service.simulation.traces import read_trace
+from runai.hub_service.wire.agent_reports import AgentReport
+from runai.hub_service.wire.amounts import seconds
+from runai.hub_service.wire.elastic_messages import ElasticFiles, MessageError
+from runai.hub_service.wire.errors import RunaiError
+from runai.hub_service.wire.questions import PlanQuestion
+from runai.hub_service.wire.schemas import ProjectPut, SubmitRequest
+from runai.hub_service.wire.validation import invalid_request
 from runai.spawner.form import options_of
 from runai.spawner.session import SessionRequest
 from runai.widgets.magics import RunaiMagics, _parse

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from runai.hub_service.api.schemas import ProjectPut, SubmitRequest
 from runai.hub_service.client import Client
-from runai.hub_service.errors import NotFound, RunaiError
+from runai.hub_service.wire.errors import NotFound, RunaiError
+from runai.hub_service.wire.schemas import ProjectPut, SubmitRequest
 
 
 @dataclass

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from runai.hub_service.api.schemas import SubmitRequest, WorkloadDetail
 from runai.hub_service.client import Client
+from runai.hub_service.wire.schemas import SubmitRequest, WorkloadDetail
 from waiting import eventually
 
 TOKEN = "the-hubs-token"

@@ -13,8 +13,8 @@ from typing import Any
 
 import psutil
 
-from runai.hub_service.clusters.local.attempt import Attempt, Instructions
-from runai.hub_service.clusters.row import Ending
+from runai.hub_service.clusters.local.processes.attempt import Attempt, Instructions
+from runai.hub_service.clusters.states.state import Ending
 
 
 class Start:

@@ -22,7 +22,7 @@ from runai.hub_service.scheduler import (
     WorkerState,
     Workload,
 )
-from runai.hub_service.scheduler.model import Phase, WorkloadKind
+from runai.hub_service.scheduler.model.snapshot import Phase, WorkloadKind
 
 MEMORY = Mib(1000)
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from runai.hub_service.api.schemas import WorkloadView
-from runai.hub_service.errors import RunaiError
+from runai.hub_service.wire.errors import RunaiError
+from runai.hub_service.wire.schemas import WorkloadView
 from runai.widgets.wording import gpus, percent
 
 EVERY_S = 1.0

@@ -11,8 +11,8 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any, Self, TypedDict, Unpack, overload
 
-from runai.hub_service.api.schemas import ScaleRequest, SubmitRequest, WorkloadDetail
-from runai.hub_service.printable import for_terminal
+from runai.hub_service.wire.printable import for_terminal
+from runai.hub_service.wire.schemas import ScaleRequest, SubmitRequest, WorkloadDetail
 from runai.widgets import text
 from runai.widgets.link import Link, link
 from runai.widgets.panel import in_a_notebook, jobs_view

@@ -9,10 +9,10 @@ import threading
 from collections.abc import Generator, Mapping, Sequence
 from urllib.parse import urlsplit
 
-from runai.hub_service.api.schemas import Overview, WhoAmI, WorkloadView
 from runai.hub_service.client import AsyncClient, Client
-from runai.hub_service.connection import Connection, find_connection
-from runai.hub_service.errors import InvalidRequest, NotFound
+from runai.hub_service.client.connection import Connection, find_connection
+from runai.hub_service.wire.errors import InvalidRequest, NotFound
+from runai.hub_service.wire.schemas import Overview, WhoAmI, WorkloadView
 from runai.widgets.live import Live
 from runai.widgets.wording import did_you_mean
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Generator
 from contextlib import closing, suppress
 from dataclasses import dataclass
 
-from runai.hub_service.api.schemas import Overview
-from runai.hub_service.errors import RunaiError, Unavailable
+from runai.hub_service.wire.errors import RunaiError, Unavailable
+from runai.hub_service.wire.schemas import Overview
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, line_cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_arguments
 
-from runai.hub_service.calls import Which
-from runai.hub_service.errors import RunaiError
+from runai.hub_service.client.calls import Which
+from runai.hub_service.wire.errors import RunaiError
 from runai.widgets import text
 from runai.widgets.gpu_cell import CellMeter
 from runai.widgets.jobs import Job, Jobs, dry_run, send

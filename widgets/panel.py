@@ -16,8 +16,8 @@ import anywidget
 import traitlets
 from IPython.core.getipython import get_ipython
 
-from runai.hub_service.api.schemas import Overview, ScaleRequest
-from runai.hub_service.errors import InvalidRequest, RunaiError
+from runai.hub_service.wire.errors import InvalidRequest, RunaiError
+from runai.hub_service.wire.schemas import Overview, ScaleRequest
 from runai.widgets import state as states
 from runai.widgets import text
 from runai.widgets.link import Link, link

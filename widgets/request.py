@@ -16,8 +16,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from runai.hub_service.api.schemas import SubmitRequest
-from runai.hub_service.errors import InvalidRequest
+from runai.hub_service.wire.errors import InvalidRequest
+from runai.hub_service.wire.schemas import SubmitRequest
 from runai.widgets.wording import did_you_mean
 
 SOURCE_PLACEHOLDER = "{source}"

@@ -5,15 +5,15 @@ Pure functions from the wire's views to text. Used as text/plain of every view a
 
 from collections.abc import Iterable, Sequence
 
-from runai.hub_service.api.limits import LimitView
-from runai.hub_service.api.schemas import (
+from runai.hub_service.limits.tiers import COMPUTE_IS_SHARED, gib
+from runai.hub_service.wire.schemas import (
     HistoryView,
+    LimitView,
     ProjectView,
     ReasonView,
     WorkloadDetail,
     WorkloadView,
 )
-from runai.hub_service.limits.wording import COMPUTE_IS_SHARED, gib
 from runai.widgets.wording import count, gpus, measured, percent
 
 BAR = 20

@@ -5,8 +5,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
-from runai.hub_service.clusters.kubernetes.api import Api
-from runai.hub_service.clusters.kubernetes.watching import Mirror
+from runai.hub_service.clusters.kubernetes.client.api import Api
+from runai.hub_service.clusters.kubernetes.informers.informer import Mirror
 
 AT_ONCE = 64
 GPU = "nvidia.com/gpu"

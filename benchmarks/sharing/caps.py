@@ -9,7 +9,7 @@ from sharing.children import Child, ChildFailed, all_ready
 from sharing.gpu import Gpu
 from sharing.table import Row, mean_error
 
-from runai.hub_service.agent.keeping import Keeper
+from runai.hub_service.agent.enforcement.memory_enforcer import Keeper
 
 DUTIES = (10, 25, 50, 75, 100)
 LADDER_S = 15.0

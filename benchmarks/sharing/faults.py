@@ -14,7 +14,7 @@ from sharing.children import Child, ChildFailed, all_ready, together
 from sharing.gpu import Gpu
 from sharing.table import Row, as_percent, not_run, shares
 
-from runai.hub_service.limits.canary import try_limit
+from runai.hub_service.limits.memory_probe import try_limit
 from runai.hub_service.limits.mps import PROGRAM, MpsDaemon, MpsUnavailable
 
 LIMIT_MIB = 20 * 1024

@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from runai.elastic.membership import LEAVE_EXIT_CODE, Membership, Stop
 from runai.elastic.torch import group
-from runai.hub_service.elastic_messages import Target, WorkerPhase
+from runai.hub_service.wire.elastic_messages import Target, WorkerPhase
 
 _WAIT_S = 0.01
 

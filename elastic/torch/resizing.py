@@ -24,7 +24,7 @@ from runai.elastic.membership import LEAVE_EXIT_CODE, Membership, Stop
 from runai.elastic.torch import group
 from runai.elastic.torch.checkpoint import Saver, load
 from runai.elastic.torch.sharing import share_state
-from runai.hub_service.elastic_messages import Reason, Target, WorkerPhase
+from runai.hub_service.wire.elastic_messages import Reason, Target, WorkerPhase
 
 _WAIT_S = 0.01
 _CHECKPOINT_EVERY_S = 600.0

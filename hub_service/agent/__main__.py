@@ -19,18 +19,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from runai.hub_service.agent.devices import Device, open_devices
-from runai.hub_service.agent.hard_limits import HardLimits
-from runai.hub_service.agent.keeping import Keeper
+from runai.hub_service.agent.devices.sources import open_devices
+from runai.hub_service.agent.enforcement.hard_limits import HardLimits
+from runai.hub_service.agent.enforcement.memory_enforcer import Keeper
 from runai.hub_service.agent.loop import Agent
 from runai.hub_service.agent.reporting import HttpReporter
-from runai.hub_service.errors import InvalidRequest, RunaiError
 from runai.hub_service.limits.driver import DriverLimits, DriverLimitsUnavailable
-from runai.hub_service.log_lines import LogFormat, begin_logging
-from runai.hub_service.parent import end_with_parent
+from runai.hub_service.model.device import Device
+from runai.hub_service.processes.log_lines import LogFormat, begin_logging
+from runai.hub_service.processes.own_process import end_with_parent
+from runai.hub_service.wire.errors import InvalidRequest, RunaiError
 
 if TYPE_CHECKING:
-    from runai.hub_service.agent.pod_resources import PodResources
+    from runai.hub_service.agent.processes.pod_resources import PodResources
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +115,7 @@ def _kubelet(settings: Settings) -> "PodResources | None":
     if not settings.pod_resources:
         return None
     # Its library is there for Kubernetes only.
-    from runai.hub_service.agent.pod_resources import PodResources  # noqa: PLC0415
+    from runai.hub_service.agent.processes.pod_resources import PodResources  # noqa: PLC0415
 
     return PodResources(settings.pod_resources)
 

@@ -15,18 +15,18 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from runai.hub_service.agent import usage
-from runai.hub_service.agent.devices import DeviceSource
-from runai.hub_service.agent.keeping import Keeper
-from runai.hub_service.agent.processor import ProcessorMeter
-from runai.hub_service.agent.releasing import Releaser
-from runai.hub_service.api.reports import (
+from runai.hub_service.agent.enforcement.device_release import Releaser
+from runai.hub_service.agent.enforcement.memory_enforcer import Keeper
+from runai.hub_service.agent.processes.cpu_use import ProcessorMeter
+from runai.hub_service.agent.readings import DeviceSource
+from runai.hub_service.wire.agent_reports import (
     AgentAllocation,
     AgentReply,
     AgentReport,
     NodeDevice,
     PodDevices,
 )
-from runai.hub_service.errors import RunaiError, Unavailable
+from runai.hub_service.wire.errors import RunaiError, Unavailable
 
 log = logging.getLogger(__name__)
 

@@ -13,11 +13,12 @@ import threading
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 
-from runai.hub_service import calls, request_ids
-from runai.hub_service.api.problems import error_from_reply
-from runai.hub_service.api.reports import AgentReply, AgentReport
-from runai.hub_service.connection import address_parts
-from runai.hub_service.errors import Unavailable
+from runai.hub_service.client import calls
+from runai.hub_service.client.connection import address_parts
+from runai.hub_service.wire import problems
+from runai.hub_service.wire.agent_reports import AgentReply, AgentReport
+from runai.hub_service.wire.errors import Unavailable
+from runai.hub_service.wire.problems import error_from_reply
 
 
 class HttpReporter:
@@ -52,7 +53,7 @@ class HttpReporter:
         """
         call = calls.report(report)
         # Of this exchange: what is logged for a refusal here has the name that the service logs.
-        request_ids.current.set(request_ids.new_id())
+        problems.current.set(problems.new_id())
         try:
             status, retry_after, body = await asyncio.to_thread(self._send, call)
         except (OSError, HTTPException) as failure:
@@ -90,7 +91,7 @@ class HttpReporter:
             headers = {
                 "Authorization": f"Bearer {token}",
                 "Content-Type": "application/json",
-                request_ids.HEADER: request_ids.current.get(),
+                problems.HEADER: problems.current.get(),
             }
             http.request(call.method, self._root + call.path, call.content(), headers)
             with http.getresponse() as response:

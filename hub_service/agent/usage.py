@@ -8,8 +8,8 @@ from collections import Counter as Tally
 from collections.abc import Sequence
 from typing import Any
 
-from runai.hub_service.agent.devices import Poll, ProcessReading
-from runai.hub_service.api.reports import AgentAllocation, AgentReport
+from runai.hub_service.agent.readings import Poll, ProcessReading
+from runai.hub_service.wire.agent_reports import AgentAllocation, AgentReport
 
 
 def report(node: str, poll: Poll, allocations: Sequence[AgentAllocation]) -> AgentReport:

@@ -16,21 +16,28 @@ from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse
 
-from runai.hub_service import request_ids
-from runai.hub_service.api import overview, page, programs, projects, usage, workers, workloads
-from runai.hub_service.api.bodies import MOST_BODY_BYTES, WITHIN_S, BoundedBodies
-from runai.hub_service.api.headers import SafeHeaders
-from runai.hub_service.api.page_reply import with_query
-from runai.hub_service.api.permissions import Action, authorise
-from runai.hub_service.api.platform import Caller, On, Platform
-from runai.hub_service.api.problems import MEDIA_TYPE, problem_of
-from runai.hub_service.api.request_limits import RequestLimits
-from runai.hub_service.api.templates import templates
-from runai.hub_service.api.tracing import REQUEST, Tracing
-from runai.hub_service.api.validation import invalid_request
-from runai.hub_service.api.wire import Problem
-from runai.hub_service.errors import InvalidRequest, NotFound, RunaiError, Unavailable
-from runai.hub_service.metrics import CONTENT_TYPE, Metrics
+from runai.hub_service.api.auth.permissions import Action, authorise
+from runai.hub_service.api.metrics import CONTENT_TYPE, Metrics
+from runai.hub_service.api.middleware.request_bodies import MOST_BODY_BYTES, WITHIN_S, BoundedBodies
+from runai.hub_service.api.middleware.request_limits import RequestLimits
+from runai.hub_service.api.middleware.request_log import REQUEST, SafeHeaders, Tracing
+from runai.hub_service.api.pages import page
+from runai.hub_service.api.pages.page_reply import with_query
+from runai.hub_service.api.pages.templates import templates
+from runai.hub_service.api.routes import (
+    elastic_workers,
+    overview,
+    programs,
+    projects,
+    usage,
+    workloads,
+)
+from runai.hub_service.api.services.platform import Caller, On, Platform
+from runai.hub_service.wire import problems
+from runai.hub_service.wire.base_schema import Problem
+from runai.hub_service.wire.errors import InvalidRequest, NotFound, RunaiError, Unavailable
+from runai.hub_service.wire.problems import MEDIA_TYPE, problem_of
+from runai.hub_service.wire.validation import invalid_request
 
 LOG = logging.getLogger("runai.api")
 
@@ -81,7 +88,7 @@ def _api() -> APIRouter:
         responses={"default": problem},
         dependencies=[Security(HTTPBearer(auto_error=False, description="A token of JupyterHub"))],
     )
-    for part in (overview, projects, workloads, programs, workers, usage):
+    for part in (overview, projects, workloads, programs, elastic_workers, usage):
         api.include_router(part.router)
     return api
 
@@ -207,7 +214,7 @@ async def _unexpected(request: Request, error: Exception) -> Response:
     incident = secrets.token_hex(4)
     # Answered outside of every layer: the id is there no more.
     named = request.scope.get(REQUEST, "")
-    request_ids.current.set(named)
+    problems.current.set(named)
     LOG.error("incident %s: %s %s", incident, request.method, request.url.path, exc_info=error)
     reply = _reply(
         RunaiError(
@@ -216,5 +223,5 @@ async def _unexpected(request: Request, error: Exception) -> Response:
             code="internal_error",
         )
     )
-    reply.headers[request_ids.HEADER] = named
+    reply.headers[problems.HEADER] = named
     return reply

@@ -1,11 +1,11 @@
 """The `runai` command: what people type becomes a request, what comes back becomes a table.
 
-Knows arguments, tables and exit codes; every decision is the service's, reached through
-`runai.hub_service.client` alone. One file for each family of commands, imported when one of its
-commands runs, so that `runai --help` starts as fast as Python does. Entry point: `main`.
+Every decision is the service's, reached through `runai.hub_service.client` alone. A file of
+`commands` is imported when one of its commands runs, so that `runai --help` starts as fast as
+Python does. Entry point: `main`.
 """
 
-from runai.hub_service.cli.root import cli
+from runai.hub_service.cli.framework.command_list import cli
 
 __all__ = ["cli", "main"]
 

@@ -8,19 +8,14 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from typing import NoReturn
 
-from runai.hub_service.agent.devices import Device
-from runai.hub_service.clusters.base import LogChunk
-from runai.hub_service.clusters.keeping import Keeping
-from runai.hub_service.clusters.progress import Progress
-from runai.hub_service.clusters.recorded import RecordedCluster
-from runai.hub_service.clusters.records import (
-    HistoryEvent,
-    Process,
-    ProjectRecord,
-    WorkloadId,
-)
-from runai.hub_service.clusters.row import ACTIVE, Ending, Row
-from runai.hub_service.errors import Conflict
+from runai.hub_service.clusters.states.retention import Keeping
+from runai.hub_service.clusters.states.state import ACTIVE, Ending, Row
+from runai.hub_service.clusters.workloads.stored_cluster import RecordedCluster
+from runai.hub_service.model.cluster import LogChunk
+from runai.hub_service.model.device import Device
+from runai.hub_service.model.progress import Progress
+from runai.hub_service.model.records import HistoryEvent, Process, ProjectRecord, WorkloadId
+from runai.hub_service.wire.errors import Conflict
 
 
 class MemoryStore:

@@ -10,9 +10,9 @@ from typing import ParamSpec, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from runai.hub_service.errors import Unavailable
 from runai.hub_service.ledger.store import Batch, Store
 from runai.hub_service.ledger.totals import Series
+from runai.hub_service.wire.errors import Unavailable
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from runai.hub_service.api.reports import AgentReport
 from runai.hub_service.ledger.totals import Scope, Series, Totals, window_of, windows
+from runai.hub_service.wire.agent_reports import AgentReport
 
 GAP_S = 60.0
 """A silence longer than this (a machine asleep) is a gap in the history."""

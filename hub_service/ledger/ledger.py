@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NoReturn, ParamSpec, TypeVar
 
-from runai.hub_service.api.reports import AgentReport
 from runai.hub_service.ledger import query
 from runai.hub_service.ledger.access import Access
 from runai.hub_service.ledger.integration import IDLE_BELOW, Held, Integration
@@ -19,6 +18,7 @@ from runai.hub_service.ledger.past import Asked, Past
 from runai.hub_service.ledger.query import Usage, UsageFilter
 from runai.hub_service.ledger.store import Batch, Event, Forgotten, Store
 from runai.hub_service.ledger.totals import Scope, Series, Totals
+from runai.hub_service.wire.agent_reports import AgentReport
 
 P = ParamSpec("P")
 T = TypeVar("T")

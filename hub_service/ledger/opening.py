@@ -12,10 +12,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, make_url
 
-from runai.hub_service.database_files import check
-from runai.hub_service.database_upgrade import revision, upgrade, upgrade_file
-from runai.hub_service.errors import InvalidRequest, Unavailable
 from runai.hub_service.ledger import schema
+from runai.hub_service.sqlite.files import check
+from runai.hub_service.sqlite.upgrade import revision, upgrade, upgrade_file
+from runai.hub_service.wire.errors import InvalidRequest, Unavailable
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 ANSWERS_WITHIN_S = 5

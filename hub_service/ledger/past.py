@@ -15,7 +15,7 @@ class Asked(NamedTuple):
     submitted: int
     """Unix seconds, rounded down as a snapshot's are."""
     text: str
-    """A line of JSON (`runai.hub_service.past_requests`)."""
+    """A line of JSON (`runai.hub_service.model.request_codec`)."""
     starts: int
     """How often it was started."""
 

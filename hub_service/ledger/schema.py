@@ -63,7 +63,7 @@ events = sa.Table(
 )
 
 # The request of each workload as last seen whole, and how often it was started.
-# `asked` is a line of JSON (`runai.hub_service.past_requests`).
+# `asked` is a line of JSON (`runai.hub_service.model.request_codec`).
 requests = sa.Table(
     "requests",
     metadata,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from runai.hub_service.limits.canary import try_limit
+from runai.hub_service.limits.memory_probe import try_limit
 from runai.hub_service.limits.mps import MpsDaemon, MpsUnavailable
 
 CANARY_MIB = 1024

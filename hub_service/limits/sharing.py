@@ -14,10 +14,10 @@ from pathlib import Path
 from signal import SIGTERM
 from typing import Protocol
 
-from runai.hub_service.limits import signalling
 from runai.hub_service.limits.mps import MpsDaemon
 from runai.hub_service.limits.mps_keeper import KeeperState
 from runai.hub_service.limits.tiers import MPS_IS_TRIED, NO_MPS_HERE
+from runai.hub_service.processes import pidfd
 
 MPS_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 """By this variable a worker is known as a client of MPS with a limit."""
@@ -85,7 +85,7 @@ class MpsSharing:
             state = KeeperState.read(path.parent)
             if state is not None:
                 with suppress(PermissionError):
-                    signalling.send(state.pid, state.created, SIGTERM)
+                    pidfd.send(state.pid, state.created, SIGTERM)
 
     def variables(self, device: str, memory_mib: int) -> Mapping[str, str]:
         """Return what makes a worker a client, with its limit; nothing before it is ready."""

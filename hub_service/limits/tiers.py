@@ -77,3 +77,16 @@ def strongest(states: list[TierState]) -> Tier:
     order = list(Tier)
     had = [state.tier for state in states if state.available]
     return max(had, key=order.index, default=Tier.FRAMEWORKS)
+
+
+COMPUTE_IS_SHARED = "Memory is limited, compute is shared equally among active sessions."
+"""Stands beside every fraction."""
+
+
+def gib(mib: int) -> str:
+    """Write an amount of memory.
+
+    >>> gib(71885)
+    '70.2 GiB'
+    """
+    return f"{mib / 1024:.1f} GiB"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from runai.hub_service.limits.wording import gib
+from runai.hub_service.limits.tiers import gib
 
 SAMPLES_OVER = 3
 """A peak of a second or two is nobody's trouble."""

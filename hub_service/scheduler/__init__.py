@@ -6,7 +6,7 @@ around it. The rules have letters (S, O, Q, R, P, E, X), cited where they are im
 """
 
 from runai.hub_service.scheduler.cycle import decide, explain, forecast
-from runai.hub_service.scheduler.explanation import (
+from runai.hub_service.scheduler.model.explanation import (
     AllowMoves,
     AskOtherwise,
     Change,
@@ -17,8 +17,14 @@ from runai.hub_service.scheduler.explanation import (
     Holder,
     SetProject,
 )
-from runai.hub_service.scheduler.index import Changes, Index
-from runai.hub_service.scheduler.model import (
+from runai.hub_service.scheduler.model.quantity import (
+    Mib,
+    MilliGpu,
+    gpu_number,
+    gpu_text,
+    milli_gpus,
+)
+from runai.hub_service.scheduler.model.snapshot import (
     Decision,
     DeviceShare,
     LeftOut,
@@ -41,9 +47,9 @@ from runai.hub_service.scheduler.model import (
     WorkerState,
     Workload,
 )
-from runai.hub_service.scheduler.quantity import Mib, MilliGpu, gpu_number, gpu_text, milli_gpus
-from runai.hub_service.scheduler.quotas import oversubscribed
-from runai.hub_service.scheduler.what_if import changed, serves
+from runai.hub_service.scheduler.model.what_if import changed, serves
+from runai.hub_service.scheduler.placement.quota_check import oversubscribed
+from runai.hub_service.scheduler.state.cluster_index import Changes, Index
 
 __all__ = [
     "AllowMoves",

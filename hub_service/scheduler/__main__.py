@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
 from runai.hub_service.scheduler.cycle import decide, explain
-from runai.hub_service.scheduler.fields import InvalidSnapshot
-from runai.hub_service.scheduler.model import Snapshot
-from runai.hub_service.scheduler.plan_wire import decision_to_json, plan_to_json
-from runai.hub_service.scheduler.snapshot_wire import snapshot_from_json
+from runai.hub_service.scheduler.model.fields import InvalidSnapshot
+from runai.hub_service.scheduler.model.plan_json import decision_to_json, plan_to_json
+from runai.hub_service.scheduler.model.snapshot import Snapshot
+from runai.hub_service.scheduler.model.snapshot_json import snapshot_from_json
 
 OK, WRONG_INPUT = 0, 2
 

@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from runai.hub_service.scheduler.allocate import Allocation
-from runai.hub_service.scheduler.consolidate import Consolidation
-from runai.hub_service.scheduler.explain import explain_with, explained, forecast_with
-from runai.hub_service.scheduler.explanation import ExpectedStart
-from runai.hub_service.scheduler.index import Index
-from runai.hub_service.scheduler.model import Plan, Policy, Snapshot, Wait, Workload
-from runai.hub_service.scheduler.outcome import plan_of
-from runai.hub_service.scheduler.part_choice import choose_parts, try_other_parts
-from runai.hub_service.scheduler.reclaim import Reclaim
-from runai.hub_service.scheduler.rests import Rest, at_once
-from runai.hub_service.scheduler.shares import set_fair_shares
-from runai.hub_service.scheduler.state import State
-from runai.hub_service.scheduler.tree import tree_of
+from runai.hub_service.scheduler.explanations.explain import explain_with, explained, forecast_with
+from runai.hub_service.scheduler.explanations.plan import plan_of
+from runai.hub_service.scheduler.model.explanation import ExpectedStart
+from runai.hub_service.scheduler.model.rests import Rest, at_once
+from runai.hub_service.scheduler.model.snapshot import Plan, Policy, Snapshot, Wait, Workload
+from runai.hub_service.scheduler.state.cluster_index import Index
+from runai.hub_service.scheduler.state.fair_shares import set_fair_shares
+from runai.hub_service.scheduler.state.planning_state import State
+from runai.hub_service.scheduler.state.project_tree import tree_of
+from runai.hub_service.scheduler.steps.allocate import Allocation
+from runai.hub_service.scheduler.steps.consolidate import Consolidation
+from runai.hub_service.scheduler.steps.quota_choice import choose_parts, try_other_parts
+from runai.hub_service.scheduler.steps.reclaim import Reclaim
 
 
 def decide(snapshot: Snapshot | Index, policy: Policy | None = None) -> Plan:
@@ -31,7 +31,7 @@ def decide(snapshot: Snapshot | Index, policy: Policy | None = None) -> Plan:
     is in them. `policy` replaces the snapshot's own. An index gives the plan of its snapshot, at
     the cost of what changed.
 
-    >>> from runai.hub_service.scheduler.snapshot_wire import snapshot_from_json
+    >>> from runai.hub_service.scheduler.model.snapshot_json import snapshot_from_json
     >>> plan = decide(snapshot_from_json({
     ...     "nodes": [{"name": "dgx-1", "devices": 8}],
     ...     "projects": [{"name": "vision", "quota": 2}],

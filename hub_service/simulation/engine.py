@@ -8,13 +8,14 @@ the same instant, anything else at most once in `every` seconds, as a live servi
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Final
 
-from runai.hub_service.errors import InvalidRequest
-from runai.hub_service.scheduler.model import (
+from runai.hub_service.scheduler.cycle import decide
+from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
+from runai.hub_service.scheduler.model.snapshot import (
     Move,
     Node,
     Plan,
@@ -22,18 +23,34 @@ from runai.hub_service.scheduler.model import (
     Project,
     Reserve,
     Resize,
+    Snapshot,
     Start,
     Unreserve,
     Wait,
     WorkerState,
+    Workload,
 )
-from runai.hub_service.scheduler.quantity import WHOLE_GPU
-from runai.hub_service.simulation.decider import Decider
+from runai.hub_service.scheduler.state.cluster_index import Changes, Index
 from runai.hub_service.simulation.jobs import Job
 from runai.hub_service.simulation.policies import PartPlan, PolicyName, parts_of, quotas_of
 from runai.hub_service.simulation.results import Meter, Results
 from runai.hub_service.simulation.timeline import Timeline
 from runai.hub_service.simulation.traces import TraceRow
+from runai.hub_service.wire.errors import InvalidRequest
+
+
+class Decider:
+    """One cluster as the core sees it."""
+
+    def __init__(self, nodes: Sequence[Node], projects: Sequence[Project], policy: Policy) -> None:
+        """Begin with an empty cluster."""
+        self._index = Index(Snapshot(policy=policy, nodes=tuple(nodes), projects=tuple(projects)))
+
+    def decide(self, now: int, changed: Iterable[Workload], gone: Iterable[str]) -> Plan:
+        """Decide, after taking workloads that are new or changed and forgetting those gone."""
+        self._index.apply(Changes(now=now, workloads=tuple(changed), gone=tuple(gone)))
+        return decide(self._index)
+
 
 EVERY_S: Final = 10
 BEYOND: Final = 800

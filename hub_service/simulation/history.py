@@ -11,17 +11,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from runai.hub_service.api.durations import LONGEST_S, seconds
-from runai.hub_service.api.schemas import PastWorkload
-from runai.hub_service.clusters.records import ProjectSpec
-from runai.hub_service.errors import InvalidRequest
-from runai.hub_service.past_requests import workload_of
-from runai.hub_service.scheduler.fields import InvalidSnapshot
-from runai.hub_service.scheduler.model import LeftOut, Node, Policy, Project, Snapshot, Workload
-from runai.hub_service.scheduler.quantity import WHOLE_GPU, MilliGpu
-from runai.hub_service.scheduler.snapshot_wire import snapshot_from_json
+from runai.hub_service.model.records import ProjectSpec
+from runai.hub_service.model.request_codec import workload_of
+from runai.hub_service.scheduler.model.fields import InvalidSnapshot
+from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, MilliGpu
+from runai.hub_service.scheduler.model.snapshot import (
+    LeftOut,
+    Node,
+    Policy,
+    Project,
+    Snapshot,
+    Workload,
+)
+from runai.hub_service.scheduler.model.snapshot_json import snapshot_from_json
 from runai.hub_service.simulation.policies import PolicyName
 from runai.hub_service.simulation.traces import TraceRow
+from runai.hub_service.wire.amounts import LONGEST_S, seconds
+from runai.hub_service.wire.errors import InvalidRequest
+from runai.hub_service.wire.schemas import PastWorkload
 
 RESUME_S: Final = 60
 """What a pause is taken to cost a job: to save, to start, and to read its checkpoint."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from runai.hub_service.scheduler.model import DeviceShare, Worker, WorkerState, Workload
-from runai.hub_service.scheduler.quantity import WHOLE_GPU, Mib, MilliGpu
+from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, Mib, MilliGpu
+from runai.hub_service.scheduler.model.snapshot import DeviceShare, Worker, WorkerState, Workload
 from runai.hub_service.simulation.traces import TraceRow
 
 PERMILLE = 1000

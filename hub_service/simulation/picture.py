@@ -12,10 +12,10 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
-from runai.hub_service.errors import InvalidRequest, Unavailable
-from runai.hub_service.scheduler.quantity import WHOLE_GPU, gpu_text
+from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, gpu_text
 from runai.hub_service.simulation.results import Results, as_json
 from runai.hub_service.simulation.timeline import Timeline
+from runai.hub_service.wire.errors import InvalidRequest, Unavailable
 
 SUFFIXES: Final = (".svg", ".html", ".png")
 

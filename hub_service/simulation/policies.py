@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
-from runai.hub_service.errors import InvalidRequest
-from runai.hub_service.scheduler.model import LeftOut, Node, Phase, Policy, Project
+from runai.hub_service.scheduler.model.snapshot import LeftOut, Node, Phase, Policy, Project
+from runai.hub_service.wire.errors import InvalidRequest
 
 PolicyName = Literal["static-strict", "static", "pool-strict", "pool", "quota", "quota+consolidate"]
 POLICIES: Final[tuple[PolicyName, ...]] = get_args(PolicyName)

@@ -15,16 +15,16 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from runai.hub_service.api.schemas import ProjectPut
-from runai.hub_service.clusters.picture import project_for_core
-from runai.hub_service.clusters.project_tree import check_parent
-from runai.hub_service.clusters.records import ProjectRecord, ProjectSpec
-from runai.hub_service.errors import InvalidRequest
-from runai.hub_service.project_changes import changed_project
-from runai.hub_service.scheduler.fields import InvalidSnapshot
-from runai.hub_service.scheduler.model import Node, Project
-from runai.hub_service.scheduler.quantity import Mib
-from runai.hub_service.scheduler.snapshot_wire import snapshot_from_json
+from runai.hub_service.clusters.workloads.snapshot_builder import project_for_core
+from runai.hub_service.model.project_changes import changed_project
+from runai.hub_service.model.project_tree import check_parent
+from runai.hub_service.model.records import ProjectRecord, ProjectSpec
+from runai.hub_service.scheduler.model.fields import InvalidSnapshot
+from runai.hub_service.scheduler.model.quantity import Mib
+from runai.hub_service.scheduler.model.snapshot import Node, Project
+from runai.hub_service.scheduler.model.snapshot_json import snapshot_from_json
+from runai.hub_service.wire.errors import InvalidRequest
+from runai.hub_service.wire.schemas import ProjectPut
 
 _SHAPE: Final = re.compile(r"^([0-9]{1,9})x([0-9]{1,9})$")
 MOST_GPUS: Final = 100_000

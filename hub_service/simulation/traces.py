@@ -16,10 +16,10 @@ from pathlib import Path
 from sys import intern
 from typing import IO, Any, Final
 
-from runai.hub_service.errors import InvalidRequest
-from runai.hub_service.largest_requests import MOST_WORKERS
-from runai.hub_service.scheduler.model import Workload, WorkloadKind
-from runai.hub_service.scheduler.quantity import WHOLE_GPU, gpu_text
+from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, gpu_text
+from runai.hub_service.scheduler.model.snapshot import Workload, WorkloadKind
+from runai.hub_service.wire.amounts import MOST_WORKERS
+from runai.hub_service.wire.errors import InvalidRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,11 +25,11 @@ import pynvml
 import pytest
 
 from runai.hub_service.agent import usage
-from runai.hub_service.agent.devices import DeviceSource, Poll
-from runai.hub_service.agent.nvml import NvmlDevices
-from runai.hub_service.agent.simulated import SimulatedDevices
-from runai.hub_service.api.reports import AgentAllocation, AgentReport
-from runai.hub_service.api.schemas import DeviceShareView
+from runai.hub_service.agent.devices.nvml import NvmlDevices
+from runai.hub_service.agent.devices.simulated import SimulatedDevices
+from runai.hub_service.agent.readings import DeviceSource, Poll
+from runai.hub_service.wire.agent_reports import AgentAllocation, AgentReport
+from runai.hub_service.wire.schemas import DeviceShareView
 from waiting import eventually
 
 # Tells its PID, and for "grandchild" and "detached" runs itself once more below.

@@ -18,11 +18,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from prometheus import prometheus
 from runai.hub_service.agent.__main__ import Settings
+from runai.hub_service.agent.devices.simulated import SimulatedDevices
 from runai.hub_service.agent.loop import Tally
 from runai.hub_service.agent.metrics import Node
-from runai.hub_service.agent.simulated import SimulatedDevices
-from runai.hub_service.api.reports import AgentReport
-from runai.hub_service.errors import InvalidRequest
+from runai.hub_service.wire.agent_reports import AgentReport
+from runai.hub_service.wire.errors import InvalidRequest
 from waiting import eventually_async
 
 AGENT = [sys.executable, "-P", "-m", "runai.hub_service.agent"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runai.hub_service.agent.devices import open_devices
-from runai.hub_service.errors import InvalidRequest, Unavailable
+from runai.hub_service.agent.devices.sources import open_devices
+from runai.hub_service.wire.errors import InvalidRequest, Unavailable
 
 
 def by_workload(report, device):

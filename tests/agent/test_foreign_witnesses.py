@@ -14,7 +14,7 @@ import time
 
 import pytest
 
-from runai.hub_service.agent.nvml import NvmlDevices
+from runai.hub_service.agent.devices.nvml import NvmlDevices
 
 pytestmark = [pytest.mark.cc, pytest.mark.tier("all")]  # nvitop comes with the tools of `.[dev]`
 

@@ -12,8 +12,8 @@ import psutil
 import pynvml
 import pytest
 
-from runai.hub_service.agent.hard_limits import HardLimits
-from runai.hub_service.agent.nvml import NvmlDevices
+from runai.hub_service.agent.devices.nvml import NvmlDevices
+from runai.hub_service.agent.enforcement.hard_limits import HardLimits
 from runai.hub_service.limits.cgroups import Groups, GroupsUnavailable
 from runai.hub_service.limits.driver import DriverLimits, DriverLimitsUnavailable
 

@@ -12,11 +12,10 @@ from typing import Any
 import psutil
 import pytest
 
-from runai.hub_service.agent.devices import Poll, ProcessReading
-from runai.hub_service.agent.keeping import Keeper, Limits
-from runai.hub_service.agent.mps_clients import MpsClients
-from runai.hub_service.limits import signalling
+from runai.hub_service.agent.enforcement.memory_enforcer import Keeper, Limits, MpsClients
+from runai.hub_service.agent.readings import Poll, ProcessReading
 from runai.hub_service.limits.sharing import MPS_LIMIT
+from runai.hub_service.processes import pidfd
 
 LIMIT = 64
 OVER = 700  # the limit, the slack of 512 MiB, and what an interpreter needs by itself
@@ -153,11 +152,11 @@ def test_a_notebook_server_is_known_as_one(hold, start):
 def test_a_process_that_took_the_number_of_another_is_not_signalled(start):
     process = start()
 
-    assert not signalling.send(process.pid, process.create_time() - 1.0, signal.SIGKILL)
+    assert not pidfd.send(process.pid, process.create_time() - 1.0, signal.SIGKILL)
     assert process.is_running()
-    assert signalling.send(process.pid, process.create_time(), signal.SIGKILL)
+    assert pidfd.send(process.pid, process.create_time(), signal.SIGKILL)
     process.wait()
-    assert not signalling.send(process.pid, process.create_time(), signal.SIGKILL)
+    assert not pidfd.send(process.pid, process.create_time(), signal.SIGKILL)
 
 
 def test_a_process_that_may_not_be_signalled_is_told_of(hold):

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 import pytest
 
 from runai.hub_service.agent import loop
-from runai.hub_service.agent.devices import DeviceSource
-from runai.hub_service.agent.keeping import Keeper
+from runai.hub_service.agent.devices.simulated import SimulatedDevices
+from runai.hub_service.agent.enforcement.memory_enforcer import Keeper
 from runai.hub_service.agent.loop import Agent
-from runai.hub_service.agent.simulated import SimulatedDevices
-from runai.hub_service.api.problems import error_from_reply
-from runai.hub_service.api.reports import AgentAllocation, AgentReply, AgentReport
-from runai.hub_service.errors import Forbidden, RunaiError, TooMany, Unavailable
+from runai.hub_service.agent.readings import DeviceSource
+from runai.hub_service.wire.agent_reports import AgentAllocation, AgentReply, AgentReport
+from runai.hub_service.wire.errors import Forbidden, RunaiError, TooMany, Unavailable
+from runai.hub_service.wire.problems import error_from_reply
 
 NEVER = 1000.0
 SOON = 0.01

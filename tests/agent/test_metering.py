@@ -24,11 +24,11 @@ import pytest
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
-from runai.hub_service.api.device_schemas import OthersView
-from runai.hub_service.api.program_schemas import ProcessReport
-from runai.hub_service.api.schemas import SubmitRequest
-from runai.hub_service.cli.root import cli
+from runai.hub_service.cli.framework.command_list import cli
 from runai.hub_service.client import Client
+from runai.hub_service.wire.device_schemas import OthersView
+from runai.hub_service.wire.program_schemas import ProcessReport
+from runai.hub_service.wire.schemas import SubmitRequest
 from waiting import eventually
 
 TOKEN = "the-hubs-token"

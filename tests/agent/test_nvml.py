@@ -9,9 +9,9 @@ import pynvml
 import pytest
 
 from runai.hub_service.agent import usage
-from runai.hub_service.agent.nvml import NvmlDevices
-from runai.hub_service.agent.owners import Owners, Whose
-from runai.hub_service.cli.gpu_examination import check_driver
+from runai.hub_service.agent.devices.nvml import NvmlDevices
+from runai.hub_service.agent.processes.process_owners import Owners, Whose
+from runai.hub_service.cli.doctor.gpu_checks import check_driver
 from waiting import eventually
 
 NOT_SUPPORTED, NOT_FOUND, FUNCTION_NOT_FOUND, GPU_IS_LOST, UNKNOWN = 3, 6, 13, 15, 999

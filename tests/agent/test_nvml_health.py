@@ -5,10 +5,10 @@ from __future__ import annotations
 import pynvml
 import pytest
 
-from runai.hub_service.agent.devices import open_devices
-from runai.hub_service.agent.nvml import NvmlDevices
-from runai.hub_service.agent.nvml_hardware import open_gpus
-from runai.hub_service.agent.nvml_health import CRITICAL_XIDS, LOOK_AGAIN_S, Health
+from runai.hub_service.agent.devices.nvml import NvmlDevices
+from runai.hub_service.agent.devices.nvml_hardware import open_gpus
+from runai.hub_service.agent.devices.nvml_health import CRITICAL_XIDS, LOOK_AGAIN_S, Health
+from runai.hub_service.agent.devices.sources import open_devices
 
 GPU_IS_LOST, RESET_REQUIRED, NOT_SUPPORTED, TIMEOUT_ERROR, UNKNOWN = 15, 16, 3, 10, 999
 NONE, RESET, REBOOT = 0, 1, 2

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from runai.hub_service.agent import usage
-from runai.hub_service.agent.devices import open_devices
-from runai.hub_service.agent.nvml import NvmlDevices
+from runai.hub_service.agent.devices.nvml import NvmlDevices
+from runai.hub_service.agent.devices.sources import open_devices
 
 NO_PERMISSION = 4
 LAYOUT = (

@@ -8,9 +8,9 @@ import subprocess
 import psutil
 import pytest
 
-from runai.hub_service.agent import owners as owners_module
-from runai.hub_service.agent.lifetimes import Lifetimes
-from runai.hub_service.agent.owners import Owners
+from runai.hub_service.agent.processes import process_owners as owners_module
+from runai.hub_service.agent.processes.process_owners import Owners
+from runai.hub_service.processes.pidfd import Lifetimes
 
 
 @pytest.fixture

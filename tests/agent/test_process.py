@@ -13,8 +13,8 @@ import pytest
 
 from report_server import ReportServer, report_server
 from runai.hub_service.agent.__main__ import Settings
-from runai.hub_service.agent.simulated import SimulatedDevices
-from runai.hub_service.errors import InvalidRequest
+from runai.hub_service.agent.devices.simulated import SimulatedDevices
+from runai.hub_service.wire.errors import InvalidRequest
 
 TOKEN = "not-to-be-told"
 AGENT = [sys.executable, "-m", "runai.hub_service.agent"]

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 import pytest
 
 from report_server import ReportServer, report_server
-from runai.hub_service import request_ids
 from runai.hub_service.agent.reporting import HttpReporter
-from runai.hub_service.api.reports import AgentReport
-from runai.hub_service.errors import InvalidRequest, Unauthenticated, Unavailable
-from runai.hub_service.log_lines import LogLines
+from runai.hub_service.processes.log_lines import LogLines
+from runai.hub_service.wire import problems
+from runai.hub_service.wire.agent_reports import AgentReport
+from runai.hub_service.wire.errors import InvalidRequest, Unauthenticated, Unavailable
 
 TOKEN = "not-to-be-told"
 
@@ -72,7 +72,7 @@ async def test_each_report_has_an_id_that_both_sides_log(service, reporter, capl
 
     first, second = service.request_ids
     assert first != second
-    assert request_ids.or_new(first) == first
+    assert problems.or_new(first) == first
     assert caplog.text.rstrip().endswith(f"Nobody. [{second}]")
 
 

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runai.hub_service.agent import simulated, usage
-from runai.hub_service.agent.processes import ProcessTable
-from runai.hub_service.agent.simulated import SimulatedDevices, equal_shares
+from runai.hub_service.agent import usage
+from runai.hub_service.agent.devices import simulated
+from runai.hub_service.agent.devices.simulated import SimulatedDevices, equal_shares
+from runai.hub_service.agent.processes.process_load import ProcessTable
 
 SHARES = [
     pytest.param({}, {}, id="nobody"),

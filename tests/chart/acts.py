@@ -18,27 +18,30 @@ from control_plane.kubeflow import kind_of_pytorch_jobs, pytorch_job, pytorch_jo
 from control_plane.kubelet import Kubelet
 from control_plane.lab import ClusterLab
 from control_plane.objects import pod
-from runai.hub_service.api.permissions import Actor
-from runai.hub_service.clusters.base import Ended, Seen
-from runai.hub_service.clusters.kubernetes.acting import Acting
-from runai.hub_service.clusters.kubernetes.api import Api
-from runai.hub_service.clusters.kubernetes.cluster import KubernetesCluster
-from runai.hub_service.clusters.kubernetes.executing import PodPrograms
-from runai.hub_service.clusters.kubernetes.leading import Leadership
-from runai.hub_service.clusters.kubernetes.node_tokens import NodeTokens
-from runai.hub_service.clusters.kubernetes.objects import Pod, read_pod
-from runai.hub_service.clusters.kubernetes.picture import Promise
-from runai.hub_service.clusters.kubernetes.reservations import PODS, reservation_name
-from runai.hub_service.clusters.kubernetes.storage import (
+from runai.hub_service.api.auth.node_tokens import NodeTokens
+from runai.hub_service.api.auth.permissions import Actor
+from runai.hub_service.clusters.kubernetes.actions.binder import Acting
+from runai.hub_service.clusters.kubernetes.client.api import Api
+from runai.hub_service.clusters.kubernetes.client.leader_election import Leadership
+from runai.hub_service.clusters.kubernetes.client.leader_label import LEADS, OwnPod
+from runai.hub_service.clusters.kubernetes.driver import KubernetesCluster
+from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import (
+    PODS,
+    reservation_name,
+)
+from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod, read_pod
+from runai.hub_service.clusters.kubernetes.objects.volume_topology import (
     VOLUMES,
     Claim,
     Volume,
     read_claim,
     read_volume,
 )
-from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
-from runai.hub_service.own_pod import LEADS, OwnPod
-from runai.hub_service.scheduler.model import Plan, Reason, Start, Stop
+from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import Promise
+from runai.hub_service.clusters.kubernetes.workloads.pod_exec import PodPrograms
+from runai.hub_service.model.cluster import Ended, Seen
+from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
+from runai.hub_service.scheduler.model.snapshot import Plan, Reason, Start, Stop
 from waiting import eventually_async
 
 HOME = {"name": "home", "persistentVolumeClaim": {"claimName": "home"}}

@@ -15,9 +15,9 @@ import yaml
 from kubernetes_asyncio.client import V1Container, V1ObjectMeta, V1Pod, V1PodSpec
 
 from control_plane.chart import rendered
-from runai.hub_service.clusters.kubernetes.making import Surroundings, manifest
-from runai.hub_service.clusters.records import WorkloadSpec
-from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.clusters.kubernetes.objects.job_manifest import Surroundings, manifest
+from runai.hub_service.model.records import WorkloadSpec
+from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.spawner.pod import with_session
 from runai.spawner.session import SessionRequest
 

@@ -16,9 +16,8 @@ import yaml
 
 from control_plane.chart import CHART, HelmRefused, helm, rendered
 from runai.hub_service.agent.__main__ import Settings
-from runai.hub_service.config import Config
-from runai.hub_service.policy_file import read_policy
-from runai.hub_service.projects_file import read_projects
+from runai.hub_service.server.admin_files import read_policy, read_projects
+from runai.hub_service.server.settings import Config
 
 pytestmark = pytest.mark.kubernetes
 

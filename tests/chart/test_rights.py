@@ -15,9 +15,9 @@ from chart.rights import Right, rights_of, whole, without
 from control_plane.kubelet import Kubelet
 from control_plane.lab import ClusterLab
 from control_plane.plane import ControlPlane
-from runai.hub_service.clusters.kubernetes.api import Api, ApiError
-from runai.hub_service.clusters.kubernetes.cluster import KubernetesCluster
-from runai.hub_service.clusters.kubernetes.rights import RIGHTS
+from runai.hub_service.clusters.kubernetes.client.access_rights import RIGHTS
+from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError
+from runai.hub_service.clusters.kubernetes.driver import KubernetesCluster
 from waiting import eventually_async
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner, Result
 
-from runai.hub_service.api.permissions import Actor
+from runai.hub_service.api.auth.permissions import Actor
 from runai.hub_service.cli import cli
-from runai.hub_service.clusters.records import ProjectSpec
-from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.model.records import ProjectSpec
+from runai.hub_service.scheduler.model.quantity import MilliGpu
 
 if TYPE_CHECKING:
     from cli_service import RunningService

@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from runai.embedded.accounts import Accounts
-from runai.embedded.directory import DataDirectory
+from runai.embedded.accounts.accounts import Accounts
+from runai.embedded.data_directory import DataDirectory
 
 
 @pytest.fixture
 def directory(tmp_path, monkeypatch):
-    monkeypatch.setattr("runai.embedded.accounts._COST", 16)  # hash in no time
+    monkeypatch.setattr("runai.embedded.accounts.accounts._COST", 16)  # hash in no time
     made = DataDirectory(tmp_path / "platform")
     made.prepare(system_users=False)
     Accounts(made).make_first()

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from runai.hub_service.api.device_schemas import NodeView
-from runai.hub_service.cli import examination
-from runai.hub_service.cli.gpu_examination import check_mps
-from runai.hub_service.cli.installation import check_groups
-from runai.hub_service.connection import Connection, config_path, write_config
+from runai.hub_service.cli.doctor import checks
+from runai.hub_service.cli.doctor.gpu_checks import check_mps
+from runai.hub_service.cli.doctor.platform_checks import check_groups
+from runai.hub_service.client.connection import Connection, config_path, write_config
 from runai.hub_service.limits.tiers import MPS_IS_TRIED, NO_MPS_HERE
+from runai.hub_service.wire.device_schemas import NodeView
 
 DEVICE = {"device": 0, "uuid": "GPU-0", "name": "A", "memory_mib": 1, "simulated": False}
 
@@ -244,6 +244,6 @@ def test_a_token_that_the_service_no_longer_knows_is_a_failure(findings, service
 def test_an_agent_that_does_not_report_is_a_failure(measured, verdict):
     node = NodeView.model_validate({"name": "box", "devices": [{**DEVICE, **measured}]})
 
-    (found,) = examination.check_agents([node])
+    (found,) = checks.check_agents([node])
 
     assert found.verdict == verdict

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from hub_platform import HubPlatform
-from runai.hub_service.connection import Connection, config_path, write_config
+from runai.hub_service.client.connection import Connection, config_path, write_config
 
 pytestmark = [pytest.mark.hub, pytest.mark.timeout(400)]
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from runai.embedded.directory import DataDirectory
-from runai.hub_service.cli.installation import (
+from runai.embedded.data_directory import DataDirectory
+from runai.hub_service.cli.doctor.platform_checks import (
     check_command_lines,
     check_descriptors,
     check_room_for_files,
 )
-from runai.hub_service.clusters.local.store import SqliteStore
+from runai.hub_service.clusters.local.store.workload_store import SqliteStore
 
 
 @pytest.mark.parametrize(("mode", "verdict"), [(0o700, "ok"), (0o750, "failure")])

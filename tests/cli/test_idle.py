@@ -17,20 +17,19 @@ import psutil
 import pytest
 
 from cli_service import NODE, RunningService, running_service
-from runai.hub_service.api.permissions import Actor
-from runai.hub_service.api.program_schemas import ProcessReport
-from runai.hub_service.api.reports import (
+from runai.hub_service.api.auth.permissions import Actor
+from runai.hub_service.client import Client
+from runai.hub_service.model.records import IdleRules, ProjectSpec
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.wire.agent_reports import (
     AgentAllocation,
     AgentReport,
     DeviceSample,
     ProcessSample,
     UsageSample,
 )
-from runai.hub_service.api.schemas import SubmitRequest
-from runai.hub_service.client import Client
-from runai.hub_service.clusters.records import ProjectSpec
-from runai.hub_service.idle.rules import IdleRules
-from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.wire.program_schemas import ProcessReport
+from runai.hub_service.wire.schemas import SubmitRequest
 
 ACTORS = [Actor("hub", kind="hub"), Actor(NODE, kind="agent"), Actor("bob")]
 PROJECTS = [

@@ -9,8 +9,8 @@ import termios
 import pytest
 
 from cli.terminal import on_terminal
-from runai.hub_service.connection import config_path, read_config
-from runai.hub_service.descriptors import FEW, most
+from runai.hub_service.client.connection import config_path, read_config
+from runai.hub_service.processes.own_process import FEW, most
 from waiting import eventually
 
 pytestmark = pytest.mark.hub

@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from control_plane.certificates import Authority
-from runai.hub_service.cli.hub_login import HubLogin, hub_root
-from runai.hub_service.connection import config_path
+from runai.hub_service.cli.framework.hub_login import HubLogin, hub_root
+from runai.hub_service.client.connection import config_path
 
 URL = "http://127.0.0.1:8000/"
 

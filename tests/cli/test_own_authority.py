@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from control_plane.certificates import Authority
-from runai.hub_service.cli.remembered import use_project
-from runai.hub_service.connection import Connection, config_path, read_config, write_config
+from runai.hub_service.cli.framework.cli_config import use_project
+from runai.hub_service.client.connection import Connection, config_path, read_config, write_config
 from tls_hub import tls_hub
 
 pytestmark = pytest.mark.tier("test")

@@ -6,8 +6,12 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from runai.hub_service.cli.program import CommandAfterDashes, absolute_workdir, check_script
-from runai.hub_service.errors import InvalidRequest
+from runai.hub_service.cli.framework.program_argument import (
+    CommandAfterDashes,
+    absolute_workdir,
+    check_script,
+)
+from runai.hub_service.wire.errors import InvalidRequest
 
 
 @click.command(cls=CommandAfterDashes)

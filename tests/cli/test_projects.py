@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from runai.hub_service.connection import Connection, config_path, read_config, write_config
+from runai.hub_service.client.connection import Connection, config_path, read_config, write_config
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import click
 import pytest
 
 from runai.hub_service.cli import cli
-from runai.hub_service.cli.reference import reference
-from runai.hub_service.cli.root import SECTIONS
+from runai.hub_service.cli.framework.command_list import SECTIONS
+from runai.hub_service.cli.framework.reference import reference
 
 ENTRIES = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 # These hand `--help` on to programs of their own.
@@ -19,7 +19,7 @@ PROGRAMS = {"up", "schedule"}
 PAGE = Path(__file__).parents[2] / "docs/cli.md"
 
 # What the help must not wait for.
-SLOW = {"httpx", "pydantic", "rich", "runai.hub_service.client", "jupyterhub", "sqlalchemy"}
+SLOW = {"httpx", "pydantic", "rich", "runai.hub_service.client.client", "jupyterhub", "sqlalchemy"}
 LOADED_BY_HELP = """
 import sys
 from runai.hub_service.cli import cli
@@ -70,7 +70,7 @@ def test_the_help_imports_nothing_that_is_slow(home):
 
 
 def test_the_reference_page_is_current():
-    wanted = "run: python -m runai.hub_service.cli.reference > docs/cli.md"
+    wanted = "run: python -m runai.hub_service.cli.framework.reference > docs/cli.md"
 
     assert PAGE.read_text(encoding="utf-8") == reference(), wanted
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import click
 import pytest
 
-from runai.hub_service.cli import simulating
+from runai.hub_service.cli.commands import simulate as simulating
 from runai.hub_service.client import Client
 from runai.hub_service.simulation.policies import POLICIES
 from runai.hub_service.simulation.results import RESULT_KEYS

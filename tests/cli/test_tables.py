@@ -6,19 +6,20 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from runai.hub_service.api.device_schemas import AllocationView, DeviceView, NodeView, OthersView
-from runai.hub_service.api.elastic_schemas import ElasticView
-from runai.hub_service.api.idle_schemas import IdleView
-from runai.hub_service.api.limits import LimitView
-from runai.hub_service.api.schemas import (
+from runai.hub_service.cli.commands import describe
+from runai.hub_service.cli.output import tables
+from runai.hub_service.wire.device_schemas import AllocationView, DeviceView, NodeView, OthersView
+from runai.hub_service.wire.schemas import (
     DeviceShareView,
+    ElasticView,
+    IdleView,
+    LimitView,
     ProjectView,
     ReasonView,
     WorkerView,
     WorkloadDetail,
     WorkloadView,
 )
-from runai.hub_service.cli import describing, tables
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 WORKLOADS = tables.workload_table(NOW)
@@ -179,7 +180,7 @@ def test_a_description_leaves_out_what_was_not_asked():
         checkpoint_dir="/data/checkpoints",
     )
 
-    lines = dict(describing.workload_lines(detail, NOW))
+    lines = dict(describe.workload_lines(detail, NOW))
 
     assert {key: value for key, value in lines.items() if key != "Submitted"} == {
         "Name": "exp-1",
@@ -240,7 +241,7 @@ def test_a_description_leaves_out_what_was_not_asked():
 def test_a_description_tells(fields, expected):
     detail = WorkloadDetail(**{**RUNNING.model_dump(), **fields})
 
-    lines = dict(describing.workload_lines(detail, NOW))
+    lines = dict(describe.workload_lines(detail, NOW))
 
     assert {name: lines[name] for name in expected} == expected
 

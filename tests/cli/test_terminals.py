@@ -138,7 +138,7 @@ def test_the_bar_is_gone_when_the_work_is_done(home, silent_hub):
 
 FILLED = """
 import sys
-from runai.hub_service.cli.at_work import at_work
+from runai.hub_service.cli.output.spinner import at_work
 with at_work("Copying") as tell:
     tell("ledger.sqlite", 30, 100)
     sys.stdin.readline()  # so long

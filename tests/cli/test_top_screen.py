@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from textual.widgets import DataTable, Static
 
-from runai.hub_service.cli.top_screen import TopScreen
-from runai.hub_service.cli.top_views import Asked
+from runai.hub_service.cli.output.top_screen import TopScreen
+from runai.hub_service.cli.output.top_views import Asked
 from runai.hub_service.client import AsyncClient
 
 SLEEP = ("--", "sleep", "600")

@@ -7,11 +7,10 @@ from datetime import timedelta
 import pytest
 
 import overviews
-from runai.hub_service.api.device_schemas import DeviceView, NodeView
-from runai.hub_service.api.idle_schemas import IdleView
-from runai.hub_service.api.schemas import Overview, ProjectView, ReasonView, WorkerView
-from runai.hub_service.cli.top_views import Asked, headline, see
-from runai.hub_service.errors import InvalidRequest
+from runai.hub_service.cli.output.top_views import Asked, headline, see
+from runai.hub_service.wire.device_schemas import DeviceView, NodeView
+from runai.hub_service.wire.errors import InvalidRequest
+from runai.hub_service.wire.schemas import IdleView, Overview, ProjectView, ReasonView, WorkerView
 
 NOW = overviews.NOON
 

@@ -7,7 +7,7 @@ from decimal import Decimal
 import click
 import pytest
 
-from runai.hub_service.cli.values import ENV, GPUS, MEMORY, PRIORITY, UNLIMITED_GPUS
+from runai.hub_service.cli.framework.values import ENV, GPUS, MEMORY, PRIORITY, UNLIMITED_GPUS
 
 GIB = 1024
 

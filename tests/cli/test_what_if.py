@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from runai.hub_service.cli.wishes import parse_addition, parse_setting
+from runai.hub_service.cli.output.what_if import parse_addition, parse_setting
 
 SLEEP = ("--", "sleep", "600")
 

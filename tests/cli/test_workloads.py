@@ -13,8 +13,8 @@ import sys
 
 import pytest
 
-from runai.hub_service.api.device_schemas import NodeView
-from runai.hub_service.api.schemas import ProjectView, WhoAmI, WorkloadView
+from runai.hub_service.wire.device_schemas import NodeView
+from runai.hub_service.wire.schemas import ProjectView, WhoAmI, WorkloadView
 
 PYTHON = sys.executable
 COMMAND = [PYTHON, "-m", "runai.hub_service.cli"]

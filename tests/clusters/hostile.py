@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from labs import LocalLab, local_lab, plan, start
-from runai.hub_service.clusters.local.attempt import Instructions
-from runai.hub_service.clusters.local.cluster import LocalCluster
-from runai.hub_service.clusters.records import WorkloadRecord, WorkloadSpec
+from runai.hub_service.clusters.local.driver import LocalCluster
+from runai.hub_service.clusters.local.processes.attempt import Instructions
+from runai.hub_service.model.records import WorkloadRecord, WorkloadSpec
 from waiting import eventually_async
 
 MOST = 200

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runai.hub_service.clusters.local.account import account_of
-from runai.hub_service.home_name import home_name
+from runai.hub_service.processes.user_account import account_of, home_name
 from runai.spawner.local import RunaiLocalSpawner
 
 ODD = {

@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from runai.hub_service.agent.simulated import SimulatedDevices
-from runai.hub_service.clusters.allocations import Allocations
-from runai.hub_service.clusters.records import (
+from runai.hub_service.agent.devices.simulated import SimulatedDevices
+from runai.hub_service.clusters.states.state import Row
+from runai.hub_service.clusters.workloads.agent_allocations import Allocations
+from runai.hub_service.model.records import (
     Process,
     WorkerRecord,
     WorkloadRecord,
     WorkloadSpec,
     WorkloadState,
 )
-from runai.hub_service.clusters.row import Row
-from runai.hub_service.scheduler.model import DeviceShare
-from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.scheduler.model.snapshot import DeviceShare
 
 DEVICES = tuple(SimulatedDevices(2, node="lab").devices())
 SPEC = WorkloadSpec("vision", "a", user="ana", kind="job", command=("true",), gpus=MilliGpu(500))

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runai.hub_service.clusters.cpu_bound import Bound, admitted
-from runai.hub_service.scheduler.model import Worker, WorkerState, Workload
+from runai.hub_service.clusters.workloads.cpu_job_bound import Bound, admitted
+from runai.hub_service.scheduler.model.snapshot import Worker, WorkerState, Workload
 
 ONE_CORE, TWO_CORES = Bound(1), Bound(2)
 WAITS = (WorkerState.PENDING, WorkerState.RESERVED)

@@ -9,11 +9,11 @@ import sqlalchemy as sa
 
 from crashes.small_disk import SmallDisk
 from labs import Clock, local_lab, plan, start
-from runai.hub_service.clusters.keeping import Keeping
-from runai.hub_service.clusters.local import store as stores
-from runai.hub_service.clusters.local.store import SqliteStore
-from runai.hub_service.clusters.records import HistoryEvent, ProjectSpec
-from runai.hub_service.errors import Unavailable
+from runai.hub_service.clusters.local.store import workload_store as stores
+from runai.hub_service.clusters.local.store.workload_store import SqliteStore
+from runai.hub_service.clusters.states.retention import Keeping
+from runai.hub_service.model.records import HistoryEvent, ProjectSpec
+from runai.hub_service.wire.errors import Unavailable
 from waiting import eventually_async
 
 

@@ -13,11 +13,10 @@ import pytest
 
 from deciding import decided
 from labs import DEVICES, NODE, Clock, LocalLab, running
-from runai.hub_service.clusters.elastic_state import ElasticRules
-from runai.hub_service.clusters.local.cluster import LocalCluster
-from runai.hub_service.clusters.records import ProjectSpec
-from runai.hub_service.elastic_messages import ElasticFiles, WorkerPhase
-from runai.hub_service.scheduler.quantity import milli_gpus
+from runai.hub_service.clusters.local.driver import LocalCluster
+from runai.hub_service.model.records import ElasticRules, ProjectSpec
+from runai.hub_service.scheduler.model.quantity import milli_gpus
+from runai.hub_service.wire.elastic_messages import ElasticFiles, WorkerPhase
 from unix_accounts import UIDS, accounts, as_user
 from waiting import eventually_async
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runai.hub_service.clusters.local.elastic_dir import MOST_BYTES, ElasticDir
-from runai.hub_service.clusters.local.listening import wake
-from runai.hub_service.clusters.records import Process
-from runai.hub_service.clusters.speed import throughput_for_core
-from runai.hub_service.elastic_messages import ElasticFiles, Status, Target, WorkerPhase
+from runai.hub_service.clusters.local.files.elastic_dir import MOST_BYTES, ElasticDir
+from runai.hub_service.clusters.local.files.elastic_relay import wake
+from runai.hub_service.clusters.states.membership import throughput_for_core
+from runai.hub_service.model.records import Process
+from runai.hub_service.wire.elastic_messages import ElasticFiles, Status, Target, WorkerPhase
 
 TARGET = Target(3, ("vision/e-0",), "127.0.0.1:4000", 1, 1, 4)
 STATUS = Status("vision/e-0", 3, WorkerPhase.RUNNING, 12)

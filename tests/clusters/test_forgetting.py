@@ -20,16 +20,16 @@ from pathlib import Path
 import pytest
 
 from labs import LocalLab, local_lab, plan, start
-from runai.hub_service.clusters.local.attempt import Instructions
+from runai.hub_service.clusters.local.processes.attempt import Instructions
 from waiting import eventually_async
 
 SAVES = 'echo model > "$RUNAI_CHECKPOINT_DIR/model"'
 EVE = 54_324
 KILLED_WHILE_FORGETTING = """
 import asyncio, os, signal, sys
-from runai.hub_service.clusters.keeping import Keeping
-from runai.hub_service.clusters.local.cluster import LocalCluster
-from runai.hub_service.clusters.local.store import SqliteStore
+from runai.hub_service.clusters.states.retention import Keeping
+from runai.hub_service.clusters.local.driver import LocalCluster
+from runai.hub_service.clusters.local.store.workload_store import SqliteStore
 
 place, how, when = sys.argv[1:]
 save = SqliteStore.save
@@ -105,8 +105,8 @@ def home() -> Iterator[Path]:
 FOLLOWS = f"""
 import asyncio, sys
 from pathlib import Path
-from runai.hub_service.clusters.local.account import Account
-from runai.hub_service.clusters.local.leavings import AtHome, Leaving, Leavings
+from runai.hub_service.processes.user_account import Account
+from runai.hub_service.clusters.local.files.job_dir_cleanup import AtHome, Leaving, Leavings
 jobs, own, aged = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "aged"
 killed, following = Leavings(jobs), Leavings(jobs)
 at_home = AtHome(own, Account("eve", own.parent, {EVE}, {EVE}))

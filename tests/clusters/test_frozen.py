@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from labs import LocalLab, local_lab, plan, start, stop
-from runai.hub_service.clusters.local import tending
+from runai.hub_service.clusters.local.processes import reconciler
 from waiting import eventually_async
 
 FREEZING = """
@@ -34,7 +34,7 @@ if "ends" not in sys.argv:
 
 @pytest.fixture
 async def lab(tmp_path, monkeypatch):
-    monkeypatch.setattr(tending, "OVERDUE_S", 0.5)
+    monkeypatch.setattr(reconciler, "OVERDUE_S", 0.5)
     async with local_lab(tmp_path) as made:
         yield made
 

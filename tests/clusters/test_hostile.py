@@ -16,7 +16,7 @@ import pytest
 
 from clusters.hostile import MOST, MOST_TASKS, begin, beside_a_neighbour, log, of_it, play
 from labs import Lab, SimulatedLab, plan, start
-from runai.hub_service.clusters.records import WorkloadSpec
+from runai.hub_service.model.records import WorkloadSpec
 from waiting import eventually_async
 
 MOST_FORKS = 3_000

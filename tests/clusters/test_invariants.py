@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from labs import NODE, Clock
-from runai.hub_service.agent.devices import Device
-from runai.hub_service.clusters.records import (
+from runai.hub_service.clusters.simulated import MemoryStore, SimulatedCluster
+from runai.hub_service.model.device import Device
+from runai.hub_service.model.records import (
     Process,
     ProjectSpec,
     WorkloadRecord,
     WorkloadSpec,
     WorkloadState,
 )
-from runai.hub_service.clusters.simulated import MemoryStore, SimulatedCluster
-from runai.hub_service.elastic_messages import Status, Target, WorkerPhase
-from runai.hub_service.errors import Conflict
 from runai.hub_service.scheduler import decide
-from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.wire.elastic_messages import Status, Target, WorkerPhase
+from runai.hub_service.wire.errors import Conflict
 
 DEVICES = [Device(i, f"SIM-{i}", "Simulated GPU", 1000, simulated=True) for i in range(3)]
 PROJECTS = ("vision", "nlp")

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labs import Clock, local_lab, plan, start
-from runai.hub_service.agent.devices import Device
-from runai.hub_service.clusters.keeping import Finished, Keeping
-from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.clusters.simulated import MemoryStore, SimulatedCluster
-from runai.hub_service.errors import NotFound
+from runai.hub_service.clusters.states.retention import Finished, Keeping
+from runai.hub_service.model.device import Device
+from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.scheduler import decide
+from runai.hub_service.wire.errors import NotFound
 from waiting import eventually_async
 
 RULES = Keeping(for_s=1000.0, most=4, at_least_s=10.0)

@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from labs import DEVICES, NODE, Clock, LocalLab, local_lab, plan, start, stop
-from runai.hub_service.clusters.local.cluster import LocalCluster
-from runai.hub_service.clusters.records import Process
-from runai.hub_service.errors import NotFound
+from runai.hub_service.clusters.local.driver import LocalCluster
+from runai.hub_service.model.records import Process
+from runai.hub_service.wire.errors import NotFound
 from waiting import eventually_async
 
 

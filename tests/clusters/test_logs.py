@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from runai.hub_service.clusters.lines import LONGEST_LINE_BYTES
-from runai.hub_service.clusters.local.logs import WorkerLog
+from runai.hub_service.clusters.local.files.logs import WorkerLog
+from runai.hub_service.model.cluster import LONGEST_LINE_BYTES
 
 
 @pytest.fixture

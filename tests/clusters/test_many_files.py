@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from clusters.hostile import begin, beside_a_neighbour, log, of_it
-from runai.hub_service.clusters.local import file_count
-from runai.hub_service.config import MOST_JOB_FILES
+from runai.hub_service.clusters.local.supervisor import file_count
+from runai.hub_service.server.settings import MOST_JOB_FILES
 from waiting import eventually_async
 
 MILLION = 1_000_000

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from labs import NODE, SimulatedLab, plan, start
-from runai.hub_service.scheduler.model import DeviceShare, Move, Reason
-from runai.hub_service.scheduler.quantity import WHOLE_GPU
+from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
+from runai.hub_service.scheduler.model.snapshot import DeviceShare, Move, Reason
 
 
 async def test_a_job_that_fits_elsewhere_makes_room_and_goes_on_there():

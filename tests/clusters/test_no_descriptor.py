@@ -15,14 +15,14 @@ import psutil
 import pytest
 
 from labs import local_lab, plan, sleeping, start
-from runai.hub_service.clusters.local import tending
-from runai.hub_service.clusters.local.processes import Watch, lasting
-from runai.hub_service.clusters.records import Process
+from runai.hub_service.clusters.local.processes import reconciler
+from runai.hub_service.clusters.local.processes.worker_process import Watch, lasting
+from runai.hub_service.model.records import Process
 from waiting import eventually_async
 
 TAKES_ALL = """
 import resource, subprocess
-from runai.hub_service.descriptors import most, take_all
+from runai.hub_service.processes.own_process import most, take_all
 print(take_all(), resource.getrlimit(resource.RLIMIT_NOFILE), most())
 """
 
@@ -42,7 +42,7 @@ def none_left() -> Iterator[None]:
 
 @pytest.fixture
 def soon(monkeypatch):
-    monkeypatch.setattr(tending, "ROOM_AGAIN_S", 0.1)
+    monkeypatch.setattr(reconciler, "ROOM_AGAIN_S", 0.1)
 
 
 @pytest.mark.usefixtures("soon")

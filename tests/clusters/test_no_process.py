@@ -20,9 +20,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runai.hub_service.clusters.local import starting
-from runai.hub_service.clusters.local.attempt import Attempt, Instructions
-from runai.hub_service.clusters.row import Ending
+from runai.hub_service.clusters.local.processes.attempt import Attempt, Instructions
+from runai.hub_service.clusters.local.supervisor import worker_start
+from runai.hub_service.clusters.states.state import Ending
 from starts import one_start
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="root alone is given no limit")
@@ -91,11 +91,11 @@ def test_a_machine_that_has_no_process_for_a_minute_is_said(tmp_path):
 
 def test_a_fork_that_fails_is_no_end_of_the_supervisor():
     # Who is to fork has the limit; a process of its own, whose account it changes.
-    command = [sys.executable, "-I", "-S", "-c", FORKS, str(EVE), starting.__file__]
+    command = [sys.executable, "-I", "-S", "-c", FORKS, str(EVE), worker_start.__file__]
     told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
     why = "cannot start train: Resource temporarily unavailable"
-    assert told == f"{starting.Started(0, why, lacks_room=True)!r}\n"
+    assert told == f"{worker_start.Started(0, why, lacks_room=True)!r}\n"
 
 
 SUPERVISES = """
@@ -118,7 +118,7 @@ def test_a_supervisor_that_never_could_fork_says_so_and_ends():
         for path in (folder, *folder.iterdir()):
             os.chown(path, EVE, EVE)
         command = [sys.executable, "-I", "-S", "-c", SUPERVISES]
-        subprocess.run([*command, str(EVE), starting.__file__, str(folder)], check=True)
+        subprocess.run([*command, str(EVE), worker_start.__file__, str(folder)], check=True)
 
         text = "cannot start train: Resource temporarily unavailable"
         assert Ending(127, text=text) == attempt.ending()

@@ -17,7 +17,7 @@ import pytest
 from crashes.small_disk import SmallDisk
 from labs import local_lab, plan
 from labs import start as on_device
-from runai.hub_service.clusters.row import Ending
+from runai.hub_service.clusters.states.state import Ending
 from starts import Start, has_ended, one_start
 from waiting import eventually_async
 

@@ -8,9 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from runai.hub_service.clusters.local import ownership
-from runai.hub_service.clusters.local.ownership import LOCK, Holder, claim, holder, sole_owner
-from runai.hub_service.errors import Conflict
+from runai.hub_service.clusters.local.store import cluster_lock
+from runai.hub_service.clusters.local.store.cluster_lock import (
+    LOCK,
+    Holder,
+    claim,
+    holder,
+    sole_owner,
+)
+from runai.hub_service.wire.errors import Conflict
 from waiting import eventually_async
 
 
@@ -20,11 +26,11 @@ def lock(tmp_path: Path) -> Path:
 
 
 async def test_who_waits_says_once_for_whom(lock, monkeypatch, caplog):
-    monkeypatch.setattr(ownership, "TELL_AFTER_S", 0.0)
-    monkeypatch.setattr(ownership, "WAIT_FOR_LOCK_S", 0.001)
+    monkeypatch.setattr(cluster_lock, "TELL_AFTER_S", 0.0)
+    monkeypatch.setattr(cluster_lock, "WAIT_FOR_LOCK_S", 0.001)
     looks = iter(range(5))
     fd = claim(lock.parent)
-    real = ownership._taken
+    real = cluster_lock._taken
     seen = asyncio.Event()
 
     def taken(fd: int) -> bool:
@@ -32,7 +38,7 @@ async def test_who_waits_says_once_for_whom(lock, monkeypatch, caplog):
             seen.set()
         return real(fd)
 
-    monkeypatch.setattr(ownership, "_taken", taken)
+    monkeypatch.setattr(cluster_lock, "_taken", taken)
 
     async def second() -> None:
         async with sole_owner(lock):
@@ -49,7 +55,7 @@ async def test_who_waits_says_once_for_whom(lock, monkeypatch, caplog):
 
 
 async def test_who_does_not_have_to_wait_says_nothing(lock, monkeypatch, caplog):
-    monkeypatch.setattr(ownership, "TELL_AFTER_S", 0.0)
+    monkeypatch.setattr(cluster_lock, "TELL_AFTER_S", 0.0)
 
     async with sole_owner(lock):
         known = holder(lock)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from labs import LocalLab, local_lab, plan, start
-from runai.hub_service.clusters.records import WorkloadId
+from runai.hub_service.model.records import WorkloadId
 from unix_accounts import UIDS, accounts, as_user
 
 SOURCE = "umask; echo result > result; echo result > $RUNAI_CHECKPOINT_DIR/result"

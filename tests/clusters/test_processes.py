@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from labs import sleeping
-from runai.hub_service.clusters.local.processes import (
+from runai.hub_service.clusters.local.processes.worker_process import (
     Watch,
     end_tree,
     is_same,
@@ -21,7 +21,7 @@ from runai.hub_service.clusters.local.processes import (
     lasting,
     told_now,
 )
-from runai.hub_service.clusters.records import Process
+from runai.hub_service.model.records import Process
 
 
 @pytest.fixture

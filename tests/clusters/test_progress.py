@@ -12,9 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runai.hub_service.clusters.local.progress_files import MOST_BYTES, ProgressFile, ProgressFiles
-from runai.hub_service.clusters.progress import Progress, read_progress
-from runai.hub_service.errors import NotFound
+from runai.hub_service.clusters.local.files.progress_files import (
+    MOST_BYTES,
+    ProgressFile,
+    ProgressFiles,
+)
+from runai.hub_service.model.progress import Progress, read_progress
+from runai.hub_service.wire.errors import NotFound
 from runai.reporter.pushing import ReportType, push
 
 LOSS = {"metrics": {"loss": 0.5}}

@@ -26,8 +26,8 @@ WAITING = "#!/bin/sh\nexec sleep 1000\n"
 REMOVES = f"""
 import asyncio, sys
 from pathlib import Path
-from runai.hub_service.clusters.local.account import Account
-from runai.hub_service.clusters.local.leavings import AtHome, Leaving, Leavings
+from runai.hub_service.processes.user_account import Account
+from runai.hub_service.clusters.local.files.job_dir_cleanup import AtHome, Leaving, Leavings
 jobs, place, aged = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "aged"
 leavings = Leavings(jobs)
 at_home = AtHome(place / "exp-1", Account("eve", place, {EVE}, {EVE}))

@@ -6,19 +6,19 @@ from collections.abc import Mapping
 
 import pytest
 
-from runai.hub_service.agent.devices import Device
-from runai.hub_service.clusters.environment import worker_environment
-from runai.hub_service.clusters.records import (
+from runai.hub_service.clusters.states.state import Row
+from runai.hub_service.clusters.workloads.worker_environment import worker_environment
+from runai.hub_service.limits import HOOK
+from runai.hub_service.limits.sharing import TimeSliced
+from runai.hub_service.model.device import Device
+from runai.hub_service.model.records import (
     WorkerRecord,
     WorkloadRecord,
     WorkloadSpec,
     WorkloadState,
 )
-from runai.hub_service.clusters.row import Row
-from runai.hub_service.limits.path import HOOK
-from runai.hub_service.limits.sharing import TimeSliced
-from runai.hub_service.scheduler.model import DeviceShare
-from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.scheduler.model.snapshot import DeviceShare
 
 DEVICES = [
     Device(index, f"GPU-{index}", "H200", memory_mib, simulated=False)

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from runai.hub_service.agent.devices import Device
-from runai.hub_service.clusters import shelf
-from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec, WorkloadState
 from runai.hub_service.clusters.simulated import MemoryStore, SimulatedCluster
+from runai.hub_service.clusters.workloads import workload_index
+from runai.hub_service.model.device import Device
+from runai.hub_service.model.records import ProjectSpec, WorkloadSpec, WorkloadState
 from runai.hub_service.scheduler import Index, decide
-from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.scheduler.model.quantity import MilliGpu
 
 DEVICES = [Device(0, "SIM-0", "Simulated GPU", 1000, simulated=True)]
 MANY = 300
@@ -68,7 +68,7 @@ PART = 60
 @pytest.fixture
 def parts(monkeypatch):
     for part in ("TAKEN_IN", "TAKEN_IN_BETWEEN"):
-        monkeypatch.setattr(shelf, part, PART)
+        monkeypatch.setattr(workload_index, part, PART)
     return SimulatedCluster({"box": DEVICES}, clock=lambda: 100.0)
 
 
@@ -92,7 +92,7 @@ async def test_an_array_is_seen_in_parts_in_its_order_without_pressing(parts):
 
 
 async def test_little_of_an_array_is_seen_with_what_presses(parts, monkeypatch):
-    monkeypatch.setattr(shelf, "TAKEN_IN_BETWEEN", 2)
+    monkeypatch.setattr(workload_index, "TAKEN_IN_BETWEEN", 2)
     specs = [job(n) for n in range(2 * PART)]
     await parts.submit(specs)
     quick = replace(job(0), name="quick", user="mia")
@@ -146,7 +146,7 @@ def test_whatever_happens_to_what_is_held_back_in_the_end_all_that_waits_is_seen
         assert sorted(seen) == sorted(waits)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shelf, "TAKEN_IN", PART)
+        patch.setattr(workload_index, "TAKEN_IN", PART)
         asyncio.run(story())
 
 

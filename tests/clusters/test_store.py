@@ -14,10 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import runai.hub_service.clusters.local.store as store_module
-from runai.hub_service.clusters.lifecycle import exited, running, started, stopped
-from runai.hub_service.clusters.local.one_step import AT_ONCE
-from runai.hub_service.clusters.local.store import LATEST, SqliteStore, metadata
-from runai.hub_service.clusters.records import (
+from runai.hub_service.clusters.local.store.one_step import AT_ONCE
+from runai.hub_service.clusters.local.store.workload_store import LATEST, SqliteStore, metadata
+from runai.hub_service.clusters.states.lifecycle import exited, running, started, stopped
+from runai.hub_service.clusters.states.state import Ending, Grant, Row
+from runai.hub_service.clusters.states.user_actions import submitted
+from runai.hub_service.clusters.states.worker_bounds import scaled
+from runai.hub_service.model.records import (
     HistoryEvent,
     Process,
     ProjectRecord,
@@ -25,11 +28,8 @@ from runai.hub_service.clusters.records import (
     StateReason,
     WorkloadSpec,
 )
-from runai.hub_service.clusters.row import Ending, Grant, Row
-from runai.hub_service.clusters.scaling import scaled
-from runai.hub_service.clusters.wishes import submitted
-from runai.hub_service.scheduler.model import DeviceShare
-from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.scheduler.model.snapshot import DeviceShare
 
 
 def _row(name: str = "exp", **fields: object) -> Row:

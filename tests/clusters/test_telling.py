@@ -6,12 +6,12 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Container
 
-from runai.hub_service.agent.devices import Device
-from runai.hub_service.clusters.records import ProjectSpec, WorkloadRecord, WorkloadSpec
 from runai.hub_service.clusters.simulated import SimulatedCluster
-from runai.hub_service.clusters.telling import AT_A_TIME, FIRST_OF_ONE, WRITTEN_DOWN
+from runai.hub_service.clusters.workloads.queue_status import AT_A_TIME, FIRST_OF_ONE, WRITTEN_DOWN
+from runai.hub_service.model.device import Device
+from runai.hub_service.model.records import ProjectSpec, WorkloadRecord, WorkloadSpec
 from runai.hub_service.scheduler import Index, decide
-from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.scheduler.model.quantity import MilliGpu
 
 DEVICES = [Device(0, "SIM-0", "Simulated GPU", 1000, simulated=True)]
 PROJECTS = ("nlp", "vision")

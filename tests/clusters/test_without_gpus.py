@@ -16,7 +16,7 @@ import pytest
 
 from deciding import decided
 from labs import Clock, LocalLab, local_lab
-from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
+from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
 from waiting import eventually_async
 
 FULL = "ana runs 2 of at most 2 workers without a GPU (2 for the only core)"

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runai.hub_service.clusters.row import Ending
+from runai.hub_service.clusters.states.state import Ending
 from starts import Start, has_ended, one_start
 
 

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from labs import Lab
-from runai.hub_service.clusters.arrivals import WRITTEN
-from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
-from runai.hub_service.errors import Conflict, Unavailable
+from runai.hub_service.clusters.workloads.arrivals import WRITTEN
+from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
+from runai.hub_service.wire.errors import Conflict, Unavailable
 
 MANY = 6 * WRITTEN + 1
 

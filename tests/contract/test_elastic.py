@@ -9,10 +9,9 @@ import pytest
 
 from contract.looking import kinds, seen
 from labs import Lab, plan, start, stop
-from runai.hub_service.clusters.elastic_state import ElasticState
-from runai.hub_service.clusters.membership import MOST_LOSSES_OF_A_WORKER
-from runai.hub_service.clusters.records import WorkloadSpec
-from runai.hub_service.elastic_messages import Reason, Target
+from runai.hub_service.clusters.states.membership import MOST_LOSSES_OF_A_WORKER
+from runai.hub_service.model.records import ElasticState, WorkloadSpec
+from runai.hub_service.wire.elastic_messages import Reason, Target
 from waiting import eventually_async
 
 

@@ -6,9 +6,7 @@ import pytest
 
 from contract.looking import seen
 from labs import plan, start, stop
-from runai.hub_service.scheduler.model import (
-    WorkerState,
-)
+from runai.hub_service.scheduler.model.snapshot import WorkerState
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from labs import NODE
-from runai.hub_service.scheduler.model import (
-    DeviceShare,
-)
-from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.scheduler.model.snapshot import DeviceShare
 
 pytestmark = pytest.mark.not_on_kubernetes("its Job gives a pod its environment")
 

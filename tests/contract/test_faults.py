@@ -8,7 +8,7 @@ import pytest
 
 from contract.looking import kinds, seen
 from labs import DEVICES, NODE, plan, reserve, start
-from runai.hub_service.scheduler.model import WorkerState
+from runai.hub_service.scheduler.model.snapshot import WorkerState
 
 FELL_OFF = "XID 79: GPU has fallen off the bus"
 BROKEN = {DEVICES[0].uuid: FELL_OFF}

@@ -8,13 +8,8 @@ import pytest
 
 from contract.looking import kinds, seen
 from labs import NODE, plan, reserve, start
-from runai.hub_service.scheduler.model import (
-    Reason,
-    Unreserve,
-    Wait,
-    WorkerState,
-)
-from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.scheduler.model.snapshot import Reason, Unreserve, Wait, WorkerState
 
 
 @pytest.mark.not_on_kubernetes("processes are the kubelet's")

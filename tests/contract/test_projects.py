@@ -7,12 +7,10 @@ from dataclasses import replace
 import pytest
 
 from labs import NODE
-from runai.hub_service.clusters.records import ProjectSpec
-from runai.hub_service.errors import Conflict, Forbidden, InvalidRequest
-from runai.hub_service.scheduler.model import (
-    LeftOut,
-)
-from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.model.records import ProjectSpec
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.scheduler.model.snapshot import LeftOut
+from runai.hub_service.wire.errors import Conflict, Forbidden, InvalidRequest
 
 
 async def test_projects_are_kept_and_the_core_sees_them(lab):

@@ -6,9 +6,9 @@ import pytest
 
 from contract.looking import seen
 from labs import Lab, plan, reserve, resize, start, stop
-from runai.hub_service.clusters.records import WorkloadRecord, WorkloadSpec
-from runai.hub_service.scheduler.model import WorkerState
-from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.model.records import WorkloadRecord, WorkloadSpec
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.scheduler.model.snapshot import WorkerState
 
 
 async def elastic(lab: Lab, device: int = 0, **fields) -> WorkloadSpec:

@@ -6,8 +6,8 @@ import pytest
 
 from contract.looking import kinds
 from labs import Lab, plan, start
-from runai.hub_service.clusters.records import WorkloadRecord, WorkloadSpec
-from runai.hub_service.errors import Conflict, InvalidRequest
+from runai.hub_service.model.records import WorkloadRecord, WorkloadSpec
+from runai.hub_service.wire.errors import Conflict, InvalidRequest
 from waiting import eventually_async
 
 

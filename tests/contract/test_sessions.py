@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from labs import plan, start, stop
-from runai.hub_service.errors import Conflict
+from runai.hub_service.wire.errors import Conflict
 
 pytestmark = pytest.mark.not_on_kubernetes("JupyterHub makes its pods itself")
 

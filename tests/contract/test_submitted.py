@@ -5,14 +5,11 @@ from __future__ import annotations
 import pytest
 
 from contract.looking import seen
-from runai.hub_service.clusters.records import ProjectSpec
-from runai.hub_service.errors import Conflict, NotFound
+from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.scheduler.cycle import decide
-from runai.hub_service.scheduler.model import (
-    Wait,
-    WorkerState,
-)
-from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.scheduler.model.snapshot import Wait, WorkerState
+from runai.hub_service.wire.errors import Conflict, NotFound
 
 
 async def test_a_submitted_job_is_queued_and_the_core_sees_it(lab):

@@ -7,12 +7,9 @@ import asyncio
 import pytest
 
 from labs import Lab, plan, start
-from runai.hub_service.clusters.records import ProjectSpec
-from runai.hub_service.errors import NotFound
-from runai.hub_service.scheduler.model import (
-    Reason,
-    Wait,
-)
+from runai.hub_service.model.records import ProjectSpec
+from runai.hub_service.scheduler.model.snapshot import Reason, Wait
+from runai.hub_service.wire.errors import NotFound
 
 
 async def _wakes(lab: Lab, *, pressing: bool = False) -> bool:

@@ -6,7 +6,7 @@ import pytest
 
 from contract.looking import kinds, seen
 from labs import plan, reserve, start, stop
-from runai.hub_service.errors import Conflict
+from runai.hub_service.wire.errors import Conflict
 
 # The one file of the contract that `make test` plays on Kubernetes, too.
 pytestmark = pytest.mark.tier("test")

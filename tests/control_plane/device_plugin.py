@@ -19,8 +19,8 @@ from typing import Any
 from control_plane.calls import ApiRefused
 from control_plane.plane import ControlPlane
 from control_plane.scheduling import Scheduler
-from runai.hub_service.agent.devices import Device
-from runai.hub_service.clusters.base import Seen
+from runai.hub_service.model.cluster import Seen
+from runai.hub_service.model.device import Device
 
 RESERVATIONS = "runai-reservation"
 DEVICE = "run.ai/reserve_for_gpu_index"

@@ -16,13 +16,13 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from control_plane.sockets import all_closed
-from runai.hub_service.clusters.kubernetes.api import Api
-from runai.hub_service.clusters.kubernetes.cluster import KubernetesCluster
-from runai.hub_service.clusters.kubernetes.leading import Leadership
-from runai.hub_service.clusters.kubernetes.pools import Pool
-from runai.hub_service.controller import Controller, Cycle
+from runai.hub_service.clusters.kubernetes.client.api import Api
+from runai.hub_service.clusters.kubernetes.client.leader_election import Leadership
+from runai.hub_service.clusters.kubernetes.driver import KubernetesCluster
+from runai.hub_service.clusters.kubernetes.informers.node_pool import Pool
+from runai.hub_service.controller.loop import Controller, Cycle
 from runai.hub_service.scheduler.cycle import decide
-from runai.hub_service.scheduler.model import Policy
+from runai.hub_service.scheduler.model.snapshot import Policy
 
 STOPPED_WITHIN_S = 90
 LEASE_LASTS_S = 6

@@ -20,9 +20,9 @@ from crashes.breakages import Breakages, hand, needs_of
 from crashes.ground import Ground, on_ground
 from crashes.sums import UNWRITTEN_S, wrong_sums
 from crashes.watching import Watching, runs_after_success, unfinished_starts, who_is_left
-from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.client import Client
-from runai.hub_service.errors import Conflict, RunaiError, Unavailable
+from runai.hub_service.wire.errors import Conflict, RunaiError, Unavailable
+from runai.hub_service.wire.schemas import SubmitRequest
 from waiting import eventually
 
 PROGRAM = Path(__file__).with_name("counting.py")

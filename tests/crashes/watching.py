@@ -19,8 +19,8 @@ import psutil
 
 from crashes.ground import Ground
 from faults.invariants import over_granted, over_limits, owed_projects, unexplained
-from runai.hub_service.clusters.local import store
-from runai.hub_service.clusters.records import ProjectSpec, WorkloadRecord
+from runai.hub_service.clusters.local.store import workload_store
+from runai.hub_service.model.records import ProjectSpec, WorkloadRecord
 
 LOOKS_EVERY_S = 0.25
 OWED_FOR_CYCLES = 3
@@ -107,8 +107,8 @@ def stored(database: Path) -> tuple[list[WorkloadRecord], list[ProjectSpec]]:
         rows = opened.execute("SELECT spec, row FROM workloads ORDER BY number").fetchall()
         projects = opened.execute("SELECT spec FROM projects ORDER BY number").fetchall()
     return (
-        [store._read_row(spec, row).record for spec, row in rows],
-        [store._PROJECT.validate_json(spec) for (spec,) in projects],
+        [workload_store._read_row(spec, row).record for spec, row in rows],
+        [workload_store._PROJECT.validate_json(spec) for (spec,) in projects],
     )
 
 

@@ -19,7 +19,7 @@ import httpx
 import psutil
 
 from ports import free_port
-from runai.hub_service.cli.hub_login import HubLogin
+from runai.hub_service.cli.framework.hub_login import HubLogin
 from runai.hub_service.client import Client
 from waiting import eventually
 

@@ -10,7 +10,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from runai.hub_service.cli.hub_login import HubLogin
+from runai.hub_service.cli.framework.hub_login import HubLogin
 
 pytestmark = [pytest.mark.hub, pytest.mark.tensorflow, pytest.mark.timeout(600)]
 

@@ -18,9 +18,9 @@ import psutil
 import pytest
 
 from e2e.running import Platform
-from runai.hub_service.api.schemas import SubmitRequest, WorkloadDetail
-from runai.hub_service.cli.hub_login import HubLogin
+from runai.hub_service.cli.framework.hub_login import HubLogin
 from runai.hub_service.client import Client
+from runai.hub_service.wire.schemas import SubmitRequest, WorkloadDetail
 from waiting import eventually
 
 pytestmark = [pytest.mark.hub, pytest.mark.slow, pytest.mark.timeout(600)]

@@ -14,8 +14,8 @@ from e2e import lab
 from e2e.lab import PICTURES
 from e2e.running import Platform
 from held_training import held
-from runai.hub_service.api.schemas import ProjectPut, WorkloadView
 from runai.hub_service.client import Client
+from runai.hub_service.wire.schemas import ProjectPut, WorkloadView
 from waiting import eventually
 
 pytestmark = [

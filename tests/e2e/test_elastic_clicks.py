@@ -14,8 +14,8 @@ from playwright.sync_api import Locator, Page, expect
 from e2e import lab
 from e2e.lab import PICTURES
 from e2e.running import Platform
-from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.client import Client
+from runai.hub_service.wire.schemas import SubmitRequest
 from waiting import eventually
 
 pytestmark = [

@@ -18,9 +18,9 @@ import pytest
 
 from e2e.running import Platform
 from resized_keras import PATIENCE_S, PROGRAM, ResizedKeras
-from runai.hub_service.api.schemas import SubmitRequest, WorkloadDetail
-from runai.hub_service.cli.hub_login import HubLogin
-from runai.hub_service.errors import Unavailable
+from runai.hub_service.cli.framework.hub_login import HubLogin
+from runai.hub_service.wire.errors import Unavailable
+from runai.hub_service.wire.schemas import SubmitRequest, WorkloadDetail
 from shared_hub import GROWS_AT_ONCE
 from waiting import eventually
 

@@ -15,9 +15,8 @@ from playwright.sync_api import Page, expect
 from e2e import lab
 from e2e.running import Platform
 from fake_driver import fake_driver
-from runai.hub_service.api.idle_schemas import IdlePut
-from runai.hub_service.api.schemas import ProjectPut, SubmitRequest, WorkloadView
 from runai.hub_service.client import Client
+from runai.hub_service.wire.schemas import IdlePut, ProjectPut, SubmitRequest, WorkloadView
 from waiting import eventually
 
 pytestmark = [

@@ -15,8 +15,8 @@ from accessibility import problems
 from e2e import lab
 from e2e.lab import PICTURES
 from e2e.running import Platform
-from runai.hub_service.api.schemas import ProjectPut, SubmitRequest
 from runai.hub_service.client import Client
+from runai.hub_service.wire.schemas import ProjectPut, SubmitRequest
 from waiting import eventually
 
 pytestmark = [pytest.mark.hub, pytest.mark.browser, pytest.mark.timeout(900)]

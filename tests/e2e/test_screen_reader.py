@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from e2e.running import Platform
-from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.wire.schemas import SubmitRequest
 from waiting import eventually
 
 pytestmark = [pytest.mark.hub, pytest.mark.browser, pytest.mark.timeout(900)]

@@ -12,8 +12,8 @@ from e2e import lab
 from e2e.lab import PICTURES
 from e2e.running import Platform
 from e2e.vscode import notebook
-from runai.hub_service.api.schemas import SubmitRequest
-from runai.hub_service.cli.hub_login import HubLogin
+from runai.hub_service.cli.framework.hub_login import HubLogin
+from runai.hub_service.wire.schemas import SubmitRequest
 from waiting import eventually
 
 pytestmark = [

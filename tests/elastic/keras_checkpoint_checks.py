@@ -15,7 +15,7 @@ import pytest
 import runai.elastic.keras
 from keras_models import LABELS, X, apart, classify, network
 from runai.elastic.keras import Checkpoint
-from runai.hub_service.elastic_messages import ElasticFiles, Target
+from runai.hub_service.wire.elastic_messages import ElasticFiles, Target
 
 
 def fit(

@@ -13,7 +13,7 @@ import pytest
 
 from resized_keras import PATIENCE_S, PROGRAM, ResizedKeras
 from runai.elastic.directory import lives
-from runai.hub_service.elastic_messages import ElasticFiles
+from runai.hub_service.wire.elastic_messages import ElasticFiles
 from waiting import eventually
 
 pytestmark = [

@@ -11,13 +11,13 @@ import pytest
 
 from runai.elastic.directory import JobDirectory, lives
 from runai.elastic.run import main
-from runai.hub_service.elastic_messages import ElasticFiles, Target, WorkerPhase
+from runai.hub_service.wire.elastic_messages import ElasticFiles, Target, WorkerPhase
 from waiting import eventually
 
 WORKER = """
 import os, signal, sys, time
 from runai.elastic.membership import Membership, Stop
-from runai.hub_service.elastic_messages import WorkerPhase
+from runai.hub_service.wire.elastic_messages import WorkerPhase
 
 directory, me = os.environ["RUNAI_ELASTIC_DIR"], os.environ["RUNAI_WORKER"]
 mine = os.path.join(directory, me)

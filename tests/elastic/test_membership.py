@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from runai.elastic.membership import Membership, Stop
-from runai.hub_service.elastic_messages import ElasticFiles, Reason, Target, WorkerPhase
+from runai.hub_service.wire.elastic_messages import ElasticFiles, Reason, Target, WorkerPhase
 
 TARGET = Target(1, ("a", "b"), "127.0.0.1:1", gpus=2, least=1, most=4)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runai.hub_service.elastic_messages import (
+from runai.hub_service.wire.elastic_messages import (
     MOST,
     ElasticFiles,
     MessageError,

@@ -14,7 +14,7 @@ import pytest
 
 from ranks import run_ranks
 from runai.elastic.directory import JobDirectory
-from runai.hub_service.elastic_messages import WorkerPhase
+from runai.hub_service.wire.elastic_messages import WorkerPhase
 from waiting import eventually
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(3600)]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ranks import run_ranks
-from runai.hub_service.elastic_messages import Reason
+from runai.hub_service.wire.elastic_messages import Reason
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 

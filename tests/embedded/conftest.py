@@ -24,7 +24,7 @@ from aiohttp import web
 from caddy_proxies import CaddyProxies
 from hub_platform import HubPlatform
 from ports import free_port
-from runai.embedded.caddy import CaddyProxy
+from runai.embedded.proxy.caddy import CaddyProxy
 from upstream_server import PREFIX, Upstream
 
 

@@ -12,11 +12,11 @@ import psutil
 import pytest
 
 from hub_platform import PASSWORD, HubPlatform
-from runai.embedded.accounts import Accounts
-from runai.embedded.directory import DataDirectory
-from runai.hub_service.api.schemas import SubmitRequest
+from runai.embedded.accounts.accounts import Accounts
+from runai.embedded.data_directory import DataDirectory
 from runai.hub_service.client import Client
-from runai.hub_service.errors import Conflict
+from runai.hub_service.wire.errors import Conflict
+from runai.hub_service.wire.schemas import SubmitRequest
 from waiting import eventually
 
 pytestmark = [pytest.mark.hub]

@@ -13,11 +13,11 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from runai.embedded.account_removal import EVERY_S, LATE_S, AccountRemoval
-from runai.embedded.accounts import Accounts
-from runai.embedded.directory import DataDirectory
+from runai.embedded.accounts.accounts import Accounts
+from runai.embedded.accounts.removal import EVERY_S, LATE_S, AccountRemoval
+from runai.embedded.data_directory import DataDirectory
 from runai.hub_service.client import AsyncClient
-from runai.hub_service.errors import Unavailable
+from runai.hub_service.wire.errors import Unavailable
 
 PASSWORD = "correct horse"
 
@@ -87,7 +87,7 @@ class Rounds:
 
 @pytest.fixture
 async def rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rounds]:
-    monkeypatch.setattr("runai.embedded.accounts._COST", 16)  # nobody logs in here
+    monkeypatch.setattr("runai.embedded.accounts.accounts._COST", 16)  # nobody logs in here
     directory = DataDirectory(tmp_path)
     directory.prepare(system_users=False)
     accounts = Accounts(directory)

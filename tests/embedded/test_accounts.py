@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from runai.embedded.accounts import Accounts, Removal
-from runai.embedded.directory import DataDirectory
-from runai.hub_service.errors import Conflict, InvalidRequest, NotFound
+from runai.embedded.accounts.accounts import Accounts, Removal
+from runai.embedded.data_directory import DataDirectory
+from runai.hub_service.wire.errors import Conflict, InvalidRequest, NotFound
 
 PASSWORD = "correct horse"
 
@@ -26,7 +26,7 @@ def directory(tmp_path: Path) -> DataDirectory:
 @pytest.fixture
 def quick_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hash in no time: what a guess costs is told by `test_the_hash_is_slow_and_salted`."""
-    monkeypatch.setattr("runai.embedded.accounts._COST", 16)
+    monkeypatch.setattr("runai.embedded.accounts.accounts._COST", 16)
 
 
 @pytest.fixture

@@ -25,8 +25,8 @@ from raw_http import (
     response,
     wait_for_end,
 )
-from runai.embedded import caddy_config
-from runai.embedded.caddy import CaddyProxy
+from runai.embedded.proxy import caddy_config
+from runai.embedded.proxy.caddy import CaddyProxy
 from waiting import eventually
 
 pytestmark = pytest.mark.tier("all")

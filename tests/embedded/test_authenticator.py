@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from runai.embedded.accounts import Accounts
-from runai.embedded.authenticator import AccountsAuthenticator, TooManyLogins
-from runai.embedded.directory import DataDirectory
+from runai.embedded.accounts.accounts import Accounts
+from runai.embedded.accounts.authenticator import AccountsAuthenticator, TooManyLogins
+from runai.embedded.accounts.login_attempts import AT_ONCE, MAX_WRONG, LoginAttempts
+from runai.embedded.data_directory import DataDirectory
 from runai.embedded.hub import EmbeddedHub
-from runai.embedded.login_attempts import AT_ONCE, MAX_WRONG, LoginAttempts
 
 PASSWORD = "correct horse"
 
@@ -23,7 +23,7 @@ PASSWORD = "correct horse"
 @pytest.fixture
 def accounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Accounts:
     """Make two accounts, whose hashes take no time."""
-    monkeypatch.setattr("runai.embedded.accounts._COST", 16)
+    monkeypatch.setattr("runai.embedded.accounts.accounts._COST", 16)
     directory = DataDirectory(tmp_path)
     directory.prepare(system_users=False)
     accounts = Accounts(directory)
@@ -90,7 +90,7 @@ async def test_who_is_removed_has_to_log_in_again(
 async def test_an_unknown_name_costs_the_hash_of_a_known_one(
     authenticator: AccountsAuthenticator, accounts: Accounts, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("runai.embedded.accounts._COST", 2**14)
+    monkeypatch.setattr("runai.embedded.accounts.accounts._COST", 2**14)
     accounts.set_password("ana", PASSWORD)
     hashed: list[tuple[int, int]] = []
     scrypt = hashlib.scrypt

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from runai.embedded.accounts import Accounts
-from runai.embedded.authenticator import AccountsAuthenticator
+from runai.embedded.accounts.accounts import Accounts
+from runai.embedded.accounts.authenticator import AccountsAuthenticator
 from runai.embedded.configuration import STARTS_WITHIN_S, at_address, configuration
-from runai.embedded.directory import DataDirectory
-from runai.embedded.public_address import public_address
+from runai.embedded.data_directory import DataDirectory
+from runai.embedded.proxy.public_address import public_address
 from runai.embedded.settings import Settings
 
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataDirectory:
-    monkeypatch.setattr("runai.embedded.accounts._COST", 16)  # nobody logs in here
+    monkeypatch.setattr("runai.embedded.accounts.accounts._COST", 16)  # nobody logs in here
     directory = DataDirectory(tmp_path)
     directory.prepare(system_users=False)
     Accounts(directory).add("root", "correct horse", admin=True)

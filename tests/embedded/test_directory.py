@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from runai.embedded.directory import DataDirectory, write_private
-from runai.hub_service.errors import Conflict, Forbidden, InvalidRequest
+from runai.embedded.data_directory import DataDirectory, write_private
+from runai.hub_service.wire.errors import Conflict, Forbidden, InvalidRequest
 from unix_accounts import open_folder
 
 OTHER = 54_321

@@ -10,7 +10,7 @@ from jupyterhub.app import JupyterHub
 from traitlets.config import Config
 
 from runai.embedded.configuration import at_address
-from runai.embedded.public_address import host_and_port, public_address
+from runai.embedded.proxy.public_address import host_and_port, public_address
 from runai.embedded.up import parse
 
 pytestmark = pytest.mark.tier("check")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ports import free_port
-from runai.embedded.public_address import check_can_listen
-from runai.hub_service.errors import Conflict, Unavailable
+from runai.embedded.proxy.public_address import check_can_listen
+from runai.hub_service.wire.errors import Conflict, Unavailable
 
 pytestmark = pytest.mark.tier("check")
 
@@ -74,8 +74,8 @@ def test_a_privileged_port_needs_a_capability():
         pytest.skip("this machine has no privileged ports")
     program = f"""
 import os
-from runai.embedded.public_address import check_can_listen
-from runai.hub_service.errors import Forbidden
+from runai.embedded.proxy.public_address import check_can_listen
+from runai.hub_service.wire.errors import Forbidden
 if os.geteuid() == 0:
     os.setuid(65534)
 try:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from runai.embedded import login_attempts
-from runai.embedded.login_attempts import (
+from runai.embedded.accounts import login_attempts
+from runai.embedded.accounts.login_attempts import (
     ANSWER_AFTER_S,
     AT_ONCE,
     MAX_WRONG,

@@ -15,7 +15,7 @@ from yarl import URL
 
 from caddy_proxies import pid_of
 from ports import free_port
-from runai.embedded.caddy import CaddyProxy
+from runai.embedded.proxy.caddy import CaddyProxy
 from upstream_server import PREFIX, Upstream
 
 MIB = 1024 * 1024

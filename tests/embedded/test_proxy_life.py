@@ -26,11 +26,11 @@ from caddy_proxies import (
     served,
 )
 from ports import free_port
-from runai.embedded import caddy, caddy_process
-from runai.embedded.caddy import CaddyProxy
-from runai.embedded.caddy_config import ADMIN_SOCKET
-from runai.embedded.caddy_process import CaddyProcess
-from runai.hub_service.errors import Conflict, Unavailable
+from runai.embedded.proxy import caddy, caddy_process
+from runai.embedded.proxy.caddy import CaddyProxy
+from runai.embedded.proxy.caddy_config import ADMIN_SOCKET
+from runai.embedded.proxy.caddy_process import CaddyProcess
+from runai.hub_service.wire.errors import Conflict, Unavailable
 from upstream_server import PREFIX, Upstream
 
 ANA = f"{PREFIX}/"

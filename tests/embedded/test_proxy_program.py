@@ -16,10 +16,10 @@ from caddy_proxies import (
     hide_programs,
     pid_of,
 )
-from runai.embedded import caddy_process
-from runai.embedded.caddy_config import ADMIN_SOCKET
-from runai.embedded.caddy_process import caddy_program, caddy_version
-from runai.hub_service.errors import Unavailable
+from runai.embedded.proxy import caddy_process
+from runai.embedded.proxy.caddy_config import ADMIN_SOCKET
+from runai.embedded.proxy.caddy_process import caddy_program, caddy_version
+from runai.hub_service.wire.errors import Unavailable
 from upstream_server import PREFIX, Upstream
 
 OLD = "#!/bin/sh\necho 'v2.6.2 h1:x'\n"

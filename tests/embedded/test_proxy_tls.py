@@ -20,10 +20,10 @@ import pytest
 from caddy_proxies import CaddyProxies, kill_hub, pid_of
 from control_plane.certificates import Authority
 from ports import free_port
-from runai.embedded.caddy import CaddyProxy
-from runai.embedded.caddy_config import authority_file
-from runai.embedded.caddy_process import caddy_program
-from runai.hub_service.errors import Conflict, Unavailable
+from runai.embedded.proxy.caddy import CaddyProxy
+from runai.embedded.proxy.caddy_config import authority_file
+from runai.embedded.proxy.caddy_process import caddy_program
+from runai.hub_service.wire.errors import Conflict, Unavailable
 from upstream_server import PREFIX, Upstream
 
 pytestmark = pytest.mark.tier("all")

@@ -7,14 +7,9 @@ from typing import Any
 
 import pytest
 
-from runai.embedded.public_address import (
-    base_url,
-    domain,
-    host_and_port,
-    public_address,
-)
+from runai.embedded.proxy.public_address import base_url, domain, host_and_port, public_address
 from runai.embedded.up import parse
-from runai.hub_service.errors import InvalidRequest
+from runai.hub_service.wire.errors import InvalidRequest
 
 pytestmark = pytest.mark.tier("check")
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runai.embedded.route_files import RouteFiles
-from runai.hub_service.errors import InvalidRequest
+from runai.embedded.proxy.route_files import RouteFiles
+from runai.hub_service.wire.errors import InvalidRequest
 
 pytestmark = pytest.mark.tier("check")
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from runai.embedded.directory import DataDirectory
+from runai.embedded.data_directory import DataDirectory
 from runai.embedded.settings import Settings
 from runai.embedded.up import parse
-from runai.hub_service.errors import InvalidRequest
+from runai.hub_service.wire.errors import InvalidRequest
 
 
 def up(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -23,32 +23,31 @@ from starlette.requests import Request
 
 from faults.machine import Machine, Start, VirtualAttempt, Work
 from faults.virtual_time import VirtualLoop, WallClock, abandon
-from runai.hub_service.agent.devices import Device
-from runai.hub_service.allowance import Allowance
 from runai.hub_service.api.app import create_app
-from runai.hub_service.api.auth import SharedTokens, bearer_token
-from runai.hub_service.api.permissions import Actor
-from runai.hub_service.api.platform import Platform
-from runai.hub_service.api.program_schemas import ProcessReport
-from runai.hub_service.api.reports import AgentReport, DeviceSample, UsageSample
-from runai.hub_service.api.request_limits import Callers
-from runai.hub_service.api.schemas import SubmitRequest
-from runai.hub_service.bookkeeping import Bookkeeping, held_devices
+from runai.hub_service.api.auth.authentication import SharedTokens, bearer_token
+from runai.hub_service.api.auth.permissions import Actor
+from runai.hub_service.api.metrics import Metrics
+from runai.hub_service.api.middleware.request_limits import Allowance, Callers
+from runai.hub_service.api.services.platform import Platform
 from runai.hub_service.client import AsyncClient
-from runai.hub_service.clusters.keeping import Keeping
-from runai.hub_service.clusters.local import tending
-from runai.hub_service.clusters.local.cluster import LocalCluster
-from runai.hub_service.clusters.local.store import SqliteStore
-from runai.hub_service.clusters.records import ProjectSpec
-from runai.hub_service.controller import Controller
-from runai.hub_service.errors import NotFound, Unauthenticated
-from runai.hub_service.idle.watch import IdleWatch
+from runai.hub_service.clusters.local.driver import LocalCluster
+from runai.hub_service.clusters.local.processes import reconciler
+from runai.hub_service.clusters.local.store.workload_store import SqliteStore
+from runai.hub_service.clusters.states.retention import Keeping
+from runai.hub_service.controller.history_recorder import Bookkeeping, held_devices
+from runai.hub_service.controller.idle.watch import IdleWatch
+from runai.hub_service.controller.loop import Controller
+from runai.hub_service.controller.notifications import Notifier
 from runai.hub_service.ledger import Ledger
-from runai.hub_service.metrics import Metrics
-from runai.hub_service.notifications import Notifier
+from runai.hub_service.model.device import Device
+from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.scheduler import decide
-from runai.hub_service.scheduler.quantity import MilliGpu
-from runai.hub_service.serving import Server, listen
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.server.listener import Server, listen
+from runai.hub_service.wire.agent_reports import AgentReport, DeviceSample, UsageSample
+from runai.hub_service.wire.errors import NotFound, Unauthenticated
+from runai.hub_service.wire.program_schemas import ProcessReport
+from runai.hub_service.wire.schemas import SubmitRequest
 
 PREFIX = "/services/runai/"
 NODE = "box"
@@ -147,7 +146,7 @@ class Month:
             NODE,
             clock=self.clock,
             keeping=lab.keeping,
-            machine=tending.Machine(
+            machine=reconciler.Machine(
                 attempt=lambda path: ShortAttempt(self.machine, path),  # type: ignore[arg-type, return-value]
                 watch=self.machine.watch,
                 lasting=lambda process: process,

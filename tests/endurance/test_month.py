@@ -9,7 +9,7 @@ import pytest
 
 from endurance.counts import kept, sizes
 from endurance.month import Lab, Month
-from runai.hub_service.clusters.keeping import Keeping
+from runai.hub_service.clusters.states.retention import Keeping
 
 KEPT = 100
 LAB = Lab(

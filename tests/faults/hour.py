@@ -17,8 +17,8 @@ from faults.machine import Machine
 from faults.people import HOUR_S, Act, People
 from faults.service import Disk, Service, dice_of
 from faults.virtual_time import Crash, WallClock
-from runai.hub_service.clusters.records import WorkloadRecord
-from runai.hub_service.errors import Conflict, NotFound, RunaiError, Unavailable
+from runai.hub_service.model.records import WorkloadRecord
+from runai.hub_service.wire.errors import Conflict, NotFound, RunaiError, Unavailable
 
 DRAINED_WITHIN_S = 8 * HOUR_S
 TRY_AGAIN_S = 2.0

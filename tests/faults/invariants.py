@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from faults.machine import Machine
-from runai.hub_service.clusters.records import ProjectSpec, WorkloadRecord
-from runai.hub_service.clusters.row import ACTIVE
+from runai.hub_service.clusters.states.state import ACTIVE
 from runai.hub_service.ledger import Ledger
+from runai.hub_service.model.records import ProjectSpec, WorkloadRecord
 
 WAITING = frozenset({"queued", "paused"})
 EXPLAINED = frozenset({"suspended", "retrying", "stopping", "failed", "succeeded"})

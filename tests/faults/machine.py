@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from faults.virtual_time import WallClock
-from runai.hub_service.clusters.local.attempt import Instructions
-from runai.hub_service.clusters.records import Process
-from runai.hub_service.clusters.row import Ending
+from runai.hub_service.clusters.local.processes.attempt import Instructions
+from runai.hub_service.clusters.states.state import Ending
+from runai.hub_service.model.records import Process
 
 FIRST_PID = 1000
 

@@ -9,8 +9,8 @@ from functools import partial
 
 from faults.machine import Machine, Work
 from faults.service import Service
-from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
-from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
+from runai.hub_service.scheduler.model.quantity import MilliGpu
 
 HOUR_S = 3600.0
 PROJECTS = {"vision": 2000, "nlp": 1000, "audio": 1000}

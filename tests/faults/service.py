@@ -19,18 +19,18 @@ import sqlalchemy as sa
 from faults.machine import Machine, VirtualAttempt
 from faults.meter import Meter, stored
 from faults.virtual_time import VirtualLoop, WallClock, abandon
-from runai.hub_service.agent.devices import Device
-from runai.hub_service.api.reports import AgentReport, DeviceSample, UsageSample
-from runai.hub_service.bookkeeping import Bookkeeping, held_devices
-from runai.hub_service.clusters.base import Refused, Told
-from runai.hub_service.clusters.local import tending
-from runai.hub_service.clusters.local.cluster import LocalCluster
-from runai.hub_service.clusters.local.store import SqliteStore
-from runai.hub_service.controller import Controller, Cycle
-from runai.hub_service.errors import Unavailable
+from runai.hub_service.clusters.local.driver import LocalCluster
+from runai.hub_service.clusters.local.processes import reconciler
+from runai.hub_service.clusters.local.store.workload_store import SqliteStore
+from runai.hub_service.controller.history_recorder import Bookkeeping, held_devices
+from runai.hub_service.controller.loop import Controller, Cycle
 from runai.hub_service.ledger import Ledger
+from runai.hub_service.model.cluster import Refused, Told
+from runai.hub_service.model.device import Device
 from runai.hub_service.scheduler import decide
-from runai.hub_service.scheduler.model import Plan, Snapshot
+from runai.hub_service.scheduler.model.snapshot import Plan, Snapshot
+from runai.hub_service.wire.agent_reports import AgentReport, DeviceSample, UsageSample
+from runai.hub_service.wire.errors import Unavailable
 
 NODE = "box"
 AGENT_EVERY_S = 15.0
@@ -130,7 +130,7 @@ class Service:
         self._meter = Meter(self.ledger, found)
         disk.under(self.store._engine, self.loop)
         disk.under(self.ledger._store._engine, self.loop)
-        here = tending.Machine(
+        here = reconciler.Machine(
             attempt=lambda path: VirtualAttempt(machine, path),  # type: ignore[arg-type, return-value]
             watch=machine.watch,
             lasting=lambda process: process,

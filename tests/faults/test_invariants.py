@@ -7,13 +7,8 @@ from dataclasses import replace
 import pytest
 
 from faults.invariants import unexplained
-from runai.hub_service.clusters.records import (
-    StateReason,
-    WorkloadRecord,
-    WorkloadSpec,
-    WorkloadState,
-)
-from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.model.records import StateReason, WorkloadRecord, WorkloadSpec, WorkloadState
+from runai.hub_service.scheduler.model.quantity import MilliGpu
 
 SPEC = WorkloadSpec("vision", "exp1", "ana", "job", ("true",), gpus=MilliGpu(1000))
 JOB = WorkloadRecord(SPEC, WorkloadState.QUEUED, submitted=0.0, workers=())

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runai.hub_service.api.reports import AgentReport
 from runai.hub_service.ledger import Held, Ledger, Totals, UsageFilter
+from runai.hub_service.wire.agent_reports import AgentReport
 
 START = 1_700_000_000.0
 TICK_S = 0.25

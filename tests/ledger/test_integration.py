@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runai.hub_service.api.reports import AgentReport
 from runai.hub_service.ledger import Held
 from runai.hub_service.ledger.integration import Integration
 from runai.hub_service.ledger.totals import Scope, Series
+from runai.hub_service.wire.agent_reports import AgentReport
 
 START = 1_700_000_007.0
 

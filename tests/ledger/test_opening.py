@@ -8,9 +8,9 @@ from contextlib import closing
 import pytest
 
 from ledger.databases import on_each_database
-from runai.hub_service.errors import InvalidRequest, Unavailable
 from runai.hub_service.ledger import Held, Ledger, UsageFilter
 from runai.hub_service.ledger.store import Store
+from runai.hub_service.wire.errors import InvalidRequest, Unavailable
 
 
 @on_each_database

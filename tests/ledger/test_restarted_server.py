@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from postgres_restarts import RestartedServer, restarted_server
-from runai.hub_service.errors import Unavailable
 from runai.hub_service.ledger import Ledger, UsageFilter
 from runai.hub_service.ledger.integration import Held
+from runai.hub_service.wire.errors import Unavailable
 
 START = 1_700_000_000.0
 EXP, NEW, GONE = (

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from runai.hub_service.limits.path import HOOK, with_hook
+from runai.hub_service.limits import HOOK, with_hook
 
 HERE = Path(__file__).parent
 

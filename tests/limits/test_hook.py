@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from runai.hub_service.limits.path import HOOK
+from runai.hub_service.limits import HOOK
 
 MODULES = sorted(Path(HOOK).rglob("*.py"))
 

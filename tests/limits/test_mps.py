@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from runai.hub_service.limits.canary import try_limit
+from runai.hub_service.limits.memory_probe import try_limit
 from runai.hub_service.limits.mps import MpsDaemon, MpsUnavailable
 
 DEVICE = "GPU-aaaa"

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from runai.hub_service.clusters.kubernetes.fractions import Part, told_of_memory
-from runai.hub_service.clusters.kubernetes.making import Surroundings, manifest
-from runai.hub_service.clusters.records import WorkloadSpec
-from runai.hub_service.limits.path import HOOK
-from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import Part, told_of_memory
+from runai.hub_service.clusters.kubernetes.objects.job_manifest import Surroundings, manifest
+from runai.hub_service.limits import HOOK
+from runai.hub_service.model.records import WorkloadSpec
+from runai.hub_service.scheduler.model.quantity import MilliGpu
 
 HALF = WorkloadSpec("vision", "half", "ana", "job", ("python", "x.py"), gpus=MilliGpu(500))
 # Stands for PyTorch with a GPU, which is asked when CUDA is initialised.

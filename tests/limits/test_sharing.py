@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runai.hub_service.cli.gpu_examination import check_mps_daemons
+from runai.hub_service.cli.doctor.gpu_checks import check_mps_daemons
 from runai.hub_service.limits.mps_keeper import KeeperState
 from runai.hub_service.limits.sharing import MPS_LIMIT, MpsSharing, TimeSliced
 from runai.hub_service.limits.tiers import MPS_IS_TRIED, NO_MPS_HERE

@@ -12,8 +12,8 @@ import sys
 
 import pytest
 
-from runai.hub_service.api.schemas import ProjectPut
-from runai.hub_service.projects_file import read_projects
+from runai.hub_service.server.admin_files import read_projects
+from runai.hub_service.wire.schemas import ProjectPut
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runai.hub_service.limits.path import HOOK
+from runai.hub_service.limits import HOOK
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "images").glob("*.Dockerfile"))

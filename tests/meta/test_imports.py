@@ -30,22 +30,22 @@ PURE = {
 
 # What spawner and widgets may know of the service.
 CLIENT_SIDE = {
-    "runai.hub_service.api.device_schemas",
-    "runai.hub_service.api.limits",
-    "runai.hub_service.api.program_schemas",
-    "runai.hub_service.api.schemas",
-    "runai.hub_service.api.validation",
-    "runai.hub_service.calls",
+    "runai.hub_service.wire.device_schemas",
+    "runai.hub_service.wire.schemas",
+    "runai.hub_service.wire.program_schemas",
+    "runai.hub_service.wire.validation",
+    "runai.hub_service.client.calls",
     "runai.hub_service.client",
-    "runai.hub_service.connection",
-    "runai.hub_service.elastic_messages",
-    "runai.hub_service.errors",
-    "runai.hub_service.home_name",
-    "runai.hub_service.largest_requests",
-    "runai.hub_service.limits.wording",
-    "runai.hub_service.printable",
-    "runai.hub_service.request_ids",
-    "runai.hub_service.worker_client",
+    "runai.hub_service.client.client",
+    "runai.hub_service.client.connection",
+    "runai.hub_service.wire.elastic_messages",
+    "runai.hub_service.wire.errors",
+    "runai.hub_service.processes.user_account",
+    "runai.hub_service.wire.amounts",
+    "runai.hub_service.limits.tiers",
+    "runai.hub_service.wire.printable",
+    "runai.hub_service.wire.problems",
+    "runai.hub_service.client.worker_client",
 }
 
 HUB_ONLY = (
@@ -122,7 +122,7 @@ def test_a_leaf_knows_only_the_client_of_the_service(folders, leaf):
             ["asyncio", "fastapi", "httpx", "logging", "pydantic", "sqlalchemy", "starlette"],
             id="scheduler-without-frameworks",
         ),
-        pytest.param("runai.hub_service.client", HUB_ONLY, id="client-without-service"),
+        pytest.param("runai.hub_service.client.client", HUB_ONLY, id="client-without-service"),
         pytest.param("runai.hub_service.cli", HUB_ONLY, id="cli-without-service"),
         pytest.param("runai.widgets", ["torch", *HUB_ONLY], id="widgets-without-service"),
         pytest.param(

@@ -12,7 +12,7 @@ import pytest
 
 from control_plane.objects import job, pod
 from own_release import POOL, OwnRelease
-from runai.hub_service.clusters.kubernetes.fractions import sees_its_share
+from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import sees_its_share
 from waiting import eventually
 
 pytestmark = [pytest.mark.own_cluster, pytest.mark.timeout(1800)]

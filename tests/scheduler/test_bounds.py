@@ -18,11 +18,11 @@ from runai.hub_service.scheduler import (
     Workload,
     decide,
 )
-from runai.hub_service.scheduler.bounds import Bounds
-from runai.hub_service.scheduler.givers import Way
-from runai.hub_service.scheduler.lanes import Unit
-from runai.hub_service.scheduler.state import State
-from runai.hub_service.scheduler.tree import tree_of
+from runai.hub_service.scheduler.state.equivalence import Unit
+from runai.hub_service.scheduler.state.planning_state import State
+from runai.hub_service.scheduler.state.project_tree import tree_of
+from runai.hub_service.scheduler.steps.reclaim_bounds import Bounds
+from runai.hub_service.scheduler.steps.victim_selection import Way
 
 
 def with_claims_for_one_worker(world: Snapshot) -> Snapshot:

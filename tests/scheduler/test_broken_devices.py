@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from builders import cluster, job, project, session, snapshot
 from runai.hub_service.scheduler import decide
-from runai.hub_service.scheduler.model import (
+from runai.hub_service.scheduler.model.snapshot import (
     Move,
     Node,
     Reserve,
@@ -21,7 +21,7 @@ from runai.hub_service.scheduler.model import (
     Wait,
     WorkerState,
 )
-from runai.hub_service.scheduler.quotas import oversubscribed
+from runai.hub_service.scheduler.placement.quota_check import oversubscribed
 from strategies import impossible, snapshots
 
 

@@ -25,8 +25,8 @@ from builders import (
 )
 from runai.hub_service.scheduler import Move, Node, Policy, Project, Snapshot, Workload, decide
 from runai.hub_service.scheduler.cycle import run
-from runai.hub_service.scheduler.state import State
-from runai.hub_service.scheduler.tree import tree_of
+from runai.hub_service.scheduler.state.planning_state import State
+from runai.hub_service.scheduler.state.project_tree import tree_of
 
 EVERY_PHASE = (*Policy().phases, "consolidate")
 ONE = [project("a", 2)]

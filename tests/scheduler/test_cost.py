@@ -9,9 +9,9 @@ import pytest
 from builders import cluster, job, project, session, snapshot
 from runai.hub_service.scheduler import Snapshot, Workload
 from runai.hub_service.scheduler.cycle import run
-from runai.hub_service.scheduler.items import Item, Standing
-from runai.hub_service.scheduler.state import State
-from runai.hub_service.scheduler.tree import tree_of
+from runai.hub_service.scheduler.state.planned_workloads import Item, Standing
+from runai.hub_service.scheduler.state.planning_state import State
+from runai.hub_service.scheduler.state.project_tree import tree_of
 
 
 def full(nodes: int) -> list[Workload]:

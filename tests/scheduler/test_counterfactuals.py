@@ -8,8 +8,8 @@ import pytest
 
 from builders import job, project, session, snapshot
 from runai.hub_service.scheduler import Node, Snapshot, Workload, decide, explain
-from runai.hub_service.scheduler.explain import bounded
-from runai.hub_service.scheduler.explanation import SetProject
+from runai.hub_service.scheduler.explanations.explain import bounded
+from runai.hub_service.scheduler.model.explanation import SetProject
 
 
 def offered(world: Snapshot, workload: str) -> list[str]:

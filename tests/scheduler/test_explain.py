@@ -18,7 +18,7 @@ from runai.hub_service.scheduler import (
     decide,
     explain,
 )
-from runai.hub_service.scheduler.explain import explain_with
+from runai.hub_service.scheduler.explanations.explain import explain_with
 from strategies import snapshots
 from world import World
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 
 from runai.hub_service.scheduler import Snapshot
-from runai.hub_service.scheduler.fit import Fit
-from runai.hub_service.scheduler.items import ACTIVE, Item, Member, Standing
-from runai.hub_service.scheduler.placement import place
-from runai.hub_service.scheduler.state import State
-from runai.hub_service.scheduler.tree import tree_of
+from runai.hub_service.scheduler.placement.fit_check import Fit
+from runai.hub_service.scheduler.placement.place import place
+from runai.hub_service.scheduler.state.planned_workloads import ACTIVE, Item, Member, Standing
+from runai.hub_service.scheduler.state.planning_state import State
+from runai.hub_service.scheduler.state.project_tree import tree_of
 from strategies import snapshots
 
 

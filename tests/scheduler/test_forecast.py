@@ -26,7 +26,7 @@ from runai.hub_service.scheduler import (
     decide,
     forecast,
 )
-from runai.hub_service.scheduler.forecast import (
+from runai.hub_service.scheduler.explanations.forecast import (
     EXPECTED,
     LONGER,
     SHORTER,

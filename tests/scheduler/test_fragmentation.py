@@ -11,11 +11,11 @@ from hypothesis import given
 import strategies
 from builders import cluster, job, places, project, snapshot
 from runai.hub_service.scheduler import Node, Snapshot, Worker, WorkerState, Workload, decide
-from runai.hub_service.scheduler.frag_room import FragRoom, Rank, Ranking, room_for
-from runai.hub_service.scheduler.fragmentation import Free, Mix
-from runai.hub_service.scheduler.kinds import Booking, Kind, Kinds
-from runai.hub_service.scheduler.model import Packing
-from runai.hub_service.scheduler.quantity import Mib, MilliGpu
+from runai.hub_service.scheduler.model.quantity import Mib, MilliGpu
+from runai.hub_service.scheduler.model.snapshot import Packing
+from runai.hub_service.scheduler.state.fragmentation import Free, Mix
+from runai.hub_service.scheduler.state.fragmentation_index import FragRoom, Rank, Ranking, room_for
+from runai.hub_service.scheduler.state.request_shape import Booking, Kind, Kinds
 
 A = [project("a", 64)]
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from builders import job, project, snapshot
 from runai.hub_service.scheduler import Plan, Snapshot, WorkerState, decide
-from runai.hub_service.scheduler.counterfactuals import Trials
-from runai.hub_service.scheduler.holding import Holdings
+from runai.hub_service.scheduler.explanations.counterfactuals import Trials
+from runai.hub_service.scheduler.explanations.device_holders import Holdings
 
 
 def holdings(world: Snapshot, name: str) -> Holdings:

@@ -11,15 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import cluster, job, project, snapshot
-from runai.hub_service.scheduler import (
-    Changes,
-    Index,
-    Policy,
-    Snapshot,
-    decide,
-    explain,
-    forecast,
-)
+from runai.hub_service.scheduler import Changes, Index, Policy, Snapshot, decide, explain, forecast
 from strategies import snapshots
 
 

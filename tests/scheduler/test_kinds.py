@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from runai.hub_service.scheduler import Mib, MilliGpu, Node, Worker
-from runai.hub_service.scheduler.kinds import NODE_TYPE_LABEL, Kinds
+from runai.hub_service.scheduler.state.request_shape import NODE_TYPE_LABEL, Kinds
 
 NODES = [
     Node(name="bare", cpu_milli=4000),

@@ -11,7 +11,7 @@ from hypothesis import given
 import strategies
 from builders import job, project, session, snapshot
 from runai.hub_service.scheduler import Plan, Snapshot, decide
-from runai.hub_service.scheduler.plan_wire import plan_to_json
+from runai.hub_service.scheduler.model.plan_json import plan_to_json
 
 OTHERS = {
     "who is stopped": (

@@ -31,8 +31,8 @@ from runai.hub_service.scheduler import (
     Unreserve,
     Wait,
 )
-from runai.hub_service.scheduler.fields import InvalidSnapshot
-from runai.hub_service.scheduler.plan_wire import plan_from_json, plan_to_json
+from runai.hub_service.scheduler.model.fields import InvalidSnapshot
+from runai.hub_service.scheduler.model.plan_json import plan_from_json, plan_to_json
 
 WHY = Reason(code="reclaimed", rule="R2", text="because", for_="w")
 DEVICES = (DeviceShare(3, MilliGpu(1000)), DeviceShare(4, MilliGpu(1000)))

@@ -25,8 +25,8 @@ from runai.hub_service.scheduler import (
     WorkerState,
     decide,
 )
-from runai.hub_service.scheduler.plan_wire import plan_from_json, plan_to_json
-from runai.hub_service.scheduler.snapshot_wire import snapshot_from_json, snapshot_to_json
+from runai.hub_service.scheduler.model.plan_json import plan_from_json, plan_to_json
+from runai.hub_service.scheduler.model.snapshot_json import snapshot_from_json, snapshot_to_json
 from world import add, fits_somewhere, looked_at, overbooked, quota_of
 
 SNAPSHOTS = strategies.snapshots()

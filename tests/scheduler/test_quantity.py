@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runai.hub_service.scheduler.quantity import (
+from runai.hub_service.scheduler.model.quantity import (
     count_text,
     duration_text,
     fraction_of_memory,

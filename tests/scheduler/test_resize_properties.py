@@ -19,7 +19,7 @@ from runai.hub_service.scheduler import (
     decide,
     milli_gpus,
 )
-from runai.hub_service.scheduler.index import Changes, Index
+from runai.hub_service.scheduler.state.cluster_index import Changes, Index
 
 
 @st.composite

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from builders import cluster
 from runai.hub_service.scheduler import Mib, MilliGpu, Node, Worker
-from runai.hub_service.scheduler.kinds import Booking, Kind, Kinds
-from runai.hub_service.scheduler.room import ENOUGH, Room
+from runai.hub_service.scheduler.state.free_capacity import ENOUGH, Room
+from runai.hub_service.scheduler.state.request_shape import Booking, Kind, Kinds
 
 MEMORY = 1000
 WORKERS = [

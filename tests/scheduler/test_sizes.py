@@ -8,7 +8,7 @@ import pytest
 
 from builders import gpus, job, session
 from runai.hub_service.scheduler import WorkerState, Workload
-from runai.hub_service.scheduler.resize import Sizes, gain, repays, sizes_of, unfold
+from runai.hub_service.scheduler.model.elastic_sizes import Sizes, gain, repays, sizes_of, unfold
 
 
 def sized(asked: float, least: float | None, most: float | None, **fields: Any) -> Workload:

@@ -8,11 +8,11 @@ from hypothesis import given
 
 from runai.hub_service.scheduler import Snapshot
 from runai.hub_service.scheduler.cycle import run
-from runai.hub_service.scheduler.items import Member, Standing
-from runai.hub_service.scheduler.kinds import Booking
-from runai.hub_service.scheduler.room import Room
-from runai.hub_service.scheduler.state import State
-from runai.hub_service.scheduler.tree import tree_of
+from runai.hub_service.scheduler.state.free_capacity import Room
+from runai.hub_service.scheduler.state.planned_workloads import Member, Standing
+from runai.hub_service.scheduler.state.planning_state import State
+from runai.hub_service.scheduler.state.project_tree import tree_of
+from runai.hub_service.scheduler.state.request_shape import Booking
 from strategies import snapshots
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from builders import gpus, parent, project
 from runai.hub_service.scheduler import Project
-from runai.hub_service.scheduler.tree import UNLIMITED, ProjectTree
+from runai.hub_service.scheduler.state.project_tree import UNLIMITED, ProjectTree
 
 
 def tree(*projects: Project, own: tuple[str, ...] = ()) -> ProjectTree:

@@ -12,8 +12,8 @@ from runai.hub_service.scheduler import (
     NodeTypes,
     WorkerState,
 )
-from runai.hub_service.scheduler.fields import InvalidSnapshot
-from runai.hub_service.scheduler.snapshot_wire import snapshot_from_json, snapshot_to_json
+from runai.hub_service.scheduler.model.fields import InvalidSnapshot
+from runai.hub_service.scheduler.model.snapshot_json import snapshot_from_json, snapshot_to_json
 
 EVERY_FIELD: dict[str, Any] = {
     "now": 7,

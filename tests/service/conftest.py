@@ -29,28 +29,28 @@ import pytest
 from starlette.requests import Request
 
 from fast_service import migrated_ledger, stop_server
-from runai.hub_service.__main__ import is_directory
-from runai.hub_service.agent.simulated import SimulatedDevices
+from runai.hub_service.agent.devices.simulated import SimulatedDevices
 from runai.hub_service.api.app import create_app
-from runai.hub_service.api.auth import SharedTokens, bearer_token
-from runai.hub_service.api.hub_auth import HubAuthenticator
-from runai.hub_service.api.permissions import Actor
-from runai.hub_service.api.platform import Platform
-from runai.hub_service.bookkeeping import Bookkeeping
+from runai.hub_service.api.auth.authentication import SharedTokens, bearer_token
+from runai.hub_service.api.auth.hub_auth import HubAuthenticator
+from runai.hub_service.api.auth.permissions import Actor
+from runai.hub_service.api.metrics import Metrics
+from runai.hub_service.api.services.platform import Platform
 from runai.hub_service.client import AsyncClient
-from runai.hub_service.clusters.base import Cluster
-from runai.hub_service.clusters.cpu_job_queue import CpuJobQueue
-from runai.hub_service.clusters.local.cluster import LocalCluster
-from runai.hub_service.clusters.records import ProjectSpec
+from runai.hub_service.clusters.local.driver import LocalCluster
 from runai.hub_service.clusters.simulated import SimulatedCluster
-from runai.hub_service.config import Config
-from runai.hub_service.controller import Controller
-from runai.hub_service.errors import NotFound, Unauthenticated
-from runai.hub_service.idle.watch import IdleWatch
-from runai.hub_service.metrics import Metrics
+from runai.hub_service.clusters.workloads.cpu_job_queue import CpuJobQueue
+from runai.hub_service.controller.history_recorder import Bookkeeping
+from runai.hub_service.controller.idle.watch import IdleWatch
+from runai.hub_service.controller.loop import Controller
+from runai.hub_service.model.cluster import Cluster
+from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.scheduler import decide
-from runai.hub_service.scheduler.quantity import MilliGpu
-from runai.hub_service.serving import Server, listen
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.server.listener import Server, listen
+from runai.hub_service.server.local_service import is_directory
+from runai.hub_service.server.settings import Config
+from runai.hub_service.wire.errors import NotFound, Unauthenticated
 from service_process import Service
 from waiting import eventually_async
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from runai.hub_service.api.questions import PlanQuestion, SettingChange
-from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.client import AsyncClient
-from runai.hub_service.errors import InvalidRequest, NotFound
+from runai.hub_service.wire.errors import InvalidRequest, NotFound
+from runai.hub_service.wire.questions import PlanQuestion, SettingChange
+from runai.hub_service.wire.schemas import SubmitRequest
 from waiting import eventually_async
 
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from runai.hub_service.api.program_schemas import ProcessReport
-from runai.hub_service.api.reports import AgentReport, DeviceSample, UsageSample
-from runai.hub_service.api.schemas import ProjectPut, SubmitRequest
-from runai.hub_service.calls import Which
-from runai.hub_service.errors import Forbidden, NotFound, Unavailable
-from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.client.calls import Which
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.wire.agent_reports import AgentReport, DeviceSample, UsageSample
+from runai.hub_service.wire.errors import Forbidden, NotFound, Unavailable
+from runai.hub_service.wire.program_schemas import ProcessReport
+from runai.hub_service.wire.schemas import ProjectPut, SubmitRequest
 
 
 def job(name: str | None = None, gpus: str | None = None, **more: object) -> SubmitRequest:

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from labs import Clock
-from runai.hub_service.api.asked_once import AskedOnce
-from runai.hub_service.errors import Unavailable
+from runai.hub_service.api.auth.single_flight import AskedOnce
+from runai.hub_service.wire.errors import Unavailable
 
 KEEP_S = 30.0
 

@@ -17,14 +17,14 @@ import pytest
 
 from authz import ACTORS, ROWS, TABLE, asked, expected, judged, name_of, token_name
 from runai.hub_service.api.app import create_app
-from runai.hub_service.api.permissions import Action, Actor, authorise
-from runai.hub_service.api.schemas import SubmitRequest
-from runai.hub_service.api.templates import PAGES
-from runai.hub_service.cli.projects import project as project_group
-from runai.hub_service.cli.root import SECTIONS
+from runai.hub_service.api.auth.permissions import Action, Actor, authorise
+from runai.hub_service.api.pages.templates import PAGES
+from runai.hub_service.cli.commands.projects import project as project_group
+from runai.hub_service.cli.framework.command_list import SECTIONS
 from runai.hub_service.client import AsyncClient
-from runai.hub_service.clusters.records import ProjectSpec
-from runai.hub_service.errors import RunaiError
+from runai.hub_service.model.records import ProjectSpec
+from runai.hub_service.wire.errors import RunaiError
+from runai.hub_service.wire.schemas import SubmitRequest
 from runai.widgets.magics import RunaiMagics
 
 

@@ -22,9 +22,10 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 from authz import ACTORS, READERS, ROWS, USERS, asked, expected, judged, name_of
-from runai.hub_service.cli import cli, lifecycle
-from runai.hub_service.cli.reporting import ReportedError
-from runai.hub_service.errors import Forbidden, NotFound, RunaiError, Unauthenticated
+from runai.hub_service.cli import cli
+from runai.hub_service.cli.commands import lifecycle
+from runai.hub_service.cli.framework.reporting import ReportedError
+from runai.hub_service.wire.errors import Forbidden, NotFound, RunaiError, Unauthenticated
 from runai.widgets import connect
 from users_hub import (
     ADMIN,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runai.hub_service.api.schemas import ProjectPut, SubmitRequest
+from runai.hub_service.wire.schemas import ProjectPut, SubmitRequest
 
 JOB: dict[str, Any] = {"name": "exp1", "command": ["true"]}
 SESSION: dict[str, Any] = {"name": "lab", "kind": "session", "command": ["sleep", "60"]}

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from runai.hub_service import bookkeeping
-from runai.hub_service.agent.devices import Device
-from runai.hub_service.bookkeeping import Bookkeeping, Holdings, held_devices
-from runai.hub_service.broadcast import Broadcast
-from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.clusters.simulated import MemoryStore, SimulatedCluster
-from runai.hub_service.controller import Controller
+from runai.hub_service.controller import history_recorder
+from runai.hub_service.controller.history_recorder import Bookkeeping, Holdings, held_devices
+from runai.hub_service.controller.loop import Controller
 from runai.hub_service.ledger import Asked, Ledger
+from runai.hub_service.model.changes import Broadcast
+from runai.hub_service.model.device import Device
+from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.scheduler import decide
-from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.scheduler.model.quantity import MilliGpu
 
 DEVICES = [Device(0, "SIM-0", "Simulated GPU", 1000, simulated=True)]
 START = 1_700_000_000.0
@@ -202,13 +202,13 @@ async def test_who_only_moves_up_in_a_queue_is_not_looked_at(service, monkeypatc
     await service.cycle()
     await service.cycle()
     looked: list[str] = []
-    request_of = bookkeeping.request_of  # type: ignore[attr-defined]
+    request_of = history_recorder.request_of  # type: ignore[attr-defined]
 
     def noted(workload):
         looked.append(workload.name)
         return request_of(workload)
 
-    monkeypatch.setattr(bookkeeping, "request_of", noted)
+    monkeypatch.setattr(history_recorder, "request_of", noted)
 
     service.cluster.complete("vision/a-runs")
     await service.cycle()

@@ -15,12 +15,9 @@ from typing import Any
 import pytest
 
 from control_plane.certificates import Authority
-from runai.hub_service.api.problems import STATUS, error_from_reply, problem_of
-from runai.hub_service.api.program_schemas import LogLine
-from runai.hub_service.api.schemas import ProjectPut, SubmitRequest
-from runai.hub_service.calls import LogDecoder, OverviewDecoder, Retries
 from runai.hub_service.client import AsyncClient, Client
-from runai.hub_service.errors import (
+from runai.hub_service.client.calls import LogDecoder, OverviewDecoder, Retries
+from runai.hub_service.wire.errors import (
     Conflict,
     Forbidden,
     InvalidRequest,
@@ -29,6 +26,9 @@ from runai.hub_service.errors import (
     Unauthenticated,
     Unavailable,
 )
+from runai.hub_service.wire.problems import STATUS, error_from_reply, problem_of
+from runai.hub_service.wire.program_schemas import LogLine
+from runai.hub_service.wire.schemas import ProjectPut, SubmitRequest
 from tls_hub import tls_hub
 
 WHO = {

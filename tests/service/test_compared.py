@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as some
 
-from runai.hub_service.compared import compared
+from runai.hub_service.model.changes import compared
 
 
 @dataclass(frozen=True, eq=False)

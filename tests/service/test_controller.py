@@ -14,10 +14,9 @@ from typing import Any, Self
 
 import pytest
 
-from runai.hub_service.agent.simulated import SimulatedDevices
-from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
+from runai.hub_service.agent.devices.simulated import SimulatedDevices
 from runai.hub_service.clusters.simulated import SimulatedCluster
-from runai.hub_service.controller import (
+from runai.hub_service.controller.loop import (
     AT_LEAST_EVERY_S,
     LATEST_S,
     LONGEST_REST_S,
@@ -26,8 +25,9 @@ from runai.hub_service.controller import (
     Controller,
     Cycle,
 )
+from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.scheduler import Index, Plan, Policy, Snapshot, Wait, decide
-from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.scheduler.model.quantity import MilliGpu
 
 
 class JumpingSelector(selectors.SelectSelector):

@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from runai.hub_service.api.elastic_views import elastic_view
-from runai.hub_service.api.schemas import SubmitRequest
-from runai.hub_service.clusters.elastic_state import ElasticState
-from runai.hub_service.clusters.records import (
+from runai.hub_service.api.views.elastic_views import elastic_view
+from runai.hub_service.model.records import (
+    ElasticState,
     ProjectSpec,
     WorkerRecord,
     WorkloadRecord,
     WorkloadSpec,
     WorkloadState,
 )
-from runai.hub_service.elastic_messages import Target
-from runai.hub_service.errors import InvalidRequest
-from runai.hub_service.scheduler.model import DeviceShare
-from runai.hub_service.scheduler.quantity import WHOLE_GPU, MilliGpu
-from runai.hub_service.submission import Site, workload_specs
+from runai.hub_service.model.workload_spec import Site, workload_specs
+from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, MilliGpu
+from runai.hub_service.scheduler.model.snapshot import DeviceShare
+from runai.hub_service.wire.elastic_messages import Target
+from runai.hub_service.wire.errors import InvalidRequest
+from runai.hub_service.wire.schemas import SubmitRequest
 
 VISION = ProjectSpec("vision", limit=MilliGpu(3000))
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from builders import job, project, snapshot
-from runai.hub_service.api import start_views
-from runai.hub_service.api.schemas import SubmitRequest, WorkloadView
-from runai.hub_service.api.start_views import PIECE_S, Forecasts
+from runai.hub_service.api.views import start_views
+from runai.hub_service.api.views.start_views import PIECE_S, Forecasts
 from runai.hub_service.client import AsyncClient
-from runai.hub_service.controller import Cycle
-from runai.hub_service.giving_way import RESTS
+from runai.hub_service.controller.loop import Cycle
+from runai.hub_service.processes.giving_way import RESTS
 from runai.hub_service.scheduler import Snapshot, Workload, decide
 from runai.hub_service.scheduler.cycle import forecast
+from runai.hub_service.wire.schemas import SubmitRequest, WorkloadView
 from waiting import eventually_async
 
 

@@ -16,10 +16,10 @@ import httpx
 import pytest
 
 from crashes.small_disk import SmallDisk, immutable
-from runai.hub_service.api.schemas import SubmitRequest
-from runai.hub_service.cli.installation import check_room_for_files
+from runai.hub_service.cli.doctor.platform_checks import check_room_for_files
 from runai.hub_service.client import Client
-from runai.hub_service.errors import Unavailable
+from runai.hub_service.wire.errors import Unavailable
+from runai.hub_service.wire.schemas import SubmitRequest
 from service_process import TOKEN, Service
 from waiting import eventually
 

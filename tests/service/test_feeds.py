@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 
-from runai.hub_service.api.permissions import Actor
-from runai.hub_service.clusters.records import ProjectSpec
+from runai.hub_service.api.auth.permissions import Actor
+from runai.hub_service.model.records import ProjectSpec
 from waiting import eventually_async
 
 ANA, MIA = Actor("ana"), Actor("mia")

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from runai.hub_service.api.program_schemas import LogLine
-from runai.hub_service.api.schemas import SubmitRequest
-from runai.hub_service.clusters.local.attempt import Instructions
+from runai.hub_service.clusters.local.processes.attempt import Instructions
+from runai.hub_service.wire.program_schemas import LogLine
+from runai.hub_service.wire.schemas import SubmitRequest
 from service_process import Service
 from waiting import eventually
 

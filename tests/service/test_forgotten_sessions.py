@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from runai.hub_service.agent.simulated import SimulatedDevices
-from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
+from runai.hub_service.agent.devices.simulated import SimulatedDevices
 from runai.hub_service.clusters.simulated import SimulatedCluster
-from runai.hub_service.errors import Unavailable
-from runai.hub_service.forgotten_sessions import ForgottenSessions
-from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.controller.forgotten_sessions import ForgottenSessions
+from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.wire.errors import Unavailable
 
 
 class HubThatKnows:

@@ -7,7 +7,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from runai.hub_service.garbage import GROWN, LATEST, LITTLE, MUCH, UNSEEN, Aside, collect_seldom
+from runai.hub_service.server.garbage import (
+    GROWN,
+    LATEST,
+    LITTLE,
+    MUCH,
+    UNSEEN,
+    Aside,
+    collect_seldom,
+)
 from waiting import eventually_async
 
 
@@ -106,7 +114,7 @@ def test_a_circle_that_dies_young_is_found_at_the_next_look():
 
 
 async def test_what_is_new_is_looked_at_again_and_again(monkeypatch):
-    monkeypatch.setattr("runai.hub_service.garbage.YOUNG_S", 0.0)
+    monkeypatch.setattr("runai.hub_service.server.garbage.YOUNG_S", 0.0)
     begun = asyncio.Event()
     begun.set()
     running = asyncio.create_task(Aside(blocks=lambda: 1).run(begun.wait()))

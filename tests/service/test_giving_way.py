@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runai.hub_service.giving_way import LONGEST_S, RESTS, SHORT_S, SOMETHING_S, Way
+from runai.hub_service.processes.giving_way import LONGEST_S, RESTS, SHORT_S, SOMETHING_S, Way
 
 
 class Loop:

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from runai.hub_service.api.bodies import MOST_BODY_BYTES
-from runai.hub_service.serving import MOST_HEAD_BYTES, listen
+from runai.hub_service.api.middleware.request_bodies import MOST_BODY_BYTES
+from runai.hub_service.server.listener import MOST_HEAD_BYTES, listen
 
 PIECE = 4096
 

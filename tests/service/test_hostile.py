@@ -12,12 +12,12 @@ from urllib.parse import quote
 
 import pytest
 
-from runai.hub_service.api.schemas import SubmitRequest
-from runai.hub_service.api.streams import CHECK_EVERY_S, with_signs_of_life
-from runai.hub_service.clusters.records import StateReason
-from runai.hub_service.errors import Unauthenticated
-from runai.hub_service.log_lines import JsonLines, LogLines
-from runai.hub_service.printable import for_terminal, printable
+from runai.hub_service.api.services.event_stream import CHECK_EVERY_S, with_signs_of_life
+from runai.hub_service.model.records import StateReason
+from runai.hub_service.processes.log_lines import JsonLines, LogLines
+from runai.hub_service.wire.errors import Unauthenticated
+from runai.hub_service.wire.printable import for_terminal, printable
+from runai.hub_service.wire.schemas import SubmitRequest
 
 JSON = {"Content-Type": "application/json"}
 ODD_LETTERS = {
@@ -178,7 +178,7 @@ FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", " =1", "|calc"]
 
 @pytest.mark.parametrize("name", FORMULAS)
 async def test_no_name_is_a_formula_in_a_spreadsheet(name):
-    from runai.hub_service.api.page import _cell
+    from runai.hub_service.api.pages.page import _cell
 
     assert _cell(name).startswith(("'", "\\"))
     assert "\n" not in _cell(name + "\n=1")
@@ -277,7 +277,7 @@ async def test_a_program_may_call_itself_what_it_likes(simulated):
 
 
 def test_the_agent_can_send_what_a_program_calls_itself():
-    from runai.hub_service.api.reports import AgentReport
+    from runai.hub_service.wire.agent_reports import AgentReport
 
     process = {"device": "d", "pid": 7, "workload": "", "worker": "", "account": "eve",
                "name": "odd\udcff\n", "utilization": None, "memory_mib": None}  # fmt: skip
@@ -295,7 +295,7 @@ def test_the_agent_can_send_what_a_program_calls_itself():
 )
 async def test_a_silent_stream_asks_again_who_reads_it_in_time(monkeypatch, sooner, silences):
     """Twenty seconds, and the thirty for which the hub's answer is believed: less than a minute."""
-    from runai.hub_service.api.hub_auth import KEEP_S
+    from runai.hub_service.api.auth.hub_auth import KEEP_S
 
     now = 0.0
 
@@ -311,9 +311,11 @@ async def test_a_silent_stream_asks_again_who_reads_it_in_time(monkeypatch, soon
     async def check():
         raise Unauthenticated("revoked")
 
-    monkeypatch.setattr("runai.hub_service.api.streams.random.uniform", lambda _a, _b: sooner)
-    monkeypatch.setattr("runai.hub_service.api.streams.time.monotonic", lambda: now)
-    monkeypatch.setattr("runai.hub_service.api.streams.asyncio.wait", wait)
+    monkeypatch.setattr(
+        "runai.hub_service.api.services.event_stream.random.uniform", lambda _a, _b: sooner
+    )
+    monkeypatch.setattr("runai.hub_service.api.services.event_stream.time.monotonic", lambda: now)
+    monkeypatch.setattr("runai.hub_service.api.services.event_stream.asyncio.wait", wait)
     signs = [s async for s in with_signs_of_life(silent(), b":", check, asyncio.Event())]
 
     assert now == CHECK_EVERY_S - sooner

@@ -16,12 +16,12 @@ import pytest
 from starlette.requests import Request
 
 from hub_database import failing
-from runai.hub_service.api.hub_auth import KEEP_S, HubAuthenticator
-from runai.hub_service.api.permissions import Actor
-from runai.hub_service.api.streams import CHECK_EVERY_S
-from runai.hub_service.cli.cluster_examination import check_hub
-from runai.hub_service.config import Config
-from runai.hub_service.errors import RunaiError
+from runai.hub_service.api.auth.hub_auth import KEEP_S, HubAuthenticator
+from runai.hub_service.api.auth.permissions import Actor
+from runai.hub_service.api.services.event_stream import CHECK_EVERY_S
+from runai.hub_service.cli.doctor.kubernetes_checks import check_hub
+from runai.hub_service.server.settings import Config
+from runai.hub_service.wire.errors import RunaiError
 from users_hub import (
     HUB_TOKEN,
     IMPOSTOR,
@@ -119,7 +119,7 @@ class Clock:
 def clock(monkeypatch) -> Clock:
     import jupyterhub.services.auth
 
-    from runai.hub_service.api import hub_auth
+    from runai.hub_service.api.auth import hub_auth
 
     clock = Clock()
     for module in (jupyterhub.services.auth, hub_auth):

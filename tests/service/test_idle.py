@@ -13,15 +13,14 @@ from typing import Any
 import psutil
 import pytest
 
+from runai.embedded.culler import cull_arbiter
 from runai.hub_service.agent import usage
-from runai.hub_service.agent.releasing import Releaser
-from runai.hub_service.agent.simulated import SimulatedDevices
-from runai.hub_service.api.idle_schemas import IdlePut
-from runai.hub_service.api.program_schemas import ProcessReport
-from runai.hub_service.api.reports import AgentAllocation, AgentReport
-from runai.hub_service.api.schemas import ProjectPut, SubmitRequest
-from runai.hub_service.errors import Conflict, Forbidden, InvalidRequest
-from runai.hub_service.idle.culler import cull_arbiter
+from runai.hub_service.agent.devices.simulated import SimulatedDevices
+from runai.hub_service.agent.enforcement.device_release import Releaser
+from runai.hub_service.wire.agent_reports import AgentAllocation, AgentReport
+from runai.hub_service.wire.errors import Conflict, Forbidden, InvalidRequest
+from runai.hub_service.wire.program_schemas import ProcessReport
+from runai.hub_service.wire.schemas import IdlePut, ProjectPut, SubmitRequest
 from waiting import eventually_async
 
 # A notebook server with one kernel, which says that it is there.

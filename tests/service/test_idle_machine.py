@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runai.hub_service.idle.machine import Action, Do, Idleness, Measured, due_in, kept, look
-from runai.hub_service.idle.rules import IdleRules
+from runai.hub_service.controller.idle.decision import (
+    Action,
+    Do,
+    Idleness,
+    Measured,
+    due_in,
+    kept,
+    look,
+)
+from runai.hub_service.model.records import IdleRules
 
 MINUTE = 60
 RELEASING = IdleRules(release_s=30 * MINUTE)

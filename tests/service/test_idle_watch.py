@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from runai.hub_service.agent.simulated import SimulatedDevices
-from runai.hub_service.api.reports import AgentReport, UsageSample
-from runai.hub_service.clusters.records import Process, ProjectSpec, WorkloadRecord, WorkloadSpec
+from runai.hub_service.agent.devices.simulated import SimulatedDevices
 from runai.hub_service.clusters.simulated import SimulatedCluster
-from runai.hub_service.idle.watch import IdleWatch
+from runai.hub_service.controller.idle.watch import IdleWatch
 from runai.hub_service.ledger import Ledger
+from runai.hub_service.model.records import Process, ProjectSpec, WorkloadRecord, WorkloadSpec
 from runai.hub_service.scheduler import decide
-from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.wire.agent_reports import AgentReport, UsageSample
 
 
 class SlowCluster(SimulatedCluster):

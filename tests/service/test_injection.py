@@ -18,13 +18,13 @@ import httpx
 import pytest
 from playwright.async_api import Browser, Dialog, Page, async_playwright
 
-from runai.hub_service.agent.devices import Device
-from runai.hub_service.api.permissions import Actor
-from runai.hub_service.api.schemas import ProjectPut, SubmitRequest
-from runai.hub_service.clusters.base import LogChunk
-from runai.hub_service.clusters.progress import Progress
+from runai.hub_service.api.auth.permissions import Actor
 from runai.hub_service.clusters.simulated import SimulatedCluster
-from runai.hub_service.notifications.news import Notification
+from runai.hub_service.controller.notifications.news import Notification
+from runai.hub_service.model.cluster import LogChunk
+from runai.hub_service.model.device import Device
+from runai.hub_service.model.progress import Progress
+from runai.hub_service.wire.schemas import ProjectPut, SubmitRequest
 from runai.widgets import connect, panel
 from runai.widgets.panel import Panel
 from service_process import TOKEN

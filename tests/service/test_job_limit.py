@@ -10,10 +10,10 @@ import re
 
 import pytest
 
-from runai.hub_service.api.job_limit import JobLimit
-from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.api.middleware.job_limit import JobLimit
 from runai.hub_service.clusters.simulated import SimulatedCluster
-from runai.hub_service.errors import Conflict
+from runai.hub_service.wire.errors import Conflict
+from runai.hub_service.wire.schemas import SubmitRequest
 
 MOST = 10
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import ports
-from runai.hub_service import later_ports
-from runai.hub_service.later_ports import later_port, port_is_free
+from runai.hub_service.processes import ports as later_ports
+from runai.hub_service.processes.ports import later_port, port_is_free
 
 HANDED_OUT = Path("/proc/sys/net/ipv4/ip_local_port_range")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from runai.hub_service.agent.simulated import SimulatedDevices
-from runai.hub_service.api.present import NOTICE_FOR_S, RECENT_S, Present
-from runai.hub_service.api.reports import AgentReport, Notice, ProcessSample
-from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.agent.devices.simulated import SimulatedDevices
+from runai.hub_service.api.views.latest_reports import NOTICE_FOR_S, RECENT_S, Present
 from runai.hub_service.limits.sharing import TimeSliced
 from runai.hub_service.limits.tiers import Tier
+from runai.hub_service.wire.agent_reports import AgentReport, Notice, ProcessSample
+from runai.hub_service.wire.schemas import SubmitRequest
 
 DEVICE = SimulatedDevices(1, node="lab").devices()[0].uuid
 """One of those that the fixture's node has."""

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from runai.hub_service.api.schemas import SubmitRequest, WorkloadDetail
 from runai.hub_service.client import AsyncClient
+from runai.hub_service.wire.schemas import SubmitRequest, WorkloadDetail
 from waiting import eventually_async
 
 MOST = 1_000_000

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from runai.hub_service import client
-from runai.hub_service.api.overview_views import SHOWN_OWN, SHOWN_WAITING
-from runai.hub_service.api.schemas import SubmitRequest
-from runai.hub_service.api.submitting import DRAWN
-from runai.hub_service.calls import Which
-from runai.hub_service.errors import InvalidRequest
+from runai.hub_service.api.services.submit import DRAWN
+from runai.hub_service.api.views.overview_views import SHOWN_OWN, SHOWN_WAITING
+from runai.hub_service.client import client
+from runai.hub_service.client.calls import Which
+from runai.hub_service.wire.errors import InvalidRequest
+from runai.hub_service.wire.schemas import SubmitRequest
 
 MORE = 30
 

@@ -14,8 +14,8 @@ from aiosmtpd.controller import Controller as MailServer
 from aiosmtpd.smtp import AuthResult, LoginPassword
 
 from control_plane.certificates import Authority
-from runai.hub_service.notifications import Notification, NotificationSettings
-from runai.hub_service.notifications.channels import Mail, Undelivered
+from runai.hub_service.controller.notifications import Notification, NotificationSettings
+from runai.hub_service.controller.notifications.channels import Mail, Undelivered
 
 HERE = "127.0.0.1"
 NOT_LOCAL = "127.0.0.2"

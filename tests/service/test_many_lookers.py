@@ -10,28 +10,28 @@ from typing import Any
 
 import pytest
 
-from runai.hub_service.api import device_views
-from runai.hub_service.api.device_schemas import DeviceView
-from runai.hub_service.api.drawing import Drawing
-from runai.hub_service.api.drawn_views import FEW, MEASURED_FOR_S, DrawnViews, Measured
-from runai.hub_service.api.overview_views import overview_view
-from runai.hub_service.api.page_parts import ShownDevice, ShownPart
-from runai.hub_service.api.permissions import Actor
-from runai.hub_service.api.queues import Queues
-from runai.hub_service.api.schemas import SubmitRequest, WorkloadView
-from runai.hub_service.api.start_views import start_view
-from runai.hub_service.api.templates import templates
-from runai.hub_service.api.views import Viewer
-from runai.hub_service.clusters.records import (
+from runai.hub_service.api.auth.permissions import Actor
+from runai.hub_service.api.pages.page_parts import ShownDevice, ShownPart
+from runai.hub_service.api.pages.templates import templates
+from runai.hub_service.api.services.overview_feed import Drawing
+from runai.hub_service.api.views import device_views
+from runai.hub_service.api.views.overview_views import overview_view
+from runai.hub_service.api.views.start_views import start_view
+from runai.hub_service.api.views.view_cache import FEW, MEASURED_FOR_S, DrawnViews, Measured
+from runai.hub_service.api.views.workload_queues import Queues
+from runai.hub_service.api.views.workload_views import Viewer
+from runai.hub_service.controller.idle.decision import Do
+from runai.hub_service.controller.idle.watch import IdleNow
+from runai.hub_service.ledger import Totals
+from runai.hub_service.model.records import (
     WorkerRecord,
     WorkloadRecord,
     WorkloadSpec,
     WorkloadState,
 )
-from runai.hub_service.idle.machine import Do
-from runai.hub_service.idle.watch import IdleNow
-from runai.hub_service.ledger import Totals
-from runai.hub_service.scheduler.explanation import ExpectedStart
+from runai.hub_service.scheduler.model.explanation import ExpectedStart
+from runai.hub_service.wire.device_schemas import DeviceView
+from runai.hub_service.wire.schemas import SubmitRequest, WorkloadView
 
 ANA, MIA, OUT = Actor("ana"), Actor("mia"), Actor("out")
 ME, OTHERS = (True, True), (False, False)
@@ -203,7 +203,7 @@ async def test_who_looks_at_devices_after_a_change_elsewhere_draws_none_of_them(
         drawn.append(draw(*seat, **reader))
         return drawn[-1]
 
-    monkeypatch.setattr("runai.hub_service.api.views.device_view", counted)
+    monkeypatch.setattr("runai.hub_service.api.views.workload_views.device_view", counted)
     await ana.nodes()
     before = len(drawn)
 

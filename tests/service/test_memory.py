@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from ports import free_port
-from runai.hub_service.api.bodies import MOST_BODY_BYTES
+from runai.hub_service.api.middleware.request_bodies import MOST_BODY_BYTES
 from service_process import TOKEN, Service
 from waiting import eventually
 

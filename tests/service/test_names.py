@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.scheduler import Policy
+from runai.hub_service.wire.schemas import SubmitRequest
 from waiting import eventually_async
 
 

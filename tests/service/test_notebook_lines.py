@@ -11,9 +11,9 @@ import nbclient
 import nbformat
 import pytest
 
-from runai.hub_service.api.reports import AgentReport, Notice, ProcessSample
-from runai.hub_service.api.schemas import SubmitRequest
-from runai.hub_service.limits.path import with_hook
+from runai.hub_service.limits import with_hook
+from runai.hub_service.wire.agent_reports import AgentReport, Notice, ProcessSample
+from runai.hub_service.wire.schemas import SubmitRequest
 
 FAILS = """
 class OutOfMemoryError(RuntimeError):

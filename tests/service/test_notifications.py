@@ -15,15 +15,20 @@ from typing import Any
 import pytest
 
 from labs import Clock, SimulatedLab, plan, running, start, stop
-from runai.hub_service.broadcast import Broadcast
-from runai.hub_service.clusters.records import WorkloadState
-from runai.hub_service.config import Config
-from runai.hub_service.errors import InvalidRequest
-from runai.hub_service.idle.machine import Do
-from runai.hub_service.idle.watch import IdleNow
-from runai.hub_service.notifications import Notification, NotificationSettings, Notifier, Recent
-from runai.hub_service.notifications.channels import Undelivered, Webhook
-from runai.hub_service.notifications.news import Seen, happened
+from runai.hub_service.controller.idle.decision import Do
+from runai.hub_service.controller.idle.watch import IdleNow
+from runai.hub_service.controller.notifications import (
+    Notification,
+    NotificationSettings,
+    Notifier,
+    Recent,
+)
+from runai.hub_service.controller.notifications.channels import Undelivered, Webhook
+from runai.hub_service.controller.notifications.news import Seen, happened
+from runai.hub_service.model.changes import Broadcast
+from runai.hub_service.model.records import WorkloadState
+from runai.hub_service.server.settings import Config
+from runai.hub_service.wire.errors import InvalidRequest
 from waiting import eventually_async
 
 LEAST = {"RUNAI_DATA_DIR": "/data", "RUNAI_HUB_TOKEN": "secret-of-the-hub"}

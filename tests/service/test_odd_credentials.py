@@ -14,7 +14,7 @@ import pytest
 from tornado.web import create_signed_value
 
 from runai.hub_service.api.app import create_app
-from runai.hub_service.api.auth import xsrf_token
+from runai.hub_service.api.auth.authentication import xsrf_token
 from users_hub import OPEN, READER, ROOT, SUBMIT, Hub
 
 pytestmark = [pytest.mark.hub]

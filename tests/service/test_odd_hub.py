@@ -6,7 +6,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from runai.hub_service.errors import Unavailable
+from runai.hub_service.wire.errors import Unavailable
 
 ODD = {
     "a page": ("<html>Log in</html>", "text/html"),

@@ -10,10 +10,10 @@ from functools import partial
 
 import pytest
 
-from runai.hub_service.api import streams
-from runai.hub_service.api.permissions import Actor
-from runai.hub_service.api.schemas import ProjectPut, SubmitRequest
-from runai.hub_service.clusters.base import Ended, Piece
+from runai.hub_service.api.auth.permissions import Actor
+from runai.hub_service.api.services import event_stream
+from runai.hub_service.model.cluster import Ended, Piece
+from runai.hub_service.wire.schemas import ProjectPut, SubmitRequest
 from waiting import eventually_async
 
 EXP = "vision/exp-of-ana"
@@ -64,7 +64,7 @@ class Reader:
 @pytest.fixture
 async def opened(simulated, monkeypatch) -> AsyncIterator:
     """Open streams of a platform that looks all the time who reads them."""
-    monkeypatch.setattr(streams, "CHECK_EVERY_S", 0.1)
+    monkeypatch.setattr(event_stream, "CHECK_EVERY_S", 0.1)
     ana = await simulated.client("ana")
     await ana.submit(SubmitRequest(name="exp-of-ana", gpus=1, command=["train"]))
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:

@@ -11,10 +11,10 @@ import contextlib
 import itertools
 import sys
 
-from runai.hub_service.agent.keeping import Keeper
+from runai.hub_service.agent.devices.simulated import SimulatedDevices
+from runai.hub_service.agent.enforcement.memory_enforcer import Keeper
 from runai.hub_service.agent.loop import Agent
-from runai.hub_service.agent.simulated import SimulatedDevices
-from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.wire.schemas import SubmitRequest
 
 LIMIT_MIB = 100
 TOO_MUCH_MIB = 800

@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 from authz import ROWS, USERS, expected, token_name
-from runai.hub_service.api.elastic_schemas import ElasticView
-from runai.hub_service.api.idle_schemas import IdleView
-from runai.hub_service.api.schemas import SubmitRequest
-from runai.hub_service.api.templates import templates
+from runai.hub_service.api.pages.templates import templates
+from runai.hub_service.wire.schemas import ElasticView, IdleView, SubmitRequest
 
 AT = datetime(2026, 11, 1, 12, tzinfo=UTC)
 IDLE = IdleView(since=AT, text="idle", keeps_left=1, releasable=True)

@@ -14,9 +14,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from runai.hub_service.api.page_parts import life, project_rows, quota_of_all
-from runai.hub_service.api.page_reply import pieces
-from runai.hub_service.api.schemas import HistoryView, ProjectPut, ProjectView, SubmitRequest
+from runai.hub_service.api.pages.page_parts import life, project_rows, quota_of_all
+from runai.hub_service.api.pages.page_reply import pieces
+from runai.hub_service.wire.schemas import HistoryView, ProjectPut, ProjectView, SubmitRequest
 
 PAGES = Path(__file__).parents[2] / "hub_service/api/pages"
 START = datetime(2026, 11, 1, 12, tzinfo=UTC)

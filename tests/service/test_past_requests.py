@@ -7,9 +7,9 @@ from typing import Any
 
 from hypothesis import given, settings
 
-from runai.hub_service.past_requests import request_of, workload_of
-from runai.hub_service.scheduler.model import Worker, Workload
-from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.model.request_codec import request_of, workload_of
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.scheduler.model.snapshot import Worker, Workload
 from strategies import snapshots
 
 

@@ -5,10 +5,10 @@ from typing import Any, cast
 import pytest
 
 from builders import cluster, job, project, snapshot
-from runai.hub_service.controller import Controller
-from runai.hub_service.errors import InvalidRequest
-from runai.hub_service.policy_file import read_policy
+from runai.hub_service.controller.loop import Controller
 from runai.hub_service.scheduler import Policy, Start, decide
+from runai.hub_service.server.admin_files import read_policy
+from runai.hub_service.wire.errors import InvalidRequest
 
 
 def test_what_a_file_leaves_out_has_its_default(tmp_path):

@@ -13,10 +13,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from prometheus import prometheus
-from runai.hub_service.agent.devices import Device
-from runai.hub_service.api.reports import AgentReport, DeviceSample, UsageSample
-from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.clusters.simulated import SimulatedCluster
+from runai.hub_service.model.device import Device
+from runai.hub_service.wire.agent_reports import AgentReport, DeviceSample, UsageSample
+from runai.hub_service.wire.schemas import SubmitRequest
 from waiting import eventually_async
 
 DASHBOARD = Path(__file__).parents[2] / "helm" / "dashboards" / "gpus.json"

@@ -5,15 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runai.hub_service.api.queues import RECENT, LastQueues, Queues
-from runai.hub_service.clusters.records import (
+from runai.hub_service.api.views.workload_queues import RECENT, LastQueues, Queues
+from runai.hub_service.model.records import (
     WorkerRecord,
     WorkloadRecord,
     WorkloadSpec,
     WorkloadState,
 )
-from runai.hub_service.scheduler.model import DeviceShare
-from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.scheduler.model.snapshot import DeviceShare
 
 HELD = (WorkerRecord("w-0", 0, "reserved", "here", (DeviceShare(0, MilliGpu(500)),)),)
 records = st.builds(

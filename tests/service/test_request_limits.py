@@ -11,24 +11,23 @@ import pytest
 from starlette.datastructures import Headers
 
 from labs import Clock
-from runai.hub_service import transport
-from runai.hub_service.allowance import Allowance
-from runai.hub_service.api import request_limits
-from runai.hub_service.api.request_limits import (
+from runai.hub_service.api.middleware import request_limits
+from runai.hub_service.api.middleware.request_limits import (
     AT_ONCE,
     BUSY_S,
     JITTER,
     MOST_KNOWN,
     STRANGERS,
     WINDOW_S,
+    Allowance,
     Callers,
     RequestLimits,
     credential_of,
 )
-from runai.hub_service.api.schemas import SubmitRequest
-from runai.hub_service.calls import Retries
-from runai.hub_service.client import AsyncClient
-from runai.hub_service.errors import TooMany, Unavailable
+from runai.hub_service.client import AsyncClient, transport
+from runai.hub_service.client.calls import Retries
+from runai.hub_service.wire.errors import TooMany, Unavailable
+from runai.hub_service.wire.schemas import SubmitRequest
 
 RATE = 4
 BURST = RATE * WINDOW_S

@@ -8,21 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from runai.hub_service.allowance import Allowance
-from runai.hub_service.clusters.elastic_state import ElasticRules
-from runai.hub_service.clusters.keeping import Keeping
-from runai.hub_service.clusters.records import ProjectSpec
-from runai.hub_service.config import Config
-from runai.hub_service.connection import (
+from runai.hub_service.api.middleware.request_limits import Allowance
+from runai.hub_service.client.connection import (
     Connection,
     config_path,
     find_connection,
     read_config,
     write_config,
 )
-from runai.hub_service.errors import InvalidRequest, Unavailable
-from runai.hub_service.projects_file import read_projects
-from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.clusters.states.retention import Keeping
+from runai.hub_service.model.records import ElasticRules, ProjectSpec
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.server.admin_files import read_projects
+from runai.hub_service.server.settings import Config
+from runai.hub_service.wire.errors import InvalidRequest, Unavailable
 
 # -- the environment of the service --------------------------------------------------------------
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from runai.hub_service.config import Config
-from runai.hub_service.errors import RunaiError
-from runai.hub_service.running import SWITCH_S
+from runai.hub_service.server.background_work import SWITCH_S
+from runai.hub_service.server.settings import Config
+from runai.hub_service.wire.errors import RunaiError
 
-kubernetes_service = pytest.importorskip("runai.hub_service.kubernetes_service")
+kubernetes_service = pytest.importorskip("runai.hub_service.server.kubernetes_service")
 
 
 @pytest.fixture(autouse=True)

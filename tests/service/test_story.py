@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from runai.hub_service.api.schemas import ProjectPut, SubmitRequest, WorkloadDetail
 from runai.hub_service.client import AsyncClient
+from runai.hub_service.wire.schemas import ProjectPut, SubmitRequest, WorkloadDetail
 
 STEPS = 40
 SEED = 1

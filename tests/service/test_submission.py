@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from runai.hub_service.api.schemas import SubmitRequest
-from runai.hub_service.clusters.records import ProjectSpec
-from runai.hub_service.errors import InvalidRequest
-from runai.hub_service.gpu_types import types_meant
-from runai.hub_service.submission import Site, workload_specs
+from runai.hub_service.model.records import ProjectSpec
+from runai.hub_service.model.workload_spec import Site, types_meant, workload_specs
+from runai.hub_service.wire.errors import InvalidRequest
+from runai.hub_service.wire.schemas import SubmitRequest
 
 VISION = ProjectSpec("vision")
 A100, SMALL, L4 = "NVIDIA A100-SXM4-80GB", "NVIDIA-A100-PCIE-40GB", "NVIDIA L4"

@@ -12,12 +12,12 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from authz import ROWS, asked
-from runai.hub_service.api import bodies
 from runai.hub_service.api.app import create_app
-from runai.hub_service.api.auth import Authenticator
-from runai.hub_service.api.bodies import MOST_BODY_BYTES
-from runai.hub_service.api.permissions import Actor
-from runai.hub_service.api.platform import Platform
+from runai.hub_service.api.auth.authentication import Authenticator
+from runai.hub_service.api.auth.permissions import Actor
+from runai.hub_service.api.middleware import request_bodies
+from runai.hub_service.api.middleware.request_bodies import MOST_BODY_BYTES
+from runai.hub_service.api.services.platform import Platform
 
 SUBMIT = ("POST", "api/v1/workloads")
 REPORT = ("POST", "api/v1/nodes/lab/samples")
@@ -207,7 +207,7 @@ async def test_identifications_beyond_the_bound_are_refused_unread(ask, simulate
 
 
 async def test_a_body_that_does_not_come_whole_in_time_is_refused(ask, monkeypatch):
-    monkeypatch.setattr(bodies, "WITHIN_S", 0.01)
+    monkeypatch.setattr(request_bodies, "WITHIN_S", 0.01)
 
     reply = await ask(*SUBMIT, {**ANA, **LONG}, body=b"{", ends=False)
 
@@ -217,7 +217,7 @@ async def test_a_body_that_does_not_come_whole_in_time_is_refused(ask, monkeypat
 
 async def test_a_stream_outlives_the_time_of_a_body(ask, monkeypatch):
     """Streams wait for the end of the connection where bodies are received."""
-    monkeypatch.setattr(bodies, "WITHIN_S", 0.0)
+    monkeypatch.setattr(request_bodies, "WITHIN_S", 0.0)
 
     reply = await ask("GET", "api/v1/events", ANA, body=b"")
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from labs import Clock
-from runai.hub_service.agent.simulated import SimulatedDevices
-from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
+from runai.hub_service.agent.devices.simulated import SimulatedDevices
 from runai.hub_service.clusters.simulated import SimulatedCluster
-from runai.hub_service.controller import Controller
-from runai.hub_service.errors import Unavailable
+from runai.hub_service.controller.loop import Controller
+from runai.hub_service.controller.usage_history import HALF_LIFE_S, UsageHistory
 from runai.hub_service.ledger import Held, Ledger
+from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.scheduler import Policy, decide
-from runai.hub_service.scheduler.quantity import MilliGpu
-from runai.hub_service.usage_history import HALF_LIFE_S, UsageHistory
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.wire.errors import Unavailable
 
 DAY = 86400
 START = 1_700_000_000.0 // DAY * DAY

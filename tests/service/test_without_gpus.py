@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from runai.hub_service.agent.simulated import SimulatedDevices
-from runai.hub_service.api.questions import PlanQuestion
-from runai.hub_service.api.schemas import SubmitRequest
-from runai.hub_service.clusters.cpu_job_queue import CpuJobQueue
+from runai.hub_service.agent.devices.simulated import SimulatedDevices
 from runai.hub_service.clusters.simulated import SimulatedCluster
-from runai.hub_service.errors import InvalidRequest
-from runai.hub_service.word import FEW
+from runai.hub_service.clusters.workloads.cpu_job_queue import CpuJobQueue
+from runai.hub_service.controller.word import FEW
+from runai.hub_service.wire.errors import InvalidRequest
+from runai.hub_service.wire.questions import PlanQuestion
+from runai.hub_service.wire.schemas import SubmitRequest
 from waiting import eventually_async
 
 FULL = (

@@ -7,8 +7,8 @@ from decimal import Decimal
 
 import pytest
 
-from runai.hub_service.api.schemas import SubmitRequest
-from runai.hub_service.word import FEW, Word
+from runai.hub_service.controller.word import FEW, Word
+from runai.hub_service.wire.schemas import SubmitRequest
 
 
 async def waiting(word: Word, *workloads: str) -> asyncio.Task[None]:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from runai.hub_service.scheduler.model import Node, Policy, Project
-from runai.hub_service.scheduler.quantity import Mib, MilliGpu
+from runai.hub_service.scheduler.model.quantity import Mib, MilliGpu
+from runai.hub_service.scheduler.model.snapshot import Node, Policy, Project
 from runai.hub_service.simulation.engine import Setting
 from runai.hub_service.simulation.traces import TraceRow
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runai.hub_service.errors import InvalidRequest
-from runai.hub_service.scheduler.model import Node, Project
-from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.scheduler.model.snapshot import Node, Project
 from runai.hub_service.simulation.engine import Setting, simulate
 from runai.hub_service.simulation.policies import POLICIES
 from runai.hub_service.simulation.results import RESULT_KEYS
 from runai.hub_service.simulation.traces import TraceRow
+from runai.hub_service.wire.errors import InvalidRequest
 
 HOUR = 3600
 TWO = {"a": 1, "b": 1}

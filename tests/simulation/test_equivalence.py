@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from live import MEMORY, Live, Log, lines
-from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
+from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.scheduler import Policy
-from runai.hub_service.scheduler.model import Node
-from runai.hub_service.scheduler.quantity import Mib, MilliGpu
+from runai.hub_service.scheduler.model.quantity import Mib, MilliGpu
+from runai.hub_service.scheduler.model.snapshot import Node
 from runai.hub_service.simulation.engine import EVERY_S, Setting, simulate
 from runai.hub_service.simulation.settings import projects_for_core
 from runai.hub_service.simulation.traces import TraceRow

@@ -19,19 +19,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from live import Live, Log, Submission, lines
-from runai.hub_service.api.schemas import PastWorkload
-from runai.hub_service.bookkeeping import Bookkeeping
-from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
-from runai.hub_service.errors import InvalidRequest
+from runai.hub_service.controller.history_recorder import Bookkeeping
 from runai.hub_service.ledger import Ledger
+from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.scheduler import Policy
-from runai.hub_service.scheduler.quantity import MilliGpu
-from runai.hub_service.scheduler.snapshot_wire import snapshot_to_json
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.scheduler.model.snapshot_json import snapshot_to_json
 from runai.hub_service.simulation.engine import Run, Setting, simulate
 from runai.hub_service.simulation.history import EVERY_S, Today, left_out, rows_of
 from runai.hub_service.simulation.jobs import PERMILLE
 from runai.hub_service.simulation.settings import projects_for_core
 from runai.hub_service.simulation.traces import TraceRow
+from runai.hub_service.wire.errors import InvalidRequest
+from runai.hub_service.wire.schemas import PastWorkload
 
 NODES = {"old": (2, "NVIDIA L4"), "new": (2, "NVIDIA A100"), "shared": (1, "NVIDIA L4")}
 PROJECTS = [

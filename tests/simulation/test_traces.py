@@ -6,8 +6,8 @@ import gzip
 
 import pytest
 
-from runai.hub_service.errors import InvalidRequest
 from runai.hub_service.simulation.traces import read_trace, shuffled
+from runai.hub_service.wire.errors import InvalidRequest
 
 HEADER = "job,project,submit_s,gpus,duration_s"
 

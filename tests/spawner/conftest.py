@@ -21,11 +21,11 @@ from control_plane.lab import ClusterLab
 from control_plane.plane import ControlPlane
 from hub_platform import HubPlatform
 from kubernetes_hub import KubernetesHub, running_kubernetes_hub
-from runai.hub_service.api.permissions import Actor
-from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.api.auth.permissions import Actor
 from runai.hub_service.client import AsyncClient
-from runai.hub_service.clusters.records import ProjectSpec
-from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.model.records import ProjectSpec
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.wire.schemas import SubmitRequest
 from runai.spawner.amount import parse_amount
 from runai.spawner.session import SessionRequest
 

@@ -10,10 +10,10 @@ from typing import Any
 import psutil
 import pytest
 
-from runai.hub_service.api.program_schemas import ProcessReport
-from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.client import AsyncClient
-from runai.hub_service.errors import NotFound
+from runai.hub_service.wire.errors import NotFound
+from runai.hub_service.wire.program_schemas import ProcessReport
+from runai.hub_service.wire.schemas import SubmitRequest
 from runai.spawner.admission import Admission
 from runai.spawner.refusal import SessionRefused
 

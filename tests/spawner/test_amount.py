@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runai.hub_service.errors import InvalidRequest
-from runai.hub_service.largest_requests import MOST_MEMORY_MIB
+from runai.hub_service.wire.amounts import MOST_MEMORY_MIB
+from runai.hub_service.wire.errors import InvalidRequest
 from runai.spawner.amount import NO_GPU, Amount, parse_amount
 
 

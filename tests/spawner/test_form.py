@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from runai.hub_service.api.device_schemas import DeviceView, NodeView
-from runai.hub_service.api.schemas import ProjectView, SubmitRequest
 from runai.hub_service.client import AsyncClient
-from runai.hub_service.errors import InvalidRequest
+from runai.hub_service.wire.device_schemas import DeviceView, NodeView
+from runai.hub_service.wire.errors import InvalidRequest
+from runai.hub_service.wire.schemas import ProjectView, SubmitRequest
 from runai.spawner.admission import Admission
 from runai.spawner.amount import NO_GPU, Amount
 from runai.spawner.form import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runai.hub_service.api.device_schemas import DeviceView, NodeView
+from runai.hub_service.wire.device_schemas import DeviceView, NodeView
 from runai.spawner.form import Offer, ProjectChoices, render
 from runai.spawner.free_map import FreeMap, free_map
 

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from hub_platform import TESTER_TOKEN, HubPlatform
-from runai.embedded.directory import DataDirectory
+from runai.embedded.data_directory import DataDirectory
 from runai.hub_service.client import Client
 
 pytestmark = [pytest.mark.hub, pytest.mark.timeout(600)]
@@ -41,7 +41,7 @@ else:
 client.stop_channels()
 """
 CULLER = """
-from runai.hub_service.idle.culler import cull_arbiter
+from runai.embedded.culler import cull_arbiter
 c.IdleCuller.cull_arbiter_hook = cull_arbiter
 """
 

@@ -8,8 +8,8 @@ import pytest
 from kubernetes_asyncio.client import V1EnvVar, V1Pod, V1ResourceRequirements
 from kubespawner.objects import make_pod
 
-from runai.hub_service.clusters.kubernetes import objects
-from runai.hub_service.clusters.kubernetes.fractions import sees_its_memory
+from runai.hub_service.clusters.kubernetes.objects import core_objects
+from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import sees_its_memory
 from runai.spawner import pod as names
 from runai.spawner.amount import parse_amount
 from runai.spawner.pod import Seen, environment, look, with_session
@@ -33,8 +33,8 @@ def env(pod: V1Pod) -> dict[str, str]:
 
 
 def test_both_sides_call_things_alike():
-    assert names.SCHEDULER == objects.SCHEDULER
-    assert names.GPU_RESOURCE == objects.GPU_RESOURCE
+    assert names.SCHEDULER == core_objects.SCHEDULER
+    assert names.GPU_RESOURCE == core_objects.GPU_RESOURCE
 
 
 @pytest.mark.parametrize("gpus", ["1", "4"])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runai.hub_service.errors import InvalidRequest
+from runai.hub_service.wire.errors import InvalidRequest
 from runai.spawner.amount import Amount
 from runai.spawner.session import SessionRequest, session_name, with_handed
 

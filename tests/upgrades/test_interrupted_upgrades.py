@@ -10,9 +10,9 @@ import pytest
 import sqlalchemy as sa
 
 import killed_upgrade
-from runai.hub_service.clusters.local.store import SqliteStore
-from runai.hub_service.errors import Unavailable
+from runai.hub_service.clusters.local.store.workload_store import SqliteStore
 from runai.hub_service.ledger.store import Store
+from runai.hub_service.wire.errors import Unavailable
 
 KINDS = ["cluster", "ledger"]
 OPENED = {"cluster": SqliteStore, "ledger": Store}

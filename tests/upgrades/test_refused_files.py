@@ -10,10 +10,10 @@ from contextlib import closing
 
 import pytest
 
-from runai.hub_service.clusters.local.store import SqliteStore
-from runai.hub_service.database_files import newer
-from runai.hub_service.errors import Unavailable
+from runai.hub_service.clusters.local.store.workload_store import SqliteStore
 from runai.hub_service.ledger.store import Store
+from runai.hub_service.sqlite.files import newer
+from runai.hub_service.wire.errors import Unavailable
 
 
 @pytest.mark.parametrize("name", ["cluster.sqlite", "ledger.sqlite"])

@@ -20,13 +20,13 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
-from runai.embedded.backups import back_up
-from runai.embedded.directory import DataDirectory
-from runai.embedded.restoring import restore
-from runai.hub_service.clusters.local.store import ROWS, SqliteStore
-from runai.hub_service.clusters.records import ProjectRecord, ProjectSpec
-from runai.hub_service.clusters.row import Row
-from runai.hub_service.errors import Unavailable
+from runai.embedded.backup.backups import back_up
+from runai.embedded.backup.restore import restore
+from runai.embedded.data_directory import DataDirectory
+from runai.hub_service.clusters.local.store.workload_store import ROWS, SqliteStore
+from runai.hub_service.clusters.states.state import Row
+from runai.hub_service.model.records import ProjectRecord, ProjectSpec
+from runai.hub_service.wire.errors import Unavailable
 
 GOLDEN = Path(__file__).with_name("rows.json")
 

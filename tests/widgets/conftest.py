@@ -17,9 +17,9 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 from cli_service import RunningService, running_service
-from runai.hub_service.api.permissions import Actor
-from runai.hub_service.clusters.records import ProjectSpec
-from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.api.auth.permissions import Actor
+from runai.hub_service.model.records import ProjectSpec
+from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.widgets import connect
 
 PROGRAMS = {

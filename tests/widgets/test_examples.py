@@ -12,8 +12,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.client import Client
+from runai.hub_service.wire.schemas import SubmitRequest
 from waiting import eventually
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from runai.hub_service.errors import NotFound
+from runai.hub_service.wire.errors import NotFound
 from runai.widgets import Job, Jobs, connect, submit
 from runai.widgets import text as texts
 

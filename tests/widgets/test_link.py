@@ -6,7 +6,7 @@ from contextlib import closing
 
 from control_plane.certificates import Authority
 from overviews import overview
-from runai.hub_service.connection import Connection
+from runai.hub_service.client.connection import Connection
 from runai.widgets.link import Link
 from tls_hub import tls_hub
 

@@ -9,8 +9,8 @@ from queue import Queue
 import pytest
 
 from overviews import overview, workload
-from runai.hub_service.api.schemas import Overview
-from runai.hub_service.errors import RunaiError, Unauthenticated, Unavailable
+from runai.hub_service.wire.errors import RunaiError, Unauthenticated, Unavailable
+from runai.hub_service.wire.schemas import Overview
 from runai.widgets.live import Live, Lost, News
 
 

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 
-from runai.hub_service.cli.submit import submit as command
+from runai.hub_service.cli.commands.submit import submit as command
 from runai.widgets import Job, Jobs
 from runai.widgets.link import link
 from runai.widgets.magics import RunaiMagics

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from cli_service import RunningService, running_service
-from runai.hub_service.api.permissions import Actor
-from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.api.auth.permissions import Actor
 from runai.hub_service.client import Client
-from runai.hub_service.clusters.records import ProjectSpec
-from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.model.records import ProjectSpec
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.wire.schemas import SubmitRequest
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from runai.hub_service.errors import Unauthenticated
+from runai.hub_service.wire.errors import Unauthenticated
 from runai.widgets import connect, panel, quota, submit
 from runai.widgets.panel import jobs_view
 

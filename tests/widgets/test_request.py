@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from runai.hub_service.cli.values import parse_memory_mib
-from runai.hub_service.clusters.records import SOURCE_PLACEHOLDER
-from runai.hub_service.errors import InvalidRequest
+from runai.hub_service.cli.framework.values import parse_memory_mib
+from runai.hub_service.model.records import SOURCE_PLACEHOLDER
+from runai.hub_service.wire.errors import InvalidRequest
 from runai.widgets import request
 
 PYTHON = sys.executable

@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from overviews import NOON, overview, project, workload
-from runai.hub_service.api.schemas import ReasonView
-from runai.hub_service.limits.wording import COMPUTE_IS_SHARED
+from runai.hub_service.limits.tiers import COMPUTE_IS_SHARED
+from runai.hub_service.wire.schemas import ReasonView
 from runai.widgets import state
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from overviews import NOON, project, workload
-from runai.hub_service.api.schemas import HistoryView, ReasonView, WorkloadDetail
+from runai.hub_service.wire.schemas import HistoryView, ReasonView, WorkloadDetail
 from runai.widgets import text
 
 

@@ -12,25 +12,25 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
 
-from runai.hub_service.clusters.base import Refused
-from runai.hub_service.clusters.elastic_state import ElasticRules
-from runai.hub_service.clusters.kubernetes import projects as project_objects
-from runai.hub_service.clusters.kubernetes.acting import Acting, at_once
-from runai.hub_service.clusters.kubernetes.api import Api, Object
-from runai.hub_service.clusters.kubernetes.budgets import Budgets
-from runai.hub_service.clusters.kubernetes.doing import Bound, OurDoing
-from runai.hub_service.clusters.kubernetes.doubts import count_again, hold_no_more, resolve
-from runai.hub_service.clusters.kubernetes.elastic import ElasticJobs, elastic_jobs
-from runai.hub_service.clusters.kubernetes.event_queue import EventQueue
-from runai.hub_service.clusters.kubernetes.following import Jobs
-from runai.hub_service.clusters.kubernetes.grouping import (
-    Group,
-    Grouping,
-    name_of,
-    project_of,
+from runai.hub_service.clusters.kubernetes.actions.binder import Acting, at_once
+from runai.hub_service.clusters.kubernetes.actions.node_backoff import Refusals, TurnedAway
+from runai.hub_service.clusters.kubernetes.actions.pdb_backoff import Budgets
+from runai.hub_service.clusters.kubernetes.actions.plan_executor import PlanCalls
+from runai.hub_service.clusters.kubernetes.actions.project_status import ProjectStatuses
+from runai.hub_service.clusters.kubernetes.actions.unconfirmed import (
+    count_again,
+    hold_no_more,
+    resolve,
 )
-from runai.hub_service.clusters.kubernetes.jobs import redrawn
-from runai.hub_service.clusters.kubernetes.objects import (
+from runai.hub_service.clusters.kubernetes.client.api import Api, Object
+from runai.hub_service.clusters.kubernetes.events.event_queue import EventQueue
+from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_keeper import Sharing
+from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import IMAGE, guards
+from runai.hub_service.clusters.kubernetes.informers.informer import Mirror
+from runai.hub_service.clusters.kubernetes.informers.job_informers import Jobs
+from runai.hub_service.clusters.kubernetes.informers.node_pool import EVERYTHING, Pool
+from runai.hub_service.clusters.kubernetes.objects import project_resource as project_objects
+from runai.hub_service.clusters.kubernetes.objects.core_objects import (
     RESERVATIONS,
     SCHEDULER,
     Machine,
@@ -38,20 +38,15 @@ from runai.hub_service.clusters.kubernetes.objects import (
     project_label,
     read_machine,
 )
-from runai.hub_service.clusters.kubernetes.picture import Drawing, Promise, World
-from runai.hub_service.clusters.kubernetes.plans import PlanCalls
-from runai.hub_service.clusters.kubernetes.pools import EVERYTHING, Pool
-from runai.hub_service.clusters.kubernetes.pytorch import adopted
-from runai.hub_service.clusters.kubernetes.refusals import Refusals, TurnedAway
-from runai.hub_service.clusters.kubernetes.reservations import IMAGE, guards
-from runai.hub_service.clusters.kubernetes.rooms import room_for
-from runai.hub_service.clusters.kubernetes.sharing import Sharing
-from runai.hub_service.clusters.kubernetes.showing import Known
-from runai.hub_service.clusters.kubernetes.sizes import Sizes
-from runai.hub_service.clusters.kubernetes.slots import Slots
-from runai.hub_service.clusters.kubernetes.statuses import ProjectStatuses
-from runai.hub_service.clusters.kubernetes.stock import left_on
-from runai.hub_service.clusters.kubernetes.storage import (
+from runai.hub_service.clusters.kubernetes.objects.jobs import redrawn
+from runai.hub_service.clusters.kubernetes.objects.pod_groups import (
+    Group,
+    Grouping,
+    name_of,
+    project_of,
+)
+from runai.hub_service.clusters.kubernetes.objects.pytorch_job import adopted
+from runai.hub_service.clusters.kubernetes.objects.volume_topology import (
     VOLUMES,
     Claim,
     Storage,
@@ -62,9 +57,25 @@ from runai.hub_service.clusters.kubernetes.storage import (
     read_class,
     read_volume,
 )
-from runai.hub_service.clusters.kubernetes.watching import Mirror
-from runai.hub_service.clusters.records import ProjectRecord, WorkloadId
-from runai.hub_service.scheduler.model import Move, Plan, Resize, Snapshot, Start, Stop, Wait
+from runai.hub_service.clusters.kubernetes.snapshot.assumed_state import Bound, OurDoing
+from runai.hub_service.clusters.kubernetes.snapshot.capacity_check import room_for
+from runai.hub_service.clusters.kubernetes.snapshot.device_ids import Slots
+from runai.hub_service.clusters.kubernetes.snapshot.extended_resources import left_on
+from runai.hub_service.clusters.kubernetes.snapshot.gpu_inventory import Sizes
+from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import Drawing, Promise, World
+from runai.hub_service.clusters.kubernetes.workloads.elastic_jobs import ElasticJobs, elastic_jobs
+from runai.hub_service.clusters.kubernetes.workloads.workload_records import Known
+from runai.hub_service.model.cluster import Refused
+from runai.hub_service.model.records import ElasticRules, ProjectRecord, WorkloadId
+from runai.hub_service.scheduler.model.snapshot import (
+    Move,
+    Plan,
+    Resize,
+    Snapshot,
+    Start,
+    Stop,
+    Wait,
+)
 
 TRIES_AGAIN_IN_S = 1.0
 

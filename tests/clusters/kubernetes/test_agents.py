@@ -25,12 +25,12 @@ from control_plane.objects import pod
 from control_plane.plane import ControlPlane
 from kubelet_socket import listening
 from ports import free_port
-from runai.hub_service.agent.simulated import SimulatedDevices
-from runai.hub_service.api.reports import AgentReport, NodeDevice
-from runai.hub_service.api.schemas import SubmitRequest
+from runai.hub_service.agent.devices.simulated import SimulatedDevices
 from runai.hub_service.client import Client
-from runai.hub_service.clusters.kubernetes.elastic_pods import AUDIENCE
-from runai.hub_service.errors import Forbidden
+from runai.hub_service.clusters.kubernetes.objects.job_manifest import AUDIENCE
+from runai.hub_service.wire.agent_reports import AgentReport, NodeDevice
+from runai.hub_service.wire.errors import Forbidden
+from runai.hub_service.wire.schemas import SubmitRequest
 
 pytestmark = pytest.mark.kubernetes
 

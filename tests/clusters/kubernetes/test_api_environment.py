@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestServer, unused_port
 from kubernetes_asyncio.client.api_client import ApiClient
 from kubernetes_asyncio.client.configuration import Configuration
 
-from runai.hub_service.clusters.kubernetes.api import Api, ApiError
+from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runai.hub_service.clusters.kubernetes.fractions import Part, read_part
+from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import Part, read_part
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ import pytest
 
 from control_plane.lab import PROJECTS
 from kubernetes_lab import kubernetes_lab
-from runai.hub_service.clusters.records import ProjectSpec
-from runai.hub_service.errors import Conflict, Forbidden
-from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.model.records import ProjectSpec
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.wire.errors import Conflict, Forbidden
 
 pytestmark = pytest.mark.kubernetes
 

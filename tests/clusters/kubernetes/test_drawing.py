@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusters.kubernetes.worlds import a_job, a_machine, a_pod
-from runai.hub_service.clusters.kubernetes.grouping import Grouping
-from runai.hub_service.clusters.kubernetes.objects import Pod
-from runai.hub_service.clusters.kubernetes.picture import Drawing, Promise, World
-from runai.hub_service.clusters.kubernetes.placement import Demands, Taint
-from runai.hub_service.clusters.kubernetes.slots import Slots
-from runai.hub_service.scheduler.model import Project, Snapshot
-from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
+from runai.hub_service.clusters.kubernetes.objects.node_affinity import Demands, Taint
+from runai.hub_service.clusters.kubernetes.objects.pod_groups import Grouping
+from runai.hub_service.clusters.kubernetes.snapshot.device_ids import Slots
+from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import Drawing, Promise, World
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.scheduler.model.snapshot import Project, Snapshot
 
 GANG = a_job("gang", 2)
 NODES = ("gpu-0", "gpu-1")

@@ -19,7 +19,7 @@ from control_plane.lab import allow_jobs
 from control_plane.objects import pod
 from control_plane.processes import NODE, ProcessKubelet
 from runai.elastic.checkpoint import latest
-from runai.hub_service.api.schemas import ScaleRequest, SubmitRequest
+from runai.hub_service.wire.schemas import ScaleRequest, SubmitRequest
 from waiting import eventually
 
 pytestmark = [

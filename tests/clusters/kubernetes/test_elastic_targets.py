@@ -11,10 +11,10 @@ from clusters.kubernetes.worlds import an_elastic
 from control_plane.lab import ClusterLab, allow_jobs
 from control_plane.processes import NODE
 from control_plane.scheduling import Scheduler
-from runai.hub_service.clusters.kubernetes.api import Api
-from runai.hub_service.clusters.kubernetes.elastic import LEFT
-from runai.hub_service.clusters.records import WorkloadRecord
-from runai.hub_service.elastic_messages import Status, WorkerPhase
+from runai.hub_service.clusters.kubernetes.client.api import Api
+from runai.hub_service.clusters.kubernetes.workloads.elastic_jobs import LEFT
+from runai.hub_service.model.records import WorkloadRecord
+from runai.hub_service.wire.elastic_messages import Status, WorkerPhase
 
 pytestmark = pytest.mark.kubernetes
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from clusters.kubernetes.worlds import a_pod
-from runai.hub_service.clusters.kubernetes.api import Api
-from runai.hub_service.clusters.kubernetes.event_queue import TOLD_AT_ONCE, EventQueue
+from runai.hub_service.clusters.kubernetes.client.api import Api
+from runai.hub_service.clusters.kubernetes.events.event_queue import TOLD_AT_ONCE, EventQueue
 
 
 class Slow:

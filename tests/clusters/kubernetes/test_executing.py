@@ -6,10 +6,10 @@ import pytest
 
 from control_plane.objects import pod
 from control_plane.scheduling import Scheduler
-from runai.hub_service.clusters.base import Ended
-from runai.hub_service.clusters.kubernetes.cluster import KubernetesCluster
-from runai.hub_service.clusters.kubernetes.executing import PodPrograms, _container, _ended
-from runai.hub_service.errors import Conflict, RunaiError, Unavailable
+from runai.hub_service.clusters.kubernetes.driver import KubernetesCluster
+from runai.hub_service.clusters.kubernetes.workloads.pod_exec import PodPrograms, _container, _ended
+from runai.hub_service.model.cluster import Ended
+from runai.hub_service.wire.errors import Conflict, RunaiError, Unavailable
 
 
 def status(**details) -> dict[str, object]:

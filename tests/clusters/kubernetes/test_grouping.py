@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from clusters.kubernetes.worlds import a_job, a_pod, an_elastic
-from runai.hub_service.clusters.kubernetes.grouping import Group, Grouping
+from runai.hub_service.clusters.kubernetes.objects.pod_groups import Group, Grouping
 
 
 def grouped(*pods, jobs=(), namespaces=None, awaited=()) -> list[Group]:

@@ -9,7 +9,7 @@ import pytest
 from control_plane.kubelet import Kubelet
 from kubernetes_lab import kubernetes_lab
 from labs import plan, start, stop
-from runai.hub_service.clusters.lines import LONGEST_LINE_BYTES
+from runai.hub_service.model.cluster import LONGEST_LINE_BYTES
 from waiting import eventually_async
 
 pytestmark = pytest.mark.kubernetes

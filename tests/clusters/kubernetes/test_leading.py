@@ -13,8 +13,8 @@ from control_plane.faults import FaultyServer
 from control_plane.objects import pod
 from control_plane.scheduling import Scheduler
 from control_plane.sockets import all_closed
-from runai.hub_service.clusters.kubernetes.api import Api
-from runai.hub_service.clusters.kubernetes.leading import Leadership
+from runai.hub_service.clusters.kubernetes.client.api import Api
+from runai.hub_service.clusters.kubernetes.client.leader_election import Leadership
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("witness")]
 

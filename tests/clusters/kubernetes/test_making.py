@@ -8,14 +8,18 @@ from typing import Any
 
 import pytest
 
-from runai.hub_service.clusters.kubernetes.amounts import cpu_milli, memory_mib
-from runai.hub_service.clusters.kubernetes.confinement import Confinement
-from runai.hub_service.clusters.kubernetes.fractions import Part
-from runai.hub_service.clusters.kubernetes.jobs import MIN_WORKERS, read_job
-from runai.hub_service.clusters.kubernetes.making import Surroundings, manifest, surroundings
-from runai.hub_service.clusters.records import WorkloadSpec
-from runai.hub_service.errors import InvalidRequest
-from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.clusters.kubernetes.objects.amounts import cpu_milli, memory_mib
+from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import Part
+from runai.hub_service.clusters.kubernetes.objects.job_manifest import (
+    Confinement,
+    Surroundings,
+    manifest,
+    surroundings,
+)
+from runai.hub_service.clusters.kubernetes.objects.jobs import MIN_WORKERS, read_job
+from runai.hub_service.model.records import WorkloadSpec
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.wire.errors import InvalidRequest
 
 MADE = {"uid": "u", "namespace": "lab", "creationTimestamp": "2026-01-01T00:00:00Z"}
 PLAIN = Surroundings("example/train")

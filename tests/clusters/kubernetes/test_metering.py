@@ -7,10 +7,10 @@ import pytest
 from control_plane.objects import pod
 from kubernetes_lab import kubernetes_lab
 from labs import NODE, SimulatedLab, plan, start
-from runai.hub_service.api.reports import AgentReport
-from runai.hub_service.errors import Conflict
-from runai.hub_service.idle.watch import IdleWatch
+from runai.hub_service.controller.idle.watch import IdleWatch
 from runai.hub_service.ledger import Ledger
+from runai.hub_service.wire.agent_reports import AgentReport
+from runai.hub_service.wire.errors import Conflict
 from waiting import eventually_async
 
 pytestmark = pytest.mark.kubernetes

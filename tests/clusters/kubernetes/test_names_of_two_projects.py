@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from kubernetes_lab import kubernetes_lab
-from runai.hub_service.clusters.kubernetes.job_names import job_name, other_name
-from runai.hub_service.clusters.kubernetes.making import GANG_SERVICE, Surroundings
-from runai.hub_service.clusters.records import WorkloadSpec
-from runai.hub_service.errors import Conflict
+from runai.hub_service.clusters.kubernetes.objects.job_manifest import GANG_SERVICE, Surroundings
+from runai.hub_service.clusters.kubernetes.objects.job_names import job_name, other_name
+from runai.hub_service.model.records import WorkloadSpec
+from runai.hub_service.wire.errors import Conflict
 
 pytestmark = pytest.mark.kubernetes
 

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labs import Clock
-from runai.hub_service.api import asked_once
-from runai.hub_service.api.permissions import Actor
-from runai.hub_service.clusters.kubernetes.api import ApiError
-from runai.hub_service.clusters.kubernetes.node_tokens import AUDIENCE, NodeTokens, read_claims
-from runai.hub_service.errors import Unavailable
+from runai.hub_service.api.auth import single_flight
+from runai.hub_service.api.auth.node_tokens import AUDIENCE, NodeTokens, read_claims
+from runai.hub_service.api.auth.permissions import Actor
+from runai.hub_service.clusters.kubernetes.client.api import ApiError
+from runai.hub_service.wire.errors import Unavailable
 
 ACCOUNT = "system:serviceaccount:runai:runai-agent"
 AGENT = {"aud": ["runai"], "sub": ACCOUNT}
@@ -134,7 +134,7 @@ async def test_at_most_four_tokens_are_reviewed_at_once():
 
 
 async def test_answer_is_believed_for_a_minute_and_refusals_displace_none(monkeypatch):
-    monkeypatch.setattr(asked_once, "MOST_KEPT", 10)
+    monkeypatch.setattr(single_flight, "MOST_KEPT", 10)
     reviews = Reviews()
     user = {"username": ACCOUNT, "extra": {"authentication.kubernetes.io/node-name": ["gpu-0"]}}
     good, agent = jwt(AGENT), Actor("gpu-0", "agent")

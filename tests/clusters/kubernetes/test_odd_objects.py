@@ -16,12 +16,11 @@ from kubernetes_asyncio.client.configuration import Configuration
 
 from control_plane.objects import job, pod
 from control_plane.scheduling import Scheduler
-from runai.hub_service.clusters.kubernetes.api import Api
-from runai.hub_service.clusters.kubernetes.decoding import decoded
-from runai.hub_service.clusters.kubernetes.grouping import Grouping
-from runai.hub_service.clusters.kubernetes.jobs import read_job
-from runai.hub_service.clusters.kubernetes.watching import Mirror
-from runai.hub_service.errors import InvalidRequest
+from runai.hub_service.clusters.kubernetes.client.api import Api, decoded
+from runai.hub_service.clusters.kubernetes.informers.informer import Mirror
+from runai.hub_service.clusters.kubernetes.objects.jobs import read_job
+from runai.hub_service.clusters.kubernetes.objects.pod_groups import Grouping
+from runai.hub_service.wire.errors import InvalidRequest
 
 DEEP = 3_000
 TOO_DEEP = 100_000  # for the JSON of any Python

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from clusters.kubernetes.worlds import a_job, a_machine, a_pod
-from runai.hub_service.clusters.kubernetes.grouping import Grouping
-from runai.hub_service.clusters.kubernetes.picture import Drawing, Promise, World
-from runai.hub_service.clusters.kubernetes.placement import Taint
-from runai.hub_service.clusters.kubernetes.slots import Slots
+from runai.hub_service.clusters.kubernetes.objects.node_affinity import Taint
+from runai.hub_service.clusters.kubernetes.objects.pod_groups import Grouping
+from runai.hub_service.clusters.kubernetes.snapshot.device_ids import Slots
+from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import Drawing, Promise, World
 from runai.hub_service.scheduler.cycle import decide
-from runai.hub_service.scheduler.model import Project, Snapshot, WorkerState
-from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.scheduler.model.snapshot import Project, Snapshot, WorkerState
 
 VISION = Project(name="vision", quota=MilliGpu(4000))
 FOREIGN = "default-scheduler"

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from clusters.kubernetes.worlds import a_machine, a_pod
-from runai.hub_service.clusters.kubernetes.objects import Pod, read_machine
-from runai.hub_service.clusters.kubernetes.placement import (
+from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod, read_machine
+from runai.hub_service.clusters.kubernetes.objects.node_affinity import (
     may_go,
     read_demands,
     read_taints,
     wanted,
 )
-from runai.hub_service.clusters.kubernetes.stock import left_on
+from runai.hub_service.clusters.kubernetes.snapshot.extended_resources import left_on
 
 PRODUCT = "nvidia.com/gpu.product"
 LABELS = {"zone": "a", "cores": "16"}

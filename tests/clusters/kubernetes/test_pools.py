@@ -12,11 +12,11 @@ from control_plane.device_plugin import DevicePlugin
 from control_plane.lab import PROJECTS, ClusterLab, allow_jobs
 from control_plane.objects import Namespace, pod
 from control_plane.scheduling import Scheduler
-from runai.hub_service.clusters.kubernetes.objects import SCHEDULER
-from runai.hub_service.clusters.kubernetes.pools import Pool
-from runai.hub_service.clusters.records import ProjectSpec, WorkloadSpec
-from runai.hub_service.errors import Conflict
-from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.clusters.kubernetes.informers.node_pool import Pool
+from runai.hub_service.clusters.kubernetes.objects.core_objects import SCHEDULER
+from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.wire.errors import Conflict
 
 KEY = "example.com/pool"
 A, B, REST = (f"{KEY}=a", f"{KEY}=b", f"!{KEY}")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from runai.hub_service.clusters.kubernetes.projects import (
+from runai.hub_service.clusters.kubernetes.objects.project_resource import (
     for_core,
     manifest,
     misplaced,
     read_project,
 )
-from runai.hub_service.clusters.records import ProjectRecord, ProjectSpec
-from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.model.records import ProjectRecord, ProjectSpec
+from runai.hub_service.scheduler.model.quantity import MilliGpu
 
 FULL = ProjectSpec(
     "vision",

@@ -8,10 +8,10 @@ import pytest
 
 from clusters.kubernetes.worlds import a_pod
 from control_plane.kubeflow import pytorch_job
-from runai.hub_service.clusters.kubernetes.grouping import Grouping
-from runai.hub_service.clusters.kubernetes.jobs import Job, held, let_go, resumed, suspended
-from runai.hub_service.clusters.kubernetes.objects import HELD, PYTORCH_JOB, Owner, Pod
-from runai.hub_service.clusters.kubernetes.pytorch import adopted, read_pytorch_job
+from runai.hub_service.clusters.kubernetes.objects.core_objects import HELD, PYTORCH_JOB, Owner, Pod
+from runai.hub_service.clusters.kubernetes.objects.jobs import Job, held, let_go, resumed, suspended
+from runai.hub_service.clusters.kubernetes.objects.pod_groups import Grouping
+from runai.hub_service.clusters.kubernetes.objects.pytorch_job import adopted, read_pytorch_job
 
 
 def read(made: dict[str, Any], **more: Any) -> Job:

@@ -17,9 +17,9 @@ from clusters.kubernetes.test_leading import holder
 from control_plane.lab import allow_jobs
 from control_plane.objects import pod
 from restarted_under_load import deletes, going_on, submits, suspends
-from runai.hub_service.api.schemas import SubmitRequest
 from runai.hub_service.client import Client
-from runai.hub_service.errors import Unavailable
+from runai.hub_service.wire.errors import Unavailable
+from runai.hub_service.wire.schemas import SubmitRequest
 
 pytestmark = pytest.mark.kubernetes
 

@@ -21,8 +21,8 @@ from clusters.kubernetes.sharing_world import (
 from control_plane.faults import FaultyServer
 from control_plane.objects import pod
 from control_plane.scheduling import Scheduler
-from runai.hub_service.agent.devices import Device
-from runai.hub_service.clusters.base import Seen
+from runai.hub_service.model.cluster import Seen
+from runai.hub_service.model.device import Device
 
 pytestmark = pytest.mark.kubernetes
 

@@ -10,8 +10,8 @@ import pytest
 from clusters.kubernetes.sharing_world import events, give_away, half, visible
 from control_plane.faults import FaultyServer
 from control_plane.scheduling import Scheduler
-from runai.hub_service.controller import Cycle
-from runai.hub_service.scheduler.model import WorkerState
+from runai.hub_service.controller.loop import Cycle
+from runai.hub_service.scheduler.model.snapshot import WorkerState
 
 pytestmark = pytest.mark.kubernetes
 

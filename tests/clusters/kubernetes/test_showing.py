@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusters.kubernetes.worlds import a_job, a_pod
-from runai.hub_service.clusters.elastic_state import ElasticState
-from runai.hub_service.clusters.kubernetes.jobs import Job
-from runai.hub_service.clusters.kubernetes.metering import Metering
-from runai.hub_service.clusters.kubernetes.objects import Pod
-from runai.hub_service.clusters.kubernetes.picture import Promise
-from runai.hub_service.clusters.kubernetes.showing import Known, Showing
-from runai.hub_service.clusters.kubernetes.slots import Slots
-from runai.hub_service.scheduler.model import Reason, Stop, Wait
+from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
+from runai.hub_service.clusters.kubernetes.objects.jobs import Job
+from runai.hub_service.clusters.kubernetes.snapshot.device_ids import Slots
+from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import Promise
+from runai.hub_service.clusters.kubernetes.workloads.agent_allocations import Metering
+from runai.hub_service.clusters.kubernetes.workloads.workload_records import Known, Showing
+from runai.hub_service.model.records import ElasticState
+from runai.hub_service.scheduler.model.snapshot import Reason, Stop, Wait
 
 GANG = a_job("gang", 2)
 GANGS = [GANG, a_job("gang", 2, is_suspended=True), a_job("gang", 2, succeeded=1)]

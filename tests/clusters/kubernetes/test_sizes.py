@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from clusters.kubernetes.worlds import a_machine, a_pod
-from runai.hub_service.agent.devices import Device
-from runai.hub_service.clusters.kubernetes.objects import RESERVATIONS
-from runai.hub_service.clusters.kubernetes.sizes import Sizes
+from runai.hub_service.clusters.kubernetes.objects.core_objects import RESERVATIONS
+from runai.hub_service.clusters.kubernetes.snapshot.gpu_inventory import Sizes
+from runai.hub_service.model.device import Device
 
 
 def devices(*sizes: int, kind: str = "GPU") -> list[Device]:

@@ -13,10 +13,14 @@ from clusters.kubernetes.sharing_world import sentence
 from clusters.kubernetes.worlds import a_machine, a_pod
 from control_plane.objects import job, pod
 from control_plane.scheduling import Scheduler
-from runai.hub_service.clusters.kubernetes.placement import Demands
-from runai.hub_service.clusters.kubernetes.stock import dealt, tightest, too_many
-from runai.hub_service.scheduler.model import DeviceShare, Start
-from runai.hub_service.scheduler.quantity import WHOLE_GPU
+from runai.hub_service.clusters.kubernetes.objects.node_affinity import Demands
+from runai.hub_service.clusters.kubernetes.snapshot.extended_resources import (
+    dealt,
+    tightest,
+    too_many,
+)
+from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
+from runai.hub_service.scheduler.model.snapshot import DeviceShare, Start
 
 CARD = "rdma/hca"
 

@@ -10,9 +10,9 @@ import pytest
 from control_plane.objects import pod
 from kubernetes_lab import kubernetes_lab
 from labs import NODE
-from runai.hub_service.clusters.kubernetes.making import GANG_SERVICE
-from runai.hub_service.errors import InvalidRequest
-from runai.hub_service.scheduler.quantity import MilliGpu
+from runai.hub_service.clusters.kubernetes.objects.job_manifest import GANG_SERVICE
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.wire.errors import InvalidRequest
 from waiting import eventually_async
 
 pytestmark = pytest.mark.kubernetes

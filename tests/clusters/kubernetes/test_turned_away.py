@@ -15,8 +15,8 @@ from clusters.kubernetes.test_budgets import running
 from control_plane.lab import allow_jobs
 from control_plane.objects import job, pod
 from control_plane.scheduling import Scheduler
-from runai.hub_service.clusters.records import WorkloadRecord, WorkloadSpec
-from runai.hub_service.scheduler.quantity import WHOLE_GPU
+from runai.hub_service.model.records import WorkloadRecord, WorkloadSpec
+from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
 
 pytestmark = pytest.mark.kubernetes
 

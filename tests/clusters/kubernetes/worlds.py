@@ -7,11 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from runai.hub_service.clusters.kubernetes.jobs import Job
-from runai.hub_service.clusters.kubernetes.objects import SCHEDULER, Machine, Owner, Pod
-from runai.hub_service.clusters.kubernetes.placement import Demands
-from runai.hub_service.clusters.records import WorkloadSpec
-from runai.hub_service.scheduler.quantity import WHOLE_GPU
+from runai.hub_service.clusters.kubernetes.objects.core_objects import (
+    SCHEDULER,
+    Machine,
+    Owner,
+    Pod,
+)
+from runai.hub_service.clusters.kubernetes.objects.jobs import Job
+from runai.hub_service.clusters.kubernetes.objects.node_affinity import Demands
+from runai.hub_service.model.records import WorkloadSpec
+from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
 
 
 def a_pod(name: str, *, of: Job | None = None, **fields: Any) -> Pod:

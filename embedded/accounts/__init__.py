@@ -1,0 +1,1 @@
+"""Accounts of the embedded platform: passwords, logins, removal."""

@@ -1,0 +1,308 @@
+"""The accounts of the embedded platform: names, password hashes, who is admin.
+
+One file (0600) that `runai user` changes and the login reads again when it has changed: no
+restart. It also holds the names of removed accounts: the hub ends what they left open, and a
+name is not given to another person unnoticed. Generated passwords also lie in `passwords.txt`
+(0600), for whoever owns the machine; a password that somebody chose is kept as a hash only.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import hmac
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from runai.embedded.data_directory import DataDirectory, write_private
+from runai.hub_service.wire.errors import Conflict, InvalidRequest, NotFound
+
+FIRST_ACCOUNTS = ("admin", "bob", "patty")
+SHORTEST_PASSWORD = 10
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9._@-]{0,61}[a-z0-9])?")
+# scrypt as RFC 7914 recommends for logins: 16 MiB and some 50 ms for each guess.
+_COST, _BLOCK, _PARALLEL, _SALT_BYTES, _HASH_BYTES = 2**14, 8, 1, 16, 32
+_GENERATED_BYTES = 15  # 120 bits
+_HASH = re.compile(
+    r"scrypt\$([2-9]|[1-9]\d{1,6})\$([1-9]\d?)\$([1-9])\$((?:[0-9a-f]{2}){8,64})\$((?:[0-9a-f]{2}){32})"
+)
+_MOST = 2**20
+"""Of cost times block: 128 MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """One account; `hashed` is `scrypt$cost$block$parallel$salt$hash`, hexadecimal."""
+
+    name: str
+    hashed: str
+    admin: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """The removal of an account: when, and whether the hub has ended all that it had open."""
+
+    at: str
+    ended: bool = False
+
+
+@dataclass(slots=True)
+class _Stored:
+    """The content of the file."""
+
+    accounts: dict[str, Account] = field(default_factory=dict)
+    removed: dict[str, Removal] = field(default_factory=dict)
+
+
+class Accounts:
+    """The accounts of one data directory. Safe to use from several processes."""
+
+    def __init__(self, directory: DataDirectory) -> None:
+        self._directory = directory
+        self._read: tuple[tuple[int, int], _Stored] | None = None
+
+    def all(self) -> Mapping[str, Account]:
+        """Return the accounts by name, read again when the file has changed."""
+        return self._stored().accounts
+
+    def to_end(self) -> Mapping[str, Removal]:
+        """Return the removals, by name, whose accounts may still have something open."""
+        removed = self._stored().removed.items()
+        return {name: removal for name, removal in removed if not removal.ended}
+
+    def check(self, name: str, password: str) -> Account | None:
+        """Return the account if the password is right; takes as long for a name that is unknown."""
+        account = self.all().get(name)
+        right = _matches(password, account.hashed if account else _NOBODYS_HASH)
+        return account if account and right else None
+
+    def make_first(self) -> dict[str, str]:
+        """Make the first accounts; return their passwords, nothing if there are accounts."""
+        with self._changing() as stored:
+            if stored.accounts or stored.removed:
+                return {}
+            passwords = {name: generate_password() for name in FIRST_ACCOUNTS}
+            for name, password in passwords.items():
+                stored.accounts[name] = Account(name, _hash(password), admin=name == "admin")
+            self._keep(passwords)
+        return passwords
+
+    def add(
+        self,
+        name: str,
+        password: str | None = None,
+        *,
+        admin: bool = False,
+        same_person: bool = False,
+    ) -> str:
+        """Make an account; return its password (generated when none is given).
+
+        Raises:
+            InvalidRequest: the name or the password will not do.
+            Conflict: the name is taken, or was another account's and `same_person` is not set.
+        """
+        if not _NAME.fullmatch(name):
+            raise InvalidRequest(
+                f"{name!r} cannot be a user name.",
+                hint="Use lower-case letters, digits and . _ @ - inside, at most 63.",
+            )
+        with self._changing() as stored:
+            if name in stored.accounts:
+                raise Conflict(
+                    f"There is a user {name} already.",
+                    hint=f"`runai user passwd {name}` sets a new password.",
+                )
+            if name in stored.removed and not same_person:
+                raise Conflict(
+                    f"There was a user {name} before: that person's files, jobs and project"
+                    " memberships are still there.",
+                    hint="The same person gets all of them back with --same-person. For another"
+                    " person choose another name.",
+                    code="name_was_used",
+                )
+            made = self._set(stored, name, password, admin=admin)
+            if name in stored.removed and stored.removed[name].ended:
+                del stored.removed[name]  # else the hub has yet to end the old logins
+            return made
+
+    def set_password(self, name: str, password: str | None = None) -> str:
+        """Replace a password; return the new one (generated when none is given).
+
+        Raises:
+            InvalidRequest: the password is too short.
+            NotFound: there is no such user.
+        """
+        with self._changing() as stored:
+            account = self._known(stored.accounts, name)
+            return self._set(stored, name, password, admin=account.admin)
+
+    def remove(self, name: str) -> None:
+        """Forget an account: no login from now on, and the hub is to end what it has open.
+
+        Raises:
+            NotFound: there is no such user.
+        """
+        with self._changing() as stored:
+            del stored.accounts[self._known(stored.accounts, name).name]
+            stored.removed[name] = Removal(datetime.now(UTC).isoformat())
+            self._keep({}, without=name)
+
+    def ended(self, name: str, removal: Removal) -> None:
+        """Note that nothing of before this removal is open any more."""
+        with self._changing() as stored:
+            if stored.removed.get(name) != removal:  # removed once more meanwhile
+                return
+            if name in stored.accounts:
+                del stored.removed[name]
+            else:
+                stored.removed[name] = replace(removal, ended=True)
+
+    # -- files -----------------------------------------------------------------------------------
+
+    @property
+    def _path(self) -> Path:
+        return self._directory.accounts
+
+    def _stored(self) -> _Stored:
+        try:
+            status = self._path.stat()
+        except FileNotFoundError:
+            return _Stored()
+        version = (status.st_mtime_ns, status.st_ino)
+        if self._read is None or self._read[0] != version:
+            self._read = version, _parse(self._path)
+        return self._read[1]
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[_Stored]:
+        """Hold the lock, yield the content, write it back unless the body failed."""
+        lock = os.open(self._directory.secrets / "accounts.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            stored = _parse(self._path) if self._path.exists() else _Stored()
+            before = _text(stored)
+            yield stored
+            if (text := _text(stored)) != before:
+                write_private(self._path, text)
+        finally:
+            os.close(lock)
+
+    def _set(self, stored: _Stored, name: str, password: str | None, *, admin: bool) -> str:
+        if password is not None and len(password) < SHORTEST_PASSWORD:
+            raise InvalidRequest(
+                f"A password of {len(password)} characters is too short.",
+                hint=f"Use at least {SHORTEST_PASSWORD}, or let one be generated.",
+            )
+        made = password or generate_password()
+        stored.accounts[name] = Account(name, _hash(made), admin=admin)
+        self._keep({} if password else {name: made}, without=name)
+        return made
+
+    @staticmethod
+    def _known(accounts: Mapping[str, Account], name: str) -> Account:
+        if name not in accounts:
+            raise NotFound(
+                f"There is no user {name}.", hint=f"There is: {', '.join(sorted(accounts))}."
+            )
+        return accounts[name]
+
+    def _keep(self, generated: Mapping[str, str], *, without: str = "") -> None:
+        """Write the generated passwords to `passwords.txt`, one `name password` a line."""
+        path = self._directory.passwords
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        kept = [line for line in lines if line.split()[:1] not in ([], [without])]
+        new = [f"{name} {password}" for name, password in generated.items()]
+        write_private(path, "".join(f"{line}\n" for line in (*kept, *new)))
+
+
+def generate_password() -> str:
+    """Return a password of 120 random bits that needs no quoting anywhere.
+
+    >>> len(generate_password())
+    20
+    """
+    return secrets.token_urlsafe(_GENERATED_BYTES)
+
+
+def _hash(password: str, salt: bytes | None = None) -> str:
+    salt = salt or secrets.token_bytes(_SALT_BYTES)
+    digest = _scrypt(password, salt, _COST, _BLOCK, _PARALLEL)
+    return f"scrypt${_COST}${_BLOCK}${_PARALLEL}${salt.hex()}${digest.hex()}"
+
+
+def _matches(password: str, hashed: str) -> bool:
+    cost, block, parallel, salt, digest = _parts(hashed)
+    tried = _scrypt(password, bytes.fromhex(salt), int(cost), int(block), int(parallel))
+    return hmac.compare_digest(tried, bytes.fromhex(digest))
+
+
+def _parts(hashed: str) -> Sequence[str]:
+    """Return cost, block, parallel, salt and digest of a hash.
+
+    Raises:
+        ValueError: it is none that can be checked, in the time and memory of a login.
+    """
+    found = _HASH.fullmatch(hashed)
+    if found is None or int(found[1]).bit_count() != 1 or int(found[1]) * int(found[2]) > _MOST:
+        raise ValueError("it is no hash of a password")
+    return found.groups()
+
+
+def _scrypt(password: str, salt: bytes, cost: int, block: int, parallel: int) -> bytes:
+    return hashlib.scrypt(
+        password.encode(),
+        salt=salt,
+        n=cost,
+        r=block,
+        p=parallel,
+        dklen=_HASH_BYTES,
+        maxmem=256 * cost * block,
+    )
+
+
+_NOBODYS_HASH = f"scrypt${_COST}${_BLOCK}${_PARALLEL}${'00' * _SALT_BYTES}${'00' * _HASH_BYTES}"
+
+
+def _parse(path: Path) -> _Stored:
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        accounts = {
+            name: Account(name, _hash_of(entry), admin=bool(entry["admin"]))
+            for name, entry in stored["accounts"].items()
+        }
+        removed = stored.get("removed", {}).items()
+        return _Stored(
+            accounts,
+            {
+                name: Removal(str(entry["at"]), ended=bool(entry["ended"]))
+                for name, entry in removed
+            },
+        )
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as wrong:
+        raise InvalidRequest(
+            f"{path} is damaged.",
+            hint="Restore it, or move it away: the next start makes new accounts.",
+        ) from wrong
+
+
+def _hash_of(entry: Mapping[str, str]) -> str:
+    """Return the hash that is stored of an account; one that nobody could check is none."""
+    _parts(entry["hashed"])
+    return entry["hashed"]
+
+
+def _text(stored: _Stored) -> str:
+    accounts = {
+        name: {"hashed": account.hashed, "admin": account.admin}
+        for name, account in sorted(stored.accounts.items())
+    }
+    removed = {name: asdict(removal) for name, removal in sorted(stored.removed.items())}
+    content = {"version": 1, "accounts": accounts, "removed": removed}
+    return json.dumps(content, indent=2) + "\n"

@@ -1,0 +1,102 @@
+"""The pace of logins: equal for right and wrong passwords, for names that exist or not.
+
+A try is answered a fixed time after its begin, so the time of an answer tells nothing about the
+account. Tries do not wait for one another while a place is free. An account under attack is
+answered more slowly, and is never locked.
+"""
+
+import asyncio
+import hashlib
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeVar
+
+from runai.hub_service.wire.printable import printable
+
+T = TypeVar("T")
+
+AT_ONCE = 32
+PLACE_WITHIN_S = 10.0
+ANSWER_AFTER_S = 1.0
+SLOW_ANSWER_AFTER_S = 5.0
+MAX_WRONG = 50
+"""Wrong passwords of an account within an hour; after them its tries take longer."""
+WRONG_WITHIN_S = 3600.0
+SLOTS = 4096
+"""Names share slots by a secret hash: any number of made-up names takes the same memory."""
+MAX_NAME_LENGTH = 64
+
+
+class NoPlace(Exception):
+    """All places for tries stay taken."""
+
+
+class LoginAttempts:
+    """The tries to log in that are under way, and the wrong ones of the last hour."""
+
+    def __init__(
+        self,
+        log: logging.Logger | logging.LoggerAdapter[Any],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        place_within_s: float = PLACE_WITHIN_S,
+    ) -> None:
+        self._log = log
+        self._clock = clock
+        self._sleep = sleep
+        self._place_within_s = place_within_s
+        self._places = asyncio.Semaphore(AT_ONCE)
+        self._key = secrets.token_bytes(16)
+        self._wrong: dict[int, deque[float]] = {}
+
+    async def answer(self, name: str, check: Callable[[], Awaitable[T | None]]) -> T | None:
+        """Return what `check` finds (None: wrong name or password), at the time all tries have.
+
+        Raises:
+            NoPlace: too many tries are under way.
+        """
+        try:
+            async with asyncio.timeout(self._place_within_s):
+                await self._places.acquire()
+        except TimeoutError:
+            raise NoPlace from None
+        try:
+            began = self._clock()
+            after = SLOW_ANSWER_AFTER_S if self._is_slowed(name) else ANSWER_AFTER_S
+            found = await check()
+            if found is None:
+                self._count_wrong(name)
+            await self._sleep(max(0.0, began + after - self._clock()))
+            return found
+        finally:
+            self._places.release()
+
+    def slowed(self, names: Iterable[str]) -> list[str]:
+        """Return the names whose tries take longer now."""
+        return [name for name in names if self._is_slowed(name)]
+
+    def _is_slowed(self, name: str) -> bool:
+        wrong = self._wrong.get(self._slot(name))
+        if wrong is None or len(wrong) < MAX_WRONG:
+            return False
+        return self._clock() - wrong[0] < WRONG_WITHIN_S
+
+    def _count_wrong(self, name: str) -> None:
+        was_slowed = self._is_slowed(name)
+        wrong = self._wrong.setdefault(self._slot(name), deque(maxlen=MAX_WRONG))
+        wrong.append(self._clock())
+        if self._is_slowed(name) and not was_slowed:
+            self._log.warning(
+                "%d wrong passwords for %s within an hour: each try for it takes %.0f s now.",
+                MAX_WRONG,
+                printable(name, MAX_NAME_LENGTH),
+                SLOW_ANSWER_AFTER_S,
+            )
+
+    def _slot(self, name: str) -> int:
+        digest = hashlib.blake2b(name.encode(errors="replace"), key=self._key, digest_size=8)
+        return int.from_bytes(digest.digest()) % SLOTS

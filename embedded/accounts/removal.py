@@ -1,0 +1,141 @@
+"""Carry out `runai user remove` in the hub: end all that a removed account still has open.
+
+Tokens are revoked first, then jobs are suspended, servers stopped and JupyterHub's user deleted,
+by the REST calls of its admin page. A failure is tried again in the next round, also after a
+restart.
+"""
+
+import asyncio
+import logging
+import time
+from asyncio import Task
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, NoReturn
+from urllib.parse import quote
+
+import httpx
+
+from runai.embedded.accounts.accounts import Accounts, Removal
+from runai.hub_service.client import AsyncClient
+from runai.hub_service.wire.errors import Conflict, NotFound, RunaiError
+
+REMOVAL_SCOPES = ("read:users:name", "read:servers", "delete:servers", "delete:users", "tokens")
+"""Scopes of the token by which removals are carried out."""
+EVERY_S = 5.0
+LATE_S = 60.0
+"""The service believes the hub's answers for 30 s, so jobs may come in after a removal."""
+_AT_REST = frozenset({"suspended", "succeeded", "failed", "ended"})
+
+
+class _NotYet(Exception):
+    """The hub's refusal of a call, such as while a server does not stop."""
+
+
+class AccountRemoval:
+    """The removals that are under way."""
+
+    def __init__(
+        self,
+        accounts: Accounts,
+        hub: httpx.AsyncClient,
+        service: AsyncClient,
+        log: logging.Logger | logging.LoggerAdapter[Any],
+        *,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Ask `hub` by its API and with the scopes above, and `service` as the hub does."""
+        self._accounts = accounts
+        self._hub = hub
+        self._service = service
+        self._log = log
+        self._sleep = sleep
+        self._clock = clock
+        self._tasks: dict[tuple[str, Removal], Task[None]] = {}
+        self._failing: set[str] = set()
+
+    async def run(self) -> NoReturn:
+        """Begin each removal within some seconds, and try again what has failed; for ever."""
+        while True:
+            try:
+                removals = self._accounts.to_end()
+            except (RunaiError, OSError) as damaged:
+                removals = {}
+                self._warn_once("", "Removed accounts cannot be read: %s", damaged)
+            for one in removals.items():
+                if one not in self._tasks or self._tasks[one].done():
+                    self._tasks[one] = asyncio.create_task(self._end(*one))
+            await self._sleep(EVERY_S)
+
+    async def _end(self, name: str, removal: Removal) -> None:
+        user = f"users/{quote(name, safe='')}"
+        try:
+            await self._revoke_tokens(user)
+            with suppress(RunaiError):
+                await self._suspend_jobs(name)  # now, as a server may be slow to stop
+            await self._delete_user(user)
+            await self._suspend_jobs(name)
+            await asyncio.to_thread(self._accounts.ended, name, removal)
+        except (_NotYet, RunaiError, httpx.HTTPError, OSError) as wrong:
+            self._warn_once(
+                name, "What removed user %s has open cannot be ended yet: %s", name, wrong
+            )
+            return
+        self._failing.discard(name)
+        self._log.info(
+            "User %s was removed: tokens, servers and hub user are gone, jobs are suspended.", name
+        )
+        until = self._clock() + LATE_S
+        while self._clock() < until:
+            with suppress(RunaiError):
+                if name in self._accounts.all():
+                    return
+                await self._suspend_jobs(name)
+            await self._sleep(EVERY_S)
+
+    async def _revoke_tokens(self, user: str) -> None:
+        _, tokens = await self._ask("GET", f"{user}/tokens")
+        for token in tokens.get("api_tokens", ()):
+            await self._ask("DELETE", f"{user}/tokens/{token['id']}")
+
+    async def _delete_user(self, user: str) -> None:
+        _, known = await self._ask("GET", user)
+        for server in known.get("servers", ()):
+            path = f"servers/{quote(server, safe='')}" if server else "server"
+            status, _ = await self._ask("DELETE", f"{user}/{path}")
+            if status == httpx.codes.ACCEPTED:
+                raise _NotYet("a server is still stopping")
+        await self._ask("DELETE", user)
+
+    async def _suspend_jobs(self, name: str) -> None:
+        """Suspend the user's jobs, and end a session without a server."""
+        found = [
+            one for one in await self._service.workloads(user=name) if one.state not in _AT_REST
+        ]
+        for workload in found:
+            try:
+                if workload.kind == "session":
+                    await self._service.delete(workload.id)
+                else:
+                    await self._service.suspend(workload.id)
+            except (Conflict, NotFound):
+                continue  # it ended meanwhile
+
+    async def _ask(self, method: str, path: str) -> tuple[int, dict[str, Any]]:
+        """Return status and content of the hub's answer; without content if there is none such.
+
+        Raises:
+            _NotYet: the hub refuses.
+        """
+        reply = await self._hub.request(method, path)
+        if reply.status_code == httpx.codes.NOT_FOUND:
+            return reply.status_code, {}
+        if not reply.is_success:
+            raise _NotYet(f"{method} {path} is answered {reply.status_code}")
+        return reply.status_code, reply.json() if reply.content else {}
+
+    def _warn_once(self, about: str, text: str, *values: object) -> None:
+        if about not in self._failing:
+            self._failing.add(about)
+            self._log.warning(f"{text} (tried again every {EVERY_S:.0f} s)", *values)

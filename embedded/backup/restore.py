@@ -1,0 +1,228 @@
+"""Put a backup back while the platform is stopped: all of it, or none.
+
+All that is to come is copied into one folder beside what is there, and looked into. The rename of
+that folder decides (`ownership.RESTORING`): from then on nothing starts until everything in it has
+come, and whoever finds it goes on. Homes, settings and what jobs write are in no backup and stay
+where they are, for jobs run on; so it is not the data directory that is renamed, which may also
+be a disk of its own. Called by `runai restore`.
+"""
+
+import json
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from runai.embedded.backup.backups import DATABASES, MANIFEST, copy_all, read_manifest
+from runai.embedded.backup.unknown_workers import folders_of_others, running_unknown, stop
+from runai.embedded.data_directory import DataDirectory, write_private
+from runai.hub_service.clusters.local.store import workload_store
+from runai.hub_service.clusters.local.store.cluster_lock import RESTORING, claim
+from runai.hub_service.clusters.local.store.workload_store import SqliteStore
+from runai.hub_service.clusters.states.state import Row
+from runai.hub_service.ledger import opening
+from runai.hub_service.ledger.store import Store
+from runai.hub_service.sqlite.files import Tell, newer, opened_to_read, unknown_revision
+from runai.hub_service.wire.errors import Conflict, NotFound, Unavailable
+
+
+def unknown_schema(database: Path) -> str:
+    """Return a database's schema where nothing here knows it; "" where it is known, or has none."""
+    revisions = _revisions(database.name)
+    # What cannot be read is for `database_files.trouble` to say.
+    with suppress(sqlite3.Error), closing(opened_to_read(database)) as connection:
+        if revisions is not None and (found := unknown_revision(database, revisions)):
+            return found
+        (rows,) = connection.execute("PRAGMA user_version").fetchone()
+        if database.name == "cluster.sqlite" and rows > workload_store.ROWS:
+            return f"{workload_store.LATEST} with rows of the shape {rows}"
+    return ""
+
+
+def _revisions(name: str) -> Path | None:
+    if name == "jupyterhub.sqlite":
+        found = find_spec("jupyterhub")  # not imported: that takes seconds
+        if found is None or found.origin is None:
+            return None
+        return Path(found.origin).parent / "alembic/versions"
+    return (
+        workload_store.MIGRATIONS if name == "cluster.sqlite" else opening.MIGRATIONS
+    ) / "versions"
+
+
+_STAGED = ".restoring"
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a restoration has done."""
+
+    databases: tuple[str, ...]
+    aside: Path
+    """Where what was there before has gone."""
+    stopped: tuple[str, ...]
+    """Workers that the backup does not know."""
+
+
+def restore(
+    directory: DataDirectory, backup: Path, *, stop_unknown: bool = False, tell: Tell | None = None
+) -> Restored:
+    """Put a backup back; what is there goes aside, nothing is deleted. `tell` as of `back_up`.
+
+    One that was interrupted is finished first; of the same backup that is all.
+
+    Raises:
+        NotFound: it is no backup.
+        Conflict: the platform or its service runs, or workers run that the backup does not know.
+        Unavailable: a database of the backup is broken or of a newer version, or there is no room.
+    """
+    root = directory.root
+    if _begun(root).get("backup") != str(backup):
+        read_manifest(backup)  # before a directory is made for nothing
+    with ExitStack() as nobody_else:
+        nobody_else.callback(os.close, directory.lock(f"a restoration (process {os.getpid()})"))
+        nobody_else.callback(os.close, claim(root))
+        told = _finish(root)
+        if told.get("backup") != str(backup):
+            _begin(directory, backup, stop_unknown=stop_unknown, tell=tell)
+            told = _finish(root)
+    return Restored(tuple(told["databases"]), root / told["aside"], tuple(told["stopped"]))
+
+
+def _begun(root: Path) -> Mapping[str, Any]:
+    """Return what a restoration that is decided and not done says of itself; else nothing."""
+    coming = root / RESTORING
+    try:
+        return read_manifest(coming) if coming.exists() else {}
+    except NotFound as wrong:
+        raise Unavailable(
+            f"{coming} says that a restoration was interrupted, and cannot be read.",
+            hint="What was there lies in the newest before-restore-*, what was to come in that"
+            " folder: put one of them in place by hand, then remove it.",
+            code="restoration_unreadable",
+        ) from wrong
+
+
+def _begin(
+    directory: DataDirectory, backup: Path, *, stop_unknown: bool, tell: Tell | None
+) -> None:
+    """Make ready all that is to come, end whom it does not know, and decide that it comes."""
+    root, staged = directory.root, directory.root / _STAGED
+    try:
+        told = read_manifest(backup)
+        directory.prepare(system_users=False)
+        shutil.rmtree(staged, ignore_errors=True)
+        copy_all(backup, told["databases"], staged, tell)
+        for name in told["databases"]:
+            if unknown := unknown_schema(staged / name):
+                by = told.get("version", "?")
+                raise newer(f"{name} of {backup}, made by version {by},", unknown)
+        rows = _looked_into(staged)
+        folders = [str(path.relative_to(root)) for path in folders_of_others(root / "jobs", rows)]
+        for path in _leaving(root, staged, folders):
+            if path.lstat().st_dev != root.stat().st_dev:
+                raise Conflict(
+                    f"{path} lies on another disk than {root}, and would have to go aside.",
+                    hint="Move it to a place of your choice by hand, then run the same command"
+                    " again.",
+                    code="other_disk",
+                )
+        running = dict(running_unknown(root / "jobs", rows))
+        if running and not stop_unknown:
+            raise Conflict(
+                f"Workers run that this backup does not know: {', '.join(sorted(running))}.",
+                hint="They would run beside others on the same GPUs. End them, or say"
+                " --stop-unknown.",
+                code="unknown_workers",
+            )
+        stop(running)
+        now = time.strftime("before-restore-%Y-%m-%dT%H-%M-%S")
+        asides = (now, *(f"{now}-{number}" for number in range(2, 1000)))
+        aside = next(name for name in asides if not (root / name).exists())
+        more = {"backup": str(backup), "stopped": sorted(running), "aside": aside}
+        write_private(staged / MANIFEST, json.dumps({**told, **more, "folders": folders}))
+        for path in [*staged.rglob("*"), staged]:
+            _settle(path)
+        staged.rename(root / RESTORING)
+    except (OSError, sqlite3.Error, SQLAlchemyError) as failed:
+        why = getattr(failed, "strerror", None) or getattr(failed, "orig", None) or failed
+        raise Unavailable(
+            f"{backup} could not be put back: {why}. What is there is as it was.",
+            hint="Is there room on the disk of the data directory?",
+            code="not_restored",
+        ) from failed
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+
+
+def _looked_into(staged: Path) -> Mapping[str, Row]:
+    """Have databases of today's schema that can be read; return the workloads in them."""
+    if (staged / "ledger.sqlite").exists():
+        Store(staged / "ledger.sqlite").close()  # nobody's from now on
+    if not (staged / "cluster.sqlite").exists():
+        return {}
+    with closing(SqliteStore(staged / "cluster.sqlite")) as store:
+        list(store.projects())
+        return {row.id: row for row in store.rows()}
+
+
+def _finish(root: Path) -> Mapping[str, Any]:
+    """Do what is left of a restoration that is decided; return what it said of itself, if any."""
+    told, coming = _begun(root), root / RESTORING
+    if not told:
+        return {}
+    aside = root / told["aside"]
+    try:
+        _settle(root)  # the decision before what follows from it
+        aside.mkdir(mode=0o700, exist_ok=True)
+        for path in _leaving(root, coming, told["folders"]):
+            target = aside / path.relative_to(root)
+            if os.path.lexists(target):
+                raise Conflict(
+                    f"{path} has come while the restoration was interrupted.",
+                    hint="Move it away, then run the same command again.",
+                    code="restoration_interrupted",
+                )
+            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.rename(target)
+            _settle(target.parent)
+        for name in (*told["databases"], "secrets"):
+            if (coming / name).exists():
+                (coming / name).rename(root / name)
+        _settle(root)
+        coming.rename(root / _STAGED)
+        _settle(root)
+    except OSError as failed:
+        raise Unavailable(
+            f"The restoration was interrupted: {failed.strerror}.",
+            hint="The platform does not start until it is done: make room on its disk, then"
+            " run the same command again.",
+            code="restoration_interrupted",
+        ) from failed
+    shutil.rmtree(root / _STAGED, ignore_errors=True)
+    return told
+
+
+def _leaving(root: Path, coming: Path, folders: Iterable[str]) -> list[Path]:
+    """Return what is there in place of what has yet to come, and of starts of other jobs."""
+    names = [name for name in (*DATABASES, "secrets") if (coming / name).exists()]
+    # With the logs beside the databases.
+    leaving = [f"{name}{log}" for name in names for log in ("", "-wal", "-shm", "-journal")]
+    return [root / name for name in (*leaving, *folders) if os.path.lexists(root / name)]
+
+
+def _settle(path: Path) -> None:
+    """Have the disk keep what a file or folder holds now, a power cut or not."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

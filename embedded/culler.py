@@ -1,0 +1,47 @@
+"""Let jupyterhub-idle-culler ask us before it stops a server: its `cull_arbiter_hook`.
+
+The culler sees web traffic only. Where a server's session uses its GPU, or its owner keeps it, this
+says no; else it decides as the culler by itself does. Runs in the culler's process, with
+RUNAI_API_URL and RUNAI_HUB_TOKEN in its environment.
+"""
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+from urllib.parse import unquote
+
+from runai.hub_service.client import AsyncClient
+from runai.hub_service.wire.errors import RunaiError
+from runai.hub_service.wire.schemas import WorkloadView
+
+
+async def cull_arbiter(
+    *, inactive: timedelta, inactive_limit: float, server: Mapping[str, Any], **_more: object
+) -> bool:
+    """Tell whether a server may be stopped for being idle."""
+    if inactive.total_seconds() < inactive_limit:
+        return False
+    url, token = os.environ.get("RUNAI_API_URL", ""), os.environ.get("RUNAI_HUB_TOKEN", "")
+    try:
+        async with AsyncClient(url, token) as client:
+            workloads = await client.workloads()
+    except RunaiError:
+        # Nobody can say that its GPU is idle. The culler asks again in a while.
+        return False
+    return not any(_is_used(w) for w in workloads if _is_of(w, server))
+
+
+def _is_used(workload: WorkloadView) -> bool:
+    """Tell whether a session's GPU is at work, or its owner wants to keep it."""
+    if workload.allocated == 0:
+        return False
+    return workload.idle is None or workload.idle.kept
+
+
+def _is_of(workload: WorkloadView, server: Mapping[str, Any]) -> bool:
+    """Tell whether a session is this server: its address is /user/NAME/ or /user/NAME/SERVER/."""
+    _, _, rest = str(server.get("url", "")).partition("/user/")
+    user = unquote(rest.split("/", 1)[0])
+    of_server = workload.kind == "session" and not workload.state.startswith(("ended", "failed"))
+    return of_server and (workload.user, workload.server) == (user, server.get("name", ""))

@@ -1,0 +1,225 @@
+"""The data directory: where everything that the embedded platform keeps lies, and who may read it.
+
+Knows names, permissions and secrets of the directory; the databases in it belong to the service
+and to JupyterHub. One platform runs on a directory at a time: the lock lives as long as the hub's
+process, so there are no stale pid files. Used by `up`, `configuration` and `hub`.
+"""
+
+import contextlib
+import fcntl
+import os
+import pwd
+import secrets
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from runai.hub_service.processes.ports import later_port, port_is_free
+from runai.hub_service.wire.errors import Conflict, Forbidden, InvalidRequest
+
+_SECRET_BYTES = 32
+_OF_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+@dataclass(frozen=True, slots=True)
+class DataDirectory:
+    """The paths below one data directory."""
+
+    root: Path
+
+    @property
+    def secrets(self) -> Path:
+        """Return the folder of secrets (0700)."""
+        return self.root / "secrets"
+
+    @property
+    def passwords(self) -> Path:
+        """Return the file of generated passwords, to be read by whoever owns the directory."""
+        return self.secrets / "passwords.txt"
+
+    @property
+    def accounts(self) -> Path:
+        """Return the file of password hashes."""
+        return self.secrets / "accounts.json"
+
+    @property
+    def cookie_secret(self) -> Path:
+        """Return JupyterHub's cookie secret: with it sessions of browsers survive a restart."""
+        return self.secrets / "cookie_secret"
+
+    @property
+    def own_config(self) -> Path:
+        """Return the file in which an admin may change anything about JupyterHub."""
+        return self.root / "jupyterhub_config.py"
+
+    @property
+    def hub_log(self) -> Path:
+        """Return the log of JupyterHub and of what it starts."""
+        return self.root / "hub.log"
+
+    @property
+    def proxy(self) -> Path:
+        """Return the folder of the proxy's routes and its socket."""
+        return self.root / "proxy"
+
+    @property
+    def certificates(self) -> Path:
+        """Return the folder of the proxy's certificates and keys; a backup has them, too."""
+        return self.secrets / "certificates"
+
+    @property
+    def authority(self) -> Path:
+        """Return the certificate of the proxy's own authority, for browsers and `runai login`."""
+        return self.root / "ca.crt"
+
+    @property
+    def users(self) -> Path:
+        """Return the folder of the users' homes (without --system-users)."""
+        return self.root / "users"
+
+    @property
+    def is_of_system_users(self) -> bool:
+        """Tell whether it was prepared for users with Unix accounts, who pass through it."""
+        return bool(self.root.stat().st_mode & stat.S_IXOTH)
+
+    def prepare(self, *, system_users: bool) -> None:
+        """Make the directory and its secrets; what is there stays, permissions are put right.
+
+        Raises:
+            InvalidRequest: it cannot be made or written.
+        """
+        try:
+            for folder in (self.root, self.secrets, self.users):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                folder.chmod(0o700)
+            if system_users:
+                # Jobs run as their users, who must be able to pass through to their own folders.
+                self.root.chmod(0o711)
+            for path in (self.cookie_secret, self.secrets / "hub_token"):
+                if not path.exists():
+                    write_private(path, secrets.token_hex(_SECRET_BYTES))
+                path.chmod(0o600)
+            if self.own_config.exists():
+                self.own_config.chmod(0o600)  # other authenticators' secrets are in there
+        except OSError as wrong:
+            raise self._unusable(wrong) from wrong
+
+    def close_to_others(self) -> list[Path]:
+        """Make sure that only this account, or root, decides what is in the directory.
+
+        Each file counts: settings and modules of Python are executed from there, databases say
+        which programs run. Files that others could write are closed to them, and returned. Root
+        closes only an empty directory: in another one somebody's file may lie already.
+
+        Raises:
+            Forbidden: a file belongs to another account, or others could write it.
+            InvalidRequest: the directory cannot be read.
+        """
+        try:
+            if not self.root.exists():
+                return []
+            # First the directory itself: nobody adds anything to it from then on.
+            closed = _closed(self.root)
+            for path in (*self.root.iterdir(), *self.secrets.glob("*")):
+                closed += _closed(path)
+        except OSError as wrong:
+            raise self._unusable(wrong) from wrong
+        return closed
+
+    def hub_token(self) -> str:
+        """Return the secret that the hub's process and the service share."""
+        return (self.secrets / "hub_token").read_text().strip()
+
+    def lock(self, note: str) -> int:
+        """Claim the directory for this process and those it becomes; `note` tells others by whom.
+
+        Returns the open file: the lock ends with it, whatever ends the process.
+
+        Raises:
+            Conflict: a platform runs on it.
+            InvalidRequest: it cannot be made or written.
+        """
+        path, flags = self.root / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        try:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(path, flags, 0o600)
+        except OSError as wrong:
+            raise self._unusable(wrong) from wrong
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(descriptor, 1000).decode(errors="replace").strip()
+            os.close(descriptor)
+            raise Conflict(
+                f"A platform runs on {self.root} already: {holder}.",
+                hint="Open that one, or start another with --data-dir and --port.",
+            ) from None
+        with contextlib.suppress(OSError):  # a full disk: it is ours, though nobody reads whose
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, note.encode(), 0)
+        os.set_inheritable(descriptor, True)  # exec must not drop it
+        return descriptor
+
+    def stable_port(self, name: str) -> int:
+        """Return a port for `name` that stays the same over restarts while it is free.
+
+        Sessions that outlive a hub keep calling it where they found it.
+        """
+        path = self.root / f"{name}.port"
+        known = path.read_text().strip() if path.exists() else ""
+        port = int(known) if known.isdigit() else 0
+        if not port or not port_is_free(port):
+            port = later_port()
+            write_private(path, str(port))
+        return port
+
+    def open_log(self) -> int:
+        """Open the hub's log for appending; the hub rotates it while it runs (`hub_log`)."""
+        return os.open(self.hub_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def _unusable(self, wrong: OSError) -> InvalidRequest:
+        return InvalidRequest(
+            f"The data directory {self.root} cannot be used: {wrong.strerror}.",
+            hint="Name another one with --data-dir.",
+        )
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace a file by one that only its owner may read, never showing half of it."""
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def _closed(path: Path) -> list[Path]:
+    """Take from others the right to write a file of ours; return it, if they had that."""
+    us = os.geteuid()
+    status = path.stat() if path.exists() else path.lstat()
+    for owner in (path.lstat().st_uid, status.st_uid):
+        if owner not in {us, 0}:
+            raise Forbidden(
+                f"{path} belongs to {_account(owner)}, who could change what the platform runs.",
+                hint="Name another directory with --data-dir, or look through it and take it over:"
+                f" chown -R {_account(us)} {path}.",
+            )
+    if not status.st_mode & _OF_OTHERS or stat.S_ISLNK(status.st_mode):
+        return []
+    is_empty = stat.S_ISDIR(status.st_mode) and not any(path.iterdir())
+    if status.st_uid != us or (us == 0 and not is_empty):
+        raise Forbidden(
+            f"{path} can be written by others, who could change what the platform runs.",
+            hint=f"Look through it, then close it: chmod go-w {path}.",
+        )
+    path.chmod(stat.S_IMODE(status.st_mode) & ~_OF_OTHERS)
+    return [path]
+
+
+def _account(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

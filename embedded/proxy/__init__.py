@@ -1,0 +1,1 @@
+"""JupyterHub proxy: a Caddy process and its routes."""

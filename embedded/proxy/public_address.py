@@ -1,0 +1,194 @@
+"""Decide on which address people reach the hub: from `runai up` and the admin's own file."""
+
+import errno
+import os
+import re
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+from runai.embedded.settings import Settings
+from runai.hub_service.processes.ports import try_port
+from runai.hub_service.wire.errors import Conflict, Forbidden, InvalidRequest, Unavailable
+
+EVERY_ADDRESS = frozenset({"", "0.0.0.0", "::", "*"})  # noqa: S104 - recognized, not listened on
+HTTP_PORT, HTTPS_PORT, MOST_PORT = 80, 443, 65535
+BASE_URL = re.compile(r"/([A-Za-z0-9._~-]+/)*")
+DOMAIN = re.compile(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z][a-z0-9-]{1,62}|localhost")
+
+
+@dataclass(frozen=True, slots=True)
+class PublicAddress:
+    """Where the proxy listens, and what people open."""
+
+    ip: str
+    """"" is every address of this machine."""
+    port: int
+    base_url: str
+    """Path of everything, with a slash at both ends."""
+    https: bool
+    name: str = ""
+    """`SCHEME://HOST[:PORT]` that an admin gave; "": that of the address."""
+
+    @property
+    def is_public(self) -> bool:
+        """Return True if other machines reach it."""
+        return self.ip != "localhost" and not self.ip.startswith("127.") and self.ip != "::1"
+
+    @property
+    def bind_url(self) -> str:
+        """Return JupyterHub's `bind_url`."""
+        return f"{self._scheme}://{_bracketed(self.ip)}:{self.port}{self.base_url}"
+
+    @property
+    def url(self) -> str:
+        """Return what a browser opens."""
+        if self.name:
+            return f"{self.name}{self.base_url}"
+        host = _bracketed(socket.gethostname() if self.ip in EVERY_ADDRESS else self.ip)
+        usual = self.port == (HTTPS_PORT if self.https else HTTP_PORT)
+        return f"{self._scheme}://{host}{'' if usual else f':{self.port}'}{self.base_url}"
+
+    def warning(self, *, behind_another: bool) -> str:
+        """Return a sentence if passwords travel unencrypted, else ""."""
+        if not self.is_public or self.https or behind_another:
+            return ""
+        return (
+            "Passwords travel unencrypted: other machines reach this address without TLS."
+            " Use --domain, --tls-cert or --tls-internal."
+        )
+
+    @property
+    def _scheme(self) -> str:
+        return "https" if self.https else "http"
+
+
+def public_address(settings: Settings, chosen: Mapping[str, Any]) -> PublicAddress:
+    """Combine the options of `runai up` with JupyterHub's settings in the admin's file.
+
+    As in JupyterHub, `ip`, `port` and `base_url` count before the parts of `bind_url`; what the
+    file leaves out is that of `runai up`: `port` alone keeps 127.0.0.1.
+
+    Raises:
+        InvalidRequest: the settings contradict each other.
+    """
+    bind = _bind_url(str(chosen.get("bind_url", "")))
+    subdomains = str(chosen.get("subdomain_host", ""))
+    if subdomains and settings.domain:
+        raise InvalidRequest(
+            f"--domain {settings.domain} cannot certify the subdomains of {subdomains}.",
+            hint="They need a wildcard certificate: give one with --tls-cert and --tls-key.",
+        )
+    if subdomains and "://" not in subdomains:
+        subdomains = f"https://{subdomains}"  # as JupyterHub takes it
+    given = bool(bind.scheme)
+    path = chosen.get("base_url", bind.path if given else settings.base_url)
+    port = int(chosen.get("port", (bind.port or 8000) if given else settings.port))
+    if not 0 < port <= MOST_PORT:
+        raise InvalidRequest(
+            f"c.JupyterHub.port is {port}, which the proxy cannot listen on.",
+            hint=f"Use a whole number from 1 to {MOST_PORT}.",
+        )
+    ip = str(chosen.get("ip", (bind.hostname or "") if given else settings.ip))
+    name = chosen.get("public_url") or subdomains
+    if not name and settings.domain:
+        name = f"https://{settings.domain}{'' if port == HTTPS_PORT else f':{port}'}"
+    https = bool(chosen.get("ssl_cert") or settings.tls_cert)
+    return PublicAddress(
+        ip="" if ip == "*" else ip,
+        port=port,
+        base_url=base_url("c.JupyterHub.base_url", str(path)),
+        https=https or bool(settings.domain) or settings.tls_internal,
+        name=_origin(name),
+    )
+
+
+def base_url(option: str, text: str) -> str:
+    """Return a path with a slash at both ends.
+
+    Raises:
+        InvalidRequest: it has a character that URLs encode.
+    """
+    path = f"/{text.strip('/')}/" if text.strip("/") else "/"
+    if not BASE_URL.fullmatch(path) or {".", ".."} & {*path.split("/")}:
+        raise InvalidRequest(
+            f"{option} {text} is not possible.",
+            hint="Use a path of letters, digits and -._~, for example /jupyter/.",
+        )
+    return path
+
+
+def domain(option: str, text: str) -> str:
+    """Return a host name in lower case.
+
+    Raises:
+        InvalidRequest: it is none.
+    """
+    if not DOMAIN.fullmatch(text.lower()):
+        raise InvalidRequest(
+            f"{option} {text} is not possible.", hint="Use a name such as gpu.example.org."
+        )
+    return text.lower()
+
+
+def host_and_port(url: str) -> str:
+    """Return `HOST:PORT` of an address, the port of its scheme where it has none."""
+    parts = urlsplit(url)
+    port = parts.port or {"http": HTTP_PORT, "https": HTTPS_PORT}[parts.scheme]
+    return f"{_bracketed(parts.hostname or '')}:{port}"
+
+
+def check_can_listen(host: str, port: int) -> None:
+    """Try whether this process could listen on a port.
+
+    Raises:
+        Conflict: another program does.
+        Forbidden: this account may not.
+        Unavailable: it is no address of this machine.
+    """
+    plain = "" if host in EVERY_ADDRESS else host.strip("[]")
+    try:
+        try_port(port, plain)
+    except OSError as failed:
+        match failed.errno:
+            case errno.EADDRINUSE:
+                other = port + 1 if port < MOST_PORT else port - 1
+                raise Conflict(
+                    f"Port {port} of {plain or 'this machine'} is taken by another program.",
+                    hint=f"Choose another one, for example --port {other}.",
+                ) from failed
+            case errno.EACCES:
+                raise Forbidden(
+                    f"Port {port} needs the right CAP_NET_BIND_SERVICE"
+                    f" (process of uid {os.geteuid()}).",
+                    hint="Start it as root or by the unit of docs/operations.md, or choose"
+                    " --port 8000.",
+                ) from failed
+            case _:
+                raise Unavailable(
+                    f"{host} is no address of this machine: {failed.strerror}.",
+                    hint="Name another one with --ip.",
+                ) from failed
+
+
+def _bind_url(text: str) -> SplitResult:
+    with suppress(ValueError):  # a port or an IPv6 address that is none
+        url = urlsplit(text)
+        if not text or (url.scheme in {"http", "https"} and url.port != 0):
+            return url
+    raise InvalidRequest(
+        f"c.JupyterHub.bind_url is {text}, which the proxy cannot listen on.",
+        hint="It looks like http://127.0.0.1:8000/.",
+    )
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _origin(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}" if parts.netloc else ""

@@ -1,0 +1,1 @@
+"""Device sources of a node: NVML or simulated."""

@@ -1,0 +1,185 @@
+"""Real devices, through NVIDIA's management library (package nvidia-ml-py, imported as `pynvml`).
+
+Puts a poll together from what there is (`nvml_hardware`), who uses it (`nvml_processes`, `owners`)
+and what is broken (`nvml_health`). Works where the machine's own process numbers are seen. The same
+protocol and tests as `simulated`.
+"""
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import pynvml
+
+from runai.hub_service.agent.devices.nvml_gpm import InstanceLoads
+from runai.hub_service.agent.devices.nvml_hardware import (
+    Gpu,
+    NvmlMissing,
+    Part,
+    known,
+    open_gpus,
+    used_mib,
+)
+from runai.hub_service.agent.devices.nvml_health import Health, lost
+from runai.hub_service.agent.devices.nvml_processes import (
+    MPS_SERVER,
+    Sample,
+    average,
+    busy_by_process,
+    users,
+)
+from runai.hub_service.agent.processes.process_owners import Owners, Whose
+from runai.hub_service.agent.readings import DeviceReading, Poll, ProcessReading
+from runai.hub_service.model.device import Device
+from runai.hub_service.wire.agent_reports import AgentAllocation
+
+
+class NvmlDevices:
+    """The first `number` devices of the driver (None: all), in its order."""
+
+    def __init__(self, number: int | None = None) -> None:
+        """Load the library and find the devices.
+
+        Raises:
+            NvmlMissing: no library, no driver, no device, or fewer than `number`.
+        """
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            raise NvmlMissing(f"NVML says: {error}") from error
+        self._open = True
+        self._owners = Owners()
+        self._before = time.monotonic()
+        self._health: Health | None = None
+        self._loads: InstanceLoads | None = None
+        try:
+            self._gpus = open_gpus(number)
+            self._health = Health(self._gpus)
+            self._loads = InstanceLoads(self._gpus)
+        except NvmlMissing:
+            self.close()
+            raise
+        except pynvml.NVMLError as error:
+            self.close()
+            raise NvmlMissing(f"NVML says: {error}") from error
+        for gpu in self._gpus:
+            # What ran before we came is not this interval's: skip the samples that are there.
+            if gpu.handle is not None:
+                with contextlib.suppress(pynvml.NVMLError):
+                    busy_by_process(gpu)
+
+    def devices(self) -> list[Device]:
+        """Return the devices with the memory that the driver does not keep for itself."""
+        assert self._health is not None
+        faults = self._health.faults()
+        return [
+            replace(part.device, fault=faults.get(part.device.uuid, part.device.fault))
+            for gpu in self._gpus
+            for part in gpu.parts
+        ]
+
+    def close(self) -> None:
+        """Let go of the library."""
+        if self._open:
+            self._open = False
+            if self._health is not None:
+                self._health.close()
+            if self._loads is not None:
+                self._loads.close()
+            pynvml.nvmlShutdown()
+
+    def poll(self, allocations: Sequence[AgentAllocation]) -> Poll:
+        """Read every device; one that does not answer fails alone."""
+        assert self._health is not None
+        self._owners.learn(allocations)
+        faults = self._health.faults()
+        read = [one for gpu in self._gpus for one in self._read(gpu, faults)]
+        processes = [process for _, found in read for process in found or ()]
+        self._owners.retain({p.pid for p in processes})
+        moment = time.monotonic()
+        interval, self._before = moment - self._before, moment
+        return Poll(
+            at=time.time(),
+            interval=interval,
+            devices=tuple(total for total, _ in read),
+            processes=tuple(processes),
+            failed=frozenset(total.device for total, found in read if found is None),
+        )
+
+    def _read(
+        self, gpu: Gpu, faults: Mapping[str, str]
+    ) -> Iterator[tuple[DeviceReading, list[ProcessReading] | None]]:
+        """Yield each device of a GPU and its processes; None for what does not answer."""
+        failure: pynvml.NVMLError | None = None
+        busy: dict[int, list[Sample]] | None = None
+        if gpu.handle is not None:
+            try:
+                busy = busy_by_process(gpu)
+            except pynvml.NVMLError as error:
+                failure = error
+        for part in gpu.parts:
+            fault = faults.get(part.device.uuid, part.device.fault)
+            if gpu.handle is not None and failure is None:
+                try:
+                    total = self._total(gpu, part, fault)
+                    yield total, self._processes(part, busy, total)
+                except pynvml.NVMLError as error:
+                    yield _gap(part, lost(error) or fault), None
+            else:
+                yield _gap(part, (lost(failure) if failure else "") or fault), None
+
+    def _total(self, gpu: Gpu, part: Part, fault: str) -> DeviceReading:
+        rates = known(pynvml.nvmlDeviceGetUtilizationRates, part.handle)
+        busy = None if rates is None or rates.gpu > 100 else rates.gpu / 100
+        if busy is None and self._loads is not None:
+            busy = self._loads.since_last(gpu, part)
+        return DeviceReading(part.device.uuid, busy, used_mib(part.handle), fault)
+
+    def _processes(
+        self, part: Part, busy: dict[int, list[Sample]] | None, total: DeviceReading
+    ) -> list[ProcessReading]:
+        memory, clients = users(part)
+        device, readings = part.device.uuid, []
+        # What the server of MPS does may be any of its clients' work: theirs is unknown, not zero.
+        served = bool(clients) and any(self._serves(pid, s) for pid, s in (busy or {}).items())
+        # Loads are told of whole GPUs only, so those of other instances are not in `busy`.
+        for pid in sorted(memory.keys() | (busy or {}).keys()):
+            whose = self._owners.whose(pid)
+            told = busy is not None and (pid in busy or not (served and pid in clients))
+            samples, since = (busy or {}).get(pid, []) if told else None, 0.0
+            if samples and (before := self._owners.before(pid)) is not None:
+                # Who had the number since the last poll.
+                former, since = before
+                if busy_until := average(samples, end=since):
+                    readings.append(_reading(device, pid, former, busy_until, 0))
+            load = None if samples is None else average(samples, since)
+            readings.append(_reading(device, pid, whose, load, memory.get(pid)))
+        if len(readings) == 1 and busy is None:
+            # The device's load is a lone process's, where none is told by process.
+            return [readings[0]._replace(utilization=total.utilization)]
+        return readings
+
+    def _serves(self, pid: int, samples: Sequence[Sample]) -> bool:
+        return average(samples) > 0 and self._owners.whose(pid).name.startswith(MPS_SERVER)
+
+
+def _gap(part: Part, fault: str) -> DeviceReading:
+    return DeviceReading(part.device.uuid, None, None, fault)
+
+
+def _reading(
+    device: str, pid: int, whose: Whose, utilization: float | None, memory_mib: int | None
+) -> ProcessReading:
+    return ProcessReading(
+        device=device,
+        pid=pid,
+        workload=whose.owner.workload if whose.owner else "",
+        utilization=utilization,
+        memory_mib=memory_mib,
+        worker=whose.owner.worker if whose.owner else "",
+        account=whose.account,
+        name=whose.name,
+        notebook=whose.notebook,
+        created=whose.created,
+    )

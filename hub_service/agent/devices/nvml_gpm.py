@@ -1,0 +1,90 @@
+"""How busy each GPU instance of MIG was, from the driver's performance counters (GPM).
+
+NVML tells no utilization of an instance; from Hopper on it reads counters of one, and says what
+share of the time between two readings any work was on it: the same figure that a whole GPU has.
+Older GPUs, and drivers that refuse, tell nothing: unknown. Called by `nvml`, once a poll.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pynvml
+
+from runai.hub_service.agent.devices.nvml_hardware import Gpu, Part, known
+
+_BUSY = 1  # NVML_GPM_METRIC_GRAPHICS_UTIL: the share of time with any context at work
+
+
+@dataclass(slots=True)
+class _Counters:
+    """Two readings of an instance's counters; the library's own memory."""
+
+    before: Any
+    now: Any
+
+
+class InstanceLoads:
+    """Remember each instance's counters at the poll before."""
+
+    def __init__(self, gpus: Sequence[Gpu]) -> None:
+        """Read all counters once, so that the first poll has something to compare with."""
+        self._kept: dict[str, _Counters] = {}
+        for gpu in gpus:
+            for part in gpu.parts:
+                if part.has_own_counters and _has_counters(gpu):
+                    with suppress(pynvml.NVMLError):
+                        self._begin(gpu, part)
+
+    def close(self) -> None:
+        """Give the library its memory back; a repeat does nothing."""
+        for counters in self._kept.values():
+            for sample in (counters.before, counters.now):
+                with suppress(pynvml.NVMLError):
+                    pynvml.nvmlGpmSampleFree(sample)
+        self._kept = {}
+
+    def since_last(self, gpu: Gpu, part: Part) -> float | None:
+        """Return which share of the time since the last call it was busy, 0..1; None: unknown."""
+        counters = self._kept.get(part.device.uuid)
+        if counters is None:
+            return None
+        try:
+            _read(gpu, part, counters.now)
+            busy = _busy(counters)
+        except pynvml.NVMLError:
+            return None
+        counters.before, counters.now = counters.now, counters.before
+        return busy
+
+    def _begin(self, gpu: Gpu, part: Part) -> None:
+        before = pynvml.nvmlGpmSampleAlloc()
+        try:
+            counters = _Counters(before, pynvml.nvmlGpmSampleAlloc())
+        except pynvml.NVMLError:
+            pynvml.nvmlGpmSampleFree(before)
+            raise
+        self._kept[part.device.uuid] = counters
+        _read(gpu, part, counters.before)
+
+
+def _has_counters(gpu: Gpu) -> bool:
+    support = known(pynvml.nvmlGpmQueryDeviceSupport, gpu.handle)
+    return support is not None and bool(support.isSupportedDevice)
+
+
+def _read(gpu: Gpu, part: Part, sample: Any) -> None:  # noqa: ANN401  an opaque pointer
+    assert part.instance is not None
+    pynvml.nvmlGpmMigSampleGet(gpu.handle, part.instance[0], sample)
+
+
+def _busy(counters: _Counters) -> float | None:
+    asked = pynvml.c_nvmlGpmMetricsGet_t()
+    asked.version, asked.numMetrics = pynvml.NVML_GPM_METRICS_GET_VERSION, 1
+    asked.sample1, asked.sample2 = counters.before, counters.now
+    asked.metrics[0].metricId = _BUSY
+    found = pynvml.nvmlGpmMetricsGet(asked).metrics[0]
+    # Not a number compares as nothing.
+    valid = found.nvmlReturn == pynvml.NVML_SUCCESS and 0 <= found.value <= 100
+    return found.value / 100 if valid else None

@@ -1,0 +1,172 @@
+"""Devices for machines without a GPU, whose load is derived from the processes that hold them.
+
+What is shown of them is true of the processes, not of a GPU: one busy processor core stands for one
+busy device, resident memory for device memory. Sharers divide a device equally among those that are
+active, as time-slicing does on a real one. The same protocol and tests as `nvml`.
+"""
+
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+
+from runai.hub_service.agent.processes.process_load import ProcessTable, ProcessUse
+from runai.hub_service.agent.readings import DeviceReading, Poll, ProcessReading
+from runai.hub_service.model.device import Device
+from runai.hub_service.wire.agent_reports import AgentAllocation
+
+MEMORY_MIB = 16384
+"""Of each simulated device."""
+
+CORES_PER_DEVICE = 1.0
+"""Processor cores that keep one whole device busy. A worker's load is spread over its devices."""
+
+MEMORY_FACTOR = 1.0
+"""Device memory for each MiB that a worker's processes keep resident, spread like the load."""
+
+
+class SimulatedDevices:
+    """A number of devices that exist in name only."""
+
+    def __init__(self, number: int, *, node: str = "localhost") -> None:
+        self._devices = [
+            Device(index, _uuid(node, index), "Simulated GPU", MEMORY_MIB, simulated=True)
+            for index in range(number)
+        ]
+        self._table = ProcessTable()
+        self._leaving: dict[str, frozenset[tuple[int, float]]] = {}
+        """The programs of each workload that is to leave its devices, as they were when told."""
+        self._before = time.monotonic()
+
+    def devices(self) -> list[Device]:
+        """Return the devices; their UUIDs are the same at each start on the same node."""
+        return list(self._devices)
+
+    def close(self) -> None:
+        """Forget the processes."""
+        self._table.forget()
+
+    def poll(self, allocations: Sequence[AgentAllocation]) -> Poll:
+        """Derive each device's load from its holders' processes since the previous poll.
+
+        While nobody holds a device nothing is looked at. The first poll after that only takes note
+        of the processes' counters: it fails for all devices.
+        """
+        holders = [a for a in allocations if a.shares]
+        uses: Sequence[ProcessUse] | None = []
+        if holders:
+            uses = self._on_devices(self._table.look(holders), holders)
+        else:
+            self._table.forget()
+        moment = time.monotonic()
+        interval, self._before = moment - self._before, moment
+        processes: tuple[ProcessReading, ...] = ()
+        failed: frozenset[str] = frozenset()
+        if uses is None:
+            failed = frozenset(d.uuid for d in self._devices)
+        elif interval > 0:
+            processes = tuple(
+                reading for d in self._devices for reading in _readings(d, uses, interval)
+            )
+        return Poll(
+            at=time.time(),
+            interval=interval,
+            devices=tuple(_total(d, processes, failed) for d in self._devices),
+            processes=processes,
+            failed=failed,
+        )
+
+    def _on_devices(
+        self, uses: Sequence[ProcessUse] | None, holders: Sequence[AgentAllocation]
+    ) -> Sequence[ProcessUse] | None:
+        """Leave out who is on no device, though its workload holds one."""
+        if uses is None:
+            return None
+        self._leaving = {
+            a.workload: self._leaving.get(a.workload)
+            or frozenset(_program(u) for u in uses if u.allocation.workload == a.workload)
+            for a in holders
+            if a.release
+        }
+        return [
+            use
+            for use in uses
+            # Who came later was given none by the start-up hook: a kernel started again, say.
+            if _program(use) in self._leaving.get(use.allocation.workload, {_program(use)})
+            # It has ended, and nobody waited for it yet.
+            and (use.memory_mib or use.cpu_seconds)
+        ]
+
+
+def _program(use: ProcessUse) -> tuple[int, float]:
+    return use.pid, use.whose.created
+
+
+def _uuid(node: str, index: int) -> str:
+    return f"GPU-sim-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{index}.{node}')}"
+
+
+def _total(
+    device: Device, processes: Sequence[ProcessReading], failed: frozenset[str]
+) -> DeviceReading:
+    if device.uuid in failed:
+        return DeviceReading(device.uuid, None, None)
+    mine = [p for p in processes if p.device == device.uuid]
+    return DeviceReading(
+        device.uuid,
+        min(1.0, sum(p.utilization or 0.0 for p in mine)),
+        min(MEMORY_MIB, sum(p.memory_mib or 0 for p in mine)),
+    )
+
+
+def _readings(device: Device, uses: Sequence[ProcessUse], interval: float) -> list[ProcessReading]:
+    """Divide one device among the processes of the workers that hold it."""
+    here = [
+        (use, len(use.allocation.shares))
+        for use in uses
+        if any(share.uuid == device.uuid for share in use.allocation.shares)
+    ]
+    demands: dict[str, float] = {}
+    for use, devices in here:
+        load = use.cpu_seconds / interval / CORES_PER_DEVICE / devices
+        demands[use.allocation.worker] = demands.get(use.allocation.worker, 0.0) + load
+    granted = equal_shares(demands, 1.0)
+    wanted_mib = sum(use.memory_mib * MEMORY_FACTOR / devices for use, devices in here)
+    squeeze = min(1.0, MEMORY_MIB / wanted_mib) if wanted_mib else 1.0
+    return [
+        ProcessReading(
+            device=device.uuid,
+            pid=use.pid,
+            workload=use.allocation.workload,
+            utilization=(
+                use.cpu_seconds
+                / interval
+                / CORES_PER_DEVICE
+                / devices
+                * granted[use.allocation.worker]
+                / demands[use.allocation.worker]
+                if demands[use.allocation.worker]
+                else 0.0
+            ),
+            memory_mib=int(use.memory_mib * MEMORY_FACTOR / devices * squeeze),
+            worker=use.allocation.worker,
+            account=use.whose.account,
+            name=use.whose.name,
+            notebook=use.whose.notebook,
+            created=use.whose.created,
+        )
+        for use, devices in here
+    ]
+
+
+def equal_shares(demands: Mapping[str, float], capacity: float) -> dict[str, float]:
+    """Give each what it demands, and all that demand more the same, together at most `capacity`.
+
+    >>> equal_shares({"a": 0.25, "b": 2.0, "c": 0.5}, 1.0)
+    {'a': 0.25, 'c': 0.375, 'b': 0.375}
+    """
+    granted: dict[str, float] = {}
+    left = capacity
+    for waiting, (name, demand) in enumerate(sorted(demands.items(), key=lambda d: (d[1], d[0]))):
+        granted[name] = min(demand, left / (len(demands) - waiting))
+        left -= granted[name]
+    return granted

@@ -1,0 +1,1 @@
+"""Enforcement of memory limits, and release of devices."""

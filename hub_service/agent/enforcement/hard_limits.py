@@ -1,0 +1,77 @@
+"""Have the driver keep each workload's share, where it can: one group and one limit for a worker.
+
+A worker gets its limit as soon as its process is known, within a second of its start. Whoever could
+not be given one keeps the softer tiers. Called by `keeping` at each poll; `limits.driver` knows the
+call and `limits.cgroups` the groups.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+import psutil
+import pynvml
+
+from runai.hub_service.agent.processes.process_owners import SAME_START_S
+from runai.hub_service.limits.cgroups import GroupsUnavailable
+from runai.hub_service.limits.driver import DriverLimits
+from runai.hub_service.wire.agent_reports import AgentAllocation
+
+log = logging.getLogger(__name__)
+
+Key = tuple[str, int, tuple[tuple[str, int], ...]]
+"""A worker, its process, and its limit on each device."""
+
+
+class HardLimits:
+    """Which workers have a limit of the driver's."""
+
+    def __init__(self, driver: DriverLimits) -> None:
+        """Begin with none."""
+        self._driver = driver
+        self._kept: dict[Key, bool] = {}
+
+    def keep(self, allocations: Sequence[AgentAllocation]) -> frozenset[str]:
+        """Give limits to who is new, lift those of who is gone; return the workloads that have one.
+
+        A workload has one when each of its workers here has.
+        """
+        wanted = {_key(a): a for a in allocations if a.pid is not None and a.limits_mib}
+        for key in self._kept.keys() - wanted.keys():
+            self._lift(key)
+        self._kept = {
+            key: self._kept[key] if key in self._kept else self._limit(key, allocation)
+            for key, allocation in wanted.items()
+        }
+        without = {a.workload for a in allocations if not self._kept.get(_key(a))}
+        return frozenset({a.workload for a in allocations} - without)
+
+    def _limit(self, key: Key, allocation: AgentAllocation) -> bool:
+        worker, pid, limits = key
+        try:
+            process = psutil.Process(pid)
+            if (
+                allocation.created
+                and abs(process.create_time() - allocation.created) > SAME_START_S
+            ):
+                return False
+            group = self._driver.groups.adopt(worker, process)
+            for device, memory_mib in limits:
+                self._driver.limit(group, device, memory_mib)
+        except (GroupsUnavailable, psutil.Error, pynvml.NVMLError) as error:
+            log.warning("%s keeps a soft memory limit: %s", worker, error)
+            return False
+        return True
+
+    def _lift(self, key: Key) -> None:
+        worker, _, limits = key
+        groups = self._driver.groups
+        for device, _ in limits:
+            with suppress(pynvml.NVMLError):
+                self._driver.lift(groups.path(worker), device)
+        groups.remove(worker)
+
+
+def _key(allocation: AgentAllocation) -> Key:
+    limits: Mapping[str, int] = allocation.limits_mib
+    return allocation.worker, allocation.pid or 0, tuple(sorted(limits.items()))

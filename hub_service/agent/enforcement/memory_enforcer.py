@@ -1,0 +1,150 @@
+"""Keep workloads within their device memory: each poll is shown to the watchdog, which is obeyed.
+
+Knows what of a poll and an allocation the ladder needs (`limits.watchdog` decides), and passes on
+in the report what was done, for the owner to read. Called by the loop after each poll, in its
+thread.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from signal import Signals
+
+import psutil
+
+from runai.hub_service.agent.enforcement.hard_limits import HardLimits
+from runai.hub_service.agent.readings import Poll
+from runai.hub_service.limits.sharing import MPS_LIMIT
+from runai.hub_service.limits.tiers import Tier
+from runai.hub_service.limits.watchdog import Holding, Member, Step, Watchdog
+from runai.hub_service.processes import pidfd
+from runai.hub_service.wire.agent_reports import AgentAllocation, AgentReport, Notice
+
+
+class MpsClients:
+    """Remembers what was found."""
+
+    def __init__(self) -> None:
+        """Begin with nothing known."""
+        self._known: dict[tuple[int, float | None], bool] = {}
+        self._asked: Sequence[AgentAllocation] = ()
+        self._answer: frozenset[str] = frozenset()
+
+    def among(self, allocations: Sequence[AgentAllocation]) -> frozenset[str]:
+        """Return the workloads of which each worker is a client."""
+        if allocations is self._asked:
+            return self._answer
+        self._asked, self._answer = allocations, self._among(allocations)
+        return self._answer
+
+    def _among(self, allocations: Sequence[AgentAllocation]) -> frozenset[str]:
+        here = {(a.pid, a.created): a for a in allocations if a.pid is not None and a.limits_mib}
+        self._known = {
+            key: self._known[key] if key in self._known else _is_client(key[0]) for key in here
+        }
+        others = {a.workload for a in allocations if not self._known.get((a.pid or 0, a.created))}
+        return frozenset({a.workload for a in allocations} - others)
+
+
+def _is_client(pid: int) -> bool:
+    try:
+        return MPS_LIMIT in psutil.Process(pid).environ()
+    except psutil.Error:
+        return False
+
+
+log = logging.getLogger(__name__)
+
+
+class Limits:
+    """What allocations say, looked up once until they change; a whole device has no limit."""
+
+    def __init__(self, allocations: Sequence[AgentAllocation]) -> None:
+        """Add up the limits of each workload on each device."""
+        self.allocations = allocations
+        self._mib: dict[tuple[str, str], int] = {}
+        for allocation in allocations:
+            for device, limit in allocation.limits_mib.items():
+                key = (allocation.workload, device)
+                self._mib[key] = self._mib.get(key, 0) + limit
+        self._servers = {a.pid for a in allocations if a.pid is not None and a.is_server}
+
+    def holdings(self, poll: Poll) -> list[Holding]:
+        """Return what each workload uses of each device that it shares."""
+        members: dict[tuple[str, str], list[Member]] = {key: [] for key in self._mib}
+        for p in poll.processes:
+            here = members.get((p.workload, p.device))
+            if here is not None and p.memory_mib is not None and p.created:
+                spared = p.pid in self._servers
+                here.append(Member(p.pid, p.created, p.memory_mib, p.name, spared))
+        return [
+            Holding(workload, device, limit, tuple(members[workload, device]))
+            for (workload, device), limit in self._mib.items()
+        ]
+
+
+class Keeper:
+    """Carries out what the watchdog decides."""
+
+    def __init__(
+        self,
+        send: Callable[[int, float, Signals], bool] = pidfd.send,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        hard: HardLimits | None = None,
+        no_hard_limit: str = "",
+    ) -> None:
+        """Signal by `send`, which must not hit anybody else.
+
+        `hard` has the driver keep the shares; without it, `no_hard_limit` says why it does not.
+        """
+        self._hard = hard
+        self._mps = MpsClients()
+        self._no_hard_limit = no_hard_limit
+        self._send = send
+        self._clock = clock
+        self._watchdog = Watchdog()
+        self._limits = Limits(())
+
+    def told(
+        self, report: AgentReport, poll: Poll, allocations: Sequence[AgentAllocation]
+    ) -> AgentReport:
+        """Act upon a poll, and add to its report what was done and what keeps whom."""
+        hard = frozenset() if self._hard is None else self._hard.keep(allocations)
+        return report.model_copy(
+            update={
+                "notices": self.keep(poll, allocations),
+                "tiers": dict.fromkeys(sorted(self._mps.among(allocations)), Tier.MPS.value)
+                | dict.fromkeys(sorted(hard), Tier.DRIVER.value),
+                "no_hard_limit": self._no_hard_limit,
+            }
+        )
+
+    def keep(self, poll: Poll, allocations: Sequence[AgentAllocation]) -> tuple[Notice, ...]:
+        """Act upon a poll; return what is to be told."""
+        # The loop hands on the same list for as long as the service says the same.
+        if allocations is not self._limits.allocations:
+            self._limits = Limits(allocations)
+        steps = self._watchdog.look(self._clock(), self._limits.holdings(poll), poll.failed)
+        return tuple(
+            Notice(
+                workload=step.workload,
+                device=step.device,
+                at=poll.at,
+                rung=step.rung.value,
+                text=step.sentence() + self._act(step),
+            )
+            for step in steps
+        )
+
+    def _act(self, step: Step) -> str:
+        """Send the signal, if there is one; return what is to be added to the sentence."""
+        if step.target is None or step.rung.signal is None:
+            return ""
+        try:
+            sent = self._send(step.target.pid, step.target.created, step.rung.signal)
+        except PermissionError:
+            log.warning("%s: no right to signal process %d", step.workload, step.target.pid)
+            return ", but the platform's account has no right to"
+        log.warning("%s %s", step.workload, step.sentence())
+        return "" if sent else ", but it had ended by itself"

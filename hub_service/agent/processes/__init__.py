@@ -1,0 +1,1 @@
+"""Processes on a node: which workload each belongs to, and its load."""

@@ -1,0 +1,128 @@
+"""Find out who asks: the protocol, the tokens that the platform's processes share, cookie rules.
+
+The hub's users are known by `hub_auth`. Knows requests; what an actor may do is `permissions`.
+Tokens are compared in constant time and appear in no message and no log.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+
+from runai.hub_service.api.auth.permissions import Actor
+from runai.hub_service.wire.errors import Forbidden, Unauthenticated
+
+XSRF_COOKIE = "_xsrf"
+XSRF_HEADER = "X-XSRFToken"
+IDENTIFIED_WITHIN_S = 60.0
+"""A caller, however many wait for the same hub or API server."""
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class Authenticator(Protocol):
+    """Tell who asks and who somebody is; answers may be up to a minute old."""
+
+    async def actor(self, request: Request) -> Actor:
+        """Return who sent the request.
+
+        Raises:
+            Unauthenticated: nobody known.
+            Forbidden: somebody who may not use this service, or a request from another site.
+            Unavailable: the hub cannot be asked.
+        """
+
+    async def person(self, name: str) -> Actor:
+        """Return a user by name, for the hub acting on their behalf.
+
+        Raises:
+            NotFound: there is no such user.
+            Unavailable: the hub cannot be asked.
+        """
+
+
+def bearer_token(request: Request) -> str | None:
+    """Return the token in the Authorization header (`Bearer` or JupyterHub's `token`)."""
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    return token.strip() or None if scheme.lower() in {"bearer", "token"} else None
+
+
+class SharedTokens:
+    """Know the platform's own processes by their tokens, and ask another for everybody else."""
+
+    def __init__(
+        self, hub_token: str, node_tokens: Mapping[str, str], users: Authenticator | None
+    ) -> None:
+        """Know the hub by its token, and by that of its node each agent."""
+        self._tokens = [(hub_token.encode(), Actor("hub", "hub"))] + [
+            (token.encode(), Actor(node, "agent")) for node, token in node_tokens.items()
+        ]
+        self._users = users
+
+    async def actor(self, request: Request) -> Actor:
+        """Return the hub, a node's agent, or whoever else knows."""
+        token = (bearer_token(request) or "").encode()
+        for known, actor in self._tokens:
+            if known and hmac.compare_digest(known, token):
+                return actor
+        if self._users is None:
+            what = "The token is not known." if token else "Nobody is logged in."
+            raise Unauthenticated(what, hint="Send a token; `runai login` gets one.")
+        return await self._users.actor(request)
+
+    async def person(self, name: str) -> Actor:
+        """Return a user by name; without a JupyterHub, whoever holds the hub's token vouches."""
+        return Actor(name) if self._users is None else await self._users.person(name)
+
+
+def xsrf_token(secret: bytes, login: str) -> str:
+    """Derive the token that a page must show beside its login cookie."""
+    digest = hashlib.sha256(login.encode()).digest()
+    return hmac.new(secret, b"xsrf" + digest, "sha256").hexdigest()
+
+
+def is_the_secret(shown: str, expected: str) -> bool:
+    """Compare in constant time what somebody shows, whatever letters it is of."""
+    # Of text the library compares ASCII alone.
+    return hmac.compare_digest(shown.encode(errors="replace"), expected.encode())
+
+
+def check_request_is_ours(request: Request, expected: str) -> None:
+    """Refuse a change asked for with a cookie that another site's page could have sent.
+
+    Two independent proofs: the browser says that the page is of this origin, and the page knows the
+    token (header X-XSRFToken, or `_xsrf` in the query) that only pages of this origin can read.
+
+    Raises:
+        Forbidden: one of them is missing.
+    """
+    if request.method in _SAFE:
+        return
+    if not _same_origin(request):
+        raise Forbidden(
+            "This request comes from a page of another site.",
+            hint="Use the platform's own page, or a token.",
+            code="cross_site",
+        )
+    shown = request.headers.get(XSRF_HEADER) or request.query_params.get(XSRF_COOKIE, "")
+    if not is_the_secret(shown, expected):
+        raise Forbidden(
+            "The page is out of date: it shows no valid _xsrf token.",
+            hint="Reload the page.",
+            code="xsrf",
+        )
+
+
+def _same_origin(request: Request) -> bool:
+    fetch_site = request.headers.get("Sec-Fetch-Site")
+    if fetch_site is not None:
+        return fetch_site == "same-origin"
+    try:
+        origin = urlsplit(request.headers.get("Origin", "")).netloc
+    except ValueError:  # such as `http://[`
+        return False
+    # The proxy in front keeps or forwards the browser's Host; a page cannot set either.
+    host = request.headers.get("X-Forwarded-Host") or request.headers.get("Host", "")
+    return bool(origin) and origin == host.partition(",")[0].strip()

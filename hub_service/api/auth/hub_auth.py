@@ -1,0 +1,369 @@
+"""Know JupyterHub's users: by token for programs, by OAuth login and a signed cookie for browsers.
+
+Asks the hub through its own library (HubOAuth) who a token belongs to, and with the service's token
+which groups a user is in. Answers are kept for half a minute, so a revoked token lives no longer.
+The library is heavy and imported on first use; `warm` does so ahead of time.
+"""
+
+import asyncio
+import hashlib
+import importlib
+import json
+import re
+import secrets
+import time
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import httpx
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from runai.hub_service.api.auth.authentication import (
+    IDENTIFIED_WITHIN_S,
+    XSRF_COOKIE,
+    bearer_token,
+    check_request_is_ours,
+    is_the_secret,
+    xsrf_token,
+)
+from runai.hub_service.api.auth.permissions import (
+    ADMIN_SCOPE,
+    HUB_ADMIN_SCOPES,
+    SUBMIT_SCOPE,
+    Actor,
+)
+from runai.hub_service.api.auth.single_flight import AskedOnce
+from runai.hub_service.wire import problems
+from runai.hub_service.wire.errors import (
+    Forbidden,
+    InvalidRequest,
+    NotFound,
+    Unauthenticated,
+    Unavailable,
+)
+
+KEEP_S = 30
+"""Seconds an answer of the hub is believed."""
+AT_ONCE = 8
+"""Questions to the hub: those of each kind that are under way."""
+LOGIN_WITHIN_S = 600
+LOGIN_DAYS = 14
+_PLAIN_PATH = re.compile(r"[\w./-]*(\?[\w=&-]*)?", re.ASCII)
+PAGE = 200
+"""Users asked for at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class HubConfig:
+    """How to reach JupyterHub, and who we are there."""
+
+    api_url: str
+    api_token: str = field(repr=False)
+    service_name: str
+    client_id: str
+    base_url: str
+    """Path of the whole JupyterHub, `/` or `/jupyter/`."""
+    callback_url: str
+    access_scopes: tuple[str, ...]
+    public_url: str = ""
+    """Scheme and host that browsers see; "" when it is the request's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Library:
+    """The parts of JupyterHub and tornado that are used, once imported."""
+
+    oauth: Any
+    sign: Any
+    unsign: Any
+    http_error: type[Exception]
+
+
+class HubAuthenticator:
+    """Identify requests by asking JupyterHub."""
+
+    def __init__(self, hub: HubConfig, *, prefix: str, secret: str) -> None:
+        """Serve the service under `prefix`; `secret` signs cookies and outlives restarts."""
+        self._hub = hub
+        self._prefix = prefix
+        self._secret = hashlib.sha256(b"cookies" + secret.encode()).digest()
+        self._cookie = hub.client_id
+        self._state_cookie = f"{hub.client_id}-oauth-state"
+        self._http = httpx.AsyncClient(
+            base_url=hub.api_url.rstrip("/") + "/",
+            headers={"Authorization": f"token {hub.api_token}"},
+            trust_env=False,
+            timeout=10,
+            event_hooks={"request": [_named]},
+        )
+        self._people = AskedOnce[Actor](
+            at_once=AT_ONCE, keep_s=KEEP_S, clock=_now, within_s=IDENTIFIED_WITHIN_S
+        )
+        self._tokens = AskedOnce[dict[str, Any] | None](
+            at_once=AT_ONCE, keep_s=KEEP_S, clock=_now, within_s=IDENTIFIED_WITHIN_S
+        )
+        self._importing = asyncio.Lock()
+        self._library: _Library | None = None
+
+    async def close(self) -> None:
+        """Close the connections to the hub."""
+        await self._people.close()
+        await self._tokens.close()
+        await self._http.aclose()
+
+    async def warm(self) -> None:
+        """Import the hub's library off the event loop, so that the first request need not wait."""
+        await self._ready()
+
+    # -- who asks --------------------------------------------------------------------------------
+
+    async def actor(self, request: Request) -> Actor:
+        """Return the user whose token or login cookie the request carries."""
+        token, xsrf = bearer_token(request), ""
+        if by_login := token is None:
+            token = await self._login(request)
+            xsrf = xsrf_token(self._secret, token)
+            check_request_is_ours(request, xsrf)
+        user = await self._user_of(token)
+        person = await self.person(user["name"])
+        scopes = set(user.get("scopes", ()))
+        # Whatever runs in an admin's notebook has that notebook's token: it must say that it is
+        # an admin's. A browser that is logged in is the admin.
+        is_admins = by_login or not scopes.isdisjoint(HUB_ADMIN_SCOPES)
+        admin = ADMIN_SCOPE in scopes or (person.admin and is_admins)
+        return replace(
+            person,
+            admin=admin,
+            admin_elsewhere=person.admin and not admin,
+            may_write=not scopes.isdisjoint({SUBMIT_SCOPE, ADMIN_SCOPE}),
+            xsrf=xsrf,
+        )
+
+    async def person(self, name: str) -> Actor:
+        """Return a user with their groups, read by the service's own token."""
+        return await self._people.ask(name, lambda: self._person(name))
+
+    async def _person(self, name: str) -> Actor:
+        # Dots would be taken for a way up the path.
+        user = None if name in {".", ".."} else await self._get(f"users/{quote(name, safe='')}")
+        if user is None:
+            raise NotFound(f"There is no user {name}.", hint="Names are those of JupyterHub.")
+        groups = frozenset(user.get("groups", ()))
+        return Actor(name=name, admin=bool(user.get("admin")), groups=groups)
+
+    async def _login(self, request: Request) -> str:
+        cookie = request.cookies.get(self._cookie)
+        if cookie:
+            library = await self._ready()
+            token = library.unsign(self._secret, self._cookie, cookie, max_age_days=LOGIN_DAYS)
+            if token is not None:
+                return str(token.decode())
+        raise Unauthenticated(
+            "Nobody is logged in.", hint=f"Log in at {self._prefix}, or send a token."
+        )
+
+    async def _user_of(self, token: str) -> dict[str, Any]:
+        library = await self._ready()
+        digest = hashlib.sha256(token.encode(errors="replace")).hexdigest()
+        user = await self._tokens.ask(digest, lambda: self._ask_whose(token))
+        if user is None:
+            raise Unauthenticated(
+                "The token is not known: it is wrong, revoked or expired.",
+                hint="Log in again, or run `runai login`.",
+            )
+        if user.get("kind") != "user":
+            # A service may bear any name; it must never pass for the user of that name.
+            raise Forbidden("Only users may ask for GPUs, services may not.", code="not_a_user")
+        if not library.oauth.check_scopes(library.oauth.access_scopes, user):
+            needed = self._hub.access_scopes[0]
+            raise Forbidden(
+                f"This token does not open the GPU service: it lacks {needed}.",
+                hint="Make one with that scope on the hub's token page.",
+                code="missing_scope",
+            )
+        return user
+
+    async def _ask_whose(self, token: str) -> dict[str, Any] | None:
+        library = await self._ready()
+        try:
+            # The library would ask once for each who asks at the same time.
+            user = await library.oauth.user_for_token(token, use_cache=False, sync=False)
+        except library.http_error as away:
+            raise _hub_is_away() from away
+        if user is None:
+            await self._check_it_knows_us()
+            return None
+        return dict(user)
+
+    async def _check_it_knows_us(self) -> None:
+        """Believe that a token is not known only of a hub that knows our own.
+
+        JupyterHub says so of every token while it cannot read its database, and of each whose use
+        it cannot write down. That is 503 where `embedded.whose_token` answers; with other hubs
+        our own token tells, whose use is to be written every half minute.
+        """
+        await self._get("user")
+
+    # -- login by OAuth --------------------------------------------------------------------------
+
+    async def begin_login(self, request: Request, next_path: str) -> Response:
+        """Send the browser to the hub, which sends it back to `finish_login`."""
+        library = await self._ready()
+        state = {"id": secrets.token_urlsafe(16), "next": self._ours(next_path)}
+        query = {
+            "client_id": self._hub.client_id,
+            "redirect_uri": self._hub.callback_url,
+            "response_type": "code",
+            "state": state["id"],
+        }
+        if hasattr(library.oauth, "generate_pkce_code_challenge"):  # JupyterHub >= 6
+            verifier, challenge, method = library.oauth.generate_pkce_code_challenge()
+            state["verifier"] = verifier
+            query |= {"code_challenge": challenge, "code_challenge_method": method}
+        url = f"{library.oauth.oauth_authorization_url}?{urlencode(query)}"
+        reply = RedirectResponse(url, 302)
+        signed = library.sign(self._secret, self._state_cookie, json.dumps(state)).decode()
+        self._set_cookie(request, reply, self._state_cookie, signed, LOGIN_WITHIN_S)
+        return reply
+
+    async def finish_login(self, request: Request) -> Response:
+        """Exchange the hub's code for a token and keep it in a signed cookie.
+
+        Raises:
+            InvalidRequest: the hub refused, or this browser did not begin here.
+        """
+        library = await self._ready()
+        days = LOGIN_WITHIN_S / 86400
+        cookie = request.cookies.get(self._state_cookie, "")
+        raw = library.unsign(self._secret, self._state_cookie, cookie, max_age_days=days)
+        state: dict[str, str] = json.loads(raw) if raw else {}
+        code, shown = request.query_params.get("code"), request.query_params.get("state", "")
+        if not code or not state or not is_the_secret(shown, state["id"]):
+            raise InvalidRequest(
+                "The login was not begun in this browser, or took too long.",
+                hint=f"Begin again at {self._prefix}.",
+                code="login_failed",
+            )
+        extra = {"code_verifier": state["verifier"]} if "verifier" in state else {}
+        try:
+            token: str = await library.oauth.token_for_code(code, sync=False, **extra)
+        except library.http_error:
+            raise InvalidRequest(
+                "JupyterHub did not confirm the login.",
+                hint=f"Begin again at {self._prefix}.",
+                code="login_failed",
+            ) from None
+        await self._user_of(token)
+        reply = RedirectResponse(state["next"], 302)
+        reply.delete_cookie(self._state_cookie, path=self._prefix)
+        signed = library.sign(self._secret, self._cookie, token).decode()
+        self._set_cookie(request, reply, self._cookie, signed, LOGIN_DAYS * 86400)
+        xsrf = xsrf_token(self._secret, token)
+        self._set_cookie(request, reply, XSRF_COOKIE, xsrf, LOGIN_DAYS * 86400, for_scripts=True)
+        return reply
+
+    def _ours(self, path: str) -> str:
+        """Return the path when it is one of ours, else the page: no redirect to elsewhere."""
+        rest = path.removeprefix(self._prefix)
+        # Dots would lead a browser up, and percent signs may be dots.
+        plain = _PLAIN_PATH.fullmatch(rest) and not any(odd in rest for odd in ("..", "//"))
+        ours = path.startswith(self._prefix) and plain
+        return path if ours else self._prefix
+
+    def _set_cookie(
+        self,
+        request: Request,
+        reply: Response,
+        name: str,
+        value: str,
+        max_age: int,
+        *,
+        for_scripts: bool = False,
+    ) -> None:
+        protocol = request.headers.get("X-Forwarded-Proto") or request.url.scheme
+        reply.set_cookie(
+            name,
+            value,
+            max_age=max_age,
+            path=self._prefix,
+            secure=protocol.partition(",")[0].strip() == "https",
+            httponly=not for_scripts,
+            samesite="lax",
+        )
+
+    # -- the hub ---------------------------------------------------------------------------------
+
+    async def servers(self) -> dict[str, dict[str, Any]]:
+        """Return the servers that the hub knows, by user and server name.
+
+        Raises:
+            Unavailable: the hub cannot be asked.
+        """
+        found: dict[str, dict[str, Any]] = {}
+        while True:
+            query = f"users?state=active&limit={PAGE}&offset={len(found)}"
+            users = await self._get(query) or []
+            try:
+                found |= {user["name"]: user.get("servers") or {} for user in users}
+            except (AttributeError, KeyError, TypeError) as odd:
+                raise _hub_is_away() from odd
+            if len(users) < PAGE:
+                return found
+
+    async def _get(self, path: str) -> Any:  # noqa: ANN401  JSON
+        try:
+            reply = await self._http.get(path)
+        except httpx.TransportError as away:
+            raise _hub_is_away() from away
+        reply.stream = httpx.ByteStream(b"")  # read already; it knows its reply: a circle for each
+        if reply.status_code == httpx.codes.NOT_FOUND:
+            return None
+        if not reply.is_success:
+            raise _hub_is_away()
+        try:
+            return reply.json()
+        except ValueError as odd:  # such as a proxy's page
+            raise _hub_is_away() from odd
+
+    async def _ready(self) -> _Library:
+        async with self._importing:
+            if self._library is None:
+                modules = ("jupyterhub.services.auth", "tornado.web")
+                auth, web = [
+                    await asyncio.to_thread(importlib.import_module, name) for name in modules
+                ]
+                oauth = auth.HubOAuth(
+                    api_url=self._hub.api_url,
+                    api_token=self._hub.api_token,
+                    base_url=self._prefix,
+                    hub_prefix=f"{self._hub.base_url.rstrip('/')}/hub/",
+                    hub_host=self._hub.public_url,
+                    oauth_client_id=self._hub.client_id,
+                    oauth_redirect_uri=self._hub.callback_url,
+                    access_scopes=set(self._hub.access_scopes),
+                )
+                self._library = _Library(
+                    oauth, web.create_signed_value, web.decode_signed_value, web.HTTPError
+                )
+        return self._library
+
+
+def _now() -> float:
+    return time.monotonic()
+
+
+def _hub_is_away() -> Unavailable:
+    return Unavailable(
+        "JupyterHub cannot say now who you are: it does not answer, or its database fails.",
+        hint="Try again in a few seconds; if that lasts, an admin looks at its log and its disk.",
+        code="hub_unavailable",
+        retry_after=2.0,
+    )
+
+
+async def _named(request: httpx.Request) -> None:
+    """Ask the hub under the id of what we are asked."""
+    if request_id := problems.current.get():
+        request.headers[problems.HEADER] = request_id

@@ -1,0 +1,221 @@
+"""Who may do what: one table of actions and roles, and the one function that consults it.
+
+Knows actors, projects and owners; nothing of HTTP. Handlers call `authorise` before anything else;
+views call `may` to leave out what a caller must not see. Each route names its action in
+tests/authz.yaml.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+from runai.hub_service.model.records import ProjectSpec, WorkloadId, WorkloadSpec
+from runai.hub_service.wire.errors import Forbidden, NotFound
+
+SUBMIT_SCOPE = "custom:runai:submit"
+ADMIN_SCOPE = "custom:runai:admin"
+HUB_ADMIN_SCOPES = frozenset({"admin:users", "admin-ui"})
+"""The hub's own, of its admins: a token with one of them is no notebook's, but an admin's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who asks. The hub acts for any user, an agent only delivers the samples of its node.
+
+    A worker is a pod of an elastic job: it speaks for itself alone.
+    """
+
+    name: str
+    """A user's; an agent's is its node's, a worker's its pod's (`namespace/name`)."""
+    kind: Literal["user", "hub", "agent", "worker"] = "user"
+    admin: bool = False
+    """Whoever shows a token with `custom:runai:admin`, and a hub admin by a login of the pages."""
+    admin_elsewhere: bool = False
+    """A hub admin whose token, such as that of a notebook, does not make them one here."""
+    groups: frozenset[str] = frozenset()
+    may_write: bool = True
+    """Whether the token has `custom:runai:submit`; without it, it only reads."""
+    xsrf: str = field(default="", repr=False)
+    """What a page that uses the login cookie must show to change anything; "" with a token."""
+
+
+class Role(StrEnum):
+    """What an actor is to a project or a workload."""
+
+    USER = "user"
+    """Anybody who is logged in."""
+    MEMBER = "member"
+    OWNER = "owner"
+    PROJECT_ADMIN = "project admin"
+    ADMIN = "admin"
+    HUB = "hub"
+    AGENT = "agent"
+    WORKER = "worker"
+
+
+class Action(StrEnum):
+    """What can be asked for."""
+
+    SEE_CLUSTER = "see the cluster"
+    """Quota bars, devices, own usage: parts that belong to others are left out."""
+    SEE_WORKLOAD = "see"
+    READ_WORKLOAD = "read"
+    """Command, source, logs, history."""
+    READ_ENVIRONMENT = "read the environment of"
+    RUN_IN = "run programs in"
+    """They have all that its own program has, its tokens too."""
+    CHANGE_WORKLOAD = "change"
+    """Suspend, resume, delete."""
+    SUBMIT = "submit to"
+    SUBMIT_AT_ANY_PRIORITY = "submit with a priority of its own to"
+    SUBMIT_FOR_OTHERS = "submit for others"
+    ATTACH = "attach a process to"
+    SET_MEMBERS = "change the members of"
+    SET_PROJECT = "create, delete or change the quota of a project"
+    READ_PAST = "read what everybody has run"
+    REPORT = "deliver samples"
+    TRAIN = "hear who trains"
+    """And tell how it goes: the workers of elastic jobs, each of itself."""
+
+
+_EVERYBODY = {Role.USER, Role.HUB}
+_IN_PROJECT = {Role.MEMBER, Role.PROJECT_ADMIN}
+_PROCESSES = {Role.HUB, Role.AGENT, Role.WORKER}
+_IN_CHARGE = {Role.PROJECT_ADMIN, Role.ADMIN}
+
+ALLOWED: Mapping[Action, frozenset[Role]] = {
+    Action.SEE_CLUSTER: frozenset(_EVERYBODY),
+    Action.SEE_WORKLOAD: frozenset({Role.OWNER, Role.ADMIN, Role.HUB} | _IN_PROJECT),
+    Action.READ_WORKLOAD: frozenset({Role.OWNER, Role.HUB} | _IN_CHARGE),
+    Action.READ_ENVIRONMENT: frozenset({Role.OWNER, Role.HUB}),
+    Action.RUN_IN: frozenset({Role.OWNER, Role.HUB}),
+    Action.CHANGE_WORKLOAD: frozenset({Role.OWNER, Role.HUB} | _IN_CHARGE),
+    Action.SUBMIT: frozenset(_IN_PROJECT),
+    Action.SUBMIT_AT_ANY_PRIORITY: frozenset(_IN_CHARGE),
+    Action.SUBMIT_FOR_OTHERS: frozenset({Role.HUB}),
+    Action.ATTACH: frozenset({Role.HUB}),
+    Action.SET_MEMBERS: frozenset(_IN_CHARGE),
+    Action.SET_PROJECT: frozenset({Role.ADMIN}),
+    Action.READ_PAST: frozenset({Role.ADMIN}),
+    Action.REPORT: frozenset({Role.AGENT}),
+    Action.TRAIN: frozenset({Role.WORKER}),
+}
+
+WRITES: frozenset[Action] = frozenset(
+    {
+        Action.CHANGE_WORKLOAD,
+        Action.READ_ENVIRONMENT,
+        Action.RUN_IN,
+        Action.SUBMIT,
+        Action.SUBMIT_AT_ANY_PRIORITY,
+        Action.SUBMIT_FOR_OTHERS,
+        Action.SET_MEMBERS,
+        Action.SET_PROJECT,
+    }
+)
+"""Actions that need `custom:runai:submit` in a user's token.
+
+An environment changes nothing, but who has its secrets does what the program may.
+"""
+
+
+def is_project_admin(actor: Actor, project: ProjectSpec) -> bool:
+    """Tell whether the actor is one of the project's own admins."""
+    return actor.kind == "user" and (
+        actor.name in project.admins or not actor.groups.isdisjoint(project.admin_groups)
+    )
+
+
+def is_member(actor: Actor, project: ProjectSpec) -> bool:
+    """Tell whether the actor is in the project, by name or group; its admins are."""
+    return actor.kind == "user" and (
+        actor.name in project.members
+        or not actor.groups.isdisjoint(project.groups)
+        or is_project_admin(actor, project)
+    )
+
+
+def roles(
+    actor: Actor, project: ProjectSpec | None = None, workload: WorkloadSpec | None = None
+) -> frozenset[Role]:
+    """Name everything that the actor is to the project and the workload."""
+    if actor.kind != "user":
+        return frozenset({Role(actor.kind)})
+    is_true = {
+        Role.USER: True,
+        Role.ADMIN: actor.admin,
+        Role.MEMBER: project is not None and is_member(actor, project),
+        Role.PROJECT_ADMIN: project is not None and is_project_admin(actor, project),
+        Role.OWNER: workload is not None and workload.user == actor.name,
+    }
+    return frozenset(role for role, true in is_true.items() if true)
+
+
+def may(
+    actor: Actor,
+    action: Action,
+    project: ProjectSpec | None = None,
+    workload: WorkloadSpec | None = None,
+) -> bool:
+    """Tell whether the table allows it and, where it changes something, the token does too."""
+    if action in WRITES and not actor.may_write:
+        return False
+    return not ALLOWED[action].isdisjoint(roles(actor, project, workload))
+
+
+def authorise(
+    actor: Actor,
+    action: Action,
+    project: ProjectSpec | None = None,
+    workload: WorkloadSpec | None = None,
+) -> None:
+    """Let the actor pass.
+
+    Raises:
+        Forbidden: it may not.
+        NotFound: it may not even know that the workload exists.
+    """
+    if may(actor, action, project, workload):
+        return
+    if workload is not None and not may(actor, Action.SEE_WORKLOAD, project, workload):
+        raise no_such_workload(workload.id)
+    if action in WRITES and not actor.may_write:
+        raise Forbidden(
+            f"This token may only read: it lacks {SUBMIT_SCOPE}.",
+            hint="Make one with that scope on the hub's token page, or ask a hub admin.",
+            code="missing_scope",
+        )
+    if actor.admin_elsewhere and Role.ADMIN in ALLOWED[action]:
+        raise Forbidden(
+            f"This token is no admin's, though you are one: it lacks {ADMIN_SCOPE}.",
+            hint="Notebooks' own tokens do. Use the pages, or `runai login` outside of notebooks.",
+            code="missing_scope",
+        )
+    raise Forbidden(*_sentence(action, project, workload))
+
+
+def no_such_workload(workload: WorkloadId) -> NotFound:
+    """Return the error for what does not exist and for what one may not know of: the same."""
+    return NotFound(f"There is no workload {workload}.", hint="`runai list` shows yours.")
+
+
+def _sentence(
+    action: Action, project: ProjectSpec | None, workload: WorkloadSpec | None
+) -> tuple[str]:
+    if workload is not None:
+        who = " or ".join(
+            {Role.OWNER: workload.user, Role.PROJECT_ADMIN: "an admin of its project"}[role]
+            for role in (Role.OWNER, Role.PROJECT_ADMIN)
+            if role in ALLOWED[action]
+        )
+        return (f"Only {who or 'the hub'} may {action} {workload.id}.",)
+    if action is Action.SUBMIT and project is not None:
+        return (f"You are not a member of project {project.name}.",)
+    if ALLOWED[action] == {Role.ADMIN}:
+        return (f"Only hub admins may {action}.",)
+    if ALLOWED[action] <= _PROCESSES:
+        return (f"Only the platform's own {min(ALLOWED[action])} may {action}.",)
+    thing = f" project {project.name}" if project is not None else ""
+    who = " and ".join(f"{role}s" for role in Role if role in ALLOWED[action])
+    return (f"Only {who} may {action}{thing}.",)

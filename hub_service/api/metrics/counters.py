@@ -1,0 +1,74 @@
+"""Counters and histograms of what happened: cycles, decisions, waits.
+
+Knows names, labels and buckets; is told of each cycle. Labels are projects and kinds, never what a
+user typed. Used by `Metrics`.
+"""
+
+from collections import Counter as Tally
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from runai.hub_service.controller.loop import Cycle
+from runai.hub_service.scheduler.model.snapshot import Decision, Start, Workload
+
+CYCLE_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10)
+WAIT_BUCKETS = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600, 7 * 24 * 3600)
+
+
+class Happened:
+    """What has been counted since the service started."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Count in this registry."""
+        self._cycle_seconds = Histogram(
+            "runai_cycle_seconds",
+            "Time from observing to having applied.",
+            buckets=CYCLE_BUCKETS,
+            registry=registry,
+        )
+        self._phase_seconds = Histogram(
+            "runai_cycle_phase_seconds",
+            "Time that each part of a cycle took.",
+            ["phase"],
+            buckets=CYCLE_BUCKETS,
+            registry=registry,
+        )
+        self._decisions = Counter(
+            "runai_decisions", "Decisions by kind.", ["kind"], registry=registry
+        )
+        self._refused = Counter(
+            "runai_decisions_refused",
+            "Decisions that could not be carried out.",
+            registry=registry,
+        )
+        self._waits = Histogram(
+            "runai_queue_wait_seconds",
+            "Time from a workload's submission to its first start.",
+            ["project", "kind"],
+            buckets=WAIT_BUCKETS,
+            registry=registry,
+        )
+
+    def count(self, cycle: Cycle) -> None:
+        """Count a cycle, its decisions, and the waits that it ended."""
+        self._cycle_seconds.observe(cycle.seconds)
+        for phase, seconds in cycle.phases.items():
+            self._phase_seconds.labels(phase).observe(seconds)
+        # Thousands of waits: no call for each.
+        decided: Tally[type[Decision]] = Tally(map(type, cycle.plan.decisions))
+        for decision, number in decided.items():
+            self._decisions.labels(decision.kind).inc(number)
+        self._refused.inc(len(cycle.refused))
+        refused = {refusal.workload for refusal in cycle.refused}
+        if not decided[Start]:
+            return
+        started = {d.workload for d in cycle.plan.decisions if isinstance(d, Start)} - refused
+        for workload in cycle.snapshot.workloads if started else ():
+            if workload.name in started and _is_new(workload):
+                waited = max(0, cycle.snapshot.now - workload.submitted)
+                self._waits.labels(workload.project, workload.kind).observe(waited)
+
+
+def _is_new(workload: Workload) -> bool:
+    """Tell whether it had nothing before: a pause's end and a gang's growth are no wait's end."""
+    return not workload.pauses and all(worker.node is None for worker in workload.workers)

@@ -1,0 +1,46 @@
+"""Write for one who asks: what was counted, and the present as they may see it.
+
+Knows which parts there are and Prometheus' text format; the parts know names.
+"""
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client.registry import Collector
+
+from runai.hub_service.api.metrics.counters import Happened
+from runai.hub_service.api.metrics.gauges import present
+from runai.hub_service.api.metrics.original_names import original
+from runai.hub_service.api.views.workload_views import Viewer
+from runai.hub_service.controller.loop import Cycle
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Metrics:
+    """The service's metrics, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._happened = Happened(self._registry)
+
+    def count(self, cycle: Cycle) -> None:
+        """Count a cycle and its decisions."""
+        self._happened.count(cycle)
+
+    def render(self, viewer: Viewer, version: str) -> bytes:
+        """Return everything that the viewer may read, in Prometheus' text format."""
+        asked = CollectorRegistry(auto_describe=False)
+        asked.register(_Present(viewer, version))
+        return generate_latest(self._registry) + generate_latest(asked)
+
+
+class _Present(Collector):
+    """The present, collected once."""
+
+    def __init__(self, viewer: Viewer, version: str) -> None:
+        self._viewer, self._version = viewer, version
+
+    def collect(self) -> Iterator[Metric]:
+        yield from present(self._viewer, self._version)
+        yield from original(self._viewer)

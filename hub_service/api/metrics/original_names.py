@@ -1,0 +1,114 @@
+"""The original's documented metric names, for dashboards that already ask for them.
+
+Their labels and units are the original's: percent, bytes, Unix time, `gpu` the device's number.
+Only running workloads that the caller may see have series. Source: "Metrics API" of the
+documentation of Run:ai 2.9.
+"""
+
+from collections.abc import Iterator
+
+from prometheus_client import Metric
+
+from runai.hub_service.api.metrics.gauges import MIB, gauge, running
+from runai.hub_service.api.views.workload_views import Viewer
+
+JOB_TYPE = {"job": "training", "session": "interactive"}
+
+
+def original(viewer: Viewer) -> Iterator[Metric]:
+    """Yield the families that the original's dashboards know."""
+    yield from _jobs(viewer)
+    yield from _gpus(viewer)
+    yield from _nodes(viewer)
+    quotas = {
+        (name,): record.spec.quota / 1000
+        for name, record in viewer.world.projects.items()
+        if record.spec.quota is not None
+    }
+    yield gauge("runai_project_guaranteed_gpus", "Guaranteed GPUs.", ["project"], quotas)
+
+
+def _jobs(viewer: Viewer) -> Iterator[Metric]:
+    found = running(viewer)
+    allocated, requested, requested_memory = {}, {}, {}
+    utilization, memory = {}, {}
+    for record, view in found:
+        spec = record.spec
+        whose = spec.project, spec.name, JOB_TYPE[spec.kind]
+        allocated[whose] = view.allocated
+        requested[whose] = view.gpus
+        requested_memory[whose] = float(spec.gpu_memory_mib * spec.workers * MIB)
+        devices = sum(len(worker.devices) for worker in view.workers)
+        if view.utilized is not None and devices:
+            utilization[whose[:2]] = 100 * view.utilized / devices
+        if view.memory_used_mib is not None:
+            memory[whose[:2]] = view.memory_used_mib * MIB
+    named = ["project", "job_name"]
+    yield gauge(
+        "runai_job_allocated_gpus", "GPUs allocated to a job.", [*named, "job_type"], allocated
+    )
+    yield gauge(
+        "runai_job_requested_gpus", "GPUs that a job asked for.", [*named, "job_type"], requested
+    )
+    yield gauge(
+        "runai_job_requested_gpu_memory",
+        "GPU memory that a job asked for, in bytes; 0 if it asked for GPUs.",
+        [*named, "job_type"],
+        requested_memory,
+    )
+    yield gauge(
+        "runai_job_gpu_utilization",
+        "Utilization of a job's GPUs now, 0 to 100, averaged over its GPUs.",
+        named,
+        utilization,
+    )
+    yield gauge("runai_job_used_gpu_memory_bytes", "GPU memory that a job uses.", named, memory)
+
+
+def _nodes(viewer: Viewer) -> Iterator[Metric]:
+    used, total, instances = {}, {}, {}
+    for node in viewer.nodes():
+        known = [d.memory_used_mib for d in node.devices if d.memory_used_mib is not None]
+        if known:
+            used[node.name,] = sum(known) * MIB
+        total[node.name,] = sum(device.memory_mib for device in node.devices) * MIB
+        instances[node.name,] = float(sum(d.uuid.startswith("MIG-") for d in node.devices))
+    for name, text, values in (
+        ("runai_node_gpu_used_memory_bytes", "GPU memory of a node in use.", used),
+        ("runai_node_total_memory_bytes", "GPU memory of a node.", total),
+        ("runai_mig_mode_gpu_count", "GPUs of a node that are MIG instances.", instances),
+    ):
+        yield gauge(name, text, ["node"], values)
+
+
+def _gpus(viewer: Viewer) -> Iterator[Metric]:
+    fractional, active, held, whole = {}, {}, {}, {}
+    seen = {record.id: record.spec.name for record, _ in running(viewer)}
+    for node in viewer.nodes():
+        for device in node.devices:
+            key = node.name, str(device.device)
+            for one in device.allocations:
+                if one.gpus == 1 and one.workload in seen and device.utilized is not None:
+                    whole[seen[one.workload], *key] = 100 * device.utilized
+            held[key] = float(bool(device.allocations))
+            fractional[key] = float(any(a.gpus < 1 for a in device.allocations))
+            at = viewer.world.meter.last_active(device.uuid)
+            if at is not None:
+                active[key] = at
+    labels = ["node", "gpu"]
+    yield gauge(
+        "runai_gpu_utilization_non_fractional_jobs",
+        "Utilization of a GPU that one job holds whole, 0 to 100.",
+        ["job_name", *labels],
+        whole,
+    )
+    yield gauge("runai_gpu_is_allocated", "Whether anybody holds a GPU.", labels, held)
+    yield gauge(
+        "runai_gpu_is_running_fractional_job",
+        "Whether a GPU is shared by fractions.",
+        labels,
+        fractional,
+    )
+    yield gauge(
+        "runai_gpu_last_active_time", "When a GPU was last not idle, Unix time.", labels, active
+    )

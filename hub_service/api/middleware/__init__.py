@@ -1,0 +1,1 @@
+"""ASGI middleware: body size, rate limit, request log."""

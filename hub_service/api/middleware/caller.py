@@ -1,0 +1,80 @@
+"""The caller of each request: identified once, from the headers alone.
+
+`bodies` needs the answer before it receives a body, handlers get the same one.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from runai.hub_service.api.auth.authentication import Authenticator
+from runai.hub_service.api.auth.permissions import Actor
+from runai.hub_service.api.middleware.request_limits import Callers, credential_of
+from runai.hub_service.wire.errors import RunaiError, Unavailable
+
+MAX_AT_ONCE = 1000
+"""Identifications; during each, the server may hold some 300 KiB of the request."""
+_FOUND = "runai.identification"
+"""The scope's entry."""
+
+
+@dataclass(slots=True)
+class _Found:
+    """The outcome of a request's identification."""
+
+    actor: Actor | None = None
+    refusal: RunaiError | None = None
+
+
+async def is_known(request: Request) -> bool:
+    """Return True if the caller is known and may use the service; else `caller_of` says why not."""
+    found: _Found = request.scope.setdefault(_FOUND, _Found())
+    if found.actor is None and found.refusal is None:
+        try:
+            found.actor = await identify(request)
+        except RunaiError as refusal:
+            found.refusal = refusal
+    return found.actor is not None
+
+
+async def caller_of(request: Request) -> Actor:
+    """Return the caller, as identified first in this request.
+
+    Raises:
+        Unauthenticated, Forbidden, Unavailable: as `identify`.
+    """
+    await is_known(request)
+    found: _Found = request.scope[_FOUND]
+    if found.refusal is not None:
+        try:
+            raise found.refusal
+        finally:
+            found.refusal = None  # its trace knows the request: a circle for each refusal
+    assert found.actor is not None
+    return found.actor
+
+
+async def identify(request: Request) -> Actor:
+    """Ask the authenticator for the caller.
+
+    Raises:
+        Unauthenticated, Forbidden, Unavailable: as the authenticator says.
+        Unavailable: too many callers are being identified.
+    """
+    platform = request.app.state.platform
+    authenticator: Authenticator = platform.authenticator
+    callers: Callers = platform.callers
+    under_way: asyncio.Semaphore = platform.identifications
+    if under_way.locked():
+        raise Unavailable(
+            "Too many callers are being identified.",
+            hint="Try again in a few seconds.",
+            code="busy",
+            retry_after=2.0,
+        )
+    async with under_way:
+        actor = await authenticator.actor(request)
+    name, exempt = f"{actor.kind} {actor.name}", actor.kind != "user"
+    callers.learn(credential_of(request.headers), name, exempt=exempt)
+    return actor

@@ -1,0 +1,88 @@
+"""Bodies of known callers alone, of bounded size and time (ASGI middleware).
+
+FastAPI reads a body whole before its dependencies ask who the caller is. An application that
+receives from here gets nothing of a body whose sender is not known: it answers as to an empty one.
+"""
+
+import asyncio
+from http import HTTPStatus
+
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from runai.hub_service.api.middleware.caller import is_known
+
+MOST_BODY_BYTES = 8 * 2**20
+"""A program of a million letters, each of four bytes, beside its command and environment."""
+WITHIN_S = 60.0
+"""A whole body: 8 MiB at 1.2 Mbit/s."""
+
+
+class BoundedBodies:
+    """Receive bodies from known callers, up to a size and within a time."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        """Wrap an application."""
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request; close its connection if a body stays unread."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        body = _Body(Request(scope), receive)
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start" and not body.is_read:
+                MutableHeaders(scope=message)["Connection"] = "close"
+            await send(message)
+
+        await self._app(scope, body.receive, answer)
+
+
+class _Body:
+    """What is received of one request."""
+
+    def __init__(self, request: Request, receive: Receive) -> None:
+        length = request.headers.get("content-length", "")
+        # Python refuses to read longer numbers, and nobody sends that much.
+        self._is_too_long = len(length) > 18 or (
+            length.isdecimal() and int(length) > MOST_BODY_BYTES
+        )
+        self.is_read = length in {"", "0"} and "transfer-encoding" not in request.headers
+        self._request = request
+        self._receive = receive
+        self._bytes = 0
+        self._until: float | None = None
+        self._is_whole = self._is_refused = False
+
+    async def receive(self) -> Message:
+        """Receive the next piece, or nothing if the caller is not known.
+
+        Raises:
+            HTTPException: the body is too long, or takes too long.
+        """
+        if self._is_whole:
+            return await self._receive()  # the end of the connection
+        if self._is_refused:
+            return {"type": "http.disconnect"}
+        if not await is_known(self._request):
+            self._is_refused = True
+            return {"type": "http.request", "body": b"", "more_body": False}
+        if self._is_too_long:
+            raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        if self._until is None:
+            self._until = asyncio.get_running_loop().time() + WITHIN_S
+        try:
+            async with asyncio.timeout_at(self._until):
+                message = await self._receive()
+        except TimeoutError:
+            raise HTTPException(HTTPStatus.REQUEST_TIMEOUT) from None
+        self._bytes += len(message.get("body", b""))
+        if self._bytes > MOST_BODY_BYTES:
+            raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        if not message.get("more_body", False):
+            self._is_whole = self.is_read = True
+        return message

@@ -1,0 +1,211 @@
+"""Request limits: the rate of one person's calls, and the number of them under way.
+
+Plain ASGI, before anything is parsed: a refusal costs next to nothing. Two credentials (tokens,
+cookies) of one person count together, as soon as `identification` has named their owner. The
+middleware knows paths and nothing else of a call. Made by `app`.
+"""
+
+import asyncio
+import hashlib
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
+from dataclasses import dataclass
+from typing import NamedTuple
+from weakref import WeakValueDictionary
+
+from limits.storage import MemoryStorage
+from limits.strategies import MovingWindowRateLimiter
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from limits import RateLimitItemPerSecond
+from runai.hub_service.wire.errors import RunaiError, TooMany, Unavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What the operator allows; 0: as much as anybody likes."""
+
+    calls_per_s: int = 0
+    """Of one person, on average."""
+    open_at_once: int = 0
+    """Calls and streams of one person that are under way."""
+    submissions_at_once: int = 0
+    """Of all persons together: more would wait longer than their clients do."""
+    unfinished_jobs: int = 0
+    """Of one person: an array that would be too many is refused whole."""
+
+
+WINDOW_S = 5
+"""The length of the window: after a pause a person may make all its calls at once."""
+STRANGERS = 10
+"""All unknown credentials together have this many times one person's rate."""
+AT_ONCE = 2
+"""Calls of one person in progress; further ones wait for their turn."""
+BUSY_S, OPEN_S = 2.0, 5.0
+"""`Retry-After` of refusals that no window gives a time for."""
+JITTER = 1.5
+"""Callers refused together are told times between the computed one and this many times it."""
+HELD_S, MOST_HELD = 1.0, 200
+"""Seconds for which a refusal is held, so that a program that asks again at once has to wait; and
+how many are held, since each keeps a connection open."""
+MOST_KNOWN = 10_000
+"""Most credentials with a known owner."""
+
+
+class _Person(NamedTuple):
+    """The owner of a credential."""
+
+    name: str
+    exempt: bool = False
+    """True for the platform's own processes."""
+
+
+_STRANGERS = _Person("")
+
+
+class Callers:
+    """The recent callers, and their calls under way."""
+
+    def __init__(self, allowance: Allowance | None = None) -> None:
+        """Start without callers."""
+        self.allowance = allowance or Allowance()
+        self.submissions = 0
+        """Submissions under way."""
+        self.refused = 0
+        """Number of refused calls since the start."""
+        self._rates = MovingWindowRateLimiter(MemoryStorage())
+        self._known: dict[bytes, _Person] = {}
+        self._open = Counter[str]()
+        self._turns = WeakValueDictionary[str, asyncio.Semaphore]()
+        self._held = 0
+
+    def learn(self, credential: bytes, name: str, *, exempt: bool) -> None:
+        """Remember the owner of a credential; the platform's own processes have no limits."""
+        if len(self._known) >= MOST_KNOWN:
+            self._known.clear()
+        self._known[credential] = _Person(name, exempt)
+
+    def enter(self, credential: bytes, *, submits: bool) -> str:
+        """Count a call as under way until `leave`; return its person, "" for one without limits.
+
+        Raises:
+            TooMany: the caller makes too many calls.
+            Unavailable: too many submissions of all callers are under way.
+        """
+        person = self._known.get(credential, _STRANGERS)
+        name = "" if person.exempt else person.name
+        if not person.exempt:
+            self._check(name, submits=submits)
+        self._open[name] += 1
+        self.submissions += submits
+        return name
+
+    def turn(self, name: str) -> AbstractAsyncContextManager[object]:
+        """Return the context in which a call of a person is in progress, AT_ONCE at most."""
+        return self._turns.setdefault(name, asyncio.Semaphore(AT_ONCE)) if name else nullcontext()
+
+    def leave(self, name: str, *, submits: bool) -> None:
+        """Count a call as answered."""
+        self.submissions -= submits
+        self._open[name] -= 1
+        if not self._open[name]:
+            del self._open[name]
+
+    def _check(self, name: str, *, submits: bool) -> None:
+        allowed = self.allowance
+        # Unknown credentials are bounded where owners are looked up (`identification`).
+        if name and allowed.open_at_once and self._open[name] >= allowed.open_at_once:
+            raise TooMany(
+                f"{allowed.open_at_once} of your calls and streams are open at once.",
+                hint="Close panels and pages that nobody looks at.",
+                retry_after=_about(OPEN_S),
+            )
+        if submits and 0 < allowed.submissions_at_once <= self.submissions:
+            raise Unavailable(
+                f"{self.submissions} submissions wait to be stored.",
+                hint="Try again in a few seconds.",
+                code="busy",
+                retry_after=_about(BUSY_S),
+            )
+        if allowed.calls_per_s:
+            often = allowed.calls_per_s * (1 if name else STRANGERS)
+            rate = RateLimitItemPerSecond(often * WINDOW_S, WINDOW_S)
+            if not self._rates.hit(rate, name):
+                free_at = self._rates.get_window_stats(rate, name).reset_time
+                raise TooMany(
+                    f"You ask more than {allowed.calls_per_s} times a second.",
+                    hint="Wait a moment; many jobs are one call as an array (--array).",
+                    retry_after=_about(max(1.0, free_at - time.time())),
+                )
+
+    async def hold(self) -> None:
+        """Delay the answer to a refused caller."""
+        self.refused += 1
+        if self._held >= MOST_HELD:
+            return
+        self._held += 1
+        try:
+            await asyncio.sleep(HELD_S)
+        finally:
+            self._held -= 1
+
+
+class RequestLimits:
+    """Middleware: refuses calls beyond the limits before anything is read."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        prefix: str,
+        free: Iterable[str],
+        refuse: Callable[[RunaiError], ASGIApp],
+    ) -> None:
+        """Wrap an application under `prefix`; `refuse` makes the answer to a refused call.
+
+        The paths in `free`, below the prefix, cost next to nothing and have no limit.
+        """
+        self._app = app
+        self._free = frozenset(prefix.rstrip("/") + path for path in free)
+        self._submits = f"{prefix}api/v1/workloads"
+        self._refuse = refuse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request within the limits on to the application; refuse any other."""
+        if scope["type"] != "http" or scope["path"] in self._free:
+            await self._app(scope, receive, send)
+            return
+        callers: Callers = scope["app"].state.platform.callers
+        submits = scope["method"] == "POST" and scope["path"] == self._submits
+        try:
+            name = callers.enter(credential_of(Headers(scope=scope)), submits=submits)
+        except Unavailable as refused:
+            await callers.hold()
+            await self._refuse(refused)(scope, receive, send)
+            return
+        waits = b"changed_from=" in scope["query_string"]  # for a change, without any work
+        try:
+            async with AsyncExitStack() as worked_on:
+                await worked_on.enter_async_context(callers.turn("" if waits else name))
+
+                async def answer(message: Message) -> None:
+                    await worked_on.aclose()  # the stream behind it is no work
+                    await send(message)
+
+                await self._app(scope, receive, answer)
+        finally:
+            callers.leave(name, submits=submits)
+
+
+def credential_of(headers: Headers) -> bytes:
+    """Return a digest of a caller's token or cookie; all callers without one share a digest."""
+    shown = headers.get("authorization") or headers.get("cookie", "")
+    return hashlib.blake2b(shown.encode(errors="replace"), digest_size=16).digest()
+
+
+def _about(seconds: float) -> float:
+    return seconds * random.uniform(1.0, JITTER)  # noqa: S311  nobody's secret

@@ -1,0 +1,90 @@
+"""Give every request its id, return it, and write a line for what changed something or failed.
+
+An ASGI layer round the whole application. Of a request it logs method, path, status and time:
+queries and headers may hold secrets.
+"""
+
+import logging
+import time
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from runai.hub_service.wire import problems
+
+LOG = logging.getLogger("runai.requests")
+
+_SILENT = ("GET", "HEAD", "OPTIONS")
+FAILED = 500
+MOST_OF_A_PATH = 200
+REQUEST = "runai.request"
+"""The scope's entry of the id."""
+
+
+class Tracing:
+    """The layer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request under its id."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = problems.or_new(Headers(scope=scope).get(problems.HEADER))
+        scope[REQUEST] = request  # for whoever answers when we have given up
+        token = problems.current.set(request)
+        began, status = time.perf_counter(), FAILED
+
+        async def told(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)[problems.HEADER] = request
+            await send(message)
+
+        try:
+            await self._app(scope, receive, told)
+        finally:
+            self._write(scope, status, time.perf_counter() - began)
+            problems.current.reset(token)
+
+    def _write(self, scope: Scope, status: int, seconds: float) -> None:
+        samples = scope["path"].endswith("/samples")  # of the agents, once a second each
+        level = logging.DEBUG if scope["method"] in _SILENT or samples else logging.INFO
+        if status >= FAILED:
+            level = logging.WARNING
+        # Quoted and cut: a path is anybody's text.
+        path = scope["path"][:MOST_OF_A_PATH]
+        LOG.log(level, "%s %r %d in %.0f ms", scope["method"], path, status, 1000 * seconds)
+
+
+_DEFAULTS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+    # Logs and names are other people's text: even opened as a page nothing of it runs.
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; sandbox",
+}
+
+
+class SafeHeaders:
+    """Add the headers that a reply has not set itself."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        """Wrap an application."""
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request as the application does, headers aside."""
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _DEFAULTS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self._app(scope, receive, answer)

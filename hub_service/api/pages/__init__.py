@@ -1,0 +1,1 @@
+"""HTML pages, their templates and assets."""

@@ -1,0 +1,338 @@
+"""The pages: rendered here, kept up to date by `page_stream`, behind the hub's login.
+
+They can be read without scripts; buttons and forms call the API. Nothing is fetched from other
+hosts.
+"""
+
+import csv
+import io
+from datetime import UTC, datetime
+from typing import Annotated, Any, Protocol, get_args
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import StreamingResponse
+
+from runai.hub_service.api.auth.permissions import Action, Actor, authorise, is_project_admin, may
+from runai.hub_service.api.pages.page_parts import (
+    RANGES,
+    Range,
+    Rendered,
+    gpus_page,
+    gpus_parts,
+    life,
+    project_rows,
+    quota_of_all,
+    shown_workload,
+)
+from runai.hub_service.api.pages.page_reply import packed, page_reply
+from runai.hub_service.api.pages.page_stream import part_stream
+from runai.hub_service.api.pages.project_fields import NEW_PROJECT, project_fields
+from runai.hub_service.api.pages.templates import PAGES, templates
+from runai.hub_service.api.routes.usage import usage_between, usage_of_each
+from runai.hub_service.api.services.explanations import explanation
+from runai.hub_service.api.services.platform import Caller, On, Platform, Watching
+from runai.hub_service.api.views.overview_views import overview_view
+from runai.hub_service.api.views.workload_pages import Filter, page_of
+from runai.hub_service.api.views.workload_views import Viewer
+from runai.hub_service.ledger import UsageFilter
+from runai.hub_service.model.records import WorkloadRecord, WorkloadState, workload_id
+from runai.hub_service.wire.base_schema import ProjectName
+from runai.hub_service.wire.errors import InvalidRequest, NotFound
+from runai.hub_service.wire.printable import printable
+from runai.hub_service.wire.schemas import WorkloadPage, WorkloadStateName
+from runai.hub_service.wire.usage_schemas import UsageKind
+
+router = APIRouter(include_in_schema=False)
+
+STATIC = {
+    **dict.fromkeys(
+        ("call.js", "chart.js", "forms.js", "live.js", "logs.js", "uplot.js"), "text/javascript"
+    ),
+    "gpus.svg": "image/svg+xml",
+}
+"""The pages' own files, and what each is."""
+_KINDS: tuple[tuple[UsageKind, str], ...] = (
+    ("project", "Project"),
+    ("user", "User"),
+    ("node", "Node"),
+)
+
+_WAITING = {WorkloadState.QUEUED, WorkloadState.PAUSED, WorkloadState.RETRYING}
+
+Chosen = Annotated[str, Query(alias="range")]
+Which = Annotated[Filter, Depends()]
+LISTED = 200
+
+
+class Login(Protocol):
+    """Log a browser in through the hub."""
+
+    async def begin_login(self, request: Request, next_path: str) -> Response:
+        """Send the browser to the hub."""
+
+    async def finish_login(self, request: Request) -> Response:
+        """Take what the hub sends back."""
+
+
+# -- pages ---------------------------------------------------------------------------------------
+
+
+@router.get("/")
+async def gpus(request: Request, on: On, which: Which, chosen: Chosen = "24h") -> Response:
+    """Show everything as it is now; of workloads those that are asked for."""
+    query = which.query()
+
+    async def values(caller: Actor) -> dict[str, Any]:
+        authorise(caller, Action.SEE_CLUSTER)
+        viewer = Viewer(await on.shared_world(), caller)
+        overview = overview_view(viewer)
+        return {
+            "here": "",
+            "live": f"gpus?{query}" if query else "gpus",
+            "admin": may(caller, Action.SET_PROJECT),
+            "which": which,
+            "states": get_args(WorkloadStateName),
+            **gpus_page(overview, caller.name, _listed(viewer, which)),
+            **await _charted(on, chosen, "", UsageFilter(), quota_of_all(overview.projects)),
+        }
+
+    return await page_reply(request, on, "gpus.html", values)
+
+
+@router.get("/live/gpus")
+async def gpus_live(
+    request: Request, on: On, watching: Watching, which: Which
+) -> StreamingResponse:
+    """Stream what changes on that page."""
+    authorise(watching.actor, Action.SEE_CLUSTER)
+    environment = templates(on.prefix)
+
+    async def render() -> Rendered:
+        viewer = Viewer(await on.shared_world(), watching.actor)
+        overview, listed = overview_view(viewer), _listed(viewer, which)
+        return gpus_parts(environment, overview, watching.actor.name, listed)
+
+    return part_stream(request, on, watching, render)
+
+
+@router.get("/workloads/{project}/{name}")
+async def workload(
+    request: Request, project: str, name: str, on: On, chosen: Chosen = "1h"
+) -> Response:
+    """Show one workload: why it waits or was stopped, its life, its output."""
+    name = workload_id(project, name)
+
+    async def values(caller: Actor) -> dict[str, Any]:
+        record = await on.allowed(caller, Action.SEE_WORKLOAD, name)
+        query = f"workload={record.id}"
+        return {
+            "here": None,
+            "live": f"workloads/{record.id}",
+            **await _workload(on, caller, record),
+            **await _charted(on, chosen, query, UsageFilter(workload=record.id)),
+        }
+
+    return await page_reply(request, on, "workload.html", values)
+
+
+@router.get("/live/workloads/{project}/{name}")
+async def workload_live(
+    request: Request, project: str, name: str, on: On, watching: Watching
+) -> StreamingResponse:
+    """Stream what changes on that page; ends when the workload is deleted."""
+    name = workload_id(project, name)
+    await on.allowed(watching.actor, Action.SEE_WORKLOAD, name)
+    template = templates(on.prefix).get_template("workload_parts.html")
+
+    async def render() -> Rendered:
+        record = await on.allowed(watching.actor, Action.SEE_WORKLOAD, name)
+        html = template.render(await _workload(on, watching.actor, record))
+        what, cut, after = html.partition('<section id="life"')
+        return Rendered({"what": what.strip(), "life": cut + after.strip()}, [])
+
+    return part_stream(request, on, watching, render)
+
+
+@router.get("/projects/{name}")
+async def project(request: Request, name: ProjectName, on: On, chosen: Chosen = "24h") -> Response:
+    """Show a project, and let those in charge of it change it."""
+
+    async def values(caller: Actor) -> dict[str, Any]:
+        authorise(caller, Action.SEE_CLUSTER)
+        viewer = await on.viewer(caller)
+        spec = viewer.world.spec(name)
+        if spec is None:
+            raise NotFound(f"There is no project {name}.", code="unknown_project")
+        view = viewer.project(spec)
+        admin = may(caller, Action.SET_PROJECT)
+        family = [p for p in viewer.projects() if name in {p.name, p.parent}]
+        family = [p.model_copy(update={"parent": None}) if p.name == name else p for p in family]
+        return {
+            "here": None,
+            "live": "",
+            "project": view,
+            "rows": project_rows(family, viewer.world.capacity / 1000),
+            "admin": admin,
+            "edits": admin or (is_project_admin(caller, spec) and caller.may_write),
+            "fields": project_fields(view, admin=admin),
+            **await _charted(on, chosen, f"project={name}", UsageFilter(project=name), view.quota),
+        }
+
+    return await page_reply(request, on, "project.html", values)
+
+
+@router.get("/new-project")
+async def new_project(request: Request, on: On) -> Response:
+    """Show the form for a new project."""
+
+    async def values(caller: Actor) -> dict[str, Any]:
+        authorise(caller, Action.SET_PROJECT)
+        return {
+            "here": None,
+            "live": "",
+            "project": NEW_PROJECT,
+            "admin": True,
+            "edits": True,
+            "fields": project_fields(NEW_PROJECT, admin=True),
+        }
+
+    return await page_reply(request, on, "project.html", values)
+
+
+@router.get("/consumption")
+async def consumption(request: Request, on: On, chosen: Chosen = "24h") -> Response:
+    """Show what projects, users and nodes held and kept busy."""
+
+    async def values(caller: Actor) -> dict[str, Any]:
+        stretch = _stretch(chosen)
+        end = on.clock()
+        tables = [
+            (kind, title, await usage_of_each(on, caller, kind, end - stretch.seconds, end))
+            for kind, title in _KINDS
+        ]
+        return {
+            "here": "consumption",
+            "live": "",
+            "range": stretch,
+            "ranges": list(RANGES),
+            "tables": tables,
+        }
+
+    return await page_reply(request, on, "consumption.html", values)
+
+
+@router.get("/consumption/{kind}.csv")
+async def consumption_csv(
+    kind: UsageKind, on: On, caller: Caller, chosen: Chosen = "24h"
+) -> Response:
+    """Send the same as a table for spreadsheets."""
+    stretch, end = _stretch(chosen), on.clock()
+    found = await usage_of_each(on, caller, kind, end - stretch.seconds, end)
+    text = io.StringIO()
+    table = csv.writer(text)
+    figures = ("allocated_average", "utilized_average", "allocated_gpu_hours", "used_gpu_hours",
+               "idle_gpu_hours")  # fmt: skip
+    table.writerow([kind, *figures])
+    for each in found:
+        table.writerow([_cell(each.name), *(getattr(each, figure) for figure in figures)])
+    named = f'attachment; filename="{kind}-{stretch.name}.csv"'
+    headers = {"Content-Disposition": named}
+    return Response(text.getvalue(), media_type="text/csv", headers=headers)
+
+
+@router.get("/submit")
+async def submit(request: Request, on: On) -> Response:
+    """Show the form for a job."""
+
+    async def values(caller: Actor) -> dict[str, Any]:
+        authorise(caller, Action.SEE_CLUSTER)
+        mine = [p for p in (await on.viewer(caller)).projects() if p.may_submit]
+        projects = [
+            {
+                "name": p.name,
+                "quota": p.quota,
+                "free": None if p.quota is None else max(0.0, p.quota - p.allocated),
+            }
+            for p in mine
+        ]
+        return {"here": "submit", "live": "", "projects": projects}
+
+    return await page_reply(request, on, "submit.html", values)
+
+
+@router.get("/static/{name}")
+async def static(request: Request, name: str) -> Response:
+    """Send one of the pages' own files."""
+    if name not in STATIC:
+        raise NotFound(f"There is no file {name}.")
+    headers = {"Cache-Control": "max-age=300"}
+    return packed(request, (PAGES / name).read_bytes(), STATIC[name], headers)
+
+
+def login_router(login: Login) -> APIRouter:
+    """Return the two routes of the login."""
+    routes = APIRouter(include_in_schema=False)
+
+    @routes.get("/login")
+    async def begin(request: Request, next: str = "") -> Response:  # noqa: A002  its public name
+        """Go to the hub's login and come back to `next`, a path of ours."""
+        return await login.begin_login(request, next)
+
+    @routes.get("/oauth_callback")
+    async def finish(request: Request) -> Response:
+        """Come back from the hub."""
+        return await login.finish_login(request)
+
+    return routes
+
+
+# -- what they are made of -----------------------------------------------------------------------
+
+
+def _listed(viewer: Viewer, which: Filter) -> WorkloadPage | None:
+    """Return the first workloads that are asked for; None where nothing is asked for."""
+    if which == Filter():
+        return None
+    return page_of(viewer, which.records(viewer), limit=LISTED, after="")
+
+
+async def _charted(
+    on: Platform, chosen: str, query: str, asked: UsageFilter, quota: float | None = None
+) -> dict[str, Any]:
+    """Return what a chart and its headline need; the chart's points come later."""
+    stretch, end = _stretch(chosen), on.clock()
+    return {
+        "range": stretch,
+        "ranges": list(RANGES),
+        "query": query,
+        "quota": quota,
+        "usage": await usage_between(on, asked, end - stretch.seconds, end),
+    }
+
+
+async def _workload(on: Platform, caller: Actor, record: WorkloadRecord) -> dict[str, Any]:
+    viewer = await on.viewer(caller)
+    spec = viewer.world.spec(record.spec.project)
+    reads = may(caller, Action.READ_WORKLOAD, spec, record.spec)
+    history = await on.cluster.history(record.id) if reads else []
+    # Only who may read it is shown its history; the rest of the detail is not on the page.
+    view = viewer.detail(record, history)
+    waits = record.state in _WAITING
+    return {
+        "workload": shown_workload(view),
+        "reads": reads,
+        "life": life(view.history, datetime.fromtimestamp(viewer.world.at, UTC)),
+        "explanation": await explanation(on, caller, record) if waits else None,
+    }
+
+
+def _stretch(chosen: str) -> Range:
+    if chosen not in RANGES:
+        raise InvalidRequest(f"There is no range {chosen}.", hint=f"Ranges: {', '.join(RANGES)}.")
+    return RANGES[chosen]
+
+
+def _cell(name: str) -> str:
+    """Keep a spreadsheet from taking a name for a formula."""
+    shown = printable(name)
+    return f"'{shown}" if shown.lstrip(" '").startswith(("=", "+", "-", "@", "\\", "|")) else shown

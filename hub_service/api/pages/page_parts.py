@@ -1,0 +1,298 @@
+"""What the pages show, arranged for their templates: bars, the project tree, devices, lives.
+
+Pure: takes what `views` shows its reader and decides only where it goes. Used by `page`, for the
+first paint and for every update alike.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from jinja2 import Environment
+
+from runai.hub_service.wire.device_schemas import DeviceView, NodeView, OthersView
+from runai.hub_service.wire.schemas import (
+    HistoryView,
+    Overview,
+    ProjectView,
+    WorkloadPage,
+    WorkloadView,
+)
+
+FINISHED = frozenset({"succeeded", "failed", "ended"})
+STATES = ("queued", "starting", "running", "stopping", "paused", "suspended", "retrying")
+"""Those that last; the others end a life."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A stretch of time that ends now, by the name that people choose it by."""
+
+    name: str
+    words: str
+    length: timedelta
+
+    @property
+    def seconds(self) -> int:
+        """Return its length in seconds."""
+        return round(self.length.total_seconds())
+
+
+RANGES: Mapping[str, Range] = {
+    each.name: each
+    for each in (
+        Range("1h", "the last hour", timedelta(hours=1)),
+        Range("24h", "the last 24 hours", timedelta(hours=24)),
+        Range("7d", "the last 7 days", timedelta(days=7)),
+        Range("30d", "the last 30 days", timedelta(days=30)),
+    )
+}
+
+
+class Rendered(NamedTuple):
+    """Parts of a page by the id of their element, and which rows there are in which order."""
+
+    parts: dict[str, str]
+    rows: list[str]
+
+
+# -- the page of everything ----------------------------------------------------------------------
+
+
+def gpus_page(overview: Overview, user: str, listed: WorkloadPage | None = None) -> dict[str, Any]:
+    """Arrange an overview for its template; its workloads, or those that are `listed` instead."""
+    workloads = overview.workloads if listed is None else listed.items
+    names = {w.id: w for w in overview.workloads}
+    devices = [device for node in overview.nodes for device in node.devices]
+    busy = [d.utilized for d in devices if d.utilized is not None]
+    return {
+        "overview": {
+            "allocated": sum(d.allocated for d in devices),
+            "devices": len(devices),
+            "simulated": any(d.simulated for d in devices),
+            "utilized": sum(busy) if busy else None,
+            "waiting": sum(p.waiting for p in overview.projects if p.parent is None),
+            "reclaimed": overview.idle_gpu_hours_reclaimed,
+            "notes": overview.notes,
+            "notifications": overview.notifications,
+        },
+        "projects": project_rows(overview.projects, len(devices)),
+        "workloads": sorted(workloads, key=lambda w: _place(w, user)),
+        "found": "" if listed is None else _found(listed),
+        "nodes": [_node(node, names) for node in overview.nodes],
+    }
+
+
+def gpus_parts(
+    environment: Environment, overview: Overview, user: str, listed: WorkloadPage | None = None
+) -> Rendered:
+    """Render what changes on the page of everything."""
+    macros: Any = environment.get_template("parts.html").module
+    device: Any = environment.globals["drawn_device"]
+    workload: Any = environment.globals["drawn_workload"]
+    values = gpus_page(overview, user, listed)
+    rows = {f"w:{w.id}": workload(w, own=w.user == user) for w in values["workloads"]}
+    parts = {
+        "summary": macros.summary(values["overview"]),
+        "notes": macros.notes(values["overview"]["notes"]),
+        "notifications": macros.notifications(values["overview"]["notifications"]),
+        "projects": macros.projects(values["projects"]),
+        "nothing": macros.nothing(not rows, listed is not None),
+        "found": macros.found(values["found"]),
+    }
+    for node in values["nodes"]:
+        for each in node["devices"]:
+            parts[f"d:{node['name']}:{each.device}"] = device(each, node["name"])
+    return Rendered(parts | rows, list(rows))
+
+
+def _found(page: WorkloadPage) -> str:
+    """Say how many match in each state, and how many of them are listed."""
+    total = sum(page.counts.values())
+    counts = ", ".join(f"{many:,} {state}" for state, many in page.counts.items())
+    more = f"; the first {len(page.items)} are listed" if total > len(page.items) else ""
+    return f"{total:,} match: {counts}{more}." if total else "None match."
+
+
+def shown_workload(workload: WorkloadView) -> dict[str, Any]:
+    """Return a workload's fields for a template."""
+    return {
+        **{name: getattr(workload, name) for name in type(workload).model_fields},
+        "finished": workload.state in FINISHED,
+    }
+
+
+def _place(workload: WorkloadView, user: str) -> tuple[bool, bool]:
+    return workload.user != user, workload.state in FINISHED
+
+
+# -- projects ------------------------------------------------------------------------------------
+
+
+def project_rows(projects: Sequence[ProjectView], capacity: float) -> list[dict[str, Any]]:
+    """Arrange projects as a tree, each with the parts of its bar on one common scale."""
+    scale = max(
+        [capacity, 0.001, *(p.allocated for p in projects), *(p.quota or 0 for p in projects)]
+    )
+    return [_project_row(p, depth, scale, capacity) for p, depth in _tree(projects)]
+
+
+def quota_of_all(projects: Sequence[ProjectView]) -> float | None:
+    """Add up what is guaranteed to whom; None where that is unbounded, or nothing is there."""
+    names = {project.name for project in projects}
+    quotas = [p.quota for p in projects if p.parent not in names]
+    bounded = [quota for quota in quotas if quota is not None]
+    return sum(bounded) if bounded and len(bounded) == len(quotas) else None
+
+
+def _tree(
+    projects: Sequence[ProjectView], parent: str | None = None, depth: int = 0
+) -> Iterator[tuple[ProjectView, int]]:
+    names = {project.name for project in projects}
+    for project in projects:
+        above = project.parent if project.parent in names else None
+        if above == parent:
+            yield project, min(depth, 5)
+            yield from _tree(projects, project.name, depth + 1)
+
+
+def _project_row(project: ProjectView, depth: int, scale: float, capacity: float) -> dict[str, Any]:
+    quota = capacity if project.quota is None else project.quota
+    over = max(0.0, project.allocated - quota)
+    build = min(project.build_allocated, project.allocated - over)
+    figures = [f"{project.allocated:g} of {'∞' if project.quota is None else f'{project.quota:g}'}"]
+    figures += [f"{over:g} over quota"] if over else []
+    figures += [f"{project.utilized:.2f} utilized"] if project.utilized is not None else []
+    figures += [f"fair share {project.fair_share:g}"] if project.fair_share else []
+    figures += [f"{project.waiting} waiting"] if project.waiting else []
+    return {
+        "project": project,
+        "depth": depth,
+        "build": build / scale,
+        "train": (project.allocated - over - build) / scale,
+        "over": over / scale,
+        "quota": None if project.quota is None else min(0.995, project.quota / scale),
+        "fair": min(0.995, project.fair_share / scale) if project.fair_share else None,
+        "figures": figures,
+    }
+
+
+# -- devices -------------------------------------------------------------------------------------
+
+
+class ShownPart(NamedTuple):
+    """Somebody's part of a device: where its bar begins, how wide it is, and how much is busy."""
+
+    at: float
+    width: float
+    busy: float
+    kind: str
+    title: str
+    workload: str
+    gpus: float
+    name: str
+
+
+class ShownDevice(NamedTuple):
+    """What is shown of a device; equal where the same is shown."""
+
+    device: int
+    simulated: bool
+    healthy: bool
+    fault: str
+    figures: tuple[str, ...]
+    parts: tuple[ShownPart, ...]
+    others: tuple[str, ...]
+
+
+def _node(node: NodeView, workloads: Mapping[str, WorkloadView]) -> dict[str, Any]:
+    return {"name": node.name, "devices": [_device(d, workloads) for d in node.devices]}
+
+
+def _device(device: DeviceView, workloads: Mapping[str, WorkloadView]) -> ShownDevice:
+    busy = "not measured" if device.utilized is None else f"{100 * device.utilized:.0f} % utilized"
+    figures = [f"{device.allocated:g} allocated", busy]
+    used = device.memory_used_mib
+    if used is not None:
+        figures.append(f"{used / 1024:.1f} of {device.memory_mib / 1024:.0f} GiB")
+    parts: list[ShownPart] = []
+    at = 0.0
+    for held in device.allocations:
+        known = workloads.get(held.workload)
+        utilized = min(held.utilized or 0.0, held.gpus)
+        name = held.workload or "another project"
+        title = f"{name}: {held.gpus:g} allocated, " + (
+            "not measured" if held.utilized is None else f"{utilized:.2f} utilized"
+        )
+        kind = "other" if known is None else "train" if known.preemptible else "build"
+        shown = known.name if known else name
+        parts.append(
+            ShownPart(at, held.gpus, utilized, kind, title, held.workload, held.gpus, shown)
+        )
+        at += held.gpus
+    return ShownDevice(
+        device.device,
+        device.simulated,
+        device.healthy,
+        device.fault,
+        tuple(figures),
+        tuple(parts),
+        tuple([_others(other) for other in device.others]),
+    )
+
+
+def _others(other: OthersView) -> str:
+    whose = f" of {other.account}" if other.account else ""
+    return f"other processes{whose}: {(other.memory_mib or 0) / 1024:.1f} GiB"
+
+
+# -- the life of a workload ----------------------------------------------------------------------
+
+
+def life(history: Sequence[HistoryView], until: datetime) -> dict[str, Any]:
+    """Arrange a history as bands of one bar: how long it was queued, ran, paused."""
+    states = [event for event in history if event.kind in STATES or event.kind in FINISHED]
+    if not states:
+        return {"bands": [], "marks": [], "kinds": [], "words": "nothing is known", "stopped": ""}
+    start = states[0].at
+    ended = states[-1].at if states[-1].kind in FINISHED else until
+    whole = max((ended - start).total_seconds(), 0.001)
+    bands: list[dict[str, Any]] = []
+    lasted: dict[str, float] = {}
+    ends = [*(event.at for event in states[1:]), ended]
+    for event, end in zip(states, ends, strict=True):
+        seconds = max(0.0, (end - event.at).total_seconds())
+        if event.kind in FINISHED:
+            continue
+        lasted[event.kind] = lasted.get(event.kind, 0.0) + seconds
+        bands.append(
+            {
+                "kind": event.kind,
+                "at": (event.at - start).total_seconds() / whole,
+                "width": seconds / whole,
+                "title": f"{event.kind} for {_lasting(seconds)}",
+            }
+        )
+    stops = [event.text for event in states if event.kind == "stopping"]
+    marks = [
+        {"at": (event.at - start).total_seconds() / whole, "title": event.text}
+        for event in history
+        if event.kind == "resized"
+    ]
+    words = ", ".join(f"{kind} for {_lasting(seconds)}" for kind, seconds in lasted.items())
+    return {
+        "bands": bands,
+        "marks": marks,
+        "kinds": list(lasted),
+        "words": words,
+        "stopped": stops[-1] if stops else "",
+    }
+
+
+def _lasting(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if seconds < 3600:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

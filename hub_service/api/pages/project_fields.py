@@ -1,0 +1,57 @@
+"""The fields of a project that the page lets people change, and what each means.
+
+Pure. The names are those of `ProjectPut`; `kind` tells the page's script how to read what is typed.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from runai.hub_service.wire.schemas import ProjectView
+
+NEW_PROJECT = ProjectView(name="", quota=0, build_quota=None)
+
+
+class ProjectField(NamedTuple):
+    """One field: its name, its label, its present value as text, and what it is for."""
+
+    name: str
+    label: str
+    value: str
+    hint: str
+    kind: Literal["gpus", "number", "names"]
+
+
+def project_fields(project: ProjectView, *, admin: bool) -> list[ProjectField]:
+    """Return the fields that hub admins may change, or (members) admins of the project."""
+    members = [
+        ProjectField("members", "Members", _names(project.members), "user names", "names"),
+        ProjectField("groups", "Groups", _names(project.groups), "groups of the hub", "names"),
+    ]
+    if not admin:
+        return members
+    amounts: list[tuple[str, str, float | None, str]] = [
+        ("quota", "Quota", project.quota, "guaranteed GPUs; empty: unlimited"),
+        ("build_quota", "Quota for sessions", project.build_quota, "part of it; empty: all"),
+        ("limit", "Limit", project.limit, "never more than this; empty: none"),
+        ("never_lent", "Never lent", project.never_lent, "GPUs that wait for their owners"),
+    ]
+    numbers: list[tuple[str, str, float | None, str]] = [
+        ("weight", "Weight", project.weight, "of its part of what is left; empty: as the quota"),
+        ("priority", "Priority", project.priority, "for what is left over; 100 is usual"),
+        ("min_runtime", "Minimum run time", project.min_runtime, "seconds before a job is paused"),
+    ]
+    admins = _names(project.admins)
+    return [
+        *(ProjectField(name, label, _gpus(v), hint, "gpus") for name, label, v, hint in amounts),
+        *(ProjectField(name, label, _gpus(v), hint, "number") for name, label, v, hint in numbers),
+        *members,
+        ProjectField("admins", "Admins", admins, "may change members, and stop jobs", "names"),
+    ]
+
+
+def _gpus(amount: float | None) -> str:
+    return "" if amount is None else f"{amount:g}"
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(names)

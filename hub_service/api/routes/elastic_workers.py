@@ -1,0 +1,54 @@
+"""Routes of the workers of elastic jobs, where they are pods: what they hear and what they tell.
+
+Each speaks of itself alone: which worker it is, its token says.
+"""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from runai.hub_service.api.auth.permissions import Action, Actor, authorise
+from runai.hub_service.api.services.event_stream import unless
+from runai.hub_service.api.services.platform import Caller, On, Platform
+from runai.hub_service.model.cluster import WorkerMessages
+from runai.hub_service.wire.errors import NotFound
+from runai.hub_service.wire.worker_schemas import EndedReply, EndedReport, StatusReport, TargetReply
+
+router = APIRouter(prefix="/worker", tags=["workers"])
+
+LONGEST_POLL_S = 60.0
+
+
+@router.get("/target")
+async def target(
+    on: On,
+    caller: Caller,
+    seen: Annotated[int, Query(ge=0)] = 0,
+    timeout: Annotated[float, Query(ge=0, le=LONGEST_POLL_S)] = 30.0,  # noqa: ASYNC109  the caller's
+) -> TargetReply:
+    """Return who is to train, as soon as that is newer than what the worker has seen."""
+    asking = _messages(on, caller).worker_target(caller.name, seen)
+    newer = await unless(on.leaving, asking, timeout)
+    return TargetReply() if newer is None else TargetReply.of(newer)
+
+
+@router.put("/status", status_code=204)
+async def status(report: StatusReport, on: On, caller: Caller) -> None:
+    """Take in how a worker is."""
+    await _messages(on, caller).worker_told(caller.name, report.read(caller.name))
+
+
+@router.post("/end")
+async def end(report: EndedReport, on: On, caller: Caller) -> EndedReply:
+    """Say how a worker's pod is to end, now that its program has."""
+    code = await _messages(on, caller).worker_ended(caller.name, report.exit_code)
+    return EndedReply(exit_code=code)
+
+
+def _messages(on: Platform, caller: Actor) -> WorkerMessages:
+    authorise(caller, Action.TRAIN)
+    if on.workers is None:
+        raise NotFound(
+            "Workers share a directory with the platform here.", hint="See docs/elastic.md."
+        )
+    return on.workers

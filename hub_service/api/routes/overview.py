@@ -1,0 +1,104 @@
+"""Routes of the whole: who am I, everything at once, its stream, nodes, the last plan, what if."""
+
+from dataclasses import replace
+from typing import Any
+
+from fastapi import APIRouter, Response
+from fastapi.responses import StreamingResponse
+
+from runai.hub_service.api.auth.authentication import XSRF_HEADER
+from runai.hub_service.api.auth.permissions import Action, authorise, is_member
+from runai.hub_service.api.services.event_stream import with_signs_of_life
+from runai.hub_service.api.services.explanations import what_if
+from runai.hub_service.api.services.platform import Caller, On, Watching
+from runai.hub_service.api.views.overview_views import overview_view
+from runai.hub_service.scheduler.model.plan_json import plan_to_json
+from runai.hub_service.scheduler.model.snapshot_json import snapshot_to_json
+from runai.hub_service.wire.device_schemas import NodeView
+from runai.hub_service.wire.questions import PlanQuestion, WhatIf
+from runai.hub_service.wire.schemas import Overview, WhoAmI
+
+router = APIRouter(tags=["cluster"])
+
+
+@router.get("/whoami")
+async def whoami(on: On, caller: Caller, response: Response) -> WhoAmI:
+    """Say who the caller is; a page learns here what it must show to change anything."""
+    if caller.xsrf:
+        response.headers[XSRF_HEADER] = caller.xsrf
+    mine = [name for name, spec in (await on.project_specs()).items() if is_member(caller, spec)]
+    return WhoAmI(
+        name=caller.name,
+        kind=caller.kind,
+        admin=caller.admin,
+        groups=sorted(caller.groups),
+        projects=mine,
+        default_project=mine[0] if len(mine) == 1 else None,
+        version=on.version,
+    )
+
+
+@router.get("/overview")
+async def overview(on: On, caller: Caller) -> Overview:
+    """Show everything that the caller may see, at one instant."""
+    authorise(caller, Action.SEE_CLUSTER)
+    return overview_view(await on.viewer(caller))
+
+
+_EVENTS = {"text/event-stream": {"schema": {"type": "string"}}}
+
+
+@router.get(
+    "/events",
+    response_class=StreamingResponse,
+    responses={200: {"description": "Events named `overview`", "content": _EVENTS}},
+)
+async def events(on: On, watching: Watching) -> StreamingResponse:
+    """Stream an overview at once and whenever it differs, at most once a second."""
+    authorise(watching.actor, Action.SEE_CLUSTER)
+    body = with_signs_of_life(
+        on.feeds.follow(lambda: watching.actor), b":\n\n", watching.check, on.leaving
+    )
+    headers = {"X-Accel-Buffering": "no"}
+    return StreamingResponse(body, media_type="text/event-stream", headers=headers)
+
+
+@router.get("/nodes")
+async def nodes(on: On, caller: Caller) -> list[NodeView]:
+    """Show the machines and their devices."""
+    authorise(caller, Action.SEE_CLUSTER)
+    return (await on.viewer(caller, progress_of=())).nodes()
+
+
+@router.get("/snapshot")
+async def snapshot(on: On, caller: Caller) -> dict[str, Any]:
+    """Show nodes, projects and policy as the last cycle had them, in a snapshot's words.
+
+    Without workloads and members: it is what a replay of the past begins with.
+    """
+    authorise(caller, Action.READ_PAST)
+    last = on.controller.last.snapshot
+    projects = tuple(replace(project, members=()) for project in last.projects)
+    return snapshot_to_json(replace(last, projects=projects, workloads=()))
+
+
+@router.get("/plan")
+async def plan(on: On, caller: Caller) -> dict[str, Any]:
+    """Show the last plan; decisions about workloads that the caller may not see are left out."""
+    authorise(caller, Action.SEE_CLUSTER)
+    viewer = await on.viewer(caller)
+    seen = [record for record in viewer.world.workloads if viewer.sees(record)]
+    names, workers = {r.id for r in seen}, {w.name for r in seen for w in r.workers}
+    whole = plan_to_json(on.controller.last.plan)
+    decisions = [d for d in whole["decisions"] if d["workload"] in names]
+    for decision in decisions:
+        if "waits_for" in decision:
+            decision["waits_for"] = [w for w in decision["waits_for"] if w in workers]
+    return {**whole, "decisions": decisions}
+
+
+@router.post("/plan")
+async def ask(question: PlanQuestion, on: On, caller: Caller) -> WhatIf:
+    """Tell what would start, stop and wait if something were otherwise; nothing is carried out."""
+    authorise(caller, Action.SEE_CLUSTER)
+    return await what_if(on, caller, question)

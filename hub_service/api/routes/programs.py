@@ -1,0 +1,64 @@
+"""The route of `runai exec`: a program beside a workload's own, in its pod."""
+
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from fastapi.responses import StreamingResponse
+
+from runai.hub_service.api.auth.permissions import Action
+from runai.hub_service.api.services.event_stream import with_signs_of_life
+from runai.hub_service.api.services.platform import On, Watching
+from runai.hub_service.model.cluster import Ended, Piece
+from runai.hub_service.model.records import workload_id
+from runai.hub_service.wire.errors import Conflict, NotFound
+from runai.hub_service.wire.program_schemas import ExecPiece, ExecRequest
+
+router = APIRouter(prefix="/workloads", tags=["workloads"])
+
+_PIECES = {"application/x-ndjson": {"schema": ExecPiece.model_json_schema()}}
+
+
+@router.post(
+    "/{project}/{name}/exec",
+    response_class=StreamingResponse,
+    responses={200: {"description": "One JSON object for each piece", "content": _PIECES}},
+)
+async def execute(
+    project: str,
+    name: str,
+    asked: ExecRequest,
+    on: On,
+    watching: Watching,
+    worker: Annotated[int, Query(ge=0)] = 0,
+) -> StreamingResponse:
+    """Run a program in the pod of a worker; stream what it writes, and how it ends."""
+    record = await on.allowed(watching.actor, Action.RUN_IN, workload_id(project, name))
+    if worker >= record.spec.workers:
+        raise NotFound(
+            f"{record.id} has no worker {worker}.", hint=f"It has {record.spec.workers}, from 0."
+        )
+    if on.programs is None:
+        raise Conflict(
+            f"{record.id} is no pod: programs run beside it on its machine.",
+            hint="`runai exec` there runs them, with its environment.",
+            code="no_pod",
+        )
+    pieces = await on.programs.execute(record.id, worker, asked.command, asked.stdin)
+    still_allowed = partial(watching.check_allowed, Action.RUN_IN, record.id)
+    body = with_signs_of_life(_lines(pieces), b"\n", still_allowed, on.leaving)
+    return StreamingResponse(body, media_type="application/x-ndjson")
+
+
+async def _lines(pieces: AsyncIterator[Piece | Ended]) -> AsyncIterator[bytes]:
+    async for piece in pieces:
+        yield _shown(piece).model_dump_json(exclude_defaults=True).encode() + b"\n"
+
+
+def _shown(piece: Piece | Ended) -> ExecPiece:
+    if isinstance(piece, Ended):
+        return ExecPiece.model_construct(exit_code=piece.exit_code, why=piece.why)
+    if piece.is_error:
+        return ExecPiece.model_construct(stderr=piece.data)
+    return ExecPiece.model_construct(stdout=piece.data)

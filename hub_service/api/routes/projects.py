@@ -1,0 +1,67 @@
+"""Routes of projects: list, show, create or change, delete."""
+
+from fastapi import APIRouter
+
+from runai.hub_service.api.auth.permissions import Action, authorise
+from runai.hub_service.api.services.platform import Caller, On
+from runai.hub_service.model.project_changes import changed_project
+from runai.hub_service.model.records import ProjectSpec
+from runai.hub_service.wire.base_schema import ProjectName
+from runai.hub_service.wire.errors import NotFound
+from runai.hub_service.wire.schemas import ProjectPut, ProjectView
+
+router = APIRouter(prefix="/projects", tags=["projects"])
+
+_BY_PROJECT_ADMINS = {"members", "groups"}
+
+
+@router.get("")
+async def list_projects(on: On, caller: Caller) -> list[ProjectView]:
+    """List all projects with their shares of the last cycle."""
+    authorise(caller, Action.SEE_CLUSTER)
+    return (await on.viewer(caller, progress_of=())).projects()
+
+
+@router.get("/{name}")
+async def show(name: ProjectName, on: On, caller: Caller) -> ProjectView:
+    """Show one project."""
+    authorise(caller, Action.SEE_CLUSTER)
+    spec = (await on.project_specs()).get(name)
+    if spec is None:
+        raise _no_such(name)
+    return (await on.viewer(caller, progress_of=())).project(spec)
+
+
+@router.put("/{name}")
+async def put(name: ProjectName, change: ProjectPut, on: On, caller: Caller) -> ProjectView:
+    """Create a project, or change the fields that are given."""
+    given = {field: getattr(change, field) for field in change.model_fields_set}
+
+    def changed(known: ProjectSpec | None) -> ProjectSpec:
+        own = known is not None and given.keys() <= _BY_PROJECT_ADMINS
+        authorise(caller, Action.SET_MEMBERS if own else Action.SET_PROJECT, known)
+        return changed_project(known or ProjectSpec(name), given)
+
+    changed((await on.project_specs()).get(name))  # who may not is told so at once
+    record = await on.cluster.change_project(name, changed)
+    return (await on.viewer(caller, progress_of=())).project(record.spec)
+
+
+@router.delete("/{name}", status_code=204)
+async def delete(name: ProjectName, on: On, caller: Caller) -> None:
+    """Delete a project that has no children and no unfinished workloads.
+
+    Finished ones are forgotten with it; on Kubernetes it may have none.
+    """
+    authorise(caller, Action.SET_PROJECT)
+    if name not in await on.project_specs():
+        raise _no_such(name)
+    await on.cluster.delete_project(name)
+
+
+def _no_such(name: str) -> NotFound:
+    return NotFound(
+        f"There is no project {name}.",
+        hint="`runai project list` shows all.",
+        code="unknown_project",
+    )

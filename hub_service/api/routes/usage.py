@@ -1,0 +1,259 @@
+"""Routes of measurements: what was used over a range, and the agents' samples."""
+
+import asyncio
+import json
+from collections.abc import Container, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from runai.hub_service.api.auth.permissions import Action, Actor, authorise, may
+from runai.hub_service.api.services.platform import Caller, On, Platform
+from runai.hub_service.api.views.device_views import agent_reply
+from runai.hub_service.ledger import Usage, UsageFilter
+from runai.hub_service.model.cluster import Seen
+from runai.hub_service.model.device import Device
+from runai.hub_service.model.records import WorkloadId, WorkloadSpec
+from runai.hub_service.wire.agent_reports import AgentReply, AgentReport, PodDevices
+from runai.hub_service.wire.base_schema import Time
+from runai.hub_service.wire.errors import Forbidden, InvalidRequest, NotFound
+from runai.hub_service.wire.schemas import PastWorkload
+from runai.hub_service.wire.usage_schemas import UsageKind, UsageOf, UsagePoint, UsageSeries
+
+router = APIRouter(tags=["usage"])
+
+NOW_S = 10.0
+"""What was seen longer ago says how much was used, but not what is broken."""
+SKEW_S = 2.0
+"""A node's clock may differ from ours by as much; reports travel for part of that, too."""
+
+DEFAULT_RANGE = timedelta(hours=1)
+
+LAST_S = 253_370_764_800.0
+"""The year 9999 in UTC."""
+ONE_STEP_S = 86_400
+"""The longest: where no chart is drawn, fewer points are looked up."""
+
+
+@router.get("/usage")
+async def usage(
+    on: On,
+    caller: Caller,
+    workload: str | None = None,
+    project: str | None = None,
+    user: str | None = None,
+    node: str | None = None,
+    since: Time | None = None,
+    until: Time | None = None,
+    step_s: Annotated[int | None, Query(ge=1, le=86400)] = None,
+) -> UsageSeries:
+    """Show allocated against utilized GPUs; by default of everything, over the last hour."""
+    await _authorise(on, caller, workload, project, user)
+    if node is not None and (workload or project or user):
+        raise InvalidRequest(
+            "node is asked for together with something else.", hint="Ask for the node alone."
+        )
+    end = _seconds(until) if until else on.clock()
+    start = _start(since, end)
+    found = await on.ledger.usage(UsageFilter(workload, project, user, node), start, end, step_s)
+    return await _series(on, found)
+
+
+@router.get("/usage/by/{kind}")
+async def usage_by(
+    kind: UsageKind,
+    on: On,
+    caller: Caller,
+    since: Time | None = None,
+    until: Time | None = None,
+) -> list[UsageOf]:
+    """Show averages of each project, node, or user that the caller may see, over the last hour."""
+    end = _seconds(until) if until else on.clock()
+    return await usage_of_each(on, caller, kind, _start(since, end), end)
+
+
+async def usage_of_each(
+    on: Platform, caller: Actor, kind: UsageKind, start: float, end: float
+) -> list[UsageOf]:
+    """Return the averages of each project, node, or user that the caller may see."""
+    authorise(caller, Action.SEE_CLUSTER)
+    names = on.ledger.known(kind)
+    if kind == "user" and not _sees_everybody(caller):
+        names = [name for name in names if name == caller.name]
+    found = []
+    for name in names:
+        usage = await on.ledger.usage(UsageFilter(**{kind: name}), start, end, ONE_STEP_S)
+        if usage.allocated_gpu_hours > 0:
+            found.append(
+                UsageOf(
+                    name=name,
+                    allocated_average=usage.allocated_average,
+                    utilized_average=usage.utilized_average,
+                    allocated_gpu_hours=usage.allocated_gpu_hours,
+                    used_gpu_hours=usage.used_gpu_hours,
+                    idle_gpu_hours=usage.idle_gpu_hours,
+                )
+            )
+    return found
+
+
+@router.get("/history")
+async def history(on: On, caller: Caller, since: Time) -> list[PastWorkload]:
+    """List every workload that held GPUs after a time, deleted ones too: a simulation's trace."""
+    authorise(caller, Action.READ_PAST)
+    known = {record.id: record.spec.kind for record in await on.cluster.workloads()}
+    return [
+        PastWorkload(
+            id=past.workload,
+            project=past.project,
+            user=past.user,
+            kind=known.get(past.workload, "session" if past.is_session else "job"),
+            submitted=_time(past.submitted),
+            gpus=past.allocated_s / past.held_s,
+            held_s=past.held_s,
+            starts=past.starts,
+            asked=json.loads(past.asked) if past.asked else None,
+        )
+        for past in await on.ledger.past(_seconds(since))
+        if past.held_s > 0 and past.allocated_s > 0
+    ]
+
+
+@router.post("/nodes/{node}/samples")
+async def samples(node: str, report: AgentReport, on: On, caller: Caller) -> AgentReply:
+    """Take one interval of measurements from a node's agent; say what to measure next."""
+    authorise(caller, Action.REPORT)
+    if node != caller.name:
+        raise Forbidden(f"The token of node {caller.name} reports about that node alone.")
+    await asyncio.sleep(0)  # hundreds of holders took milliseconds to read: others go first
+    devices = await on.cluster.devices()
+    if node != report.node or node not in devices:
+        raise NotFound(f"There is no node {node}.", hint=f"Nodes: {', '.join(devices)}.")
+    report = _dated(report, on.clock())
+    if on.clock() - report.at < NOW_S:  # one that had to wait is followed by what is so now
+        faults = {device.device: device.fault for device in report.devices}
+        await on.cluster.note_faults(node, faults)
+    if report.pods is not None:
+        await on.cluster.note_holders(node, _seen(report, report.pods, on.clock()))
+        devices = await on.cluster.devices()
+    own = {device.uuid for device in devices.get(node, ())}
+    report = _of_its_node(report, own, await on.cluster.names())
+    on.ledger.record(on.clock(), report.interval, await on.holdings.now(), report)
+    # And to count: others go first again. The report is in the books by now, as a whole; all that
+    # follows asks anew who holds what, and passes over who does no more. Should the agent send it
+    # again meanwhile, it counts once in the books and once for who is idle.
+    await asyncio.sleep(0)
+    await on.idle.observe(report)
+    allocations = await on.cluster.allocations(node)
+    for notice in on.present.learn(on.clock(), report, {a.workload for a in allocations}):
+        with suppress(NotFound):  # deleted since
+            await on.cluster.note(notice.workload, notice.text)
+    releasing = on.idle.all_releasing((await on.cluster.holders()).values())
+    here = (await on.cluster.devices()).get(node, ())
+    return agent_reply(here, allocations, releasing)
+
+
+async def usage_between(on: Platform, asked: UsageFilter, start: float, end: float) -> UsageSeries:
+    """Return the averages over a range, with as few points as can be."""
+    return await _series(on, await on.ledger.usage(asked, start, end, ONE_STEP_S))
+
+
+def _seen(report: AgentReport, pods: Sequence[PodDevices], now: float) -> Seen:
+    """Return what an agent saw, by our clock; who does not say how long ago is not believed."""
+    age = report.age if report.pods_age is None else report.pods_age
+    return Seen(
+        0.0 if age is None else now - age,
+        {of.pod: tuple(of.devices) for of in pods},
+        tuple(
+            Device(index, found.uuid, found.name, found.memory_mib, simulated=found.simulated)
+            for index, found in enumerate(report.inventory)
+        ),
+    )
+
+
+def _of_its_node(
+    report: AgentReport, uuids: AbstractSet[str], workloads: Container[WorkloadId]
+) -> AgentReport:
+    """Leave out what one node has no say in: devices of others, and workloads that nobody knows."""
+    told = {sample.workload for sample in report.samples}
+    known = {workload for workload in told if workload == "" or workload in workloads}
+    return report.model_copy(
+        update={
+            "devices": [d for d in report.devices if d.device in uuids],
+            "samples": [s for s in report.samples if s.device in uuids and s.workload in known],
+            "processes": tuple(p for p in report.processes if p.device in uuids),
+        }
+    )
+
+
+def _dated(report: AgentReport, now: float) -> AgentReport:
+    """Return a report as our own clock dates it, where the node's is wrong."""
+    if report.age is None or abs(now - report.age - report.at) <= SKEW_S:
+        return report
+    return report.model_copy(update={"at": now - report.age})
+
+
+async def _authorise(
+    on: Platform, caller: Actor, workload: str | None, project: str | None, user: str | None
+) -> None:
+    """Sums of projects and of the whole are everybody's to see, those of people are not."""
+    authorise(caller, Action.SEE_CLUSTER)
+    projects = await on.project_specs()
+    if project is not None and project not in projects:
+        raise NotFound(f"There is no project {project}.", code="unknown_project")
+    if workload is not None:
+        # Its history outlives it: whoever may see it does so by its project.
+        try:
+            spec = (await on.cluster.workload(workload)).spec
+        except NotFound:
+            name, _, rest = workload.partition("/")
+            spec = WorkloadSpec(name, rest, user="", kind="job", command=None)
+        authorise(caller, Action.SEE_WORKLOAD, projects.get(spec.project), spec)
+    elif user not in {None, caller.name} and not _sees_everybody(caller):
+        raise Forbidden(f"Only hub admins may see the usage of {user}.", hint="Ask for your own.")
+
+
+def _sees_everybody(caller: Actor) -> bool:
+    return caller.kind == "hub" or may(caller, Action.READ_PAST)
+
+
+def _start(since: datetime | None, end: float) -> float:
+    start = _seconds(since) if since else end - DEFAULT_RANGE.total_seconds()
+    if start >= end:
+        raise InvalidRequest("The range ends before it begins.", hint="Give since before until.")
+    return start
+
+
+async def _series(on: Platform, found: Usage) -> UsageSeries:
+    world = await on.shared_world()
+    return UsageSeries(
+        since=_time(found.since),
+        until=_time(found.until),
+        step_s=found.step_s,
+        capacity=world.capacity / 1000,
+        points=[
+            UsagePoint(at=_time(p.at), allocated=p.allocated, utilized=p.utilized)
+            for p in found.points
+        ],
+        allocated_average=found.allocated_average,
+        utilized_average=found.utilized_average,
+        allocated_gpu_hours=found.allocated_gpu_hours,
+        used_gpu_hours=found.used_gpu_hours,
+        idle_gpu_hours=found.idle_gpu_hours,
+        measured=found.measured,
+        simulated=world.simulated,
+    )
+
+
+def _seconds(at: datetime) -> float:
+    # A time without a zone is meant in UTC, as all times of the API are. Before 1970 there is
+    # nothing, and the first and the last day of the calendar have no time in every zone.
+    seconds = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+    return min(max(seconds, 0.0), LAST_S)
+
+
+def _time(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

@@ -1,0 +1,244 @@
+"""Routes of workloads: submit, list, describe and wait, change, environment, logs.
+
+Each handler parses, authorises, calls and renders, nothing else.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Header, Query
+from fastapi.responses import StreamingResponse
+
+from runai.hub_service.api.auth.permissions import Action
+from runai.hub_service.api.services.event_stream import unless, with_signs_of_life
+from runai.hub_service.api.services.explanations import explanation
+from runai.hub_service.api.services.platform import Caller, On, Platform, Watching
+from runai.hub_service.api.services.submit import submit as submit_request
+from runai.hub_service.api.views.workload_pages import Filter, page_of
+from runai.hub_service.api.views.workload_views import version_of
+from runai.hub_service.model.cluster import LogChunk
+from runai.hub_service.model.records import Process, WorkloadRecord, workload_id
+from runai.hub_service.model.workload_spec import check_limit
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.wire.errors import Conflict, InvalidRequest, NotFound
+from runai.hub_service.wire.program_schemas import EnvironmentView, LogLine, ProcessReport
+from runai.hub_service.wire.questions import ExplanationView
+from runai.hub_service.wire.schemas import (
+    ScaleRequest,
+    SubmitReply,
+    SubmitRequest,
+    WorkloadDetail,
+    WorkloadPage,
+)
+
+router = APIRouter(prefix="/workloads", tags=["workloads"])
+
+LONGEST_POLL_S = 60.0
+LINES_AT_ONCE = 1000
+MOST_ON_A_PAGE = 2000
+
+
+@router.get("")
+async def list_workloads(
+    on: On,
+    caller: Caller,
+    which: Annotated[Filter, Depends()],
+    limit: Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)] = 200,
+    after: Annotated[str, Query(alias="continue")] = "",
+) -> WorkloadPage:
+    """List a page of the workloads that the caller may see, oldest first, and count all of them."""
+    viewer = await on.viewer(caller)
+    return page_of(viewer, which.records(viewer), limit=limit, after=after)
+
+
+@router.post("", status_code=201)
+async def submit(
+    request: SubmitRequest,
+    on: On,
+    caller: Caller,
+    *,
+    dry_run: bool = False,
+    idempotency_key: Annotated[str, Header(pattern=r"^([A-Za-z0-9_-]{8,64})?$")] = "",
+) -> SubmitReply:
+    """Queue a job or a session, or say what would come of it; a repeated key stores nothing."""
+    return await submit_request(on, caller, request, key=idempotency_key, dry_run=dry_run)
+
+
+@router.get("/{project}/{name}")
+async def describe(
+    project: str,
+    name: str,
+    on: On,
+    caller: Caller,
+    changed_from: str | None = None,
+    timeout: Annotated[float, Query(ge=0, le=LONGEST_POLL_S)] = 30.0,  # noqa: ASYNC109  the caller's
+) -> WorkloadDetail:
+    """Describe a workload; with `changed_from`, as soon as its version differs from that."""
+    record = await on.allowed(caller, Action.READ_WORKLOAD, workload_id(project, name))
+    if changed_from is not None:
+        record = await _changed(on, record, changed_from, timeout)
+    return await _detail(on, caller, record)
+
+
+@router.get("/{project}/{name}/explanation")
+async def explain(project: str, name: str, on: On, caller: Caller) -> ExplanationView:
+    """Tell what a waiting workload's reason leaves out: what would help, and when it starts."""
+    record = await on.allowed(caller, Action.SEE_WORKLOAD, workload_id(project, name))
+    return await explanation(on, caller, record)
+
+
+@router.delete("/{project}/{name}", status_code=202)
+async def delete(project: str, name: str, on: On, caller: Caller) -> None:
+    """Stop a workload if it runs, and forget it when its processes are gone."""
+    record = await on.allowed(caller, Action.CHANGE_WORKLOAD, workload_id(project, name))
+    await on.cluster.delete(record.id, by=caller.name)
+
+
+@router.post("/{project}/{name}/suspend")
+async def suspend(project: str, name: str, on: On, caller: Caller) -> WorkloadDetail:
+    """Take a job out of the queue, stopping it if it runs."""
+    record = await on.allowed(caller, Action.CHANGE_WORKLOAD, workload_id(project, name))
+    return await _detail(on, caller, await on.cluster.suspend(record.id, by=caller.name))
+
+
+@router.post("/{project}/{name}/resume")
+async def resume(project: str, name: str, on: On, caller: Caller) -> WorkloadDetail:
+    """Put a suspended job back into its place in the queue."""
+    record = await on.allowed(caller, Action.CHANGE_WORKLOAD, workload_id(project, name))
+    return await _detail(on, caller, await on.cluster.resume(record.id, by=caller.name))
+
+
+@router.post("/{project}/{name}/scale")
+async def scale(
+    project: str, name: str, asked: ScaleRequest, on: On, caller: Caller
+) -> WorkloadDetail:
+    """Let an elastic job have more or fewer workers; it goes on."""
+    record = await on.allowed(caller, Action.CHANGE_WORKLOAD, workload_id(project, name))
+    if asked.workers is None and asked.min_workers is None:
+        raise InvalidRequest(
+            "No number of workers is given.", hint="Give workers, min_workers or both."
+        )
+    if asked.min_workers is not None:
+        projects = await on.project_specs()
+        needed = MilliGpu(record.spec.gpus * asked.min_workers)
+        if (spec := projects.get(record.spec.project)) is not None:
+            check_limit(needed, spec, projects)
+    scaled = await on.cluster.scale(
+        record.id, workers=asked.workers, min_workers=asked.min_workers, by=caller.name
+    )
+    return await _detail(on, caller, scaled)
+
+
+@router.post("/{project}/{name}/keep")
+async def keep(project: str, name: str, on: On, caller: Caller) -> WorkloadDetail:
+    """Keep idle GPUs for 30 more minutes; at most twice until they are used again."""
+    record = await on.allowed(caller, Action.CHANGE_WORKLOAD, workload_id(project, name))
+    await on.idle.keep(record.id, by=caller.name)
+    return await _detail(on, caller, record)
+
+
+@router.post("/{project}/{name}/release")
+async def release(project: str, name: str, on: On, caller: Caller) -> WorkloadDetail:
+    """Give a session's GPUs to others: its programs on them end, it goes on."""
+    record = await on.allowed(caller, Action.CHANGE_WORKLOAD, workload_id(project, name))
+    await on.idle.release(record, by=caller.name)
+    return await _detail(on, caller, record)
+
+
+@router.post("/{project}/{name}/regain")
+async def regain(project: str, name: str, on: On, caller: Caller) -> WorkloadDetail:
+    """Ask for a released session's GPUs again; it goes on while it waits for them."""
+    record = await on.allowed(caller, Action.CHANGE_WORKLOAD, workload_id(project, name))
+    return await _detail(on, caller, await on.cluster.regain(record.id, by=caller.name))
+
+
+@router.put("/{project}/{name}/process")
+async def attach(
+    project: str, name: str, report: ProcessReport, on: On, caller: Caller
+) -> WorkloadDetail:
+    """Learn which process a granted session is."""
+    record = await on.allowed(caller, Action.ATTACH, workload_id(project, name))
+    process = Process(report.pid, report.created)
+    return await _detail(on, caller, await on.cluster.attach(record.id, process))
+
+
+@router.get("/{project}/{name}/environment")
+async def environment(
+    project: str, name: str, on: On, caller: Caller, worker: Annotated[int, Query(ge=0)] = 0
+) -> EnvironmentView:
+    """Hand out the environment that gives a worker its devices."""
+    record = await on.allowed(caller, Action.READ_ENVIRONMENT, workload_id(project, name))
+    if record.released is None and on.idle.releasing(record):
+        raise Conflict(
+            f"{record.id} is about to give its GPUs to others.",
+            hint="`runai regain` asks for them again.",
+            code="no_allocation",
+        )
+    handed = await on.cluster.environment(record.id, worker)
+    return EnvironmentView(environment=dict(handed.variables), workdir=handed.workdir)
+
+
+_LINES = {"application/x-ndjson": {"schema": LogLine.model_json_schema()}}
+
+
+@router.get(
+    "/{project}/{name}/logs",
+    response_class=StreamingResponse,
+    responses={200: {"description": "One JSON object for each line", "content": _LINES}},
+)
+async def logs(
+    project: str,
+    name: str,
+    on: On,
+    watching: Watching,
+    worker: Annotated[int | None, Query(ge=0)] = None,
+    tail: Annotated[int | None, Query(ge=0, le=1_000_000)] = None,
+    *,
+    follow: bool = False,
+) -> StreamingResponse:
+    """Stream what the workers wrote, one JSON object for each line."""
+    record = await on.allowed(watching.actor, Action.READ_WORKLOAD, workload_id(project, name))
+    if worker is not None and worker >= record.spec.workers:
+        raise NotFound(
+            f"{record.id} has no worker {worker}.", hint=f"It has {record.spec.workers}, from 0."
+        )
+    still_allowed = partial(watching.check_allowed, Action.READ_WORKLOAD, record.id)
+    chunks = on.cluster.logs(record.id, worker=worker, tail=tail, follow=follow)
+    body = with_signs_of_life(_log_lines(chunks), b"\n", still_allowed, on.leaving)
+    return StreamingResponse(body, media_type="application/x-ndjson")
+
+
+async def _log_lines(chunks: AsyncIterator[LogChunk]) -> AsyncIterator[bytes]:
+    async for chunk in chunks:
+        lines = chunk.lines.removesuffix(b"\n").split(b"\n")
+        # A piece may be a line of a megabyte, or a hundred thousand empty ones.
+        for begin in range(0, len(lines), LINES_AT_ONCE):
+            yield b"".join(
+                LogLine(
+                    worker=chunk.worker, attempt=chunk.attempt, text=line.decode(errors="replace")
+                )
+                .model_dump_json()
+                .encode()
+                + b"\n"
+                for line in lines[begin : begin + LINES_AT_ONCE]
+            )
+
+
+async def _changed(
+    on: Platform, record: WorkloadRecord, seen: str, within_s: float
+) -> WorkloadRecord:
+    deadline = asyncio.get_running_loop().time() + within_s
+    while version_of(record) == seen:
+        left_s = deadline - asyncio.get_running_loop().time()
+        changed = await unless(on.leaving, on.cluster.wait(record.id, record), left_s)
+        if changed is None:
+            break
+        record = changed
+    return record
+
+
+async def _detail(on: Platform, caller: Caller, record: WorkloadRecord) -> WorkloadDetail:
+    viewer = await on.viewer(caller, progress_of=(record.id,), listed=False)
+    return viewer.detail(record, await on.cluster.history(record.id))

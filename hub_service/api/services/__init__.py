@@ -1,0 +1,1 @@
+"""Operations behind the routes: submit, explain, follow."""

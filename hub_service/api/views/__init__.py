@@ -1,0 +1,1 @@
+"""View models: what each caller may see of the cluster."""

@@ -1,0 +1,192 @@
+"""Everything there is to show, at one instant: records, devices, shares and what was measured.
+
+Gathered by `platform`, shown by `views` and `metrics`, each as their caller may see it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, NamedTuple, Protocol
+
+from runai.hub_service.api.views.device_holders import NOBODY, OnDevice
+from runai.hub_service.api.views.latest_reports import Present
+from runai.hub_service.api.views.view_cache import DrawnViews, Measured, was_begun
+from runai.hub_service.api.views.workload_queues import WAITING, ProjectSums, Queues, sums_of
+from runai.hub_service.controller.idle.watch import IdleNow
+from runai.hub_service.controller.notifications import Recent
+from runai.hub_service.ledger import Totals
+from runai.hub_service.model.device import Device
+from runai.hub_service.model.progress import Progress
+from runai.hub_service.model.records import ProjectRecord, ProjectSpec, WorkloadId, WorkloadRecord
+from runai.hub_service.scheduler.model.explanation import ExpectedStart
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.scheduler.model.snapshot import ProjectShare
+from runai.hub_service.wire.agent_reports import ProcessSample
+
+
+class Seat(NamedTuple):
+    """A device, and all that is shown of it."""
+
+    device: Device
+    on: OnDevice
+    running: Sequence[ProcessSample]
+    measured: tuple[float | None, int | None] | None
+    """Its busy share and the MiB in use; None: nothing was measured."""
+    mps: str | None
+    others: frozenset[str]
+    """The accounts of processes of nobody who holds it."""
+
+
+class Meter(Protocol):
+    """What the ledger knows of the present."""
+
+    def current(self, workload: WorkloadId) -> tuple[float, int | None] | None:
+        """Return GPUs kept busy and MiB used now; None when nothing was measured."""
+
+    def average(self, workload: WorkloadId) -> float | None:
+        """Return GPUs kept busy, averaged over the time it held any."""
+
+    def totals(self, workload: WorkloadId) -> Totals:
+        """Return what a workload has added up to; nothing for one that was never measured."""
+
+    def counted(
+        self, kind: Literal["project", "node", "workload", "reclaimed"]
+    ) -> Mapping[str, Totals]:
+        """Return what each has added up to since the service started, by its name."""
+
+    def reclaimed(self) -> float:
+        """Return the idle GPU-seconds that were given to others, ever."""
+
+    def reported(self) -> Mapping[str, float]:
+        """Return until when each node has been measured."""
+
+    def last_active(self, uuid: str) -> float | None:
+        """Return when a device was last not idle; None when it was not since the start."""
+
+    def device(self, uuid: str) -> tuple[float | None, int | None] | None:
+        """Return a device's busy share and used MiB now; None when nothing was measured."""
+
+
+@dataclass(frozen=True)
+class World:
+    """Everything there is to show, at one instant."""
+
+    at: float
+    workloads: Sequence[WorkloadRecord]
+    projects: Mapping[str, ProjectRecord]
+    devices: Mapping[str, Sequence[Device]]
+    shares: Mapping[str, ProjectShare]
+    meter: Meter
+    present: Present
+    starts: Mapping[WorkloadId, ExpectedStart] = field(default_factory=dict)
+    """When those that wait are expected to start, as far as was looked."""
+    progress: Mapping[WorkloadId, Progress] = field(default_factory=dict)
+    """What jobs have reported of themselves last."""
+    recent: Recent = field(default_factory=Recent)
+    """What people were told lately."""
+    drawn: DrawnViews = field(default_factory=DrawnViews)
+    """What was drawn before, and is the same now."""
+    queued: Callable[[Sequence[WorkloadRecord]], Queues] = Queues.of
+    """Puts workloads in order, or knows that it has done so."""
+    idle: Callable[[WorkloadId], IdleNow | None] = lambda _workload: None
+    """How idle a workload is; None: it is not."""
+
+    def spec(self, project: str) -> ProjectSpec | None:
+        """Return a project, if it still exists."""
+        record = self.projects.get(project)
+        return record.spec if record else None
+
+    def start_of(self, record: WorkloadRecord) -> ExpectedStart | None:
+        """Return when a workload is expected to start, if it waits for that."""
+        return self.starts.get(record.id) if record.state in WAITING else None
+
+    def said_of(self, record: WorkloadRecord) -> object:
+        """Return what is shown of a workload beside its record, its start and what is measured."""
+        site = self.simulated, self.largest_device_mib
+        if not was_begun(record):
+            return site
+        idle_now = self.idle(record.id)
+        held = [(w.node, share.device) for w in record.workers for share in w.devices]
+        return (
+            site,
+            self.progress.get(record.id),
+            idle_now and idle_now.said,
+            self.present.notice(self.at, record.id),
+            [device and device.uuid for device in (self.device(*each) for each in held)],
+        )
+
+    def measured_at(self, record: WorkloadRecord) -> Measured | None:
+        """Return as of when something is measured of a workload; None: nothing is, or was."""
+        if not was_begun(record):
+            return None
+        return Measured(self.at, [self.present.told_at(w.node) for w in record.workers])
+
+    @cached_property
+    def largest_device_mib(self) -> int:
+        """Return the memory of the largest device."""
+        sizes = (device.memory_mib for devices in self.devices.values() for device in devices)
+        return max(sizes, default=0)
+
+    @cached_property
+    def most_devices(self) -> int:
+        """Return how many devices the node has that has most."""
+        return max((len(devices) for devices in self.devices.values()), default=0)
+
+    @cached_property
+    def gpu_types(self) -> frozenset[str]:
+        """Return the types of all devices."""
+        return frozenset(d.name for devices in self.devices.values() for d in devices)
+
+    @cached_property
+    def capacity(self) -> MilliGpu:
+        """Return all GPUs of all nodes."""
+        return MilliGpu(1000 * sum(len(devices) for devices in self.devices.values()))
+
+    @cached_property
+    def simulated(self) -> bool:
+        """Tell whether any device is simulated."""
+        return any(d.simulated for devices in self.devices.values() for d in devices)
+
+    @cached_property
+    def queues(self) -> Queues:
+        """Return who waits and who does not."""
+        return self.queued(self.workloads)
+
+    @cached_property
+    def sums(self) -> Mapping[str, ProjectSums]:
+        """Return what each project's workloads come to, those of its children included."""
+        specs = {name: record.spec for name, record in self.projects.items()}
+        holding = self.queues.holding
+        return sums_of(self.queues, specs, self.drawn.busy(self.at, holding, self._busy))
+
+    def _busy(self) -> dict[str, float]:
+        """Return how many GPUs each project's own workloads keep busy, of those measured."""
+        busy = {}
+        for project, records in self.queues.holding.by_project.items():
+            measured = [found for r in records if (found := self.meter.current(r.id)) is not None]
+            if measured:
+                busy[project] = sum(gpus for gpus, _ in measured)
+        return busy
+
+    @cached_property
+    def seats(self) -> Mapping[str, Sequence[Seat]]:
+        """Return each node's devices with who holds them and what runs there."""
+        held = self.queues.holding.by_device
+        return {
+            node: [self._seat(device, held.get((node, device.index), NOBODY)) for device in devices]
+            for node, devices in self.devices.items()
+        }
+
+    def _seat(self, device: Device, on: OnDevice) -> Seat:
+        uuid = device.uuid
+        running = self.present.on(self.at, uuid)
+        others = frozenset([p.account for p in running if p.workload not in on.workloads])
+        mps = self.present.sharing.mps(uuid)
+        return Seat(device, on, running, self.meter.device(uuid), mps, others)
+
+    def device(self, node: str, index: int) -> Device | None:
+        """Return a device of a node by its number."""
+        devices = self.devices.get(node, ())
+        if index < len(devices) and devices[index].index == index:  # as nearly everywhere
+            return devices[index]
+        return next((d for d in devices if d.index == index), None)

@@ -1,0 +1,114 @@
+"""Show a device to people and to its agent: who holds it, how busy it is, what else runs there.
+
+Pure. Processes of nobody, or of a workload that does not hold the device, are never left out: they
+explain why a device is full. Called by `views`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+
+from runai.hub_service.api.auth.permissions import Actor
+from runai.hub_service.api.views.cluster_view import Seat
+from runai.hub_service.model.device import Device
+from runai.hub_service.model.records import Allocation, WorkloadId, WorkloadRecord
+from runai.hub_service.wire.agent_reports import AgentAllocation, AgentReply, ProcessSample
+from runai.hub_service.wire.device_schemas import AllocationView, DeviceView, OthersView
+from runai.hub_service.wire.schemas import DeviceShareView
+
+
+def device_view(seat: Seat, *, actor: Actor, sees: Callable[[WorkloadRecord], bool]) -> DeviceView:
+    """Show a device; whoever holds it has a name only for those who may see them."""
+    device, on, processes = seat.device, seat.on, seat.running
+    utilized, memory_mib = seat.measured or (None, None)
+    return DeviceView(
+        device=device.index,
+        uuid=device.uuid,
+        name=device.name,
+        memory_mib=device.memory_mib,
+        simulated=device.simulated,
+        healthy=device.healthy,
+        fault=device.fault,
+        mps=seat.mps,
+        allocated=sum(gpus for _, gpus in on.shares) / 1000,
+        utilized=utilized,
+        memory_used_mib=memory_mib,
+        allocations=[
+            AllocationView(
+                workload=record.id if sees(record) else "",
+                user=record.spec.user if sees(record) else "",
+                gpus=gpus / 1000,
+                utilized=None if utilized is None else _busy(processes, record.id),
+            )
+            for record, gpus in on.shares
+        ],
+        others=_others([p for p in processes if p.workload not in on.workloads], actor),
+    )
+
+
+def _busy(processes: Sequence[ProcessSample], workload: WorkloadId) -> float | None:
+    """Add up what a workload's processes on the device keep busy; none keep nothing busy."""
+    found = [p.utilization for p in processes if p.workload == workload]
+    known = [each for each in found if each is not None]
+    return sum(known) if known or not found else None
+
+
+def _others(processes: Sequence[ProcessSample], actor: Actor) -> list[OthersView]:
+    """Add processes up by account; who that is, admins are told, and everybody of themselves."""
+    by_account: dict[str, list[ProcessSample]] = {}
+    for process in processes:
+        known = actor.admin or process.account == actor.name
+        by_account.setdefault(process.account if known else "", []).append(process)
+    views = []
+    for account, found in sorted(by_account.items()):
+        busy = [p.utilization for p in found if p.utilization is not None]
+        memory = [p.memory_mib for p in found if p.memory_mib is not None]
+        views.append(
+            OthersView(
+                account=account,
+                processes=len(found),
+                utilized=sum(busy) if busy else None,
+                memory_mib=sum(memory) if memory else None,
+            )
+        )
+    return views
+
+
+def agent_reply(
+    devices: Sequence[Device],
+    allocations: Sequence[Allocation],
+    releasing: AbstractSet[WorkloadId],
+) -> AgentReply:
+    """Return what a node's agent is to measure; of those that release, no program may stay."""
+    uuids = {device.index: device.uuid for device in devices}
+    return AgentReply(
+        allocations=[
+            _allocation(held, uuids, release=held.workload in releasing) for held in allocations
+        ]
+    )
+
+
+def _allocation(held: Allocation, uuids: Mapping[int, str], *, release: bool) -> AgentAllocation:
+    return AgentAllocation(
+        workload=held.workload,
+        worker=held.worker,
+        project=held.project,
+        user=held.user,
+        # A pod that others put onto a node, past all that is free, is beyond its devices until its
+        # kubelet turns it away: no agent can measure what is not there.
+        shares=[
+            DeviceShareView(device=s.device, uuid=uuids[s.device], gpus=s.gpus / 1000)
+            for s in held.shares
+            if s.device in uuids
+        ],
+        pid=held.process.pid if held.process else None,
+        created=held.process.created if held.process else None,
+        limits_mib={
+            uuids[share.device]: limit
+            for share, limit in zip(held.shares, held.limits_mib, strict=False)
+            if limit is not None and share.device in uuids
+        },
+        is_server=held.is_server,
+        release=release,
+        cgroup=held.cgroup,
+        checkpoint_dir=held.checkpoint_dir,
+    )

@@ -1,0 +1,51 @@
+"""How idle GPUs are shown: the watch's knowledge and a project's rules as wire schemas.
+
+Pure. Called by `views`.
+"""
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Literal
+
+from runai.hub_service.controller.idle.decision import Do, minutes
+from runai.hub_service.controller.idle.watch import IdleNow
+from runai.hub_service.model.records import KEEPS, IdleRules
+from runai.hub_service.wire.schemas import IdlePut, IdleView
+
+_TAKES: dict[Do, Literal["release", "stop"]] = {Do.RELEASE: "release", Do.STOP: "stop"}
+
+
+def idle_view(now: IdleNow | None, at: float) -> IdleView | None:
+    """Show a workload's idleness once it is worth a badge; times are as if it stays idle."""
+    if now is None or (now.level is None and not now.releasing):
+        return None
+    takes_at = None if now.in_s is None else datetime.fromtimestamp(at + now.in_s, UTC)
+    return IdleView(
+        text=_text(now),
+        since=datetime.fromtimestamp(at - now.idle_s, UTC).replace(microsecond=0),
+        told=now.level is not Do.BADGE,
+        takes=_TAKES[now.next] if now.next else None,
+        takes_at=takes_at.replace(microsecond=0) if takes_at else None,
+        keeps_left=now.keeps_left if now.next and not now.releasing else 0,
+        kept=now.keeps_left < KEEPS,
+        releasing=now.releasing,
+        releasable=now.releasable,
+    )
+
+
+def _text(now: IdleNow) -> str:
+    """Say it in words that stay true for a minute."""
+    if now.releasing:
+        return "its programs on the GPU end now, and it goes to others"
+    idle = f"idle for {minutes(now.idle_s)}"
+    if now.next is None or now.in_s is None:
+        return idle
+    what = "its GPU goes to others" if now.next is Do.RELEASE else "it is stopped"
+    return f"{idle}, {what} in {minutes(now.in_s)}"
+
+
+@lru_cache(maxsize=256)
+def idle_rules(rules: IdleRules) -> IdlePut:
+    """Show what a project says about idle GPUs: the same few in each overview."""
+    return IdlePut(**asdict(rules))

@@ -1,0 +1,58 @@
+"""Show how much memory a workload may use, how strictly that is kept, and by whom it is used.
+
+Pure; called by `views`, which has decided who may see it.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from runai.hub_service.api.views.latest_reports import Present
+from runai.hub_service.clusters.workloads.worker_environment import allocation
+from runai.hub_service.limits.tiers import Tier
+from runai.hub_service.model.device import Device
+from runai.hub_service.model.records import WorkerRecord, WorkloadRecord
+from runai.hub_service.wire.schemas import LimitView, ProcessView
+
+
+def limit_view(
+    record: WorkloadRecord, devices: Mapping[str, Sequence[Device]], present: Present
+) -> LimitView | None:
+    """Return the limit on the devices that it shares; None: a whole device has none."""
+    limits = [
+        mib
+        for worker in record.workers
+        if worker.node in devices
+        for mib in allocation(record, worker, devices[worker.node]).limits_mib
+        if mib is not None
+    ]
+    if not limits:
+        return None
+    tier = present.tier(record.id)
+    why = tier.why
+    if tier is Tier.FRAMEWORKS:
+        uuids = [uuid for worker in record.workers for uuid in _uuids(worker, devices)]
+        troubles = sorted({present.sharing.trouble(uuid) for uuid in uuids} - {""})
+        why += "".join(f" MPS cannot be had here: {trouble}." for trouble in troubles)
+    reasons = {present.no_hard_limit(worker.node) for worker in record.workers} - {""}
+    if not tier.is_hard and reasons:
+        why += f" A hard limit cannot be had here: {min(reasons)}."
+    return LimitView(memory_mib=min(limits), tier=tier.value, badge=tier.badge, why=why)
+
+
+def _uuids(worker: WorkerRecord, devices: Mapping[str, Sequence[Device]]) -> list[str]:
+    here = devices.get(worker.node, ())
+    return [here[share.device].uuid for share in worker.devices if share.device < len(here)]
+
+
+def process_views(record: WorkloadRecord, present: Present, now: float) -> list[ProcessView]:
+    """Return its processes on devices, the largest first."""
+    return [
+        ProcessView(
+            pid=p.pid,
+            worker=p.worker,
+            device=p.device,
+            name=p.notebook or p.name,
+            utilized=p.utilization,
+            memory_mib=p.memory_mib,
+        )
+        for p in present.processes(now, record.id)
+    ]

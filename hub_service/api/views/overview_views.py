@@ -1,0 +1,110 @@
+"""The overview of everything that somebody may see, at one instant.
+
+Knows views, not who asks for them. Used by routes, pages and `feeds`.
+"""
+
+import heapq
+from datetime import UTC, datetime
+
+from runai.hub_service.api.views.workload_queues import place
+from runai.hub_service.api.views.workload_views import Viewer
+from runai.hub_service.model.records import WorkloadRecord
+from runai.hub_service.model.workload_spec import build_quota
+from runai.hub_service.scheduler.model.quantity import gpu_text
+from runai.hub_service.wire.schemas import NotificationView, Overview
+
+TOLD = 10
+"""Notifications in an overview."""
+
+SHOWN_WAITING, SHOWN_OWN = 200, 300
+"""Workloads that wait in an overview: of thousands the first, and how many more there are."""
+
+
+def overview_view(viewer: Viewer) -> Overview:
+    """Return an overview of one world.
+
+    It shows everything, without what finished long ago and without the ends of long queues.
+    """
+    world = viewer.world
+    waiting, left_out = _first_in_queue(viewer)
+    seen = [*filter(viewer.sees, world.queues.present), *waiting]
+    seen.sort(key=lambda record: record.submitted)
+    # All of it are views already: looked through once more, they are copied.
+    return Overview.model_construct(
+        at=_time(world.at),
+        projects=viewer.projects(),
+        workloads=[*map(viewer.workload, seen)],
+        waiting_left_out=left_out,
+        nodes=viewer.nodes(),
+        idle_gpu_hours_reclaimed=world.meter.reclaimed() / 3600,
+        notifications=_notifications(viewer),
+        notes=[*_more(left_out), *(_notes(viewer) if viewer.actor.admin else ())],
+    )
+
+
+def _first_in_queue(viewer: Viewer) -> tuple[list[WorkloadRecord], int]:
+    """Return those that wait, the actor's own and the first ones before others, and the rest.
+
+    Of a project's queue no more than all together: whose turn is far off is listed by
+    `workloads`.
+    """
+    queues = viewer.world.queues
+    own = queues.of_user.first(viewer.actor.name, SHOWN_OWN)
+    found = {record.id: record for record in own if viewer.sees(record)}
+    many = {name: each for name, each in queues.of_project.many() if viewer.sees_all_of(name)}
+    # Of those with the same place always the same first.
+    firsts = [queues.of_project.first(name, SHOWN_WAITING) for name in sorted(many)]
+    others = heapq.merge(*firsts, key=place)
+    for record in others:
+        if len(found) >= SHOWN_WAITING:
+            break
+        found.setdefault(record.id, record)
+    left_out = sum(many.values()) - len(found)
+    for (user, project), theirs in queues.alike.items():
+        if user == viewer.actor.name and project not in many:
+            left_out += len(theirs) if viewer.sees(next(iter(theirs.values()))) else 0
+    return list(found.values()), left_out
+
+
+def _notifications(viewer: Viewer) -> list[NotificationView]:
+    recent = viewer.world.recent.of(viewer.actor.name, viewer.world.at)[:TOLD]
+    return [
+        NotificationView(at=_time(n.at), kind=n.kind, workload=n.workload, text=n.text)
+        for n in recent
+    ]
+
+
+def _notes(viewer: Viewer) -> list[str]:
+    roots = [r.spec for r in viewer.world.projects.values() if r.spec.parent is None]
+    notes = [
+        f"GPU {device.index} of {node} is taken out: {device.fault}."
+        for node, devices in viewer.world.devices.items()
+        for device in devices
+        if device.fault
+    ]
+    for node, devices in viewer.world.devices.items():
+        troubles = {viewer.world.present.sharing.trouble(device.uuid) for device in devices}
+        notes += [f"MPS cannot be had on {node}: {why}." for why in sorted(troubles - {""})]
+    for word, amounts in (
+        ("Quotas", [p.quota for p in roots]),
+        ("Build quotas", [build_quota(p) for p in roots]),
+    ):
+        total = sum(amount or 0 for amount in amounts)
+        if total > viewer.world.capacity:
+            notes.append(
+                f"{word} add up to {gpu_text(total)} GPUs,"
+                f" the cluster has {gpu_text(viewer.world.capacity)}."
+            )
+    return notes
+
+
+def _more(waiting: int) -> list[str]:
+    return (
+        [f"{waiting} more wait than are listed here: `runai list --all` lists them."]
+        if waiting
+        else []
+    )
+
+
+def _time(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

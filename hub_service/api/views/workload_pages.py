@@ -1,0 +1,94 @@
+"""Pages of a list of workloads: in the order of submission, then name, from a token on.
+
+Pure. A token is the key of the last workload of the page before, so none comes twice; one that
+changes its place meanwhile may be missed. Used by `workloads`.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Literal
+from urllib.parse import urlencode
+
+from runai.hub_service.api.views.workload_views import Viewer
+from runai.hub_service.model.records import WorkloadRecord
+from runai.hub_service.wire.errors import InvalidRequest
+from runai.hub_service.wire.schemas import WorkloadPage, WorkloadStateName
+
+Key = tuple[float, str, str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which workloads are listed; empty: all that the reader may see."""
+
+    project: str = ""
+    user: str = ""
+    state: WorkloadStateName | Literal[""] = ""
+    kind: Literal["", "job", "session"] = ""
+    text: str = ""
+    """A part of a name, its project's included, or of a user."""
+    mine: bool = False
+    """Only what the reader may pause, resume and delete."""
+
+    def records(self, viewer: Viewer) -> list[WorkloadRecord]:
+        """Return those that match, and that the reader may know of."""
+        world = viewer.world
+        return [
+            record
+            for record in (world.queues.owned(self.user) if self.user else world.workloads)
+            if (not self.project or record.spec.project == self.project)
+            and (not self.state or record.state.value == self.state)
+            and (not self.kind or record.spec.kind == self.kind)
+            and (not self.text or self.text in record.id or self.text in record.spec.user)
+            and viewer.sees(record)
+            and (not self.mine or viewer.changes(record))
+        ]
+
+    def query(self) -> str:
+        """Return what of it is set, as a part of an address."""
+        told = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return urlencode({name: value for name, value in told if value})
+
+
+def page_of(
+    viewer: Viewer, records: Sequence[WorkloadRecord], *, limit: int, after: str
+) -> WorkloadPage:
+    """Return the first of the records after a token, "" for the beginning, and counts of all.
+
+    Raises:
+        InvalidRequest: the token is none.
+    """
+    keyed = sorted((_key(record.submitted, record.id), record) for record in records)
+    if after:
+        last = _key_of(after)
+        rest = [record for key, record in keyed if key > last]
+    else:
+        rest = [record for _, record in keyed]
+    shown = rest[:limit]
+    token = f"{shown[-1].submitted!r}:{shown[-1].id}" if len(rest) > limit else None
+    return WorkloadPage(
+        items=[viewer.workload(record) for record in shown],
+        next_token=token,
+        counts={state.value: n for state, n in Counter(r.state for r in records).items()},
+    )
+
+
+def _key(submitted: float, workload: str) -> Key:
+    """Return what sorts workloads; the elements of an array by their number."""
+    project, _, name = workload.partition("/")
+    stem, dash, number = name.rpartition("-")
+    if dash and number.isdecimal():
+        return submitted, project, stem, int(number)
+    return submitted, project, name, -1
+
+
+def _key_of(token: str) -> Key:
+    submitted, _, workload = token.partition(":")
+    try:
+        return _key(float(submitted), workload)
+    except ValueError:
+        raise InvalidRequest(
+            f"continue is {token}, which is no place in a list.",
+            hint="Give what the page before has under `continue`.",
+        ) from None

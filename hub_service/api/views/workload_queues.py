@@ -1,0 +1,274 @@
+"""The workloads of a world by project and by state, added up once for everybody who looks at it.
+
+Pure. Thousands wait where tens run: an overview lists the first of each queue and counts the rest.
+Made by `world`, read by `views`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import compress
+from typing import Generic, TypeVar
+
+from runai.hub_service.api.views.device_holders import Holders
+from runai.hub_service.model.changes import compared, is_same_workload
+from runai.hub_service.model.records import ProjectSpec, WorkloadRecord, WorkloadState
+
+RECENT = 100
+"""Finished workloads in an overview; `workloads` lists all."""
+
+WAITING = frozenset({WorkloadState.QUEUED, WorkloadState.PAUSED, WorkloadState.RETRYING})
+
+_LAST = 1 << 62
+
+Name = TypeVar("Name", str, tuple[str, str])
+
+Numbered = dict[int, WorkloadRecord]
+"""Records by numbers, which are higher the later they came."""
+
+
+class InOrder(Mapping[str, Sequence[WorkloadRecord]]):
+    """Queues by their names, each put in order when it is looked at: of many, few are."""
+
+    def __init__(
+        self,
+        waiting: Mapping[str, Numbered] | None = None,
+        known: Mapping[str, Sequence[WorkloadRecord]] | None = None,
+    ) -> None:
+        """Put those that are `waiting` in order, by names; some queues are `known`."""
+        self._waiting = waiting or {}
+        self._known = dict(known or {})
+
+    def __getitem__(self, name: str) -> Sequence[WorkloadRecord]:
+        queue = self._known.get(name)
+        if queue is None:
+            queue = _oldest_first(self._waiting[name])
+            queue.sort(key=place)
+            self._known[name] = queue
+        return queue
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._waiting)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def first(self, name: str, many: int) -> Sequence[WorkloadRecord]:
+        """Return so many of one; of tens of thousands only those are put in order."""
+        found = self._waiting.get(name, {})
+        if name not in self._known:
+            # Places are those in a project's queue: in a person's own some are others'.
+            near = [(place(r), n) for n, r in found.items() if place(r) <= 2 * many]
+            if len(near) >= many:
+                near.sort()
+                return [found[number] for _, number in near[:many]]
+        return self[name][:many] if found else ()
+
+    def many(self) -> Iterator[tuple[str, int]]:
+        """Yield how long each is, without a look at them."""
+        return ((name, len(found)) for name, found in self._waiting.items())
+
+    def without(self, touched: Iterable[str]) -> Mapping[str, Sequence[WorkloadRecord]]:
+        """Return those that are in order already, but for these."""
+        known = dict(self._known)
+        for name in touched:
+            known.pop(name, None)
+        return known
+
+
+@dataclass(frozen=True)
+class Queues:
+    """Who is there and does not wait, and who waits, in the order of the queue."""
+
+    present: Sequence[WorkloadRecord]
+    """All but those that wait, and those that finished long ago; oldest first."""
+    holding: Holders
+    """The same object until one of them changes."""
+    of_project: InOrder
+    of_user: InOrder
+    alike: Mapping[tuple[str, str], Numbered] = field(compare=False)
+    """Those that wait, by user and project."""
+    _owned: Mapping[str, Numbered] = field(compare=False)
+
+    def owned(self, user: str) -> list[WorkloadRecord]:
+        """Return all of somebody's workloads; oldest first."""
+        return _oldest_first(self._owned.get(user, {}))
+
+    @classmethod
+    def of(cls, workloads: Sequence[WorkloadRecord]) -> "Queues":
+        """Put them in order."""
+        return LastQueues().of(workloads)
+
+
+class LastQueues:
+    """The queues of those records that were asked about last: many look between two changes.
+
+    Thousands wait and a few come, change or go: all others stay where they are. Each has a number
+    for as long as it is there, higher than those of all that came before it.
+    """
+
+    def __init__(self) -> None:
+        """Know none yet."""
+        self._records: Sequence[WorkloadRecord] = ()
+        self._numbers: list[int] = []
+        """Of each in that list."""
+        self._next = 0
+        self._others: Numbered = {}
+        """Those that do not wait."""
+        self._holding: Numbered = {}
+        self._projects, self._users, self._owned = _Named[str](), _Named[str](), _Named[str]()
+        self._alike = _Named[tuple[str, str]]()
+        self._queues = Queues((), Holders(), InOrder(), InOrder(), {}, {})
+
+    def of(self, records: Sequence[WorkloadRecord]) -> Queues:
+        """Put them in order; they come oldest first."""
+        if records is not self._records:
+            self._follow(records)
+        return self._queues
+
+    def _follow(self, records: Sequence[WorkloadRecord]) -> None:
+        before, numbers, last = self._records, self._numbers, self._queues
+        gone, changed, new = compared(before, records, is_same_workload)
+        is_held_otherwise = False
+        for was in gone:
+            is_held_otherwise |= self._remove(numbers[was], before[was])
+            self._owned.discard(before[was].spec.user, numbers[was])
+        for was, now in changed:
+            is_held_otherwise |= self._remove(numbers[was], before[was])
+            is_held_otherwise |= self._put(numbers[was], records[now])
+        if gone:
+            numbers = _without(numbers, gone)
+        for record in records[new:]:
+            numbers.append(self._next)
+            is_held_otherwise |= self._put(self._next, record)
+            self._next += 1
+        self._records, self._numbers = records, numbers
+        holding = last.holding
+        if is_held_otherwise:
+            holding = Holders(tuple(_oldest_first(self._holding)))
+        self._queues = Queues(
+            self._present(),
+            holding,
+            InOrder(*self._projects.after(last.of_project)),
+            InOrder(*self._users.after(last.of_user)),
+            self._alike.given(),
+            self._owned.given(),
+        )
+
+    def _remove(self, number: int, record: WorkloadRecord) -> bool:
+        """Take one from where it is; tell whether it holds devices."""
+        if record.state in WAITING:
+            self._projects.discard(record.spec.project, number)
+            self._users.discard(record.spec.user, number)
+            self._alike.discard((record.spec.user, record.spec.project), number)
+        self._others.pop(number, None)
+        return self._holding.pop(number, None) is not None
+
+    def _put(self, number: int, record: WorkloadRecord) -> bool:
+        """Put one where it belongs; tell whether it holds devices."""
+        if record.state in WAITING:
+            self._projects.put(record.spec.project, number, record)
+            self._users.put(record.spec.user, number, record)
+            self._alike.put((record.spec.user, record.spec.project), number, record)
+        else:
+            self._others[number] = record
+        self._owned.put(record.spec.user, number, record)
+        if record.holds_devices:
+            self._holding[number] = record
+        return record.holds_devices
+
+    def _present(self) -> list[WorkloadRecord]:
+        there = _oldest_first(self._others)
+        long_ago = sum(record.state.finished for record in there) - RECENT
+        present = []
+        for record in there:
+            if record.state.finished and long_ago > 0:
+                long_ago -= 1
+            else:
+                present.append(record)
+        return present
+
+
+class _Named(Generic[Name]):
+    """Records by a name and by their numbers; what was given away stays as it was."""
+
+    def __init__(self) -> None:
+        self._found: dict[Name, Numbered] = {}
+        self._touched: dict[Name, Numbered] = {}
+
+    def put(self, name: Name, number: int, record: WorkloadRecord) -> None:
+        self._own(name)[number] = record
+
+    def discard(self, name: Name, number: int) -> None:
+        self._own(name).pop(number, None)
+
+    def given(self) -> Mapping[Name, Numbered]:
+        """Return what there is of each name that has any."""
+        touched, self._touched = self._touched, {}
+        found = self._found | touched
+        self._found = {name: records for name, records in found.items() if records}
+        return self._found
+
+    def after(
+        self: "_Named[str]", queues: InOrder
+    ) -> tuple[Mapping[str, Numbered], Mapping[str, Sequence[WorkloadRecord]]]:
+        """Return that, and what of earlier queues nobody has touched."""
+        known = queues.without(self._touched)
+        return self.given(), known
+
+    def _own(self, name: Name) -> Numbered:
+        own = self._touched.get(name)
+        if own is None:
+            own = self._touched[name] = dict(self._found.get(name, ()))
+        return own
+
+
+def _without(numbers: Sequence[int], gone: Iterable[int]) -> list[int]:
+    stays = bytearray(b"\1") * len(numbers)
+    for place in gone:
+        stays[place] = 0
+    return list(compress(numbers, stays))
+
+
+def _oldest_first(found: Numbered) -> list[WorkloadRecord]:
+    return [found[number] for number in sorted(found)]
+
+
+def place(record: WorkloadRecord) -> int:
+    """Return a record's place in its queue; who has none yet comes last."""
+    return _LAST if record.position is None else record.position
+
+
+@dataclass
+class ProjectSums:
+    """What a project's workloads come to, those of its children included; milli-GPU."""
+
+    allocated: int = 0
+    building: int = 0
+    waiting: int = 0
+    utilized: float | None = None
+    """GPUs kept busy; None: nothing was measured."""
+
+
+def sums_of(
+    queues: Queues, projects: Mapping[str, ProjectSpec], busy: Mapping[str, float]
+) -> Mapping[str, ProjectSums]:
+    """Add up each project; `busy` are the GPUs that each one's own workloads keep so."""
+    found = {name: ProjectSums() for name in projects}
+
+    def above(project: str) -> Iterator[ProjectSums]:
+        name: str | None = project
+        while name is not None and name in found:
+            yield found[name]
+            name = projects[name].parent
+
+    for project, many in queues.of_project.many():
+        for sums in above(project):
+            sums.waiting += many
+    for project, (allocated, building) in queues.holding.allocated.items():
+        for sums in above(project):
+            sums.allocated += allocated
+            sums.building += building
+    for project, now in busy.items():
+        for sums in above(project):
+            sums.utilized = (sums.utilized or 0.0) + now
+    return found

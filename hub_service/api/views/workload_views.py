@@ -1,0 +1,331 @@
+"""What callers are shown: the cluster's records as wire schemas, each as the caller may see them.
+
+Pure: takes a `World` (everything at one instant) and an actor; knows no HTTP and awaits nothing.
+What a caller must not see is left out here and nowhere else.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+
+from runai.hub_service.api.auth.permissions import Action, Actor, is_member, is_project_admin, may
+from runai.hub_service.api.views.cluster_view import Seat, World
+from runai.hub_service.api.views.device_views import device_view
+from runai.hub_service.api.views.elastic_views import elastic_view
+from runai.hub_service.api.views.idle_views import idle_rules, idle_view
+from runai.hub_service.api.views.memory_limit_views import limit_view, process_views
+from runai.hub_service.api.views.progress_views import metrics_view, progress_view
+from runai.hub_service.api.views.start_views import start_view
+from runai.hub_service.api.views.workload_queues import ProjectSums
+from runai.hub_service.model.records import (
+    HistoryEvent,
+    ProjectSpec,
+    WorkerRecord,
+    WorkloadRecord,
+    WorkloadSpec,
+)
+from runai.hub_service.model.workload_spec import build_quota
+from runai.hub_service.scheduler.model.quantity import MilliGpu, fraction_of_memory
+from runai.hub_service.wire.device_schemas import DeviceView, NodeView
+from runai.hub_service.wire.schemas import (
+    DeviceShareView,
+    HistoryView,
+    ProjectView,
+    ReasonView,
+    WorkerView,
+    WorkloadDetail,
+    WorkloadView,
+)
+
+
+def version_of(record: WorkloadRecord) -> str:
+    """Return an opaque text that differs whenever a caller would be shown something else.
+
+    Measurements do not count: they change all the time.
+    """
+    held = [(w.state, w.node, w.devices, w.exit_code) for w in record.workers]
+    shown = (
+        record.state,
+        held,
+        record.reason,
+        record.position,
+        record.attempts,
+        record.pauses,
+        record.failures,
+        record.elastic,
+    )
+    return hashlib.blake2b(repr(shown).encode(), digest_size=8).hexdigest()
+
+
+@dataclass(frozen=True)
+class Viewer:
+    """The world as one actor may see it."""
+
+    world: World
+    actor: Actor
+
+    # -- workloads -------------------------------------------------------------------------------
+
+    def sees(self, record: WorkloadRecord) -> bool:
+        """Tell whether the actor may know of a workload."""
+        spec = record.spec
+        key = spec.project, spec.user
+        known = self._seen.get(key)
+        if known is None:
+            mine = spec.user == self.actor.name
+            project = self.world.spec(spec.project)
+            known = self._seen[key] = self.sees_all_of(spec.project) or (
+                mine and may(self.actor, Action.SEE_WORKLOAD, project, spec)
+            )
+        return known
+
+    @cached_property
+    def _seen(self) -> dict[tuple[str, str], bool]:
+        """Whether the actor may know of workloads, by project and user."""
+        return {}
+
+    def sees_all_of(self, project: str) -> bool:
+        """Tell whether the actor may know of every workload of a project."""
+        known = self._sees_all_of.get(project)
+        if known is None:
+            known = may(self.actor, Action.SEE_WORKLOAD, self.world.spec(project))
+            self._sees_all_of[project] = known
+        return known
+
+    @cached_property
+    def _sees_all_of(self) -> dict[str, bool]:
+        return {}
+
+    def changes(self, record: WorkloadRecord) -> bool:
+        """Tell whether the actor may pause, resume and delete a workload."""
+        return self._rights(record.spec)[0]
+
+    def workload(self, record: WorkloadRecord) -> WorkloadView:
+        """Show a workload as in a list."""
+        world = self.world
+        return world.drawn.view(
+            record,
+            self._rights(record.spec),
+            world.start_of(record),
+            world.said_of(record),
+            world.measured_at(record),
+            lambda: self._measured(record),
+            lambda: WorkloadView(**self._workload(record)),
+        )
+
+    def _rights(self, spec: WorkloadSpec) -> tuple[bool, bool]:
+        """Tell whether the actor may change a workload, and read it."""
+        key = spec.project, spec.user
+        known = self._known_rights.get(key)
+        if known is None:
+            project = self.world.spec(spec.project)
+            known = self._known_rights[key] = (
+                may(self.actor, Action.CHANGE_WORKLOAD, project, spec),
+                may(self.actor, Action.READ_WORKLOAD, project, spec),
+            )
+        return known
+
+    @cached_property
+    def _known_rights(self) -> dict[tuple[str, str], tuple[bool, bool]]:
+        """They are the same for all of one person's in one project."""
+        return {}
+
+    def detail(self, record: WorkloadRecord, history: Sequence[HistoryEvent]) -> WorkloadDetail:
+        """Show a workload with all that only those in charge of it may read."""
+        spec = record.spec
+        return WorkloadDetail(
+            **self._workload(record),
+            command=None if spec.command is None else list(spec.command),
+            workdir=spec.workdir,
+            source=spec.source,
+            backoff_limit=spec.backoff_limit,
+            grace_seconds=spec.grace_seconds,
+            expected_runtime=spec.expected_runtime,
+            array_index=spec.array_index,
+            image=spec.image,
+            gpu_types=list(spec.gpu_types),
+            reported=metrics_view(self.world.progress.get(record.id)),
+            checkpoint_dir=record.checkpoint_dir,
+            log_dir=record.log_dir,
+            processes=process_views(record, self.world.present, self.world.at),
+            history=[HistoryView(at=_time(e.at), kind=e.kind, text=e.text) for e in history],
+        )
+
+    def _workload(self, record: WorkloadRecord) -> dict[str, object]:
+        world, spec = self.world, record.spec
+        start = world.start_of(record)
+        mine, reads = self._rights(spec)
+        return {
+            "id": record.id,
+            "project": spec.project,
+            "name": spec.name,
+            "user": spec.user,
+            "kind": spec.kind,
+            "server": spec.server,
+            "state": record.state.value,
+            "preemptible": spec.preemptible,
+            "priority": spec.priority,
+            "gpus": self._asked(record) / 1000,
+            "gpu_memory_mib": spec.gpu_memory_mib or None,
+            "allocated": record.allocated / 1000,
+            "workers": [self._worker(worker) for worker in record.workers],
+            "min_workers": spec.min_workers,
+            "submitted": _time(record.submitted),
+            "started": _maybe_time(record.started),
+            "finished": _maybe_time(record.finished),
+            "reason": self._reason(record),
+            "expected_start": start_view(start) if start else None,
+            "pauses": len(record.pauses),
+            "attempts": record.attempts,
+            "failures": record.failures,
+            "exit_code": record.exit_code,
+            "notice": world.present.notice(world.at, record.id, reads=reads),
+            "elastic": elastic_view(record),
+            "progress": progress_view(world.progress.get(record.id), reads=reads),
+            "released": _maybe_time(record.released),
+            "simulated": world.simulated,
+            "mine": mine,
+            "version": version_of(record),
+            **self._measured(record),
+        }
+
+    def _measured(self, record: WorkloadRecord) -> dict[str, object]:
+        """Show what is another from one report of its agents to the next."""
+        world = self.world
+        now = world.meter.current(record.id) if record.allocated else None
+        return {
+            "utilized": now[0] if now else None,
+            "utilized_average": world.meter.average(record.id),
+            "memory_used_mib": now[1] if now else None,
+            "gpu_hours": world.meter.totals(record.id).allocated_s / 3600,
+            "limit": limit_view(record, world.devices, world.present),
+            "idle": idle_view(world.idle(record.id), world.at),
+        }
+
+    def _reason(self, record: WorkloadRecord) -> ReasonView | None:
+        why = record.reason
+        if why is None:
+            return None
+        _, reads = self._rights(record.spec)
+        # What the system says of a failure has the owner's programs and paths in it.
+        text = why.text if reads else _TO_OTHERS.get(why.code, why.text)
+        return ReasonView(
+            code=why.code, rule=why.rule, text=text, gains=why.gains, position=record.position
+        )
+
+    def _asked(self, record: WorkloadRecord) -> int:
+        spec = record.spec
+        if spec.gpu_memory_mib and self.world.largest_device_mib:
+            each = fraction_of_memory(spec.gpu_memory_mib, self.world.largest_device_mib)
+            return each * spec.workers
+        return spec.gpus * spec.workers
+
+    def _worker(self, worker: WorkerRecord) -> WorkerView:
+        return WorkerView(
+            name=worker.name,
+            index=worker.index,
+            state=worker.state,
+            node=worker.node,
+            devices=self.shares(worker),
+            started=_maybe_time(worker.started),
+            exit_code=worker.exit_code,
+        )
+
+    def shares(self, worker: WorkerRecord) -> list[DeviceShareView]:
+        """Show the devices that a worker holds."""
+        views = []
+        for share in worker.devices:
+            device = self.world.device(worker.node, share.device)
+            views.append(
+                DeviceShareView(
+                    device=share.device,
+                    uuid=device.uuid if device else "",
+                    gpus=share.gpus / 1000,
+                )
+            )
+        return views
+
+    # -- projects and nodes ----------------------------------------------------------------------
+
+    def projects(self) -> list[ProjectView]:
+        """Show all projects: quota bars are everybody's to see."""
+        return [self.project(record.spec) for record in self.world.projects.values()]
+
+    def project(self, spec: ProjectSpec) -> ProjectView:
+        """Show a project with the shares of the last cycle."""
+        world, actor = self.world, self.actor
+        inside = actor.admin or actor.kind == "hub" or is_member(actor, spec)
+        sums = world.sums.get(spec.name, ProjectSums())
+        share = world.shares.get(spec.name)
+        return ProjectView(
+            name=spec.name,
+            parent=spec.parent,
+            quota=_gpus(spec.quota),
+            build_quota=_gpus(build_quota(spec)),
+            limit=_gpus(spec.limit),
+            weight=spec.weight,
+            priority=spec.priority,
+            never_lent=spec.never_lent / 1000,
+            min_runtime=spec.min_runtime,
+            node_types_build=_list(spec.node_types_build),
+            node_types_train=_list(spec.node_types_train),
+            # Who is in a project is for those who are.
+            members=list(spec.members) if inside else [],
+            groups=list(spec.groups) if inside else [],
+            admins=list(spec.admins) if inside else [],
+            admin_groups=list(spec.admin_groups) if inside else [],
+            allocated=sums.allocated / 1000,
+            build_allocated=sums.building / 1000,
+            fair_share=share.fair_share / 1000 if share else 0,
+            over_quota=share.over_quota / 1000 if share else 0,
+            waiting=sums.waiting,
+            utilized=sums.utilized,
+            idle_session=idle_rules(spec.idle_session),
+            idle_job=idle_rules(spec.idle_job),
+            may_admin=actor.admin or is_project_admin(actor, spec),
+            may_submit=may(actor, Action.SUBMIT, spec),
+        )
+
+    def nodes(self) -> list[NodeView]:
+        """Show every device; whoever holds it has a name only for those who may see them."""
+        holding = self.world.queues.holding
+        open_ = frozenset(name for name in holding.by_project if self.sees_all_of(name))
+        return [
+            NodeView(name=name, devices=[self._device(name, seat, open_) for seat in seats])
+            for name, seats in self.world.seats.items()
+        ]
+
+    def _device(self, node: str, seat: Seat, open_: frozenset[str]) -> DeviceView:
+        """Show a device; of the projects in `open_` the actor sees everybody."""
+        actor, on = self.actor, seat.on
+        # What differs between those who look: whom they see, and whose other processes they know.
+        seen: tuple[bool, ...] = ()
+        if actor.name in on.users or not on.projects.isdisjoint(open_):
+            seen = tuple([self.sees(record) for record, _ in on.shares])
+        knows = bool(seat.others) and actor.admin, actor.name if actor.name in seat.others else ""
+        return self.world.drawn.device(
+            (node, seat.device.index, seen, knows),
+            seat,
+            lambda: device_view(seat, actor=actor, sees=self.sees),
+        )
+
+
+_TO_OTHERS = {"failed": "failed", "not_started": "could not be started"}
+
+
+def _time(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _maybe_time(seconds: float | None) -> datetime | None:
+    return None if seconds is None else _time(seconds)
+
+
+def _gpus(milli: MilliGpu | None) -> float | None:
+    return None if milli is None else milli / 1000
+
+
+def _list(names: tuple[str, ...] | None) -> list[str] | None:
+    return None if names is None else list(names)

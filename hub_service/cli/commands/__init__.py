@@ -1,0 +1,1 @@
+"""Commands of `runai`, a file for each family."""

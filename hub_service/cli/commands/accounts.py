@@ -1,0 +1,141 @@
+"""`runai user`: the accounts of a platform that `runai up` started on this machine.
+
+Works on its data directory, as whoever owns that; the login reads the accounts again by itself.
+Other hubs have accounts of their own.
+"""
+
+import sys
+from pathlib import Path
+from typing import Final
+
+import click
+
+from runai.embedded.accounts.accounts import Accounts
+from runai.embedded.data_directory import DataDirectory
+from runai.hub_service.cli.commands.up import DATA_DIR_OPTION
+from runai.hub_service.cli.framework.reporting import Group, output_option
+from runai.hub_service.cli.output import render
+from runai.hub_service.wire.errors import Forbidden, InvalidRequest, NotFound
+
+_PASSWORD_STDIN: Final = click.option(
+    "--password-stdin", is_flag=True, help="Read the password from standard input."
+)
+
+
+@click.group(cls=Group)
+@DATA_DIR_OPTION
+@click.pass_context
+def user(ctx: click.Context, data_dir: str) -> None:
+    """Manage the accounts of a platform started with `runai up`.
+
+    On its machine, as whoever started it. A change holds from the next login on.
+    """
+    ctx.obj = Path(data_dir).expanduser()
+
+
+@user.command()
+@click.argument("name")
+@click.option("--admin", is_flag=True, help="A hub admin: makes projects and sets quotas.")
+@click.option(
+    "--same-person",
+    is_flag=True,
+    help="Give a removed user's name again, with the files, jobs and memberships that it had.",
+)
+@_PASSWORD_STDIN
+@click.pass_obj
+def add(data_dir: Path, name: str, admin: bool, same_person: bool, password_stdin: bool) -> None:
+    """Make an account, with a generated password unless one is given."""
+    given = _from_stdin() if password_stdin else None
+    accounts = _accounts(data_dir)
+    password = accounts.add(name, given, admin=admin, same_person=same_person)
+    click.echo(f"user {name} added")
+    if name in accounts.to_end():
+        click.echo(
+            f"The hub has yet to end what {name} had open before; that ends a new login, too."
+            " Log in a minute later.",
+            err=True,
+        )
+    if given is None:
+        click.echo(f"password: {password}")
+    click.echo(f"A project lets them in: runai project set PROJECT --add-member {name}", err=True)
+
+
+@user.command()
+@click.argument("name")
+@click.option("--generate", is_flag=True, help="Make one up and print it, instead of asking.")
+@_PASSWORD_STDIN
+@click.pass_obj
+def passwd(data_dir: Path, name: str, generate: bool, password_stdin: bool) -> None:
+    """Replace a password."""
+    accounts = _accounts(data_dir)
+    given: str | None = None
+    if password_stdin:
+        given = _from_stdin()
+    elif not generate:
+        given = click.prompt(
+            f"New password of {name}", hide_input=True, confirmation_prompt=True, err=True
+        )
+    password = accounts.set_password(name, given)
+    click.echo(f"password of {name} replaced")
+    if given is None:
+        click.echo(f"password: {password}")
+
+
+@user.command(name="list")
+@output_option("table", "json")
+@click.pass_obj
+def list_(data_dir: Path, output: str) -> None:
+    """List the accounts."""
+    accounts = _accounts(data_dir).all().values()
+    if output == "json":
+        render.show_json([{"name": a.name, "admin": a.admin} for a in accounts])
+        return
+    rows = [[a.name, "yes" if a.admin else "-"] for a in accounts]
+    render.show_table(("NAME", "ADMIN"), rows)
+
+
+@user.command()
+@click.argument("name")
+@click.pass_obj
+def remove(data_dir: Path, name: str) -> None:
+    """Forget an account and end what it has open.
+
+    The running platform stops its notebook servers, revokes its tokens and logins and suspends its
+    jobs, all within a minute; one that is not running does so at its next start. Files, jobs and
+    memberships of projects stay.
+    """
+    _accounts(data_dir).remove(name)
+    click.echo(f"user {name} removed: no login from now on")
+    click.echo(
+        f"Within a minute the running platform ends what {name} has open (notebook servers, tokens,"
+        " pages) and suspends their jobs; one that is not running does so at its next start."
+        " Files, jobs and memberships of projects stay:"
+        f" `runai user add {name} --same-person` gives them back.",
+        err=True,
+    )
+
+
+def _accounts(data_dir: Path) -> Accounts:
+    directory = DataDirectory(data_dir)
+    try:
+        there = directory.accounts.exists()
+    except PermissionError:
+        raise Forbidden(
+            f"The data directory {data_dir} belongs to somebody else.",
+            hint="Run this as the user who runs `runai up`.",
+        ) from None
+    if not there:
+        raise NotFound(
+            f"There are no accounts in {data_dir}.",
+            hint="--data-dir names the directory of `runai up` (of `make up`: .data).",
+        )
+    return Accounts(directory)
+
+
+def _from_stdin() -> str:
+    password = sys.stdin.readline().rstrip("\n")
+    if not password:
+        raise InvalidRequest(
+            "Standard input holds no password.", hint="Leave --password-stdin out."
+        )
+    return password

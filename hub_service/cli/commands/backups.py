@@ -1,0 +1,50 @@
+"""`runai backup` and `runai restore`: the databases and secrets of a platform on this machine."""
+
+from pathlib import Path
+
+import click
+
+from runai.embedded.backup.backups import back_up
+from runai.embedded.backup.restore import restore as put_back
+from runai.embedded.data_directory import DataDirectory
+from runai.hub_service.cli.commands.up import DATA_DIR_OPTION
+from runai.hub_service.cli.framework.reporting import Command
+from runai.hub_service.cli.output.spinner import at_work
+
+
+@click.command(cls=Command)
+@click.argument("folder", required=False, type=click.Path(file_okay=False, path_type=Path))
+@DATA_DIR_OPTION
+def backup(folder: Path | None, data_dir: str) -> None:
+    """Copy the platform's databases and secrets, while it runs.
+
+    Into a new folder below FOLDER (default: `backups` in the data directory), which is
+    printed. A ledger on PostgreSQL is not in it: pg_dump copies that.
+    """
+    with at_work("Copying") as tell:
+        made = back_up(_directory(data_dir), folder, tell)
+    click.echo(made)
+
+
+@click.command(cls=Command)
+@click.argument("backup", metavar="BACKUP", type=click.Path(path_type=Path))
+@DATA_DIR_OPTION
+@click.option("--stop-unknown", is_flag=True, help="End workers that the backup does not know.")
+def restore(backup: Path, data_dir: str, stop_unknown: bool) -> None:
+    """Put a backup back while the platform is stopped.
+
+    What is there goes aside into the data directory; nothing is deleted. One that was
+    interrupted is finished by the same command.
+    """
+    with at_work("Putting back") as tell:
+        done = put_back(
+            _directory(data_dir), backup.absolute(), stop_unknown=stop_unknown, tell=tell
+        )
+    for worker in done.stopped:
+        click.echo(f"stopped: {worker}")
+    click.echo(f"restored: {', '.join(done.databases)}")
+    click.echo(f"what was there before: {done.aside}")
+
+
+def _directory(data_dir: str) -> DataDirectory:
+    return DataDirectory(Path(data_dir).expanduser().absolute())

@@ -1,0 +1,189 @@
+"""`runai describe`: everything about one workload, project or node.
+
+A block of `Key:  value` lines and, where there are several of a thing, a table under its title.
+"""
+
+import shlex
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import click
+from rich.text import Text
+
+from runai.hub_service.cli.framework.reporting import Command, output_option
+from runai.hub_service.cli.framework.workload_names import WORKLOAD_NAME, find, in_project
+from runai.hub_service.cli.output import render, tables
+from runai.hub_service.client import Client
+from runai.hub_service.limits.tiers import COMPUTE_IS_SHARED
+from runai.hub_service.scheduler.model.quantity import duration_text
+from runai.hub_service.wire.device_schemas import NodeView
+from runai.hub_service.wire.errors import NotFound
+from runai.hub_service.wire.printable import for_terminal
+from runai.hub_service.wire.questions import ExplanationView
+from runai.hub_service.wire.schemas import ProjectView, WorkloadDetail
+
+_WORKLOAD_WORDS = ("job", "jobs", "session", "sessions", "workload", "workloads")
+_PROJECT_WORDS = ("project", "projects")
+_NODE_WORDS = ("node", "nodes")
+_WORDS = (*_WORKLOAD_WORDS, *_PROJECT_WORDS, *_NODE_WORDS)
+
+Lines = list[tuple[str, str]]
+
+
+def workload_lines(w: WorkloadDetail, now: datetime) -> Lines:
+    """Make the key and value lines of a workload; what was not asked for is left out."""
+    why = render.reason(w.reason)
+    busy = render.share(w.utilized, w.allocated, simulated=w.simulated)
+    average = render.share(w.utilized_average, w.gpus, simulated=w.simulated)
+    resizes = f", {w.elastic.resizes} resized" if w.elastic and w.elastic.resizes else ""
+    least = f" (of {w.min_workers} workers or more)" if w.min_workers < len(w.workers) else ""
+    lines = [
+        ("Name", w.name),
+        ("Project", w.project),
+        ("User", w.user),
+        ("Kind", f"{w.kind}, {'preemptible' if w.preemptible else 'never preempted'}"),
+        ("State", w.state),
+        ("Reason", why),
+        ("GPUs asked", render.asked(w) + least),
+        ("Elastic", w.elastic.text if w.elastic else ""),
+        ("Speed", w.elastic.speed if w.elastic else ""),
+        ("Progress", w.progress.text if w.progress else ""),
+        ("Reported", w.reported.text if w.reported else ""),
+        ("GPU memory", "" if w.gpu_memory_mib is None else render.memory(w.gpu_memory_mib)),
+        ("Allocated", f"{render.gpus(w.allocated)} on {render.devices(w)}" if w.allocated else "0"),
+        ("Utilized", f"{busy} now, {average} on average while allocated"),
+        ("Memory used", render.memory(w.memory_used_mib)),
+        ("Memory limit", _limit(w)),
+        ("Sharing", COMPUTE_IS_SHARED if w.limit else ""),
+        ("Notice", w.notice),
+        ("Priority", str(w.priority)),
+        ("Submitted", f"{render.clock(w.submitted)} ({render.age(w.submitted, now)} ago)"),
+        ("Started", render.clock(w.started) if w.started else ""),
+        ("Finished", render.clock(w.finished) if w.finished else ""),
+        ("Exit code", "" if w.exit_code is None else str(w.exit_code)),
+        ("Attempts", f"{w.attempts} ({w.pauses} paused{resizes}, {w.failures} failed)"),
+        ("Retries", f"up to {w.backoff_limit}" if w.backoff_limit else ""),
+        ("Grace period", f"{w.grace_seconds} s"),
+        ("Expected runtime", duration_text(w.expected_runtime) if w.expected_runtime else ""),
+        ("Array index", "" if w.array_index is None else str(w.array_index)),
+        ("Command", shlex.join(w.command) if w.command else ""),
+        ("Image", w.image),
+        ("GPU type", " or ".join(w.gpu_types)),
+        ("Directory", w.workdir),
+        ("Checkpoints", w.checkpoint_dir),
+        ("Logs", w.log_dir),
+    ]
+    return [(key, value) for key, value in lines if value]
+
+
+def _limit(w: WorkloadDetail) -> str:
+    if w.limit is None:
+        return ""
+    return f"{render.memory(w.limit.memory_mib)}, {w.limit.badge}: {w.limit.why}"
+
+
+@click.command(cls=Command)
+@click.argument(
+    "words", nargs=-1, required=True, metavar="[job|project|node] NAME", type=WORKLOAD_NAME
+)
+@in_project
+@output_option("table", "json")
+def describe(words: tuple[str, ...], project: str | None, output: str) -> None:
+    """Show everything about a workload, project or node.
+
+    `runai describe exp1` is `runai describe job exp1`.
+    """
+    kind, name = _what(words)
+    with Client.discover() as client:
+        if kind in _PROJECT_WORDS:
+            _show_project(client.project(name), output)
+        elif kind in _NODE_WORDS:
+            _show_node(client.nodes(), name, output)
+        else:
+            found = client.workload(find(client, name, project).id)
+            waits = found.reason is not None and found.reason.position is not None
+            _show_workload(found, client.explanation(found.id) if waits else None, output)
+
+
+def _what(words: tuple[str, ...]) -> tuple[str, str]:
+    if len(words) == 1:
+        return "job", words[0]
+    kind, *names = words
+    if kind not in _WORDS or len(names) != 1:
+        raise click.UsageError(
+            "Say one name, as in `runai describe exp1` or `runai describe node NAME`."
+        )
+    return kind, names[0]
+
+
+def explanation_lines(told: ExplanationView) -> Lines:
+    """Make the lines of why a workload waits at length; what is not known is left out."""
+    holders = [
+        f"{h.workload or h.project + ' (somebody)'} {render.gpus(h.gpus)}"
+        + (f" until {'about ' if h.is_estimated else ''}{render.clock(h.until)}" if h.until else "")
+        for h in told.holders
+    ]
+    start = told.expected_start
+    lines = [("Start", start.text if start else "")]
+    lines += [("Would help", counterfactual.text) for counterfactual in told.counterfactuals]
+    lines += [("Ahead", ", ".join(told.ahead)), ("Held by", "; ".join(holders))]
+    return [(key, value) for key, value in lines if value]
+
+
+def _show_workload(workload: WorkloadDetail, told: ExplanationView | None, output: str) -> None:
+    if output == "json":
+        whole = workload.model_dump(mode="json")
+        render.show_json({**whole, "explanation": told.model_dump(mode="json") if told else None})
+        return
+    lines = workload_lines(workload, datetime.now(UTC))
+    if told is not None and told.reason is not None:
+        at = next((i for i, (key, _) in enumerate(lines) if key == "Reason"), len(lines) - 1)
+        lines[at + 1 : at + 1] = explanation_lines(told)
+    render.show_lines(lines)
+    if workload.simulated and (workload.allocated or workload.utilized_average is not None):
+        click.echo(render.SIMULATED_NOTE)
+    if len(workload.workers) > 1:
+        click.echo("\nWorkers:")
+        rows: list[list[str | Text]] = [
+            [str(w.index), render.state(w.state), w.node or "-", _code(w.exit_code)]
+            for w in workload.workers
+        ]
+        render.show_table(("WORKER", "STATE", "NODE", "EXIT CODE"), rows)
+    if workload.processes:
+        click.echo("\nProcesses:")
+        found = [[str(p.pid), p.name, render.memory(p.memory_mib)] for p in workload.processes]
+        render.show_table(("PID", "NAME", "MEMORY"), found)
+    if workload.history:
+        click.echo("\nHistory:")
+        for event in workload.history:
+            line = f"  {render.clock(event.at)}  {event.kind:<10} {event.text}"
+            click.echo(for_terminal(line).rstrip())
+    if workload.source:
+        click.echo("\nSource:")
+        for line in workload.source.splitlines():
+            click.echo(f"  {for_terminal(line)}".rstrip())
+
+
+def _code(exit_code: int | None) -> str:
+    return "-" if exit_code is None else str(exit_code)
+
+
+def _show_project(project: ProjectView, output: str) -> None:
+    if output == "json":
+        render.show_json(project)
+        return
+    columns = tables.project_table().columns
+    render.show_lines([(c.heading.capitalize(), str(c.cell(project))) for c in columns])
+
+
+def _show_node(nodes: Sequence[NodeView], name: str, output: str) -> None:
+    node = next((n for n in nodes if n.name == name), None)
+    if node is None:
+        known = ", ".join(n.name for n in nodes) or "none"
+        raise NotFound(f"There is no node '{name}'.", hint=f"Nodes: {known}.")
+    if output == "json":
+        render.show_json(node)
+        return
+    tables.node_table().show(tables.devices_of([node]), wide=True)
+    if any(d.simulated for d in node.devices):
+        click.echo(render.SIMULATED_NOTE)

@@ -1,0 +1,161 @@
+"""`runai suspend`, `resume`, `delete`; `keep`, `release`, `regain` of idle GPUs.
+
+For one name or several, each answered by a line.
+One that is refused does not keep the others from being done; the exit code is 1 then.
+"""
+
+from collections.abc import Callable, Sequence
+
+import click
+
+from runai.hub_service.cli.framework.reporting import Command, report
+from runai.hub_service.cli.framework.workload_names import WORKLOAD_NAME, find_all, in_project
+from runai.hub_service.cli.output.waiting import FINISHED
+from runai.hub_service.client import Client
+from runai.hub_service.client.calls import Which
+from runai.hub_service.wire.errors import RunaiError
+from runai.hub_service.wire.schemas import ScaleRequest, WorkloadView
+
+_NAMES = click.argument("names", nargs=-1, type=WORKLOAD_NAME, metavar="NAME...", required=True)
+
+
+@click.command(cls=Command)
+@_NAMES
+@in_project
+def suspend(names: tuple[str, ...], project: str | None) -> None:
+    """Pause jobs until they are resumed; they give their GPUs back.
+
+    A running job gets SIGTERM and its grace period for a checkpoint. Sessions are not
+    suspended but deleted.
+    """
+    with Client.discover() as client:
+        for_each(find_all(client, names, project), lambda w: client.suspend(w.id).state)
+
+
+@click.command(cls=Command)
+@_NAMES
+@in_project
+def resume(names: tuple[str, ...], project: str | None) -> None:
+    """Put suspended jobs back into the queue.
+
+    At their old places; they start again from their checkpoints.
+    """
+    with Client.discover() as client:
+        for_each(find_all(client, names, project), lambda w: client.resume(w.id).state)
+
+
+@click.command(cls=Command)
+@click.argument("names", nargs=-1, type=WORKLOAD_NAME, metavar="NAME...")
+@click.option("--all-finished", is_flag=True, help="All of yours that are finished.")
+@in_project
+def delete(names: tuple[str, ...], all_finished: bool, project: str | None) -> None:
+    """Stop workloads and forget them.
+
+    A running one gets SIGTERM and its grace period. Its name is free again when its
+    processes are gone; its checkpoints are kept.
+    """
+    if bool(names) == all_finished:
+        raise click.UsageError("Name workloads, or say --all-finished.")
+
+    with Client.discover() as client:
+        if all_finished:
+            mine = client.workloads(Which(project, mine=True))
+            found = [w for w in mine if w.state in FINISHED]
+            if not found:
+                click.echo("Nothing of yours is finished.", err=True)
+        else:
+            found = find_all(client, names, project)
+
+        def stop(workload: WorkloadView) -> str:
+            client.delete(workload.id)
+            return "deleted" if workload.state in FINISHED or not workload.allocated else "stopping"
+
+        for_each(found, stop)
+
+
+@click.command(cls=Command)
+@_NAMES
+@in_project
+def keep(names: tuple[str, ...], project: str | None) -> None:
+    """Keep idle GPUs for 30 more minutes.
+
+    Where a project takes GPUs that nobody uses; at most twice until they are used again.
+    """
+    with Client.discover() as client:
+
+        def ask(workload: WorkloadView) -> str:
+            idle = client.keep(workload.id).idle
+            return idle.text if idle else "kept"
+
+        for_each(find_all(client, names, project), ask)
+
+
+@click.command(cls=Command)
+@_NAMES
+@in_project
+def release(names: tuple[str, ...], project: str | None) -> None:
+    """Give sessions' GPUs to others; the sessions go on.
+
+    Kernels that are on a GPU end; files and the notebook server stay.
+    """
+    with Client.discover() as client:
+
+        def give(workload: WorkloadView) -> str:
+            client.release(workload.id)
+            return "gives its GPUs back"
+
+        for_each(find_all(client, names, project), give)
+
+
+@click.command(cls=Command)
+@_NAMES
+@in_project
+def regain(names: tuple[str, ...], project: str | None) -> None:
+    """Ask for released sessions' GPUs again.
+
+    They go on while they wait in the queue.
+    """
+    with Client.discover() as client:
+        for_each(find_all(client, names, project), lambda w: client.regain(w.id).state)
+
+
+def for_each(workloads: Sequence[WorkloadView], act: Callable[[WorkloadView], str]) -> None:
+    """Do it to each, and print what came of it; one that is refused keeps no other from it."""
+    refused = False
+    for workload in workloads:
+        try:
+            outcome = act(workload)
+        except RunaiError as error:
+            report(error)
+            refused = True
+        else:
+            click.echo(f"{workload.kind} {workload.id} {outcome}")
+    if refused:
+        click.get_current_context().exit(1)
+
+
+@click.command(cls=Command)
+@click.argument("names", nargs=-1, type=WORKLOAD_NAME, metavar="NAME...", required=True)
+@click.option("--workers", type=click.IntRange(min=2), help="As many workers at most.")
+@click.option(
+    "--min-workers", type=click.IntRange(min=1), help="As many at least: with fewer it waits."
+)
+@in_project
+def scale(
+    names: tuple[str, ...], workers: int | None, min_workers: int | None, project: str | None
+) -> None:
+    """Let elastic jobs have more or fewer workers.
+
+    Those that run go on: more workers join when there is a GPU for them, and surplus ones
+    leave with a checkpoint. For jobs submitted with --elastic and --workers.
+    """
+    if workers is None and min_workers is None:
+        raise click.UsageError("Say --workers, --min-workers or both.")
+    asked = ScaleRequest(workers=workers, min_workers=min_workers)
+    with Client.discover() as client:
+
+        def ask(workload: WorkloadView) -> str:
+            elastic = client.scale(workload.id, asked).elastic
+            return f"trains on {elastic.text}" if elastic else "scaled"
+
+        for_each(find_all(client, names, project), ask)

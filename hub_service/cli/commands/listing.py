@@ -1,0 +1,128 @@
+"""`runai list`: workloads, projects and nodes as tables.
+
+`list` is about requests and states, `top` about what is allocated and how much of that is utilized;
+both show the two side by side.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final, get_args
+
+import click
+
+from runai.hub_service.cli.framework.reporting import Command, output_option
+from runai.hub_service.cli.framework.workload_names import PROJECT_NAME
+from runai.hub_service.cli.output import render, tables
+from runai.hub_service.client import Client
+from runai.hub_service.client.calls import FIRST_PAGE, Which
+from runai.hub_service.wire.device_schemas import NodeView
+from runai.hub_service.wire.schemas import WorkloadPage, WorkloadStateName, WorkloadView
+
+_KINDS: Final = {
+    "jobs": "jobs",
+    "job": "jobs",
+    "workloads": "jobs",
+    "sessions": "sessions",
+    "session": "sessions",
+    "projects": "projects",
+    "project": "projects",
+    "nodes": "nodes",
+    "node": "nodes",
+}
+
+
+@click.command(name="list", cls=Command)
+@click.argument(
+    "what",
+    type=click.Choice(list(_KINDS)),
+    default="jobs",
+    metavar="[jobs|sessions|projects|nodes]",
+)
+@click.option("-p", "--project", type=PROJECT_NAME, help="Only this project's workloads.")
+@click.option("-u", "--user", help="Only this user's workloads.")
+@click.option(
+    "--state", type=click.Choice(get_args(WorkloadStateName)), help="Only workloads in this state."
+)
+@click.option("--mine", is_flag=True, help="Only what you may pause, resume and delete.")
+@click.option("--all", "everything", is_flag=True, help=f"All of them, not the first {FIRST_PAGE}.")
+@output_option("table", "wide", "json")
+def list_(
+    what: str,
+    project: str | None,
+    user: str | None,
+    state: str | None,
+    mine: bool,
+    everything: bool,
+    output: str,
+) -> None:
+    """List jobs and sessions, projects or nodes.
+
+    `runai list` alone lists the workloads that you may see; `runai list sessions` the sessions.
+    GPUS is what is allocated of what was asked; UTIL is how much of the allocated is busy.
+    """
+    with Client.discover() as client:
+        kind = _KINDS[what]
+        if kind == "projects":
+            show_projects(client, output)
+        elif kind == "nodes":
+            _show_nodes(client.nodes(), output)
+        else:
+            only = "session" if kind == "sessions" else None
+            which = Which(project, user, state, only, mine=mine or None)
+            if everything or output == "json":
+                show_workloads(client.workloads(which), output)
+                return
+            page = client.workload_page(which)
+            show_workloads(page.items, output)
+            if page.next_token is not None:
+                click.echo(_more(page))
+
+
+def _more(page: WorkloadPage) -> str:
+    counts = ", ".join(f"{many:,} {state}" for state, many in page.counts.items())
+    total = sum(page.counts.values())
+    return f"{total - len(page.items):,} more: {counts}. `runai list --all` lists them all."
+
+
+def show_workloads(workloads: Sequence[WorkloadView], output: str) -> None:
+    """Print workloads; to standard error that there are none."""
+    if output == "json":
+        render.show_json(workloads)
+        return
+    if not workloads:
+        click.echo("There are no workloads. `runai submit` makes one.", err=True)
+        return
+    tables.workload_table(datetime.now(UTC)).show(workloads, wide=output == "wide")
+    note_simulated(any(w.simulated and w.allocated for w in workloads))
+
+
+def show_projects(client: Client, output: str) -> None:
+    """Print all projects, and below them what an admin should know of their quotas."""
+    if output == "json":
+        render.show_json(client.projects())
+        return
+    seen = client.overview()
+    simulated = any_simulated(seen.nodes)
+    tables.project_table(simulated=simulated).show(seen.projects, wide=output == "wide")
+    note_simulated(simulated and any(p.utilized is not None for p in seen.projects))
+    for note in seen.notes:
+        click.echo(note)
+
+
+def _show_nodes(nodes: Sequence[NodeView], output: str) -> None:
+    if output == "json":
+        render.show_json(nodes)
+        return
+    tables.node_table().show(tables.devices_of(nodes), wide=output == "wide")
+    note_simulated(any_simulated(nodes))
+
+
+def any_simulated(nodes: Sequence[NodeView]) -> bool:
+    """Tell whether any device is simulated."""
+    return any(device.simulated for node in nodes for device in node.devices)
+
+
+def note_simulated(simulated: bool) -> None:
+    """Say what the asterisk means, where one was shown."""
+    if simulated:
+        click.echo(render.SIMULATED_NOTE)

@@ -1,0 +1,196 @@
+"""`runai login`, `logout`, `whoami` and `config`: who one is, and what this computer remembers.
+
+Passwords and tokens are asked for, or read, never taken from the command line, which everybody on
+the computer can see; a token is shown to nobody.
+"""
+
+import sys
+from pathlib import Path
+
+import click
+from click.shell_completion import get_completion_class
+
+from runai.hub_service.cli.commands import projects
+from runai.hub_service.cli.framework.cli_config import forget, inside_session, remember
+from runai.hub_service.cli.framework.command_list import cli
+from runai.hub_service.cli.framework.hub_login import HubLogin, hub_root
+from runai.hub_service.cli.framework.reporting import Command, Group, output_option
+from runai.hub_service.cli.framework.workload_names import PROJECT_NAME
+from runai.hub_service.cli.output import render
+from runai.hub_service.cli.output.spinner import at_work
+from runai.hub_service.client import Client
+from runai.hub_service.client.connection import config_path, find_connection
+from runai.hub_service.wire.errors import InvalidRequest
+from runai.hub_service.wire.schemas import WhoAmI
+
+_READ = "-"
+
+
+def _not_in_sight(_context: click.Context, _option: click.Parameter, given: str | None) -> bool:
+    """Refuse a token that was written where `ps` and the shell's history show it."""
+    if given not in {None, _READ}:
+        raise click.UsageError(
+            "A token on the command line is seen by others (`ps`) and kept in the shell's history."
+            " Write `runai login URL --token`: it is asked for, or read from standard input, as by"
+            " `< FILE`. One that was written there is better revoked, on the hub's page /hub/token."
+        )
+    return given is not None
+
+
+@click.command(cls=Command)
+@click.argument("url")
+@click.option("-u", "--user", help="Your name on the hub. Asked for if missing.")
+@click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
+@click.option(
+    "--token",
+    "with_token",
+    is_flag=False,
+    flag_value=_READ,
+    metavar="[-]",
+    callback=_not_in_sight,
+    help="Instead of a password: a token from the hub's page /hub/token (hubs with single "
+    "sign-on). It is asked for, or read from standard input where that is no terminal.",
+)
+@click.option(
+    "--ca",
+    metavar="FILE",
+    help="PEM certificate of the authority that signed the hub's: the only one that this login "
+    "and later commands trust. The file has to stay there.",
+)
+def login(
+    url: str, user: str | None, password_stdin: bool, with_token: bool, ca: str | None
+) -> None:
+    """Log in to a JupyterHub that runs the platform.
+
+    Inside a session this is not needed. The password is used once; what is kept, in
+    ~/.config/runai/config.json, is a token that can use the GPU service and nothing else,
+    for 90 days.
+    """
+    root = hub_root(url)
+    if ca is not None:
+        if not root.startswith("https:"):
+            raise InvalidRequest(
+                f"--ca is for an address with https, and {root} has none.",
+                hint="Write `runai login https://HOST --ca FILE`.",
+            )
+        ca = str(Path(ca).absolute())
+    with HubLogin(root, ca) as hub:
+        with at_work(f"Asking {hub.root}"):
+            hub.check()
+        if hub.is_overheard:
+            click.echo(f"Careful: {hub.root} is not encrypted; others may read along.", err=True)
+        if with_token:
+            token = _token()
+        else:
+            name = user or click.prompt("User")
+            password = _password(name, password_stdin=password_stdin)
+            with at_work(f"Logging in to {hub.root}"):
+                hub.log_in(name, password)
+                token = hub.mint_token()
+        service = hub.service_root()
+    with at_work(f"Asking {service}"), Client(service, token, ca=ca) as client:
+        me = client.whoami()
+    remember(service, token, ca)
+    click.echo(f"Logged in to {hub.root} as {me.name}. Projects: {render.listed(me.projects)}.")
+    if inside_session():
+        click.echo("This session goes on using its own hub and token.", err=True)
+
+
+def _password(user: str, *, password_stdin: bool) -> str:
+    if not password_stdin:
+        return str(click.prompt(f"Password of {user}", hide_input=True, err=True))
+    return _read("password", hint="Leave --password-stdin out.")
+
+
+def _token() -> str:
+    hint = "Make one on the hub's page /hub/token."
+    if sys.stdin.isatty():
+        token = str(click.prompt("Token", hide_input=True, err=True)).strip()
+    else:
+        token = _read("token", hint=hint).strip()
+    if not (token.isascii() and token.isprintable()):  # no header of HTTP takes it
+        raise InvalidRequest("That is no token: it has characters that no token has.", hint=hint)
+    return token
+
+
+def _read(what: str, *, hint: str) -> str:
+    line = sys.stdin.readline().rstrip("\n")
+    if not line:
+        raise InvalidRequest(f"Standard input holds no {what}.", hint=hint)
+    return line
+
+
+@click.command(cls=Command)
+def logout() -> None:
+    """Forget the stored token.
+
+    The hub knows the token until it ends; its page /hub/token revokes it at once.
+    """
+    click.echo("Logged out." if forget() else "Nobody was logged in here.")
+
+
+@click.command(cls=Command)
+@output_option("table", "json")
+def whoami(output: str) -> None:
+    """Show who you are to the platform."""
+    with Client.discover() as client:
+        me = client.whoami()
+        if output == "json":
+            render.show_json(me)
+            return
+        render.show_lines(_lines(me, client))
+
+
+def _lines(me: WhoAmI, client: Client) -> list[tuple[str, str]]:
+    default = client.default_project or me.default_project
+    return [
+        ("User", f"{me.name} (admin)" if me.admin else me.name),
+        ("Groups", render.listed(me.groups)),
+        ("Projects", render.listed(me.projects)),
+        ("Default project", default or "-"),
+        ("Service", f"{client.url} (version {me.version})"),
+    ]
+
+
+@click.group(cls=Group, invoke_without_command=True)
+@click.pass_context
+def config(ctx: click.Context) -> None:
+    """Show or change what the command remembers."""
+    if ctx.invoked_subcommand is None:
+        ctx.invoke(show)
+
+
+@config.command()
+@output_option("table", "json")
+def show(output: str = "table") -> None:
+    """Show the service and the default project in use."""
+    found = find_connection()
+    source = "this session" if inside_session() else str(config_path())
+    if output == "json":
+        render.show_json({"url": found.url, "project": found.project, "source": source})
+        return
+    render.show_lines(
+        [("Service", found.url), ("Default project", found.project or "-"), ("From", source)]
+    )
+
+
+@config.command()
+@click.argument("name", type=PROJECT_NAME)
+def project(name: str) -> None:
+    """Choose the default project: the same as `runai project use`."""
+    projects.choose(name)
+
+
+@click.command(cls=Command)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print a shell's completion script.
+
+    \b
+    bash    eval "$(runai completion bash)"             in ~/.bashrc
+    zsh     eval "$(runai completion zsh)"              in ~/.zshrc
+    fish    runai completion fish > ~/.config/fish/completions/runai.fish
+    """  # noqa: D301 - \b is click's mark of a block
+    complete = get_completion_class(shell)
+    assert complete is not None, "click knows the shells that the choice offers"
+    click.echo(complete(cli, {}, "runai", "_RUNAI_COMPLETE").source())

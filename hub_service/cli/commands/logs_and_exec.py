@@ -1,0 +1,170 @@
+"""`runai logs` and `runai exec`: what a workload wrote, and a program beside it on its GPUs.
+
+On this machine `exec` replaces this process, so that signals, the terminal and the exit code are
+the program's own; `-i` and `-t`, known from kubectl, are true anyway. A program in a pod of
+Kubernetes runs there: what it reads goes there first, what it writes comes as it is written.
+"""
+
+import os
+import shlex
+import sys
+from base64 import b64encode
+from codecs import getincrementaldecoder
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+import click
+
+from runai.hub_service.cli.framework.program_argument import CommandAfterDashes
+from runai.hub_service.cli.framework.reporting import Command
+from runai.hub_service.cli.framework.workload_names import WORKLOAD_NAME, find, in_project
+from runai.hub_service.cli.output import render
+from runai.hub_service.client import Client
+from runai.hub_service.wire.errors import Conflict, InvalidRequest, Unavailable
+from runai.hub_service.wire.printable import for_terminal
+from runai.hub_service.wire.program_schemas import MOST_INPUT_BYTES, ExecRequest
+from runai.hub_service.wire.schemas import WorkloadView
+
+
+@click.command(cls=Command)
+@click.argument("name", type=WORKLOAD_NAME)
+@click.option("-f", "--follow", is_flag=True, help="Go on until the workload is finished.")
+@click.option(
+    "--tail", type=click.IntRange(min=0), metavar="N", help="Only the last so many lines."
+)
+@click.option("--worker", type=click.IntRange(min=0), metavar="N", help="Only this worker's.")
+@in_project
+def logs(
+    name: str, follow: bool, tail: int | None, worker: int | None, project: str | None
+) -> None:
+    """Print what a workload wrote.
+
+    Over all its attempts; a pause does not end `-f`. Of several workers each line begins
+    with the worker's number.
+    """
+    with Client.discover() as client:
+        workload = find(client, name, project)
+        several = len(workload.workers) > 1 and worker is None
+        # Into a file or another program goes what was written, to a terminal what cannot act on it.
+        terminal = sys.stdout.isatty()
+        silent = True
+        for line in client.logs(workload.id, worker=worker, tail=tail, follow=follow):
+            text = for_terminal(line.text) if terminal else line.text
+            click.echo(f"[{line.worker}] {text}" if several else text)
+            silent = False
+    if silent and tail != 0:
+        why = render.reason(workload.reason)
+        state = f"{workload.state}: {why}" if why else workload.state
+        click.echo(f"{workload.id} has written nothing ({state}).", err=True)
+
+
+@click.command(name="exec", cls=CommandAfterDashes)
+@click.argument("name", type=WORKLOAD_NAME)
+@click.option(
+    "--worker", type=click.IntRange(min=0), metavar="N", default=0, help="With its environment."
+)
+@click.option("-i", "--stdin", is_flag=True, help="On Kubernetes: hand on what comes in.")
+@click.option("-t", "--tty", is_flag=True, hidden=True)
+@in_project
+@click.pass_context
+def exec_(
+    context: click.Context,
+    name: str,
+    worker: int,
+    stdin: bool,
+    tty: bool,
+    project: str | None,
+    program: tuple[str, ...],
+) -> None:
+    """Run a program on the GPUs of a running workload.
+
+    With its environment and in its directory, as in `runai exec exp1 -- nvidia-smi`: on one
+    machine here, on Kubernetes in its pod. It shares the allocation; it adds none.
+    """
+    with Client.discover() as client:
+        workload = find(client, name, project)
+        try:
+            handed = client.environment(workload.id, worker=worker)
+        except Conflict as refused:
+            if refused.code != "is_a_pod":
+                raise
+            if tty:
+                raise _no_terminal(refused.hint, program) from refused
+            asked = ExecRequest(command=list(program), stdin=_input(stdin=stdin))
+            context.exit(_in_pod(client, workload.id, asked, worker))
+    if handed.workdir:
+        _enter(Path(handed.workdir), workload)
+    environment = os.environ | handed.environment
+    try:
+        os.execvpe(program[0], program, environment)  # noqa: S606 - what the user typed
+    except OSError as failed:
+        raise InvalidRequest(
+            f"'{program[0]}' cannot be run: {(failed.strerror or 'unknown reason').lower()}.",
+            hint="It is looked up here, in the workload's PATH.",
+        ) from failed
+
+
+def _no_terminal(way_out: str, program: Sequence[str]) -> InvalidRequest:
+    """Say what to type instead, with the program that was asked for."""
+    return InvalidRequest(
+        "A program in a pod gets no terminal from here.",
+        hint=f"Leave -t out. {way_out.replace('PROGRAM', shlex.join(program))}",
+        code="no_terminal",
+    )
+
+
+def _input(*, stdin: bool) -> bytes:
+    """Return, in base 64, all that a program in a pod is to read."""
+    given = sys.stdin.buffer.read(MOST_INPUT_BYTES + 1) if stdin else b""
+    if len(given) > MOST_INPUT_BYTES:
+        raise InvalidRequest(
+            f"More than {MOST_INPUT_BYTES >> 20} MiB cannot be handed on.",
+            hint="Put it into a file that the workload can read.",
+            code="too_large",
+        )
+    return b64encode(given)
+
+
+def _in_pod(client: Client, workload: str, asked: ExecRequest, worker: int) -> int:
+    """Show what a program writes, as it comes; return how it ended."""
+    screens = (_Screen(sys.stdout), _Screen(sys.stderr))
+    for piece in client.execute(workload, asked, worker):
+        if piece.exit_code is not None:
+            if piece.why:
+                click.echo(f"'{asked.command[0]}' cannot be run: {piece.why}", err=True)
+            return piece.exit_code
+        for screen, data in zip(screens, (piece.stdout, piece.stderr), strict=True):
+            screen.show(data)
+    raise Unavailable(
+        f"The connection to the program in {workload} broke.",
+        hint="It may still run: look by runai exec.",
+        code="broken_off",
+    )
+
+
+class _Screen:
+    """Where bytes go as they are, if that is a pipe; a terminal gets what cannot act on it."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        # A letter of several bytes may come in two pieces.
+        self._decoder = getincrementaldecoder("utf-8")(errors="replace")
+
+    def show(self, data: bytes) -> None:
+        if self._out.isatty():
+            lines = self._decoder.decode(data).split("\n")
+            self._out.write("\n".join(map(for_terminal, lines)))
+        else:
+            self._out.buffer.write(data)
+        self._out.flush()
+
+
+def _enter(folder: Path, workload: WorkloadView) -> None:
+    try:
+        os.chdir(folder)
+    except OSError as failed:
+        raise InvalidRequest(
+            f"The directory of {workload.id}, {folder}, cannot be entered from here.",
+            hint="Run this on the machine of the workload, as its user.",
+        ) from failed

@@ -1,0 +1,249 @@
+"""`runai project`: create, set, list, delete and use.
+
+One option for each field of a project; people and groups are added and removed one by one. Members
+given by `set` change the list that is there, so that nobody has to repeat it.
+"""
+
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import Any, Final, TypeVar
+
+import click
+
+from runai.hub_service.cli.commands.listing import show_projects
+from runai.hub_service.cli.framework.cli_config import use_project
+from runai.hub_service.cli.framework.reporting import Group, output_option
+from runai.hub_service.cli.framework.values import GPUS, UNLIMITED_GPUS, project_put
+from runai.hub_service.cli.framework.workload_names import PROJECT_NAME
+from runai.hub_service.cli.output import render
+from runai.hub_service.client import Client
+from runai.hub_service.wire.errors import Conflict, NotFound
+from runai.hub_service.wire.schemas import ProjectView
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_PEOPLE: Final = {
+    "members": ("member", "a user who submits"),
+    "groups": ("group", "a JupyterHub group whose users submit"),
+    "admins": ("admin", "a user who manages members and workloads"),
+    "admin_groups": ("admin-group", "a JupyterHub group whose users do"),
+}
+
+
+_IDLE: Final = {
+    "tell-idle": ("idle_session", "notify_s", "Tell a session's user that its GPU is idle"),
+    "release-idle": ("idle_session", "release_s", "Give a session's idle GPU to others"),
+    "stop-idle-sessions": ("idle_session", "stop_s", "Stop a session whose GPU is idle"),
+    "stop-idle-jobs": ("idle_job", "stop_s", "Suspend a job whose GPUs are idle"),
+}
+
+
+def _field_options(command: F) -> F:
+    """Add one option for each number of a project."""
+    options = [
+        click.option(
+            "--quota", type=UNLIMITED_GPUS, help="GPUs guaranteed to it, or none (no bound)."
+        ),
+        click.option("--build-quota", type=UNLIMITED_GPUS, help="The part that sessions may use."),
+        click.option("--limit", type=UNLIMITED_GPUS, help="What it never exceeds, or none."),
+        click.option(
+            "--weight", type=click.IntRange(min=0), metavar="N", help="Its part of what is over."
+        ),
+        click.option(
+            "--priority", type=click.IntRange(min=0), metavar="N", help="Before others, if higher."
+        ),
+        click.option(
+            "--never-lent", type=GPUS, help="GPUs of the quota that are kept free for it."
+        ),
+        click.option(
+            "--min-runtime",
+            type=click.IntRange(min=0),
+            metavar="SECONDS",
+            help="So long nothing is reclaimed from it.",
+        ),
+        *(
+            click.option(f"--{name}", metavar="TIME", help=f"{what}, after so long (30m), or none.")
+            for name, (_, _, what) in _IDLE.items()
+        ),
+        click.option("--parent", type=PROJECT_NAME, help="The project it is a part of, or none."),
+        click.option(
+            "--node-types-build",
+            metavar="TYPE,...",
+            help="Where its sessions run, or none (anywhere).",
+        ),
+        click.option(
+            "--node-types-train", metavar="TYPE,...", help="Where its jobs run, or none (anywhere)."
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _people_options(*, removable: bool) -> Callable[[F], F]:
+    """Add `--add-member` and so on; at creation `--member` means the same."""
+
+    def add(command: F) -> F:
+        for field, (word, meaning) in reversed(_PEOPLE.items()):
+            names = [f"--add-{word}"] if removable else [f"--{word}", f"--add-{word}"]
+            if removable:
+                command = click.option(
+                    f"--remove-{word}", f"remove_{field}", multiple=True, metavar="NAME"
+                )(command)
+            command = click.option(
+                *names, f"add_{field}", multiple=True, metavar="NAME", help=f"Add {meaning}."
+            )(command)
+        return command
+
+    return add
+
+
+@click.group(cls=Group)
+def project() -> None:
+    """Create, change, list and choose projects.
+
+    A project owns quota: GPUs guaranteed to its members' workloads. Hub admins create
+    projects and set quotas; a project's own admins manage its members.
+    """
+
+
+@project.command()
+@click.argument("name")
+@_field_options
+@_people_options(removable=False)
+def create(name: str, **options: Any) -> None:
+    """Create a project.
+
+    \b
+    runai project create vision --quota 2.5 --member ana --member bo
+    """  # noqa: D301 - \b is click's mark of a block
+    with Client.discover() as client:
+        if any(p.name == name for p in client.projects()):
+            raise Conflict(
+                f"There is a project {name} already.",
+                hint=f"Change it with `runai project set {name}`.",
+            )
+        made = client.put_project(name, project_put(**_changes(options, None)))
+        notes = client.overview().notes
+    _say(f"project {name} created: {_summary(made)}", notes)
+
+
+@project.command(name="set")
+@click.argument("name", type=PROJECT_NAME)
+@_field_options
+@_people_options(removable=True)
+def set_(name: str, **options: Any) -> None:
+    """Change a project; what is not named stays.
+
+    \b
+    runai project set vision --quota 4 --limit none
+    runai project set vision --add-member ana --remove-member bo
+    """  # noqa: D301 - \b is click's mark of a block
+    with Client.discover() as client:
+        changes = _changes(options, client.project(name))
+        if not changes:
+            raise click.UsageError("There is nothing to change: give at least one option.")
+        changed = client.put_project(name, project_put(**changes))
+        notes = client.overview().notes
+    _say(f"project {name} changed: {_summary(changed)}", notes)
+
+
+@project.command(name="list")
+@output_option("table", "wide", "json")
+def list_(output: str) -> None:
+    """List all projects with what is allocated of their quotas."""
+    with Client.discover() as client:
+        show_projects(client, output)
+
+
+@project.command()
+@click.argument("names", nargs=-1, required=True, type=PROJECT_NAME, metavar="NAME...")
+def delete(names: Sequence[str]) -> None:
+    """Delete projects that have no unfinished workloads.
+
+    Finished ones are forgotten with them; on Kubernetes there may be none.
+    """
+    with Client.discover() as client:
+        for name in names:
+            client.delete_project(name)
+            click.echo(f"project {name} deleted")
+
+
+@project.command()
+@click.argument("name", type=PROJECT_NAME)
+def use(name: str) -> None:
+    """Choose the project of what you submit from now on."""
+    choose(name)
+
+
+def choose(name: str) -> None:
+    """Remember a default project after making sure that it is there."""
+    with Client.discover() as client:
+        known = client.projects()
+    if all(p.name != name for p in known):
+        yours = render.listed(p.name for p in known if p.may_submit)
+        raise NotFound(f"There is no project {name}.", hint=f"Yours: {yours}.")
+    use_project(name)
+    click.echo(f"What you submit goes to project {name} from now on.")
+    if not any(p.may_submit for p in known if p.name == name):
+        click.echo("You are no member of it yet: an admin of it can add you.", err=True)
+
+
+def _changes(options: dict[str, Any], before: ProjectView | None) -> dict[str, Any]:
+    """Turn the options into fields; lists are those of `before` with additions and removals."""
+    changes: dict[str, Any] = {}
+    for field in (
+        "quota",
+        "build_quota",
+        "limit",
+        "weight",
+        "priority",
+        "never_lent",
+        "min_runtime",
+    ):
+        value: Decimal | int | str | None = options[field]
+        if value is not None:
+            changes[field] = None if value == "none" else value
+    for name, (field, step, _) in _IDLE.items():
+        after = options[name.replace("-", "_")]
+        if after is not None:
+            changes.setdefault(field, {})[step] = None if after == "none" else after
+    if options["parent"] is not None:
+        changes["parent"] = None if options["parent"] == "none" else options["parent"]
+    for field in ("node_types_build", "node_types_train"):
+        if options[field] is not None:
+            types = [t.strip() for t in options[field].split(",") if t.strip()]
+            changes[field] = None if types == ["none"] else types
+    for field in _PEOPLE:
+        added, removed = options[f"add_{field}"], options.get(f"remove_{field}", ())
+        if added or removed:
+            there: list[str] = getattr(before, field) if before else []
+            _check_removable(removed, there, field, before)
+            changes[field] = [n for n in dict.fromkeys([*there, *added]) if n not in removed]
+    return changes
+
+
+def _check_removable(
+    removed: Sequence[str], there: Sequence[str], field: str, before: ProjectView | None
+) -> None:
+    missing = next((name for name in removed if name not in there), None)
+    if missing is not None and before is not None:
+        raise NotFound(
+            f"{missing} is not among the {field.replace('_', ' ')} of {before.name}.",
+            hint=f"Those are: {render.listed(there)}.",
+        )
+
+
+def _say(what: str, notes: Sequence[str]) -> None:
+    click.echo(what)
+    for note in notes:
+        click.echo(note, err=True)
+
+
+def _summary(p: ProjectView) -> str:
+    parts = [f"quota {render.quota(p.quota)}", f"build quota {render.quota(p.build_quota)}"]
+    if p.limit is not None:
+        parts.append(f"limit {render.gpus(p.limit)}")
+    if p.members or p.groups:
+        parts.append(f"members {render.listed([*p.members, *(f'group {g}' for g in p.groups)])}")
+    return ", ".join(parts)

@@ -1,0 +1,78 @@
+"""`runai schedule`: the dry run, of a snapshot in a file and of the live system.
+
+Parses only: a file is read by the scheduler's own program, the live system is asked by `what_if`.
+Each is imported when it is wanted: the program is run for one snapshot after another.
+"""
+
+import click
+
+from runai.hub_service.cli.framework.reporting import Command, output_option
+
+
+@click.command(cls=Command)
+@click.argument("snapshot", required=False, metavar="[SNAPSHOT.json]")
+@click.option("--jsonl", is_flag=True, help="One snapshot a line in, one plan a line out.")
+@click.option("--explain", metavar="WORKLOAD", help="Why this one waits, and when it starts.")
+@click.option("--live", is_flag=True, help="Ask the running platform; changes nothing there.")
+@click.option(
+    "--add",
+    "added",
+    multiple=True,
+    metavar="'PROJECT N GPUs'",
+    help="With --live: if this were submitted, as in 'nlp 4 GPUs'. Repeatable.",
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="PROJECT.SETTING=VALUE",
+    help="With --live: if a project had this, as in vision.quota=6. Repeatable.",
+)
+@click.option(
+    "--end",
+    "ended",
+    multiple=True,
+    metavar="PROJECT/NAME",
+    help="With --live: if this workload had ended. Repeatable.",
+)
+@output_option("table", "json")
+@click.pass_context
+def schedule(
+    ctx: click.Context,
+    snapshot: str | None,
+    jsonl: bool,
+    explain: str | None,
+    live: bool,
+    added: tuple[str, ...],
+    settings: tuple[str, ...],
+    ended: tuple[str, ...],
+    output: str,
+) -> None:
+    """Print what would start, stop and wait, and why.
+
+    \b
+    runai schedule SNAPSHOT.json                  the plan for a snapshot (- is standard input)
+    runai schedule --live --add "nlp 4 GPUs"      what if, on the running platform
+    runai schedule --live --set vision.quota=6
+    """  # noqa: D301 - \b is click's mark of a block
+    if live:
+        if snapshot is not None or jsonl or explain is not None:
+            raise click.UsageError(
+                "--live asks the running platform: leave out the snapshot, --jsonl and --explain"
+                " (`runai describe NAME` explains a live workload)."
+            )
+        from runai.hub_service.cli.output.what_if import ask  # noqa: PLC0415 - a file needs no client
+
+        ask(added, settings, ended, output)
+        return
+    if added or settings or ended:
+        raise click.UsageError("--add, --set and --end ask the running platform: add --live.")
+    if snapshot is None:
+        raise click.UsageError(
+            "Name a snapshot, or - for standard input; or ask the running platform with --live."
+        )
+    from runai.hub_service.scheduler.__main__ import main  # noqa: PLC0415 - --live needs no scheduler
+
+    arguments = [snapshot, *(["--jsonl"] if jsonl else [])]
+    arguments += ["--explain", explain] if explain is not None else []
+    ctx.exit(main(arguments))

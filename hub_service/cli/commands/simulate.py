@@ -1,0 +1,258 @@
+"""`runai simulate`: what a cluster and its quotas would have made of a trace of jobs.
+
+Knows options, the progress bar and the table; the run is `runai.hub_service.simulation`'s. Files
+go in, or with `--history` what the platform remembers; figures and a picture come out.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from runai.hub_service.cli.framework.reporting import Command, output_option
+from runai.hub_service.cli.output.render import show_json, show_lines
+from runai.hub_service.cli.output.spinner import at_work
+from runai.hub_service.client import Client
+from runai.hub_service.wire.errors import InvalidRequest, Unavailable
+
+_POLICIES: Final = (
+    "static-strict",
+    "static",
+    "pool-strict",
+    "pool",
+    "quota",
+    "quota+consolidate",
+)
+_FILE = click.Path(path_type=Path, dir_okay=False)
+_SECONDS = click.IntRange(min=0)
+
+
+@click.command(cls=Command)
+@click.option("--trace", type=_FILE, metavar="JOBS.csv", help="The jobs; .gz is read too.")
+@click.option(
+    "--cluster", metavar="195x8|FILE", help="Nodes times GPUs, or a JSON file with a list of nodes."
+)
+@click.option(
+    "--history",
+    metavar="30d",
+    help="Replay the platform's own last days instead, on its nodes (hub admins).",
+)
+@click.option("--projects", type=_FILE, metavar="PROJECTS.yaml", help="The projects' quotas.")
+@click.option(
+    "--policy",
+    type=click.Choice(_POLICIES),
+    help="static: every project its private part; pool: no quotas;"
+    " strict: first in, first out, without skipping. Default: quota, or with --history the"
+    " platform's own.",
+)
+@click.option("--from", "since", type=_SECONDS, metavar="S", help="Measure from this second on.")
+@click.option(
+    "--to", "until", type=_SECONDS, metavar="S", help="Measure until here; drain the rest."
+)
+@click.option("--seed", type=int, metavar="N", help="Shuffle jobs of the same second.")
+@click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="PROJECT.FIELD=VALUE",
+    help="Change a project first, as in vision.quota=6; repeatable.",
+)
+@click.option(
+    "--picture", type=_FILE, metavar="FILE", help="Draw who held what: .svg, .html or .png."
+)
+@output_option("table", "json")
+def simulate(**given: Any) -> None:
+    """Replay a trace of jobs under a policy, in virtual time.
+
+    The scheduler of the running platform decides; nothing is started. A trace is a CSV file with
+    the columns job,project,submit_s,gpus,duration_s.
+
+    \b
+    runai simulate --trace jobs.csv --cluster 4x8 --projects projects.yaml
+    runai simulate ... --set vision.quota=6 --picture after.svg
+    runai simulate ... --policy static -o json
+    runai simulate --history 30d --set vision.quota=6
+    """  # noqa: D301 - \b is click's mark of a block
+    _needs_the_hub_extra()
+    from runai.hub_service.simulation import picture  # noqa: PLC0415 - see above
+    from runai.hub_service.simulation.engine import Setting  # noqa: PLC0415
+    from runai.hub_service.simulation.engine import simulate as replay  # noqa: PLC0415
+    from runai.hub_service.simulation.policies import quotas_of  # noqa: PLC0415
+    from runai.hub_service.simulation.results import as_json  # noqa: PLC0415
+    from runai.hub_service.simulation.timeline import Timeline  # noqa: PLC0415
+
+    path: Path | None = given["picture"]
+    if path is not None and path.suffix.lower() not in picture.SUFFIXES:
+        endings = ", ".join(picture.SUFFIXES)
+        raise InvalidRequest(f"{path} is no name for a picture.", hint=f"End it in {endings}.")
+    if path is not None and not path.parent.is_dir():
+        # Said now, not after a quarter of an hour.
+        raise InvalidRequest(f"There is no folder {path.parent}.", hint="Make it first.")
+    replayed = _what_to_replay(given)
+    rows, nodes, projects = replayed.rows, replayed.nodes, replayed.projects
+    since = replayed.since if given["since"] is None else given["since"]
+    until = replayed.until if given["until"] is None else given["until"]
+    if until <= since:
+        raise InvalidRequest(
+            f"There is nothing to measure from second {since} to second {until}.",
+            hint=f"Jobs are submitted from second {rows[0].submit_s} to {rows[-1].submit_s}; say by"
+            " --to until when to measure.",
+        )
+    setting = Setting(
+        nodes=nodes, projects=projects, since=since, until=until, **replayed.as_it_was
+    )
+    policy: Any = given["policy"] or replayed.policy_name
+    quotas = quotas_of(projects)
+    timeline = Timeline(quotas, since, until) if path is not None else None
+    with at_work(f"Replaying {len(rows)} jobs") as tell:
+        run = replay(
+            rows,
+            policy,
+            setting,
+            timeline=timeline,
+            progress=lambda ended: tell(f"{ended} ended", ended, len(rows)),
+        )
+    if run.never_ran:
+        click.echo(
+            f"{run.never_ran} of {len(rows)} jobs never ran: there is no place for them. They"
+            " count in no figure.",
+            err=True,
+        )
+    figures = as_json(run.results)
+    if given["output"] == "json":
+        show_json(figures)
+    else:
+        show_lines(_lines(figures))
+    if timeline is not None and path is not None:
+        timeline.close()
+        column = picture.Column(title=policy, results=run.results, timeline=timeline)
+        name = given["trace"].name if given["trace"] else f"The last {given['history']}"
+        capacity = 1000 * sum(node.devices for node in nodes)
+        picture.write_picture(
+            path, f"{name} on {capacity // 1000} GPUs", [column], quotas, capacity
+        )
+
+
+def _needs_the_hub_extra() -> None:
+    try:
+        import yaml  # noqa: F401, PLC0415 - the one library that the base install lacks
+    except ImportError:
+        raise Unavailable(
+            "Simulations need the platform, which is not installed here, only its client.",
+            hint="pip install 'jupyter-runai[hub]'",
+            code="not_installed",
+        ) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Replayed:
+    """The jobs, and all that is not given by options. Measured from `since` to `until`."""
+
+    rows: Sequence[Any]
+    nodes: Sequence[Any]
+    specs: Sequence[Any]
+    since: int
+    until: int
+    created: Mapping[str, int] | None = None
+    policy_name: str = "quota"
+    as_it_was: Mapping[str, Any] = field(default_factory=dict)
+    """What else of a `Setting` is known."""
+    projects: Sequence[Any] = ()
+
+
+def _what_to_replay(given: dict[str, Any]) -> _Replayed:
+    """Read the jobs, the nodes and the projects."""
+    from runai.hub_service.simulation import settings, traces  # noqa: PLC0415 - needs the extra
+
+    found = (_from_files if given["history"] is None else _from_history)(given)
+    specs = settings.with_changes(found.specs, given["changes"])
+    rows = found.rows if given["seed"] is None else traces.shuffled(found.rows, given["seed"])
+    projects = settings.projects_for_core(specs, found.created)
+    return replace(found, rows=rows, projects=projects)
+
+
+def _from_files(given: dict[str, Any]) -> _Replayed:
+    from runai.hub_service.server.admin_files import read_projects  # noqa: PLC0415 - needs the extra
+    from runai.hub_service.simulation import settings, traces  # noqa: PLC0415
+
+    for option in ("trace", "cluster", "projects"):
+        if given[option] is None:
+            raise InvalidRequest(
+                f"--{option} is missing.",
+                hint="A run needs --trace, --cluster and --projects; or --history 30d alone.",
+            )
+    nodes = settings.read_cluster(given["cluster"])
+    specs = read_projects(given["projects"])
+    rows = traces.read_trace(given["trace"])
+    if not rows:
+        raise InvalidRequest(f"{given['trace']} has no jobs.")
+    return _Replayed(
+        rows=rows, nodes=nodes, specs=specs, since=rows[0].submit_s, until=rows[-1].submit_s
+    )
+
+
+def _from_history(given: dict[str, Any]) -> _Replayed:
+    """Ask the platform; a file stands in for what the platform would say."""
+    from runai.hub_service.server.admin_files import read_projects  # noqa: PLC0415 - needs the extra
+    from runai.hub_service.simulation import history, jobs, settings  # noqa: PLC0415
+
+    if given["trace"] is not None:
+        raise InvalidRequest(
+            "--history and --trace both say which jobs to replay.", hint="Give one of them."
+        )
+    now = datetime.now(UTC)
+    since = now - timedelta(seconds=history.seconds_of(given["history"]))
+    with at_work("Asking for the history"), Client.discover() as client:
+        past, today = client.history(since), history.Today.read(client.snapshot())
+    if not past:
+        raise InvalidRequest(
+            f"Nothing held a GPU in the last {given['history']}.", hint="Try a longer time."
+        )
+    specs, nodes = today.specs, today.nodes
+    if given["projects"] is not None:
+        specs = read_projects(given["projects"])
+    if given["cluster"] is not None:
+        nodes = settings.read_cluster(given["cluster"])
+    known = {spec.name for spec in specs}
+    rows = [row for row in history.rows_of(past) if row.project in known]
+    if not rows:
+        raise InvalidRequest(
+            f"What held a GPU in the last {given['history']} is of other projects.",
+            hint=f"Projects: {', '.join(sorted(known)) or 'none'}.",
+        )
+    for sentence in history.left_out(past, rows, today):
+        click.echo(sentence, err=True)
+    return _Replayed(
+        rows=rows,
+        nodes=nodes,
+        specs=specs,
+        # Who was there already was submitted before, and what ran may go on to this day.
+        since=max(rows[0].submit_s, int(since.timestamp())),
+        # To the end of this second: it may be the one in which the first job came.
+        until=int(now.timestamp()) + 1,
+        created=today.created,
+        policy_name=today.policy_name,
+        as_it_was={"policy": today.policy, "every": history.EVERY_S, "beyond": jobs.PERMILLE},
+    )
+
+
+def _lines(figures: dict[str, Any]) -> list[tuple[str, str]]:
+    f = figures
+    return [
+        ("Allocated", f"{f['allocated_pct']:.1f} %  (useful {f['useful_pct']:.1f} %)"),
+        ("Wait", _three(f, "wait")),
+        ("Submission to end", _three(f, "jct")),
+        ("Pauses", f"{f['pauses']}  (moves {f['moves']}, work lost {f['lost_pct']:.2f} %)"),
+        ("Quota not honoured", f"{f['violation_h']:.1f} project-hours"),
+        ("Worse off than alone", f"{f['worse_than_alone']} projects"),
+        ("Fairness (Jain)", f"{f['jain']:.3f}"),
+        ("Jobs", f"{f['jobs']:,}"),
+    ]
+
+
+def _three(figures: dict[str, Any], what: str) -> str:
+    mean, middle, worst = (figures[f"{what}_{part}_h"] for part in ("mean", "p50", "p99"))
+    return f"{mean:.2f} h on average  (half {middle:.2f} h, 99 in 100 {worst:.2f} h)"

@@ -1,0 +1,208 @@
+"""`runai submit`: a command line becomes a request; the answer says at once what will happen.
+
+Checks here what only this computer can know (the script is there, the variable is set); the rest is
+checked by the service. `--wait` hands over to `waiting`.
+"""
+
+from decimal import Decimal
+
+import click
+
+from runai.hub_service.cli.framework.program_argument import (
+    CommandAfterDashes,
+    absolute_workdir,
+    check_script,
+)
+from runai.hub_service.cli.framework.reporting import output_option
+from runai.hub_service.cli.framework.values import (
+    ENV,
+    GPUS,
+    MEMORY,
+    PRIORITY,
+    EnvPair,
+    submit_request,
+)
+from runai.hub_service.cli.framework.workload_names import PROJECT_NAME
+from runai.hub_service.cli.output import render, waiting
+from runai.hub_service.client import Client
+from runai.hub_service.wire.schemas import SubmitReply, WorkloadView
+
+
+@click.command(cls=CommandAfterDashes)
+@click.argument("name", required=False)
+@click.option("-g", "--gpus", type=GPUS, help="GPUs of each worker: 0.5, 1, 4. Default: none.")
+@click.option(
+    "--gpu-memory",
+    type=MEMORY,
+    help="Instead of --gpus: memory of one GPU, as in 4G; the part of the GPU follows from it.",
+)
+@click.option(
+    "--gpu-type",
+    metavar="name",
+    help="On GPUs of this type alone: words of its name, such as A100. Default: any.",
+)
+@click.option(
+    "-p",
+    "--project",
+    type=PROJECT_NAME,
+    help="Whose quota. Default: the session's, the one of `runai project use`, or your only one.",
+)
+@click.option(
+    "--interactive", is_flag=True, help="A session: within the build quota, never preempted."
+)
+@click.option("--preemptible", is_flag=True, help="With --interactive: may be preempted after all.")
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=1,
+    show_default=True,
+    help="Processes that start together or not at all, each with its --gpus.",
+)
+@click.option(
+    "--elastic",
+    is_flag=True,
+    help="As many GPUs as there are, changed while it runs: one process of 1 to a node's GPUs that"
+    " asks for --gpus, or with --workers so many processes of one GPU each.",
+)
+@click.option(
+    "--min-workers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="With --workers: so many are enough. Default: all; with --elastic 1.",
+)
+@click.option(
+    "--array",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="So many jobs, told apart by RUNAI_ARRAY_INDEX 0, 1, …",
+)
+@click.option("--priority", type=PRIORITY, help="Who is first in the project. Default: normal.")
+@click.option(
+    "-e",
+    "--env",
+    type=ENV,
+    multiple=True,
+    help="A variable of the job's environment. NAME alone hands on your own, and keeps its value"
+    " off the command line, which others may see. May be repeated.",
+)
+@click.option(
+    "--workdir",
+    type=click.Path(file_okay=False),
+    help="Where the program runs. Default: this directory.",
+)
+@click.option(
+    "--backoff-limit",
+    type=click.IntRange(min=0, max=100),
+    metavar="N",
+    default=0,
+    show_default=True,
+    help="How often to try again after a failure, waiting longer each time.",
+)
+@click.option(
+    "--grace",
+    type=click.IntRange(min=0, max=3600),
+    default=30,
+    show_default=True,
+    metavar="SECONDS",
+    help="Between SIGTERM and SIGKILL when the job is paused: time for a checkpoint.",
+)
+@click.option(
+    "--expected-runtime",
+    metavar="2h",
+    help="How long it runs once started, if you know: tells others, and you, when GPUs are free.",
+)
+@click.option(
+    "--image",
+    metavar="name",
+    help="On Kubernetes: the container image. Default: that of your notebook.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would happen; store nothing.")
+@click.option("--wait", is_flag=True, help="Wait for the end; exit with the program's code.")
+@output_option("table", "json")
+def submit(
+    name: str | None,
+    gpus: Decimal | None,
+    gpu_memory: int | None,
+    gpu_type: str | None,
+    project: str | None,
+    interactive: bool,
+    preemptible: bool,
+    workers: int,
+    elastic: bool,
+    min_workers: int | None,
+    array: int | None,
+    priority: str | int | None,
+    env: tuple[EnvPair, ...],
+    workdir: str | None,
+    backoff_limit: int,
+    grace: int,
+    expected_runtime: str | None,
+    image: str | None,
+    dry_run: bool,
+    wait: bool,
+    output: str,
+    program: tuple[str, ...],
+) -> None:
+    """Submit a job, or with --interactive a session.
+
+    \b
+    runai submit exp1 --gpus 0.5 -- python train.py
+    runai submit -g 1 -p vision -- python train.py --epochs 3    (the name is made up)
+    runai submit sweep -g 0.25 --array 8 -- python sweep.py
+    runai submit big --elastic --workers 8 -- python train.py    (on 1 to 8 GPUs)
+
+    It returns at once: the job is in the project's queue and starts when its turn comes.
+    Jobs beyond the quota may be paused (SIGTERM, then the grace period) and start again with
+    RUNAI_RESUMED=1 and the same RUNAI_CHECKPOINT_DIR.
+    """  # noqa: D301 - \b is click's mark of a block
+    folder = absolute_workdir(workdir)
+    check_script(program, folder)
+    request = submit_request(
+        name=name,
+        project=project,
+        kind="session" if interactive else "job",
+        command=list(program),
+        workdir=str(folder),
+        env=dict(env),
+        gpus=gpus,
+        gpu_memory_mib=gpu_memory,
+        gpu_type=gpu_type,
+        workers=workers,
+        elastic=elastic or None,
+        min_workers=min_workers,
+        array=array,
+        priority=priority,
+        preemptible=preemptible or None,
+        backoff_limit=backoff_limit,
+        grace_seconds=grace,
+        expected_runtime=expected_runtime,
+        image=image,
+    )
+    with Client.discover() as client:
+        reply = client.submit(request, dry_run=dry_run)
+        if output == "json":
+            render.show_json(reply)
+        else:
+            _say(reply)
+        if wait and not dry_run:
+            code = waiting.wait_for(client, reply.ids(), quiet=output == "json")
+            click.get_current_context().exit(code)
+
+
+def _say(reply: SubmitReply) -> None:
+    for w in reply.workloads:
+        outcome = _would(w) if reply.dry_run else f"submitted: {w.state}"
+        click.echo(f"{w.kind} {w.id} {outcome}")
+    if reply.count > len(reply.workloads):
+        click.echo(f"and so on: {reply.count:,} elements")
+    for note in reply.notes:
+        click.echo(note)
+
+
+def _would(w: WorkloadView) -> str:
+    """Say what would come of it; why it would wait is a note."""
+    if w.reason is None:
+        return "would be submitted and start at once"
+    when = f", {w.expected_start.text}" if w.expected_start else ""
+    return f"would be submitted and wait{when}"

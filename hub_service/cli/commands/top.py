@@ -1,0 +1,105 @@
+"""`runai top`: what is allocated and how much of it is utilized, live on a terminal.
+
+Into a pipe, with `--once` or as JSON it is printed once.
+"""
+
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import Final, get_args
+
+import click
+
+from runai.hub_service.cli.commands.listing import any_simulated, note_simulated
+from runai.hub_service.cli.framework.reporting import Command, output_option
+from runai.hub_service.cli.framework.workload_names import PROJECT_NAME
+from runai.hub_service.cli.output import render, top_views
+from runai.hub_service.cli.output.top_views import Asked, Seen, ViewName
+from runai.hub_service.client import Client
+from runai.hub_service.wire.schemas import Overview
+
+_KINDS: Final[dict[str, ViewName]] = {
+    **{name: name for name in get_args(ViewName)},
+    "node": "nodes",
+    "job": "jobs",
+    "project": "projects",
+}
+LEAST_SHOWN_HOURS: Final = 0.05
+"""Of what was given to others; less would be shown as nothing."""
+
+
+@click.command(cls=Command)
+@click.argument(
+    "what", type=click.Choice(list(_KINDS)), default="nodes", metavar="[nodes|jobs|projects]"
+)
+@click.option("--once", is_flag=True, help="Print it once, as into a pipe; no live screen.")
+@click.option("--sort", metavar="COLUMN", default="", help="Order by a column, as --sort avg-util.")
+@click.option("--reverse", is_flag=True, help="The other way round.")
+@click.option("--idle", is_flag=True, help="Only workloads whose GPUs are idle, longest first.")
+@click.option("-u", "--user", help="Only this user's workloads.")
+@click.option("-p", "--project", type=PROJECT_NAME, help="Only of this project.")
+@click.option("-n", "--node", help="Only what is on this node.")
+@output_option("table", "json")
+def top(
+    what: str,
+    once: bool,
+    sort: str,
+    reverse: bool,
+    idle: bool,
+    user: str | None,
+    project: str | None,
+    node: str | None,
+    output: str,
+) -> None:
+    """Show what is allocated, what is utilized and what waits.
+
+    A live screen on a terminal: n, j and p change between nodes, jobs and projects, s and r the
+    order, q ends it. Jobs are those that hold GPUs, the busiest first, then those that wait, and
+    why.
+    """
+    asked = Asked(
+        view="jobs" if idle else _KINDS[what],
+        sort=sort,
+        reverse=reverse,
+        idle=idle,
+        user=user,
+        project=project,
+        node=node,
+    )
+    if output == "table" and not once and sys.stdout.isatty() and sys.stdin.isatty():
+        # Only the live screen pays for its library: a third of a second.
+        from runai.hub_service.cli.output.top_screen import run_screen  # noqa: PLC0415
+
+        run_screen(asked)
+        return
+    with Client.discover() as client:
+        overview = client.overview()
+        seen = top_views.see(overview, asked, datetime.now(UTC))
+        if output == "json":
+            _show_json(overview, asked, seen)
+        elif not seen.things and asked.idle:
+            click.echo("No GPU that you may see is idle.", err=True)
+        elif not seen.things:
+            click.echo(f"There are no {asked.view} to show.", err=True)
+        else:
+            seen.table.show(seen.things, wide=asked.view == "jobs")
+            if asked.view == "nodes":
+                _show_averages(client, overview)
+            note_simulated(any_simulated(overview.nodes))
+
+
+def _show_json(overview: Overview, asked: Asked, seen: Seen) -> None:
+    if asked.view == "nodes":
+        render.show_json([node for node in overview.nodes if asked.node in {None, node.name}])
+    else:
+        render.show_json(seen.things)
+
+
+def _show_averages(client: Client, overview: Overview) -> None:
+    """Print the headline figure: how busy the GPUs were, beside how many were allocated."""
+    now = datetime.now(UTC)
+    for name, hours in (("last hour", 1), ("last 24 hours", 24), ("last 7 days", 168)):
+        usage = client.usage(since=now - timedelta(hours=hours))
+        click.echo(f"{f'{name}:':15} {top_views.average(usage)}")
+    reclaimed = overview.idle_gpu_hours_reclaimed
+    if reclaimed >= LEAST_SHOWN_HOURS:
+        click.echo(f"{reclaimed:.1f} GPU-hours would have been idle, had others not had them")

@@ -1,0 +1,45 @@
+"""`runai up`: a program of its own, started with the arguments as they stand.
+
+Its help and its exit codes are its own; this file only finds it.
+"""
+
+import importlib.util
+import os
+import sys
+from typing import Final
+
+import click
+
+from runai.embedded.up import DEFAULT_DATA_DIR
+from runai.hub_service.cli.framework.reporting import Command
+from runai.hub_service.wire.errors import Unavailable
+
+_AS_THEY_STAND: Final = {"ignore_unknown_options": True, "help_option_names": []}
+
+
+@click.command(cls=Command, context_settings=_AS_THEY_STAND, add_help_option=False)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def up(arguments: tuple[str, ...]) -> None:
+    """Start the whole platform on this machine.
+
+    JupyterHub, the GPU service and its agent, on 127.0.0.1; Ctrl-C stops them, jobs go on.
+    `runai up --help` shows its options.
+    """
+    if importlib.util.find_spec("jupyterhub") is None:
+        raise Unavailable(
+            "The platform itself is not installed here, only its client.",
+            hint="pip install 'jupyter-runai[hub]'",
+            code="not_installed",
+        )
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "runai.embedded", *arguments])  # noqa: S606 - our own module
+
+
+DATA_DIR_OPTION: Final = click.option(
+    "--data-dir",
+    envvar="RUNAI_DATA_DIR",
+    default=str(DEFAULT_DATA_DIR),
+    show_default=True,
+    type=click.Path(file_okay=False),
+    help="The directory that `runai up --data-dir` names (`make up`: .data).",
+)

@@ -1,0 +1,61 @@
+"""`runai usage`: who held GPUs over time, and how much of them was kept busy."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import click
+
+from runai.hub_service.cli.framework.reporting import Command, output_option
+from runai.hub_service.cli.framework.values import LENGTH
+from runai.hub_service.cli.output import render
+from runai.hub_service.cli.output.spinner import at_work
+from runai.hub_service.client import Client
+from runai.hub_service.wire.usage_schemas import UsageKind
+
+HEADER: Final = ("NAME", "ALLOCATED", "UTIL", "GPU-HOURS", "USED", "IDLE")
+KINDS: Final[Mapping[str, UsageKind]] = {"projects": "project", "users": "user", "nodes": "node"}
+
+
+@click.command(cls=Command)
+@click.argument(
+    "what", type=click.Choice(list(KINDS)), default="projects", metavar="[projects|users|nodes]"
+)
+@click.option(
+    "--since",
+    type=LENGTH,
+    default="1d",
+    show_default=True,
+    metavar="TIME",
+    help="Over so long until now (6h, 30d).",
+)
+@output_option("table", "json")
+def usage(what: str, since: int, output: str) -> None:
+    """Show averages over time: GPUs held, and how much of them was kept busy.
+
+    IDLE are GPU-hours held while less than 1 % busy. Of users, hub admins see all, others
+    themselves; who held nothing is left out.
+    """
+    with at_work("Adding up"), Client.discover() as client:
+        found = client.usage_by(KINDS[what], since=datetime.now(UTC) - timedelta(seconds=since))
+        simulated = any(d.simulated for node in client.nodes() for d in node.devices)
+    if output == "json":
+        render.show_json(found)
+        return
+    if not found:
+        click.echo("Nobody that you may see held a GPU then.", err=True)
+        return
+    rows = [
+        [
+            one.name,
+            "-" if one.allocated_average is None else f"{one.allocated_average:.2f}",
+            render.share(one.used_gpu_hours, one.allocated_gpu_hours, simulated=simulated),
+            f"{one.allocated_gpu_hours:.2f}",
+            f"{one.used_gpu_hours:.2f}",
+            f"{one.idle_gpu_hours:.2f}",
+        ]
+        for one in sorted(found, key=lambda one: -one.allocated_gpu_hours)
+    ]
+    render.show_table(HEADER, rows)
+    if simulated:
+        click.echo(render.SIMULATED_NOTE)

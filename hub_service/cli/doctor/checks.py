@@ -1,0 +1,319 @@
+"""What can be wrong between this computer and the platform, one function for each question.
+
+Each answers with a Finding, whatever happens: an error is an answer here. Uses the client for what
+the service knows. Called by `doctor` alone.
+"""
+
+import os
+import stat
+import sys
+from collections.abc import Iterable, Iterator
+from importlib.metadata import PackageNotFoundError, distribution, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import httpx
+
+from runai.hub_service.cli.doctor import Finding
+from runai.hub_service.cli.doctor.gpu_checks import check_driver, check_mps, check_mps_daemons
+from runai.hub_service.cli.doctor.platform_checks import (
+    check_command,
+    check_command_lines,
+    check_descriptors,
+    check_groups,
+    check_hub_version,
+    check_ownership,
+    check_storage,
+)
+from runai.hub_service.cli.framework.hub_login import hub_root, is_this_machine
+from runai.hub_service.client import Client
+from runai.hub_service.client.connection import Connection, config_path, find_connection
+from runai.hub_service.client.tls_trust import untrusted, verification
+from runai.hub_service.processes import own_process
+from runai.hub_service.wire.device_schemas import NodeView
+from runai.hub_service.wire.errors import Forbidden, InvalidRequest, RunaiError, Unauthenticated
+
+_NOT_READY: Final = {
+    "database": (
+        "it cannot store anything: its last write failed",
+        "Make room on the disk of its data directory, or make its databases writable again.",
+    ),
+    "scheduler": (
+        "it does not decide: its last cycle failed, or none was run of late",
+        "Look into hub.log (`runai.controller`); on Kubernetes, at its rights and the API server.",
+    ),
+    "leaving": ("it is about to end", "Look again in a few seconds."),
+}
+_WITHOUT: Final = {
+    "history": (
+        "its database (RUNAI_LEDGER) does not answer: the past cannot be shown; jobs go on",
+        "Start that PostgreSQL, or mend the way to it: hub.log says how it fails.",
+    ),
+}
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+_TIMEOUT_S: Final = 5.0
+
+
+def examine(data_dir: str | None) -> list[Finding]:
+    """Ask all questions; what depends on a failed one is left out."""
+    return [
+        check_provider(),
+        check_command(),
+        check_versions(),
+        *(cluster := [*check_cluster()]),
+        *(() if _waits_to_lead(cluster) else check_way_to_service()),
+        check_driver(),
+        check_groups(),
+        *check_hub_version(),
+        *check_data_directory(data_dir),
+    ]
+
+
+def check_provider() -> Finding:
+    """Is our `runai` the only one? The library of that name on PyPI hides parts of ours."""
+    subject = "packages"
+    mend = "pip uninstall runai && pip install --force-reinstall --no-deps jupyter-runai"
+    try:
+        other = distribution("runai")
+    except PackageNotFoundError:
+        pass
+    else:
+        text = f"the library `runai` {other.version} of PyPI is installed beside ours and hides it"
+        return Finding("failure", subject, text, mend)
+    spec = find_spec("runai")
+    if spec is not None and spec.origin is not None:
+        return Finding("failure", subject, f"{spec.origin} hides our `runai`", mend)
+    return Finding("ok", subject, "one provider of `runai`")
+
+
+def check_versions() -> Finding:
+    """Which versions run here?"""
+    python = ".".join(str(part) for part in sys.version_info[:3])
+    ours = version("jupyter-runai")
+    return Finding("ok", "versions", f"jupyter-runai {ours}, Python {python} at {sys.executable}")
+
+
+def check_cluster() -> Iterable[Finding]:
+    """In the pod of a service over Kubernetes: has it all that it needs there, and in the hub?"""
+    if not _is_service_over_kubernetes():
+        return ()
+    from runai.hub_service.cli.doctor.kubernetes_checks import examine_cluster  # noqa: PLC0415
+
+    return examine_cluster(os.environ)
+
+
+def _waits_to_lead(cluster: Iterable[Finding]) -> bool:
+    # Whoever does not lead listens nowhere.
+    return any(found.subject == "leader" and found.verdict != "ok" for found in cluster)
+
+
+def _is_service_over_kubernetes() -> bool:
+    return os.environ.get("RUNAI_CLUSTER") == "kubernetes"
+
+
+def _connection() -> Connection:
+    """Find the service; in its own pod that is the one beside us, and we are the hub to it."""
+    if _is_service_over_kubernetes():
+        from runai.hub_service.cli.doctor.kubernetes_checks import own_service  # noqa: PLC0415
+
+        return own_service(os.environ) or find_connection()
+    return find_connection()
+
+
+def check_way_to_service() -> Iterator[Finding]:
+    """Is there a login, does the service answer, does it know us, does it have devices?"""
+    try:
+        found = _connection()
+        verification(found.url, found.ca)  # is the authority's file still there?
+    except RunaiError as error:
+        yield Finding("failure", "login", error.message, error.hint)
+        return
+    yield check_login(found)
+    if not _is_service_over_kubernetes():  # whose hub was looked at with its cluster
+        yield check_hub_answers(found)
+    health = check_health(found)
+    yield from health
+    if health[0].verdict != "failure":
+        yield from check_token(found)
+
+
+def check_login(found: Connection) -> Finding:
+    """Is the token kept where nobody else reads it?"""
+    path = config_path()
+    if path.exists() and path.stat().st_mode & _OTHERS:
+        return Finding("failure", "login", f"{path} can be read by others", f"chmod 600 {path}")
+    return Finding("ok", "login", f"the service is {found.url}")
+
+
+def check_hub_answers(found: Connection) -> Finding:
+    """Does JupyterHub answer, whose address the service has?"""
+    subject = "hub"
+    try:
+        # A session's programs reach the service at its own address, and the hub at another one.
+        inside = os.environ.get("JUPYTERHUB_API_URL", "") if os.environ.get("RUNAI_API_URL") else ""
+        reply = _get(inside or f"{hub_root(found.url)}hub/api", found)
+    except (httpx.HTTPError, httpx.InvalidURL, InvalidRequest) as failed:
+        if refused := untrusted(found.url, failed):
+            return Finding("failure", subject, refused.message, refused.hint)
+        text = f"JupyterHub does not answer ({type(failed).__name__})"
+        mend = "Does it run (`runai up`)? The end of hub.log in its data directory says how it was."
+        return Finding("failure", subject, text, mend)
+    if reply.is_server_error:
+        text = f"JupyterHub answers with status {reply.status_code}"
+        mend = "Behind a proxy of its own: does it run? Else the end of its log says what is wrong."
+        return Finding("failure", subject, text, mend)
+    version_of_hub = _told(reply).get("version", "")
+    if reply.status_code != httpx.codes.OK or not version_of_hub:
+        return Finding("note", subject, "not looked at: this is the service's own address")
+    return Finding("ok", subject, f"JupyterHub {version_of_hub} answers")
+
+
+def check_health(found: Connection) -> list[Finding]:
+    """Does the service say that it is well? The first finding is about itself."""
+    subject = "service"
+    away = "Is the hub running (`runai up`), and the address right (`runai login URL`)?"
+    try:
+        reply = _get(f"{found.url.rstrip('/')}/health", found)
+    except (httpx.HTTPError, httpx.InvalidURL) as failed:
+        if refused := untrusted(found.url, failed):
+            return [Finding("failure", subject, refused.message, refused.hint)]
+        text = f"{found.url} cannot be reached ({type(failed).__name__})"
+        return [Finding("failure", subject, text, away)]
+    if reply.status_code != httpx.codes.OK:
+        text = f"it answers with status {reply.status_code}"
+        return [Finding("failure", subject, text, "Look into hub.log in its data directory.")]
+    proxy = _told(reply).get("proxy")
+    return [*check_ready(found), *([Finding("ok", "proxy", str(proxy))] if proxy else [])]
+
+
+def check_ready(found: Connection) -> list[Finding]:
+    """Can it store what is asked for, does it decide, and has it all of its databases?"""
+    subject = "service"
+    try:
+        reply = _get(f"{found.url.rstrip('/')}/health/ready", found)
+    except httpx.HTTPError as failed:
+        text = f"it does not say whether it is ready ({type(failed).__name__})"
+        return [Finding("failure", subject, text, "Look into hub.log in its data directory.")]
+    told = _told(reply)
+    if reply.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+        text, mend = _NOT_READY.get(
+            told.get("because", ""), ("it is not ready", "Look into hub.log.")
+        )
+        return [Finding("failure", subject, text, mend)]
+    ready = Finding("ok", subject, "it is well: it stores what is asked for, and decides")
+    if without := told.get("without", ""):
+        text, mend = _WITHOUT.get(without, ("it is away", "Look into hub.log."))
+        return [ready, Finding("failure", without, text, mend)]
+    return [ready]
+
+
+def _get(url: str, found: Connection) -> httpx.Response:
+    return httpx.get(
+        url,
+        timeout=_TIMEOUT_S,
+        trust_env=not is_this_machine(url),
+        verify=verification(url, found.ca),
+    )
+
+
+def _told(reply: httpx.Response) -> dict[str, str]:
+    """Return what it says; nothing where a proxy before it says something else."""
+    try:
+        told = reply.json()
+    except ValueError:
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def check_token(found: Connection) -> Iterator[Finding]:
+    """Does the service know us, speak our version, and have GPUs?"""
+    try:
+        with Client(found.url, found.token, ca=found.ca) as client:
+            me = client.whoami()
+            nodes = client.nodes()
+    except (Unauthenticated, Forbidden) as error:
+        yield Finding("failure", "token", error.message, "Run `runai login URL` again.")
+        return
+    except RunaiError as error:
+        yield Finding("failure", "token", error.message, error.hint)
+        return
+    yield Finding("ok", "token", f"you are {me.name}; projects: {', '.join(me.projects) or 'none'}")
+    ours = version("jupyter-runai")
+    if me.version != ours:
+        text = f"the service has version {me.version}, this command {ours}"
+        yield Finding("note", "versions", text, f"pip install jupyter-runai=={me.version}")
+    yield check_devices(nodes)
+    yield from check_mps(nodes)
+    yield from check_agents(nodes)
+
+
+def check_devices(nodes: list[NodeView]) -> Finding:
+    """Are there GPUs, real and healthy?"""
+    devices = [d for node in nodes for d in node.devices]
+    broken = [f"{d.uuid} ({d.fault})" for d in devices if not d.healthy]
+    if not devices:
+        return Finding("note", "devices", "the cluster has no GPU", "runai up --simulate 5")
+    text = f"{len(devices)} on {len(nodes)} node(s)"
+    if broken:
+        mend = "nvidia-smi and the kernel's log say more; broken ones are not used."
+        return Finding("failure", "devices", f"{text}, not healthy: {', '.join(broken)}", mend)
+    simulated = sum(d.simulated for d in devices)
+    return Finding("ok", "devices", f"{text}, {simulated} of them simulated" if simulated else text)
+
+
+def check_agents(nodes: list[NodeView]) -> Iterator[Finding]:
+    """Does every node's agent report?"""
+    silent = [
+        node.name
+        for node in nodes
+        # Before Hopper nobody can tell how busy a MIG device is: its memory says that one reports.
+        if node.devices
+        and all(d.utilized is None and d.memory_used_mib is None for d in node.devices)
+    ]
+    if silent:
+        text = f"nothing is measured on {', '.join(silent)}: no agent reports"
+        mend = "The service starts it, its trouble is in hub.log; on Kubernetes see its pods' logs."
+        yield Finding("failure", "agents", text, mend)
+    elif nodes:
+        yield Finding("ok", "agents", "every node's agent reports")
+
+
+def check_data_directory(named: str | None) -> Iterator[Finding]:
+    """Are the secrets of a platform on this machine readable by its owner alone?"""
+    subject = "data directory"
+    if find_spec("sqlalchemy") is None:
+        if named:
+            text = f"{named} is not looked at: only the client is installed here"
+            yield Finding("note", subject, text)
+        return
+    # The hub's half of the distribution: only where a platform runs.
+    from runai.embedded.backup.backups import DATABASES  # noqa: PLC0415
+    from runai.embedded.data_directory import DataDirectory  # noqa: PLC0415
+    from runai.embedded.up import DEFAULT_DATA_DIR  # noqa: PLC0415
+
+    root = Path(named or DEFAULT_DATA_DIR).expanduser()
+    try:
+        if not root.exists():
+            if named:
+                mend = "--data-dir names the directory of `runai up`."
+                yield Finding("failure", subject, f"there is no {root}", mend)
+            return
+        directory = DataDirectory(root)
+        secret = (directory.secrets, *directory.secrets.glob("*"))
+        open_paths = [path for path in secret if path.exists() and path.stat().st_mode & _OTHERS]
+    except PermissionError:
+        yield Finding("note", subject, f"{root} belongs to somebody else")
+        return
+    if directory.is_of_system_users:
+        yield check_command_lines()
+    yield from check_storage(root, DATABASES)
+    yield from check_ownership(root)
+    yield check_descriptors(own_process.most())
+    yield from check_mps_daemons(root / "mps")
+    if open_paths:
+        names = " ".join(str(path) for path in open_paths)
+        text = f"others can read {names}"
+        yield Finding("failure", subject, text, f"chmod go-rwx {names}")
+        return
+    yield Finding("ok", subject, f"{root} is private")

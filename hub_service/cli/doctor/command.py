@@ -1,0 +1,47 @@
+"""`runai doctor`: look for what usually goes wrong, and say how to mend it.
+
+Prints the findings of `examination` in order; exit 1 if one of them is a failure.
+"""
+
+from typing import Final
+
+import click
+
+from runai.hub_service.cli.doctor import Finding
+from runai.hub_service.cli.doctor.checks import examine
+from runai.hub_service.cli.framework.reporting import Command, output_option
+from runai.hub_service.cli.output import render
+from runai.hub_service.cli.output.spinner import at_work
+
+_COLOURS: Final = {"ok": "green", "note": "cyan", "failure": "red"}
+
+
+@click.command(cls=Command)
+@click.option(
+    "--data-dir",
+    envvar="RUNAI_DATA_DIR",
+    type=click.Path(file_okay=False),
+    help="Look at this data directory of `runai up` too. Default: the usual one, if it is there.",
+)
+@output_option("table", "json")
+@click.pass_context
+def doctor(ctx: click.Context, data_dir: str | None, output: str) -> None:
+    """Check the installation and the way to the hub.
+
+    One line for each check, and below a failure how to mend it.
+    """
+    with at_work("Examining this computer and the way to the hub"):
+        findings = examine(data_dir)
+    if output == "json":
+        render.show_json([finding._asdict() for finding in findings])
+    else:
+        for finding in findings:
+            _show(finding)
+    ctx.exit(int(any(finding.verdict == "failure" for finding in findings)))
+
+
+def _show(finding: Finding) -> None:
+    verdict = click.style(f"{finding.verdict:<7}", fg=_COLOURS[finding.verdict])
+    click.echo(f"{verdict}  {finding.subject:<14} {finding.text}")
+    if finding.mend:
+        click.echo(f"{'':<24} {finding.mend}")

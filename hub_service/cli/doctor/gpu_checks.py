@@ -1,0 +1,95 @@
+"""What can be wrong with how a machine's GPUs are driven, and with how they are shared.
+
+One function for each question, as in `examination`, whose findings these are. Nothing is changed by
+looking. Called by `examination`.
+"""
+
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from runai.hub_service.cli.doctor import Finding
+from runai.hub_service.limits.tiers import MPS_IS_TRIED, NO_MPS_HERE
+from runai.hub_service.wire.device_schemas import NodeView
+
+_MPS: Final = "MPS"
+_ANSWERS_WITHIN_S: Final = 5.0
+
+_NOT_LOADED: Final = 9
+_OTHER_VERSION: Final = 18
+_MENDS: Final = {
+    _NOT_LOADED: "Load its module (modprobe nvidia); `dmesg` says why the kernel does not.",
+    _OTHER_VERSION: "Library and kernel module are of different versions: restart the machine.",
+}
+
+
+def check_driver() -> Finding:
+    """Does this machine have an NVIDIA driver, and does it work?"""
+    subject = "GPU driver"
+    if find_spec("pynvml") is None:
+        return Finding("note", subject, "not looked at: nvidia-ml-py is not installed here")
+    import pynvml  # noqa: PLC0415 - an optional dependency
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as failed:
+        if failed.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
+            return Finding("note", subject, f"none on this machine ({failed})")
+        mend = _MENDS.get(failed.value, "Look at nvidia-smi.")
+        return Finding("failure", subject, f"it is installed and does not work: {failed}", mend)
+    try:
+        driver = pynvml.nvmlSystemGetDriverVersion()
+        return Finding("ok", subject, f"{driver}, {pynvml.nvmlDeviceGetCount()} GPU(s) here")
+    except pynvml.NVMLError as failed:
+        return Finding("failure", subject, f"it does not answer: {failed}", "Look at nvidia-smi.")
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def check_mps(nodes: Sequence[NodeView]) -> Iterator[Finding]:
+    """Where the service was told to share by MPS: does it, and was its limit seen to hold?"""
+    asked = [
+        (f"GPU {device.device} of {node.name}", device.mps)
+        for node in nodes
+        for device in node.devices
+        if device.mps is not None
+    ]
+    troubles = {why for _, why in asked} - {"", MPS_IS_TRIED, NO_MPS_HERE}
+    for why in sorted(troubles):
+        names = ", ".join(name for name, told in asked if told == why)
+        text = f"chosen, and cannot be had on {names}: {why}; workloads take turns there"
+        mend = (
+            "Its logs are in `mps` in the data directory; `runai up --gpu-sharing timeslice` does"
+            " without it."
+        )
+        yield Finding("failure", _MPS, text, mend)
+    if tried := [name for name, told in asked if told == MPS_IS_TRIED]:
+        text = f"{MPS_IS_TRIED} on {', '.join(tried)}"
+        yield Finding("note", _MPS, text, "Look again in a minute.")
+    if kept := [name for name, told in asked if not told]:
+        yield Finding("ok", _MPS, f"its limit was seen to hold on {', '.join(kept)}")
+
+
+def check_mps_daemons(directory: Path) -> Iterator[Finding]:
+    """Does the control daemon of each device that is shared by MPS answer now?
+
+    Asked by NVIDIA's own program; of a platform on this machine alone.
+    """
+    # The hub's half of the distribution.
+    from runai.hub_service.limits.mps import MpsDaemon  # noqa: PLC0415
+    from runai.hub_service.limits.mps_keeper import KeeperState  # noqa: PLC0415
+
+    for told in sorted(directory.glob("*/state.json")):
+        state = KeeperState.read(told.parent)
+        if state is None or not state.ready:
+            continue  # whoever asks the service is told
+        name = f"the control daemon of {told.parent.name}"
+        daemon = MpsDaemon(told.parent.name, told.parent, patience_s=_ANSWERS_WITHIN_S)
+        if why := daemon.trouble():
+            mend = (
+                f"kill {state.pid} ends it with its clients; the service, started anew, starts it."
+            )
+            yield Finding("failure", _MPS, f"{name} is no use: {why}", mend)
+        else:
+            yield Finding("ok", _MPS, f"{name} answers")

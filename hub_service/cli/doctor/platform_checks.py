@@ -1,0 +1,185 @@
+"""What can be wrong with a platform on this machine itself: its programs, files, and kernel.
+
+One function for each question, as in `examination`, whose findings these are. Nothing is changed by
+looking. Called by `examination`.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from runai.hub_service.cli.doctor import Finding
+from runai.hub_service.processes import own_process
+from runai.hub_service.wire.errors import Conflict
+
+LEAST_FREE_BYTES: Final = 1024**3
+FEW_FREE_BYTES: Final = 5 * 1024**3
+LEAST_FREE_FILES: Final = 10_000
+FEW_FREE_FILES: Final = 100_000
+HIDDEN: Final = frozenset({"1", "2", "4", "noaccess", "invisible", "ptraceable"})
+"""Values of /proc's `hidepid` with which nobody reads others' command lines."""
+HUB_FROM: Final = (5, 4)
+HUB_BELOW: Final = (7,)
+
+
+def check_command() -> Finding:
+    """Is the `runai` that a shell finds ours? Others have a command of that name, too."""
+    subject = "command"
+    ours = Path(sys.executable).parent / "runai"
+    first = shutil.which("runai")
+    if first is None:
+        text = f"no `runai` is on the PATH; ours is {ours}"
+        return Finding("note", subject, text, f'export PATH="{ours.parent}:$PATH"')
+    if ours.exists() and not Path(first).samefile(ours):
+        text = f"a shell runs {first}, which is not this installation's ({ours})"
+        mend = f'export PATH="{ours.parent}:$PATH"; another program of the name goes elsewhere'
+        return Finding("failure", subject, text, mend)
+    return Finding("ok", subject, f"`runai` is {first}")
+
+
+def check_hub_version() -> Iterator[Finding]:
+    """Is there a JupyterHub that we know, where there is one?"""
+    subject = "JupyterHub"
+    try:
+        found = version("jupyterhub")
+    except PackageNotFoundError:
+        yield Finding("note", subject, "not installed here: only the client is")
+        return
+    numbers = tuple(int(part) for part in found.split(".")[:2] if part.isdigit())
+    if not HUB_FROM <= numbers < HUB_BELOW:
+        mend = "pip install 'jupyterhub>=5.4,<7'"
+        yield Finding("failure", subject, f"version {found} is not supported", mend)
+        return
+    missing = [name for name in ("jupyterlab", "jupyterhub", "uvicorn") if find_spec(name) is None]
+    if missing:
+        mend = "pip install 'jupyter-runai[hub]'"
+        yield Finding("failure", subject, f"{' and '.join(missing)} is not installed", mend)
+        return
+    yield Finding("ok", subject, f"version {found}")
+
+
+def check_storage(root: Path, databases: Sequence[str]) -> Iterator[Finding]:
+    """Are the databases sound, known to this version, and is there room for them to grow?"""
+    # The hub's half of the distribution: only where a platform runs.
+    from runai.embedded.backup.restore import unknown_schema  # noqa: PLC0415
+    from runai.hub_service.sqlite import files  # noqa: PLC0415
+
+    subject = "databases"
+    found = [root / name for name in databases if (root / name).exists()]
+    bad = {path: wrong for path in found if (wrong := files.trouble(path))}
+    for path, wrong in bad.items():
+        mend = "Stop the platform, then: runai restore BACKUP"
+        if "may not" in wrong:
+            mend = f"chown or chmod it back: ls -l {path}"
+        yield Finding("failure", subject, f"{path} {wrong}", mend)
+    unknown = {path: name for path in found if path not in bad and (name := unknown_schema(path))}
+    for path, name in unknown.items():
+        told = files.newer(path, name)
+        yield Finding("failure", subject, told.message.rstrip("."), told.hint)
+    if found and not bad and not unknown:
+        yield Finding("ok", subject, f"{', '.join(path.name for path in found)}: sound")
+    free = shutil.disk_usage(root).free
+    text = f"{free / 1024**3:.1f} GiB are free for {root}"
+    if free < LEAST_FREE_BYTES:
+        yield Finding("failure", "disk", text, "Make room: what cannot be stored is refused.")
+    elif free < FEW_FREE_BYTES:
+        yield Finding("note", "disk", text, "Logs and checkpoints are what grows.")
+    else:
+        yield Finding("ok", "disk", text)
+    yield from check_room_for_files(root)
+
+
+def check_room_for_files(root: Path) -> Iterator[Finding]:
+    """Does the disk take more files? Millions of empty ones fill it, and leave its bytes free."""
+    disk = os.statvfs(root)
+    if not disk.f_files:
+        return  # a file system without a table of them
+    text = f"{disk.f_favail:,} more files fit beside {root}"
+    if disk.f_favail < LEAST_FREE_FILES:
+        mend = f"What has so many? du --inodes -d 3 {root} | sort -n | tail; a quota bounds whose."
+        yield Finding("failure", "files", text, mend)
+    elif disk.f_favail < FEW_FREE_FILES:
+        yield Finding("note", "files", text, "Small files of jobs are what grows.")
+    else:
+        yield Finding("ok", "files", text)
+
+
+def check_command_lines(mounts: Path = Path("/proc/self/mounts")) -> Finding:
+    """Do accounts see one another's command lines? Asked where users have accounts of their own."""
+    subject = "command lines"
+    mounted = mounts.read_text().splitlines() if mounts.exists() else []
+    proc = [line.split() for line in mounted if " /proc proc " in line]
+    options = proc[-1][3].split(",") if proc else []
+    if any(option.removeprefix("hidepid=") in HIDDEN for option in options):
+        return Finding("ok", subject, "of others' programs nobody sees the arguments")
+    text = "every account sees the arguments of everybody's jobs (`ps`): no place for secrets"
+    mend = "mount -o remount,hidepid=2 /proc, and in /etc/fstab: proc /proc proc hidepid=2 0 0"
+    return Finding("note", subject, text, mend)
+
+
+def check_descriptors(could_have: int) -> Finding:
+    """May a service have a descriptor for each who looks at a page, and for each job?"""
+    text = f"a process can have {could_have:,} files, sockets and processes open at once"
+    if could_have < own_process.FEW:
+        mend = (
+            f"In its systemd unit: LimitNOFILE=65536 (it must be {own_process.FEW:,} at least)."
+            " From a shell: `* hard nofile 65536` in /etc/security/limits.conf, and a new login."
+        )
+        return Finding("failure", "descriptors", text, mend)
+    return Finding("ok", "descriptors", text)
+
+
+def check_groups(proc: Path = Path("/proc")) -> Finding:
+    """May the agent make control groups, with which a driver keeps limits and nothing escapes?"""
+    subject = "control groups"
+    if find_spec("psutil") is None:
+        return Finding("note", subject, "not looked at: only the client is installed here")
+    # The hub's half of the distribution: only where a platform may run.
+    from runai.hub_service.limits import cgroups  # noqa: PLC0415
+
+    if why := cgroups.why_none(proc):
+        text = (
+            f"{why}: memory limits of shared devices are soft, and jobs' processes are counted by"
+            " their supervisors alone, every second"
+        )
+        mend = "Boot with the unified hierarchy; of a systemd unit set Delegate=yes."
+        return Finding("note", subject, text, mend)
+    return Finding("ok", subject, "version 2, and ours to make")
+
+
+_SUBJECT: Final = "cluster"
+
+
+def check_ownership(root: Path) -> Iterator[Finding]:
+    """Is the process at work that has the cluster open, does none wait for it, is it whole?"""
+    # The hub's half of the distribution: only where a platform runs.
+    from runai.hub_service.clusters.local.store.cluster_lock import (  # noqa: PLC0415
+        LOCK,
+        check_is_whole,
+        holder,
+        waiting,
+    )
+
+    try:
+        check_is_whole(root)
+    except Conflict as half:
+        yield Finding("failure", _SUBJECT, half.message.rstrip("."), half.hint)
+    by = holder(root / LOCK)
+    if by is None:
+        return
+    text = f"it is open in {by}"
+    others = ", ".join(str(pid) for pid in waiting(root / LOCK))
+    if by.is_frozen:
+        mend = f"kill -CONT {by.pid} has it go on; after kill -TERM {by.pid} it ends by that."
+        yield Finding("failure", _SUBJECT, f"{text}, which is frozen: nothing is decided", mend)
+    elif others and by.pid:
+        text = f"{text}, for which process {others} waits"
+        mend = f"Is it not about to end? Then it hangs: {by.way_out} Else look again."
+        yield Finding("failure", _SUBJECT, text, mend)
+    else:
+        yield Finding("ok", _SUBJECT, text)

@@ -1,0 +1,1 @@
+"""Framework of the command line: command list, errors, argument types."""

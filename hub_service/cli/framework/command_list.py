@@ -1,0 +1,160 @@
+"""The list of commands: name, where it lives and what it does, without importing any of them.
+
+The summaries stand here a second time so that `runai --help` needs no import; a test holds them
+equal to the commands' own. Knows nothing of what a command does.
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.metadata import version
+from typing import Final, NamedTuple
+
+import click
+
+
+class CommandEntry(NamedTuple):
+    """Place of a command, `module:attribute` below `runai.hub_service.cli`, and its summary."""
+
+    place: str
+    summary: str
+
+
+SECTIONS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
+    "Workloads": {
+        "submit": CommandEntry(
+            "commands.submit:submit", "Submit a job, or with --interactive a session."
+        ),
+        "list": CommandEntry(
+            "commands.listing:list_", "List jobs and sessions, projects or nodes."
+        ),
+        "describe": CommandEntry(
+            "commands.describe:describe", "Show everything about a workload, project or node."
+        ),
+        "logs": CommandEntry("commands.logs_and_exec:logs", "Print what a workload wrote."),
+        "exec": CommandEntry(
+            "commands.logs_and_exec:exec_", "Run a program on the GPUs of a running workload."
+        ),
+        "suspend": CommandEntry(
+            "commands.lifecycle:suspend",
+            "Pause jobs until they are resumed; they give their GPUs back.",
+        ),
+        "resume": CommandEntry(
+            "commands.lifecycle:resume", "Put suspended jobs back into the queue."
+        ),
+        "scale": CommandEntry(
+            "commands.lifecycle:scale", "Let elastic jobs have more or fewer workers."
+        ),
+        "keep": CommandEntry("commands.lifecycle:keep", "Keep idle GPUs for 30 more minutes."),
+        "release": CommandEntry(
+            "commands.lifecycle:release", "Give sessions' GPUs to others; the sessions go on."
+        ),
+        "regain": CommandEntry(
+            "commands.lifecycle:regain", "Ask for released sessions' GPUs again."
+        ),
+        "delete": CommandEntry("commands.lifecycle:delete", "Stop workloads and forget them."),
+        "top": CommandEntry(
+            "commands.top:top", "Show what is allocated, what is utilized and what waits."
+        ),
+        "usage": CommandEntry(
+            "commands.usage:usage",
+            "Show averages over time: GPUs held, and how much of them was kept busy.",
+        ),
+    },
+    "Projects and people": {
+        "project": CommandEntry(
+            "commands.projects:project", "Create, change, list and choose projects."
+        ),
+        "user": CommandEntry(
+            "commands.accounts:user", "Manage the accounts of a platform started with `runai up`."
+        ),
+        "whoami": CommandEntry("commands.login:whoami", "Show who you are to the platform."),
+    },
+    "This computer": {
+        "login": CommandEntry(
+            "commands.login:login", "Log in to a JupyterHub that runs the platform."
+        ),
+        "logout": CommandEntry("commands.login:logout", "Forget the stored token."),
+        "config": CommandEntry(
+            "commands.login:config", "Show or change what the command remembers."
+        ),
+        "doctor": CommandEntry(
+            "doctor.command:doctor", "Check the installation and the way to the hub."
+        ),
+        "completion": CommandEntry(
+            "commands.login:completion", "Print a shell's completion script."
+        ),
+    },
+    "Platform": {
+        "up": CommandEntry("commands.up:up", "Start the whole platform on this machine."),
+        "backup": CommandEntry(
+            "commands.backups:backup", "Copy the platform's databases and secrets, while it runs."
+        ),
+        "restore": CommandEntry(
+            "commands.backups:restore", "Put a backup back while the platform is stopped."
+        ),
+        "schedule": CommandEntry(
+            "commands.schedule:schedule", "Print what would start, stop and wait, and why."
+        ),
+        "simulate": CommandEntry(
+            "commands.simulate:simulate", "Replay a trace of jobs under a policy, in virtual time."
+        ),
+    },
+}
+
+PLURALS: Final = {"projects": "project", "users": "user"}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command only to run it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order of the sections."""
+        return [name for section in SECTIONS.values() for name in section]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command, or return None for an unknown name."""
+        name = PLURALS.get(cmd_name, cmd_name)
+        entry = next((s[name] for s in SECTIONS.values() if name in s), None)
+        if entry is None:
+            return None
+        module, _, attribute = entry.place.partition(":")
+        command: click.Command = getattr(
+            import_module(f"runai.hub_service.cli.{module}"), attribute
+        )
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the sections of the help from the table, without importing."""
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, entry.summary) for name, entry in commands.items()])
+
+
+def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        click.echo(f"runai {version('jupyter-runai')}")
+        ctx.exit()
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="A NAME is exp1, or project/exp1 where that is not unique. "
+    "`runai COMMAND --help` shows a command's options.",
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version.",
+)
+def cli() -> None:
+    """Share the GPUs of a JupyterHub: submit training jobs, see what waits and why.
+
+    \b
+    runai submit exp1 --gpus 0.5 -- python train.py    half a GPU for a job
+    runai list                                         what runs, what waits and why
+    runai logs exp1 -f                                 follow its output
+    """  # noqa: D301 - \b is click's mark of a block

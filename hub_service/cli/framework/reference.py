@@ -1,0 +1,103 @@
+"""The page `docs/cli.md`, made from the commands themselves.
+
+`python -m runai.hub_service.cli.framework.reference > docs/cli.md` writes it anew; a test
+keeps it current. Reads names, help and defaults; runs no command.
+"""
+
+import inspect
+from collections.abc import Iterator
+from typing import Final
+
+import click
+
+from runai.hub_service.cli.framework.command_list import SECTIONS, cli
+
+_INTRODUCTION: Final = """\
+# The `runai` command
+
+<!-- Made by `python -m runai.hub_service.cli.framework.reference > docs/cli.md`; do not edit. -->
+
+Inside a notebook session `runai` finds the hub by itself. Elsewhere log in once:
+
+    runai login http://127.0.0.1:8000
+
+`NAME` is `exp1`, or `project/exp1` where that is not unique. `-o json` prints what the API said.
+Exit codes: 0 done; 1 refused, with one sentence and a hint on standard error; 2 misuse;
+130 Ctrl-C; with `submit --wait` and `exec`, the program's own.
+
+Colours, and a bar while something takes longer than a second, are on terminals only; `NO_COLOR`
+is heeded.
+"""
+
+
+def reference() -> str:
+    """Return the page."""
+    return "\n".join(_page())
+
+
+def _page() -> Iterator[str]:
+    yield _INTRODUCTION
+    context = click.Context(cli, info_name="runai")
+    for title, commands in SECTIONS.items():
+        yield f"## {title}\n"
+        for name in commands:
+            command = cli.get_command(context, name)
+            assert command is not None, name
+            yield from _command(command, f"runai {name}")
+
+
+def _command(command: click.Command, path: str) -> Iterator[str]:
+    yield f"### {path}\n"
+    yield f"    {_usage(command, path)}\n"
+    yield _prose(command.help or "") + "\n"
+    yield from _options(command)
+    if isinstance(command, click.Group):
+        for name, child in command.commands.items():
+            yield from _command(child, f"{path} {name}")
+
+
+def _usage(command: click.Command, path: str) -> str:
+    if isinstance(command, click.Group):
+        return f"{path} [OPTIONS] COMMAND ..."
+    context = click.Context(command, info_name=path)
+    return " ".join([path, *command.collect_usage_pieces(context)])
+
+
+def _prose(text: str) -> str:
+    """Turn a help text into Markdown: a block that click must not wrap is code."""
+    paragraphs = []
+    for paragraph in inspect.cleandoc(text).split("\n\n"):
+        if paragraph.startswith("\b"):
+            lines = paragraph.splitlines()[1:]
+            paragraphs.append("\n".join(f"    {line}" for line in lines))
+        else:
+            paragraphs.append(paragraph)
+    return "\n\n".join(paragraphs)
+
+
+def _options(command: click.Command) -> Iterator[str]:
+    options = [p for p in command.params if isinstance(p, click.Option) and not p.hidden]
+    if not options:
+        return
+    yield "| option | meaning | default |\n| --- | --- | --- |"
+    for option in options:
+        names = ", ".join(f"`{name}`" for name in option.opts)
+        value = "" if option.is_flag else f" {_value(option)}"
+        yield f"| {names}{value} | {option.help or ''} | {_default(option)} |"
+    yield ""
+
+
+def _value(option: click.Option) -> str:
+    if option.metavar:
+        return option.metavar.replace("|", "\\|")
+    if isinstance(option.type, click.Choice):
+        return "\\|".join(str(choice) for choice in option.type.choices)
+    return option.type.name.replace("|", "\\|")
+
+
+def _default(option: click.Option) -> str:
+    return str(option.default) if option.show_default and option.default is not None else ""
+
+
+if __name__ == "__main__":
+    click.echo(reference(), nl=False)

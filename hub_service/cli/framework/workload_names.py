@@ -1,0 +1,111 @@
+"""Which workload a NAME means: `exp1`, or `project/exp1` where that is not unique.
+
+Asks the service once for what the caller may see; also completes names in the shell.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import click
+from click.shell_completion import CompletionItem
+
+from runai.hub_service.client import Client
+from runai.hub_service.client.calls import Which
+from runai.hub_service.wire.errors import InvalidRequest, NotFound, RunaiError
+from runai.hub_service.wire.schemas import WorkloadView
+
+_KIND_WORDS: Final = frozenset({"job", "jobs", "session", "sessions", "workload", "workloads"})
+
+
+def find_all(
+    client: Client, names: Sequence[str], project: str | None = None
+) -> list[WorkloadView]:
+    """Return the workloads of these names, each once, in their order; all in `project` if given.
+
+    `job exp1` means `exp1`, as in kubectl.
+
+    Raises:
+        NotFound: a name is none that the caller may see.
+        InvalidRequest: a name is in several projects.
+    """
+    if len(names) > 1 and names[0] in _KIND_WORDS:
+        names = names[1:]
+    visible = client.workloads(Which(project, text=names[0] if len(names) == 1 else None))
+    found = {w.id: w for name in names for w in [_choose(client, visible, name)]}
+    return list(found.values())
+
+
+def find(client: Client, name: str, project: str | None = None) -> WorkloadView:
+    """Return the workload of this name."""
+    return find_all(client, [name], project)[0]
+
+
+def _choose(client: Client, visible: Sequence[WorkloadView], name: str) -> WorkloadView:
+    if "/" in name:
+        matching = [w for w in visible if w.id == name]
+    else:
+        matching = [w for w in visible if w.name == name]
+        if len(matching) > 1:
+            # One's own default project first, then what one may change.
+            at_home = [w for w in matching if w.project == client.default_project]
+            matching = at_home or [w for w in matching if w.mine] or matching
+    if not matching:
+        raise NotFound(
+            f"There is no workload '{name}' that you may see.",
+            hint="`runai list` shows those there are.",
+        )
+    if len(matching) > 1:
+        ids = ", ".join(sorted(w.id for w in matching))
+        raise InvalidRequest(f"'{name}' is in several projects.", hint=f"Say which: {ids}.")
+    return matching[0]
+
+
+class _Completed(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
+    """Text that the shell completes with names of the platform; silent where it cannot be asked."""
+
+    name = "name"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """Keep the text as it is."""
+        return str(value)
+
+    def names(self, client: Client) -> list[str]:
+        """Return what can be named."""
+        raise NotImplementedError
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Offer the names that begin so."""
+        try:
+            with Client.discover() as client:
+                names = self.names(client)
+        except RunaiError:
+            return []
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+class _WorkloadName(_Completed):
+    def names(self, client: Client) -> list[str]:
+        """Return the names of visible workloads; full ids where a name is not unique."""
+        visible = client.workloads()
+        all_names = [w.name for w in visible]
+        return [w.name if all_names.count(w.name) == 1 else w.id for w in visible]
+
+
+class _ProjectName(_Completed):
+    def names(self, client: Client) -> list[str]:
+        """Return the names of projects."""
+        return [p.name for p in client.projects()]
+
+
+WORKLOAD_NAME = _WorkloadName()
+PROJECT_NAME = _ProjectName()
+
+
+in_project: Final = click.option(
+    "-p", "--project", type=PROJECT_NAME, help="Where the name is, if it is in several projects."
+)
+"""The option of every command that takes names of workloads."""

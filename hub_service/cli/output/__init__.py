@@ -1,0 +1,1 @@
+"""Output of the command line: tables, live screen, spinner."""

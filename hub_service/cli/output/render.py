@@ -1,0 +1,186 @@
+"""Tables, and how single values read: 0.5 GPUs, 80 %, 3m, and `*` where a device is simulated.
+
+Pure but for `show_table`, which prints: columns as wide as needed into a pipe, wrapped and coloured
+on a terminal. Everything shown is text, never markup: names come from other people.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+import click
+from pydantic import BaseModel
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from runai.hub_service.wire.printable import for_terminal, json_for_terminal, printable
+from runai.hub_service.wire.schemas import ReasonView, WorkloadView
+
+SIMULATED_NOTE = (
+    "* simulated: derived from the CPU time and memory of the processes that hold the device"
+)
+
+_PIPE_WIDTH = 10_000
+_STYLES = {
+    "running": "green",
+    "starting": "green",
+    "queued": "yellow",
+    "paused": "yellow",
+    "retrying": "yellow",
+    "stopping": "yellow",
+    "suspended": "magenta",
+    "failed": "red",
+    "succeeded": "dim",
+    "ended": "dim",
+}
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+_MIB_PER_GIB = 1024
+
+
+def gpus(amount: float) -> str:
+    """Write an amount of GPUs without needless decimals.
+
+    >>> gpus(2.0), gpus(0.25), gpus(0.1 + 0.2)
+    ('2', '0.25', '0.3')
+    """
+    return f"{round(amount, 3):g}"
+
+
+def quota(amount: float | None) -> str:
+    """Write a quota or limit; None is no bound.
+
+    >>> quota(2.5), quota(None)
+    ('2.5', 'none')
+    """
+    return "none" if amount is None else gpus(amount)
+
+
+def asked(workload: WorkloadView) -> str:
+    """Write what a workload asks for in all; memory, as long as its part of a GPU is not known."""
+    if workload.gpu_memory_mib is not None and not workload.gpus:
+        return memory(workload.gpu_memory_mib)
+    return gpus(workload.gpus)
+
+
+def holding(workload: WorkloadView) -> str:
+    """Write what a workload holds of what it asks for."""
+    return f"{gpus(workload.allocated)}/{asked(workload)}"
+
+
+def share(utilized: float | None, of: float, *, simulated: bool = False) -> str:
+    """Write how busy an amount of GPUs is; a dash where nothing was measured.
+
+    >>> share(0.4, 0.5), share(0.4, 0.5, simulated=True), share(None, 0.5), share(0, 0)
+    ('80%', '80%*', '-', '-')
+    """
+    if utilized is None or not of:
+        return "-"
+    return f"{100 * utilized / of:.0f}%{'*' if simulated else ''}"
+
+
+def memory(mib: int | None) -> str:
+    """Write an amount of memory.
+
+    >>> memory(4096), memory(512), memory(1536), memory(None)
+    ('4G', '512M', '1.5G', '-')
+    """
+    if mib is None:
+        return "-"
+    return f"{mib}M" if mib < _MIB_PER_GIB else f"{mib / _MIB_PER_GIB:.3g}G"
+
+
+def age(since: datetime | None, now: datetime) -> str:
+    """Write how long ago something was, in its largest unit.
+
+    >>> from datetime import timedelta, timezone
+    >>> now = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    >>> [age(now - timedelta(seconds=s), now) for s in (5, 90, 7200, 200_000, -3)]
+    ['5s', '1m', '2h', '2d', '0s']
+    """
+    if since is None:
+        return "-"
+    seconds = max(0, int((now - since).total_seconds()))
+    for unit, length in (("d", _DAY), ("h", _HOUR), ("m", _MINUTE)):
+        if seconds >= length:
+            return f"{seconds // length}{unit}"
+    return f"{seconds}s"
+
+
+def clock(at: datetime | None) -> str:
+    """Write a moment in local time."""
+    return "-" if at is None else f"{at.astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def state(name: str) -> Text:
+    """Write a state in its colour."""
+    return Text(name, style=_STYLES.get(name, ""))
+
+
+def reason(why: ReasonView | None) -> str:
+    """Write why, and for whom."""
+    if why is None:
+        return ""
+    place = f" (place {why.position} in the queue)" if why.position else ""
+    return printable(why.text) + place
+
+
+def devices(workload: WorkloadView) -> str:
+    """Write which devices a workload holds, `node:0,1`."""
+    held = [
+        f"{w.node}:{','.join(str(d.device) for d in w.devices)}"
+        for w in workload.workers
+        if w.devices
+    ]
+    return " ".join(dict.fromkeys(held)) or "-"
+
+
+def listed(names: Iterable[str]) -> str:
+    """Write names in one cell."""
+    return ", ".join(names) or "-"
+
+
+def show_table(
+    header: Sequence[str], rows: Sequence[Sequence[str | Text]], *, fold: str = ""
+) -> None:
+    """Print a table with a header line; on a narrow terminal the column `fold` is folded."""
+    console = _console()
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for title in header:
+        table.add_column(title, no_wrap=title != fold)
+    for row in rows:
+        table.add_row(*(_cell(cell) for cell in row))
+    with console.capture() as printed:
+        console.print(table)
+    # Padding to the column's width would leave blanks at each line's end.
+    for line in printed.get().splitlines():
+        click.echo(line.rstrip())
+
+
+def _cell(content: str | Text) -> Text:
+    return content if isinstance(content, Text) else Text(for_terminal(content))
+
+
+def show_lines(lines: Sequence[tuple[str, str]]) -> None:
+    """Print `Key: value` lines with the values below one another."""
+    width = max(len(key) for key, _ in lines) + 1
+    for key, value in lines:
+        shown = "\n".join(map(for_terminal, value.split("\n")))
+        click.echo(f"{click.style(f'{key}:'.ljust(width), bold=True)} {shown}")
+
+
+def show_json(value: BaseModel | Sequence[BaseModel | dict[str, Any]] | dict[str, Any]) -> None:
+    """Print what the API said, as it said it."""
+    plain = [_plain(v) for v in value] if isinstance(value, Sequence) else _plain(value)
+    click.echo(json_for_terminal(plain, indent=2))
+
+
+def _plain(value: BaseModel | dict[str, Any]) -> dict[str, Any]:
+    return value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+
+
+def _console() -> Console:
+    terminal = Console(highlight=False, markup=False, emoji=False)
+    if terminal.is_terminal:
+        return terminal
+    return Console(width=_PIPE_WIDTH, highlight=False, markup=False, emoji=False, no_color=True)

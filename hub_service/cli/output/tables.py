@@ -1,0 +1,265 @@
+"""The tables of the command line, column by column: workloads, projects, devices.
+
+A column knows its heading, what it shows of a thing and by what things are ordered in it; so
+`runai list`, `runai top` and its live screen say the same in the same words. Pure: functions of
+what the API said and of now.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from rich.text import Text
+
+from runai.hub_service.cli.output import render
+from runai.hub_service.wire.device_schemas import DeviceView, NodeView
+from runai.hub_service.wire.schemas import ProjectView, WorkloadView
+
+Cell = str | Text
+T = TypeVar("T")
+
+_REASON_STATES: Final = frozenset({"queued", "paused", "stopping", "retrying", "failed"})
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[T]):
+    """One column of things of a kind."""
+
+    heading: str
+    cell: Callable[[T], Cell]
+    key: Callable[[T], Any] | None = None
+    """By what things are ordered; None: by what the cell says. Numbers: largest first."""
+    is_wide: bool = False
+    """Only shown with `-o wide`."""
+    part: Callable[[T], float | None] | None = None
+    """Of a share: how much of its whole, 0 to 1, for a bar; None where nothing was measured."""
+
+    def order(self, things: Iterable[T], *, reverse: bool = False) -> list[T]:
+        """Sort things as a reader expects: names from a to z, amounts from the largest."""
+        if self.key is None:
+            return sorted(things, key=lambda thing: str(self.cell(thing)), reverse=reverse)
+        return sorted(things, key=self.key, reverse=not reverse)
+
+
+@dataclass(frozen=True, slots=True)
+class Table(Generic[T]):
+    """The columns of things of a kind."""
+
+    columns: tuple[Column[T], ...]
+    fold: str
+    """The heading of the column that is folded where the terminal is narrow."""
+
+    def shown(self, *, wide: bool = False) -> list[Column[T]]:
+        """Give the columns of this width."""
+        return [column for column in self.columns if wide or not column.is_wide]
+
+    def header(self, *, wide: bool = False) -> list[str]:
+        """Give their headings."""
+        return [column.heading for column in self.shown(wide=wide)]
+
+    def rows(self, things: Iterable[T], *, wide: bool = False) -> list[list[Cell]]:
+        """Make a line for each thing."""
+        shown = self.shown(wide=wide)
+        return [[column.cell(thing) for column in shown] for thing in things]
+
+    def column(self, name: str) -> Column[T] | None:
+        """Find a column by its heading as one types it: `util`, `avg-util`."""
+        wanted = name.replace("-", " ").upper()
+        return next((c for c in self.columns if c.heading == wanted), None)
+
+    def show(self, things: Sequence[T], *, wide: bool = False) -> None:
+        """Print them."""
+        render.show_table(self.header(wide=wide), self.rows(things, wide=wide), fold=self.fold)
+
+
+def _busy(of: Callable[[T], float], utilized: Callable[[T], float | None]) -> Callable[[T], float]:
+    """Order by how busy a thing is; what was not measured comes last."""
+
+    def key(thing: T) -> float:
+        used, whole = utilized(thing), of(thing)
+        return -1.0 if used is None or not whole else used / whole
+
+    return key
+
+
+def _part(
+    of: Callable[[T], float], utilized: Callable[[T], float | None]
+) -> Callable[[T], float | None]:
+    busy = _busy(of, utilized)
+
+    def part(thing: T) -> float | None:
+        found = busy(thing)
+        return None if found < 0 else min(1.0, found)
+
+    return part
+
+
+def _why(w: WorkloadView) -> Cell:
+    if w.idle is not None:
+        return Text(w.idle.text, style="yellow")
+    why = render.reason(w.reason) if w.state in _REASON_STATES or w.released else ""
+    return "; ".join([*([why] if why else []), w.expected_start.text]) if w.expected_start else why
+
+
+def workload_table(now: datetime) -> Table[WorkloadView]:
+    """Give the columns of workloads; their age is counted to now."""
+    return Table(
+        (
+            Column("NAME", lambda w: w.name),
+            Column("PROJECT", lambda w: w.project),
+            Column("USER", lambda w: w.user),
+            Column("STATE", lambda w: render.state(w.state)),
+            Column("GPUS", render.holding, lambda w: (w.allocated, w.gpus)),
+            Column(
+                "UTIL",
+                lambda w: render.share(w.utilized, w.allocated, simulated=w.simulated),
+                _busy(lambda w: w.allocated, lambda w: w.utilized),
+                part=_part(lambda w: w.allocated, lambda w: w.utilized),
+            ),
+            Column("AGE", lambda w: render.age(w.submitted, now), lambda w: now - w.submitted),
+            Column("KIND", lambda w: w.kind, is_wide=True),
+            Column("PRIORITY", lambda w: str(w.priority), lambda w: w.priority, is_wide=True),
+            Column(
+                "WORKERS",
+                lambda w: str(len(w.workers) or 1),
+                lambda w: len(w.workers) or 1,
+                is_wide=True,
+            ),
+            Column("DEVICES", render.devices, is_wide=True),
+            Column(
+                "AVG UTIL",
+                lambda w: render.share(w.utilized_average, w.gpus, simulated=w.simulated),
+                _busy(lambda w: w.gpus, lambda w: w.utilized_average),
+                is_wide=True,
+            ),
+            Column(
+                "GPU MEMORY",
+                lambda w: render.memory(w.memory_used_mib),
+                lambda w: w.memory_used_mib or -1,
+                is_wide=True,
+            ),
+            Column("PAUSES", lambda w: str(w.pauses), lambda w: w.pauses, is_wide=True),
+            Column("REASON", _why),
+        ),
+        fold="REASON",
+    )
+
+
+def project_table(*, simulated: bool = False) -> Table[ProjectView]:
+    """Give the columns of projects; `simulated` marks what simulated devices measured."""
+    endless = float("inf")
+    return Table(
+        (
+            Column("NAME", lambda p: p.name),
+            Column("ALLOCATED", lambda p: render.gpus(p.allocated), lambda p: p.allocated),
+            Column(
+                "QUOTA",
+                lambda p: render.quota(p.quota),
+                lambda p: endless if p.quota is None else p.quota,
+            ),
+            Column("OVER QUOTA", lambda p: render.gpus(p.over_quota), lambda p: p.over_quota),
+            Column("BUILD", lambda p: render.gpus(p.build_allocated), lambda p: p.build_allocated),
+            Column(
+                "BUILD QUOTA",
+                lambda p: render.quota(p.build_quota),
+                lambda p: endless if p.build_quota is None else p.build_quota,
+            ),
+            Column(
+                "UTIL",
+                lambda p: render.share(p.utilized, p.allocated, simulated=simulated),
+                _busy(lambda p: p.allocated, lambda p: p.utilized),
+                part=_part(lambda p: p.allocated, lambda p: p.utilized),
+            ),
+            Column("WAITING", lambda p: str(p.waiting), lambda p: p.waiting),
+            Column(
+                "FAIR SHARE",
+                lambda p: render.gpus(p.fair_share),
+                lambda p: p.fair_share,
+                is_wide=True,
+            ),
+            Column(
+                "LIMIT",
+                lambda p: render.quota(p.limit),
+                lambda p: endless if p.limit is None else p.limit,
+                is_wide=True,
+            ),
+            Column(
+                "WEIGHT",
+                lambda p: "-" if p.weight is None else str(p.weight),
+                lambda p: -1 if p.weight is None else p.weight,
+                is_wide=True,
+            ),
+            Column("PRIORITY", lambda p: str(p.priority), lambda p: p.priority, is_wide=True),
+            Column("PARENT", lambda p: p.parent or "-", is_wide=True),
+            Column("MEMBERS", lambda p: render.listed(p.members), is_wide=True),
+            Column("GROUPS", lambda p: render.listed(p.groups), is_wide=True),
+            Column("ADMINS", lambda p: render.listed(p.admins), is_wide=True),
+        ),
+        fold="MEMBERS",
+    )
+
+
+class DeviceOf(NamedTuple):
+    """A device, and the node it is in."""
+
+    node: str
+    device: DeviceView
+
+
+def devices_of(nodes: Iterable[NodeView]) -> list[DeviceOf]:
+    """List the devices of nodes."""
+    return [DeviceOf(node.name, device) for node in nodes for device in node.devices]
+
+
+def _held_by(at: DeviceOf) -> str:
+    holders = [f"{a.workload or a.user} {render.gpus(a.gpus)}" for a in at.device.allocations]
+    holders += [
+        f"others{f' ({o.account})' if o.account else ''} {render.memory(o.memory_mib)}"
+        for o in at.device.others
+    ]
+    return render.listed(holders)
+
+
+def _model(at: DeviceOf) -> Cell:
+    name = f"{at.device.name}{'*' if at.device.simulated else ''}"
+    return name if at.device.healthy else Text(f"{name} broken", style="red")
+
+
+def _memory_used(at: DeviceOf) -> str:
+    return f"{render.memory(at.device.memory_used_mib)}/{render.memory(at.device.memory_mib)}"
+
+
+def node_table() -> Table[DeviceOf]:
+    """Give the columns of the devices of nodes."""
+    return Table(
+        (
+            Column("NODE", lambda at: at.node),
+            Column("GPU", lambda at: str(at.device.device), lambda at: -at.device.device),
+            Column("DEVICE", _model),
+            Column(
+                "ALLOCATED",
+                lambda at: render.gpus(at.device.allocated),
+                lambda at: at.device.allocated,
+            ),
+            Column(
+                "UTIL",
+                lambda at: render.share(at.device.utilized, 1, simulated=at.device.simulated),
+                _busy(lambda _: 1, lambda at: at.device.utilized),
+                part=_part(lambda _: 1, lambda at: at.device.utilized),
+            ),
+            Column("MEMORY", _memory_used, lambda at: at.device.memory_used_mib or -1),
+            Column("HELD BY", _held_by),
+            Column(
+                "HEALTH",
+                lambda at: (
+                    "healthy"
+                    if at.device.healthy
+                    else Text(at.device.fault or "broken", style="red")
+                ),
+                is_wide=True,
+            ),
+            Column("UUID", lambda at: at.device.uuid, is_wide=True),
+        ),
+        fold="HELD BY",
+    )

@@ -1,0 +1,222 @@
+"""The live screen of `runai top`: a headline, one table, and keys.
+
+It follows the service's events, so it changes when something happens and rests when nothing does.
+What is shown, and in which order, `top_views` says.
+"""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar, Final
+
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.events import Resize
+from textual.widgets import DataTable, Footer, Static
+
+from runai.hub_service.cli.commands.listing import any_simulated
+from runai.hub_service.cli.output import top_views
+from runai.hub_service.cli.output.tables import Column
+from runai.hub_service.cli.output.top_views import Asked, Seen, ViewName
+from runai.hub_service.client import AsyncClient
+from runai.hub_service.wire.errors import RunaiError
+from runai.hub_service.wire.schemas import Overview
+
+AVERAGE_EVERY_S: Final = 30
+WIDE: Final = 140
+"""So many cells have room for the columns of `-o wide`."""
+SHARE_CELLS: Final = 6
+"""As wide as `100%*` and a blank, so that bars stand below one another."""
+BAR_CELLS: Final = 10
+_EIGHTHS: Final = " ▏▎▍▌▋▊▉"
+_EMPTY: Final = {
+    "nodes": "There are no GPUs to show.",
+    "jobs": "Nothing holds GPUs or waits for any. `runai submit` submits a job.",
+    "projects": "There are no projects to show.",
+}
+
+
+class TopScreen(App[None]):
+    """Follows the service until somebody presses q; `failed` is what ended it otherwise."""
+
+    ENABLE_COMMAND_PALETTE = False
+    CSS = """
+    #headline { text-style: bold; padding: 0 1; }
+    #average { color: $text-muted; padding: 0 1; }
+    #empty { padding: 1 1; color: $text-muted; display: none; }
+    DataTable { height: 1fr; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("n", "view('nodes')", "nodes"),
+        Binding("j", "view('jobs')", "jobs"),
+        Binding("p", "view('projects')", "projects"),
+        Binding("i", "idle", "only idle"),
+        Binding("s", "sort", "sort by next"),
+        Binding("r", "reverse", "reverse"),
+        Binding("q,escape", "quit", "quit"),
+    ]
+
+    def __init__(self, client: AsyncClient, asked: Asked) -> None:
+        """Show this of the client's service."""
+        super().__init__()
+        self._client = client
+        self._asked = asked
+        self._overview: Overview | None = None
+        self._headings: list[str] = []
+        self._width = 0
+        self.failed: RunaiError | None = None
+
+    def compose(self) -> ComposeResult:
+        """Lay it out."""
+        yield Static("Asking the service…", id="headline", markup=False)
+        yield Static("", id="average", markup=False)
+        yield Static("", id="empty", markup=False)
+        yield DataTable[Text](cursor_type="row", zebra_stripes=True)
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Begin to follow."""
+        self.run_worker(self._follow(), exit_on_error=False)
+        self.run_worker(self._average(), exit_on_error=False)
+
+    async def on_unmount(self) -> None:
+        """Let the connections go."""
+        self.workers.cancel_all()
+        await self._client.close()
+
+    async def _follow(self) -> None:
+        try:
+            async for overview in self._client.events():
+                self._overview = overview
+                self._show()
+        except RunaiError as failed:
+            self.failed = failed
+            self.exit()
+
+    async def _average(self) -> None:
+        """Say how busy the GPUs were in the last hour, now and then."""
+        while True:
+            try:
+                usage = await self._client.usage(since=datetime.now(UTC) - timedelta(hours=1))
+            except RunaiError:
+                said = ""  # what follows the events says what is wrong
+            else:
+                said = f"last hour: {top_views.average(usage)}"
+            self.query_one("#average", Static).update(said)
+            await asyncio.sleep(AVERAGE_EVERY_S)
+
+    # ---- keys
+
+    def action_view(self, view: ViewName) -> None:
+        """Show nodes, jobs or projects."""
+        self._ask(self._asked.of(view))
+
+    def action_idle(self) -> None:
+        """Show only workloads whose GPUs are idle, or all again."""
+        self._ask(self._asked.of("jobs").with_idle(only=not self._asked.idle))
+
+    def action_sort(self) -> None:
+        """Order by the next column."""
+        self._ask(self._asked.sorted_after(datetime.now(UTC), wide=self._is_wide))
+
+    def action_reverse(self) -> None:
+        """Turn the order round."""
+        self._ask(self._asked.reversed())
+
+    def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:
+        """Order by the column that was clicked; the other way round when it orders already."""
+        name = str(event.column_key.value)
+        asked = self._asked
+        self._ask(asked.reversed() if asked.sort == name else asked.sorted_by(name))
+
+    def _ask(self, asked: Asked) -> None:
+        self._asked = asked
+        self._show()
+
+    # ---- the table
+
+    @property
+    def _is_wide(self) -> bool:
+        return self._asked.view == "jobs" and self._width >= WIDE
+
+    def on_resize(self, event: Resize) -> None:
+        """Show as many columns as have room."""
+        self._width = event.size.width
+        self._show()
+
+    def _show(self) -> None:
+        if self._overview is None:
+            return
+        seen = top_views.see(self._overview, self._asked, datetime.now(UTC))
+        said = top_views.headline(self._overview)
+        if any_simulated(self._overview.nodes):
+            said += " (* simulated)"
+        self.query_one("#headline", Static).update(said)
+        empty = self.query_one("#empty", Static)
+        empty.display = not seen.things
+        empty.update("No GPU is idle." if self._asked.idle else _EMPTY[self._asked.view])
+        with self.batch_update():
+            self._fill(self.query_one(DataTable), seen)
+
+    def _fill(self, table: DataTable[Text], seen: Seen) -> None:
+        """Show these things; who was under the cursor stays under it, wherever it went."""
+        columns = seen.table.shown(wide=self._is_wide)
+        headings = [_heading(column, seen, reverse=self._asked.reverse) for column in columns]
+        at = (
+            table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value
+            if table.row_count
+            else None
+        )
+        top = table.scroll_y
+        if headings != self._headings:
+            table.clear(columns=True)
+            for column, heading in zip(columns, headings, strict=True):
+                table.add_column(heading, key=column.heading.lower())
+            self._headings = headings
+        else:
+            table.clear()
+        keys = seen.keys
+        for key, thing in zip(keys, seen.things, strict=True):
+            table.add_row(*(_cell(column, thing) for column in columns), key=key)
+        if at in keys:
+            table.move_cursor(row=keys.index(at), scroll=False)
+        table.scroll_to(y=top, animate=False)
+
+
+def _heading(column: Column[Any], seen: Seen, *, reverse: bool) -> str:
+    if column.heading != seen.sorted_by:
+        return column.heading
+    falls = (column.key is not None) is not reverse
+    return f"{column.heading} {'▼' if falls else '▲'}"
+
+
+def _cell(column: Column[Any], thing: Any) -> Text:
+    cell = column.cell(thing)
+    text = cell if isinstance(cell, Text) else Text(cell)
+    part = column.part(thing) if column.part is not None else None
+    if part is None:
+        return text
+    return Text.assemble(text, " " * (SHARE_CELLS - len(text)), (_bar(part), "cyan"))
+
+
+def _bar(part: float) -> str:
+    """Draw a share of a whole, to an eighth of a cell.
+
+    >>> _bar(0.55), _bar(1), _bar(0)
+    ('█████▌    ', '██████████', '          ')
+    """
+    eighths = round(part * BAR_CELLS * 8)
+    whole, rest = divmod(eighths, 8)
+    return ("█" * whole + (_EIGHTHS[rest] if rest else "")).ljust(BAR_CELLS)
+
+
+def run_screen(asked: Asked) -> None:
+    """Show the live screen until somebody ends it.
+
+    Raises:
+        RunaiError: the service refuses, or stays away for longer than a restart takes.
+    """
+    screen = TopScreen(AsyncClient.discover(), asked)
+    screen.run()
+    if screen.failed is not None:
+        raise screen.failed

@@ -1,0 +1,188 @@
+"""`runai schedule --live`: what if, asked of the running platform and shown as tables.
+
+What `--add` and `--set` mean is `wishes`'. Imported by `scheduling` when it is wanted.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar, get_args
+
+import click
+from pydantic import ValidationError
+from rich.text import Text
+
+from runai.hub_service.cli.framework.values import parse_memory_mib
+from runai.hub_service.cli.output import render
+from runai.hub_service.cli.output.spinner import at_work
+from runai.hub_service.client import Client
+from runai.hub_service.wire.base_schema import Wire
+from runai.hub_service.wire.questions import (
+    Effect,
+    PlanQuestion,
+    ProjectEffect,
+    Setting,
+    SettingChange,
+    WhatIf,
+)
+from runai.hub_service.wire.schemas import SubmitRequest
+
+_SETTINGS: Final = get_args(Setting)
+_ADDED: Final = re.compile(
+    r"^\s*(?P<project>[a-z0-9][-a-z0-9]*)"
+    r"(?:\s+(?P<kind>job|session))?"
+    r"(?:\s+(?P<workers>\d+)\s*(?:x|workers?\s+of))?"
+    r"\s+(?P<amount>\d+(?:\.\d+)?)\s*(?P<unit>gpus?|[mgt]i?b?|)"
+    r"(?:\s+(?P<priority>low|normal|high))?\s*$",
+    re.IGNORECASE,
+)
+_DECIMALS: Final = 3
+_WHOLE: Final = ("weight", "priority", "min_runtime")
+
+
+def parse_addition(text: str) -> dict[str, object]:
+    """Turn words into a request.
+
+    >>> parse_addition("nlp 4 GPUs")
+    {'project': 'nlp', 'gpus': '4'}
+    >>> parse_addition("nlp 8 workers of 1 GPU high")["workers"]
+    8
+    >>> parse_addition("vision session 20G")
+    {'project': 'vision', 'gpu_memory_mib': 20480, 'kind': 'session'}
+
+    Raises:
+        ValueError: it says no project, or no amount.
+    """
+    matched = _ADDED.match(text)
+    if matched is None:
+        message = (
+            f"'{text}' says no project and amount: write 'nlp 4 GPUs', 'nlp 8 x 1 GPU',"
+            " 'nlp session 0.5 GPUs', 'nlp 20G', with low or high at the end for the priority"
+        )
+        raise ValueError(message)
+    amount, unit = matched["amount"], matched["unit"].lower()
+    request: dict[str, object] = {"project": matched["project"]}
+    if unit in {"", "gpu", "gpus"}:
+        if len(amount.partition(".")[2]) > _DECIMALS:
+            message = f"{amount} GPUs is too fine: use at most three decimals"
+            raise ValueError(message)
+        request["gpus"] = amount
+    else:
+        request["gpu_memory_mib"] = parse_memory_mib(amount + unit)
+    if matched["kind"] is not None and matched["kind"].lower() == "session":
+        request["kind"] = "session"
+    if matched["workers"] is not None:
+        request["workers"] = int(matched["workers"])
+    if matched["priority"] is not None:
+        request["priority"] = matched["priority"].lower()
+    return request
+
+
+def parse_setting(text: str) -> dict[str, object]:
+    """Turn `project.setting=value` into a change; `none` is no bound.
+
+    >>> parse_setting("vision.quota=6")
+    {'project': 'vision', 'setting': 'quota', 'value': '6'}
+    >>> parse_setting("vision.limit=none")["value"] is None
+    True
+
+    Raises:
+        ValueError: there is no such setting, or the value is no number.
+    """
+    name, equals, value = text.partition("=")
+    project, _, setting = name.strip().rpartition(".")
+    if not equals or not project:
+        message = f"'{text}' sets nothing: write PROJECT.SETTING=VALUE, as in vision.quota=6"
+        raise ValueError(message)
+    if setting not in _SETTINGS:
+        message = f"a project has no '{setting}': settings are {', '.join(_SETTINGS)}"
+        raise ValueError(message)
+    value = value.strip()
+    if value.lower() in {"none", "unlimited"}:
+        return {"project": project, "setting": setting, "value": None}
+    is_number = value.isdecimal() if setting in _WHOLE else re.fullmatch(r"\d+(\.\d{1,3})?", value)
+    if not is_number:
+        kind = "a whole number" if setting in _WHOLE else "a number of GPUs or none"
+        message = f"{project}.{setting} cannot be '{value}': give {kind}"
+        raise ValueError(message)
+    return {"project": project, "setting": setting, "value": value}
+
+
+T = TypeVar("T", bound=Wire)
+
+_EFFECTS = ("WORKLOAD", "PROJECT", "USER", "GPUS", "NOW", "THEN", "REASON")
+_PROJECTS = ("PROJECT", "QUOTA", "FAIR SHARE", "ALLOCATED")
+
+
+def ask(added: Sequence[str], settings: Sequence[str], ended: Sequence[str], output: str) -> None:
+    """Ask what if, and print the answer."""
+    question = PlanQuestion(
+        add=tuple(_parsed("--add", parse_addition, SubmitRequest, text) for text in added),
+        set=tuple(_parsed("--set", parse_setting, SettingChange, text) for text in settings),
+        end=tuple(ended),
+    )
+    with at_work("Asking the scheduler"), Client.discover() as client:
+        answer = client.what_if(question)
+    if output == "json":
+        render.show_json(answer)
+        return
+    _show(answer)
+
+
+def _parsed(option: str, parse: Callable[[str], dict[str, object]], kind: type[T], text: str) -> T:
+    try:
+        return kind.model_validate(parse(text))
+    except ValidationError as wrong:
+        first = wrong.errors()[0]
+        message = f"'{text}' cannot be meant: {first['input']!r}: {first['msg']}"
+        raise click.BadParameter(message, param_hint=option) from None
+    except ValueError as wrong:
+        raise click.BadParameter(str(wrong), param_hint=option) from None
+
+
+def _show(answer: WhatIf) -> None:
+    if answer.effects:
+        rows = [_effect(effect) for effect in answer.effects]
+        render.show_table(_EFFECTS, rows, fold="REASON")
+    else:
+        click.echo("Nothing that you may see would change.")
+    if answer.others:
+        counted = ", ".join(f"{count} {outcome}" for outcome, count in answer.others.items())
+        click.echo(f"\nAmong workloads of others: {counted}.")
+    moved = [project for project in answer.projects if _differs(project)]
+    if moved:
+        click.echo()
+        render.show_table(_PROJECTS, [_project(project) for project in moved])
+
+
+def _effect(effect: Effect) -> list[str | Text]:
+    reason = render.reason(effect.reason)
+    return [
+        effect.workload,
+        effect.project,
+        effect.user or "-",
+        render.gpus(effect.gpus),
+        effect.before or "-",
+        effect.after,
+        reason,
+    ]
+
+
+def _differs(project: ProjectEffect) -> bool:
+    return (project.fair_share_before, project.allocated_before) != (
+        project.fair_share,
+        project.allocated,
+    )
+
+
+def _project(project: ProjectEffect) -> list[str | Text]:
+    return [
+        project.name,
+        render.quota(project.quota),
+        _from_to(project.fair_share_before, project.fair_share),
+        _from_to(project.allocated_before, project.allocated),
+    ]
+
+
+def _from_to(before: float, after: float) -> str:
+    same = before == after
+    return render.gpus(after) if same else f"{render.gpus(before)} -> {render.gpus(after)}"

@@ -1,0 +1,453 @@
+"""The API's calls as values: what to send, what comes back, and when to try again; no I/O.
+
+`client` holds the two faces that send them, and has each as a method of its name. Also reads the
+two kinds of streams, byte for byte. Knows the routes; leaves addresses and tokens to `connection`.
+"""
+
+import random
+import secrets
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from functools import cache
+from typing import Any, Generic, Protocol, TypeVar, cast
+from urllib.parse import quote
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from runai.hub_service.wire import agent_reports, questions, schemas
+from runai.hub_service.wire.device_schemas import NodeView
+from runai.hub_service.wire.errors import RunaiError, TooMany, Unavailable
+from runai.hub_service.wire.program_schemas import (
+    EnvironmentView,
+    ExecPiece,
+    ExecRequest,
+    LogLine,
+    ProcessReport,
+)
+from runai.hub_service.wire.usage_schemas import UsageKind, UsageOf, UsageSeries
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+API = "api/v1"
+ANSWER_WITHIN_S = 15.0
+"""Longer than any call takes that does not wait on purpose."""
+FIRST_PAGE, NEXT_PAGES = 200, 2000
+"""Workloads: to look at, and where all are wanted."""
+THOUGHT_WITHIN_S = 60.0
+"""A question that the scheduler has to think about, perhaps after somebody else's."""
+SILENCE_S = 45.0
+"""Streams send a sign of life every 15 s: three missed ones are a broken connection."""
+
+
+@cache
+def _adapter(reply: Hashable) -> TypeAdapter[Any]:
+    return TypeAdapter(cast("Any", reply))
+
+
+def _read(reply: type[T], body: bytes) -> T:
+    adapter = _adapter(cast("Hashable", reply))
+    try:
+        # A service newer than this client may say more than it knows.
+        value: T = adapter.validate_json(body, extra="ignore")
+    except ValidationError as wrong:
+        raise RunaiError(
+            "The GPU service answered in a form that this client does not know.",
+            hint="Bring both to the same version: pip install --upgrade jupyter-runai.",
+            code="unknown_reply",
+        ) from wrong
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """One request and the type of its reply."""
+
+    method: str
+    path: str
+    reply: type[T]
+    """NoneType: there is none."""
+    params: Mapping[str, str] = field(default_factory=dict)
+    body: BaseModel | None = None
+    repeatable: bool = True
+    """Whether sending it twice does what sending it once does."""
+    timeout_s: float = ANSWER_WITHIN_S
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def content(self) -> bytes | None:
+        """Return the body; fields that were not given are left out."""
+        if self.body is None:
+            return None
+        return self.body.model_dump_json(exclude_unset=True).encode()
+
+    def read(self, body: bytes) -> T:
+        """Read the reply."""
+        if self.reply is type(None):
+            return None
+        return _read(self.reply, body)
+
+
+class Decoder(Protocol[T_co]):
+    """Turn a stream's bytes into its items."""
+
+    def feed(self, chunk: bytes) -> Iterator[T_co]:
+        """Yield the items that this piece completes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream(Generic[T]):
+    """A request whose reply goes on; `restartable` ones begin again after a broken connection.
+
+    One with a body does something: it is not sent twice.
+    """
+
+    path: str
+    decoder: Callable[[], Decoder[T]]
+    params: Mapping[str, str] = field(default_factory=dict)
+    restartable: bool = False
+    body: BaseModel | None = None
+
+
+TOLD_PATIENCE_S = 60.0
+"""How long a caller is patient who is told to come again because they, or all, ask too much."""
+
+
+class Retries:
+    """Say how long to wait before the next try: doubling, with jitter, until patience ends.
+
+    Never less than the service asks for (`Retry-After`).
+    """
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self.start_over()
+
+    def start_over(self) -> None:
+        """Forget the failures so far: it worked again."""
+        self._left_s = self._patience_s
+        self._told_left_s = max(self._patience_s, TOLD_PATIENCE_S)
+        self._next_s = 0.2
+
+    def delay(self, error: Unavailable) -> float:
+        """Return the seconds to wait, or raise the error when patience has ended."""
+        if isinstance(error, TooMany) or error.code == "busy":
+            wait = error.retry_after * random.uniform(1.0, 1.5)  # noqa: S311  no secret
+            if wait > self._told_left_s or self._patience_s <= 0:
+                raise error
+            self._told_left_s -= wait
+            return wait
+        if self._left_s <= 0:
+            raise error
+        wait = min(self._next_s * random.uniform(0.5, 1.0), self._left_s)  # noqa: S311  no secret
+        wait = max(wait, min(error.retry_after, self._patience_s))
+        self._left_s -= wait
+        self._next_s = min(2 * self._next_s, 4.0)
+        return wait
+
+
+class _Lines:
+    """Split at line feeds only: `str.splitlines` would split inside JSON strings (U+2028)."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        return lines
+
+
+class _JsonLines(Generic[T]):
+    """Read newline-delimited JSON; an empty line is a sign of life."""
+
+    item: type[T]
+
+    def __init__(self) -> None:
+        self._lines = _Lines()
+
+    def feed(self, chunk: bytes) -> Iterator[T]:
+        """Yield the items that this piece completes."""
+        for line in self._lines.feed(chunk):
+            if line.strip():
+                yield _read(self.item, line)
+
+
+class LogDecoder(_JsonLines[LogLine]):
+    """Read the lines of a log."""
+
+    item = LogLine
+
+
+class ExecDecoder(_JsonLines[ExecPiece]):
+    """Read what a program writes, and how it ended."""
+
+    item = ExecPiece
+
+
+class OverviewDecoder:
+    """Read server-sent events named `overview`; lines that begin with a colon are signs of life."""
+
+    def __init__(self) -> None:
+        self._lines = _Lines()
+        self._event = b""
+        self._data: list[bytes] = []
+
+    def feed(self, chunk: bytes) -> Iterator[schemas.Overview]:
+        """Yield the overviews that this piece completes."""
+        for raw in self._lines.feed(chunk):
+            name, _, value = raw.rstrip(b"\r").partition(b":")
+            match name:
+                case b"event":
+                    self._event = value.strip()
+                case b"data":
+                    self._data.append(value.removeprefix(b" "))
+                case b"" if not value:
+                    if self._event == b"overview" and self._data:
+                        yield _read(schemas.Overview, b"\n".join(self._data))
+                    self._event, self._data = b"", []
+
+
+# -- the calls -----------------------------------------------------------------------------------
+
+
+def _params(given: Iterable[tuple[str, object]]) -> dict[str, str]:
+    return {
+        name: value.isoformat() if isinstance(value, datetime) else str(value)
+        for name, value in given
+        if value is not None
+    }
+
+
+def _project(name: str) -> str:
+    return f"{API}/projects/{quote(name, safe='')}"
+
+
+def _workload(workload: str) -> str:
+    return f"{API}/workloads/{quote(workload)}"
+
+
+def whoami() -> Call[schemas.WhoAmI]:
+    """Return who the service takes the token's owner for."""
+    return Call("GET", f"{API}/whoami", schemas.WhoAmI)
+
+
+def overview() -> Call[schemas.Overview]:
+    """Return everything that the caller may see, at one instant."""
+    return Call("GET", f"{API}/overview", schemas.Overview)
+
+
+def events() -> Stream[schemas.Overview]:
+    """Yield an overview at once and after each change; broken connections are renewed."""
+    return Stream(f"{API}/events", OverviewDecoder, restartable=True)
+
+
+def projects() -> Call[list[schemas.ProjectView]]:
+    """Return all projects with this cycle's shares."""
+    return Call("GET", f"{API}/projects", list[schemas.ProjectView])
+
+
+def project(name: str) -> Call[schemas.ProjectView]:
+    """Return one project."""
+    return Call("GET", _project(name), schemas.ProjectView)
+
+
+def put_project(name: str, change: schemas.ProjectPut) -> Call[schemas.ProjectView]:
+    """Create a project, or change the fields that are set."""
+    return Call("PUT", _project(name), schemas.ProjectView, body=change)
+
+
+def delete_project(name: str) -> Call[None]:
+    """Delete a project that has no unfinished workloads."""
+    return Call("DELETE", _project(name), type(None))
+
+
+@dataclass(frozen=True, slots=True)
+class Which:
+    """Which workloads to list; None: all."""
+
+    project: str | None = None
+    user: str | None = None
+    state: str | None = None
+    kind: str | None = None
+    text: str | None = None
+    """A part of a name, its project's included, or of a user."""
+    mine: bool | None = None
+    """True: only what the caller may pause, resume and delete."""
+
+
+def workload_page(
+    which: Which, after: str | None = None, limit: int = FIRST_PAGE
+) -> Call[schemas.WorkloadPage]:
+    """Return a page of workloads, after the token of the one before, and counts of all."""
+    wanted = [(name.name, getattr(which, name.name)) for name in fields(which)]
+    params = _params([*wanted, ("limit", limit), ("continue", after)])
+    return Call("GET", f"{API}/workloads", schemas.WorkloadPage, params)
+
+
+def workload(workload: str) -> Call[schemas.WorkloadDetail]:
+    """Return one workload by its id, `project/name`."""
+    return Call("GET", _workload(workload), schemas.WorkloadDetail)
+
+
+def wait(workload: str, changed_from: str, timeout_s: float = 30.0) -> Call[schemas.WorkloadDetail]:
+    """Return the workload when its version differs from `changed_from`, or when time is up."""
+    return Call(
+        "GET",
+        _workload(workload),
+        schemas.WorkloadDetail,
+        _params([("changed_from", changed_from), ("timeout", timeout_s)]),
+        timeout_s=timeout_s + ANSWER_WITHIN_S,
+    )
+
+
+def submit(request: schemas.SubmitRequest, *, dry_run: bool = False) -> Call[schemas.SubmitReply]:
+    """Submit a job or a session, or say what would come of it."""
+    params = {"dry_run": "true"} if dry_run else {}
+    return Call(
+        "POST",
+        f"{API}/workloads",
+        schemas.SubmitReply,
+        params,
+        body=request,
+        # The service knows a repeat by its key, so an answer that was lost is asked for again.
+        headers={"Idempotency-Key": secrets.token_hex(16)},
+    )
+
+
+def suspend(workload: str) -> Call[schemas.WorkloadDetail]:
+    """Take a job out of the queue, stopping it if it runs."""
+    return Call("POST", f"{_workload(workload)}/suspend", schemas.WorkloadDetail)
+
+
+def resume(workload: str) -> Call[schemas.WorkloadDetail]:
+    """Put a suspended job back into its place in the queue."""
+    return Call("POST", f"{_workload(workload)}/resume", schemas.WorkloadDetail)
+
+
+def scale(workload: str, asked: schemas.ScaleRequest) -> Call[schemas.WorkloadDetail]:
+    """Let an elastic job have more or fewer workers."""
+    return Call("POST", f"{_workload(workload)}/scale", schemas.WorkloadDetail, body=asked)
+
+
+def keep(workload: str) -> Call[schemas.WorkloadDetail]:
+    """Keep idle GPUs for 30 more minutes."""
+    return Call("POST", f"{_workload(workload)}/keep", schemas.WorkloadDetail)
+
+
+def release(workload: str) -> Call[schemas.WorkloadDetail]:
+    """Give a session's GPUs to others; it goes on without them."""
+    return Call("POST", f"{_workload(workload)}/release", schemas.WorkloadDetail)
+
+
+def regain(workload: str) -> Call[schemas.WorkloadDetail]:
+    """Ask for a released session's GPUs again."""
+    return Call("POST", f"{_workload(workload)}/regain", schemas.WorkloadDetail)
+
+
+def delete(workload: str) -> Call[None]:
+    """Stop a workload if it runs, and forget it."""
+    return Call("DELETE", _workload(workload), type(None))
+
+
+def attach(workload: str, process: ProcessReport) -> Call[schemas.WorkloadDetail]:
+    """Tell which process a granted session is."""
+    return Call("PUT", f"{_workload(workload)}/process", schemas.WorkloadDetail, body=process)
+
+
+def environment(workload: str, worker: int = 0) -> Call[EnvironmentView]:
+    """Return the environment that hands a worker its devices."""
+    return Call(
+        "GET",
+        f"{_workload(workload)}/environment",
+        EnvironmentView,
+        {"worker": str(worker)},
+    )
+
+
+def logs(
+    workload: str, *, worker: int | None = None, tail: int | None = None, follow: bool = False
+) -> Stream[LogLine]:
+    """Yield what its workers wrote; `follow` goes on until the workload is finished."""
+    params = _params([("worker", worker), ("tail", tail), ("follow", "true" if follow else None)])
+    return Stream(f"{_workload(workload)}/logs", LogDecoder, params)
+
+
+def execute(workload: str, run: ExecRequest, worker: int = 0) -> Stream[ExecPiece]:
+    """Run a program beside a worker; yield what it writes, and how it ended."""
+    params = {"worker": str(worker)}
+    return Stream(f"{_workload(workload)}/exec", ExecDecoder, params, body=run)
+
+
+def usage(
+    *,
+    workload: str | None = None,
+    project: str | None = None,
+    user: str | None = None,
+    node: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    step_s: int | None = None,
+) -> Call[UsageSeries]:
+    """Return allocation and utilization over a range (default: the last hour)."""
+    given = [
+        ("workload", workload),
+        ("project", project),
+        ("user", user),
+        ("node", node),
+        ("since", since),
+        ("until", until),
+        ("step_s", step_s),
+    ]
+    return Call("GET", f"{API}/usage", UsageSeries, _params(given))
+
+
+def usage_by(
+    kind: UsageKind, *, since: datetime | None = None, until: datetime | None = None
+) -> Call[list[UsageOf]]:
+    """Return averages of each project, user or node that one may see (default: an hour)."""
+    given = [("since", since), ("until", until)]
+    return Call("GET", f"{API}/usage/by/{kind}", list[UsageOf], _params(given))
+
+
+def history(since: datetime) -> Call[list[schemas.PastWorkload]]:
+    """Return every workload that held GPUs after a time; for hub admins."""
+    return Call("GET", f"{API}/history", list[schemas.PastWorkload], _params([("since", since)]))
+
+
+def snapshot() -> Call[dict[str, Any]]:
+    """Return nodes, projects and policy in the words of a snapshot; for hub admins."""
+    return Call("GET", f"{API}/snapshot", dict[str, Any])
+
+
+def nodes() -> Call[list[NodeView]]:
+    """Return the machines and their devices."""
+    return Call("GET", f"{API}/nodes", list[NodeView])
+
+
+def plan() -> Call[dict[str, Any]]:
+    """Return the last plan's decisions about workloads that the caller may see."""
+    return Call("GET", f"{API}/plan", dict[str, Any])
+
+
+def explanation(workload: str) -> Call[questions.ExplanationView]:
+    """Return why a workload waits at length: what would help, and when it starts."""
+    return Call(
+        "GET",
+        f"{_workload(workload)}/explanation",
+        questions.ExplanationView,
+        timeout_s=THOUGHT_WITHIN_S,
+    )
+
+
+def what_if(question: questions.PlanQuestion) -> Call[questions.WhatIf]:
+    """Return what would start, stop and wait if something were otherwise."""
+    return Call("POST", f"{API}/plan", questions.WhatIf, body=question, timeout_s=THOUGHT_WITHIN_S)
+
+
+def report(report: agent_reports.AgentReport) -> Call[agent_reports.AgentReply]:
+    """Deliver an agent's samples and learn what to look at next."""
+    # A second later comes the next one: a lost report is a gap, a repeated one would count twice.
+    path = f"{API}/nodes/{quote(report.node, safe='')}/samples"
+    return Call(
+        "POST", path, agent_reports.AgentReply, body=report, repeatable=False, timeout_s=5.0
+    )

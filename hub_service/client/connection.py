@@ -1,0 +1,99 @@
+"""Where the service is and who asks: from the session's environment, or from `runai login`.
+
+Knows the file `~/.config/runai/config.json` (0600), the environment's names, and what an address
+looks like. The client and the agent read it; the command line writes the file.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+from runai.hub_service.wire.errors import InvalidRequest, Unavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """The service's root address, the token to show, and the project to use when none is named."""
+
+    url: str
+    token: str = field(repr=False)
+    project: str | None = None
+    ca: str | None = None
+    """The PEM file of the only authority to trust; None: those that the system trusts."""
+
+
+def address_parts(url: str) -> SplitResult:
+    """Take an address of the service apart.
+
+    Raises:
+        InvalidRequest: it is none.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise InvalidRequest(
+            f"{url!r} is no address of a GPU service.",
+            hint="It looks like https://hub.example.org/services/runai/.",
+        )
+    return parts
+
+
+def config_path(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return where `runai login` and `runai project use` keep what they are told."""
+    base = environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(base) / "runai" / "config.json"
+
+
+def read_config(path: Path) -> Connection | None:
+    """Read the file of `runai login`; None when there is none.
+
+    Raises:
+        InvalidRequest: it is not what `runai login` writes.
+    """
+    try:
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        optional = {name: str(value[name]) for name in ("project", "ca") if value.get(name)}
+        return Connection(str(value["url"]), str(value["token"]), **optional)
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        # The content holds a token: name the file only.
+        raise InvalidRequest(
+            f"{path} is damaged.", hint="Write it anew with `runai login`.", code="damaged_config"
+        ) from None
+
+
+def write_config(connection: Connection, path: Path) -> None:
+    """Keep a connection for later commands, readable by its owner alone."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    unfinished = path.with_suffix(f".{os.getpid()}")
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    known = {name: value for name, value in asdict(connection).items() if value is not None}
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(known, file, indent=2)
+    unfinished.replace(path)
+
+
+def find_connection(environ: Mapping[str, str] = os.environ) -> Connection:
+    """Find the service: the one that this session belongs to, else the one of `runai login`.
+
+    The project is the session's own, else the one of `runai project use`.
+
+    Raises:
+        Unavailable: there is neither.
+    """
+    kept = read_config(config_path(environ))
+    url, token = environ.get("RUNAI_API_URL"), environ.get("JUPYTERHUB_API_TOKEN")
+    if url and token:
+        project = environ.get("RUNAI_PROJECT") or (kept.project if kept else None)
+        return Connection(url, token, project)
+    if kept is None:
+        raise Unavailable(
+            "No GPU platform is known here.",
+            hint="Inside a session it is found by itself; elsewhere run `runai login URL` first.",
+            code="not_logged_in",
+        )
+    return kept

@@ -1,0 +1,202 @@
+"""Send calls over HTTP and read the replies: one transport that waits, one that is awaited.
+
+Knows addresses, tokens, time-outs, when to try again, and how a failed connection reads.
+Knows no route (`calls` does). Used by `client` alone.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, TypeVar
+
+import httpx
+
+from runai.hub_service.client.calls import ANSWER_WITHIN_S, SILENCE_S, Call, Retries, Stream
+from runai.hub_service.client.connection import address_parts
+from runai.hub_service.client.tls_trust import untrusted, verification
+from runai.hub_service.wire import problems
+from runai.hub_service.wire.errors import Unavailable
+from runai.hub_service.wire.problems import error_from_reply
+
+T = TypeVar("T")
+
+_JSON = {"Content-Type": "application/json"}
+_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+
+
+class _Endpoint:
+    """What both transports share: the address, the patience and the reading of failures."""
+
+    def __init__(self, url: str, token: str, patience_s: float, ca: str | None) -> None:
+        parts = address_parts(url)
+        self.url = url.rstrip("/") + "/"
+        self.patience_s = patience_s
+        # Without user:password@, for sentences.
+        self._origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        self.settings: dict[str, Any] = {
+            "base_url": self.url,
+            "headers": {"Authorization": f"Bearer {token}"} if token else {},
+            # A proxy of the environment cannot reach this machine's own addresses.
+            "trust_env": parts.hostname not in {"127.0.0.1", "localhost", "::1"},
+            "verify": verification(url, ca),
+        }
+
+    def request(self, call: Call[T]) -> dict[str, Any]:
+        content = call.content()
+        request_id = problems.current.get() or problems.new_id()
+        headers = {**call.headers, problems.HEADER: request_id}
+        if content is not None:
+            headers |= _JSON
+        return {
+            "method": call.method,
+            "url": call.path,
+            "params": call.params,
+            "content": content,
+            "headers": headers,
+            "timeout": call.timeout_s,
+        }
+
+    def stream(self, stream: Stream[T]) -> dict[str, Any]:
+        timeout = httpx.Timeout(ANSWER_WITHIN_S, read=SILENCE_S)
+        asked = {"url": stream.path, "params": stream.params, "timeout": timeout}
+        if stream.body is None:
+            return {"method": "GET", **asked}
+        content = stream.body.model_dump_json().encode()
+        return {"method": "POST", "content": content, "headers": _JSON, **asked}
+
+    def pause(
+        self, failure: Exception, retries: Retries, *, if_refused: bool, if_broken: bool
+    ) -> float:
+        """Return the seconds until the next try, where there may be one after such a failure.
+
+        Raises:
+            Unavailable: there may not, patience has ended, or the certificate is not trusted.
+        """
+        if isinstance(failure, Unavailable):
+            if not if_refused:
+                raise failure
+            return retries.delay(failure)
+        if refused := untrusted(self.url, failure):
+            raise refused from failure
+        what = (
+            "did not answer in time" if isinstance(failure, httpx.TimeoutException) else "is away"
+        )
+        away = Unavailable(
+            f"The GPU service at {self._origin} {what}.",
+            hint="Try again in a few seconds; `runai doctor` says more.",
+            code="unreachable",
+            retry_after=0.0,
+        )
+        if not (if_broken or isinstance(failure, _NOT_SENT)):
+            raise away from failure
+        return retries.delay(away)
+
+    def after_call(self, call: Call[T], failure: Exception, retries: Retries) -> float:
+        """Return the seconds until a call is sent again, as `pause` does."""
+        may = call.repeatable
+        return self.pause(failure, retries, if_refused=may, if_broken=may)
+
+    def after_stream(self, stream: Stream[T], failure: Exception, retries: Retries) -> float:
+        """Return the seconds until a stream begins again, as `pause` does."""
+        may = stream.restartable
+        return self.pause(failure, retries, if_refused=stream.body is None, if_broken=may)
+
+
+_FAILURES = (httpx.TransportError, Unavailable)
+
+
+def _check(response: httpx.Response) -> None:
+    if not response.is_success:
+        raise error_from_reply(
+            response.status_code, response.content, response.headers.get("Retry-After")
+        )
+
+
+class Transport:
+    """Send and wait; usable from several threads."""
+
+    def __init__(self, url: str, token: str, patience_s: float, ca: str | None = None) -> None:
+        self._endpoint = _Endpoint(url, token, patience_s, ca)
+        self.url = self._endpoint.url
+        self._http = httpx.Client(**self._endpoint.settings)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def send(self, call: Call[T]) -> T:
+        """Send a call until it is answered or patience ends; return its reply."""
+        retries = Retries(self._endpoint.patience_s)
+        request = self._endpoint.request(call)
+        while True:
+            try:
+                response = self._http.request(**request)
+                _check(response)
+                return call.read(response.content)
+            except _FAILURES as failure:
+                time.sleep(self._endpoint.after_call(call, failure, retries))
+
+    def receive(self, stream: Stream[T]) -> Iterator[T]:
+        """Yield a stream's items; a restartable one begins again when its connection breaks."""
+        retries = Retries(self._endpoint.patience_s)
+        while True:
+            decoder = stream.decoder()
+            try:
+                with self._http.stream(**self._endpoint.stream(stream)) as response:
+                    if not response.is_success:
+                        response.read()
+                    _check(response)
+                    for chunk in response.iter_bytes():
+                        for item in decoder.feed(chunk):
+                            retries.start_over()
+                            yield item
+                if not stream.restartable:
+                    return
+                raise Unavailable("The GPU service ended the stream.", retry_after=0.0)
+            except _FAILURES as failure:
+                time.sleep(self._endpoint.after_stream(stream, failure, retries))
+
+
+class AsyncTransport:
+    """Send and await; cancelling a call closes its connection."""
+
+    def __init__(self, url: str, token: str, patience_s: float, ca: str | None = None) -> None:
+        self._endpoint = _Endpoint(url, token, patience_s, ca)
+        self.url = self._endpoint.url
+        self._http = httpx.AsyncClient(**self._endpoint.settings)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def send(self, call: Call[T]) -> T:
+        """Send a call until it is answered or patience ends; return its reply."""
+        retries = Retries(self._endpoint.patience_s)
+        request = self._endpoint.request(call)
+        while True:
+            try:
+                response = await self._http.request(**request)
+                _check(response)
+                return call.read(response.content)
+            except _FAILURES as failure:
+                await asyncio.sleep(self._endpoint.after_call(call, failure, retries))
+
+    async def receive(self, stream: Stream[T]) -> AsyncIterator[T]:
+        """Yield a stream's items; a restartable one begins again when its connection breaks."""
+        retries = Retries(self._endpoint.patience_s)
+        while True:
+            decoder = stream.decoder()
+            try:
+                async with self._http.stream(**self._endpoint.stream(stream)) as response:
+                    if not response.is_success:
+                        await response.aread()
+                    _check(response)
+                    async for chunk in response.aiter_bytes():
+                        for item in decoder.feed(chunk):
+                            retries.start_over()
+                            yield item
+                if not stream.restartable:
+                    return
+                raise Unavailable("The GPU service ended the stream.", retry_after=0.0)
+            except _FAILURES as failure:
+                await asyncio.sleep(self._endpoint.after_stream(stream, failure, retries))

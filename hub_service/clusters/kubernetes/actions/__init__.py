@@ -1,0 +1,1 @@
+"""Plan execution on the API server: bind, evict, back off."""

@@ -1,0 +1,337 @@
+"""From a plan's decisions to calls of the API: which ones, in which order, none twice.
+
+Knows that a Job that stops whole is held, that only single pods of it are evicted, and that workers
+without pods are only promised their devices. Makes no call itself: they are `acting`'s. Made by
+`cluster` for each plan.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+from runai.hub_service.clusters.kubernetes.actions.binder import Acting, Call, promised
+from runai.hub_service.clusters.kubernetes.actions.device_choice import DeviceFinding
+from runai.hub_service.clusters.kubernetes.events.pod_conditions import why
+from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import Guard, Slot
+from runai.hub_service.clusters.kubernetes.objects.core_objects import Machine, Pod
+from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import (
+    RESUMED,
+    Grant,
+    told_of_memory,
+)
+from runai.hub_service.clusters.kubernetes.objects.node_affinity import Demands, obstacle
+from runai.hub_service.clusters.kubernetes.objects.pod_groups import Group
+from runai.hub_service.clusters.kubernetes.objects.volume_topology import Claim, Storage
+from runai.hub_service.clusters.kubernetes.snapshot.capacity_check import Room
+from runai.hub_service.clusters.kubernetes.snapshot.extended_resources import (
+    too_few_for_all,
+    too_many,
+)
+from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import Promise
+from runai.hub_service.model.cluster import Refused
+from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
+from runai.hub_service.scheduler.model.snapshot import (
+    Decision,
+    Move,
+    Plan,
+    Reserve,
+    Resize,
+    Start,
+    Stop,
+    Unreserve,
+    Wait,
+)
+
+_Halt = Stop | Move
+
+
+class PlanCalls:
+    """The calls of one plan."""
+
+    def __init__(
+        self,
+        groups: Mapping[str, Group],
+        promises: dict[str, Promise],
+        acting: Acting,
+        *,
+        absent: Callable[[str, str], str],
+        room: Room,
+        guards: Mapping[Slot, Guard],
+        storage: Storage,
+        machines: Mapping[str, Machine],
+        kept_for: Callable[[str], str],
+        trouble: str,
+        now: float,
+    ) -> None:
+        """Begin with the workloads that the plan was made for; `promises` are kept up to date.
+
+        `absent` says why a worker of a workload is not there, `room` which devices are free,
+        `guards` what keeps those that are shared; `machines` are by name,
+        `kept_for` says of a workload who was not stopped for it, `trouble` why no device can be
+        reserved for several, or "".
+        """
+        self._absent = absent
+        self._groups = groups
+        self._promises = promises
+        self._acting = acting
+        self._now = now
+        self._room = room
+        self._finding = DeviceFinding(guards, acting)
+        self._let_go_of: set[str] = set()
+        self._as_wished: set[str] = set()
+        """Workers that have the devices already that a plan gives them."""
+        self._storage = storage
+        self._machines = machines
+        self._obstacles: dict[Demands, str] = {}
+        self._kept_for = kept_for
+        self._trouble = trouble
+        self._without: Mapping[str, str] = {}
+        """Workers for whom too little is left of what the core does not know, and why."""
+        self._volumes: set[str] = set()
+        """Those that were given to claims."""
+        self.pods = {pod.called: pod for group in groups.values() for pod in group.pods}
+        """Workers by the names that the plan calls them by."""
+
+    def of(self, plan: Plan) -> list[Call]:
+        """Return what is to be called, the first ones first."""
+        calls: list[Call] = []
+        pauses = self._pauses(plan)
+        starting = Counter(d.workload for d in plan.decisions if isinstance(d, Start))
+        self._without = self._too_many(plan)
+        possible: list[Decision] = []
+        for decision in plan.decisions:
+            is_pause = isinstance(decision, _Halt) and decision.workload in pauses
+            if not isinstance(decision, Wait) and not is_pause:
+                if refusal := self._refusal(decision, starting):
+                    refused = Refused(decision.workload, decision.worker, refusal)
+                    self._acting.refused.append(refused)
+                    continue
+                pod = self.pods[decision.worker]
+                if isinstance(decision, Start) and pod.is_made and not pod.node:
+                    self._finding.find(decision, pod)
+                    if self._storage.waiting(pod):
+                        self._finding.unready.add(decision.workload)
+            possible.append(decision)
+        for decision in possible:
+            if isinstance(decision, Wait):
+                calls += self._wait(decision)
+            elif isinstance(decision, _Halt) and decision.workload in pauses:
+                if pauses[decision.workload] is decision:
+                    group = self._groups[decision.workload]
+                    calls.append(partial(self._acting.hold, decision, group, self._now))
+            else:
+                calls += self._of_worker(decision, self.pods[decision.worker])
+        for group in self._groups.values():
+            if group.refusal:
+                calls += self._refuse(group)
+        return calls
+
+    def _refusal(self, decision: Decision, starting: Mapping[str, int]) -> str:
+        """Say why the world does not allow a decision, or nothing; take its room where it does."""
+        assert not isinstance(decision, Wait)
+        pod = self.pods.get(decision.worker)
+        if isinstance(decision, Resize):
+            return self._resize_refusal(decision, pod)
+        if pod is None:
+            return self._absent(decision.workload, decision.worker)
+        if isinstance(decision, Start) and not pod.node:
+            return self._start_refusal(decision, pod, starting[decision.workload])
+        if isinstance(decision, Reserve):
+            return self._room.lacks(decision.node, (share.device for share in decision.devices))
+        return ""
+
+    def _start_refusal(self, decision: Start, pod: Pod, coming: int) -> str:
+        """Say why a worker cannot start, one of `coming`, or nothing; take its room if it can."""
+        group = self._groups[decision.workload]
+        if sum(bool(p.node) for p in group.pods) + coming < group.minimum:
+            least = f"{decision.workload} needs {group.minimum} workers at once"
+            return f"{least}, the plan starts {coming}"
+        if decision.worker in self._without:
+            return self._without[decision.worker]
+        return self._room.take(pod, decision.node, decision.devices)
+
+    def _too_many(self, plan: Plan) -> Mapping[str, str]:
+        """Return who is put where those before him take the last of something, and why."""
+        starts = [
+            (decision, pod)
+            for decision in plan.decisions
+            if isinstance(decision, Start)
+            and (pod := self.pods.get(decision.worker)) is not None
+            and not pod.node
+        ]
+
+        def is_enough(workload: str, count: int) -> bool:
+            group = self._groups[workload]
+            return count + sum(bool(pod.node) for pod in group.pods) >= group.minimum
+
+        return too_many(starts, self._machines, is_enough)
+
+    def _resize_refusal(self, decision: Resize, pod: Pod | None) -> str:
+        """Say why a worker cannot start again on these devices; take them where it can."""
+        if pod is None or not self._groups[decision.workload].is_resizable:
+            return f"{decision.worker} cannot be resized"
+        promise = self._promises.get(pod.place)
+        if not pod.node or (pod.deleted is not None and promise is None):
+            return f"{decision.worker} does not run"
+        if decision.node != pod.node:
+            return f"{decision.worker} runs on {pod.node}, not on {decision.node}"
+        has = self._room.of(pod) if promise is None else set(promise.devices)
+        if has == {share.device for share in decision.devices}:
+            self._as_wished.add(decision.worker)
+            return ""
+        return self._room.take(pod, decision.node, decision.devices)
+
+    def _resize(self, decision: Resize, pod: Pod) -> list[Call]:
+        """Have a worker start again on other devices of its node; the last word counts."""
+        self._promise(pod, decision)
+        call = partial(self._acting.resize, decision, self._groups[decision.workload])
+        return [call] if pod.deleted is None else []
+
+    def _of_worker(self, decision: Decision, pod: Pod) -> list[Call]:
+        match decision:
+            case Start() if not pod.is_made:
+                self._promise(pod, decision)
+                return self._let_go(decision)
+            case Start() if not pod.node:
+                return self._start(decision, pod)
+            case Resize() if decision.worker not in self._as_wished:
+                return self._resize(decision, pod)
+            case Stop() | Move() if pod.node and pod.deleted is None:
+                return [partial(self._acting.stop, decision, pod)]
+            case Reserve() if not pod.node:
+                return self._reserve(decision, pod)
+            case Unreserve():
+                self._promises.pop(pod.place, None)
+        return []
+
+    def _reserve(self, decision: Reserve, pod: Pod) -> list[Call]:
+        """Keep a place, and say until when."""
+        self._promise(pod, decision)
+        if pod.is_made:
+            return [partial(self._acting.promise, pod, decision.node, promised(decision))]
+        return self._held_back(self._groups[decision.workload], promised(decision))
+
+    def _start(self, decision: Start, pod: Pod) -> list[Call]:
+        """Bind a pod, or keep its place until its devices are ready."""
+        if decision.workload not in self._finding.unready:
+            grant = self._finding.grants.get(decision.worker)
+            notes = self._notes(decision, pod, grant)
+            return [partial(self._acting.start, decision, pod, grant, notes)]
+        self._promise(pod, decision)
+        claims = self._storage.waiting(pod)
+        what = f"volume {claims[0].name} is" if claims else "devices there are"
+        sentence = f"its place on {decision.node} is kept until its {what} ready"
+        sentence += "" if claims else self._troubled(pod)
+        say = partial(self._acting.promise, pod, decision.node, sentence)
+        provided = self._provide(decision, claims)
+        return [*provided, *self._finding.calls.get(decision.worker, ()), say]
+
+    def _notes(self, decision: Start, pod: Pod, grant: Grant | None) -> dict[str, str]:
+        """Return what the binding tells the pod: devices, memory, and whether it is resumed."""
+        job = self._groups[decision.workload].job
+        notes = {RESUMED: "1"} if job is not None and job.is_resumed else {}
+        if grant is None or pod.part is None:
+            return notes
+        device_mib = self._room.device_mib(decision.node)
+        return notes | grant.annotations | told_of_memory(pod.part, grant.milli, device_mib)
+
+    def _provide(self, decision: Start, claims: Iterable[Claim]) -> list[Call]:
+        """Have the claims bound that waited for the node."""
+        calls: list[Call] = []
+        for claim in claims:
+            owned = any(v.claim == claim.uid for v in self._storage.volumes.values())
+            if claim.node or owned:
+                continue  # asked for already
+            machine = self._machines.get(decision.node)
+            labels = {} if machine is None else machine.labels
+            volume = self._storage.choose(claim, decision.node, labels, self._volumes)
+            if volume is not None:
+                self._volumes.add(volume.name)
+            calls.append(partial(self._acting.provide, decision, claim, volume))
+        return calls
+
+    def _let_go(self, decision: Start) -> list[Call]:
+        """Let a Job go once: all of a gang's workers start together."""
+        group = self._groups[decision.workload]
+        if group.job is None or not group.job.is_held or decision.workload in self._let_go_of:
+            return []
+        self._let_go_of.add(decision.workload)
+        return [partial(self._acting.let_go, decision, group, self._now)]
+
+    def _wait(self, wait: Wait) -> list[Call]:
+        group = self._groups.get(wait.workload)
+        if group is None:
+            return []
+        sentence = why(wait.reason) + self._kept_for(wait.workload)
+        if wait.reason.code == "no_such_node":
+            sentence += self._against(group.first.demands) or too_few_for_all(group.pods)
+        sentence += self._troubled(group.first)
+        # Of 30,000 that wait nearly all know why.
+        pods = [p for p in group.pods if p.is_made and not p.node and p.sentence != sentence]
+        return [
+            *(partial(self._say, wait, pod, sentence) for pod in pods),
+            *self._held_back(group, sentence),
+        ]
+
+    async def _say(self, wait: Wait, pod: Pod, sentence: str) -> None:
+        """Say why a pod waits, and where its place is kept by the whole of the plan."""
+        promise = self._promises.get(pod.place)
+        await self._acting.wait(wait, pod, "" if promise is None else promise.node, sentence)
+
+    def _troubled(self, pod: Pod) -> str:
+        """Say to those who want a part why none can be reserved, where somebody must mend it."""
+        wants_part = self._trouble and pod.part is not None
+        return f"; no GPU can be reserved for parts: {self._trouble}" if wants_part else ""
+
+    def _against(self, demands: Demands) -> str:
+        """Say how many nodes have what against pods with these demands."""
+        if demands not in self._obstacles:
+            found = Counter(
+                obstacle(demands, machine.name, machine.labels, machine.taints, machine.stock)
+                for machine in self._machines.values()
+            )
+            told = [
+                f"{n} node{' has' if n == 1 else 's have'} {of}" for of, n in found.items() if of
+            ]
+            self._obstacles[demands] = f": {', '.join(sorted(told))}" if told else ""
+        return self._obstacles[demands]
+
+    def _refuse(self, group: Group) -> list[Call]:
+        pods = [pod for pod in group.pods if pod.is_made and not pod.node]
+        return [
+            *(partial(self._acting.refuse, pod, group.refusal) for pod in pods),
+            *self._held_back(group, group.refusal),
+        ]
+
+    def _held_back(self, group: Group, sentence: str) -> list[Call]:
+        if group.job is None or not group.job.is_held or not group.unmade:
+            return []
+        return [partial(self._acting.held_back, group.job, sentence)]
+
+    def _promise(self, pod: Pod, decision: Start | Reserve | Resize) -> None:
+        self._promises[pod.place] = Promise(
+            decision.node,
+            tuple(share.device for share in decision.devices),
+            gpus=min((share.gpus for share in decision.devices), default=WHOLE_GPU),
+            is_part=pod.part is not None,
+        )
+
+    def _pauses(self, plan: Plan) -> dict[str, _Halt]:
+        """Return the workloads that stop whole and can be held, each with its first decision."""
+        halts: dict[str, list[_Halt]] = {}
+        for decision in plan.decisions:
+            if isinstance(decision, _Halt) and decision.workload in self._groups:
+                halts.setdefault(decision.workload, []).append(decision)
+        pauses = {}
+        for workload, decisions in halts.items():
+            group = self._groups[workload]
+            # One that is about to start again on other devices stays away instead.
+            up = {
+                pod.called
+                for pod in group.pods
+                if pod.node and (pod.deleted is None or pod.place in self._promises)
+            }
+            is_all = bool(up) and up <= {decision.worker for decision in decisions}
+            if is_all and group.job is not None and group.job.may_be_held:
+                pauses[workload] = decisions[0]
+        return pauses

@@ -1,0 +1,62 @@
+"""What projects have and want, kept on their objects: `kubectl get projects` shows it.
+
+Written when it changes, all at once: a cycle waits for the slowest one only. What could not be
+written is with the next cycle. Owned by `scheduling`.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from runai.hub_service.clusters.kubernetes.actions.binder import at_once
+from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError
+from runai.hub_service.clusters.kubernetes.objects import project_resource as project_objects
+from runai.hub_service.clusters.kubernetes.objects.core_objects import Machine
+from runai.hub_service.clusters.kubernetes.objects.pod_groups import Group
+from runai.hub_service.model.records import ProjectRecord
+from runai.hub_service.scheduler.model.snapshot import Plan
+
+
+class ProjectStatuses:
+    """The statuses of all projects, as they were written last."""
+
+    def __init__(self, api: Api) -> None:
+        """Begin with none written."""
+        self._api = api
+        self._written: dict[str, Mapping[str, Any]] = {}
+
+    async def write(
+        self,
+        plan: Plan,
+        records: Mapping[str, ProjectRecord],
+        groups: Iterable[Group],
+        machines: Collection[Machine],
+    ) -> None:
+        """Write those that are not as they were."""
+        largest_mib = max((machine.gpu_memory_mib for machine in machines), default=0)
+        pending: Counter[str] = Counter()
+        for group in groups:
+            for pod in group.pods:
+                if not pod.node:
+                    pending[group.project] += pod.milli_gpus(largest_mib)
+        wrong = project_objects.misplaced(records.values())
+        found = {
+            name: project_objects.status(
+                plan.projects.get(name), pending[name], wrong.get(name, "")
+            )
+            for name in records
+        }
+        self._written = {name: was for name, was in self._written.items() if name in found}
+        await at_once(
+            partial(self._write, name, status)
+            for name, status in found.items()
+            if self._written.get(name) != status
+        )
+
+    async def _write(self, name: str, status: Mapping[str, Any]) -> None:
+        try:
+            await self._api.patch(f"{project_objects.PROJECTS}/{name}/status", {"status": status})
+        except ApiError:
+            return
+        self._written[name] = status

@@ -1,0 +1,85 @@
+"""What was cut short or overruled, settled before anything else is decided.
+
+Of a pod that nobody answered for it is asked what became of it. One that was to be evicted and was
+not is counted again by its Job. A Job that its user resumed while it was held is held no more.
+Called by `scheduling` at each look.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from runai.hub_service.clusters.kubernetes.actions.binder import at_once
+from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError, Object
+from runai.hub_service.clusters.kubernetes.events.pod_conditions import pod_path
+from runai.hub_service.clusters.kubernetes.objects.core_objects import (
+    SCHEDULER,
+    Pod,
+    counted_again,
+    read_pod,
+)
+from runai.hub_service.clusters.kubernetes.objects.jobs import Job, freed
+from runai.hub_service.clusters.kubernetes.snapshot.assumed_state import Bound, OurDoing
+from runai.hub_service.wire.errors import Unavailable
+
+
+async def resolve(api: Api, doing: OurDoing, clock: Callable[[], float]) -> None:
+    """Look at the pods of which nobody knows whether what we asked was done.
+
+    Raises:
+        Unavailable: the API server does not say it; nothing is to be decided meanwhile.
+    """
+    for uid, pod in list(doing.doubtful.items()):
+        try:
+            found = read_pod(await api.get(pod_path(pod)))
+        except ApiError as error:
+            if error.is_unanswered:
+                raise Unavailable(
+                    f"Kubernetes does not say what became of pod {pod.key}: {error.message}.",
+                    hint="It is asked again in a moment.",
+                ) from error
+        else:
+            if found.uid == uid and found.node:
+                doing.bound[uid] = Bound(found.node, found.bound or clock(), found.grant)
+            if found.uid == uid and found.deleted is not None:
+                doing.evicted[uid] = clock()
+        del doing.doubtful[uid]
+
+
+async def count_again(api: Api, pods: Iterable[Pod]) -> bool:
+    """Have the pods counted by their Jobs that stay after all; tell whether some are left.
+
+    One that has ended meanwhile, too: it is counted as it ended.
+    """
+    left: list[Pod] = []
+
+    async def one(pod: Pod) -> None:
+        try:
+            await api.patch(pod_path(pod, "status"), counted_again(pod.uid), strategic=True)
+        except ApiError as error:
+            # Gone, another one, or told to stop since: then the watch will say so.
+            if error.status not in (404, 409, 422):
+                left.append(pod)
+
+    stay = [pod for pod in pods if pod.counting == "left out" and pod.deleted is None]
+    await at_once(partial(one, pod) for pod in stay)
+    return bool(left)
+
+
+async def hold_no_more(api: Api, jobs: Iterable[Job], take: Callable[[Object], None]) -> bool:
+    """Take the annotation from held Jobs that somebody else resumed; tell whether some are left.
+
+    `take` is told of each Job that was changed.
+    """
+    left: list[Job] = []
+
+    async def one(job: Job) -> None:
+        try:
+            take(await api.change(job.path, freed(job)))
+        except ApiError as error:
+            # Gone, or changed once more: then the watch will say so.
+            if error.status not in (404, 409, 422):
+                left.append(job)
+
+    resumed = [job for job in jobs if job.is_freed and job.template.scheduler == SCHEDULER]
+    await at_once(partial(one, job) for job in resumed)
+    return bool(left)

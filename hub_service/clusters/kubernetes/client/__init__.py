@@ -1,0 +1,1 @@
+"""Client of the API server: requests, leader election, access rights."""

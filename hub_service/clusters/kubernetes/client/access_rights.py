@@ -1,0 +1,148 @@
+"""What the service may do in its cluster: the chart's roles once more, with what each right is for.
+
+Asked by `runai doctor`, which says what is missing; a test holds the list and the chart to one
+another (tests/chart/test_rights.py).
+"""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from runai.hub_service.clusters.kubernetes.client.api import Api
+
+Where = Literal["everywhere", "own", "jobs", "reservations"]
+"""In every namespace, the service's, that of the notebooks, or that of the pods that hold GPUs."""
+
+RESERVATIONS = "runai-reservation"
+ROLES: dict[Where, str] = {
+    "everywhere": "ClusterRole runai-scheduler",
+    "own": "Role runai-scheduler",
+    "jobs": "ClusterRole runai-jobs",
+    "reservations": "Role runai-reservations",
+}
+_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+
+
+class Right(NamedTuple):
+    """One verb on one resource, where it is given, and what cannot be done without it."""
+
+    where: Where
+    group: str
+    resource: str
+    verb: str
+    needed_to: str
+    name: str = ""
+    """Of the one object that it is about; "" is any."""
+
+    @property
+    def role(self) -> str:
+        """Name what gives it, as the chart does."""
+        return ROLES[self.where]
+
+    def __str__(self) -> str:
+        """Write it as `kubectl auth can-i` takes it."""
+        group = f".{self.group}" if self.group else ""
+        resource, _, part = self.resource.partition("/")
+        return (
+            f"{self.verb} {resource}{group}"
+            + (f"/{self.name}" if self.name else "")
+            + (f" --subresource={part}" if part else "")
+        )
+
+
+def _each() -> Iterator[Right]:
+    for where, group, resources, verbs, needed_to, *name in (
+        ("everywhere", "", "pods", "get list watch", "see what runs and waits"),
+        ("everywhere", "", "nodes namespaces", "list watch", "see where there are GPUs"),
+        (
+            "everywhere",
+            "",
+            "persistentvolumeclaims persistentvolumes",
+            "list watch patch",
+            "bind volumes where a pod is placed",
+        ),
+        ("everywhere", "storage.k8s.io", "storageclasses", "list watch", "see which volumes wait"),
+        ("everywhere", "batch", "jobs", "list watch patch", "pause and resume jobs"),
+        ("everywhere", "kubeflow.org", "pytorchjobs", "list watch patch", "pause PyTorchJobs"),
+        (
+            "everywhere",
+            "apiextensions.k8s.io",
+            "customresourcedefinitions",
+            "list watch",
+            "see whether there are PyTorchJobs",
+            "pytorchjobs.kubeflow.org",
+        ),
+        ("everywhere", "", "pods/binding", "create", "start what was decided to start"),
+        ("everywhere", "", "pods/eviction", "create", "give GPUs back to their owners"),
+        ("everywhere", "", "pods/status", "patch", "say why a pod waits"),
+        ("everywhere", "", "events", "create", "tell of what was decided"),
+        (
+            "everywhere",
+            "authentication.k8s.io",
+            "tokenreviews",
+            "create",
+            "know agents and workers by their tokens",
+        ),
+        (
+            "everywhere",
+            "jupyter-runai.dev",
+            "projects",
+            "list watch create patch delete",
+            "keep projects",
+        ),
+        ("everywhere", "jupyter-runai.dev", "projects/status", "patch", "show projects' shares"),
+        ("jobs", "batch", "jobs", "create delete", "submit and delete jobs"),
+        ("jobs", "kubeflow.org", "pytorchjobs", "delete", "delete PyTorchJobs"),
+        ("jobs", "", "pods", "delete", "end the pods of a session"),
+        ("jobs", "", "pods/log", "get", "show what a job wrote"),
+        ("jobs", "", "persistentvolumeclaims", "get", "give a job its owner's files"),
+        ("jobs", "", "events", "list", "show a job's life"),
+        ("own", "coordination.k8s.io", "leases", "create", "be the one that leads"),
+        (
+            "own",
+            "coordination.k8s.io",
+            "leases",
+            "get update",
+            "be the one that leads",
+            "runai-scheduler",
+        ),
+        ("own", "", "pods", "patch", "have requests sent to the one that leads"),
+        ("reservations", "", "pods", "create patch delete", "hold GPUs that several share"),
+    ):
+        for resource in resources.split():
+            for verb in verbs.split():
+                yield Right(where, group, resource, verb, needed_to, *name)  # type: ignore[arg-type]
+
+
+RIGHTS = tuple(_each())
+
+
+async def missing(api: Api, *, own: str, jobs: str) -> list[Right]:
+    """Ask the API server which of its rights whoever asks does not have.
+
+    `own` and `jobs` are the namespaces of the service and of the notebooks.
+
+    Raises:
+        ApiError: it does not answer, or does not let us ask.
+    """
+    namespaces = {"everywhere": "", "own": own, "jobs": jobs, "reservations": RESERVATIONS}
+
+    async def has(right: Right) -> bool:
+        resource, _, part = right.resource.partition("/")
+        asked = {
+            "namespace": namespaces[right.where],
+            "verb": right.verb,
+            "group": right.group,
+            "resource": resource,
+            "subresource": part,
+            "name": right.name,
+        }
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": asked},
+        }
+        return bool((await api.create(_REVIEWS, body))["status"]["allowed"])
+
+    answers = await asyncio.gather(*map(has, RIGHTS))
+    return [right for right, allowed in zip(RIGHTS, answers, strict=True) if not allowed]

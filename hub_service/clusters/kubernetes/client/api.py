@@ -1,0 +1,429 @@
+"""Speak with the API server in plain JSON objects.
+
+Knows requests, refusals and how a stream of changes is read; kubernetes_asyncio, which KubeSpawner
+uses too, brings what is hard (kubeconfig, a pod's own account, TLS, tokens that expire). Its typed
+models stay unused: turning 10,000 pods into them takes seconds. Leaves to others what objects mean.
+"""
+
+import asyncio
+import contextlib
+import json
+import re
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn, Self
+from urllib.parse import urlencode, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import aiohttp
+from kubernetes_asyncio import config
+from kubernetes_asyncio.client.api_client import ApiClient
+from kubernetes_asyncio.client.configuration import Configuration
+from kubernetes_asyncio.config.kube_config import KUBE_CONFIG_DEFAULT_LOCATION
+
+from runai.hub_service.model.records import WorkloadSpec
+from runai.hub_service.wire.errors import Conflict, InvalidRequest, Unavailable
+
+_DEEPEST = 200
+"""No object that we read has a third of it."""
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
+
+
+def decoded(content: bytes) -> Any:  # noqa: ANN401  JSON
+    """Read JSON; what is nested too deep is null.
+
+    >>> decoded(b'{"a": [1], "b": ' + b"[" * 5000 + b"]" * 5000 + b"}")["a"]
+    [1]
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return json.loads(content)
+    except RecursionError:
+        return json.loads(_shallow(content))
+
+
+def _shallow(content: bytes) -> bytes:
+    kept, depth, since = [], 0, 0
+    for token in _TOKEN.finditer(content):
+        if token[0] in b"[{":
+            depth += 1
+            if depth == _DEEPEST + 1:
+                kept.append(content[since : token.start()])
+        elif token[0] in b"]}":
+            if depth == _DEEPEST + 1:
+                kept.append(b"null")
+                since = token.end()
+            depth -= 1
+    # Of what never ends nothing is left to read, and that is said.
+    return b"".join(kept) + (content[since:] if depth <= _DEEPEST else b"")
+
+
+Object = Mapping[str, Any]
+"""What the API server keeps, as JSON."""
+
+ANSWERED_WITHIN_S = 30.0
+ARRIVES_WITHIN_S = 4.0
+"""How long who ends waits for the answers to what it has asked."""
+TRIES = 5
+LONGEST_PAUSE_S = 10.0
+PIECE_BYTES = 65_536
+LONGEST_LINE_BYTES = 2**21
+"""Of a change in a watch: an object is at most the 1.5 MiB that etcd takes."""
+_STEPS = "application/json-patch+json"
+_MERGE = "application/merge-patch+json"
+_CHANNELS = "v5.channel.k8s.io"
+_BUDGET = "DisruptionBudget"
+"""A cause of 429 that is no throttling."""
+_STRATEGIC = "application/strategic-merge-patch+json"
+
+
+class ApiError(Exception):
+    """The API server refused, or did not answer (`status` 0)."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        """Keep the HTTP status, Kubernetes' word for it and its sentence."""
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+        self.message = message
+
+    @property
+    def is_by_budget(self) -> bool:
+        """Tell whether a disruption budget does not allow an eviction."""
+        return self.reason == _BUDGET
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Tell whether nobody knows if it was done."""
+        return self.status == 0 or self.status >= 500
+
+    @property
+    def is_for_good(self) -> bool:
+        """Tell whether whoever asks the same again is refused again."""
+        return self.status in (400, 403, 404, 422)
+
+
+class Api:
+    """One connection pool to one API server."""
+
+    def __init__(self, client: ApiClient) -> None:
+        """Use a client that knows the server and who we are."""
+        self._client = client
+        client.user_agent = "jupyter-runai"
+        _ask_the_environment_once(client)
+        self._on_their_way: set[asyncio.Task[aiohttp.ClientResponse]] = set()
+
+    @classmethod
+    async def connect(cls, kubeconfig: str | None = None) -> Self:
+        """Use a kubeconfig; by default $KUBECONFIG, ~/.kube/config or the pod's own account."""
+        settings = Configuration()
+        if kubeconfig is None and not _has_kubeconfig():
+            # Not by `load_config`, which warns of that: it is how we are installed.
+            config.load_incluster_config(settings)  # type: ignore[no-untyped-call]
+        else:
+            await config.load_kube_config(kubeconfig, client_configuration=settings)
+        return cls(ApiClient(settings))
+
+    def another(self) -> Self:
+        """Return a connection pool of its own to the same server, for the loop that runs now."""
+        return type(self)(ApiClient(self._client.configuration))
+
+    async def __aenter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Let what is on its way arrive, and close the connections.
+
+        Nobody waits for long: a server that says nothing is left. Reads are waited for, too: one
+        that is cancelled while its connection is made leaves that behind.
+        """
+        if self._on_their_way:
+            await asyncio.wait(list(self._on_their_way), timeout=ARRIVES_WITHIN_S)
+        for sending in (left := list(self._on_their_way)):
+            sending.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        await self._client.close()
+
+    async def get(self, path: str, **query: str) -> Object:
+        """Read an object or a list."""
+        return await self._request("GET", path, query=query)
+
+    async def create(self, path: str, body: Object, *, retry: bool = True) -> Object:
+        """Make an object; not `retry`: a throttled request is refused at once."""
+        return await self._request("POST", path, body, tries=TRIES if retry else 1)
+
+    async def replace(self, path: str, body: Object) -> Object:
+        """Replace an object; a `resourceVersion` in it is the one that must still be there."""
+        return await self._request("PUT", path, body)
+
+    async def patch(self, path: str, body: Object, *, strategic: bool = False) -> Object:
+        """Change the fields that `body` has; `strategic` merges lists such as conditions by key."""
+        kind = _STRATEGIC if strategic else _MERGE
+        return await self._request("PATCH", path, body, content_type=kind)
+
+    async def change(self, path: str, steps: Sequence[Object]) -> Object:
+        """Change an object step by step (JSON Patch): all of them, or none where a test fails."""
+        return await self._request("PATCH", path, steps, content_type=_STEPS)
+
+    async def delete(self, path: str, body: Object | None = None) -> Object:
+        """Delete an object; `body` are DeleteOptions."""
+        return await self._request("DELETE", path, body)
+
+    async def watch(self, path: str, *, seconds: int, **query: str) -> AsyncGenerator[Object, None]:
+        """Yield changes, `{"type": …, "object": …}`, until the server ends it after `seconds`.
+
+        Raises:
+            ApiError: it is refused, or the connection breaks.
+        """
+        query |= {"watch": "1", "timeoutSeconds": str(seconds)}
+        # A connection that died without a word is noticed: the server would have ended the watch.
+        silent_s = seconds + ANSWERED_WITHIN_S
+        async with self._answer(path, query, silent_s=silent_s) as answer:
+            async for line in answer.content:
+                yield decoded(line)
+
+    async def text(self, path: str, **query: str) -> AsyncGenerator[bytes, None]:
+        """Yield an answer that is text in pieces of at most 64 KiB, as they come.
+
+        Raises:
+            ApiError: it is refused, or the connection breaks.
+        """
+        async with self._answer(path, query, silent_s=None) as answer:
+            async for piece in answer.content.iter_chunked(PIECE_BYTES):
+                yield piece
+
+    async def channels(self, path: str, asked: Sequence[tuple[str, str]]) -> "Channels":
+        """Open a WebSocket of numbered channels, such as a program's in a pod.
+
+        Raises:
+            ApiError: it is refused, or nobody answers.
+        """
+        headers: dict[str, str] = {}
+        await self._client.update_params_for_auth(headers, [], ["BearerToken"])
+        address = f"{self._client.configuration.host}{path}?{urlencode(asked)}"
+        session: aiohttp.ClientSession = self._client.rest_client.pool_manager
+        try:
+            async with asyncio.timeout(ANSWERED_WITHIN_S):
+                return Channels(
+                    await session.ws_connect(
+                        address,
+                        headers=headers,
+                        protocols=[_CHANNELS],
+                        max_msg_size=0,
+                        proxy=self._client.rest_client.proxy,
+                    )
+                )
+        except aiohttp.WSServerHandshakeError as refused:
+            raise ApiError(refused.status, "Refused", f"{refused.status} {path}") from refused
+        except (aiohttp.ClientError, TimeoutError, OSError) as broken:
+            raise _unanswered(path, broken) from broken
+
+    @contextlib.asynccontextmanager
+    async def _answer(
+        self, path: str, query: Mapping[str, str], *, silent_s: float | None
+    ) -> AsyncGenerator[aiohttp.ClientResponse, None]:
+        patience = aiohttp.ClientTimeout(total=None, sock_read=silent_s)
+        try:
+            answer = await self._send("GET", path, None, query, "application/json", patience)
+            try:
+                if answer.status >= 400:
+                    raise _refusal(answer, await answer.read())
+                yield answer
+            finally:
+                _drop(answer)
+        except (aiohttp.ClientError, TimeoutError, OSError) as broken:
+            raise _unanswered(path, broken) from broken
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        body: Object | Sequence[Object] | None = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+        tries: int = TRIES,
+    ) -> Object:
+        patience = aiohttp.ClientTimeout(total=ANSWERED_WITHIN_S)
+        while True:
+            tries -= 1
+            try:
+                answer = await self._send(method, path, body, query or {}, content_type, patience)
+                async with answer:
+                    content = await answer.read()
+            except (aiohttp.ClientError, TimeoutError, OSError) as broken:
+                raise _unanswered(path, broken) from broken
+            if answer.status < 400:
+                found: Object = decoded(content)
+                return found
+            pause = _pause(answer)
+            if answer.status != 429 or not tries or pause is None:
+                raise _refusal(answer, content)
+            await asyncio.sleep(pause)
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: Object | Sequence[Object] | None,
+        query: Mapping[str, str],
+        content_type: str,
+        patience: aiohttp.ClientTimeout,
+    ) -> aiohttp.ClientResponse:
+        """Send a request; one whose sender is cancelled still goes its way.
+
+        So nothing is asked by halves, and no connection is dropped while it is made.
+        """
+        sending = asyncio.create_task(
+            self._client.call_api(
+                path,
+                method,
+                query_params=list(query.items()),
+                header_params={"Accept": "application/json", "Content-Type": content_type},
+                body=body,
+                auth_settings=["BearerToken"],
+                _preload_content=False,
+                _request_timeout=patience,
+            )
+        )
+        self._on_their_way.add(sending)
+        sending.add_done_callback(self._on_their_way.discard)
+        try:
+            answer: aiohttp.ClientResponse = await asyncio.shield(sending)
+        except asyncio.CancelledError:
+            sending.add_done_callback(_unread)
+            raise
+        return answer
+
+
+class Channels:
+    """Messages of one WebSocket; the first byte of each is the number of its channel."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        """Take over an open one."""
+        self._socket = socket
+
+    async def __aenter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close it."""
+        await self._socket.close()
+
+    async def send(self, message: bytes) -> None:
+        """Send one; what nobody reads any more is dropped."""
+        with contextlib.suppress(ConnectionError):
+            await self._socket.send_bytes(message)
+
+    async def __aiter__(self) -> AsyncGenerator[bytes, None]:
+        """Yield what comes, until the other side has closed it."""
+        async for message in self._socket:
+            if message.type == aiohttp.WSMsgType.BINARY and message.data:
+                yield message.data
+
+
+def _ask_the_environment_once(client: ApiClient) -> None:
+    """Find the proxy now, and leave ~/.netrc alone.
+
+    kubernetes_asyncio's own session reads both anew for each request, in two threads one after the
+    other; and a password there for the server's host would stand against our token.
+    """
+    rest: Any = client.rest_client
+    host = urlsplit(str(client.configuration.host))
+    if rest.proxy is None and not proxy_bypass(host.netloc):
+        rest.proxy = getproxies().get(host.scheme)
+    connector = rest.pool_manager.connector
+    rest.pool_manager.detach()
+    rest.pool_manager = aiohttp.ClientSession(connector=connector, read_bufsize=LONGEST_LINE_BYTES)
+
+
+def _has_kubeconfig() -> bool:
+    return Path(KUBE_CONFIG_DEFAULT_LOCATION).expanduser().exists()
+
+
+def key_of(found: Object) -> str:
+    """Return `namespace/name`, or the name of what is in no namespace.
+
+    >>> key_of({"metadata": {"namespace": "lab", "name": "train-0"}})
+    'lab/train-0'
+    """
+    metadata = found["metadata"]
+    namespace = metadata.get("namespace")
+    return f"{namespace}/{metadata['name']}" if namespace else str(metadata["name"])
+
+
+def _unread(sending: asyncio.Task[aiohttp.ClientResponse]) -> None:
+    """Drop an answer that nobody waits for any more."""
+    if not sending.cancelled() and sending.exception() is None:
+        _drop(sending.result())
+
+
+def _drop(answer: aiohttp.ClientResponse) -> None:
+    """Break off an answer; in the middle of it there is nothing to take leave of."""
+    if answer.connection is not None and answer.connection.transport is not None:
+        answer.connection.transport.abort()
+    answer.close()
+
+
+def _pause(answer: aiohttp.ClientResponse) -> float | None:
+    """Return how long the server asks us to stay away, if it says so and it is not too long."""
+    try:
+        pause = float(answer.headers.get("Retry-After", ""))
+    except ValueError:
+        return None
+    return pause if pause <= LONGEST_PAUSE_S else None
+
+
+def _refusal(answer: aiohttp.ClientResponse, content: bytes) -> ApiError:
+    try:
+        status = decoded(content)
+        for cause in (status.get("details") or {}).get("causes") or ():
+            if cause.get("reason") == _BUDGET:
+                return ApiError(answer.status, _BUDGET, str(cause["message"]))
+        return ApiError(answer.status, str(status.get("reason", "")), str(status["message"]))
+    except (ValueError, KeyError, AttributeError):
+        return ApiError(answer.status, "", f"{answer.status} {answer.reason}")
+
+
+def _unanswered(path: str, broken: Exception) -> ApiError:
+    return ApiError(0, "Unanswered", f"{path}: {str(broken) or type(broken).__name__}")
+
+
+@contextlib.contextmanager
+def asking() -> Iterator[None]:
+    """Turn what the API server answers into the errors of a cluster."""
+    try:
+        yield
+    except ApiError as error:
+        _translate(error)
+
+
+def _translate(error: ApiError) -> NoReturn:
+    if error.status in (409, 404):
+        raise Conflict(
+            f"Kubernetes refuses it: {error.message}.", hint="Look again.", code="changed_meanwhile"
+        ) from error
+    if error.status in (400, 403, 422):
+        raise InvalidRequest(f"Kubernetes refuses it: {error.message}.", hint="") from error
+    raise Unavailable(
+        f"Kubernetes does not do it now: {error.message}.", hint="Try again in a moment."
+    ) from error
+
+
+def taken(spec: WorkloadSpec, state: str) -> Conflict:
+    """Return that a name is taken; `state` is that of whoever has it."""
+    return Conflict(
+        f"{spec.project} already has a workload named {spec.name}{state}.",
+        hint=f"Choose another name, or delete it: runai delete {spec.name} -p {spec.project}",
+        code="name_taken",
+    )

@@ -1,0 +1,218 @@
+"""Let one of several schedulers act: the one that holds a Lease and renews it in time.
+
+Client-go's protocol, so that `kubectl get lease` reads as usual. Time is measured by one's own
+clock, from when a change was seen, so clocks may differ. A leader that cannot renew stops its work
+before anybody else may begin; kubernetes_asyncio's own election (36.1) ends at the first broken
+connection and may wait for an answer longer than the Lease lasts. Renewed is in a thread with a
+loop and a connection of its own: on a busy machine a cycle, or a thousand requests, would keep
+their loop from it for seconds. Called where the parts are put together, with work that looks at the
+cluster anew.
+"""
+
+import asyncio
+import contextlib
+import datetime as dt
+import logging
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn
+
+from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError, Object
+
+LOG = logging.getLogger("runai.kubernetes")
+
+
+class Leadership:
+    """One candidate for one Lease."""
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        namespace: str,
+        identity: str,
+        name: str = "runai-scheduler",
+        lasts_s: int = 15,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Be a candidate; `identity` is this process's alone, such as its pod's name and UID."""
+        self._api = api
+        self._leases = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        self._name = name
+        self._identity = identity
+        self._lasts_s = lasts_s
+        self._give_up_s = lasts_s * 2 / 3
+        self._every_s = lasts_s / 7
+        self._clock = clock
+        self._lease: Object | None = None
+        self._seen_at = 0.0
+        """When the Lease was first seen as it is."""
+        self.works = False
+        """Whether the work goes on now."""
+
+    async def lead(self, work: Callable[[], Coroutine[Any, Any, None]]) -> NoReturn:
+        """Do the work whenever this is the leader; it is cancelled when it is no longer.
+
+        Errors of the work are raised; those of the API server are waited out.
+        """
+        while True:
+            await self._win()
+            LOG.info("%s leads", self._identity)
+            renewal = _Apart(self._api, self._renew)
+            lost = asyncio.create_task(renewal.over.wait())
+            working = asyncio.create_task(work())
+            self.works = True
+            try:
+                await asyncio.wait({lost, working}, return_when=asyncio.FIRST_COMPLETED)
+                if working.done():
+                    await working
+            finally:
+                for task in (working, lost):
+                    task.cancel()
+                await asyncio.gather(working, lost, return_exceptions=True)
+                await renewal.stop()
+                self.works = False
+            LOG.warning("%s leads no longer", self._identity)
+
+    async def resign(self) -> None:
+        """Let the next one begin at once; to be called when the work has ended."""
+        if self._lease is None or self._holder() != self._identity:
+            return
+        await self._look(self._api)  # the last renewal may have been answered to nobody
+        if self._holder() == self._identity:
+            await self._write(self._api, "")
+
+    async def _win(self) -> None:
+        while True:
+            if await self._try(self._api):
+                return
+            await asyncio.sleep(self._every_s)
+
+    async def _renew(self, api: Api) -> None:
+        """Return when the Lease is lost, or could not be renewed for too long."""
+        renewed = self._clock()
+        while True:
+            await asyncio.sleep(self._every_s)
+            asked = self._clock()
+            left = renewed + self._give_up_s - asked
+            try:
+                async with asyncio.timeout(max(0.0, left)):
+                    is_renewed = await self._try(api)
+            except TimeoutError:
+                return
+            if is_renewed:
+                renewed = asked
+            elif self._holder() != self._identity:
+                return
+
+    async def _try(self, api: Api) -> bool:
+        """Take or renew the Lease; tell whether it is ours."""
+        try:
+            await self._look(api)
+            if self._lease is None:
+                return await self._create(api)
+            lasts = float(self._lease["spec"].get("leaseDurationSeconds") or self._lasts_s)
+            is_free = self._holder() in ("", self._identity)
+            if not is_free and self._clock() < self._seen_at + lasts:
+                return False
+            return await self._write(api, self._identity)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                LOG.warning("lease %s: %s", self._name, error.message)
+            return False
+
+    async def _look(self, api: Api) -> None:
+        try:
+            found = await api.get(f"{self._leases}/{self._name}")
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            self._lease = None
+            return
+        known = self._lease
+        if known is None or _version(known) != _version(found):
+            self._seen_at = self._clock()
+        self._lease = found
+
+    async def _create(self, api: Api) -> bool:
+        body = {"metadata": {"name": self._name}, "spec": self._spec(self._identity)}
+        self._take(await api.create(self._leases, body))
+        return True
+
+    async def _write(self, api: Api, holder: str) -> bool:
+        assert self._lease is not None
+        # Its resourceVersion goes with it: whoever writes second is refused.
+        body = {**self._lease, "spec": {**self._lease["spec"], **self._spec(holder)}}
+        self._take(await api.replace(f"{self._leases}/{self._name}", body))
+        return True
+
+    def _take(self, lease: Object) -> None:
+        self._lease, self._seen_at = lease, self._clock()
+
+    def _holder(self) -> str:
+        return "" if self._lease is None else self._lease["spec"].get("holderIdentity") or ""
+
+    def _spec(self, holder: str) -> dict[str, Any]:
+        now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        spec: dict[str, Any] = {
+            "holderIdentity": holder,
+            "leaseDurationSeconds": self._lasts_s,
+            "renewTime": now,
+        }
+        if holder != self._holder():
+            before = {} if self._lease is None else self._lease["spec"]
+            spec["acquireTime"] = now
+            spec["leaseTransitions"] = int(before.get("leaseTransitions") or 0) + bool(before)
+        return spec
+
+
+class _Apart:
+    """Renews in a thread with a loop and a connection of its own, until it is stopped."""
+
+    def __init__(self, api: Api, renew: Callable[[Api], Coroutine[Any, Any, None]]) -> None:
+        """Begin `renew`."""
+        self.over = asyncio.Event()
+        """It has returned; of the loop in which this was made."""
+        self._ended = asyncio.Event()
+        self._here = asyncio.get_running_loop()
+        self._loop = asyncio.new_event_loop()
+        self._stopped = asyncio.Event()
+        self._work = self._loop.create_task(self._until_stopped(api, renew))
+        threading.Thread(target=self._run, name="lease", daemon=True).start()
+
+    async def stop(self) -> None:
+        """Stop, and return when it has: nothing of it is on its way any more."""
+        with contextlib.suppress(RuntimeError):  # its loop is closed: it has ended
+            self._loop.call_soon_threadsafe(self._stopped.set)
+        await self._ended.wait()
+
+    async def _until_stopped(
+        self, api: Api, renew: Callable[[Api], Coroutine[Any, Any, None]]
+    ) -> None:
+        async with api.another() as own:
+            renewing = asyncio.create_task(renew(own))
+            stopping = asyncio.create_task(self._stopped.wait())
+            await asyncio.wait({renewing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            self._say(self.over)  # before the connection is closed, which may take its time
+            for task in (renewing, stopping):
+                task.cancel()
+            failed, _stopped = await asyncio.gather(renewing, stopping, return_exceptions=True)
+            if isinstance(failed, Exception):
+                LOG.error("the lease cannot be renewed", exc_info=failed)
+
+    def _run(self) -> None:
+        try:
+            with contextlib.closing(self._loop):
+                self._loop.run_until_complete(self._work)
+        finally:
+            self._say(self.over)
+            self._say(self._ended)
+
+    def _say(self, event: asyncio.Event) -> None:
+        with contextlib.suppress(RuntimeError):  # nobody is there any more
+            self._here.call_soon_threadsafe(event.set)
+
+
+def _version(found: Object) -> str:
+    return str(found["metadata"]["resourceVersion"])

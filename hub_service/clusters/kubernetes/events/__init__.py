@@ -1,0 +1,1 @@
+"""Conditions and Events on pods."""

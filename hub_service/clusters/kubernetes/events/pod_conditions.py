@@ -1,0 +1,117 @@
+"""Tell people about their pods where Kubernetes' own tools show it: conditions and Events.
+
+`kubectl describe pod` and KubeSpawner's page show Events; `kubectl get pod -o yaml`, dashboards and
+autoscalers read the condition `PodScheduled`. Knows how both are written. What is told, and when,
+is `acting`'s business.
+"""
+
+import datetime as dt
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from runai.hub_service.clusters.kubernetes.client.api import Api
+from runai.hub_service.clusters.kubernetes.objects.core_objects import SCHEDULER, Pod
+from runai.hub_service.clusters.kubernetes.objects.jobs import Job
+from runai.hub_service.scheduler.model.snapshot import Reason
+
+# More machines would help here, and only here: an autoscaler acts on this word.
+_UNSCHEDULABLE = frozenset({"no_room", "fragmented", "no_such_node"})
+
+
+def pod_path(pod: Pod, part: str = "") -> str:
+    """Return the path of a pod, or of a part of it such as `status`."""
+    path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
+    return f"{path}/{part}" if part else path
+
+
+def binding(pod: Pod, node: str, annotations: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return the request that binds a pod to a node, and annotates it by the same stroke."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        # With the UID: a pod that was made again by the same name is another one.
+        "metadata": {
+            "name": pod.name,
+            "namespace": pod.namespace,
+            "uid": pod.uid,
+            "annotations": dict(annotations or {}),
+        },
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+    }
+
+
+def eviction(pod: Pod, version: str = "") -> dict[str, Any]:
+    """Return the request that evicts a pod; of a `version` only as long as it is that one."""
+    only = {"uid": pod.uid} | ({"resourceVersion": version} if version else {})
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": pod.name, "namespace": pod.namespace},
+        "deleteOptions": {"preconditions": only},
+    }
+
+
+async def tell_waiting(api: Api, pod: Pod, code: str, sentence: str, node: str = "") -> None:
+    """Write why a pod waits, once as its condition and once as an Event."""
+    await show_waiting(api, pod, code, sentence, node)
+    await tell_event(api, pod, "Waiting", sentence)
+
+
+async def show_waiting(api: Api, pod: Pod, code: str, sentence: str, node: str = "") -> None:
+    """Write why a pod waits as its condition, and the `node` that is kept for it, if one is."""
+    word = "Unschedulable" if code in _UNSCHEDULABLE else _word(code)
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": word,
+        "message": sentence,
+        "lastTransitionTime": _now(),
+    }
+    # With the UID: a pod that was made again by the same name is another one.
+    status = {"conditions": [condition], "nominatedNodeName": node or None}
+    body = {"metadata": {"uid": pod.uid}, "status": status}
+    await api.patch(pod_path(pod, "status"), body, strategic=True)
+
+
+async def tell_event(
+    api: Api, of: Pod | Job, word: str, sentence: str, *, bad: bool = False
+) -> None:
+    """Write an Event about a pod or a Job."""
+    now = _now()
+    event = {
+        "metadata": {"generateName": f"{of.name}.", "namespace": of.namespace},
+        "involvedObject": {
+            "apiVersion": of.api_version if isinstance(of, Job) else "v1",
+            "kind": of.kind if isinstance(of, Job) else "Pod",
+            "namespace": of.namespace,
+            "name": of.name,
+            "uid": of.uid,
+        },
+        "type": "Warning" if bad else "Normal",
+        "reason": word,
+        "message": sentence,
+        "source": {"component": SCHEDULER},
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }
+    await api.create(f"/api/v1/namespaces/{of.namespace}/events", event)
+
+
+def why(reason: Reason) -> str:
+    """Write a decision's reason as people are to read it, with its rule."""
+    return f"{reason.text} ({reason.rule})" if reason.rule else reason.text
+
+
+def _word(code: str) -> str:
+    """Write a code as Kubernetes writes reasons.
+
+    >>> _word("over_build_quota")
+    'OverBuildQuota'
+    """
+    return "".join(part.capitalize() for part in code.split("_"))
+
+
+def _now() -> str:
+    return dt.datetime.fromtimestamp(int(time.time()), dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,1 @@
+"""Shared devices: reservation pods."""

@@ -1,0 +1,151 @@
+"""Reservation pods: each holds one device, so that nobody but those who share it gets it.
+
+The device plugin, the kubelet and every other scheduler see a device that is in use. Their names
+follow from the node and from who was the first to share: making one twice makes one. Pure; knows
+how they are named, what they look like, and what may be said of those that there are (`Guard`).
+`sharing` keeps them.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from runai.hub_service.clusters.kubernetes.objects.core_objects import (
+    GPU_RESOURCE,
+    RESERVATIONS,
+    RESERVED_DEVICE,
+    RESERVED_MIB,
+    SCHEDULER,
+    Pod,
+)
+
+PODS = f"/api/v1/namespaces/{RESERVATIONS}/pods"
+GROUP = "runai-gpu-group"
+PRIORITY_CLASS = "runai-reservation"
+IMAGE = "registry.k8s.io/pause:3.10"
+"""Nothing runs in it: a node has this image, or a smaller one there is none."""
+
+Slot = tuple[str, int]
+"""A node and the number of one of its devices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """What keeps one device for those who share it."""
+
+    name: str
+    pod: Pod | None
+    """The reservation pod; None: it is lost, or not made yet."""
+    device: str = ""
+    """The UUID of the device that may be shared now; "" while it is not known, or doubtful."""
+
+
+def reservation_name(node: str, group: str) -> str:
+    """Return the name of the reservation pod of a group on a node."""
+    return f"gpu-res-{sha256(f'{node}/{group}'.encode()).hexdigest()[:16]}"
+
+
+def guards(pods: Iterable[Pod], slots: Mapping[str, tuple[int, ...]]) -> dict[Slot, Guard]:
+    """Return what keeps each shared device; `slots` are the devices of pods, by UID.
+
+    A device is one that may be shared when its reservation pod has it, stays, and nobody was given
+    another one under the same name.
+    """
+    known = list(pods)
+    sharers: dict[str, set[str]] = {}
+    found: dict[Slot, Guard] = {}
+    for pod in known:
+        if pod.grant is not None and pod.holds and pod.uid in slots:
+            of_each = zip(pod.grant.reservations, pod.grant.devices, slots[pod.uid], strict=True)
+            for name, device, number in of_each:
+                sharers.setdefault(name, set()).add(device)
+                found[pod.node, number] = Guard(name, None)
+    claimed: set[str] = set()
+    kept = (pod for pod in known if pod.is_reservation and pod.holds and pod.uid in slots)
+    for pod in sorted(kept, key=lambda pod: (pod.created, pod.name)):
+        is_sure = (
+            pod.deleted is None
+            and sharers.get(pod.name, {pod.device}) == {pod.device}
+            and pod.device not in claimed
+        )
+        claimed.add(pod.device)
+        number = slots[pod.uid][0]
+        found[pod.node, number] = Guard(pod.name, pod, pod.device if is_sure else "")
+    return found
+
+
+def unguarded(pods: Iterable[Pod]) -> list[tuple[Pod, str, str]]:
+    """Return who shares a device that no reservation pod keeps: pod, reservation, device."""
+    known = list(pods)
+    kept = {
+        pod.name: pod.device
+        for pod in known
+        if pod.is_reservation and pod.holds and pod.deleted is None
+    }
+    return [
+        (pod, name, device)
+        for pod in known
+        if pod.grant is not None and pod.holds and pod.deleted is None
+        for name, device in zip(pod.grant.reservations, pod.grant.devices, strict=True)
+        if kept.get(name) != device
+    ]
+
+
+def manifest(
+    name: str, node: str, image: str = IMAGE, labels: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Return a reservation pod, which can only ever be bound to its node."""
+    is_node = {"key": "metadata.name", "operator": "In", "values": [node]}
+    alone = {"nodeSelectorTerms": [{"matchFields": [is_node]}]}
+    container = {
+        "name": "hold",
+        "image": image,
+        # A base image may ask for all devices; what runs here wants none.
+        "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],
+        "resources": {
+            "requests": {"cpu": "1m", "memory": "16Mi"},
+            "limits": {"memory": "64Mi", GPU_RESOURCE: "1"},
+        },
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        },
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "labels": {**(labels or {}), "app.kubernetes.io/managed-by": SCHEDULER, GROUP: name},
+            "annotations": {
+                "karpenter.sh/do-not-disrupt": "true",
+                "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+            },
+        },
+        "spec": {
+            "schedulerName": SCHEDULER,
+            "priorityClassName": PRIORITY_CLASS,
+            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": alone}},
+            # It leaves when those leave who share, whatever is wrong with the node.
+            "tolerations": [{"operator": "Exists"}],
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            # With 0 the API server would forget it before its kubelet has let go of the device.
+            "terminationGracePeriodSeconds": 1,
+            "restartPolicy": "Always",
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 65534,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [container],
+        },
+    }
+
+
+def device_note(pod: Pod, device: str, mib: int) -> dict[str, Any]:
+    """Return the change that writes down which device a reservation pod has got, and its memory."""
+    notes = {RESERVED_DEVICE: device} | ({RESERVED_MIB: str(mib)} if mib else {})
+    return {"metadata": {"uid": pod.uid, "annotations": notes}}

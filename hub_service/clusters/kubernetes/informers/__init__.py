@@ -1,0 +1,1 @@
+"""Informers: local copies of objects, kept up to date by watches."""

@@ -1,0 +1,1 @@
+"""Kubernetes objects as types: pods, nodes, Jobs, projects, volumes."""

@@ -1,0 +1,400 @@
+"""Pods, nodes and namespaces, as far as scheduling needs to know them.
+
+Parses what the API server sends into frozen data that compares by value, so that a heartbeat or an
+image pull is no change. Pure; called by the mirrors for each object that arrives. What the objects
+come to together is `grouping`'s; Jobs are in `jobs`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from runai.hub_service.clusters.kubernetes.client.api import Object
+from runai.hub_service.clusters.kubernetes.objects.amounts import (
+    cpu_milli,
+    memory_mib,
+    requested,
+    when,
+    whole,
+)
+from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import (
+    Grant,
+    Part,
+    blindness,
+    read_grant,
+    read_part,
+)
+from runai.hub_service.clusters.kubernetes.objects.node_affinity import (
+    Demands,
+    Taint,
+    read_demands,
+    read_stock,
+    read_taints,
+    unkept,
+)
+from runai.hub_service.scheduler.model.fields import MOST_GPUS
+from runai.hub_service.scheduler.model.quantity import MOST_DEVICES, WHOLE_GPU, MilliGpu
+
+FINALIZER = "batch.kubernetes.io/job-tracking"
+LEAVING = "runai/leaving"
+"""Annotation: we took the finalizer, since the pod is about to be evicted."""
+
+Counting = Literal["", "counted", "left out"]
+"""By no Job controller; by one; by none any more, since we are about to evict it."""
+
+
+def read_counting(metadata: Object) -> Counting:
+    """Say who counts how a pod ends."""
+    if FINALIZER in metadata.get("finalizers", ()):
+        return "counted"
+    annotations: Mapping[str, str] = metadata.get("annotations", {})
+    return "left out" if LEAVING in annotations else ""
+
+
+def left_out(uid: str) -> dict[str, Any]:
+    """Return the change (strategic merge) by which a pod's end is not counted any more."""
+    taken = {"$deleteFromPrimitiveList/finalizers": [FINALIZER]}
+    return {"metadata": {"uid": uid, "annotations": {LEAVING: "1"}, **taken}}
+
+
+def counted_again(uid: str) -> dict[str, Any]:
+    """Return the change that takes that back: the pod stays after all."""
+    return {"metadata": {"uid": uid, "annotations": {LEAVING: None}, "finalizers": [FINALIZER]}}
+
+
+SCHEDULER = "runai-scheduler"
+GPU_RESOURCE = "nvidia.com/gpu"
+GPU_TYPE_LABEL = "nvidia.com/gpu.product"
+GPU_MEMORY_LABEL = "nvidia.com/gpu.memory"  # MiB, by NVIDIA's feature discovery
+PROJECT_LABELS = ("runai/project", "project", "runai/queue", "kai.scheduler/queue")
+KIND_LABEL = "runai/kind"
+GANG_LABEL = "runai/gang"
+ELASTIC_LABEL = "elastic"
+"""The original's."""
+INDEX = "batch.kubernetes.io/job-completion-index"
+HELD = "runai/held"
+"""Annotation: the scheduler keeps the Job suspended, and why it waits."""
+PRIORITY = "runai/priority"
+PYTORCH_JOB = "PyTorchJob"
+"""Kubeflow's kind."""
+REPLICA_INDEX = "training.kubeflow.org/replica-index"
+ROLE = "training.kubeflow.org/replica-type"
+"""Labels by which Kubeflow's operator tells the pods of a PyTorchJob apart."""
+RESERVATIONS = "runai-reservation"
+"""Namespace of the pods that hold shared devices; nobody else may make pods in it."""
+RESERVED_DEVICE = "run.ai/reserve_for_gpu_index"
+"""Annotation of a reservation pod: the UUID of its device (KAI's and fake-gpu-operator's name)."""
+RESERVED_MIB = "runai/gpu-memory-mib"
+"""Annotation beside it: how much memory that device has."""
+# KubeSpawner's, unescaped.
+USER = "hub.jupyter.org/username"
+SERVER = "hub.jupyter.org/servername"
+JOB_KINDS = frozenset({"Job", PYTORCH_JOB})
+"""What makes the pods of trainings, and says when they are there."""
+_FINISHED = frozenset({"Succeeded", "Failed"})
+WORKLOAD_LABEL = "runai/workload"
+"""What a submitted job is called, on its Job and pods."""
+_NOT_RESIZED = (
+    "It keeps the GPUs that it asks for: nobody can change what a kubelet gave to a pod."
+    " Submit it with runai submit --elastic, or ask by gpu-fraction 1 and runai/max-gpus."
+)
+PRIORITIES = {"train": 50, "build": 100, "inference": 125}
+
+PodKind = Literal["train", "build", "inference"]
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """What made a pod, such as its Job."""
+
+    kind: str
+    name: str
+    uid: str
+
+    @property
+    def is_job(self) -> bool:
+        """Whether it makes a pod again that is gone."""
+        return self.kind in JOB_KINDS
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One worker, whoever schedules it. Times in Unix seconds."""
+
+    uid: str
+    namespace: str
+    name: str
+    created: float
+    scheduler: str
+    project: str
+    kind: PodKind
+    priority: int
+    gpus: int
+    cpu_milli: int
+    memory_mib: int
+    demands: Demands
+    owner: Owner | None = None
+    is_gang: bool = False
+    """Whether it says so itself; the pods of an Indexed Job need not."""
+    is_elastic: bool = False
+    """Whether it says so itself."""
+    node: str = ""
+    is_finished: bool = False
+    is_gated: bool = False
+    deleted: float | None = None
+    """When it is gone at the latest, once it was told to stop."""
+    bound: float | None = None
+    sentence: str = field(default="", compare=False)
+    """Why it waits, as we told it last."""
+    unsupported: str = ""
+    """What it asks for that this scheduler cannot do, as a sentence."""
+    remark: str = ""
+    """What it asks for that it does without, as a sentence: it is told so when it starts."""
+    is_up: bool = False
+    """Its containers run."""
+    exit_code: int | None = None
+    user: str = ""
+    """Whose notebook server it is."""
+    server: str = ""
+    index: int | None = None
+    """Which worker of an Indexed Job it is; of a PyTorchJob, once `adopted`."""
+    role: str = ""
+    """Of a PyTorchJob: master or worker."""
+    worker: str = ""
+    """What the core calls it; "" is `key`."""
+    seat: str = ""
+    """Whose place it takes: another pod of the same worker takes the same. "" is its own."""
+    is_made: bool = True
+    """False: a worker of which its Job has not made the pod yet."""
+    part: Part | None = None
+    """The part of a device that it asks for, instead of `gpus`."""
+    grant: Grant | None = None
+    """What it was bound to, if it asked for a part."""
+    is_blind: str = ""
+    """Why it would not see its part; of pods that are made alone: admission may mend it."""
+    device: str = ""
+    """The UUID of what a reservation pod holds; "" while nobody has said so."""
+    device_mib: int = 0
+    """The memory of that device; 0: nobody has said so."""
+    why: str = ""
+    """What its kubelet says of its end."""
+    claims: tuple[str, ...] = ()
+    """The claims of its volumes, by name."""
+    address: str = ""
+    """Its IP; "" before it has one."""
+    counting: Counting = ""
+
+    @property
+    def key(self) -> str:
+        """Return `namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def called(self) -> str:
+        """Return the worker's name to the core."""
+        return self.worker or self.key
+
+    @property
+    def place(self) -> str:
+        """Return what a promise of devices is kept for."""
+        return self.seat or self.uid
+
+    @property
+    def is_reservation(self) -> bool:
+        """Tell whether it holds a device for others."""
+        return self.namespace == RESERVATIONS and self.scheduler == SCHEDULER
+
+    def milli_gpus(self, device_mib: int = 0) -> MilliGpu:
+        """Return all that it asks for, in milli-GPU of devices of that size."""
+        if self.part is not None:
+            return self.part.milli_of(device_mib)
+        return MilliGpu(self.gpus * WHOLE_GPU)
+
+    @property
+    def may_be_promised(self) -> bool:
+        """Tell whether devices may be kept for it: it waits, or is about to start on others."""
+        return not self.node or (self.deleted is not None and self.may_be_resized)
+
+    @property
+    def may_be_resized(self) -> bool:
+        """Tell whether the pod that is made in its place may get more or fewer whole devices."""
+        return self.part is not None and self.part.most > 0
+
+    @property
+    def holds(self) -> bool:
+        """Tell whether it takes room on a node."""
+        return bool(self.node) and not self.is_finished
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A node."""
+
+    name: str
+    gpus: int
+    cpu_milli: int
+    memory_mib: int
+    gpu_type: str
+    gpu_memory_mib: int
+    labels: Mapping[str, str]
+    taints: tuple[Taint, ...]
+    is_open: bool
+    """Ready, and not cordoned."""
+    stock: Mapping[str, int] = field(default_factory=dict)
+    """What else pods may ask it for, or what is left of that."""
+
+
+def read_pod(found: Object) -> Pod:
+    """Parse a pod."""
+    metadata, spec, status = found["metadata"], found["spec"], found.get("status", {})
+    labels, annotations = metadata.get("labels", {}), metadata.get("annotations", {})
+    owner = _owner(metadata)
+    scheduled = _condition(status, "PodScheduled")
+    is_bound = scheduled.get("status") == "True"
+    kind = _kind(labels, spec, owner)
+    deleted = metadata.get("deletionTimestamp")
+    gpus = min(max(0, requested(spec, GPU_RESOURCE, whole)), MOST_GPUS)
+    part, wrong = read_part(annotations, gpus)
+    node = spec.get("nodeName", "")
+    is_elastic = labels.get(ELASTIC_LABEL) == "true"
+    return Pod(
+        uid=metadata["uid"],
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        created=when(metadata["creationTimestamp"]),
+        scheduler=spec.get("schedulerName", ""),
+        project=project_label(labels),
+        kind=kind,
+        priority=_priority(spec, annotations, kind),
+        gpus=gpus,
+        cpu_milli=requested(spec, "cpu", cpu_milli),
+        memory_mib=requested(spec, "memory", memory_mib),
+        demands=read_demands(spec),
+        owner=owner,
+        is_gang=labels.get(GANG_LABEL) == "true",
+        is_elastic=is_elastic,
+        node=node,
+        is_finished=status.get("phase") in _FINISHED,
+        is_gated=bool(spec.get("schedulingGates")),
+        deleted=None if deleted is None else when(deleted),
+        bound=when(scheduled["lastTransitionTime"]) if is_bound else None,
+        sentence="" if is_bound else scheduled.get("message", ""),
+        unsupported=_unsupported(spec, wrong or _half_a_gang(labels, owner), kind, owner),
+        remark=_NOT_RESIZED if is_elastic and not _is_resized(labels, part) else "",
+        is_up=status.get("phase") == "Running",
+        exit_code=_exit_code(status),
+        user=annotations.get(USER, ""),
+        server=annotations.get(SERVER, ""),
+        index=figure(annotations.get(INDEX) or labels.get(REPLICA_INDEX, "")),
+        role=labels.get(ROLE, ""),
+        part=part,
+        grant=read_grant(annotations) if node and part is not None else None,
+        is_blind="" if part is None else blindness(spec),
+        device=annotations.get(RESERVED_DEVICE, ""),
+        device_mib=figure(annotations.get(RESERVED_MIB, "")) or 0,
+        why=": ".join(filter(None, (status.get("reason", ""), status.get("message", "")))),
+        claims=_claims(metadata["name"], spec),
+        address=status.get("podIP", ""),
+        counting=read_counting(metadata),
+    )
+
+
+def read_machine(found: Object) -> Machine:
+    """Parse a node."""
+    metadata, spec, status = found["metadata"], found.get("spec", {}), found.get("status", {})
+    labels, has = metadata.get("labels", {}), status.get("allocatable", {})
+    memory = labels.get(GPU_MEMORY_LABEL, "")
+    is_ready = _condition(status, "Ready").get("status") == "True"
+    return Machine(
+        name=metadata["name"],
+        # Each of a node's devices has a number, and whoever describes nodes may say anything.
+        gpus=min(max(0, whole(has.get(GPU_RESOURCE, "0"))), MOST_DEVICES),
+        cpu_milli=cpu_milli(has.get("cpu", "0")),
+        memory_mib=memory_mib(has.get("memory", "0")),
+        gpu_type=labels.get(GPU_TYPE_LABEL, ""),
+        gpu_memory_mib=figure(memory) or 0,
+        labels=labels,
+        taints=read_taints(spec),
+        is_open=is_ready and not spec.get("unschedulable", False),
+        stock=read_stock(has),
+    )
+
+
+def project_label(labels: Mapping[str, str]) -> str:
+    """Return the project that labels name, by any of its spellings, else ""."""
+    return next((labels[label] for label in PROJECT_LABELS if labels.get(label)), "")
+
+
+def _is_resized(labels: Mapping[str, str], part: Part | None) -> bool:
+    return WORKLOAD_LABEL in labels or (part is not None and part.most > 0)
+
+
+def _claims(pod: str, spec: Object) -> tuple[str, ...]:
+    """Name its claims; those that are made for it alone bear its name."""
+    volumes = spec.get("volumes", ())
+    named = (
+        v["persistentVolumeClaim"]["claimName"] for v in volumes if "persistentVolumeClaim" in v
+    )
+    own = (f"{pod}-{volume['name']}" for volume in volumes if "ephemeral" in volume)
+    return (*named, *own)
+
+
+def _owner(metadata: Object) -> Owner | None:
+    for reference in metadata.get("ownerReferences", ()):
+        if reference.get("controller"):
+            return Owner(reference["kind"], reference["name"], reference["uid"])
+    return None
+
+
+def _kind(labels: Mapping[str, str], spec: Object, owner: Owner | None) -> PodKind:
+    """Take what it says it is, else: what a Job made is a training, anything else a session."""
+    for said in (labels.get(KIND_LABEL), spec.get("priorityClassName")):
+        match said:
+            case "train" | "build" | "inference":
+                return said
+    return "train" if owner is not None and owner.is_job else "build"
+
+
+def _priority(spec: Object, annotations: Mapping[str, str], kind: PodKind) -> int:
+    """Take what its annotation says, else its PriorityClass's number, where it has one."""
+    said = figure(annotations.get(PRIORITY, ""))
+    if said is not None:
+        return said
+    own: int = spec.get("priority") or PRIORITIES[kind]
+    return own
+
+
+MOST_DIGITS = 10
+
+
+def figure(text: str) -> int | None:
+    """Return a whole number that somebody wrote; None: it is none, or longer than any is."""
+    return int(text) if text.isdecimal() and len(text) <= MOST_DIGITS else None
+
+
+def _exit_code(status: Object) -> int | None:
+    """Return how its containers ended: the first that did not end well stands for all."""
+    ended = [
+        state["terminated"]["exitCode"]
+        for container in status.get("containerStatuses", ())
+        if "terminated" in (state := container.get("state", {}))
+    ]
+    return next((code for code in ended if code), 0 if ended else None)
+
+
+def _condition(status: Object, kind: str) -> Object:
+    found = (c for c in status.get("conditions", ()) if c["type"] == kind)
+    return next(found, {})
+
+
+def _half_a_gang(labels: Mapping[str, str], owner: Owner | None) -> str:
+    """Refuse a gang of which nobody says how many it is: it would be started one by one."""
+    if labels.get(GANG_LABEL) != "true" or (owner is not None and owner.is_job):
+        return ""
+    return f"{GANG_LABEL} is for the pods of a Job, which says how many start together: use a Job"
+
+
+def _unsupported(spec: Object, wrong: str, kind: PodKind, owner: Owner | None) -> str:
+    if kind == "train" and owner is None:
+        return "a training that is stopped must be made again: use a Job instead of a bare pod"
+    return wrong or unkept(spec)

@@ -1,0 +1,417 @@
+"""From what was submitted to the Job that runs it, and back.
+
+The Job is the only place that keeps a submitted workload: all of its specification stands in an
+annotation of it, and its pods get what the notebook's pod has, so that code and data are where they
+were. It is made held: it has no pods before the scheduler lets it go. Pure; called by `cluster`.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from decimal import Decimal
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from runai.hub_service.clusters.kubernetes.client.api import Object
+from runai.hub_service.clusters.kubernetes.objects.amounts import smaller, times
+from runai.hub_service.clusters.kubernetes.objects.core_objects import (
+    ELASTIC_LABEL,
+    GANG_LABEL,
+    GPU_RESOURCE,
+    GPU_TYPE_LABEL,
+    HELD,
+    INDEX,
+    PRIORITY,
+    SCHEDULER,
+    WORKLOAD_LABEL,
+)
+from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import (
+    OF_MEMORY,
+    RESUMED,
+    SHARING,
+    Part,
+    sees_its_memory,
+    sees_its_share,
+    shown,
+)
+from runai.hub_service.clusters.kubernetes.objects.job_names import job_name
+from runai.hub_service.model.records import SOURCE_PLACEHOLDER, WorkloadSpec
+from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
+from runai.hub_service.scheduler.state.request_shape import NODE_TYPE_LABEL
+from runai.hub_service.wire.amounts import MOST_GPUS, MOST_WORKERS
+from runai.hub_service.wire.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Confinement:
+    """What the admin says of the pods of all jobs; by default they may do what notebooks may."""
+
+    limits: Mapping[str, str] = field(default_factory=dict)
+    """Limits of each pod, such as `{"cpu": "8"}`, in place of those of its notebook."""
+    has_token: bool = False
+    """Whether pods get the token of their service account, which the API server believes."""
+
+    def resources(self, spec: WorkloadSpec, notebook: Mapping[str, Any]) -> dict[str, Any]:
+        """Return limits and requests of a worker's container, but for its devices.
+
+        A notebook's limits count once for each GPU of the worker. Requests are the notebook's own,
+        once: Kubernetes would take the limits for them, and a job would wait for idle CPUs.
+        """
+        count = max(1, (spec.gpus_max or spec.gpus) // WHOLE_GPU)
+        allowed, asked = (notebook.get(kind) or {} for kind in ("limits", "requests"))
+        limits = {name: times(str(allowed[name]), count) for name in _BOUNDED if name in allowed}
+        limits |= {name: amount for name, amount in self.limits.items() if amount}
+        requests = dict.fromkeys(limits, "0")
+        requests |= {name: str(asked[name]) for name in _BOUNDED if name in asked}
+        for name in limits.keys() & requests.keys():
+            requests[name] = smaller(requests[name], limits[name])
+        return {"limits": limits, "requests": requests}
+
+
+AS_NOTEBOOKS = Confinement()
+
+AUDIENCE = "runai-worker"
+"""What the workers' tokens are for: nobody can use one with the API server itself."""
+DIRECTORY = "/run/runai-elastic"
+TOKEN_FOLDER = "/run/runai-token"  # noqa: S105  a folder
+TOKEN_LASTS_S = 3600
+_LEFT = 143
+
+
+def under_relay(command: Sequence[str]) -> list[str]:
+    """Return the command that runs a worker's own."""
+    return ["python", "-m", "runai.elastic.pod", "--", *command]
+
+
+def messages() -> tuple[Mapping[str, str], Sequence[Any], Sequence[Any]]:
+    """Return the variables, volumes and mounts by which a worker hears and tells."""
+    variables = {
+        "RUNAI_ELASTIC_DIR": DIRECTORY,
+        "RUNAI_WORKER_TOKEN_FILE": f"{TOKEN_FOLDER}/token",
+    }
+    token = {"audience": AUDIENCE, "expirationSeconds": TOKEN_LASTS_S, "path": "token"}
+    volumes = [
+        {"name": "runai-elastic", "emptyDir": {}},
+        {"name": "runai-token", "projected": {"sources": [{"serviceAccountToken": token}]}},
+    ]
+    mounts = [
+        {"name": "runai-elastic", "mountPath": DIRECTORY},
+        {"name": "runai-token", "mountPath": TOKEN_FOLDER, "readOnly": True},
+    ]
+    return variables, volumes, mounts
+
+
+def job_fields(container: str) -> tuple[Mapping[str, Any], Sequence[Any]]:
+    """Return what a Job of workers that come and go says, and its rules for failed pods.
+
+    Those that never started would keep it from being complete: the last one that trains ends it.
+    """
+    left = {"containerName": container, "operator": "In", "values": [_LEFT]}
+    complete = {"successPolicy": {"rules": [{"succeededCount": 1}]}}
+    return complete, [{"action": "Ignore", "onExitCodes": left}]
+
+
+SPEC = "runai/spec"
+"""Annotation of a Job that was submitted: the specification, as JSON."""
+CHECKPOINTS = "runai/checkpoints"
+"""Annotation of such a Job: the directory for its checkpoints, as its pods see it."""
+SOURCE_FILE = "/run/runai/source.py"
+MOST_SPEC_BYTES = 100_000
+"""The API server takes 256 KiB of annotations; the source stands in two of them."""
+GANG_SERVICE = "runai-jobs"
+"""The headless Service, made by the chart, by which a gang's workers find each other."""
+_CONTAINER = "worker"
+_SPEC = TypeAdapter(WorkloadSpec)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a job's pod gets besides its program: as the notebook's pod has it, or by default."""
+
+    image: str = ""
+    pod: Mapping[str, Any] | None = None
+    """Fields of the pod's spec: volumes, accounts, tolerations and what else belongs to a node."""
+    container: Mapping[str, Any] | None = None
+    """Fields of its container: mounts, security, working directory."""
+    resources: Mapping[str, Any] = field(default_factory=dict)
+    """Limits and requests of that container."""
+    node: str = ""
+    """The only one that can mount its volumes, and what claim says so."""
+    claim: str = ""
+
+
+_OF_POD = (
+    "hostUsers",
+    "imagePullSecrets",
+    "nodeSelector",
+    "runtimeClassName",
+    "securityContext",
+    "serviceAccountName",
+    "tolerations",
+)
+_OF_CONTAINER = ("envFrom", "imagePullPolicy", "securityContext", "workingDir")
+_OF_ONE_POD = "kube-api-access-"
+"""Begins the name of the volume that the API server adds to each pod for itself."""
+
+
+def surroundings(notebook: Object) -> Surroundings:
+    """Take over what a notebook's pod has, but for what is that one pod's own."""
+    spec = notebook["spec"]
+    main = next((c for c in spec["containers"] if c["name"] == "notebook"), spec["containers"][0])
+    mounts = [m for m in main.get("volumeMounts", ()) if not m["name"].startswith(_OF_ONE_POD)]
+    names = {mount["name"] for mount in mounts}
+    volumes = [volume for volume in spec.get("volumes", ()) if volume["name"] in names]
+    of_pod = {name: spec[name] for name in _OF_POD if name in spec}
+    of_container = {name: main[name] for name in _OF_CONTAINER if name in main}
+    if volumes:
+        of_pod["volumes"], of_container["volumeMounts"] = volumes, mounts
+    return Surroundings(main["image"], of_pod, of_container, main.get("resources") or {})
+
+
+def manifest(
+    spec: WorkloadSpec,
+    around: Surroundings,
+    *,
+    name: str = "",
+    api_url: str = "",
+    ttl_s: int | None = None,
+    bounds: Confinement = AS_NOTEBOOKS,
+) -> dict[str, Any]:
+    """Return the Job that runs a workload; `ttl_s` seconds after its end Kubernetes forgets it.
+
+    `name` is the Job's, where it is not the usual one.
+
+    Raises:
+        InvalidRequest: it cannot be had on Kubernetes.
+    """
+    name = name or job_name(spec)
+    _check(spec, around, api_url)
+    kept = json.dumps(asdict(spec), separators=(",", ":"))
+    if len(kept.encode()) > MOST_SPEC_BYTES:
+        raise InvalidRequest(
+            f"{spec.id} is too long: {len(kept.encode())} bytes of program and environment.",
+            hint=f"At most {MOST_SPEC_BYTES}: put the program into a file of your home directory.",
+        )
+    labels = {"runai/project": spec.project, WORKLOAD_LABEL: spec.name}
+    is_elastic = spec.elastic and spec.workers > 1
+    more, rules = job_fields(_CONTAINER) if is_elastic else ({}, ())
+    checkpoints = _checkpoints(spec, around)
+    template = {
+        "metadata": {
+            "labels": {
+                **labels,
+                "runai/kind": "train" if spec.preemptible else "build",
+                **({GANG_LABEL: "true"} if spec.workers > 1 else {}),
+                **({ELASTIC_LABEL: "true"} if spec.elastic else {}),
+            },
+            "annotations": {
+                PRIORITY: str(spec.priority),
+                **({} if (part := _part(spec)) is None else part.annotations),
+                **({"runai/source": spec.source} if spec.source else {}),
+            },
+        },
+        "spec": _pod(spec, around, name, api_url, checkpoints, bounds),
+    }
+    disrupted = {"type": "DisruptionTarget", "status": "True"}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": name,
+            "labels": labels,
+            "annotations": {
+                SPEC: kept,
+                HELD: "submitted",
+                **({CHECKPOINTS: checkpoints} if checkpoints else {}),
+            },
+        },
+        "spec": {
+            "suspend": True,
+            "completionMode": "Indexed",
+            "completions": spec.workers,
+            "parallelism": spec.workers,
+            "backoffLimit": spec.backoff_limit,
+            # A pause is no failure, and nothing starts before what it replaces is gone.
+            "podFailurePolicy": {
+                "rules": [{"action": "Ignore", "onPodConditions": [disrupted]}, *rules]
+            },
+            "podReplacementPolicy": "Failed",
+            **more,
+            **({} if ttl_s is None else {"ttlSecondsAfterFinished": ttl_s}),
+            "template": template,
+        },
+    }
+
+
+def read_spec(annotations: Mapping[str, str]) -> WorkloadSpec | None:
+    """Return what was submitted, from its Job's annotations; None: it is not of our making."""
+    try:
+        kept = json.loads(annotations[SPEC])
+        known = {field.name for field in fields(WorkloadSpec)}
+        kept = {name: value for name, value in kept.items() if name in known}
+        # Whoever may make Jobs may write anything there.
+        spec: WorkloadSpec = _SPEC.validate_python({**kept, "command": tuple(kept["command"])})
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+        return None
+    else:
+        is_possible = 0 <= spec.gpus <= MOST_GPUS * WHOLE_GPU and 1 <= spec.workers <= MOST_WORKERS
+        return spec if is_possible else None
+
+
+def _check(spec: WorkloadSpec, around: Surroundings, api_url: str) -> None:
+    if spec.kind == "session" or spec.command is None:
+        raise InvalidRequest(
+            "On Kubernetes JupyterHub starts sessions.", hint="Submit a job, or start a server."
+        )
+    if spec.elastic and spec.workers > 1 and not api_url:
+        raise InvalidRequest(
+            "Workers of elastic jobs would not find the service: it does not know its address.",
+            hint="Ask an admin to set RUNAI_API_URL for it, or leave --elastic out.",
+            code="not_elastic",
+        )
+    if not (spec.image or around.image):
+        raise InvalidRequest(
+            f"It is not known which image {spec.id} is to run in.",
+            hint="Name one (--image), or start your notebook server first: its own is used.",
+            code="no_image",
+        )
+
+
+def _part(spec: WorkloadSpec) -> Part | None:
+    """Return the part of a device that each of its workers asks for, if they do.
+
+    An elastic one of one process asks so for its whole devices: the next pod may get others.
+    """
+    if spec.gpus_max:
+        return Part(
+            milli=WHOLE_GPU, devices=spec.gpus // WHOLE_GPU, most=spec.gpus_max // WHOLE_GPU
+        )
+    if spec.gpu_memory_mib:
+        return Part(mib=spec.gpu_memory_mib)
+    return Part(milli=spec.gpus) if spec.gpus % WHOLE_GPU else None
+
+
+def _checkpoints(spec: WorkloadSpec, around: Surroundings) -> str:
+    """Return where checkpoints are kept: on the first claim of the notebook that it may write."""
+    volumes = (around.pod or {}).get("volumes", ())
+    claims = {
+        volume["name"]
+        for volume in volumes
+        if "persistentVolumeClaim" in volume and not volume["persistentVolumeClaim"].get("readOnly")
+    }
+    for mount in (around.container or {}).get("volumeMounts", ()):
+        if mount["name"] in claims and not mount.get("readOnly"):
+            return f"{mount['mountPath'].rstrip('/')}/.runai/{spec.id}/checkpoints"
+    return ""
+
+
+def _pod(
+    spec: WorkloadSpec,
+    around: Surroundings,
+    job: str,
+    api_url: str,
+    checkpoints: str,
+    bounds: Confinement,
+) -> dict[str, Any]:
+    gpus = 0 if _part(spec) is not None else spec.gpus // WHOLE_GPU
+    resources = bounds.resources(spec, around.resources)
+    if gpus:
+        resources["limits"][GPU_RESOURCE] = str(gpus)
+    is_elastic = spec.elastic and spec.workers > 1
+    variables, volumes, mounts = messages() if is_elastic else ({}, (), ())
+    command = [_argument(part) for part in spec.command or ()]
+    told = {**variables, **({"RUNAI_CHECKPOINT_DIR": checkpoints} if checkpoints else {})}
+    container: dict[str, Any] = {
+        "name": _CONTAINER,
+        **(around.container or {}),
+        "image": spec.image or around.image,
+        "command": under_relay(command) if is_elastic else command,
+        "env": _environment(spec, job, api_url, told),
+        "resources": {kind: amounts for kind, amounts in resources.items() if amounts},
+    }
+    if spec.workdir:
+        container["workingDir"] = spec.workdir
+    pod: dict[str, Any] = {
+        "enableServiceLinks": False,
+        **(around.pod or {}),
+        "automountServiceAccountToken": bounds.has_token,
+        "schedulerName": SCHEDULER,
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": spec.grace_seconds,
+        "containers": [container],
+    }
+    if volumes:
+        pod["volumes"] = [*pod.get("volumes", ()), *volumes]
+        container["volumeMounts"] = [*container.get("volumeMounts", ()), *mounts]
+    if spec.workers > 1:
+        pod["subdomain"] = GANG_SERVICE
+    if spec.source:
+        source = {"fieldRef": {"fieldPath": "metadata.annotations['runai/source']"}}
+        item = {"path": SOURCE_FILE.rpartition("/")[2], **source}
+        volume = {"name": "runai-source", "downwardAPI": {"items": [item]}}
+        mount = {"name": "runai-source", "mountPath": SOURCE_FILE.rpartition("/")[0]}
+        pod["volumes"] = [*pod.get("volumes", ()), volume]
+        container["volumeMounts"] = [*container.get("volumeMounts", ()), mount]
+    if spec.node_type:
+        pod["nodeSelector"] = {**pod.get("nodeSelector", {}), NODE_TYPE_LABEL: spec.node_type}
+    if spec.gpu_types:
+        is_of = {"key": GPU_TYPE_LABEL, "operator": "In", "values": list(spec.gpu_types)}
+        terms = {"nodeSelectorTerms": [{"matchExpressions": [is_of]}]}
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+        pod["affinity"] = {"nodeAffinity": required}
+    return pod
+
+
+def _argument(text: str) -> str:
+    """Write an argument so that Kubernetes leaves `$(NAME)` in it alone."""
+    return SOURCE_FILE if text == SOURCE_PLACEHOLDER else _literal(text)
+
+
+def _literal(text: str) -> str:
+    """Keep Kubernetes from putting in variables.
+
+    >>> _literal("echo $(HOME) $$")
+    'echo $$(HOME) $$$$'
+    """
+    return text.replace("$", "$$")
+
+
+def _environment(
+    spec: WorkloadSpec, job: str, api_url: str, told: Mapping[str, str]
+) -> Sequence[Mapping[str, Any]]:
+    """Tell a worker who it is; what its user adds wins over conveniences, never over identity."""
+    index = {"fieldPath": f"metadata.annotations['{INDEX}']"}
+    fixed = {
+        "RUNAI_WORKLOAD": spec.id,
+        "RUNAI_PROJECT": spec.project,
+        "RUNAI_KIND": spec.kind,
+        "RUNAI_GPU_FRACTION": str(Decimal(min(spec.gpus, WHOLE_GPU)) / WHOLE_GPU),
+        **({"RUNAI_API_URL": api_url} if api_url else {}),
+        **({} if spec.array_index is None else {"RUNAI_ARRAY_INDEX": str(spec.array_index)}),
+        **told,
+    }
+    is_gang = spec.workers > 1 and not spec.elastic  # elastic workers are told by their targets
+    part = _part(spec)
+    # An image built for GPUs shows all of the node's to whoever asked for none.
+    if not spec.gpus and part is None:
+        fixed |= {"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": ""}
+    if is_gang:
+        # The Job controller names each pod's host by its index.
+        fixed |= {"WORLD_SIZE": str(spec.workers), "LOCAL_RANK": "0", "MASTER_PORT": "29500"}
+        fixed |= {"MASTER_ADDR": f"{job}-0.{GANG_SERVICE}"}
+    own = {"PYTHONUNBUFFERED": "1", **({} if part is None else SHARING), **spec.env}
+    place = ["RUNAI_INDEX", *(["RANK"] if is_gang else [])]
+    told_later = {"RUNAI_WORKER", "RUNAI_RESUMED", "NVIDIA_VISIBLE_DEVICES", *OF_MEMORY}
+    reserved = {*fixed, *place, *told_later}
+    return [
+        *({"name": name, "valueFrom": {"fieldRef": index}} for name in place),
+        *([] if part is None else [sees_its_share(), *sees_its_memory()]),
+        shown("RUNAI_RESUMED", RESUMED),
+        {"name": "RUNAI_WORKER", "value": f"{spec.id}-$(RUNAI_INDEX)"},
+        *({"name": n, "value": _literal(v)} for n, v in own.items() if n not in reserved),
+        *({"name": n, "value": _literal(v)} for n, v in fixed.items()),
+    ]
+
+
+_BOUNDED = ("cpu", "memory", "ephemeral-storage")

@@ -1,0 +1,403 @@
+"""Jobs as the API server keeps them, and how one is kept waiting without pods.
+
+A Job whose workers wait is *held*: suspended by us, with the annotation that says so, its place in
+the queue kept. Eviction would pause it too, but after each one the Job controller lets it wait up
+to ten minutes before it makes the pod again; a suspended Job it starts at once. A Job that somebody
+else suspended is not in the queue. Parses Jobs, and writes the changes of them. Pure.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from runai.hub_service.clusters.kubernetes.client.api import Object
+from runai.hub_service.clusters.kubernetes.objects.amounts import when
+from runai.hub_service.clusters.kubernetes.objects.core_objects import (
+    HELD,
+    PRIORITY,
+    PYTORCH_JOB,
+    Pod,
+    figure,
+    read_pod,
+)
+from runai.hub_service.clusters.kubernetes.objects.job_manifest import CHECKPOINTS, read_spec
+from runai.hub_service.model.records import ElasticState, WorkloadSpec
+from runai.hub_service.wire.amounts import MOST_WORKERS
+from runai.hub_service.wire.elastic_messages import MessageError, Target
+
+ELASTIC = "runai/elastic"
+"""Annotation: who trains and what is known of an elastic job's speed, as JSON."""
+
+
+def read_elastic(annotations: Mapping[str, str]) -> ElasticState:
+    """Read what was kept; whatever somebody else wrote there is the state of a new job."""
+    try:
+        kept: dict[str, Any] = json.loads(annotations.get(ELASTIC, "{}"))
+        target = kept.get("target")
+        return ElasticState(
+            target=None if target is None else Target.from_json(target),
+            losses={str(name): int(times) for name, times in kept.get("losses", {}).items()},
+            throughput={int(n): float(v) for n, v in kept.get("throughput", {}).items()},
+            global_batch=int(kept.get("global_batch", 0)),
+            steps=int(kept.get("steps", 0)),
+            sized=None if kept.get("sized") is None else float(kept["sized"]),
+            resizes=int(kept.get("resizes", 0)),
+            finishers=tuple(map(str, kept.get("finishers", ()))),
+        )
+    except (
+        *(AttributeError, MessageError, TypeError, ValueError),
+        *(OverflowError, RecursionError),  # 1e999 steps, a million brackets
+    ):
+        return ElasticState()
+
+
+def elastic_text(state: ElasticState) -> str:
+    """Write an elastic job's state; how far each worker is they tell again after a restart."""
+    fields = asdict(replace(state, phases={}))
+    del fields["phases"]
+    fields["target"] = None if state.target is None else state.target.to_json()
+    return json.dumps(fields, separators=(",", ":"))
+
+
+PAUSES = "runai/pauses"
+"""Annotation: when the scheduler stopped it, as a JSON list of Unix seconds."""
+SUSPENDED_BY = "runai/suspended-by"
+STARTS = "runai/starts"
+"""Annotation: when it was let go, so."""
+MIN_WORKERS = "runai/min-workers"
+"""Annotation of an elastic Job: how many workers it needs at least, where that was changed."""
+MOST_TIMES = 1000
+LAST = 1e11
+"""Unix seconds: nothing is later, whatever an annotation says."""
+Steps = list[dict[str, Any]]
+"""A change as JSON Patch."""
+_KUEUE = "kueue.x-k8s.io/queue-name"
+_CONTROLLER = "kubernetes.io/job-controller"
+_SERVED = {"Job": ("batch/v1", "jobs"), PYTORCH_JOB: ("kubeflow.org/v1", "pytorchjobs")}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a batch Job, or a PyTorchJob, asks for and has come to. Times in Unix seconds."""
+
+    uid: str
+    namespace: str
+    name: str
+    created: float
+    completions: int
+    parallelism: int
+    is_indexed: bool
+    is_suspended: bool
+    succeeded: int
+    template: Pod
+    """What each of its workers asks for: a pod that is not made yet."""
+    templates: tuple[Pod, ...] = ()
+    """Of each of its workers, where they are not all alike."""
+    least: int = 0
+    """How many of them suffice; 0: not said, it needs all."""
+    kind: str = "Job"
+    is_held: bool = False
+    """Suspended by the scheduler: it waits in the queue."""
+    is_freed: bool = False
+    """Resumed by somebody else while it was held: the annotation that says so is out of date."""
+    may_be_held: bool = True
+    """Whether nobody else decides about its being suspended."""
+    outcome: str = ""
+    """`Complete`, `Failed`, or "" while it is neither, and will not be."""
+    why: str = ""
+    """What Kubernetes says of its outcome."""
+    finished: float | None = None
+    deleted: float | None = None
+    failed: int = 0
+    completed: frozenset[int] = frozenset()
+    """Indexes of an Indexed Job that are done."""
+    starts: tuple[float, ...] = ()
+    pauses: tuple[float, ...] = ()
+    spec: WorkloadSpec | None = None
+    """What was submitted, if it was by us."""
+    suspended_by: str = ""
+    elastic: ElasticState | None = None
+    """Of an elastic job, as far as it is kept."""
+    checkpoint_dir: str = ""
+    """Where its workers keep their checkpoints, in their own file system."""
+    has_notes: bool = field(default=True, compare=False)
+    has_suspend: bool = field(default=True, compare=False)
+    has_policy: bool = field(default=True, compare=False)
+    """Whether the fields are there at all, as changes of them must know."""
+
+    @property
+    def path(self) -> str:
+        """Return where the API server has it."""
+        version, plural = _SERVED[self.kind]
+        return f"/apis/{version}/namespaces/{self.namespace}/{plural}/{self.name}"
+
+    @property
+    def api_version(self) -> str:
+        """Return the version of the API that it is of."""
+        return _SERVED[self.kind][0]
+
+    @property
+    def is_finished(self) -> bool:
+        """Tell whether it will make no pods any more."""
+        return bool(self.outcome)
+
+    @property
+    def runs_at_once(self) -> bool:
+        """Tell whether it is an Indexed Job of several workers that are all up together."""
+        return self.is_indexed and self.parallelism >= self.completions > 1
+
+    @property
+    def is_whole(self) -> bool:
+        """Tell whether it is one workload, not one of each of its pods."""
+        return self.parallelism <= 1 or self.runs_at_once or self.template.is_gang
+
+    @property
+    def is_resumed(self) -> bool:
+        """Tell whether its pods were started before; the first start of others' we do not note."""
+        return len(self.starts) > (self.spec is not None)
+
+    @property
+    def is_elastic(self) -> bool:
+        """Tell whether it runs with as many of its workers as there is room for."""
+        return self.spec is not None and self.spec.elastic and self.spec.workers > 1
+
+    @property
+    def minimum(self) -> int:
+        """Return how many workers must be up together, of those that are not done."""
+        if not self.is_whole:
+            return 1
+        if self.spec is not None and self.is_elastic:
+            return self.spec.min_workers
+        if self.least:
+            return min(self.least, self.completions)
+        return max(1, min(self.parallelism, self.completions - self.succeeded))
+
+    def worker(self, index: int) -> Pod:
+        """Return one of its workers as a pod that is not made yet."""
+        drawn = self.templates[index] if self.templates else self.template
+        name = drawn.name if self.templates else f"{self.name}-{index}"
+        return replace(drawn, uid=f"{self.uid}/{index}", name=name, index=index, is_made=False)
+
+
+def read_job(found: Object) -> Job:
+    """Parse a Job."""
+    metadata, spec, status = found["metadata"], found["spec"], found.get("status", {})
+    annotations = metadata.get("annotations", {})
+    parallelism = int(spec.get("parallelism", 1))
+    is_suspended = bool(spec.get("suspend"))
+    completions = int(spec.get("completions", parallelism))
+    outcome, submitted = _outcome(status), _as_scaled(read_spec(annotations), completions, metadata)
+    return Job(
+        uid=metadata["uid"],
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        created=when(metadata["creationTimestamp"]),
+        completions=completions,
+        parallelism=parallelism,
+        is_indexed=spec.get("completionMode") == "Indexed",
+        is_suspended=is_suspended,
+        succeeded=int(status.get("succeeded", 0)),
+        template=drawn_pod(found, found["spec"]["template"]),
+        is_held=is_suspended and HELD in annotations,
+        is_freed=not is_suspended and HELD in annotations,
+        may_be_held=_may_be_held(metadata, spec),
+        outcome=outcome.get("type", ""),
+        why=outcome.get("message", ""),
+        finished=when(outcome["lastTransitionTime"]) if outcome else None,
+        deleted=when(deleted) if (deleted := metadata.get("deletionTimestamp")) else None,
+        failed=int(status.get("failed", 0)),
+        completed=_indexes(status.get("completedIndexes", "")),
+        starts=times_noted(annotations, STARTS),
+        pauses=times_noted(annotations, PAUSES),
+        spec=submitted,
+        suspended_by=annotations.get(SUSPENDED_BY, ""),
+        elastic=read_elastic(annotations) if submitted is not None and submitted.elastic else None,
+        checkpoint_dir=annotations.get(CHECKPOINTS, ""),
+        has_notes="annotations" in metadata,
+        has_suspend="suspend" in spec,
+    )
+
+
+def redrawn(job: Job, change: Callable[[Pod], Pod]) -> Job:
+    """Return a Job with what its workers ask for changed."""
+    templates = tuple(change(pod) for pod in job.templates)
+    return replace(job, template=change(job.template), templates=templates)
+
+
+def held(job: Job, *, now: float, why: str, priority: int) -> Steps:
+    """Return the change that pauses a Job: its pods are stopped, and it waits in the queue."""
+    notes = {HELD: why, PAUSES: _text((*job.pauses, now)), PRIORITY: str(priority)}
+    return [*_unchanged(job), *_noted(job, notes), *_suspend(job, is_wanted=True)]
+
+
+def resizing(job: Job, *, why: str, priority: int) -> Steps:
+    """Return the change that stops a Job's only pod, so that its next one has other devices.
+
+    It waits in the queue as one that is held: if we are killed now, it starts with what there is.
+    """
+    notes = {HELD: why, PRIORITY: str(priority)}
+    if job.elastic is not None:
+        notes[ELASTIC] = elastic_text(replace(job.elastic, resizes=job.elastic.resizes + 1))
+    return [*_unchanged(job), *_noted(job, notes), *_suspend(job, is_wanted=True)]
+
+
+def let_go(job: Job, *, now: float) -> Steps:
+    """Return the change that lets a held Job make its pods."""
+    notes = {STARTS: _text((*job.starts, now))}
+    gone = {"op": "remove", "path": _note(HELD)}
+    return [*_unchanged(job), *_noted(job, notes), gone, *_suspend(job, is_wanted=False)]
+
+
+def freed(job: Job) -> Steps:
+    """Return the change by which a Job that somebody else resumed is not held any more.
+
+    Suspended by its user later, it would be taken for one that waits in the queue.
+    """
+    return [*_unchanged(job), {"op": "remove", "path": _note(HELD)}]
+
+
+def told(job: Job, why: str) -> Steps:
+    """Return the change that says why a held Job waits."""
+    return [*_unchanged(job), *_noted(job, {HELD: why})]
+
+
+def suspended(job: Job, by: str) -> dict[str, Any]:
+    """Return the change that takes a Job out of the queue, whatever became of it meanwhile."""
+    notes = {HELD: None, SUSPENDED_BY: by}
+    return {"metadata": {"annotations": notes}, "spec": _suspending(job, is_wanted=True)}
+
+
+def resumed(job: Job) -> dict[str, Any]:
+    """Return the change that puts a suspended Job back into the queue."""
+    is_held = job.is_whole and job.may_be_held
+    notes = {HELD: "resumed" if is_held else None, SUSPENDED_BY: None}
+    change = _suspending(job, is_wanted=is_held)
+    return {"metadata": {"uid": job.uid, "annotations": notes}, "spec": change}
+
+
+def with_workers(job: Job, *, most: int, least: int) -> dict[str, Any]:
+    """Return the change of how many workers an elastic Job may have: Kubernetes makes the pods."""
+    notes = {MIN_WORKERS: str(least)}
+    numbers = {"completions": most, "parallelism": most}
+    return {"metadata": {"uid": job.uid, "annotations": notes}, "spec": numbers}
+
+
+def _unchanged(job: Job) -> Steps:
+    """Test that nobody has suspended, resumed or replaced it: who did is not overruled."""
+    tests: Steps = [{"op": "test", "path": "/metadata/uid", "value": job.uid}]
+    if job.is_held:
+        tests.append({"op": "test", "path": _note(HELD), "value": job.template.sentence})
+    elif not job.has_suspend:
+        return tests
+    tests.append({"op": "test", "path": _suspend_path(job), "value": job.is_suspended})
+    return tests
+
+
+def _noted(job: Job, notes: Mapping[str, str]) -> Steps:
+    first = [] if job.has_notes else [{"op": "add", "path": "/metadata/annotations", "value": {}}]
+    added = [{"op": "add", "path": _note(name), "value": text} for name, text in notes.items()]
+    return [*first, *added]
+
+
+def _suspend(job: Job, *, is_wanted: bool) -> Steps:
+    policy = {"op": "add", "path": "/spec/runPolicy", "value": {}}
+    first = [] if job.has_policy else [policy]
+    return [*first, {"op": "add", "path": _suspend_path(job), "value": is_wanted}]
+
+
+def _suspending(job: Job, *, is_wanted: bool) -> dict[str, Any]:
+    wanted = {"suspend": is_wanted}
+    return {"runPolicy": wanted} if job.kind == PYTORCH_JOB else wanted
+
+
+def _suspend_path(job: Job) -> str:
+    return "/spec/runPolicy/suspend" if job.kind == PYTORCH_JOB else "/spec/suspend"
+
+
+def _note(name: str) -> str:
+    return f"/metadata/annotations/{name.replace('/', '~1')}"
+
+
+def _as_scaled(
+    spec: WorkloadSpec | None, completions: int, metadata: Object
+) -> WorkloadSpec | None:
+    """Put the numbers that were set later into what was submitted: the Job's own are the truth."""
+    if spec is None or not spec.elastic or spec.workers == 1:
+        return spec
+    said = figure(metadata.get("annotations", {}).get(MIN_WORKERS, ""))
+    most = min(max(2, completions), MOST_WORKERS)
+    return replace(spec, workers=most, min_workers=min(said or spec.min_workers, most))
+
+
+def drawn_pod(
+    found: Object, template: Object, kind: str = "Job", labels: Mapping[str, str] | None = None
+) -> Pod:
+    """Return a pod that a Job makes from this template, before it is made.
+
+    `labels` are those that it has beside the template's, which win.
+    """
+    metadata = found["metadata"]
+    labels = {**(labels or {}), **template.get("metadata", {}).get("labels", {})}
+    annotations = template.get("metadata", {}).get("annotations", {})
+    if priority := metadata.get("annotations", {}).get(PRIORITY):
+        annotations = {PRIORITY: priority} | annotations
+    owner = {"kind": kind, "controller": True, "name": metadata["name"], "uid": metadata["uid"]}
+    described = {
+        "uid": metadata["uid"],
+        "namespace": metadata["namespace"],
+        "name": metadata["name"],
+        "creationTimestamp": metadata["creationTimestamp"],
+        "labels": labels,
+        "annotations": annotations,
+        "ownerReferences": [owner],
+    }
+    read = read_pod({"metadata": described, "spec": template["spec"]})
+    return replace(read, sentence=metadata.get("annotations", {}).get(HELD, ""))
+
+
+def _may_be_held(metadata: Object, spec: Object) -> bool:
+    """Tell whether nothing above it, such as a JobSet or Kueue, says when it runs."""
+    owners = [o["kind"] for o in metadata.get("ownerReferences", ()) if o.get("controller")]
+    is_own = owners in ([], ["CronJob"]) and spec.get("managedBy", _CONTROLLER) == _CONTROLLER
+    return is_own and not queued_by_kueue(metadata)
+
+
+def queued_by_kueue(metadata: Object) -> bool:
+    """Tell whether Kueue suspends it and resumes it: what we suspended it would resume at once."""
+    return bool(metadata.get("labels", {}).get(_KUEUE))
+
+
+def _outcome(status: Object) -> Object:
+    """Return the condition that says how it ended, by Kubernetes' last word on it, or nothing."""
+    said = {c["type"]: c for c in status.get("conditions", ()) if c["status"] == "True"}
+    for last, first in (("Complete", "SuccessCriteriaMet"), ("Failed", "FailureTarget")):
+        if found := said.get(last) or said.get(first):
+            return {**found, "type": last}
+    return {}
+
+
+def _indexes(text: str) -> frozenset[int]:
+    """Read which indexes are done.
+
+    >>> sorted(_indexes("1,3-5"))
+    [1, 3, 4, 5]
+    """
+    found: set[int] = set()
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        found.update(range(int(first), min(int(last or first), MOST_WORKERS) + 1))
+    return frozenset(found)
+
+
+def times_noted(annotations: Mapping[str, str], name: str) -> tuple[float, ...]:
+    """Return the moments that an annotation keeps, oldest first; none where it is not ours."""
+    try:
+        times = [float(at) for at in json.loads(annotations.get(name, "[]"))]
+        return tuple(at for at in times if 0 <= at < LAST)[-MOST_TIMES:]
+    except (OverflowError, RecursionError, TypeError, ValueError):
+        return ()  # somebody wrote something else there
+
+
+def _text(times: tuple[float, ...]) -> str:
+    return json.dumps([round(at, 3) for at in times[-MOST_TIMES:]])

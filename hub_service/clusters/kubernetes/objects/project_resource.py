@@ -1,0 +1,130 @@
+"""Projects as the API server keeps them: the custom resource and what it means.
+
+Knows `projects.jupyter-runai.dev/v1alpha1` (helm/crds/projects.yaml) in both directions. Who is a
+child of whom is checked here too: the API server accepts any parent, so one that is unknown, or
+its own ancestor, is said in the status, and the project is a root without quota. Pure.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from runai.hub_service.clusters.kubernetes.client.api import Object
+from runai.hub_service.clusters.kubernetes.objects.amounts import gpus, gpus_text, when
+from runai.hub_service.clusters.workloads.snapshot_builder import project_for_core
+from runai.hub_service.model.records import ProjectRecord, ProjectSpec
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.scheduler.model.snapshot import Project, ProjectShare
+
+PROJECTS = "/apis/jupyter-runai.dev/v1alpha1/projects"
+
+
+def read_project(found: Object) -> ProjectRecord:
+    """Parse a project."""
+    metadata, spec = found["metadata"], found.get("spec", {})
+    types = spec.get("nodeTypes", {})
+    return ProjectRecord(
+        ProjectSpec(
+            name=metadata["name"],
+            parent=str(spec.get("parent") or "") or None,
+            quota=gpus(spec.get("quota", 0)),
+            build_quota=gpus(spec["buildQuota"]) if "buildQuota" in spec else None,
+            limit=gpus(spec["limit"]) if "limit" in spec else None,
+            weight=None if spec.get("weight") is None else int(spec["weight"]),
+            priority=int(spec.get("priority", 100)),
+            never_lent=gpus(spec.get("neverLent", 0)) or MilliGpu(0),
+            min_runtime=int(spec.get("minRuntimeSeconds", 0)),
+            node_types_build=tuple(types["build"]) if "build" in types else None,
+            node_types_train=tuple(types["train"]) if "train" in types else None,
+            members=tuple(map(str, spec.get("members", ()))),
+            groups=tuple(map(str, spec.get("groups", ()))),
+            admins=tuple(map(str, spec.get("admins", ()))),
+            admin_groups=tuple(map(str, spec.get("adminGroups", ()))),
+        ),
+        when(metadata["creationTimestamp"]),
+    )
+
+
+def manifest(spec: ProjectSpec) -> dict[str, Any]:
+    """Write a project as the API server takes it; what is as by default is left out."""
+    return {
+        "apiVersion": "jupyter-runai.dev/v1alpha1",
+        "kind": "Project",
+        "metadata": {"name": spec.name},
+        "spec": {key: value for key, value in _fields(spec).items() if value is not None},
+    }
+
+
+def change(spec: ProjectSpec, version: str) -> dict[str, Any]:
+    """Write the change that makes that version of a project what is said; what is not said goes."""
+    return {"metadata": {"resourceVersion": version}, "spec": _fields(spec)}
+
+
+def _fields(spec: ProjectSpec) -> dict[str, Any]:
+    types = {"build": spec.node_types_build, "train": spec.node_types_train}
+    return {
+        "parent": spec.parent,
+        "quota": gpus_text(spec.quota),
+        "buildQuota": None if spec.build_quota is None else gpus_text(spec.build_quota),
+        "limit": None if spec.limit is None else gpus_text(spec.limit),
+        "weight": spec.weight,
+        "priority": spec.priority,
+        "neverLent": gpus_text(spec.never_lent) if spec.never_lent else None,
+        "minRuntimeSeconds": spec.min_runtime or None,
+        "nodeTypes": {k: list(v) for k, v in types.items() if v is not None} or None,
+        "members": list(spec.members) or None,
+        "groups": list(spec.groups) or None,
+        "admins": list(spec.admins) or None,
+        "adminGroups": list(spec.admin_groups) or None,
+    }
+
+
+def misplaced(projects: Iterable[ProjectRecord]) -> dict[str, str]:
+    """Say of each project that cannot have the parent it names why, by name."""
+    parents = {record.spec.name: record.spec.parent for record in projects}
+    wrong = {}
+    for name, parent in parents.items():
+        if parent is not None and parent not in parents:
+            wrong[name] = f"there is no project {parent}, its parent"
+        elif name in (path := _ancestors(name, parents)):
+            wrong[name] = f"it is its own ancestor: {' < '.join([name, *path])}"
+    return wrong
+
+
+def _ancestors(name: str, parents: Mapping[str, str | None]) -> list[str]:
+    """Return those above a project, up to a root or to where they repeat."""
+    path: list[str] = []
+    above = parents[name]
+    while above is not None and above not in path:
+        path.append(above)
+        above = parents.get(above)
+    return path
+
+
+def for_core(projects: Iterable[ProjectRecord], wrong: Mapping[str, str]) -> list[Project]:
+    """Draw projects, oldest first; a misplaced one is a root with quota 0."""
+    placed = [
+        replace(record, spec=replace(record.spec, parent=None, quota=MilliGpu(0)))
+        if record.spec.name in wrong
+        else record
+        for record in sorted(projects, key=lambda record: (record.created, record.spec.name))
+    ]
+    parents = {record.spec.parent for record in placed}
+    return [project_for_core(record, parents) for record in placed]
+
+
+def status(share: ProjectShare | None, pending: int, wrong: str) -> dict[str, Any]:
+    """Write what `kubectl get projects` shows; `wrong` says why it is not where it wants to be."""
+    return {
+        "fairShare": gpus_text(share.fair_share if share else 0),
+        "allocated": gpus_text(share.allocated if share else 0),
+        "pending": gpus_text(pending),
+        "conditions": [
+            {
+                "type": "Valid",
+                "status": "False" if wrong else "True",
+                "reason": "Misplaced" if wrong else "InTheTree",
+                "message": wrong,
+            }
+        ],
+    }

@@ -1,0 +1,1 @@
+"""Snapshot of a Kubernetes cluster for the scheduler."""

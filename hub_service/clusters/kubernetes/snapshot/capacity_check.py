@@ -1,0 +1,107 @@
+"""How much of which devices is whose, on the nodes that a plan names.
+
+So that a start is refused where its devices have become somebody else's. Pure; drawn by
+`scheduling` for each plan, asked and filled by `plans`.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import Slot
+from runai.hub_service.clusters.kubernetes.objects.core_objects import Machine, Pod
+from runai.hub_service.clusters.kubernetes.objects.pod_groups import Group
+from runai.hub_service.clusters.kubernetes.snapshot.device_ids import shares_of
+from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import Promise
+from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, memory_of_fraction
+from runai.hub_service.scheduler.model.snapshot import (
+    DeviceShare,
+    Move,
+    Plan,
+    Reserve,
+    Resize,
+    Start,
+)
+
+
+class Room:
+    """How much of which devices of which nodes is whose, by the places of workers."""
+
+    def __init__(self, nodes: Mapping[str, int], memory_mib: Mapping[str, int]) -> None:
+        """Begin with nodes, how many devices each has, and of which size; all are free."""
+        self._nodes = nodes
+        self._memory_mib = memory_mib
+        self._held: dict[Slot, dict[str, tuple[int, int]]] = defaultdict(dict)
+        """By place: milli-GPU, and MiB where it was memory that was asked for."""
+
+    def hold(self, pod: Pod, node: str, devices: Iterable[DeviceShare]) -> None:
+        """Note whose devices are, or parts of them."""
+        for share in devices:
+            mib = 0 if pod.part is None else pod.part.mib
+            self._held[node, share.device][pod.place] = (share.gpus, mib)
+
+    def device_mib(self, node: str) -> int:
+        """Return the memory of each device of a node; 0: nobody says."""
+        return self._memory_mib.get(node, 0)
+
+    def of(self, pod: Pod) -> set[int]:
+        """Return the devices of its node that are a worker's."""
+        here = self._held.items()
+        return {number for (node, number), by in here if node == pod.node and pod.place in by}
+
+    def take(self, pod: Pod, node: str, devices: Sequence[DeviceShare]) -> str:
+        """Note whose devices are to be; or say why they cannot be."""
+        if lacks := self.lacks(node, (share.device for share in devices)):
+            return lacks
+        mib = 0 if pod.part is None else pod.part.mib
+        for share in devices:
+            others = [h for p, h in self._held[node, share.device].items() if p != pod.place]
+            if not self._fit([*others, (share.gpus, mib)], self._memory_mib.get(node, 0)):
+                return f"device {share.device} of {node} has no room for it"
+        self.hold(pod, node, devices)
+        return ""
+
+    @staticmethod
+    def _fit(parts: Sequence[tuple[int, int]], device_mib: int) -> bool:
+        """Tell whether parts fit on one device (P3)."""
+        if not any(mib for _milli, mib in parts):
+            return sum(milli for milli, _mib in parts) <= WHOLE_GPU
+        booked = (mib or memory_of_fraction(milli, device_mib) for milli, mib in parts)
+        return sum(booked) <= device_mib
+
+    def lacks(self, node: str, devices: Iterable[int]) -> str:
+        """Say what is not there at all, or nothing."""
+        if node not in self._nodes:
+            return f"there is no node {node}"
+        missing = [device for device in devices if device >= self._nodes[node]]
+        return f"node {node} has no device {missing[0]}" if missing else ""
+
+
+def room_for(
+    plan: Plan,
+    machines: Iterable[Machine],
+    pods: Iterable[Pod],
+    held: Mapping[str, tuple[int, ...]],
+    groups: Iterable[Group],
+    promises: Mapping[str, Promise],
+) -> Room:
+    """Return whose devices are on the plan's nodes; who stops has theirs until it is gone.
+
+    Who stops to start again on others has those too: nobody else may be given them meanwhile.
+    """
+    asked = {d.node for d in plan.decisions if isinstance(d, Start | Reserve | Move | Resize)}
+    known = [machine for machine in machines if machine.name in asked]
+    most = {machine.name: machine.gpus for machine in known}
+    there = [pod for pod in pods if pod.node in most and pod.holds]
+    for pod in there:
+        most[pod.node] = max(most[pod.node], 1 + max(held.get(pod.uid, ()), default=-1))
+    room = Room(most, {machine.name: machine.gpu_memory_mib for machine in known})
+    seated = {pod.uid: pod for group in groups for pod in group.pods if pod.node in most}
+    for pod in there:
+        if not pod.is_reservation:
+            shares = shares_of(pod, held.get(pod.uid, ()))
+            room.hold(seated.get(pod.uid, pod), pod.node, shares)
+    for pod in seated.values():
+        if pod.may_be_resized and (promise := promises.get(pod.place)) is not None:
+            shares = tuple(DeviceShare(device, promise.gpus) for device in promise.devices)
+            room.hold(pod, promise.node, shares)
+    return room

@@ -1,0 +1,125 @@
+"""Number the devices that pods hold, as the core wants them.
+
+Which of a node's devices a pod has is the device plugin's business, and is known later, if at all.
+The core wants numbers, so each pod keeps what it was given for as long as it is there: numbers that
+only count. Those who share a device have the number of its reservation, which stays theirs when the
+reservation pod is lost. Owned by the cluster; may be forgotten at any time.
+"""
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
+from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, MilliGpu
+from runai.hub_service.scheduler.model.snapshot import DeviceShare
+
+
+@dataclass(slots=True)
+class _Unit:
+    """What has devices of its own: a pod with whole ones, or a reservation."""
+
+    node: str
+    count: int
+    since: float
+
+
+class Slots:
+    """Device numbers by pod."""
+
+    def __init__(self) -> None:
+        """Begin with nobody."""
+        self._held: dict[str, tuple[str, tuple[int, ...]]] = {}
+        self._answered: tuple[Sequence[Pod], dict[str, tuple[int, ...]]] = ((), {})
+        """Who was asked about last, and the answer, unless something was given since."""
+
+    def hold(self, unit: str, node: str, devices: tuple[int, ...]) -> None:
+        """Remember what a plan gave to a pod, by UID, or to a reservation, by name."""
+        self._held[unit] = (node, devices)
+        self._answered = ((), {})
+
+    def held(self, pods: Sequence[Pod]) -> Mapping[str, tuple[int, ...]]:
+        """Return the devices of each pod that holds some, by UID; forget everybody else."""
+        if pods != self._answered[0]:  # a cycle asks several times about the same pods
+            self._answered = (pods, self._held_by(pods))
+        return self._answered[1]
+
+    def _held_by(self, pods: Iterable[Pod]) -> dict[str, tuple[int, ...]]:
+        of_pod: dict[str, tuple[str, ...]] = {}
+        units: dict[str, _Unit] = {}
+        for pod in pods:
+            if not pod.node or pod.is_finished:
+                continue
+            names, count = _units(pod)
+            if names:
+                of_pod[pod.uid] = names
+            since = pod.bound or 0
+            for name in names:
+                if (unit := units.get(name)) is None:
+                    units[name] = _Unit(pod.node, count, since)
+                else:
+                    unit.since = min(unit.since, since)
+        kept = self._as_before(units) or self._numbered(units)
+        self._held = {name: (unit.node, kept[name]) for name, unit in units.items()}
+        return {
+            uid: kept[of[0]] if len(of) == 1 else tuple(n for name in of for n in kept[name])
+            for uid, of in of_pod.items()
+        }
+
+    def _as_before(self, units: Mapping[str, _Unit]) -> dict[str, tuple[int, ...]] | None:
+        """Return the numbers that units are remembered to have; None if they do not fit them."""
+        kept, taken = {}, set[tuple[str, int]]()
+        count = 0
+        for name, unit in units.items():
+            node, devices = self._held.get(name, ("", ()))
+            if node != unit.node or len(devices) != unit.count:
+                return None
+            kept[name] = devices
+            count += unit.count
+            for device in devices:
+                taken.add((node, device))
+        return kept if len(taken) == count else None
+
+    def _numbered(self, units: Mapping[str, _Unit]) -> dict[str, tuple[int, ...]]:
+        """Return numbers for all: who was there first keeps those it has, others get the lowest."""
+        taken: dict[str, set[int]] = {}
+        kept: dict[str, tuple[int, ...]] = {}
+        newcomers = []
+        for name, unit in sorted(units.items(), key=lambda item: (item[1].since, item[0])):
+            node, devices = self._held.get(name, ("", ()))
+            free = taken.setdefault(unit.node, set()).isdisjoint(devices)
+            if node == unit.node and len(devices) == unit.count and free:
+                kept[name] = devices
+                taken[unit.node].update(devices)
+            else:
+                newcomers.append(name)
+        for name in newcomers:
+            unit = units[name]
+            kept[name] = _lowest(unit.count, taken[unit.node])
+            taken[unit.node].update(kept[name])
+        return kept
+
+
+def _units(pod: Pod) -> tuple[tuple[str, ...], int]:
+    """Return what its devices are held by, and how many are held by each."""
+    if pod.is_reservation:
+        return (pod.name,), 1
+    if pod.grant is not None:
+        return pod.grant.reservations, 1
+    return ((pod.uid,), pod.gpus) if pod.gpus else ((), 0)
+
+
+def shares_of(pod: Pod, devices: Iterable[int]) -> tuple[DeviceShare, ...]:
+    """Return how much of each of its devices a pod has."""
+    if pod.grant is None:
+        return tuple(DeviceShare(device, WHOLE_GPU) for device in devices)
+    return tuple(
+        DeviceShare(device, MilliGpu(milli))
+        for device, milli in zip(devices, pod.grant.milli, strict=True)
+    )
+
+
+def _lowest(count: int, taken: set[int]) -> tuple[int, ...]:
+    """Return the lowest free numbers, beyond what the node has where it has lost devices."""
+    free = (number for number in itertools.count() if number not in taken)
+    return tuple(itertools.islice(free, count))

@@ -1,0 +1,146 @@
+"""What nodes have beside GPUs, CPU and memory: parts that the driver made, network cards, disk.
+
+Their device plugins count them, and the core knows nothing of them: a pod may go where enough is
+left. So two things are seen to here: that of those whom one plan puts together nobody is bound
+whose kubelet would turn it away, and that the workers of a gang are not all shown the same last
+ones. Pure; called by `picture`, `plans` and `scheduling` with all that there is.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from runai.hub_service.clusters.kubernetes.objects.core_objects import Machine, Pod
+from runai.hub_service.clusters.kubernetes.objects.node_affinity import Demands
+from runai.hub_service.scheduler.model.snapshot import Start
+
+
+def left_on(machines: Sequence[Machine], pods: Iterable[Pod]) -> Sequence[Machine]:
+    """Return the machines with what pods, whoever schedules them, have left of their stock."""
+    taken: Mapping[str, Counter[str]] = defaultdict(Counter)
+    for pod in pods:
+        if pod.demands.stock and pod.holds:
+            taken[pod.node].update(dict(pod.demands.stock))
+    if not taken:
+        return machines
+    return [
+        replace(machine, stock=_less(machine.stock, taken[machine.name]))
+        if machine.name in taken
+        else machine
+        for machine in machines
+    ]
+
+
+def too_many(
+    starts: Iterable[tuple[Start, Pod]],
+    machines: Mapping[str, Machine],
+    is_enough: Callable[[str, int], bool],
+) -> Mapping[str, str]:
+    """Return which workers of a plan find too little left by others before them, and why.
+
+    `machines` have what is left on them, `is_enough` says whether a workload can do with so many of
+    its starts; where it cannot, none of them takes anything, and all are named.
+    """
+    taken: Mapping[str, Counter[str]] = defaultdict(Counter)
+    of_workload: dict[str, list[tuple[Start, Pod]]] = {}
+    for start, pod in starts:
+        of_workload.setdefault(start.workload, []).append((start, pod))
+    found: dict[str, str] = {}
+    for workload, wanted in of_workload.items():
+        mine: Mapping[str, Counter[str]] = defaultdict(Counter)
+        without: dict[str, str] = {}
+        for start, pod in wanted:
+            node, machine = start.node, machines.get(start.node)
+            if not pod.demands.stock or machine is None:
+                continue
+            left = _less(_less(machine.stock, taken[node]), mine[node])
+            lacks = next((r for r, n in pod.demands.stock if left.get(r, 0) < n), "")
+            if lacks:
+                without[start.worker] = f"{node} has too little {lacks} left for it"
+            else:
+                mine[node].update(dict(pod.demands.stock))
+        if without and not is_enough(workload, len(wanted) - len(without)):
+            why = next(iter(without.values()))
+            without = {start.worker: without.get(start.worker, why) for start, _pod in wanted}
+            mine = {}
+        for node, amounts in mine.items():
+            taken[node].update(amounts)
+        found |= without
+    return found
+
+
+def is_crowd(pods: Iterable[Pod]) -> bool:
+    """Tell whether several of these wait for such things together."""
+    return sum(bool(pod.demands.stock and not pod.node) for pod in pods) > 1
+
+
+def too_few_for_all(pods: Iterable[Pod]) -> str:
+    """Say what those who wait together may be short of, though there is enough for one; or ""."""
+    asking = [pod for pod in pods if pod.demands.stock and not pod.node]
+    names = sorted({name for pod in asking for name, _amount in pod.demands.stock})
+    return f": too little {', '.join(names)} for all of its workers" if len(asking) > 1 else ""
+
+
+def dealt(
+    pods: Iterable[Pod],
+    machines: Iterable[Machine],
+    allowed: Mapping[Demands, Container[str]],
+    free: Mapping[str, int],
+    promised: Mapping[str, str],
+) -> Mapping[str, Sequence[str]]:
+    """Return where each of the workers that wait together for such things may go, by place.
+
+    A node that has enough for two of them is open to two. Nodes with `free` devices come first: as
+    many as can start there together have one each. `allowed` are the nodes that a worker
+    with such demands may go to alone, `promised` is where one has a place already.
+    """
+    asking = list(pods)
+    found: dict[str, list[str]] = {pod.place: [] for pod in asking}
+    most: Counter[str] = Counter()
+    for pod in asking:
+        most |= Counter(dict(pod.demands.stock))
+    gpus = max((pod.gpus for pod in asking), default=0)
+    now: list[str] = []
+    later: list[str] = []
+    takers: dict[str, list[Pod]] = {}
+    for machine in machines:
+        name = machine.name
+        here = [pod for pod in asking if name in allowed[pod.demands]]
+        room = max(1, _times(machine, most.items()))
+        # Whoever has a place there goes before the others.
+        for pod in here if room >= len(here) else _promised(here, name, promised)[:room]:
+            found[pod.place].append(name)
+        takers[name] = [pod for pod in here if name not in found[pod.place]]
+        room = min(len(takers[name]), room - (len(here) - len(takers[name])))
+        fits = min(room, max(0, free.get(name, 0)) // gpus) if gpus else room
+        now += [name] * fits
+        later += [name] * (room - fits)
+    for name in (*now, *later):
+        of = takers[name]
+        # Who has the fewest comes first, so that each has one before anybody has two.
+        taker = min(of, key=lambda pod: (len(found[pod.place]), pod.place))
+        found[taker.place].append(name)
+        of.remove(taker)
+    return found
+
+
+def tightest(machines: Iterable[Machine], stock: Iterable[tuple[str, int]]) -> int:
+    """Return for how many of those who ask for this much each has room that has any.
+
+    As many, or fewer, are in nobody's way wherever they go.
+    """
+    asked = tuple(stock)
+    rooms = filter(None, (_times(machine, asked) for machine in machines))
+    return min(rooms, default=0)
+
+
+def _times(machine: Machine, stock: Iterable[tuple[str, int]]) -> int:
+    return max(0, min(machine.stock.get(name, 0) // amount for name, amount in stock))
+
+
+def _promised(pods: Iterable[Pod], node: str, promised: Mapping[str, str]) -> list[Pod]:
+    return [pod for pod in pods if promised.get(pod.place) == node]
+
+
+def _less(stock: Mapping[str, int], taken: Mapping[str, int]) -> Mapping[str, int]:
+    return {name: amount - taken.get(name, 0) for name, amount in stock.items()}

@@ -1,0 +1,1 @@
+"""Workloads on Kubernetes: records, logs, exec, elastic jobs, projects."""

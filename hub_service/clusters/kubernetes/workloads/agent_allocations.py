@@ -1,0 +1,56 @@
+"""Who has which devices of which node, for the nodes' agents: they tell processes by their pods.
+
+A process cannot leave the control group of its pod, whose UID stands in its name. Makes no calls;
+called by `cluster` whenever it draws its records anew.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from runai.hub_service.clusters.kubernetes.objects.core_objects import SCHEDULER, Pod
+from runai.hub_service.clusters.kubernetes.objects.jobs import Job
+from runai.hub_service.clusters.kubernetes.objects.pod_groups import name_of, project_of
+from runai.hub_service.clusters.kubernetes.snapshot.device_ids import shares_of
+from runai.hub_service.clusters.kubernetes.workloads.workload_records import Kept, Known
+from runai.hub_service.model.records import Allocation
+
+
+class Metering:
+    """Says who holds devices one time after the other; who holds what it held is the same again."""
+
+    def __init__(self) -> None:
+        """Begin with nobody."""
+        self._kept = Kept[Allocation]()
+
+    def held_by_node(self, known: Known) -> Mapping[str, Sequence[Allocation]]:
+        """Return the workers that hold devices, by node."""
+        self._kept.begin()
+        found: dict[str, list[Allocation]] = {}
+        for pod in known.pods:
+            if pod.scheduler != SCHEDULER or pod.is_reservation or not pod.holds:
+                continue
+            if not (devices := known.devices.get(pod.uid)):
+                continue
+            job = known.jobs.get(pod.owner.uid) if pod.owner is not None else None
+            whole = job if job is not None and job.is_whole else None
+            project = project_of(pod, known.namespaces, known.default_project)
+            allocation = self._kept.get(
+                pod.uid,
+                (pod, whole, project, devices),
+                partial(_allocation, pod, whole, project, devices),
+            )
+            found.setdefault(pod.node, []).append(allocation)
+        return found
+
+
+def _allocation(pod: Pod, whole: Job | None, project: str, devices: Sequence[int]) -> Allocation:
+    workload = f"{project}/{name_of(whole or pod)}"
+    return Allocation(
+        workload,
+        f"{workload}-{0 if whole is None else pod.index or 0}",
+        project,
+        pod.user if whole is None or whole.spec is None else whole.spec.user,
+        shares_of(pod, devices),
+        is_server=bool(pod.user),
+        cgroup=pod.uid,
+    )

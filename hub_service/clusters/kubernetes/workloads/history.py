@@ -1,0 +1,78 @@
+"""What happened to a workload, from the Events that Kubernetes keeps of its Job or pod.
+
+Kubernetes keeps Events for an hour by default: what is older is forgotten, but for the submission
+and the outcome, which the object itself knows. Called by `cluster`.
+"""
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+
+from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError, Object
+from runai.hub_service.clusters.kubernetes.objects.amounts import when
+from runai.hub_service.clusters.kubernetes.objects.core_objects import SCHEDULER, Pod
+from runai.hub_service.clusters.kubernetes.objects.jobs import Job
+from runai.hub_service.clusters.states.lifecycle import request_text
+from runai.hub_service.model.records import HistoryEvent, WorkloadRecord
+
+_KINDS: Mapping[str, str] = {
+    "Deleted": "stopping",
+    "LetGo": "starting",
+    "Preempted": "stopping",
+    "Queued": "queued",
+    "Resized": "resized",
+    "Scheduled": "running",
+    "Suspended": "suspended",
+    "Waiting": "waiting",
+}
+
+
+async def read(api: Api, record: WorkloadRecord, subject: Job | Pod) -> list[HistoryEvent]:
+    """Return what is known of the life of a workload, oldest first.
+
+    Of pods outside the namespace of the notebooks we may not read the Events that we wrote.
+
+    Raises:
+        ApiError: the API server does not answer.
+    """
+    # Their times are of whole seconds: their versions tell which came first.
+    ours = sorted(
+        (
+            e
+            for e in await _events(api, subject)
+            if e.get("source", {}).get("component") == SCHEDULER
+        ),
+        key=lambda event: int(event["metadata"]["resourceVersion"]),
+    )
+    by = f"submitted by {record.spec.user}" if record.spec.user else "made"
+    first = HistoryEvent(record.submitted, "queued", f"{by}: {request_text(record.spec)}")
+    last = []
+    if record.state.finished and record.finished is not None:
+        text = record.reason.text if record.reason else record.state.value
+        last = [HistoryEvent(record.finished, record.state.value, text)]
+    return [first, *_without_repeats([_event(event) for event in ours]), *last]
+
+
+async def _events(api: Api, subject: Job | Pod) -> Sequence[Object]:
+    path = f"/api/v1/namespaces/{subject.namespace}/events"
+    try:
+        found = await api.get(path, fieldSelector=f"involvedObject.uid={subject.uid}")
+    except ApiError as error:
+        if error.status != HTTPStatus.FORBIDDEN:
+            raise
+        return ()
+    items: Sequence[Object] = found["items"]
+    return items
+
+
+def _event(event: Object) -> HistoryEvent:
+    at = event.get("lastTimestamp") or event["metadata"]["creationTimestamp"]
+    return HistoryEvent(when(at), _KINDS.get(event["reason"], "warning"), event["message"])
+
+
+def _without_repeats(events: list[HistoryEvent]) -> list[HistoryEvent]:
+    """Leave out sentences of one wait but the first: they change every few seconds."""
+    return [
+        event
+        for before, event in zip([None, *events], events, strict=False)
+        if before is None or (before.kind, event.kind) != ("waiting", "waiting")
+    ]

@@ -1,0 +1,149 @@
+"""What a workload's pods wrote, as the kubelets keep it: one attempt after the other, over pauses.
+
+Knows how logs are asked for, and followed while pods come and go. The log of a pod goes with the
+pod, so an earlier attempt is read only by whoever followed it. Called by `cluster`.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError
+from runai.hub_service.clusters.kubernetes.events.pod_conditions import pod_path
+from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
+from runai.hub_service.model.cluster import LogChunk, cut
+
+MOST_WAITING = 100
+"""Pieces that were read of the pods and nobody has taken yet, 64 KiB each or a long line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What there is to read of a workload now."""
+
+    pods: Sequence[Pod]
+    attempt: int
+    is_finished: bool
+    change: asyncio.Event
+    """Set when there may be something else."""
+
+    def of(self, worker: int | None) -> list[Pod]:
+        """Return the pods that have written something, of one worker or all, oldest first."""
+        begun = [p for p in self.pods if p.is_up or p.is_finished]
+        chosen = [p for p in begun if worker in (None, _index(p))]
+        return sorted(chosen, key=lambda pod: (pod.created, _index(pod), pod.name))
+
+
+async def read(
+    api: Api, look: Look, *, worker: int | None, tail: int | None
+) -> AsyncGenerator[LogChunk, None]:
+    """Yield what there is now."""
+    for pod in look.of(worker):
+        async for lines in _lines(api, pod, tail, is_followed=False):
+            yield LogChunk(_index(pod), look.attempt, lines)
+
+
+async def follow(
+    api: Api, look: Callable[[], Awaitable[Look]], *, worker: int | None, tail: int | None
+) -> AsyncGenerator[LogChunk, None]:
+    """Yield what is written, as it is written, until the workload is finished."""
+    following = _Following(api)
+    try:
+        while True:
+            now = await look()
+            for pod in now.of(worker):
+                following.begin(pod, now.attempt, tail)
+            tail = None  # pods that come later are read from their beginning
+            following.wake_at(now.change)
+            is_over = now.is_finished and following.is_done
+            while chunk := following.arrived():
+                yield chunk
+            if is_over:
+                return
+            await following.something()
+    finally:
+        await following.end()
+
+
+class _Following:
+    """The logs that are read now, each by a task of its own."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._arrived: deque[LogChunk] = deque()
+        self._taken = asyncio.Event()
+        self._woken = asyncio.Event()
+        self._pods: dict[str, asyncio.Task[None]] = {}
+        self._waking: asyncio.Task[None] | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Tell whether all of them have ended."""
+        return all(task.done() for task in self._pods.values())
+
+    def begin(self, pod: Pod, attempt: int, tail: int | None) -> None:
+        """Read a pod's log, unless it is read already."""
+        if pod.uid not in self._pods:
+            reading = asyncio.create_task(self._read(pod, attempt, tail))
+            reading.add_done_callback(lambda _done: self._woken.set())
+            self._pods[pod.uid] = reading
+
+    def wake_at(self, change: asyncio.Event) -> None:
+        """Have `something` return when this is set."""
+        if self._waking is None or self._waking.done():
+            self._waking = asyncio.create_task(self._wake(change))
+
+    def arrived(self) -> LogChunk | None:
+        """Return what was read first of what nobody has taken yet."""
+        self._taken.set()
+        return self._arrived.popleft() if self._arrived else None
+
+    async def something(self) -> None:
+        """Return when there is something to take, or to look at."""
+        await self._woken.wait()
+        self._woken.clear()
+
+    async def end(self) -> None:
+        """Read no more."""
+        tasks = [*self._pods.values(), *([self._waking] if self._waking else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _read(self, pod: Pod, attempt: int, tail: int | None) -> None:
+        async for lines in _lines(self._api, pod, tail, is_followed=True):
+            self._arrived.append(LogChunk(_index(pod), attempt, lines))
+            self._woken.set()
+            while len(self._arrived) >= MOST_WAITING:  # who reads slowly has the kubelet wait
+                self._taken.clear()
+                await self._taken.wait()
+
+    async def _wake(self, change: asyncio.Event) -> None:
+        await change.wait()
+        self._woken.set()
+
+
+async def _lines(
+    api: Api, pod: Pod, tail: int | None, *, is_followed: bool
+) -> AsyncGenerator[bytes, None]:
+    """Yield whole lines of one pod; none of one whose node is away or that is gone."""
+    query = {"follow": "true"} if is_followed else {}
+    rest = b""
+    if tail is not None:
+        query["tailLines"] = str(tail)
+    try:
+        async with contextlib.aclosing(api.text(pod_path(pod, "log"), **query)) as blocks:
+            async for block in blocks:
+                lines, rest = cut(rest + block)
+                if lines:
+                    yield lines
+    except ApiError:
+        return
+    if rest:
+        yield rest + b"\n"
+
+
+def _index(pod: Pod) -> int:
+    return pod.index or 0

@@ -1,0 +1,74 @@
+"""What a job takes over from its user's notebook, and where the volumes among it let it run.
+
+On its own node, where no other may mount them. Called by `cluster` when a job is submitted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from runai.hub_service.clusters.kubernetes.client.api import Api, Object, asking
+from runai.hub_service.clusters.kubernetes.events.pod_conditions import pod_path
+from runai.hub_service.clusters.kubernetes.objects.core_objects import Machine, Pod
+from runai.hub_service.clusters.kubernetes.objects.job_manifest import Surroundings, surroundings
+from runai.hub_service.model.records import WorkloadSpec
+from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, MilliGpu, count_text
+from runai.hub_service.wire.errors import InvalidRequest
+
+_ON_SEVERAL_NODES = frozenset({"ReadWriteMany", "ReadOnlyMany"})
+
+
+async def beside(api: Api, notebook: Pod) -> Surroundings:
+    """Return what jobs get that run beside a notebook.
+
+    Raises:
+        InvalidRequest: a volume can be mounted by the notebook's pod alone.
+    """
+    with asking():
+        around = surroundings(await api.get(pod_path(notebook)))
+        path = f"/api/v1/namespaces/{notebook.namespace}/persistentvolumeclaims"
+        claims = [await api.get(f"{path}/{name}") for name in _claims(around)]
+    return _kept_where_mounted(around, claims, notebook.node)
+
+
+def _claims(around: Surroundings) -> list[str]:
+    volumes = (around.pod or {}).get("volumes", ())
+    return [
+        v["persistentVolumeClaim"]["claimName"] for v in volumes if "persistentVolumeClaim" in v
+    ]
+
+
+def _kept_where_mounted(around: Surroundings, claims: Sequence[Object], node: str) -> Surroundings:
+    for claim in claims:
+        name = claim["metadata"]["name"]
+        modes = set(claim.get("status", {}).get("accessModes") or claim["spec"]["accessModes"])
+        if modes & _ON_SEVERAL_NODES:
+            continue
+        if "ReadWriteOnce" not in modes:
+            raise InvalidRequest(
+                f"The volume {name} of your notebook can be mounted by one pod at a time.",
+                hint="Ask an admin for one that is ReadWriteOnce or ReadWriteMany.",
+                code="volume_in_use",
+            )
+        here = {"key": "metadata.name", "operator": "In", "values": [node]}
+        required = {"nodeSelectorTerms": [{"matchFields": [here]}]}
+        rule = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+        return replace(around, pod={**(around.pod or {}), "affinity": rule}, node=node, claim=name)
+    return around
+
+
+def check_room(spec: WorkloadSpec, around: Surroundings, machine: Machine | None) -> None:
+    """Refuse what can never run on the one node that its volume is on.
+
+    Raises:
+        InvalidRequest: the node has too few GPUs; says which and why it must be that one.
+    """
+    asked = WHOLE_GPU if spec.gpus_max else MilliGpu(spec.gpus * spec.min_workers)
+    if not around.node or machine is None or asked <= machine.gpus * WHOLE_GPU:
+        return
+    has = count_text(MilliGpu(machine.gpus * WHOLE_GPU))
+    raise InvalidRequest(
+        f"{spec.id} asks for {count_text(asked)}, and {machine.name} has {has}: the volume"
+        f" {around.claim} of your notebook can be mounted on that node alone.",
+        hint="Ask for fewer, or ask an admin for a volume that is ReadWriteMany.",
+        code="volume_on_one_node",
+    )

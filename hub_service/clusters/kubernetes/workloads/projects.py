@@ -1,0 +1,100 @@
+"""Projects as people make, change and delete them, on the API server.
+
+Of a pool's projects, where there are pools: names are the whole cluster's. Part of `cluster`.
+"""
+
+from collections.abc import Sequence
+
+from runai.hub_service.clusters.kubernetes.client.api import ApiError, Object, asking
+from runai.hub_service.clusters.kubernetes.objects import project_resource as project_objects
+from runai.hub_service.clusters.kubernetes.workloads.submitted import Submitted
+from runai.hub_service.model.cluster import ProjectChange
+from runai.hub_service.model.project_tree import check_deletion, check_parent
+from runai.hub_service.model.records import ProjectRecord, ProjectSpec
+from runai.hub_service.wire.errors import Conflict, NotFound
+
+TRIES = 10
+
+
+class KeptProjects(Submitted):
+    """A cluster whose projects are custom resources."""
+
+    async def projects(self) -> Sequence[ProjectRecord]:
+        """Return all projects, oldest first."""
+        await self._projects.listed()
+        found = self._projects.objects.values()
+        return sorted(found, key=lambda record: (record.created, record.spec.name))
+
+    async def put_project(self, spec: ProjectSpec) -> ProjectRecord:
+        """Create or change a project; the next cycle uses it."""
+        return await self.change_project(spec.name, lambda _known: spec)
+
+    async def change_project(self, name: str, change: ProjectChange) -> ProjectRecord:
+        """Make of a project what `change` makes of it, as the API server has it and not we.
+
+        It is written only over what `change` was asked about. Its status makes another version of
+        it too, with each cycle in which that is another one: then it is asked once more.
+        """
+        others = [record.spec for record in await self.projects()]
+        for _ in range(TRIES):
+            with asking():
+                found = await self._read(name)
+                spec = change(None if found is None else project_objects.read_project(found).spec)
+                check_parent(spec, others)
+                try:
+                    written = await self._write(spec, found)
+                except ApiError as error:
+                    if error.status not in (404, 409):
+                        raise
+                    continue  # made, changed or deleted meanwhile
+            self._projects.take(written)
+            return project_objects.read_project(written)
+        raise Conflict(
+            f"Project {name} is changed by others at the same time.",
+            hint="Look at it, and try again.",
+            code="changed_meanwhile",
+        )
+
+    async def _read(self, name: str) -> Object | None:
+        """Return a project as it is now; asked for as a list, which we may read.
+
+        Raises:
+            Conflict: it is not ours to change.
+        """
+        listed = await self._api.get(
+            project_objects.PROJECTS, fieldSelector=f"metadata.name={name}"
+        )
+        found: Object | None = next(iter(listed["items"]), None)
+        if found is not None and not self._pool.has(found):
+            raise Conflict(
+                f"There is a project {name} already, of another pool of nodes.",
+                hint="Choose another name: names of projects are the whole cluster's.",
+                code="name_taken",
+            )
+        return found
+
+    async def _write(self, spec: ProjectSpec, over: Object | None) -> Object:
+        if over is None:
+            body = self._pool.put_in(project_objects.manifest(spec))
+            return await self._api.create(project_objects.PROJECTS, body)
+        path = f"{project_objects.PROJECTS}/{spec.name}"
+        version = over["metadata"]["resourceVersion"]
+        return await self._api.patch(path, project_objects.change(spec, version))
+
+    async def delete_project(self, name: str) -> None:
+        """Forget a project that has neither children nor workloads.
+
+        Finished ones do not go with it: Jobs are the cluster's, and may be somebody else's objects.
+        """
+        specs = [record.spec for record in await self.projects()]
+        if name not in {spec.name for spec in specs}:
+            raise NotFound(
+                f"There is no project {name}.", hint="runai list projects names those there are."
+            )
+        its = [record for record in await self.workloads() if record.spec.project == name]
+        finished = [record.id for record in its if record.state.finished]
+        unfinished = [record.id for record in its if not record.state.finished]
+        check_deletion(name, specs, unfinished, finished)
+        with asking():
+            found = await self._api.delete(f"{project_objects.PROJECTS}/{name}")
+        self._projects.drop(name, found["details"]["uid"])

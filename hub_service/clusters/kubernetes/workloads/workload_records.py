@@ -1,0 +1,375 @@
+"""What the API server knows of workloads, as records for people: states, workers, outcomes.
+
+Draws what was submitted to us and what others made for our scheduler alike. Makes no calls;
+`Showing` remembers only what it drew last. Called by `cluster`, which knows what else was decided
+about them.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from typing import Generic, NamedTuple, TypeVar
+
+from runai.hub_service.clusters.kubernetes.actions.node_backoff import turned_away
+from runai.hub_service.clusters.kubernetes.objects.core_objects import SCHEDULER, Pod
+from runai.hub_service.clusters.kubernetes.objects.jobs import Job
+from runai.hub_service.clusters.kubernetes.objects.pod_groups import name_of, project_of
+from runai.hub_service.clusters.kubernetes.snapshot.device_ids import shares_of
+from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import Promise
+from runai.hub_service.model.records import (
+    ElasticState,
+    StateReason,
+    WorkerRecord,
+    WorkloadId,
+    WorkloadRecord,
+    WorkloadSpec,
+    WorkloadState,
+)
+from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, MilliGpu
+from runai.hub_service.scheduler.model.snapshot import DeviceShare, Move, Reason, Resize, Stop, Wait
+from runai.hub_service.wire.amounts import MOST_WORKERS
+
+T = TypeVar("T")
+
+
+class Kept(Generic[T]):
+    """What was drawn the last time, and from what."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self._before: dict[str, tuple[object, T]] = {}
+        self._now: dict[str, tuple[object, T]] = {}
+
+    def begin(self) -> None:
+        """Draw everything once more: what is not asked for until the next time is forgotten."""
+        self._before, self._now = self._now, {}
+
+    def get(self, key: str, inputs: object, draw: Callable[[], T]) -> T:
+        """Return the same object as the last time if its inputs are equal, else draw it."""
+        known = self._before.get(key)
+        # Tuples compare what is identical without a look into it.
+        if known is None or known[0] != inputs:
+            known = inputs, draw()
+        self._now[key] = known
+        return known[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Everything that records are drawn from."""
+
+    pods: Collection[Pod]
+    jobs: Mapping[str, Job]
+    """By UID."""
+    namespaces: Mapping[str, str]
+    default_project: str
+    devices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """What pods hold, by UID."""
+    promises: Mapping[str, Promise] = field(default_factory=dict)
+    waits: Mapping[WorkloadId, Wait] = field(default_factory=dict)
+    """Why workloads wait, by the last plan."""
+    stops: Mapping[WorkloadId, Stop | Move | Resize] = field(default_factory=dict)
+    """Why they were stopped last."""
+    elastic: Mapping[str, ElasticState] = field(default_factory=dict)
+    """The states of elastic jobs, by the UIDs of their Jobs."""
+
+
+class Showing:
+    """Draws records one time after the other; one that is as it was is the same object again."""
+
+    def __init__(self) -> None:
+        """Begin with nothing drawn."""
+        self._kept = Kept[_Shown]()
+
+    def records(self, known: Known) -> dict[WorkloadId, WorkloadRecord]:
+        """Return all workloads for our scheduler, finished ones included, oldest first."""
+        self._kept.begin()
+        pods: dict[str, list[Pod]] = {}
+        shown: list[_Shown] = []
+        for pod in known.pods:
+            if pod.scheduler != SCHEDULER or pod.is_reservation:
+                continue
+            job = known.jobs.get(pod.owner.uid) if pod.owner is not None else None
+            if job is None and _is_left(pod):
+                continue
+            if job is None or not job.is_whole:
+                shown.append(self._of_pod(pod, known))
+            else:
+                pods.setdefault(job.uid, []).append(pod)
+        promised = _by_job(known.promises)
+        shown += [
+            self._of_job(job, pods.get(job.uid, ()), known, promised.get(job.uid))
+            for job in known.jobs.values()
+            if job.template.scheduler == SCHEDULER and job.is_whole
+        ]
+        return {one.record.id: one.record for one in sorted(shown, key=attrgetter("age"))}
+
+    def _of_pod(self, pod: Pod, known: Known) -> "_Shown":
+        project = project_of(pod, known.namespaces, known.default_project)
+        inputs = (
+            pod,
+            project,
+            known.devices.get(pod.uid),
+            known.promises.get(pod.place),
+            known.waits.get(f"{project}/{name_of(pod)}"),
+        )
+        return self._kept.get(pod.uid, inputs, lambda: _shown(_of_pod(pod, known)))
+
+    def _of_job(self, job: Job, pods: Sequence[Pod], known: Known, promised: object) -> "_Shown":
+        project = project_of(job.template, known.namespaces, known.default_project)
+        workload = f"{project}/{name_of(job)}"
+        inputs = (
+            # What we told a Job is not compared, but shown.
+            id(job),
+            job,
+            pods,
+            project,
+            [known.devices.get(pod.uid) for pod in pods],
+            promised,
+            known.waits.get(workload),
+            known.stops.get(workload),
+            known.elastic.get(job.uid),
+        )
+        return self._kept.get(job.uid, inputs, lambda: _shown(record_of_job(job, pods, known)))
+
+
+class _Shown(NamedTuple):
+    """A record, and where it stands among others."""
+
+    age: tuple[float, WorkloadId]
+    record: WorkloadRecord
+
+
+def _shown(record: WorkloadRecord) -> _Shown:
+    return _Shown((record.submitted, record.id), record)
+
+
+def _is_left(pod: Pod) -> bool:
+    """Tell whether it holds nothing and is of a Job that has gone, or has not been seen yet.
+
+    The control plane deletes a Job first and then its pods, and those that run on are shown until
+    they end. What somebody keeps when they delete a Job has no owner any more.
+    """
+    return pod.owner is not None and pod.owner.is_job and not pod.holds
+
+
+def _by_job(promises: Mapping[str, Promise]) -> dict[str, dict[str, Promise]]:
+    """Return the promises to the workers of Jobs, by the Jobs' UIDs."""
+    found: dict[str, dict[str, Promise]] = {}
+    for place, promise in promises.items():
+        found.setdefault(place.partition("/")[0], {})[place] = promise
+    return found
+
+
+def record_of_job(job: Job, pods: Sequence[Pod], known: Known) -> WorkloadRecord:
+    """Draw a Job that is a workload, with its pods."""
+    project = project_of(job.template, known.namespaces, known.default_project)
+    spec = job.spec or _spec_of(job.template, project, name_of(job), job)
+    workers = tuple(_workers(job, pods, spec, known))
+    state = _state_of_job(job, workers)
+    starts = job.starts or tuple(sorted(p.bound for p in pods if p.bound is not None))[:1]
+    wait = known.waits.get(spec.id) if state in _WAITS else None
+    codes = [w.exit_code for w in workers if w.exit_code is not None]
+    return WorkloadRecord(
+        spec,
+        state,
+        job.created,
+        workers,
+        reason=_outcome(job, workers)
+        if job.is_finished
+        else _reason(job, state, wait, known.stops.get(spec.id)),
+        position=None if wait is None else wait.position,
+        started=starts[0] if starts else None,
+        finished=job.finished,
+        attempts=len(starts),
+        pauses=job.pauses,
+        failures=_failures(job),
+        exit_code=_exit_code_of_job(job, codes),
+        checkpoint_dir=job.checkpoint_dir,
+        elastic=known.elastic.get(job.uid),
+    )
+
+
+_WAITS = (WorkloadState.QUEUED, WorkloadState.PAUSED)
+_STOPPED = (137, 143)
+"""Exit codes of those that were killed, or told to stop."""
+
+
+def _state_of_job(job: Job, workers: Sequence[WorkerRecord]) -> WorkloadState:
+    active = {worker.state for worker in workers} & {"starting", "running", "stopping"}
+    if active:
+        is_leaving = job.deleted is not None or job.is_suspended or active == {"stopping"}
+        up = WorkloadState.RUNNING if "running" in active else WorkloadState.STARTING
+        return WorkloadState.STOPPING if is_leaving else up
+    if job.outcome:
+        return WorkloadState.SUCCEEDED if job.outcome == "Complete" else WorkloadState.FAILED
+    if job.is_suspended and not job.is_held:
+        return WorkloadState.SUSPENDED
+    if job.failed and not job.is_held:
+        return WorkloadState.RETRYING
+    return WorkloadState.PAUSED if job.starts or job.pauses else WorkloadState.QUEUED
+
+
+def _reason(
+    job: Job, state: WorkloadState, wait: Wait | None, stop: Stop | Move | Resize | None
+) -> StateReason | None:
+    if wait is not None:
+        return _said(wait.reason)
+    if state is WorkloadState.SUSPENDED:
+        return StateReason("suspended", f"suspended by {job.suspended_by or 'somebody'}")
+    if stop is not None and state in (WorkloadState.STOPPING, WorkloadState.PAUSED):
+        return _said(stop.reason)
+    if job.is_held and state in (*_WAITS, WorkloadState.STOPPING) and job.starts:
+        return StateReason("held", job.template.sentence)
+    return None
+
+
+def _failures(job: Job) -> int:
+    """Count failures: Kubernetes counts pods, those too that it stops when one has failed."""
+    failed = max(job.failed, job.outcome == "Failed")
+    return failed if job.spec is None else min(failed, job.spec.backoff_limit + 1)
+
+
+def _outcome(job: Job, workers: Sequence[WorkerRecord]) -> StateReason:
+    if job.outcome == "Complete":
+        return StateReason("succeeded", "finished with exit code 0")
+    # The others were stopped when the first had failed.
+    ended = sorted((w for w in workers if w.exit_code), key=lambda w: w.exit_code in _STOPPED)
+    if not ended:
+        return StateReason("failed", job.why)
+    who = f"worker {ended[0].index} " if len(workers) > 1 else ""
+    return StateReason("exit_code", f"{who}ended with exit code {ended[0].exit_code}")
+
+
+def _said(why: Reason) -> StateReason:
+    return StateReason(why.code, why.text, why.rule, why.for_ or "")
+
+
+def _workers(
+    job: Job, pods: Iterable[Pod], spec: WorkloadSpec, known: Known
+) -> Iterable[WorkerRecord]:
+    ordered = sorted(pods, key=lambda pod: (pod.created, pod.name))
+    latest: dict[int, Pod] = {}
+    if job.is_suspended and not job.is_finished:
+        ordered = [p for p in ordered if not p.is_finished or p.index in job.completed]
+    for position, pod in enumerate(ordered):
+        index = pod.index if job.runs_at_once and pod.index is not None else None
+        if index is None:
+            index = 0 if job.parallelism <= 1 else position
+        before = latest.get(index)
+        if before is None or before.is_finished or not before.node:
+            latest[index] = pod
+    # Of an elastic Job that may have fewer workers now, those stay that are there yet.
+    last = max((i for i, pod in latest.items() if job.is_elastic and pod.holds), default=0)
+    for index in range(max(spec.workers, last + 1)):
+        name = f"{spec.id}-{index}"
+        here = latest.get(index)
+        if here is None:
+            promise = known.promises.get(f"{job.uid}/{index}")
+            done = job.is_finished or index in job.completed
+            yield WorkerRecord(
+                name,
+                index,
+                "finished" if done else "pending" if promise is None else "reserved",
+                node="" if promise is None else promise.node,
+                devices=() if promise is None else _shares(promise.devices, promise.gpus),
+                attempt=len(job.starts),
+                exit_code=0 if index in job.completed else None,
+            )
+        else:
+            # A promise is kept for the worker, whichever pod it has.
+            here = replace(here, seat=f"{job.uid}/{index}")
+            yield _worker(here, name, index, known, attempt=max(1, len(job.starts)))
+
+
+def _worker(pod: Pod, name: str, index: int, known: Known, *, attempt: int) -> WorkerRecord:
+    if pod.is_finished:  # what it was given stands on it for ever, and is its no longer
+        return WorkerRecord(
+            name, index, "finished", started=pod.bound, attempt=attempt, exit_code=pod.exit_code
+        )
+    devices, node = shares_of(pod, known.devices.get(pod.uid, ())), pod.node
+    promise = known.promises.get(pod.place)
+    if not pod.node and promise is not None:
+        devices, node = _shares(promise.devices, promise.gpus), promise.node
+    if not pod.node:
+        state = "pending" if promise is None else "reserved"
+    elif pod.deleted is not None:
+        state = "stopping"
+    else:
+        state = "running" if pod.is_up else "starting"
+    return WorkerRecord(
+        name,
+        index,
+        state,  # type: ignore[arg-type]
+        node=node,
+        devices=devices,
+        started=pod.bound,
+        attempt=attempt,
+    )
+
+
+def _shares(devices: Iterable[int], gpus: MilliGpu) -> tuple[DeviceShare, ...]:
+    return tuple(DeviceShare(device, gpus) for device in devices)
+
+
+def _of_pod(pod: Pod, known: Known) -> WorkloadRecord:
+    """Draw a pod that is a workload of its own, such as a notebook server."""
+    project = project_of(pod, known.namespaces, known.default_project)
+    spec = _spec_of(pod, project, name_of(pod), None)
+    worker = _worker(pod, f"{spec.id}-0", 0, known, attempt=1 if pod.node else 0)
+    states = {
+        "pending": WorkloadState.QUEUED,
+        "reserved": WorkloadState.QUEUED,
+        "starting": WorkloadState.STARTING,
+        "running": WorkloadState.RUNNING,
+        "stopping": WorkloadState.STOPPING,
+    }
+    state = states.get(worker.state, WorkloadState.ENDED)
+    if worker.state == "finished" and spec.kind == "job":
+        state = WorkloadState.FAILED if pod.exit_code or pod.why else WorkloadState.SUCCEEDED
+    wait = known.waits.get(spec.id) if state in _WAITS else None
+    refusal = turned_away(pod)
+    reason = StateReason("turned_away", refusal) if refusal else None
+    return WorkloadRecord(
+        spec,
+        state,
+        pod.created,
+        (worker,),
+        reason=reason if wait is None else _said(wait.reason),
+        position=None if wait is None else wait.position,
+        started=pod.bound,
+        attempts=1 if pod.node else 0,
+        exit_code=pod.exit_code,
+    )
+
+
+def _spec_of(pod: Pod, project: str, name: str, job: Job | None) -> WorkloadSpec:
+    """Describe what others made in our own words."""
+    workers = 1 if job is None else min(max(1, job.parallelism), MOST_WORKERS)
+    return WorkloadSpec(
+        project=project,
+        name=name,
+        user=pod.user,
+        kind="job" if pod.kind == "train" else "session",
+        command=None,
+        gpus=MilliGpu(pod.gpus * WHOLE_GPU) if pod.part is None else pod.part.gpus,
+        gpu_memory_mib=0 if pod.part is None else pod.part.mib,
+        elastic=pod.may_be_resized,
+        gpus_max=MilliGpu(0 if pod.part is None else pod.part.most * WHOLE_GPU),
+        workers=workers,
+        min_workers=workers if job is None else min(job.minimum, workers),
+        preemptible=pod.kind == "train",
+        priority=pod.priority,
+        server=pod.server,
+    )
+
+
+def _exit_code_of_job(job: Job, codes: Sequence[int]) -> int | None:
+    if not job.is_finished:
+        return None
+    # Of an elastic job some have left before the end.
+    return 0 if job.is_elastic and job.outcome == "Complete" else _exit_code(codes)
+
+
+def _exit_code(codes: Sequence[int]) -> int | None:
+    return next((code for code in codes if code), 0 if codes else None)

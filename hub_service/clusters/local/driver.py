@@ -1,0 +1,411 @@
+"""This machine as a cluster: rows in SQLite, workers under detached supervisors.
+
+Knows where a workload's files are, as whom it runs and what its supervisor is told. What rows mean
+is `recorded`'s, processes are `tending`'s. Made by the composition root, which runs `run` beside
+the controller; whatever runs outlives both.
+"""
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import NoReturn, Self
+
+import psutil
+
+from runai.hub_service.clusters.local.files.elastic_dir import ElasticDir
+from runai.hub_service.clusters.local.files.elastic_relay import Listening
+from runai.hub_service.clusters.local.files.job_dir_cleanup import (
+    CHECKPOINTS,
+    AtHome,
+    Leaving,
+    Leavings,
+)
+from runai.hub_service.clusters.local.files.logs import WorkerLog
+from runai.hub_service.clusters.local.files.progress_files import ProgressFile, ProgressFiles
+from runai.hub_service.clusters.local.processes.attempt import Instructions
+from runai.hub_service.clusters.local.processes.reconciler import THIS_MACHINE, Machine, Tending
+from runai.hub_service.clusters.local.processes.worker_process import is_same, told_now
+from runai.hub_service.clusters.local.store.cluster_lock import LOCK, sole_owner
+from runai.hub_service.clusters.local.store.workload_store import SqliteStore
+from runai.hub_service.clusters.states.retention import Keeping
+from runai.hub_service.clusters.states.state import ACTIVE, Row
+from runai.hub_service.clusters.workloads.cpu_job_queue import CpuJobQueue
+from runai.hub_service.clusters.workloads.stored_cluster import RecordedCluster
+from runai.hub_service.clusters.workloads.worker_environment import elastic_dir
+from runai.hub_service.limits.sharing import Sharing
+from runai.hub_service.model.cluster import LogChunk
+from runai.hub_service.model.device import Device
+from runai.hub_service.model.progress import Progress
+from runai.hub_service.model.records import (
+    SOURCE_PLACEHOLDER,
+    Allocation,
+    ElasticRules,
+    Process,
+    WorkerRecord,
+    WorkloadId,
+    WorkloadRecord,
+    WorkloadSpec,
+)
+from runai.hub_service.processes.ports import later_port
+from runai.hub_service.processes.user_account import Account, account_of
+from runai.hub_service.wire.errors import NotFound, Unavailable
+
+
+def on_this_machine(row: Row, node: str, devices: int) -> Row:
+    """Return a row as it is after the machine was renamed, or has lost devices."""
+    workers = []
+    for worker in row.record.workers:
+        held = tuple(share for share in worker.devices if share.device < devices)
+        if worker.state == "reserved" and (held != worker.devices or worker.node != node):
+            workers.append(replace(worker, state="pending", node="", devices=()))
+        elif worker.state in ACTIVE:
+            workers.append(replace(worker, node=node, devices=held))
+        else:
+            workers.append(worker)
+    resize = row.resize
+    if resize is not None:
+        held = tuple(share for share in resize.devices if share.device < devices)
+        resize = replace(resize, node=node, devices=held) if held else None
+    return replace(row, record=replace(row.record, workers=tuple(workers)), resize=resize)
+
+
+OWN_DIR = ".local/share/runai"
+"""Where a user with an account of their own keeps what jobs write, relative to their home."""
+
+FOLLOW_EVERY_S = 0.2
+"""How often a followed log is looked at while its workload runs."""
+
+
+class LocalCluster(RecordedCluster):
+    """Workloads as processes of this machine."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        store: SqliteStore,
+        devices: Sequence[Device],
+        node_name: str,
+        *,
+        system_users: bool = False,
+        api_url: str = "",
+        sharing: Sharing | None = None,
+        elastic: ElasticRules | None = None,
+        keeping: Keeping | None = None,
+        job_files: int = 0,
+        open_files: int = 0,
+        cores: int = 0,
+        clock: Callable[[], float] = time.time,
+        machine: Machine = THIS_MACHINE,
+    ) -> None:
+        """Use `open` instead: it makes sure that nobody else does this on the same directory."""
+        super().__init__(
+            store,
+            {node_name: devices},
+            api_url=api_url,
+            sharing=sharing,
+            elastic=elastic,
+            keeping=keeping,
+            clock=clock,
+        )
+        self._data_dir = data_dir
+        self.cpu_jobs = CpuJobQueue(cores or len(os.sched_getaffinity(0)))
+        for row in list(self._rows.values()):
+            self._rows[row.id] = on_this_machine(row, node_name, len(devices))
+        self._system_users = system_users
+        self._job_files = job_files
+        self._open_files = open_files
+        self._machine = machine
+        self._sqlite = store
+        self._tending = Tending(data_dir / "jobs", self, clock, machine)
+        self._listening = Listening(self)
+        self._progress = ProgressFiles()
+        self._leavings = Leavings(data_dir / "jobs")
+        self._leavings.settle(self._is_there)
+        self._timetable_changed = asyncio.Event()
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        data_dir: Path | str,
+        devices: Sequence[Device],
+        node_name: str,
+        *,
+        system_users: bool = False,
+        api_url: str = "",
+        sharing: Sharing | None = None,
+        elastic: ElasticRules | None = None,
+        keeping: Keeping | None = None,
+        job_files: int = 0,
+        open_files: int = 0,
+        cores: int = 0,
+        clock: Callable[[], float] = time.time,
+    ) -> AsyncGenerator[Self]:
+        """Open the cluster of a data directory, waiting for another service that has it open.
+
+        A job may have `job_files` files in its own directory; 0: as many as the disk takes. It
+        begins with the limit of `open_files`; 0: with ours. Jobs without a GPU are bounded by the
+        number of CPU `cores`; 0: those that this process may use.
+        Leaving stops watching and closes the files; what runs goes on running.
+        """
+        data_dir = _made(Path(data_dir))
+        async with sole_owner(data_dir / LOCK):
+            store = SqliteStore(data_dir / "cluster.sqlite")
+            try:
+                cluster = cls(
+                    data_dir,
+                    store,
+                    devices,
+                    node_name,
+                    system_users=system_users,
+                    api_url=api_url,
+                    sharing=sharing,
+                    elastic=elastic,
+                    keeping=keeping,
+                    job_files=job_files,
+                    open_files=open_files,
+                    cores=cores,
+                    clock=clock,
+                )
+                try:
+                    yield cluster
+                finally:
+                    cluster.let_go()
+            finally:
+                store.close()
+
+    async def run(self) -> NoReturn:
+        """Own the background work until cancelled; adopts what runs first."""
+        for row in list(self._rows.values()):
+            self.act(row)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._keep_time())
+            tasks.create_task(self._leavings.run())
+            tasks.create_task(self._listening.run())
+            await self._tending.run()
+        raise AssertionError
+
+    def trouble(self) -> str:
+        """Say why nothing could be stored when it was last tried; "" where it could."""
+        return self._sqlite.trouble()
+
+    def let_go(self) -> None:
+        """Stop watching; every worker goes on."""
+        self._tending.let_go()
+
+    # -- what `recorded` asks for ----------------------------------------------------------------
+
+    def act(self, row: Row) -> None:
+        """Have the row tended to soon; who leaves reads who stays before its SIGTERM."""
+        if row.record.elastic is not None:
+            self._listening.tell(row)
+        if row.active:
+            self._tending.soon(row.id)
+        self._timetable_changed.set()
+
+    @contextlib.contextmanager
+    def forgetting(self, row: Row, *, aged: bool = False) -> Iterator[None]:
+        """Have its directory removed if it goes; of one that is `aged` the checkpoints stay."""
+        leaving = Leaving(row.id, row.record.submitted, aged)
+        with self._leavings.going(leaving, self._at_home(row)):
+            yield
+        self._listening.drop(row.id)
+        self._timetable_changed.set()
+
+    def _at_home(self, row: Row) -> AtHome | None:
+        """Return what is at its user's home, where that is not ours."""
+        own = _own_dir(row)
+        with contextlib.suppress(NotFound):  # the account may be gone
+            account = self._account(row.spec)
+            if account.uid is not None and own.is_relative_to(account.home):
+                return AtHome(own, account)
+        return None
+
+    def directories(self, spec: WorkloadSpec, now: float) -> tuple[str, str]:
+        """Return where the checkpoints and the logs of a workload are to be kept.
+
+        Users with accounts of their own cannot enter our directory: their checkpoints are at their
+        homes, under a name that a later workload of the same name does not get.
+        """
+        job = own = self._job_dir(spec)
+        with contextlib.suppress(NotFound):  # said when it is to be started
+            account = self._account(spec)
+            if account.uid is not None:
+                own = account.home / OWN_DIR / spec.project / f"{spec.name}-{int(now)}"
+        return str(own / CHECKPOINTS), str(job)
+
+    def free_port(self) -> int:
+        """Return a port that nobody listens on now."""
+        return later_port()
+
+    async def attach(self, workload: WorkloadId, process: Process) -> WorkloadRecord:
+        """Tell which process is the session that somebody else started."""
+        process, known = self._machine.lasting(process), self._row(workload).record.workers[0]
+        if known.process is not None and is_same(known.process, process):
+            process = known.process
+        return await super().attach(workload, process)
+
+    async def allocations(self, node: str) -> Sequence[Allocation]:
+        """Return the workers that run or stop, their processes' starts as the clock is now."""
+        booted = psutil.boot_time()
+        devices, told = self._nodes.get(node, ()), partial(told_now, booted=booted)
+        rows = self._rows.holding()
+        return self._allocations.of(node, devices, rows, booted=booted, told=told)
+
+    async def logs(
+        self, workload: WorkloadId, *, worker: int | None, tail: int | None, follow: bool
+    ) -> AsyncIterator[LogChunk]:
+        """Yield what its workers wrote, over all attempts; `follow` goes on until the end."""
+        record = await self.workload(workload)
+        if worker is not None and not 0 <= worker < len(record.workers):
+            raise NotFound(
+                f"{workload} has no worker {worker}.",
+                hint=f"Its workers are numbered from 0 to {len(record.workers) - 1}.",
+            )
+        chosen = range(len(record.workers)) if worker is None else [worker]
+        logs = [WorkerLog(self._job_dir(record.spec), index) for index in chosen]
+        for log in logs:
+            if not follow:
+                await asyncio.to_thread(log.end_here)
+            if tail is not None:
+                await asyncio.to_thread(log.skip_to_last, tail)
+        with contextlib.suppress(NotFound):  # deleted while it is followed
+            while True:
+                # What is finished before we read has written everything.
+                record = await self.workload(workload)
+                for log in logs:
+                    while (chunk := await asyncio.to_thread(log.next_chunk)) is not None:
+                        yield chunk
+                if record.state.finished or not follow:
+                    break
+                await self._more_output(workload, record)
+        for log in logs:
+            if (chunk := log.rest()) is not None:
+                yield chunk
+
+    async def progress(
+        self, only: Collection[WorkloadId] | None = None
+    ) -> Mapping[WorkloadId, Progress]:
+        """Return what jobs have reported of themselves last; read where it may have changed."""
+        begun = list(self._rows.begun(only))
+        files = [
+            ProgressFile(
+                row.id,
+                Path(row.record.checkpoint_dir),
+                lambda spec=row.spec: self._account(spec).uid,  # type: ignore[misc]
+                phase=phase,
+            )
+            for row in begun
+            if (phase := _phase(row))[-1] or not self._progress.rests(row.id, phase)
+        ]
+        names = {row.id for row in begun}
+        look = self._progress.look if only is None else self._progress.look_at
+        # What is at rest was read before: no thread, which would wait for the interpreter.
+        return await asyncio.to_thread(look, files, names) if files else look((), names)
+
+    async def _more_output(self, workload: WorkloadId, seen: WorkloadRecord) -> None:
+        """Return when there may be more: while it runs soon, else when it changes."""
+        runs = any(worker.state in ACTIVE for worker in seen.workers)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FOLLOW_EVERY_S if runs else None):
+                await self.wait(workload, seen)
+
+    # -- what `tending` asks for -----------------------------------------------------------------
+
+    def row(self, workload: WorkloadId) -> Row | None:
+        """Return a workload as it is to be."""
+        return self._rows.get(workload)
+
+    def elastic_dir(self, row: Row) -> ElasticDir:
+        """Return the directory that an elastic job's workers share with us.
+
+        Raises:
+            NotFound: its user has no account on this machine.
+        """
+        return ElasticDir(Path(elastic_dir(row.record)), self._account(row.spec).uid)
+
+    def start_of(self, row: Row, worker: WorkerRecord) -> tuple[Instructions, Mapping[str, str]]:
+        """Return what its supervisor is told, and the environment."""
+        spec = row.spec
+        assert spec.command is not None
+        account = self._account(spec)
+        own = _own_dir(row)
+        source = str(own / "source.py")
+        directories = [str(account.home)] if account.uid is None else []
+        # The folders above it have the names of projects and jobs.
+        directories += [str(own.parent.parent), str(own.parent), str(own)]
+        directories.append(row.record.checkpoint_dir)
+        if spec.elastic:
+            shared = self.elastic_dir(row)
+            shared.forget_status(worker.name)  # what it told before is not about this start
+            directories += [str(shared.path), str(shared.path / "status")]
+        instructions = Instructions(
+            command=[source if part == SOURCE_PLACEHOLDER else part for part in spec.command],
+            workdir=spec.workdir or str(account.home),
+            grace_seconds=spec.grace_seconds,
+            uid=account.uid,
+            gid=account.gid,
+            user=account.user,
+            directories=directories,
+            files={source: spec.source} if spec.source else {},
+            own_directory=str(own),
+            most_files=self._job_files,
+            open_files=self._open_files,
+        )
+        return instructions, account.environment() | self.variables(row, worker)
+
+    def _is_there(self, workload: WorkloadId, submitted: float) -> bool:
+        row = self._rows.get(workload)
+        return row is not None and row.record.submitted == submitted
+
+    def _account(self, spec: WorkloadSpec) -> Account:
+        return account_of(spec.user, self._data_dir, system_users=self._system_users)
+
+    # -- time and directories --------------------------------------------------------------------
+
+    async def _keep_time(self) -> NoReturn:
+        while True:
+            self._timetable_changed.clear()
+            try:
+                when = self.report_time()
+            except Unavailable as away:
+                when = self._clock() + away.retry_after
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if when is None else max(0, when - self._clock())):
+                    await self._timetable_changed.wait()
+            await asyncio.sleep(0)  # whoever has thousands to forget lets others go on meanwhile
+
+    def _job_dir(self, spec: WorkloadSpec) -> Path:
+        return self._data_dir / "jobs" / spec.project / spec.name
+
+
+def _phase(row: Row) -> tuple[float, int, bool]:
+    """Return what is otherwise whenever a job was started or has ended; last, whether it runs."""
+    return row.record.submitted, row.record.attempts, bool(row.active)
+
+
+def _own_dir(row: Row) -> Path:
+    """Return the directory of a workload that its user may write to."""
+    return Path(row.record.checkpoint_dir).parent
+
+
+def _made(data_dir: Path) -> Path:
+    data_dir = data_dir.absolute()
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (data_dir / "jobs").mkdir(exist_ok=True)
+    (data_dir / "jobs").chmod(0o700)
+    return data_dir

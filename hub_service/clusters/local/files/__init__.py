@@ -1,0 +1,1 @@
+"""Files of jobs: logs, progress, elastic messages, cleanup."""

@@ -1,0 +1,91 @@
+"""The directory that the local cluster and the workers of an elastic job share, as files.
+
+It belongs to the job's account, which may put anything there, while we may be root: so nothing is
+followed (links, pipes, other people's directories), and what is read is small and parsed. The
+messages themselves are `elastic_messages`'. Called by `listening` and `cluster`.
+"""
+
+import contextlib
+import json
+import os
+import stat
+from collections.abc import Generator, Iterable
+from pathlib import Path
+
+from runai.hub_service.wire.elastic_messages import Status, Target
+
+MOST_BYTES = 64 * 1024
+_NEW = ".target.json.new"
+
+
+class ElasticDir:
+    """`target.json`, written by us, and `status/WORKER.json`, written by each worker."""
+
+    def __init__(self, path: Path, uid: int | None) -> None:
+        """Name the directory of an account; None is our own. The workers' supervisors make it."""
+        self.path = path
+        self._uid = os.getuid() if uid is None else uid
+
+    def write_target(self, target: Target) -> bool:
+        """Replace the target; tell whether there was a directory to write it to."""
+        with self._open(self.path) as folder:
+            if folder is None:
+                return False
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(_NEW, dir_fd=folder)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            file = os.open(_NEW, flags, 0o600, dir_fd=folder)
+            try:
+                if os.getuid() != self._uid:
+                    os.fchown(file, self._uid, -1)
+                os.write(file, json.dumps(target.to_json()).encode())
+            finally:
+                os.close(file)
+            os.rename(_NEW, "target.json", src_dir_fd=folder, dst_dir_fd=folder)
+            return True
+
+    def statuses(self, workers: Iterable[str]) -> dict[str, Status]:
+        """Read what these workers told last; who told nothing that makes sense is left out."""
+        found: dict[str, Status] = {}
+        with self._open(self.path / "status") as folder:
+            for worker in workers if folder is not None else ():
+                with contextlib.suppress(OSError, RecursionError, ValueError):
+                    told = json.loads(_read(_file_of(worker), folder))
+                    if isinstance(told, dict):
+                        found[worker] = Status.from_json(told, worker)
+        return found
+
+    def forget_status(self, worker: str) -> None:
+        """Remove what a worker told when it ran before."""
+        with self._open(self.path / "status") as folder, contextlib.suppress(FileNotFoundError):
+            if folder is not None:
+                os.unlink(_file_of(worker), dir_fd=folder)
+
+    @contextlib.contextmanager
+    def _open(self, path: Path) -> Generator[int | None]:
+        """Open a directory if it is one and belongs to the account, whatever leads to it."""
+        try:
+            folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            yield None
+            return
+        try:
+            yield folder if os.fstat(folder).st_uid == self._uid else None
+        finally:
+            os.close(folder)
+
+
+def _file_of(worker: str) -> str:
+    # A worker is `project/name-0` to the platform: its file bears the last part.
+    return f"{worker.rpartition('/')[2]}.json"
+
+
+def _read(name: str, folder: int | None) -> bytes:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    file = os.open(name, flags, dir_fd=folder)
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            return b""
+        return os.read(file, MOST_BYTES)
+    finally:
+        os.close(file)

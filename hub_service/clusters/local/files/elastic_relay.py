@@ -1,0 +1,127 @@
+"""Pass messages between the cluster and the workers of elastic jobs: targets out, statuses in.
+
+Level-triggered: a target is written whenever the row's is newer than the one we wrote, so a restart
+of the service writes it once more. Owned by `cluster`; what messages mean is `membership`'s.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Mapping
+from typing import NoReturn, Protocol
+
+from runai.hub_service.clusters.local.files.elastic_dir import ElasticDir
+from runai.hub_service.clusters.states.state import Row
+from runai.hub_service.model.records import Process, WorkloadId
+from runai.hub_service.wire.elastic_messages import Status, WorkerPhase
+from runai.hub_service.wire.errors import NotFound, Unavailable
+
+LOOK_EVERY_S = 0.2
+"""How often statuses are read while an elastic job runs."""
+
+_LISTENS = (WorkerPhase.READY, WorkerPhase.RUNNING)
+"""Who says so has a handler for SIGUSR1, which would kill others."""
+
+
+class Rows(Protocol):
+    """What listening needs of the cluster."""
+
+    def row(self, workload: WorkloadId) -> Row | None:
+        """Return a workload as it is to be."""
+
+    def elastic_dir(self, row: Row) -> ElasticDir:
+        """Return the directory that it shares with its workers.
+
+        Raises:
+            NotFound: its user has no account on this machine.
+        """
+
+    def report_statuses(self, workload: WorkloadId, statuses: Mapping[str, Status]) -> None:
+        """Note what its workers tell."""
+
+
+class Listening:
+    """The messages of all elastic jobs of which something runs."""
+
+    def __init__(self, rows: Rows) -> None:
+        """Begin without having told anybody anything."""
+        self._rows = rows
+        self._told: dict[WorkloadId, int] = {}
+        """The generation of the target that we wrote last."""
+        self._heard: dict[WorkloadId, dict[str, Status]] = {}
+        self._running: set[WorkloadId] = set()
+        self._wanted = asyncio.Event()
+
+    def tell(self, row: Row) -> None:
+        """Write the target, if it is new and its directory is there, and wake those who listen."""
+        if not row.active:
+            self.drop(row.id)
+            return
+        self._running.add(row.id)
+        self._wanted.set()
+        target = row.record.elastic.target if row.record.elastic is not None else None
+        if target is None or self._told.get(row.id) == target.gen:
+            return
+        with contextlib.suppress(NotFound, OSError):  # a full disk: tried again with what they tell
+            if self._rows.elastic_dir(row).write_target(target):
+                self._told[row.id] = target.gen
+                self._wake(row)
+
+    def drop(self, workload: WorkloadId) -> None:
+        """Forget a job of which nothing runs."""
+        self._running.discard(workload)
+        self._told.pop(workload, None)
+        self._heard.pop(workload, None)
+
+    async def run(self) -> NoReturn:
+        """Read statuses while there are workers to tell them, until cancelled."""
+        while True:
+            self._wanted.clear()
+            for workload in sorted(self._running):
+                await self._listen(workload)
+            if not self._running:
+                await self._wanted.wait()
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _listen(self, workload: WorkloadId) -> None:
+        row = self._rows.row(workload)
+        if row is None or not row.active:
+            self.drop(workload)
+            return
+        try:
+            shared = self._rows.elastic_dir(row)
+        except NotFound:
+            return
+        # Only of processes that run: until then a file may be of an earlier start.
+        names = [worker.name for worker in row.active if worker.process is not None]
+        statuses = await asyncio.to_thread(shared.statuses, names)
+        row = self._rows.row(workload)
+        if row is None or not row.active:
+            return
+        self.tell(row)
+        if statuses != self._heard.get(workload):
+            before = self._heard.get(workload, {})
+            self._heard[workload] = statuses
+            try:
+                self._rows.report_statuses(workload, statuses)
+            except Unavailable:  # it cannot be stored now: the next look tells it again
+                self._heard[workload] = before
+
+    def _wake(self, row: Row) -> None:
+        heard = self._heard.get(row.id, {})
+        for worker in row.active:
+            status = heard.get(worker.name)
+            if status is not None and status.state in _LISTENS and worker.process is not None:
+                wake(status.pid, worker.process)
+
+
+def wake(pid: int, worker: Process) -> None:
+    """Send SIGUSR1 to a process of a worker; to one that is not of its session nothing is sent."""
+    with contextlib.suppress(OSError):
+        fd = os.pidfd_open(pid)
+        try:
+            if os.getsid(pid) == worker.pid:
+                signal.pidfd_send_signal(fd, signal.SIGUSR1)
+        finally:
+            os.close(fd)

@@ -1,0 +1,1 @@
+"""Worker processes: start them, watch them, stop them."""

@@ -1,0 +1,331 @@
+"""Do what the rows say: start workers, watch them, stop them, learn how they ended.
+
+Level-triggered: `_tend` looks at what is and brings it nearer to the row. So a restart of the
+service needs nothing else: what runs is adopted, ends that nobody saw are read from their files.
+Knows attempts and processes; leaves rows and rules to `cluster`, which owns it.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from runai.hub_service.clusters.local.processes.attempt import Attempt, Instructions
+from runai.hub_service.clusters.local.processes.worker_process import (
+    Watch,
+    end_tree,
+    kill_leftovers,
+    lasting,
+)
+from runai.hub_service.clusters.local.supervisor.supervisor import HOPELESS_AFTER_S
+from runai.hub_service.clusters.local.supervisor.worker_start import NOT_NOW
+from runai.hub_service.clusters.states.state import ACTIVE, Ending, Row
+from runai.hub_service.model.records import Process, WorkerRecord, WorkloadId
+from runai.hub_service.wire.errors import NotFound, Unavailable
+
+LOG = logging.getLogger("runai.tending")
+
+LOOK_AGAIN_S = 0.05
+"""While a supervisor that an earlier service started is just coming up (milliseconds)."""
+
+ROOM_AGAIN_S = 2.0
+NO_THREAD = "can't start new thread"
+"""As Python says it."""
+
+OVERDUE_S = HOPELESS_AFTER_S
+"""After its worker's grace a supervisor needs no longer: it may be a stopped process itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where processes are started, watched and ended; tests have one of their own time."""
+
+    attempt: Callable[[Path], Attempt] = Attempt
+    watch: Callable[[int, Process | None, Callable[[], None]], Watch] = Watch
+    lasting: Callable[[Process], Process] = lasting
+    end_tree: Callable[[Process], None] = end_tree
+    kill_leftovers: Callable[[str, str, float, Process | None], None] = kill_leftovers
+
+
+THIS_MACHINE = Machine()
+
+
+class Rows(Protocol):
+    """What tending needs of the cluster."""
+
+    def row(self, workload: WorkloadId) -> Row | None:
+        """Return a workload as it is to be."""
+
+    def start_of(self, row: Row, worker: WorkerRecord) -> tuple[Instructions, Mapping[str, str]]:
+        """Return what its supervisor is told, and the environment.
+
+        Raises:
+            NotFound: its user has no account on this machine.
+        """
+
+    def report_running(self, workload: WorkloadId, index: int, process: Process) -> None:
+        """Note that a worker's process runs."""
+
+    def report_exit(self, workload: WorkloadId, index: int, ending: Ending) -> None:
+        """Note that a worker's processes are gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """One start of one worker."""
+
+    workload: WorkloadId
+    index: int
+    attempt: int
+
+
+@dataclass(slots=True)
+class _Keeper:
+    """What we hold of a running worker: the process of its supervisor, or of its session."""
+
+    watch: Watch
+    told: bool = False
+    """Whether we have told it to stop."""
+    status: int = -1
+    """Reads its end when a supervisor that we started is up."""
+    timers: list[asyncio.TimerHandle] = field(default_factory=list)
+    look: asyncio.TimerHandle | None = None
+    overdue: bool = False
+    """Whether it is not gone though it should be."""
+
+
+class Tending:
+    """The processes of all active workers."""
+
+    def __init__(
+        self,
+        jobs_dir: Path,
+        rows: Rows,
+        clock: Callable[[], float],
+        machine: Machine = THIS_MACHINE,
+    ) -> None:
+        """Begin without holding anything."""
+        self._machine = machine
+        self._jobs_dir = jobs_dir
+        self._rows = rows
+        self._clock = clock
+        self._keepers: dict[_Key, _Keeper] = {}
+        self._launched: set[_Key] = set()
+        """Starts for which this service has a supervisor running, or had."""
+        self._due: asyncio.Queue[WorkloadId] = asyncio.Queue()
+
+    def soon(self, workload: WorkloadId) -> None:
+        """Have a workload tended to."""
+        self._due.put_nowait(workload)
+
+    async def run(self) -> None:
+        """Tend to what is due, one workload after the other, until cancelled."""
+        while True:
+            workload = await self._due.get()
+            with self._or_later(workload):
+                await self._tend(workload)
+
+    def let_go(self) -> None:
+        """Stop watching; every worker goes on."""
+        for key in list(self._keepers):
+            self._drop(key)
+
+    @contextlib.contextmanager
+    def _or_later(self, workload: WorkloadId) -> Iterator[None]:
+        """Have it tended to again if it cannot be now: what is so is still so then.
+
+        Nothing can be stored, or there is no descriptor, process or thread left to look with.
+        """
+        again = ROOM_AGAIN_S
+        try:
+            yield
+        except Unavailable as away:
+            why, again = away.message, away.retry_after
+        except OSError as failed:
+            if failed.errno not in NOT_NOW:
+                raise
+            why = str(failed.strerror)
+        except RuntimeError as failed:
+            why = str(failed)
+            if why != NO_THREAD:
+                raise
+        else:
+            return
+        LOG.warning("%s is not tended to: %s", workload, why)
+        asyncio.get_running_loop().call_later(again, self.soon, workload)
+
+    async def _tend(self, workload: WorkloadId) -> None:
+        row = self._rows.row(workload)
+        for worker in row.active if row is not None else ():
+            key = _Key(workload, worker.index, worker.attempt)
+            # Tending to a sibling may have ended it, and others act between the two.
+            row, current = self._rows.row(workload), self._worker(key)
+            if row is None or current is None:
+                continue
+            if row.spec.command is None:
+                self._tend_session(key, row, current)
+            else:
+                await self._tend_worker(key, row, current)
+            await asyncio.sleep(0)  # starts take a while each: nobody waits for hundreds of them
+
+    def _worker(self, key: _Key) -> WorkerRecord | None:
+        """Return the worker, if this start of it is still the current one and not over."""
+        row = self._rows.row(key.workload)
+        worker = row.record.workers[key.index] if row is not None else None
+        if worker is None or worker.attempt != key.attempt or worker.state not in ACTIVE:
+            return None
+        return worker
+
+    # -- workers that the cluster starts ---------------------------------------------------------
+
+    async def _tend_worker(self, key: _Key, row: Row, worker: WorkerRecord) -> None:
+        if key in self._keepers:
+            self._follow(key)
+            return
+        attempt = self._attempt(key)
+        holder = attempt.holder()
+        ending = attempt.ending()  # in this order: it may end between the two looks
+        if ending is not None and holder is None:
+            self._over(key, ending)
+        elif holder is not None:
+            self._watch(key, holder)
+            if attempt.holder() == holder:  # else its number may be somebody else's by now
+                self._follow(key)
+            else:
+                self._supervisor_ended(key)
+        elif attempt.begun() or worker.state == "running" or key in self._launched:
+            await asyncio.to_thread(
+                self._machine.kill_leftovers,
+                worker.name,
+                row.record.checkpoint_dir,
+                worker.started or 0.0,
+                worker.process,
+            )
+            self._over(key, attempt.left_behind() or Ending(None, lost=True))
+        elif worker.state == "stopping":
+            self._over(key, Ending(None, told=True))  # it was never started
+        else:
+            self._launch(key, row, worker)
+
+    def _launch(self, key: _Key, row: Row, worker: WorkerRecord) -> None:
+        try:
+            instructions, environment = self._rows.start_of(row, worker)
+            pid, status = self._attempt(key).launch(instructions, environment)
+        except NotFound as refused:
+            self._over(key, Ending(None, text=refused.message))
+            return
+        except OSError as failed:
+            text = f"cannot start a supervisor: {failed.strerror}: {failed.filename}"
+            if failed.errno in NOT_NOW:
+                raise Unavailable(text, retry_after=ROOM_AGAIN_S) from failed
+            self._over(key, Ending(None, text=text))
+            return
+        self._launched.add(key)
+        self._watch(key, pid)
+        self._keepers[key].status = status
+        asyncio.get_running_loop().add_reader(status, self._is_up, key)
+
+    def _is_up(self, key: _Key) -> None:
+        """Go on: a supervisor has closed its status pipe, its worker runs or could not start."""
+        self._close_status(self._keepers[key])
+        with self._or_later(key.workload):
+            self._follow(key)
+
+    def _follow(self, key: _Key) -> None:
+        """Note that the worker runs, and pass on that it is to stop, once somebody listens."""
+        keeper, attempt = self._keepers[key], self._attempt(key)
+        row, worker = self._rows.row(key.workload), self._worker(key)
+        if row is None or worker is None:
+            return
+        loop = asyncio.get_running_loop()
+        if worker.state == "stopping" and not keeper.timers and attempt.begun():
+            # Also of one that is stopped before it could say that its worker runs.
+            overdue = row.spec.grace_seconds + OVERDUE_S
+            keeper.timers.append(loop.call_later(overdue, self._overdue, key))
+        if keeper.status >= 0:
+            return
+        process = worker.process or attempt.process()
+        if process is not None and worker.process is None:
+            attempt.forget_environment()
+            named = self._machine.lasting(process)
+            self._rows.report_running(key.workload, key.index, named)
+        if worker.state == "stopping" and not keeper.told and attempt.begun():
+            keeper.told = True
+            keeper.watch.send(signal.SIGTERM)
+        if process is None:
+            keeper.look = loop.call_later(LOOK_AGAIN_S, self.soon, key.workload)
+
+    def _overdue(self, key: _Key) -> None:
+        """Do what a supervisor should have done by now: it may be stopped, by its own worker.
+
+        One that waits for room on its disk, or for what SIGKILL does not end, is not disturbed.
+        """
+        keeper, loop = self._keepers[key], asyncio.get_running_loop()
+        if not keeper.overdue:
+            keeper.overdue = True
+            LOG.warning("%s should be gone by now: all of it is ended", key.workload)
+        keeper.timers = [loop.call_later(OVERDUE_S, self._overdue, key)]
+        loop.run_in_executor(None, self._attempt(key).end_what_runs)
+
+    def _watch(self, key: _Key, pid: int) -> None:
+        self._keepers[key] = _Keeper(
+            self._machine.watch(pid, None, lambda: self._supervisor_ended(key))
+        )
+
+    def _supervisor_ended(self, key: _Key) -> None:
+        self._drop(key)
+        self.soon(key.workload)  # its files say how
+
+    def _over(self, key: _Key, ending: Ending) -> None:
+        self._drop(key)
+        self._launched.discard(key)
+        if self._worker(key) is not None:
+            self._attempt(key).forget_environment()
+            self._rows.report_exit(key.workload, key.index, ending)
+
+    def _drop(self, key: _Key) -> None:
+        keeper = self._keepers.pop(key, None)
+        if keeper is not None:
+            self._close_status(keeper)
+            keeper.watch.close()
+            for timer in [*keeper.timers, *([keeper.look] if keeper.look else [])]:
+                timer.cancel()
+
+    def _close_status(self, keeper: _Keeper) -> None:
+        if keeper.status >= 0:
+            asyncio.get_running_loop().remove_reader(keeper.status)
+            os.close(keeper.status)
+            keeper.status = -1
+
+    def _attempt(self, key: _Key) -> Attempt:
+        job = self._jobs_dir / key.workload  # project/name, both DNS labels
+        return self._machine.attempt(job / f"attempt-{key.attempt}" / f"worker-{key.index}")
+
+    # -- sessions that somebody else starts ------------------------------------------------------
+
+    def _tend_session(self, key: _Key, row: Row, worker: WorkerRecord) -> None:
+        process = worker.process
+        if process is None:
+            return
+        if key not in self._keepers:
+            watch = self._machine.watch(process.pid, process, lambda: self._session_ended(key))
+            self._keepers[key] = _Keeper(watch)
+        keeper = self._keepers[key]
+        if worker.state == "stopping" and not keeper.told:
+            keeper.told = True
+            keeper.watch.send(signal.SIGTERM)
+            since = row.stopping_since if row.stopping_since is not None else self._clock()
+            grace = float(row.spec.grace_seconds)
+            # No longer than all of it, where the clock was set back since.
+            left = max(0.0, min(grace, since + grace - self._clock()))
+            loop = asyncio.get_running_loop()
+            keeper.timers.append(loop.call_later(left, self._machine.end_tree, process))
+
+    def _session_ended(self, key: _Key) -> None:
+        with self._or_later(key.workload):
+            self._over(key, Ending(None))

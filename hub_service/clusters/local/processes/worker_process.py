@@ -1,0 +1,221 @@
+"""Watch and signal processes that are not our children and may outlive us.
+
+Knows pidfds (a file descriptor names a process for good, and tells when it ends) and that a number
+alone may by now be somebody else. Where the kernel has no pidfd it looks twice a second. Called by
+`cluster`.
+"""
+
+import asyncio
+import contextlib
+import functools
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+
+from runai.hub_service.model.records import Process
+
+SAME_START_S = 2.0
+"""Starts of one process may be told this much apart: the boot time moves with the clock."""
+
+LOOK_EVERY_S = 0.5
+GONE_WITHIN_S = 5.0
+
+LOOKS_AT_STARTING = 10
+LOOK_AT_STARTING_EVERY_S = 0.01
+"""Ten looks, a hundredth of a second apart: who has no environment then was started without."""
+
+
+def lasting(process: Process) -> Process:
+    """Return a process with the name that outlives any change of the clock, if it lives."""
+    try:
+        found = psutil.Process(process.pid)
+        if not _close(found.create_time(), process.created):
+            return process
+        return replace(process, ticks=_ticks(process.pid), boot=_boot())
+    except (psutil.Error, OSError, ValueError):
+        return process
+
+
+def told_now(process: Process, booted: float | None = None) -> Process:
+    """Return a process with its start as the clock tells it now, for those who compare starts.
+
+    `booted` is `psutil.boot_time()`, from who asks for hundreds at once.
+    """
+    if process.ticks is None or process.boot != _boot():
+        return process
+    # As psutil reckons: nothing has to be read, and nothing is said of whether it still lives.
+    since = process.ticks / os.sysconf("SC_CLK_TCK")
+    return replace(process, created=since + (psutil.boot_time() if booted is None else booted))
+
+
+def is_same(one: Process, other: Process) -> bool:
+    """Tell whether two names are of one process, whatever the clock said when each was given."""
+    if one.ticks is not None and other.ticks is not None:
+        return (one.pid, one.ticks, one.boot) == (other.pid, other.ticks, other.boot)
+    return one.pid == other.pid and _close(one.created, other.created)
+
+
+def _lives(process: Process) -> bool:
+    """Tell whether the number is still this process's.
+
+    Raises:
+        psutil.NoSuchProcess: it is nobody's.
+    """
+    found = psutil.Process(process.pid)
+    if process.ticks is None:
+        return _close(found.create_time(), process.created)
+    try:
+        return process.boot == _boot() and _ticks(process.pid) == process.ticks
+    except (FileNotFoundError, ProcessLookupError) as gone:
+        raise psutil.NoSuchProcess(process.pid) from gone
+
+
+def _ticks(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
+
+
+@functools.cache
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+class Watch:
+    """One process: call back once when it has ended, and signal it until then."""
+
+    def __init__(self, pid: int, named: Process | None, on_exit: Callable[[], None]) -> None:
+        """Begin to watch; `named` None trusts the number (we have just started it)."""
+        self.pid = pid
+        self._named = named
+        self._on_exit = on_exit
+        self._fd = -1
+        self._timer: asyncio.TimerHandle | asyncio.Handle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._open()
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal, unless the process has ended."""
+        with contextlib.suppress(ProcessLookupError):
+            if self._fd >= 0:
+                signal.pidfd_send_signal(self._fd, number)
+            elif self._is_it():
+                os.kill(self.pid, number)
+
+    def close(self) -> None:
+        """Stop watching; the process goes on."""
+        if self._fd >= 0:
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _open(self) -> None:
+        with contextlib.suppress(OSError):  # ended already, or a kernel without pidfds
+            self._fd = os.pidfd_open(self.pid)
+        if self._fd >= 0 and self._is_it():
+            self._loop.add_reader(self._fd, self._ended)
+            return
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        self._look()
+
+    def _look(self) -> None:
+        if self._is_it():
+            self._timer = self._loop.call_later(LOOK_EVERY_S, self._look)
+        else:
+            self._timer = self._loop.call_soon(self._ended)
+
+    def _is_it(self) -> bool:
+        try:
+            process = psutil.Process(self.pid)
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return False
+            return self._named is None or _lives(self._named)
+        except psutil.NoSuchProcess:
+            return False
+        except OSError:
+            return True  # no descriptor is left to look with: it is looked at again
+
+    def _ended(self) -> None:
+        self.close()
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, os.WNOHANG)  # if we started it, it stays a zombie until asked
+        self._on_exit()
+
+
+def end_tree(process: Process) -> None:
+    """Kill a process, its group and everything below it, at once."""
+    try:
+        root = psutil.Process(process.pid)
+        if not _lives(process):
+            return
+        doomed = [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    with contextlib.suppress(OSError):
+        if os.getpgid(process.pid) == process.pid:
+            os.killpg(process.pid, signal.SIGKILL)
+    _kill(doomed)
+
+
+def kill_leftovers(
+    worker: str, checkpoint_dir: str, since: float, named: Process | None = None
+) -> None:
+    """Kill what a worker has left whose supervisor was killed; return when it is gone.
+
+    `since` is when it was started by the clock of that time, of which `named`, its process, tells.
+    The kernel kills the worker's first process with its supervisor, but not what that has started.
+    Those carry in their environment the worker's name, and where its checkpoints stand: the name
+    alone may be that of another installation's worker on this machine.
+    """
+    if named is not None and named.ticks is not None and named.boot == _boot():
+        booted_then = named.created - named.ticks / os.sysconf("SC_CLK_TCK")
+        since += psutil.boot_time() - booted_then
+    until = time.monotonic() + GONE_WITHIN_S
+    looks_left = LOOKS_AT_STARTING
+    while (left := until - time.monotonic()) > 0:
+        doomed, starting = _carrying(worker, checkpoint_dir, since - SAME_START_S)
+        _kill(doomed)
+        psutil.wait_procs(doomed, timeout=left)
+        if doomed:
+            continue  # what was killed may have started another since it was looked for
+        if not starting or not looks_left:
+            return
+        looks_left -= 1
+        time.sleep(LOOK_AT_STARTING_EVERY_S)
+
+
+def _carrying(worker: str, checkpoint_dir: str, since: float) -> tuple[list[psutil.Process], bool]:
+    """Return the processes that carry a worker's names, and whether one is yet to have any.
+
+    Between a program's beginning and its stack there is an instant without an environment.
+    """
+    carrying, starting = [], False
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.create_time() < since:
+                continue
+            environment = process.environ()
+            names = environment.get("RUNAI_WORKER"), environment.get("RUNAI_CHECKPOINT_DIR")
+            if names == (worker, checkpoint_dir):
+                carrying.append(process)
+            elif not environment and process.exe():  # the kernel's own threads run no file
+                starting = True
+    return carrying, starting
+
+
+def _kill(doomed: Sequence[psutil.Process]) -> None:
+    for process in doomed:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+
+
+def _close(one: float, other: float) -> bool:
+    return abs(one - other) <= SAME_START_S

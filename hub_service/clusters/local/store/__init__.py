@@ -1,0 +1,1 @@
+"""`cluster.sqlite`: workloads and projects of the local cluster."""

@@ -1,0 +1,164 @@
+"""Who has the cluster of a data directory open: one process at a time, and it says which.
+
+Knows `cluster.lock`. The kernel frees it, whatever ends its holder; what stands in it is told by
+whoever held it last. Called by the service, which waits for its turn, and by `runai restore`, which
+does not.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from runai.hub_service.wire.errors import Conflict
+
+LOG = logging.getLogger("runai.service")
+
+LOCK = "cluster.lock"
+RESTORING = "restoring"
+"""There while a backup takes the place of what was there: the folder of what has yet to come."""
+
+WAIT_FOR_LOCK_S = 0.2
+TELL_AFTER_S = 5.0
+"""A service that ends in good order is gone before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process that has the cluster open."""
+
+    pid: int = 0
+    """0: it does not say; the disk was full."""
+    since: float = 0.0
+
+    def __str__(self) -> str:
+        """Return half a sentence."""
+        if not self.pid:
+            return "a process that does not say which"
+        began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
+        return f"process {self.pid}, since {began}"
+
+    @property
+    def way_out(self) -> str:
+        """Say how it is ended, were it frozen or not."""
+        pid = self.pid or "PID"
+        return f"kill -TERM {pid}; of one that is frozen also: kill -CONT {pid}."
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether somebody has stopped it (SIGSTOP, a debugger), so that it does nothing."""
+        try:
+            stat = Path(f"/proc/{self.pid}/stat").read_bytes()
+        except OSError:
+            return False
+        return stat.rpartition(b")")[2].split()[0] in (b"T", b"t")
+
+
+@asynccontextmanager
+async def sole_owner(path: Path) -> AsyncGenerator[None]:
+    """Hold a lock file, waiting for whoever holds it; the kernel frees it if we are killed.
+
+    Raises:
+        Conflict: a restoration was interrupted.
+    """
+    fd = _opened(path)
+    try:
+        await _take(fd, path)
+        check_is_whole(path.parent)
+        yield
+    finally:
+        os.close(fd)
+
+
+def check_is_whole(root: Path) -> None:
+    """Make sure that no restoration was interrupted in a data directory.
+
+    Raises:
+        Conflict: one was; what is there is partly of the backup, or not there at all.
+    """
+    if (root / RESTORING).exists():
+        raise Conflict(
+            f"A restoration was interrupted in {root}.",
+            hint="Run the same `runai restore BACKUP` again: it does what is left.",
+            code="restoration_interrupted",
+        )
+
+
+def claim(root: Path) -> int:
+    """Hold the lock of a data directory from now on; return the open file, which it ends with.
+
+    Raises:
+        Conflict: somebody has the cluster open.
+    """
+    fd = _opened(root / LOCK)
+    if _taken(fd):
+        return fd
+    os.close(fd)
+    by = holder(root / LOCK) or Holder()
+    raise Conflict(
+        f"A service has the cluster of {root} open: {by}.",
+        hint=f"Stop its hub, or end it: {by.way_out}",
+        code="cluster_open",
+    )
+
+
+def holder(path: Path) -> Holder | None:
+    """Return who holds a lock file; None where nobody does."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        with contextlib.suppress(ValueError, TypeError):
+            return Holder(**json.loads(os.pread(fd, 1000, 0)))
+        return Holder()
+    else:
+        return None
+    finally:
+        os.close(fd)
+
+
+def waiting(path: Path) -> list[int]:
+    """Return the processes that have a lock file open and do not hold it, as far as we may see."""
+    by = holder(path)
+    found = set()
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):  # ended meanwhile, or somebody else's
+            if link.readlink() == path.resolve():
+                found.add(int(link.parts[2]))
+    return sorted(found - {os.getpid(), by.pid if by else 0})
+
+
+async def _take(fd: int, path: Path) -> None:
+    began, told = time.monotonic(), False
+    while not _taken(fd):
+        if not told and time.monotonic() - began >= TELL_AFTER_S:
+            by = holder(path)
+            if by is not None:
+                told = True
+                LOG.warning("waits: the cluster is open elsewhere (%s). %s", by, by.way_out)
+        await asyncio.sleep(WAIT_FOR_LOCK_S)  # waiting in the kernel cannot be cancelled
+
+
+def _opened(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _taken(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    with contextlib.suppress(OSError):  # a full disk keeps nobody from it
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, json.dumps(asdict(Holder(os.getpid(), time.time()))).encode(), 0)
+    return True

@@ -1,0 +1,333 @@
+"""Keep rows and projects in `cluster.sqlite`, the local cluster's truth.
+
+Knows SQLite, the tables and how rows become JSON. One process at a time writes it (the
+`sole_owner`). What `save` has returned from survives a power cut (WAL, synchronous=FULL), but for
+what is told anew if it is lost (`soon`). Schema changes are alembic's (`migrations`), run only when
+there are any.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from pydantic import TypeAdapter
+from sqlalchemy import (
+    Column,
+    Float,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    create_engine,
+    event,
+    select,
+)
+from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.exc import OperationalError
+
+from runai.hub_service.clusters.local.store import one_step
+from runai.hub_service.clusters.local.store.halves import Halves
+from runai.hub_service.clusters.states.state import Row
+from runai.hub_service.clusters.states.worker_bounds import with_scale
+from runai.hub_service.model.records import (
+    HistoryEvent,
+    ProjectRecord,
+    ProjectSpec,
+    WorkloadId,
+    WorkloadSpec,
+)
+from runai.hub_service.sqlite.files import check, newer
+from runai.hub_service.sqlite.upgrade import not_upgraded, revision, upgrade_file
+from runai.hub_service.wire.errors import Unavailable
+
+LATEST = "0100"
+"""The newest revision in `MIGRATIONS`."""
+
+MIGRATIONS = Path(__file__).with_name("migrations")
+
+ROWS = 1
+"""The shape of rows and projects, which needs no revision: raised with each field that is new in
+them (`tests/upgrades/rows.json`). A program that knows fewer would drop those when it saves."""
+
+TRY_AGAIN_S = 2.0
+LEAST_ROOM_BYTES = 2**20
+"""With less, what fits once is no sign that the next fits."""
+
+metadata = MetaData()
+
+workloads = Table(
+    "workloads",
+    metadata,
+    Column("number", Integer, primary_key=True, autoincrement=True),
+    Column("id", String, nullable=False, unique=True),
+    Column("spec", Text, nullable=False),  # never changes; may hold a large source
+    Column("row", Text, nullable=False),
+)
+history = Table(
+    "history",
+    metadata,
+    Column("number", Integer, primary_key=True, autoincrement=True),
+    Column("workload", String, nullable=False, index=True),
+    Column("at", Float, nullable=False),
+    Column("kind", String, nullable=False),
+    Column("text", Text, nullable=False),
+)
+projects = Table(
+    "projects",
+    metadata,
+    Column("number", Integer, primary_key=True, autoincrement=True),
+    Column("name", String, nullable=False, unique=True),
+    Column("created", Float, nullable=False),
+    Column("spec", Text, nullable=False),
+)
+
+_ROW = TypeAdapter(Row)
+_SPEC = TypeAdapter(WorkloadSpec)
+_PROJECT = TypeAdapter(ProjectSpec)
+
+
+class SqliteStore:
+    """Rows and projects in one SQLite file, written by one process."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file, making it or bringing it up to date; only its owner may read it.
+
+        Raises:
+            Unavailable: it is broken, may not be written, or was written by a newer version.
+        """
+        check(path)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        self._path = path
+        self._trouble = ""
+        self._tried = 0.0
+        self._waits = True
+        self._engine = create_engine(f"sqlite:///{path}", hide_parameters=True)
+        event.listen(self._engine, "connect", _durable)
+        self._connection = self._engine.connect()
+        try:
+            rows = self._shape_of_rows()
+            if revision(self._connection) != LATEST:
+                upgrade_file(path, MIGRATIONS)
+            if rows < ROWS:
+                self._connection.exec_driver_sql(f"PRAGMA user_version = {ROWS}")
+                self._connection.commit()
+            self._halves = Halves(self._connection)
+            self._connection.rollback()
+        except OperationalError as failed:
+            self.close()
+            raise not_upgraded(path, failed) from failed
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+        self._engine.dispose()
+
+    def rows(self) -> Iterator[Row]:
+        """Return all workloads, oldest first."""
+        found = self._connection.execute(
+            select(workloads.c.id, workloads.c.spec, workloads.c.row).order_by(workloads.c.number)
+        ).all()
+        self._connection.rollback()
+        left = self._halves.left
+        for name, spec, row in found:
+            if name not in left:
+                yield _read_row(spec, row)
+
+    def projects(self) -> Iterator[ProjectRecord]:
+        """Return all projects, oldest first."""
+        found = self._connection.execute(select(projects).order_by(projects.c.number)).all()
+        self._connection.rollback()
+        for project in found:
+            yield ProjectRecord(_PROJECT.validate_json(project.spec), project.created)
+
+    def history(self, workload: WorkloadId) -> Sequence[HistoryEvent]:
+        """Return what happened to a workload, oldest first."""
+        found = self._connection.execute(
+            select(history.c.at, history.c.kind, history.c.text)
+            .where(history.c.workload == workload)
+            .order_by(history.c.number)
+        ).all()
+        self._connection.rollback()
+        return [HistoryEvent(at, kind, text) for at, kind, text in found]
+
+    def save(
+        self,
+        rows: Sequence[Row] = (),
+        *,
+        gone: Sequence[WorkloadId] = (),
+        events: Sequence[tuple[WorkloadId, HistoryEvent]] = (),
+        projects: Sequence[ProjectRecord] = (),
+        gone_projects: Sequence[str] = (),
+        soon: bool = False,
+    ) -> None:
+        """Write it all in one transaction; durable on return, or `soon`, with the next one.
+
+        Raises:
+            Unavailable: nothing was written; the disk is full, or may not be written.
+        """
+        with self._written(soon=soon):
+            self._save_rows(rows)
+            self._save_projects(projects)
+            self._save_history(events)
+            one_step.delete_named(self._connection, "workloads.id", gone)
+            one_step.delete_named(self._connection, "history.workload", gone)
+            for name in gone_projects:
+                table = metadata.tables["projects"]
+                self._connection.execute(table.delete().where(table.c.name == name))
+
+    def arrive(
+        self, rows: Sequence[Row], *, events: Sequence[tuple[WorkloadId, HistoryEvent]] = ()
+    ) -> None:
+        """Write new rows that do not count before `arrived`: after a restart they are not there.
+
+        Nobody waits for the disk: what `arrived` writes is in the same log behind them.
+
+        Raises:
+            Unavailable: they were not written.
+        """
+        with self._written(soon=True):
+            self._halves.come([row.id for row in rows], time.time())
+            self._save_rows(rows)
+            self._save_history(events)
+
+    def arrived(self) -> None:
+        """Let what came by `arrive` count; durable on return.
+
+        Raises:
+            Unavailable: it does not count.
+        """
+        with self._written():
+            self._halves.count()
+        self._halves.counted()
+
+    def turned_away(self) -> None:
+        """Forget what came by `arrive`; its rows go with the next write."""
+        self._halves.give_up()
+
+    @contextmanager
+    def _written(self, *, soon: bool = False) -> Iterator[None]:
+        """Write what is written within this block in one transaction; durable on leaving it.
+
+        One that may be so `soon` waits for no disk: the next that does not makes both durable.
+        """
+        try:
+            self._wait_for_the_disk(wait=not soon)
+            with self._connection.begin():
+                self._halves.remove()
+                yield
+            self._halves.removed()
+            self._succeeded()
+        except OperationalError as failed:
+            self._trouble = str(failed.orig)
+            raise Unavailable(
+                f"Nothing can be stored now: {failed.orig} ({self._path.name}).",
+                hint="What runs goes on. An admin makes room, or makes the file writable again.",
+                code="not_stored",
+                retry_after=TRY_AGAIN_S,
+            ) from failed
+
+    def _wait_for_the_disk(self, *, wait: bool) -> None:
+        """Say of the transactions that follow whether they do; before each, so none is left so."""
+        if wait != self._waits:
+            try:
+                how = "FULL" if wait else "NORMAL"
+                self._connection.exec_driver_sql(f"PRAGMA synchronous={how}")
+            finally:
+                self._connection.rollback()
+            self._waits = wait
+
+    def trouble(self) -> str:
+        """Say why the last write failed; "" where it did not, or would not any more.
+
+        Tries, and not oftener than others are told to come again: where nobody is let in while this
+        is so, and nothing happens, there would be no other write to find out by.
+        """
+        if self._trouble and time.monotonic() >= self._tried + TRY_AGAIN_S:
+            self._tried = time.monotonic()
+            try:
+                with self._connection.begin():
+                    self._connection.exec_driver_sql(
+                        "UPDATE alembic_version SET version_num = version_num"
+                    )
+                self._succeeded()
+            except OperationalError as failed:
+                self._trouble = str(failed.orig)
+        return self._trouble
+
+    def _shape_of_rows(self) -> int:
+        """Return the number that stands in the file; 0 from before there was one.
+
+        Raises:
+            Unavailable: we know fewer.
+        """
+        found = int(self._connection.exec_driver_sql("PRAGMA user_version").scalar_one())
+        self._connection.rollback()
+        if found > ROWS:
+            raise newer(self._path, f"{LATEST} with rows of the shape {found}")
+        return found
+
+    def _succeeded(self) -> None:
+        """Take what was wrong for over; not while the disk is full to those who store more.
+
+        What a large write that failed has left of the log has room for small ones.
+        """
+        if self._trouble and shutil.disk_usage(self._path.parent).free >= LEAST_ROOM_BYTES:
+            self._trouble = ""
+
+    def _save_history(self, events: Sequence[tuple[WorkloadId, HistoryEvent]]) -> None:
+        lines = [(workload, line.at, line.kind, line.text) for workload, line in events]
+        one_step.insert(self._connection, "history (workload, at, kind, text)", lines)
+
+    def _save_rows(self, rows: Sequence[Row]) -> None:
+        one_step.insert(
+            self._connection,
+            "workloads (id, spec, row)",
+            [
+                (
+                    row.id,
+                    _SPEC.dump_json(row.spec).decode(),
+                    _ROW.dump_json(row, exclude={"record": {"spec"}}).decode(),
+                )
+                for row in rows
+            ],
+            conflict="ON CONFLICT (id) DO UPDATE SET row = excluded.row",
+        )
+
+    def _save_projects(self, records: Sequence[ProjectRecord]) -> None:
+        if records:
+            upsert = insert(projects)
+            self._connection.execute(
+                upsert.on_conflict_do_update(
+                    index_elements=["name"], set_={"spec": upsert.excluded.spec}
+                ),
+                [
+                    {
+                        "name": record.spec.name,
+                        "created": record.created,
+                        "spec": _PROJECT.dump_json(record.spec).decode(),
+                    }
+                    for record in records
+                ],
+            )
+
+
+def _durable(connection: object, _record: object) -> None:
+    cursor = connection.cursor()  # type: ignore[attr-defined]  # the driver's own connection
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.execute("PRAGMA busy_timeout=5000")
+    cursor.close()
+
+
+def _read_row(spec: str, row: str) -> Row:
+    # The two columns are one value; joining the texts spares parsing the row twice.
+    assert row.startswith('{"record":{')
+    joined = row.replace('{"record":{', f'{{"record":{{"spec":{spec},', 1)
+    return with_scale(_ROW.validate_json(joined))

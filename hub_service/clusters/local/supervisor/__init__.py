@@ -1,0 +1,1 @@
+"""Detached supervisor of one worker: programs that outlive the service."""

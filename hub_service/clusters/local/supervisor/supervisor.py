@@ -1,0 +1,351 @@
+"""Keep one worker of one attempt: start it, log its output, stop it, say how it ended.
+
+Half of a program of its own (`witness.py`, its parent, is the other), standard library only,
+detached from the service, which it outlives. Everything it is told is in its DIRECTORY, and so is
+everything it tells (`attempt.py` names the files). The lock it holds there makes a second start
+harmless. Its only input later is SIGTERM: stop the worker. If it is killed, the worker dies with
+it; one that had ended before has ended all the same.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import select
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING or __package__:
+    from runai.hub_service.clusters.local.supervisor import file_count, process_tree, worker_start
+else:  # in the witness's program, which has seen to it that they are found
+    import file_count
+    import process_tree
+    import worker_start
+
+if TYPE_CHECKING:
+    from runai.hub_service.clusters.local.supervisor.exit_notes import Notes
+
+PR_SET_CHILD_SUBREAPER = 36
+LEFTOVERS_GRACE_S = 1.0
+"""For processes that a worker leaves behind, such as Python's resource tracker."""
+HOPELESS_AFTER_S = 20.0
+"""Processes that survive SIGKILL so long (stuck in a driver) are left to the kernel."""
+
+OURS = 0
+"""Our byte of the lock file."""
+COUNT_EVERY_S = 1.0
+
+
+def take_lock(directory: str, byte: int) -> bool:
+    """Take a byte of the lock file for as long as this process lives; tell whether it was free."""
+    fd = os.open(f"{directory}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        # Of this kind another process can ask who holds it, without taking it (attempt.py).
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+    except OSError:
+        return False
+    return True  # the descriptor stays open: the kernel frees the lock when this process ends
+
+
+def adopt_orphans() -> bool:
+    """Become the parent of whatever those below us leave behind; tell whether the kernel can."""
+    adopted: int = worker_start.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    return adopted == 0
+
+
+def created(pid: int) -> float:
+    """Return when a process started, in Unix seconds, as psutil computes it."""
+    with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
+        ticks = int(file.read().rpartition(b")")[2].split()[19])
+    with open("/proc/stat", "rb") as file:  # noqa: PTH123
+        boot = next(int(line.split()[1]) for line in file if line.startswith(b"btime"))
+    return boot + ticks / os.sysconf("SC_CLK_TCK")
+
+
+class Log:
+    """Numbered files of bounded size; the oldest goes when there are too many."""
+
+    def __init__(self, directory: str, most_bytes: int, most_files: int) -> None:
+        """Open the first file."""
+        self._directory = directory
+        self._most_bytes = most_bytes
+        self._most_files = most_files
+        self._number = 0
+        self._size = 0
+        self._fd = -1
+        self._next_file()
+
+    def write(self, piece: bytes) -> None:
+        """Append; a full disk loses output, never the worker."""
+        while piece:
+            room = max(self._most_bytes - self._size, 0)
+            if len(piece) <= room:
+                return self._append(piece)
+            # Break between lines; a line that is longer than a file is cut.
+            end = piece.rfind(b"\n", 0, room) + 1
+            if not end and not self._size:
+                end = room
+            self._append(piece[:end])
+            piece = piece[end:]
+            self._next_file()
+        return None
+
+    def _append(self, piece: bytes) -> None:
+        self._size += len(piece)
+        with contextlib.suppress(OSError):
+            if self._fd < 0:
+                self._open()
+            while piece:
+                piece = piece[os.write(self._fd, piece) :]
+
+    def _next_file(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        self._number += 1
+        self._size = 0
+        with contextlib.suppress(OSError):
+            os.unlink(self._path(self._number - self._most_files))  # noqa: PTH108
+        with contextlib.suppress(OSError):
+            self._open()
+
+    def _open(self) -> None:
+        self._fd = os.open(self._path(self._number), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def _path(self, number: int) -> str:
+        return f"{self._directory}/log-{number:06d}.txt"
+
+
+class Supervisor:
+    """The worker's only parent: whatever it starts ends up as its child (subreaper)."""
+
+    def __init__(self, directory: str, status_fd: int, notes: "Notes") -> None:
+        """Be ready for signals before anything else can happen."""
+        self.directory = directory
+        self.notes = notes
+        self.status_fd = status_fd
+        os.set_inheritable(status_fd, False)  # the worker would keep it open
+        os.chdir("/")
+        os.umask(0o077)
+        self.wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGCHLD):
+            signal.signal(number, lambda _number, _frame: None)
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(number, signal.SIG_IGN)
+        self.worker = 0
+        self.exit_code: int | None = None
+        self.told = False
+        self.killed = False
+        self.deadline: float | None = None
+        self.alone = False
+        self.most_processes = 0
+        self.most_tasks = 0
+        self.tasks_seen = 0
+        self.verdict = ""
+        """Why we have ended it ourselves."""
+
+    def run(self) -> None:
+        """Live as long as the worker and everything that it started."""
+        if not take_lock(self.directory, OURS) or self._exists("supervisor.json"):
+            return
+        with open(f"{self.directory}/spec.json", encoding="utf-8") as file:  # noqa: PTH123
+            spec: dict[str, Any] = json.load(file)
+        environment = self._take_environment()
+        me = {"pid": os.getpid(), "created": created(os.getpid())}
+        self.notes.tell("supervisor.json", me)
+        self.notes.until_written()  # whoever comes after us must see it before anything runs
+        log = Log(self.directory, spec["log_bytes"], spec["log_files"])
+        text = ""
+        if not adopt_orphans():
+            text = "the kernel cannot adopt orphaned processes (PR_SET_CHILD_SUBREAPER)"
+        else:
+            text = self._start_and_watch(spec, environment, log)
+        ending = {
+            "exit_code": worker_start.CANNOT if text else self.exit_code,
+            "told": self.told,
+            "killed": self.killed,
+            "ended": time.time(),
+            "text": text or self.verdict,
+        }
+        self.notes.tell("exit.json", ending)
+        self.notes.until_written()
+
+    # -- starting --------------------------------------------------------------------------------
+
+    def _exists(self, name: str) -> bool:
+        return os.path.exists(f"{self.directory}/{name}")  # noqa: PTH110
+
+    def _take_environment(self) -> dict[str, str]:
+        path = f"{self.directory}/environment.json"
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123
+            environment: dict[str, str] = json.load(file)
+        os.unlink(path)  # noqa: PTH108  it holds secrets
+        return environment
+
+    def _start_and_watch(self, spec: dict[str, Any], environment: dict[str, str], log: Log) -> str:
+        output, output_write = os.pipe2(os.O_CLOEXEC)
+        started = worker_start.start(spec, environment, output_write)
+        if started.lacks_room:
+            os.close(self.status_fd)  # so that we can be told to stop meanwhile
+            self.status_fd = -1
+            log.write(f"{started.why}; it is tried again\n".encode())
+        # Not told by a service that was there before its programs were replaced.
+        until = time.monotonic() + spec.get("room_seconds", worker_start.ROOM_S)
+        while started.lacks_room and time.monotonic() < until:
+            started.reap()
+            if self._told_within(worker_start.AGAIN_EVERY_S):
+                return ""
+            started = worker_start.start(spec, environment, output_write)
+        os.close(output_write)
+        self.worker, self.alone = started.pid, not started.pid
+        if started.why:
+            log.write(f"{started.why}\n".encode())
+        else:
+            began = {"pid": self.worker, "created": created(self.worker)}
+            self.notes.tell("process.json", began)
+        if self.status_fd >= 0:
+            os.close(self.status_fd)  # tells the service to look
+        self.most_processes, self.tasks_seen = (
+            spec["most_processes"],
+            process_tree.tasks_of_machine(),
+        )
+        self.most_tasks = min(
+            spec.get("most_tasks", 1 << 22), process_tree.most_tasks_of_machine() // 2
+        )
+        self._watch(output, log, spec["grace_seconds"], file_count.FileCount(spec))
+        if self.verdict:
+            log.write(f"runai: it {self.verdict}\n".encode())
+        return started.why
+
+    def _told_within(self, seconds: float) -> bool:
+        until = time.monotonic() + seconds
+        while not self.told and (left := until - time.monotonic()) > 0:
+            if select.select([self.wake_read], [], [], left)[0]:
+                self.told = signal.SIGTERM in os.read(self.wake_read, 512)
+        return self.told
+
+    # -- watching --------------------------------------------------------------------------------
+
+    def _watch(self, output: int, log: Log, grace_s: float, files: file_count.FileCount) -> None:
+        os.set_blocking(output, False)
+        poll = select.poll()
+        poll.register(output, select.POLLIN)
+        poll.register(self.wake_read, select.POLLIN)
+        hopeless: float | None = None
+        while not self.alone:
+            wait = COUNT_EVERY_S
+            if self.deadline is not None:
+                wait = min(wait, max(0.0, self.deadline - time.monotonic()))
+            for fd, _ in poll.poll(wait * 1000 + 1):
+                if fd == self.wake_read:
+                    self._on_signals(os.read(fd, 512), grace_s)
+                elif not carry(output, log):
+                    poll.unregister(output)
+            self._contain(files)
+            self.notes.again()
+            if self.exit_code is not None:
+                self._reap()  # it may have waited for its note
+            if self.deadline is not None and time.monotonic() >= self.deadline:
+                self.killed = self.killed or self.exit_code is None
+                hopeless = hopeless or time.monotonic() + HOPELESS_AFTER_S
+                process_tree.kill_all(process_tree.descendants(os.getpid()), signal.SIGKILL)
+                self.deadline = time.monotonic() + 0.1  # orphans come to us: look again
+                if time.monotonic() > hopeless:
+                    break
+        carry(output, log)
+
+    def _contain(self, files: file_count.FileCount) -> None:
+        """End a worker that has too much of what its neighbours need, too."""
+        if self.verdict:
+            return
+        if self.exit_code is None:
+            files.look()
+        if too_many := self._has_too_many():
+            self.verdict = f"had more than {too_many} at once, so all of them were ended"
+        elif files.more:
+            self.verdict = (
+                f"had more than {files.most:,} files in its own directory "
+                "(that of RUNAI_CHECKPOINT_DIR), so it was ended"
+            )
+        else:
+            return
+        process_tree.end_all(os.getpid())
+        self.deadline = time.monotonic()  # and again until nobody is left
+
+    def _has_too_many(self) -> str:
+        """Say of what it has more than it may have, and how many that is; "" where of nothing."""
+        # Cheap first: those of the whole machine, of which ours cannot be more.
+        tasks = process_tree.tasks_of_machine()
+        if tasks - self.tasks_seen < min(self.most_processes, self.most_tasks) // 2:
+            self.tasks_seen = min(self.tasks_seen, tasks)
+            return ""
+        self.tasks_seen = tasks
+        threads = process_tree.threads_below(os.getpid())
+        if len(threads) > self.most_processes:
+            return f"{self.most_processes} processes"
+        if sum(threads.values()) > self.most_tasks:
+            return f"{self.most_tasks} processes and threads"
+        return ""
+
+    def _on_signals(self, numbers: bytes, grace_s: float) -> None:
+        if signal.SIGTERM in numbers and not self.told and self.exit_code is None:
+            self.told = True
+            self._kill_group(signal.SIGTERM)
+            self.deadline = time.monotonic() + grace_s
+        if signal.SIGCHLD in numbers:
+            self._reap()
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                self.alone = True
+                return
+            if ended is None:
+                return
+            if ended.si_pid == self.worker:
+                if self.exit_code is None:
+                    by_itself = ended.si_code == os.CLD_EXITED
+                    self.exit_code = ended.si_status if by_itself else -ended.si_status
+                    self._note_the_workers_end()
+                    self._end_leftovers()
+                if not self.notes.again():
+                    return
+            os.waitpid(ended.si_pid, 0)
+
+    def _note_the_workers_end(self) -> None:
+        """Write it down before it is reaped: until then the witness would see it, were we killed.
+
+        And before what it left behind is ended, which may take its grace; on a full disk that
+        comes first, and the worker is not reaped before there is room.
+        """
+        note = {"exit_code": self.exit_code, "told": self.told, "text": self.verdict}
+        self.notes.tell("ended.json", note)
+
+    def _end_leftovers(self) -> None:
+        """Tell what the worker has left behind; if it was told to stop, they keep its grace."""
+        if not self.told:
+            self._kill_group(signal.SIGTERM)
+            self.deadline = time.monotonic() + LEFTOVERS_GRACE_S
+        # The group knows by now, and may take a second SIGTERM for impatience.
+        below = process_tree.descendants(os.getpid())
+        others = [pid for pid in below if process_tree.group_of(pid) != self.worker]
+        process_tree.kill_all(others, signal.SIGTERM)
+
+    def _kill_group(self, number: int) -> None:
+        if self.worker:  # else it is our own group
+            with contextlib.suppress(OSError):
+                os.killpg(self.worker, number)
+
+
+def carry(output: int, log: Log) -> bool:
+    """Move what is there from the pipe to the log; tell whether more may come."""
+    try:
+        while piece := os.read(output, 65536):
+            log.write(piece)
+    except BlockingIOError:
+        return True
+    return False

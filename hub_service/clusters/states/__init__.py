@@ -1,0 +1,1 @@
+"""Pure transitions of a workload: state in, state and history out."""

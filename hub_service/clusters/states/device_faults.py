@@ -1,0 +1,52 @@
+"""What a broken device means to those who hold it or wait for it: history, and no reservation.
+
+Pure; called by `recorded` when an agent tells that a device broke or works again. That nothing new
+is placed there is the core's rule (P5) and checked once more by `capacity`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from runai.hub_service.clusters.states.state import ACTIVE, Row, Step
+from runai.hub_service.clusters.states.user_actions import unreserved
+from runai.hub_service.model.device import Device
+from runai.hub_service.model.records import WorkloadId
+
+
+def with_faults(devices: Sequence[Device], faults: Mapping[str, str]) -> tuple[Device, ...]:
+    """Return the devices with what was told of them, by UUID; others are as they were."""
+    return tuple(replace(d, fault=faults.get(d.uuid, d.fault)) for d in devices)
+
+
+def told(
+    node: str, before: Sequence[Device], after: Sequence[Device], rows: Iterable[Row]
+) -> dict[WorkloadId, Step]:
+    """Tell every workload on a device that broke or works again, and give up its reservations."""
+    changed = {
+        new.index: new for old, new in zip(before, after, strict=True) if old.fault != new.fault
+    }
+    steps: dict[WorkloadId, Step] = {}
+    for row in rows if changed else ():
+        now = row
+        events: list[tuple[str, str]] = []
+        for worker in row.record.workers:
+            mine = [changed[s.device] for s in worker.devices if s.device in changed]
+            if worker.node != node or not mine:
+                continue
+            if worker.state in ACTIVE:
+                events += [
+                    event for device in mine if (event := _event(node, device)) not in events
+                ]
+            elif worker.state == "reserved" and any(device.fault for device in mine):
+                now = unreserved(now, worker.index).row or now
+                events.append(("fault", f"device {mine[0].index} of {node}, held for it, broke"))
+        if events:
+            steps[row.id] = Step(now, tuple(events))
+    return steps
+
+
+def _event(node: str, device: Device) -> tuple[str, str]:
+    where = f"device {device.index} of {node}"
+    if device.fault:
+        return "fault", f"{where} is broken ({device.fault}): nothing new is placed on it"
+    return "mended", f"{where} works again"

@@ -1,0 +1,283 @@
+"""What may become of a workload: pure transitions from one row to the next, with their history.
+
+Knows states, pauses, failures, retries and the words for them. Knows no clock, processes or
+storage: `recorded` calls these functions, keeps what they return and lets the cluster act on it.
+What becomes of a workload at rest is in `outcomes`, what users may wish in `wishes`.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from runai.hub_service.clusters.states import membership, resize
+from runai.hub_service.clusters.states.outcomes import LONGEST_BACK_OFF_S, settle
+from runai.hub_service.clusters.states.state import ACTIVE, Ending, Grant, Row, Step
+from runai.hub_service.model.records import (
+    Process,
+    StateReason,
+    WorkerRecord,
+    WorkloadSpec,
+    WorkloadState,
+)
+from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, count_text, gpu_text
+from runai.hub_service.scheduler.model.snapshot import DeviceShare
+
+ATTACH_WITHIN_S = 120.0
+"""How long a granted session may take until its process is attached."""
+
+
+def started(row: Row, grants: Sequence[Grant], *, now: float, master_port: int = 0) -> Step:
+    """Give workers their devices; all of them start together, as one attempt."""
+    record = row.record
+    attempt = record.attempts + 1
+    held = {grant.index: grant for grant in grants}
+    workers = tuple(
+        replace(
+            w,
+            # A session that asked for its GPUs again runs all the while.
+            state="starting" if w.process is None else "running",
+            node=held[w.index].node,
+            devices=held[w.index].devices,
+            started=now,
+            process=w.process,
+            attempt=attempt,
+            exit_code=None,
+        )
+        if w.index in held
+        else w
+        for w in record.workers
+    )
+    verb = "resumes" if row.resumed else "starts"
+    text = f"{verb} on {_places(grants)}"
+    if row.spec.command is None:
+        goes_on = any(w.process is not None for w in workers)
+        text = f"gets {_places(grants)}"
+        text += " again" if goes_on else "; waits for its server to start"
+    record = replace(
+        record,
+        workers=workers,
+        attempts=attempt,
+        started=record.started if record.started is not None else now,
+        reason=None,
+        position=None,
+        not_before=None,
+    )
+    row = replace(row, halt="", granted=now, stopping_since=None, master_port=master_port)
+    row = membership.sized(replace(row, record=record), now=now)
+    return Step(_with_state(row, now), (("starting", text),))
+
+
+def running(row: Row, index: int, process: Process, *, now: float) -> Step:
+    """Remember the process of a worker; it stays `stopping` if it was told to stop meanwhile."""
+    worker = row.record.workers[index]
+    if worker.process == process and worker.state != "starting":
+        return Step(row)
+    worker = replace(worker, process=process)
+    if worker.state == "starting":
+        worker = replace(worker, state="running")
+    row = _with_worker(row, worker)
+    return Step(
+        _with_state(row, now),
+        (("running", f"{_worker(row, index)}runs as process {process.pid}"),),
+    )
+
+
+def attached(row: Row, process: Process, *, now: float) -> Step:
+    """Remember the process of a session that somebody else started."""
+    return running(row, 0, process, now=now)
+
+
+def stopped(row: Row, indexes: Iterable[int], reason: StateReason, *, now: float) -> Step:
+    """Tell workers to stop; a session without a process has nothing to stop and ends."""
+    chosen = set(indexes)
+    workers = tuple(
+        replace(w, state="stopping")
+        if w.index in chosen and w.state in {"starting", "running"}
+        else w
+        for w in row.record.workers
+    )
+    record = replace(row.record, workers=workers, reason=reason, position=None)
+    whole = all(w.state == "stopping" for w in workers if w.state in ACTIVE)
+    halt = row.halt or ("paused" if whole else "")
+    row = replace(row, record=record, halt=halt, stopping_since=now)
+    row = _with_state(membership.sized(row, now=now), now)
+    step = Step(row, (("stopping", reason.text),))
+    if row.spec.command is None and row.record.workers[0].process is None:
+        return _then(step, exited(row, 0, Ending(None, told=True), now=now))
+    return step
+
+
+def resized(row: Row, grant: Grant, reason: StateReason, *, now: float) -> Step:
+    """Tell a worker to stop, to be started again on these devices of its node (E2)."""
+    step = stopped(row, [grant.index], reason, now=now)
+    assert step.row is not None
+    return Step(replace(step.row, resize=grant, halt=""), step.events)
+
+
+def exited(row: Row, index: int, ending: Ending, *, now: float) -> Step:
+    """Take back a worker's devices and decide what its end means for the workload.
+
+    Exit code 0 is finished, whoever stopped it. A worker that was told to stop and ends otherwise
+    is paused. Any other end is a failure, which stops the rest of its gang, unless the rest of an
+    elastic job can go on without it.
+    """
+    before, worker = row, row.record.workers[index]
+    told = ending.told or worker.state == "stopping"
+    again = resize.grant_after(row, ending) if told else None
+    worker = replace(
+        worker,
+        state="finished",
+        devices=(),
+        node="",
+        process=None,
+        exit_code=ending.exit_code,
+    )
+    if told and ending.exit_code != 0 and not row.halt and len(row.active) > 1:
+        worker = replace(worker, state="pending")  # the others go on without it
+    row = replace(_with_worker(row, worker), resize=None)
+    events = [("exited", _ended(row, index, ending))]
+    if again is not None:
+        row = membership.resized(replace(row, resumed=True))
+        return _then(Step(row, tuple(events)), started(row, [again], now=now))
+    if not told and ending.exit_code != 0 and membership.goes_on_without(before, index):
+        text = f"{_ended(row, index, ending)}; the others go on without it"
+        return Step(_with_state(membership.without(row, index), now), (("warning", text),))
+    if ending.exit_code == 0 and membership.is_done_by(before, index):
+        row = membership.done(replace(row, halt="done"))
+        if late := membership.late(row.record):
+            why = StateReason("finished", "the others have finished the training")
+            step = stopped(row, [w.index for w in late], why, now=now)
+            assert step.row is not None
+            row, events = step.row, [*events, *step.events]
+    if not told and ending.exit_code != 0 and row.halt in {"", "paused", "done"}:
+        row = replace(row, halt="lost" if ending.lost else "failed")
+        row = replace(row, record=replace(row.record, reason=_failure(row, index, ending)))
+        rest = [w.index for w in row.active if w.state != "stopping"]
+        if rest:
+            why = StateReason("failed", f"{_ended(row, index, ending)}, so the others stop too")
+            step = stopped(row, rest, why, now=now)
+            assert step.row is not None
+            row = replace(step.row, record=replace(step.row.record, reason=row.record.reason))
+            events += step.events
+    if row.active:
+        return Step(_with_state(row, now), tuple(events))
+    return _then(Step(row, tuple(events)), settle(row, now=now))
+
+
+def due(row: Row, *, now: float) -> Step | None:
+    """Do what time alone brings: a retry that is due, a session that nobody attached to."""
+    if _waits_to_be_attached(row) and row.granted is not None and row.granted > now:
+        # The clock was set back since: who is just starting keeps its time, and nobody an hour.
+        return Step(replace(row, granted=now))
+    when = next_due(row)
+    retries = row.record.state is WorkloadState.RETRYING
+    # No retry is ever so far ahead: the clock was set back since.
+    was_set_back = retries and when is not None and when > now + 2 * LONGEST_BACK_OFF_S
+    if when is None or (when > now and not was_set_back):
+        return None
+    if retries:
+        record = replace(row.record, state=WorkloadState.QUEUED, not_before=None)
+        return Step(replace(row, record=record), (("queued", "tries again"),))
+    text = f"its server did not start within {ATTACH_WITHIN_S:.0f} s, so its GPUs were given back"
+    step = stopped(row, [0], StateReason("not_attached", text), now=now)
+    return Step(step.row, (("warning", text), *step.events))
+
+
+def next_due(row: Row) -> float | None:
+    """Say when `due` has something to do, if ever."""
+    record = row.record
+    if record.state is WorkloadState.RETRYING:
+        return record.not_before
+    waits = _waits_to_be_attached(row)
+    return row.granted + ATTACH_WITHIN_S if waits and row.granted is not None else None
+
+
+# -- parts ---------------------------------------------------------------------------------------
+
+
+def _waits_to_be_attached(row: Row) -> bool:
+    return row.spec.command is None and row.record.state is WorkloadState.STARTING
+
+
+def _then(first: Step, second: Step) -> Step:
+    return Step(second.row, (*first.events, *second.events))
+
+
+def _with_worker(row: Row, worker: WorkerRecord) -> Row:
+    workers = tuple(worker if w.index == worker.index else w for w in row.record.workers)
+    return replace(row, record=replace(row.record, workers=workers))
+
+
+def _with_state(row: Row, now: float) -> Row:
+    """Derive the state of a workload of which something runs from its workers."""
+    states = [w.state for w in row.active]
+    if not states:
+        return row
+    if all(state == "stopping" for state in states):
+        state = WorkloadState.STOPPING
+    elif "running" in states:
+        state = WorkloadState.RUNNING
+    else:
+        state = WorkloadState.STARTING
+    unfinished = sum(w.state != "finished" for w in row.record.workers)
+    up = sum(s != "stopping" for s in states)
+    below = 0 < up < min(row.spec.min_workers, unfinished)
+    since = row.below_min_since if row.below_min_since is not None else now
+    return replace(
+        row,
+        record=replace(row.record, state=state),
+        below_min_since=since if below else None,
+    )
+
+
+def _failure(row: Row, index: int, ending: Ending) -> StateReason:
+    if ending.text and ending.exit_code is not None and ending.exit_code < 0:
+        return StateReason("contained", f"it {ending.text}")
+    if ending.text:
+        return StateReason("not_started", ending.text)
+    if ending.lost:
+        return StateReason("interrupted", _ended(row, index, ending))
+    return StateReason("exit_code", _ended(row, index, ending))
+
+
+def _worker(row: Row, index: int) -> str:
+    return f"worker {index} " if len(row.record.workers) > 1 else ""
+
+
+def _ended(row: Row, index: int, ending: Ending) -> str:
+    who = _worker(row, index)
+    if ending.text:
+        return ending.text
+    if ending.lost:
+        return f"{who}was interrupted: its supervisor is gone (killed, or the machine went down)"
+    if ending.exit_code is None:
+        return f"{who}ended"
+    if ending.exit_code < 0:
+        return f"{who}ended by signal {-ending.exit_code}"
+    return f"{who}ended with exit code {ending.exit_code}"
+
+
+def _places(grants: Sequence[Grant]) -> str:
+    by_node: dict[str, list[str]] = {}
+    for grant in grants:
+        by_node.setdefault(grant.node, []).extend(_share(share) for share in grant.devices)
+    return "; ".join(f"{node}: {', '.join(g) or 'no GPU'}" for node, g in by_node.items())
+
+
+def _share(share: DeviceShare) -> str:
+    part = "" if share.gpus == WHOLE_GPU else f"{gpu_text(share.gpus)} of "
+    return f"{part}GPU {share.device}"
+
+
+def request_text(spec: WorkloadSpec) -> str:
+    """Say what a workload asks for: "2 workers with 1 GPU each".
+
+    >>> request_text(WorkloadSpec("vision", "exp", "ana", "job", ("true",)))
+    'no GPU'
+    """
+    if spec.gpu_memory_mib:
+        amount = f"{spec.gpu_memory_mib} MiB of a GPU"
+    elif spec.gpus:
+        amount = count_text(spec.gpus)
+    else:
+        amount = "no GPU"
+    return amount if spec.workers == 1 else f"{spec.workers} workers with {amount} each"

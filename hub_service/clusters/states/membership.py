@@ -1,0 +1,256 @@
+"""Who trains together: what follows from an elastic job's workers for its target (elastic.md).
+
+Knows when a joiner counts, when the others go on without one, and what the core is told of speed.
+Pure; `recorded` calls `followed` after every change of a row, `lifecycle` asks about ends.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from runai.hub_service.clusters.states.state import Row, Step
+from runai.hub_service.model.records import ElasticRules, ElasticState, WorkerRecord, WorkloadRecord
+from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
+from runai.hub_service.wire.elastic_messages import Reason, Status, Target, WorkerPhase
+
+MOST_LOSSES_OF_A_WORKER = 3
+"""A worker that ended unexpectedly oftener is not started again beside the others."""
+
+NOTABLE = 0.05
+"""A speed that differs by less from what is known is no news (each is a write to the disk)."""
+
+_JOINS = (WorkerPhase.READY, WorkerPhase.RUNNING)
+_TRAINED = (WorkerPhase.RUNNING, WorkerPhase.DRAINING, WorkerPhase.LEFT)
+
+
+def followed(row: Row, now: float, store_of: Callable[[str], str]) -> Step:
+    """Bring the target in line with the workers; each has a store of its own.
+
+    Ranks keep their order; a joiner counts once it is ready. When nobody of the ranks is left,
+    everybody who is up starts anew from the checkpoint. `store_of` gives an address for a new store
+    at the first rank, by its name; "": not yet, then nothing changes.
+    """
+    state = row.record.elastic
+    if state is None or row.record.state.finished or row.halt == "done":
+        return Step(row)
+    phases = {w.name: p for w in row.active if (p := state.phases.get(w.name)) is not None}
+    before = state.target.ranks if state.target is not None else ()
+    staying = [w.name for w in _staying(row.record)]
+    ranks = tuple(name for name in before if name in staying)
+    ranks += tuple(n for n in staying if n not in before and phases.get(n) in _JOINS)
+    if not any(w.state == "stopping" for w in row.active):  # they leave a checkpoint first
+        ranks = ranks or tuple(staying)
+    state = replace(state, phases=phases)
+    if ranks == before:
+        return Step(_with(row, state))
+    store = store_of(ranks[0]) if ranks else ""
+    if ranks and not store:
+        return Step(_with(row, state))
+    target = _target(row, state, ranks, now=now, store=store)
+    if target.reason is Reason.START:
+        state = replace(state, losses={})
+    row = _with(row, replace(state, target=target))
+    if target.reason not in {Reason.EXPAND, Reason.RECLAIM} or not phases:
+        return Step(row)
+    return Step(resized(row), (("resized", f"trains with {_count(ranks)}"),))
+
+
+def _count(ranks: tuple[str, ...]) -> str:
+    return f"{len(ranks)} worker{'s' * (len(ranks) != 1)}"
+
+
+def _target(
+    row: Row, state: ElasticState, ranks: tuple[str, ...], *, now: float, store: str
+) -> Target:
+    before = state.target.ranks if state.target is not None else ()
+    leaving = [w for w in row.active if w.state == "stopping"]
+    deadline = datetime.fromtimestamp(now + row.spec.grace_seconds, UTC) if leaving else None
+    if not ranks:
+        reason = Reason.PAUSE
+    elif not set(before) & set(ranks):
+        reason = Reason.START
+    else:
+        reason = Reason.EXPAND if set(before) < set(ranks) else Reason.RECLAIM
+    held = sum(len(w.devices) for w in row.active if w.name in ranks)
+    return Target(
+        gen=state.target.gen + 1 if state.target is not None else 1,
+        ranks=ranks,
+        store=store,
+        gpus=held,
+        least=row.spec.min_workers,
+        most=most_gpus(row.record),
+        reason=reason,
+        deadline=deadline.isoformat(timespec="milliseconds") if deadline is not None else "",
+    )
+
+
+def heard(row: Row, statuses: Mapping[str, Status]) -> Step:
+    """Take in what workers told, by their names; says who has come and how fast the job goes."""
+    state = row.record.elastic
+    if state is None:
+        return Step(row)
+    names = {w.name for w in row.active}
+    told = {name: status for name, status in statuses.items() if name in names}
+    phases = {**state.phases, **{name: status.state for name, status in told.items()}}
+    speeds = dict(state.throughput)
+    for status in told.values():
+        if _is_speed(status, row.record):
+            known = speeds.get(status.gpus)
+            if known is None:
+                speeds[status.gpus] = status.samples_per_s
+            elif abs(status.samples_per_s - known) > NOTABLE * known:
+                speeds[status.gpus] = (known + status.samples_per_s) / 2
+        if status.global_batch and status.state is WorkerPhase.RUNNING:
+            state = replace(state, global_batch=status.global_batch, steps=status.steps)
+    return Step(_with(row, replace(state, phases=phases, throughput=speeds)))
+
+
+def _is_speed(status: Status, record: WorkloadRecord) -> bool:
+    possible = 0 < status.gpus <= most_gpus(record) and 0 < status.samples_per_s < float("inf")
+    return possible and status.state is WorkerPhase.RUNNING
+
+
+def joiners(record: WorkloadRecord) -> list[WorkerRecord]:
+    """Return the workers that are up but not among the ranks yet."""
+    state = record.elastic
+    ranks = state.target.ranks if state is not None and state.target is not None else ()
+    return [w for w in _staying(record) if w.name not in ranks]
+
+
+def goes_on_without(row: Row, index: int) -> bool:
+    """Tell whether the others can train on when this worker has ended unexpectedly.
+
+    They can if the job speaks the protocol and as many of its ranks are left as it needs.
+    """
+    state = row.record.elastic
+    if state is None or state.target is None or not state.phases or row.halt:
+        return False
+    left = [w for w in _staying(row.record) if w.index != index and w.name in state.target.ranks]
+    return len(left) >= row.spec.min_workers
+
+
+def without(row: Row, index: int) -> Row:
+    """Put a worker that ended unexpectedly back to where it waits; too often, and it stays out."""
+    state = row.record.elastic
+    assert state is not None
+    worker = row.record.workers[index]
+    losses = state.losses.get(worker.name, 0) + 1
+    row = _with(row, replace(state, losses={**state.losses, worker.name: losses}))
+    if losses > MOST_LOSSES_OF_A_WORKER:
+        return row
+    workers = tuple(
+        replace(w, state="pending") if w.index == index else w for w in row.record.workers
+    )
+    return replace(row, record=replace(row.record, workers=workers))
+
+
+def keeps_its_size(record: WorkloadRecord, now: float, rules: ElasticRules) -> bool:
+    """Tell whether a job is not to grow now: it was just sized, or somebody joins it already.
+
+    It is never kept from what it needs at least.
+    """
+    state = record.elastic
+    if state is None or record.spec.workers == 1:
+        return False
+    if len(_staying(record)) < record.spec.min_workers:
+        return False
+    joins = bool(state.phases) and bool(joiners(record))
+    return joins or (state.sized is not None and now < state.sized + rules.grow_every_s)
+
+
+def is_done_by(row: Row, index: int) -> bool:
+    """Tell whether the exit code 0 of this worker says that the job's training is finished."""
+    state = row.record.elastic
+    if state is None or state.target is None or not state.phases:
+        return False
+    return row.record.workers[index].name in state.target.ranks and not row.halt
+
+
+def done(row: Row) -> Row:
+    """Note whose ends count, now that the first rank has finished: theirs who have trained.
+
+    The target stays as it was told: whoever trains with it ends by itself.
+    """
+    state = row.record.elastic
+    assert state is not None
+    assert state.target is not None
+    finished = {w.name for w in row.record.workers if w.state == "finished"}
+    finishers = tuple(
+        name
+        for name in state.target.ranks
+        if name in finished or state.phases.get(name) in _TRAINED
+    )
+    return _with(row, replace(state, finishers=finishers))
+
+
+def late(record: WorkloadRecord) -> list[WorkerRecord]:
+    """Return the workers that came too late for a training that is done: nobody will meet them."""
+    state = record.elastic
+    assert state is not None
+    return [w for w in _staying(record) if w.name not in state.finishers]
+
+
+def is_of_its_end(row: Row, worker: WorkerRecord) -> bool:
+    """Tell whether how a worker ended says how its workload did: of an elastic job, a rank's."""
+    state = row.record.elastic
+    return row.halt != "done" or state is None or worker.name in state.finishers
+
+
+def resized(row: Row) -> Row:
+    """Count that a job was sized anew: its workers go on, or its only one starts again."""
+    state = row.record.elastic
+    return row if state is None else _with(row, replace(state, resizes=state.resizes + 1))
+
+
+def sized(row: Row, *, now: float) -> Row:
+    """Note that the scheduler has just changed the size of a job, if it is an elastic one."""
+    state = row.record.elastic
+    return row if state is None else _with(row, replace(state, sized=now))
+
+
+def most_gpus(record: WorkloadRecord) -> int:
+    """Return how many GPUs an elastic job can use at most."""
+    spec = record.spec
+    most = spec.gpus_max if spec.workers == 1 else spec.gpus * spec.workers
+    return most // WHOLE_GPU
+
+
+def _staying(record: WorkloadRecord) -> list[WorkerRecord]:
+    return [w for w in record.workers if w.state in {"starting", "running"}]
+
+
+def _with(row: Row, state: ElasticState) -> Row:
+    return replace(row, record=replace(row.record, elastic=state))
+
+
+def throughput_for_core(
+    measured: Mapping[int, float], most: int, *, pays_from: float | None = 0.1
+) -> dict[str, int]:
+    """Return samples per 1000 seconds by number of GPUs; empty where nothing was measured.
+
+    Sizes that do not pay are left out: beyond the largest that does nothing is gained. Where the
+    largest that was tried did pay, larger ones are expected to go on so, in proportion. What pays
+    is `ElasticRules.pays_from`; with None nothing is told, and every GPU does.
+
+    >>> throughput_for_core({1: 10.0, 2: 18.0}, 4)
+    {'1': 10000, '2': 18000, '4': 36000}
+    >>> throughput_for_core({1: 10.0, 2: 18.0, 3: 18.5}, 4)
+    {'1': 10000, '2': 18000}
+    """
+    paying: list[tuple[int, float]] = []
+    for size, speed in sorted(measured.items()) if pays_from is not None else ():
+        if not paying or speed - paying[-1][1] >= (pays_from or 0) * _in_proportion(
+            paying[-1], size
+        ):
+            paying.append((size, speed))
+    table = {str(size): round(speed * 1000) for size, speed in paying}
+    if paying:
+        size, speed = paying[-1]
+        if size == max(measured) and size < most:
+            table[str(most)] = round(speed * 1000 * most / size)
+    return table
+
+
+def _in_proportion(before: tuple[int, float], size: int) -> float:
+    had, speed = before
+    return speed / had * (size - had)

@@ -1,0 +1,109 @@
+"""What becomes of a workload of which nothing runs any more: finished, tried again, or at rest.
+
+Pure; called by `lifecycle` when the last worker has ended, and by `wishes`.
+"""
+
+from dataclasses import replace
+
+from runai.hub_service.clusters.states.membership import is_of_its_end
+from runai.hub_service.clusters.states.state import Row, Step
+from runai.hub_service.model.records import StateReason, WorkerRecord, WorkloadState
+
+BACK_OFF_S = 10.0
+LONGEST_BACK_OFF_S = 300.0
+MOST_LOSSES = 6
+"""A worker whose supervisor vanished so often in a row will not get on here."""
+
+
+def settle(row: Row, *, now: float) -> Step:
+    """Decide what becomes of a workload of which nothing runs any more."""
+    assert not row.active
+    if row.intent == "delete":
+        return Step(None)
+    ended = [w for w in row.record.workers if w.state == "finished"]
+    begun = [w for w in ended if is_of_its_end(row, w)]
+    if row.spec.kind == "session":
+        return _finish(row, WorkloadState.ENDED, now=now)
+    if begun and all(w.exit_code == 0 for w in begun):
+        reason = StateReason("succeeded", "finished with exit code 0")
+        return _finish(_because(row, reason), WorkloadState.SUCCEEDED, now=now)
+    if row.halt == "failed":
+        return _failed(row, now=now)
+    if row.halt == "lost":
+        return _lost(row, now=now)
+    return _paused(row, now=now)
+
+
+def _finish(row: Row, state: WorkloadState, *, now: float) -> Step:
+    record = row.record
+    ended = [w for w in record.workers if is_of_its_end(row, w)]
+    codes = [w.exit_code for w in ended if w.exit_code is not None]
+    bad = [code for code in codes if code != 0]
+    record = replace(
+        record,
+        state=state,
+        finished=now,
+        exit_code=bad[0] if bad else (codes[0] if codes else None),
+        position=None,
+        not_before=None,
+        workers=tuple(replace(w, state="finished", devices=()) for w in record.workers),
+    )
+    text = record.reason.text if record.reason else state.value
+    row = replace(row, record=record, intent="run", below_min_since=None, stopping_since=None)
+    return Step(row, ((state.value, text),))
+
+
+def _failed(row: Row, *, now: float) -> Step:
+    record = replace(row.record, failures=row.record.failures + 1)
+    row = replace(row, record=record)
+    if record.failures > row.spec.backoff_limit:
+        return _finish(row, WorkloadState.FAILED, now=now)
+    left = row.spec.backoff_limit - record.failures
+    text = f"failed {record.failures} times, may fail {left} times more"
+    return _retry(row, record.failures, text, now=now)
+
+
+def _lost(row: Row, *, now: float) -> Step:
+    row = replace(row, losses=row.losses + 1, resumed=True)
+    if row.losses > MOST_LOSSES:
+        return _finish(row, WorkloadState.FAILED, now=now)
+    return _retry(row, row.losses, "was interrupted and will be started again", now=now)
+
+
+def _retry(row: Row, count: int, text: str, *, now: float) -> Step:
+    if row.intent == "suspend":
+        return _suspended(row)
+    wait = min(BACK_OFF_S * 2 ** (count - 1), LONGEST_BACK_OFF_S)
+    step = _rest(row, WorkloadState.RETRYING, f"{text}; next try in {wait:.0f} s")
+    assert step.row is not None
+    record = replace(step.row.record, not_before=now + wait)
+    return Step(replace(step.row, record=record), step.events)
+
+
+def _paused(row: Row, *, now: float) -> Step:
+    by_scheduler = row.halt == "paused" and row.intent == "run"
+    pauses = (*row.record.pauses, now) if by_scheduler else row.record.pauses
+    row = replace(row, record=replace(row.record, pauses=pauses), resumed=True, losses=0)
+    if row.intent == "suspend":
+        return _suspended(row)
+    return _rest(row, WorkloadState.PAUSED, "paused; waits in its old place of the queue")
+
+
+def _suspended(row: Row) -> Step:
+    """Fulfil the wish: a later `resume` finds a suspended job, not one that is about to be."""
+    return _rest(replace(row, intent="run"), WorkloadState.SUSPENDED, "suspended")
+
+
+def _rest(row: Row, state: WorkloadState, text: str) -> Step:
+    """Put every worker back to where it waits for devices."""
+    workers = tuple(
+        WorkerRecord(w.name, w.index, "pending", exit_code=w.exit_code, attempt=w.attempt)
+        for w in row.record.workers
+    )
+    record = replace(row.record, state=state, workers=workers, position=None)
+    row = replace(row, record=record, halt="", stopping_since=None, below_min_since=None)
+    return Step(row, ((state.value, text),))
+
+
+def _because(row: Row, reason: StateReason) -> Row:
+    return replace(row, record=replace(row.record, reason=reason))

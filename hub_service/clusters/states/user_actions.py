@@ -1,0 +1,229 @@
+"""What a user may ask of a workload, and what a plan says of one that waits.
+
+Pure, as `lifecycle` is, whose transitions these lead to. Called by `recorded`.
+"""
+
+from dataclasses import replace
+
+from runai.hub_service.clusters.states.lifecycle import request_text, stopped
+from runai.hub_service.clusters.states.outcomes import settle
+from runai.hub_service.clusters.states.resize import without_resize
+from runai.hub_service.clusters.states.state import ACTIVE, Row, Step
+from runai.hub_service.model.records import (
+    ElasticState,
+    Process,
+    StateReason,
+    WorkerRecord,
+    WorkloadRecord,
+    WorkloadSpec,
+    WorkloadState,
+)
+from runai.hub_service.scheduler.model.snapshot import DeviceShare, Wait
+from runai.hub_service.wire.errors import Conflict
+
+_IDLE = (WorkloadState.QUEUED, WorkloadState.PAUSED, WorkloadState.RETRYING)
+
+
+def submitted(spec: WorkloadSpec, *, now: float, checkpoint_dir: str, log_dir: str) -> Step:
+    """Make the row of a new workload."""
+    workers = tuple(
+        WorkerRecord(f"{spec.id}-{index}", index, "pending") for index in range(spec.workers)
+    )
+    record = WorkloadRecord(
+        spec,
+        WorkloadState.QUEUED,
+        now,
+        workers,
+        checkpoint_dir=checkpoint_dir,
+        log_dir=log_dir,
+        elastic=ElasticState() if spec.elastic else None,
+    )
+    return Step(Row(record), (("queued", f"submitted by {spec.user}: {request_text(spec)}"),))
+
+
+def suspended(row: Row, *, by: str, now: float) -> Step:
+    """Take a job out of the queue and stop it if it runs.
+
+    Raises:
+        Conflict: it is finished, being deleted, or a session.
+    """
+    record = row.record
+    refuse_unless_job(row, "suspended")
+    if record.state is WorkloadState.SUSPENDED or row.intent == "suspend":
+        return Step(row)
+    reason = StateReason("suspended", f"suspended by {by}")
+    if record.state in _IDLE:
+        row = _free(row)
+        record = replace(
+            row.record,
+            state=WorkloadState.SUSPENDED,
+            reason=reason,
+            position=None,
+            not_before=None,
+        )
+        return Step(replace(row, record=record), (("suspended", reason.text),))
+    row = replace(row, intent="suspend")
+    if record.state is WorkloadState.STOPPING:
+        row = without_resize(row)
+        record = replace(row.record, reason=reason)
+        return Step(replace(row, record=record), (("warning", f"{reason.text} while it stops"),))
+    return stopped(row, range(len(record.workers)), reason, now=now)
+
+
+def resumed(row: Row, *, by: str) -> Step:
+    """Put a suspended job back into the queue, at its original place.
+
+    Raises:
+        Conflict: it is finished, being deleted, or a session.
+    """
+    refuse_unless_job(row, "resumed")
+    if row.intent == "suspend":
+        row = replace(row, intent="run")
+        return Step(row, (("warning", f"resumed by {by} while it stops"),))
+    if row.record.state is not WorkloadState.SUSPENDED:
+        return Step(row)
+    state = WorkloadState.PAUSED if row.resumed else WorkloadState.QUEUED
+    record = replace(row.record, state=state, reason=None)
+    return Step(replace(row, record=record), ((state.value, f"resumed by {by}"),))
+
+
+def deleted(row: Row, *, by: str, now: float) -> Step:
+    """Stop it if it holds anything, and forget it when nothing of it runs."""
+    if row.intent == "delete":
+        return Step(row)
+    row = replace(row, intent="delete")
+    if not row.active:
+        return settle(row, now=now)
+    reason = StateReason("deleted", f"deleted by {by}")
+    return stopped(without_resize(row), range(len(row.record.workers)), reason, now=now)
+
+
+def released(row: Row, *, why: str, now: float) -> Step:
+    """Take a running session's GPUs; its process goes on without them.
+
+    Raises:
+        Conflict: it is no session that holds GPUs.
+    """
+    (worker, *_) = row.record.workers
+    if row.spec.kind != "session" or row.spec.command is not None or worker.state != "running":
+        raise Conflict(
+            f"{row.id} is no session that runs ({row.record.state}), so it cannot go on without"
+            " GPUs.",
+            hint="Suspend or delete it.",
+            code="not_releasable",
+        )
+    if not worker.devices:
+        return Step(row)
+    row = _with(row, replace(worker, devices=()))
+    record = replace(row.record, released=now, reason=StateReason("released", why))
+    return Step(replace(row, record=record), (("released", why),))
+
+
+def regained(row: Row, *, by: str) -> Step:
+    """Put a session that goes on without its GPUs into the queue for them.
+
+    Raises:
+        Conflict: it was not released, or does not go on any more.
+    """
+    (worker, *_) = row.record.workers
+    if row.record.released is None:
+        raise Conflict(
+            f"{row.id} was not released: it holds what it asked for, or waits for it.",
+            hint="`runai describe` shows it.",
+            code="not_released",
+        )
+    if worker.state != "running":  # it would wait for ever, for a server that is gone
+        raise Conflict(
+            f"{row.id} runs no more ({row.record.state}), so it has no use for its GPUs.",
+            hint="Start a server anew.",
+            code="not_released",
+        )
+    row = _with(row, replace(worker, state="pending", node=""))
+    record = replace(row.record, state=WorkloadState.QUEUED, released=None, reason=None)
+    return Step(replace(row, record=record), (("queued", f"{by} asks for its GPUs again"),))
+
+
+def reserved(row: Row, index: int, node: str, devices: tuple[DeviceShare, ...]) -> Step:
+    """Hold devices for a worker that waits for them (R7)."""
+    worker = replace(row.record.workers[index], state="reserved", node=node, devices=devices)
+    return Step(_with(row, worker))
+
+
+def unreserved(row: Row, index: int) -> Step:
+    """Give up what was held for a worker."""
+    worker = replace(row.record.workers[index], state="pending", node="", devices=())
+    return Step(_with(row, worker))
+
+
+def says(record: WorkloadRecord, wait: Wait) -> bool:
+    """Tell whether a record says already that its workload waits there, and for this."""
+    known, why = record.reason, wait.reason
+    return (
+        record.position == wait.position
+        and known is not None
+        and known.text == why.text
+        and (known.code, known.rule, known.gains) == (why.code, why.rule, why.for_ or "")
+    )
+
+
+def waiting(row: Row, wait: Wait) -> Step:
+    """Remember why a workload waits, and at which place.
+
+    Its first reason since it came into the queue becomes history; others follow every few seconds.
+    """
+    why = wait.reason
+    reason = StateReason(why.code, why.text, why.rule, why.for_ or "")
+    first = row.record.position is None
+    row = replace(row, record=replace(row.record, reason=reason, position=wait.position))
+    return Step(row, (("waiting", reason.text),) if first else (), passing=not first)
+
+
+def _with(row: Row, worker: WorkerRecord) -> Row:
+    workers = tuple(worker if w.index == worker.index else w for w in row.record.workers)
+    return replace(row, record=replace(row.record, workers=workers))
+
+
+def _free(row: Row) -> Row:
+    for worker in row.record.workers:
+        if worker.state == "reserved":
+            step = unreserved(row, worker.index)
+            assert step.row is not None
+            row = step.row
+    return row
+
+
+def refuse_unless_attachable(row: Row, process: Process) -> None:
+    """Raise Conflict where the process cannot be that of a session that holds its GPUs."""
+    worker = row.record.workers[0]
+    if row.spec.command is not None:
+        raise Conflict(
+            f"{row.id} is started by the cluster, not by a spawner.",
+            hint="Only a session without a command is attached to.",
+            code="not_attachable",
+        )
+    other = worker.process is not None and worker.process != process
+    if worker.state not in ACTIVE or other:
+        what = "runs as another process" if other else f"holds no GPUs ({row.record.state})"
+        raise Conflict(f"{row.id} {what}.", hint="Start the session again.", code="not_attachable")
+
+
+def refuse_unless_job(row: Row, verb: str) -> None:
+    """Raise Conflict for a session, and for what is finished or being deleted."""
+    if row.spec.kind == "session":
+        raise Conflict(
+            f"{row.id} is a session and cannot be {verb}.",
+            hint="Stop it, or delete it.",
+            code="is_a_session",
+        )
+    if row.record.state.finished:
+        raise Conflict(
+            f"{row.id} is finished ({row.record.state}) and cannot be {verb}.",
+            hint="Delete it and submit it again.",
+            code="finished",
+        )
+    if row.intent == "delete":
+        raise Conflict(
+            f"{row.id} is being deleted and cannot be {verb}.",
+            hint="Submit it again when it is gone.",
+            code="being_deleted",
+        )

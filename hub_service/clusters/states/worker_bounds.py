@@ -1,0 +1,82 @@
+"""How many workers an elastic job may have, changed after it was submitted.
+
+Pure transitions of a row. More workers wait as those do that were always there; surplus ones are
+told to stop, and leave the record when their processes are gone. Called by `recorded`.
+"""
+
+from dataclasses import replace
+
+from runai.hub_service.clusters.states.lifecycle import stopped
+from runai.hub_service.clusters.states.state import Row, Step
+from runai.hub_service.clusters.states.user_actions import refuse_unless_job
+from runai.hub_service.model.records import StateReason, WorkerRecord
+from runai.hub_service.wire.errors import Conflict, InvalidRequest
+
+_WAITS = ("pending", "reserved")
+
+
+def scaled(row: Row, *, workers: int | None, min_workers: int | None, by: str, now: float) -> Step:
+    """Let an elastic job have at most so many workers, and at least so many; None: as before.
+
+    Those with the highest numbers go first. A repeat changes nothing.
+
+    Raises:
+        Conflict: it is finished, a session, or no elastic job of several workers.
+        InvalidRequest: these numbers cannot be meant.
+    """
+    refuse_unless_job(row, "scaled")
+    spec = row.spec
+    if not spec.elastic or spec.workers == 1:
+        what = "one process on as many GPUs as there are" if spec.elastic else "not elastic"
+        raise Conflict(
+            f"{row.id} is {what}, so its number of workers stays as it is.",
+            hint="Submit it again with --elastic and --workers.",
+            code="not_scalable",
+        )
+    most = spec.workers if workers is None else workers
+    least = min(spec.min_workers, most) if min_workers is None else min_workers
+    if most < 2:
+        raise InvalidRequest(
+            f"{row.id} cannot have fewer than 2 workers at most.",
+            hint="Whether 1 is enough is said by min_workers (--min-workers).",
+        )
+    if least > most:
+        raise InvalidRequest(
+            f"{least} workers cannot be the least of {most}.",
+            hint="Give more workers or a smaller least number.",
+        )
+    if (most, least) == (spec.workers, spec.min_workers):
+        return Step(row)
+    row = _with_numbers(row, most, least)
+    text = f"{by} lets it have {least} to {most} workers"
+    surplus = [w.index for w in row.record.workers[most:] if w.state in {"starting", "running"}]
+    if not surplus:
+        return Step(trimmed(row), (("scaled", text),))
+    step = stopped(row, surplus, StateReason("scaled", text), now=now)
+    return Step(step.row, (("scaled", text), *step.events))
+
+
+def trimmed(row: Row) -> Row:
+    """Forget surplus workers of which nothing is left; the others keep their numbers."""
+    workers = row.record.workers
+    while len(workers) > row.spec.workers and workers[-1].state in _WAITS:
+        workers = workers[:-1]
+    if workers == row.record.workers:
+        return row
+    return replace(row, record=replace(row.record, workers=workers))
+
+
+def with_scale(row: Row) -> Row:
+    """Put the numbers that were set later into a row as it was stored: a spec is written once."""
+    if row.scale is None:
+        return row
+    most, least = row.scale
+    spec = replace(row.spec, workers=most, min_workers=least)
+    return replace(row, record=replace(row.record, spec=spec))
+
+
+def _with_numbers(row: Row, most: int, least: int) -> Row:
+    known = row.record.workers
+    more = tuple(WorkerRecord(f"{row.id}-{n}", n, "pending") for n in range(len(known), most))
+    record = replace(row.record, workers=known + more)
+    return with_scale(replace(row, record=record, scale=(most, least)))

@@ -1,0 +1,1 @@
+"""A cluster that stores workloads itself: index, snapshot, plan execution."""

@@ -1,0 +1,64 @@
+"""What a node's agent is told of each worker, drawn once for as long as its record is the same.
+
+Agents ask each second, for hundreds of workers of which few have changed. Knows what it was drawn
+of, by identity: records and devices are frozen. Kept by `recorded`.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from runai.hub_service.clusters.states.state import Row
+from runai.hub_service.clusters.workloads.worker_environment import allocation
+from runai.hub_service.model.device import Device
+from runai.hub_service.model.records import Allocation, Process, WorkloadId, WorkloadRecord
+
+
+@dataclass(slots=True)
+class _OfNode:
+    """What was drawn for one node, and of what besides records."""
+
+    devices: Sequence[Device] = ()
+    booted: float | None = None
+    of: dict[WorkloadId, tuple[WorkloadRecord, list[Allocation]]] = field(default_factory=dict)
+
+
+class Allocations:
+    """The allocations of each node, as they were drawn last."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self._nodes: dict[str, _OfNode] = {}
+
+    def of(
+        self,
+        node: str,
+        devices: Sequence[Device],
+        rows: Iterable[Row],
+        *,
+        booted: float | None = None,
+        told: Callable[[Process], Process] = lambda process: process,
+    ) -> list[Allocation]:
+        """Return the workers that run or stop on a node; who is as before is the same object.
+
+        `told` says how a process is named to the agent, which is the same until `booted` changes.
+        """
+        before = self._nodes.get(node, _OfNode())
+        is_same = before.devices is devices and before.booted == booted
+        now = self._nodes[node] = _OfNode(devices, booted)
+        for row in rows:
+            record = row.record
+            known = before.of.get(record.id) if is_same else None
+            if known is None or known[0] is not record:
+                known = record, _drawn(row, node, devices, told)
+            if known[1]:
+                now.of[record.id] = known
+        return [one for _, drawn in now.of.values() for one in drawn]
+
+
+def _drawn(
+    row: Row, node: str, devices: Sequence[Device], told: Callable[[Process], Process]
+) -> list[Allocation]:
+    found = [allocation(row.record, w, devices) for w in row.active if w.node == node]
+    return [
+        one if one.process is None else replace(one, process=told(one.process)) for one in found
+    ]

@@ -1,0 +1,123 @@
+"""Check decisions against what really is, before a cluster carries them out.
+
+Knows what a device can carry (P3) and when a gang is whole (P4), so that a plan made from an older
+picture can never over-fill a device. Pure; called by `recorded`. Choosing devices is the core's.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from runai.hub_service.clusters.states.resize import coming
+from runai.hub_service.clusters.states.state import ACTIVE, Row
+from runai.hub_service.model.device import Device
+from runai.hub_service.model.records import WorkloadSpec, WorkloadState
+from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, memory_of_fraction
+from runai.hub_service.scheduler.model.snapshot import DeviceShare, Reserve, Resize, Start
+
+
+@dataclass(slots=True)
+class Held:
+    """What workers hold of each device, by node and device number."""
+
+    milli: dict[tuple[str, int], int] = field(default_factory=dict)
+    mib: dict[tuple[str, int], int] = field(default_factory=dict)
+    by_memory: dict[tuple[str, int], int] = field(default_factory=dict)
+    """How many parts of a device were asked for in MiB."""
+
+    def book(
+        self, spec: WorkloadSpec, node: str, shares: Iterable[DeviceShare], mib: int, sign: int = 1
+    ) -> None:
+        """Add (or, with sign -1, take back) a worker's shares of devices of `mib` MiB each."""
+        for share in shares:
+            at = (node, share.device)
+            part = spec.gpu_memory_mib or memory_of_fraction(share.gpus, mib)
+            self.milli[at] = self.milli.get(at, 0) + sign * share.gpus
+            self.mib[at] = self.mib.get(at, 0) + sign * part
+            self.by_memory[at] = self.by_memory.get(at, 0) + sign * bool(spec.gpu_memory_mib)
+
+    def overfilled(self, node: str, shares: Iterable[DeviceShare], mib: int) -> int | None:
+        """Return the first of these devices that carries more than it has, if any."""
+        for share in shares:
+            at = (node, share.device)
+            over = self.mib[at] > mib if self.by_memory[at] else self.milli[at] > WHOLE_GPU
+            if over:
+                return share.device
+        return None
+
+
+def held_by(rows: Iterable[Row], nodes: Mapping[str, Sequence[Device]]) -> Held:
+    """Add up what starting, running and stopping workers hold, or are to start again on."""
+    held, memory = Held(), {name: device_memory(devices) for name, devices in nodes.items()}
+    for row in rows:
+        for worker in row.record.workers:
+            if worker.state in ACTIVE and worker.devices:
+                mib = memory.get(worker.node, 0)
+                held.book(row.spec, worker.node, (*worker.devices, *coming(row)), mib)
+    return held
+
+
+def refusal_of_gang(row: Row, starts: Sequence[Start]) -> str:
+    """Say why workers cannot be started together, or "" (P4: all of the minimum or none)."""
+    record = row.record
+    if record.state.finished or record.state in {WorkloadState.SUSPENDED, WorkloadState.RETRYING}:
+        return f"{row.id} is {record.state}"
+    if row.intent != "run" or row.halt or record.state is WorkloadState.STOPPING:
+        return f"{row.id} is being stopped"
+    names = {worker.name for worker in record.workers}
+    for start in starts:
+        if start.worker not in names:
+            return f"{row.id} has no worker {start.worker}"
+    up = {worker.name for worker in row.active} | {start.worker for start in starts}
+    unfinished = sum(worker.state != "finished" for worker in record.workers)
+    least = min(row.spec.min_workers, unfinished)
+    if len(up) < least:
+        return f"{row.id} needs {least} workers at once, the plan starts {len(up)}"
+    return ""
+
+
+def refusal_of_place(
+    spec: WorkloadSpec,
+    decisions: Sequence[Start | Reserve | Resize],
+    nodes: Mapping[str, Sequence[Device]],
+    held: Held | None = None,
+) -> str:
+    """Say why devices cannot be given, or ""; books them in `held` if all of them can."""
+    booked: list[tuple[Start | Reserve | Resize, int]] = []
+    refusal = ""
+    for decision in decisions:
+        refusal = _no_such_place(decision, nodes)
+        if refusal:
+            break
+        if held is None:
+            continue
+        mib = device_memory(nodes[decision.node])
+        held.book(spec, decision.node, decision.devices, mib)
+        booked.append((decision, mib))
+        if (full := held.overfilled(decision.node, decision.devices, mib)) is not None:
+            refusal = f"device {full} of {decision.node} has no room for it"
+            break
+    if refusal and held is not None:
+        for decision, mib in booked:
+            held.book(spec, decision.node, decision.devices, mib, sign=-1)
+    return refusal
+
+
+def _no_such_place(
+    decision: Start | Reserve | Resize, nodes: Mapping[str, Sequence[Device]]
+) -> str:
+    devices = nodes.get(decision.node)
+    if devices is None:
+        return f"there is no node {decision.node}"
+    missing = [s.device for s in decision.devices if not 0 <= s.device < len(devices)]
+    if missing:
+        return f"node {decision.node} has no device {missing[0]}"
+    broken = [devices[s.device] for s in decision.devices if devices[s.device].fault]
+    if broken:
+        return f"device {broken[0].index} of {decision.node} is broken: {broken[0].fault}"
+    return ""
+
+
+def device_memory(devices: Sequence[Device]) -> int:
+    """Return the memory that every device of a node has at least, as the core counts it."""
+    # One that did not answer when it was looked for has none, and is not used.
+    return min((device.memory_mib for device in devices if device.memory_mib), default=0)

@@ -1,0 +1,233 @@
+"""Turn a plan into steps of the workloads' rows, refusing what the world no longer allows.
+
+Knows the order in which decisions are carried out and that a repeat does nothing. Pure but for the
+port that a gang meets at, which the cluster picks. Called by `recorded` for `apply`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import assert_never, cast
+
+from runai.hub_service.clusters.states import lifecycle, user_actions
+from runai.hub_service.clusters.states.resize import coming, without_resize
+from runai.hub_service.clusters.states.state import ACTIVE, Grant, Row, Step
+from runai.hub_service.clusters.workloads.capacity_check import (
+    held_by,
+    refusal_of_gang,
+    refusal_of_place,
+)
+from runai.hub_service.clusters.workloads.workload_index import Shelf
+from runai.hub_service.model.cluster import Refused
+from runai.hub_service.model.device import Device
+from runai.hub_service.model.records import StateReason, WorkloadId
+from runai.hub_service.scheduler.model.snapshot import (
+    Decision,
+    Move,
+    Plan,
+    Reserve,
+    Resize,
+    Start,
+    Stop,
+    Unreserve,
+    Wait,
+)
+
+
+class PlanSteps:
+    """Collect what a plan makes of each row; the rows themselves stay untouched."""
+
+    def __init__(
+        self,
+        rows: Shelf,
+        nodes: Mapping[str, Sequence[Device]],
+        *,
+        now: float,
+        free_port: Callable[[], int],
+    ) -> None:
+        """Begin with the world as it is."""
+        self.steps: dict[WorkloadId, Step] = {}
+        self.refused: list[Refused] = []
+        self.waits: Sequence[Wait] = ()
+        """Those that end the plan."""
+        self._rows = rows
+        self._nodes = nodes
+        self._now = now
+        self._free_port = free_port
+        self._held = held_by(rows.holding(), nodes)
+
+    def take(self, plan: Plan) -> None:
+        """Take the decisions in order; starts of one workload together, and so its stops.
+
+        The waits that end a plan are left to `telling`: thousands, of which nearly all are known.
+
+        A move is a stop: the worker goes back to its old place in the queue (R9), and what made
+        room for it elsewhere still has that room when it is gone.
+        """
+        self.waits = _trailing_waits(plan.decisions)
+        others = plan.decisions[: len(plan.decisions) - len(self.waits)]
+        for group in _grouped([_stop_of(d) if isinstance(d, Move) else d for d in others]):
+            first = group[0]
+            row = self._row(first.workload)
+            if row is None:
+                self._refuse(first.workload, "", f"there is no workload {first.workload}")
+                continue
+            match first:
+                case Start():
+                    self._start(row, [d for d in group if isinstance(d, Start)])
+                case Stop():
+                    self._stop(row, [d for d in group if isinstance(d, Stop)])
+                case Reserve():
+                    self._reserve(row, first)
+                case Unreserve():
+                    index = _index(row, first.worker)
+                    if index >= 0 and row.record.workers[index].state == "reserved":
+                        self._put(row, user_actions.unreserved(row, index))
+                case Wait():
+                    self._wait(row, first)
+                case Resize():
+                    self._resize(row, first)
+                case Move():
+                    raise AssertionError(first)
+                case _:
+                    assert_never(first)
+
+    def _wait(self, row: Row, wait: Wait) -> None:
+        if not user_actions.says(row.record, wait):
+            self._put(row, user_actions.waiting(row, wait))
+
+    def _row(self, workload: WorkloadId) -> Row | None:
+        step = self.steps.get(workload)
+        return self._rows.row(workload) if step is None else step.row
+
+    def _put(self, row: Row, step: Step) -> None:
+        before = self.steps.get(row.id)
+        if before is None:
+            if step.row is not row:
+                self.steps[row.id] = step
+            return
+        passing = before.passing and step.passing
+        self.steps[row.id] = Step(step.row, (*before.events, *step.events), passing=passing)
+
+    def _refuse(self, workload: WorkloadId, worker: str, text: str) -> None:
+        self.refused.append(Refused(workload, worker, text))
+
+    def _start(self, row: Row, decisions: Sequence[Start]) -> None:
+        starts = [decision for decision in decisions if not _is_up(row, decision)]
+        if not starts:
+            return
+        refusal = refusal_of_gang(row, starts)
+        refusal = refusal or refusal_of_place(row.spec, starts, self._nodes, self._held)
+        if refusal:
+            for start in starts:
+                self._refuse(row.id, start.worker, refusal)
+            return
+        port = self._free_port() if row.spec.workers > 1 else 0
+        grants = [Grant(_index(row, s.worker), s.node, s.devices) for s in starts]
+        self._put(row, lifecycle.started(row, grants, now=self._now, master_port=port))
+
+    def _stop(self, row: Row, decisions: Sequence[Stop]) -> None:
+        named = {decision.worker for decision in decisions}
+        indexes = [
+            worker.index
+            for worker in row.record.workers
+            if worker.name in named and worker.state in {"starting", "running"}
+        ]
+        reason = _state_reason(decisions[0])
+        if indexes:
+            self._put(row, lifecycle.stopped(row, indexes, reason, now=self._now))
+        elif row.resize is not None and row.record.workers[row.resize.index].name in named:
+            record = replace(row.record, reason=reason)
+            stays_away = without_resize(replace(row, record=record))
+            self._put(row, Step(stays_away, (("stopping", reason.text),)))
+
+    def _resize(self, row: Row, decision: Resize) -> None:
+        """Have an elastic worker start again on other devices of its node, unless it does so."""
+        index = _index(row, decision.worker)
+        worker = row.record.workers[index]
+        grant = Grant(index, decision.node, decision.devices)
+        if index < 0 or not row.spec.elastic or len(row.record.workers) > 1:
+            self._refuse(row.id, decision.worker, f"{decision.worker} cannot be resized")
+            return
+        if row.resize == grant or _is_up(row, decision):
+            return
+        if worker.state not in ACTIVE or row.halt or row.intent != "run":
+            self._refuse(row.id, decision.worker, f"{decision.worker} does not run")
+            return
+        has = {share.device for share in (*worker.devices, *coming(row))}
+        more = tuple(share for share in decision.devices if share.device not in has)
+        gained = replace(decision, devices=more)
+        refusal = refusal_of_place(row.spec, [gained], self._nodes, self._held)
+        if decision.node != worker.node:
+            refusal = f"{decision.worker} runs on {worker.node}, not on {decision.node}"
+        if refusal:
+            self._refuse(row.id, decision.worker, refusal)
+        elif worker.state == "stopping":
+            self._put(row, Step(replace(row, resize=grant)))
+        else:
+            reason = _state_reason(decision)
+            self._put(row, lifecycle.resized(row, grant, reason, now=self._now))
+
+    def _reserve(self, row: Row, decision: Reserve) -> None:
+        index = _index(row, decision.worker)
+        refusal = refusal_of_place(row.spec, [decision], self._nodes)
+        if index < 0:
+            refusal = f"{row.id} has no worker {decision.worker}"
+        elif row.record.workers[index].state not in {"pending", "reserved"}:
+            refusal = f"{decision.worker} does not wait"
+        if refusal:
+            self._refuse(row.id, decision.worker, refusal)
+        else:
+            self._put(row, user_actions.reserved(row, index, decision.node, decision.devices))
+
+
+def _trailing_waits(decisions: Sequence[Decision]) -> Sequence[Wait]:
+    """Return the waits that end a plan."""
+    others = (n for n, d in enumerate(reversed(decisions)) if not isinstance(d, Wait))
+    waits = next(others, len(decisions))
+    return cast("Sequence[Wait]", decisions[len(decisions) - waits :])
+
+
+def _stop_of(move: Move) -> Stop:
+    return Stop(workload=move.workload, worker=move.worker, reason=move.reason)
+
+
+def _state_reason(decision: Stop | Resize) -> StateReason:
+    why = decision.reason
+    return StateReason(why.code, why.text, why.rule, why.for_ or "")
+
+
+def _index(row: Row, worker: str) -> int:
+    return next((w.index for w in row.record.workers if w.name == worker), -1)
+
+
+def _is_up(row: Row, start: Start | Resize) -> bool:
+    """Tell whether a start has been carried out already."""
+    index = _index(row, start.worker)
+    worker = row.record.workers[index]
+    return (
+        index >= 0
+        and worker.state in {"starting", "running"}
+        and (worker.node, worker.devices) == (start.node, start.devices)
+    )
+
+
+def _grouped(decisions: Sequence[Decision]) -> list[Sequence[Decision]]:
+    """Put a workload's starts where its last one stands, its stops where the first one does."""
+    starts: dict[WorkloadId, list[Start]] = {}
+    stops: dict[WorkloadId, list[Stop]] = {}
+    for decision in decisions:
+        if isinstance(decision, Start):
+            starts.setdefault(decision.workload, []).append(decision)
+        elif isinstance(decision, Stop):
+            stops.setdefault(decision.workload, []).append(decision)
+    groups: list[Sequence[Decision]] = []
+    for decision in decisions:
+        if isinstance(decision, Start):
+            if starts[decision.workload][-1] is decision:
+                groups.append(starts[decision.workload])
+        elif isinstance(decision, Stop):
+            if stops[decision.workload][0] is decision:
+                groups.append(stops[decision.workload])
+        else:
+            groups.append([decision])
+    return groups

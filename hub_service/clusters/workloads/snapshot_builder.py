@@ -1,0 +1,185 @@
+"""Draw the core's snapshot from rows, projects and devices.
+
+Knows which workloads the core needs to see, and how. Pure; called by `recorded` for `observe`, and
+to find out whether anything that a snapshot shows has changed.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import ceil
+
+from runai.hub_service.clusters.states.membership import (
+    keeps_its_size,
+    most_gpus,
+    throughput_for_core,
+)
+from runai.hub_service.clusters.states.resize import for_core_while_resizing
+from runai.hub_service.clusters.states.state import Row
+from runai.hub_service.clusters.workloads.capacity_check import device_memory
+from runai.hub_service.model.device import Device
+from runai.hub_service.model.records import ElasticRules, ProjectRecord, WorkerRecord, WorkloadState
+from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, Mib, MilliGpu
+from runai.hub_service.scheduler.model.snapshot import (
+    LeftOut,
+    Node,
+    NodeTypes,
+    Project,
+    Snapshot,
+    Worker,
+    WorkerState,
+    Workload,
+)
+
+NODE_TYPE_LABEL = "runai/node-type"
+
+_WANTS_DEVICES = (
+    WorkloadState.QUEUED,
+    WorkloadState.PAUSED,
+    WorkloadState.STARTING,
+    WorkloadState.RUNNING,
+)
+_STATES = {
+    "pending": WorkerState.PENDING,
+    "reserved": WorkerState.RESERVED,
+    "starting": WorkerState.RUNNING,
+    "running": WorkerState.RUNNING,
+    "stopping": WorkerState.STOPPING,
+}
+
+
+def snapshot(
+    now: float,
+    nodes: Mapping[str, Sequence[Device]],
+    projects: Sequence[ProjectRecord],
+    workloads: tuple[Workload, ...],
+) -> Snapshot:
+    """Return everything that a decision may depend on; `workloads` as they were drawn."""
+    parents = {project.spec.parent for project in projects}
+    return Snapshot(
+        now=int(now),
+        nodes=tuple(_node(name, devices) for name, devices in sorted(nodes.items())),
+        projects=tuple(project_for_core(project, parents) for project in projects),
+        workloads=workloads,
+    )
+
+
+def workload_for_core(
+    row: Row, now: float = 0.0, rules: ElasticRules | None = None
+) -> Workload | None:
+    """Return a workload that wants or holds devices; None for one that does neither.
+
+    What comes to rest as a whole shows only the workers that still hold devices: the others may not
+    start before they are gone. An elastic job that was just sized shows nothing it could grow by.
+    """
+    record, rules = row.record, rules or ElasticRules()
+    if row.resize is not None:
+        return for_core_while_resizing(_drawn(row, row.active, rules), row)
+    if wants_devices(row):
+        shown = [w for w in record.workers if w.state != "finished"]
+    else:
+        shown = list(row.active)
+    if keeps_its_size(record, now, rules):
+        shown = list(row.active)
+    return _drawn(row, shown, rules) if shown else None
+
+
+def wants_devices(row: Row) -> bool:
+    """Tell whether it asks for devices, or has all it asked for; not what comes to rest."""
+    return row.record.state in _WANTS_DEVICES and not row.halt
+
+
+def only_leaves(before: Row | None, after: Row | None) -> bool:
+    """Tell whether somebody who holds nothing wants nothing any more: nobody gains a device."""
+    leaves = after is None or not (wants_devices(after) or after.record.holds_devices)
+    return before is not None and not before.record.holds_devices and leaves
+
+
+def _drawn(row: Row, shown: Sequence[WorkerRecord], rules: ElasticRules) -> Workload:
+    record, spec = row.record, row.spec
+    elastic = record.elastic
+    return Workload(
+        name=record.id,
+        project=spec.project,
+        user=spec.user,
+        kind=spec.kind,
+        preemptible=spec.preemptible,
+        priority=spec.priority if spec.kind == "job" else None,
+        submitted=int(record.submitted),
+        expected_runtime=spec.expected_runtime,
+        min_workers=min(spec.min_workers, len(shown)),
+        workers=tuple(_worker(row, worker) for worker in shown),
+        pauses=tuple(int(at) for at in record.pauses),
+        checkpointed=_checkpointed(row),
+        below_min_since=None if row.below_min_since is None else int(row.below_min_since),
+        gpus_min=WHOLE_GPU if spec.gpus_max else None,
+        gpus_max=spec.gpus_max or None,
+        throughput={}
+        if elastic is None
+        else throughput_for_core(elastic.throughput, most_gpus(record), pays_from=rules.pays_from),
+        resize_cost=rules.resize_cost_s if spec.gpus_max else 0,
+    )
+
+
+def _checkpointed(row: Row) -> int | None:
+    """Say since when its work is not known to be safe; None where a stop may cost all of it.
+
+    Who speaks the protocol of elastic jobs saves a checkpoint when told to stop.
+    """
+    state = row.record.elastic
+    if state is None or not state.phases:
+        return None
+    return max((int(w.started) for w in row.active if w.started is not None), default=None)
+
+
+def _worker(row: Row, worker: WorkerRecord) -> Worker:
+    spec = row.spec
+    released = row.record.released is not None
+    placed = worker.state != "pending"
+    return Worker(
+        name=worker.name,
+        gpus=MilliGpu(0) if spec.gpu_memory_mib or released else spec.gpus,
+        gpu_memory_mib=Mib(spec.gpu_memory_mib) if spec.gpu_memory_mib and not released else None,
+        state=_STATES[worker.state],
+        node=worker.node if placed else None,
+        devices=tuple(share.device for share in worker.devices),
+        started=int(worker.started) if placed and worker.started is not None else None,
+        gone_by=_gone_by(row) if worker.state == "stopping" else None,
+        gpu_types=spec.gpu_types,
+        node_selector={NODE_TYPE_LABEL: spec.node_type} if spec.node_type else {},
+    )
+
+
+def _gone_by(row: Row) -> int | None:
+    """Say when what was told to stop is killed, if it has not stopped by itself."""
+    since = row.stopping_since
+    return None if since is None else ceil(since + row.spec.grace_seconds)
+
+
+def _node(name: str, devices: Sequence[Device]) -> Node:
+    return Node(
+        name=name,
+        devices=len(devices),
+        device_memory_mib=Mib(device_memory(devices)),
+        gpu_type=devices[0].name if devices else "",
+        broken_devices=tuple(device.index for device in devices if device.fault),
+    )
+
+
+def project_for_core(project: ProjectRecord, parents: set[str | None]) -> Project:
+    """Draw a project; `parents` are the names of those that have children."""
+    spec = project.spec
+    # A parent without a quota of its own is worth the sum of its children (S3).
+    left_out = spec.quota == 0 and spec.name in parents
+    return Project(
+        name=spec.name,
+        parent=spec.parent,
+        quota=LeftOut.SUM_OF_CHILDREN if left_out else spec.quota,
+        build_quota=spec.build_quota,
+        limit=spec.limit,
+        weight=spec.weight,
+        priority=spec.priority,
+        created=int(project.created),
+        min_runtime=spec.min_runtime,
+        never_lent=spec.never_lent,
+        node_types=NodeTypes(build=spec.node_types_build, train=spec.node_types_train),
+        members=spec.members,
+    )

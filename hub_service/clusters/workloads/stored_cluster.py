@@ -1,0 +1,407 @@
+"""A cluster whose state is rows in a store: everything of the contract that needs no process.
+
+Every change is one synchronous read-decide-write, stored before it is visible, so nothing
+interleaves and nothing is half done when a caller is cancelled; of an array its last part is
+(`arrivals`). Subclasses act on rows (`act`, `forgetting`): `local` runs processes.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
+
+from runai.hub_service.clusters.states import (
+    lifecycle,
+    membership,
+    user_actions,
+    worker_bounds,
+)
+from runai.hub_service.clusters.states.device_faults import told, with_faults
+from runai.hub_service.clusters.states.retention import Keeping
+from runai.hub_service.clusters.states.state import ACTIVE, Ending, Row, Step, Store
+from runai.hub_service.clusters.workloads import snapshot_builder
+from runai.hub_service.clusters.workloads.agent_allocations import Allocations
+from runai.hub_service.clusters.workloads.arrivals import AT_A_TIME, Arrivals, refuse_taken
+from runai.hub_service.clusters.workloads.change_signal import Waking
+from runai.hub_service.clusters.workloads.cpu_job_queue import CpuJobQueue
+from runai.hub_service.clusters.workloads.plan_executor import PlanSteps
+from runai.hub_service.clusters.workloads.queue_status import tell
+from runai.hub_service.clusters.workloads.stored_projects import RecordedProjects
+from runai.hub_service.clusters.workloads.worker_environment import worker_environment
+from runai.hub_service.clusters.workloads.workload_index import Shelf
+from runai.hub_service.limits.sharing import Sharing, TimeSliced
+from runai.hub_service.model.cluster import ProjectChange, Refused, Seen, Told
+from runai.hub_service.model.device import Device
+from runai.hub_service.model.records import (
+    Allocation,
+    ElasticRules,
+    HistoryEvent,
+    Process,
+    ProjectRecord,
+    ProjectSpec,
+    WorkerEnvironment,
+    WorkerRecord,
+    WorkloadId,
+    WorkloadRecord,
+    WorkloadSpec,
+)
+from runai.hub_service.scheduler.model.snapshot import Plan, Snapshot, Workload
+from runai.hub_service.wire.elastic_messages import Status
+from runai.hub_service.wire.errors import Conflict, NotFound
+
+
+class RecordedCluster:
+    """Keep workloads and projects, and carry out plans upon their rows."""
+
+    def __init__(
+        self,
+        store: Store,
+        nodes: Mapping[str, Sequence[Device]],
+        *,
+        api_url: str = "",
+        sharing: Sharing | None = None,
+        elastic: ElasticRules | None = None,
+        keeping: Keeping | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Take over what the store holds; `sharing` says what a part of a device needs."""
+        self._elastic = elastic or ElasticRules()
+        self._sharing = sharing or TimeSliced()
+        self._store = store
+        self._nodes = {name: tuple(devices) for name, devices in nodes.items()}
+        self._api_url = api_url
+        self._clock = clock
+        self._rows = Shelf(store.rows(), keeping or Keeping())
+        self._arrivals = Arrivals(store)
+        self._waking = Waking()
+        self._projects = RecordedProjects(
+            store,
+            self._rows,
+            arriving=self._arrivals.of,
+            clock=clock,
+            keep=partial(self._keep, quietly=True),
+            announce=self._waking.announce,
+        )
+        self._allocations = Allocations()
+        self.cpu_jobs = CpuJobQueue()
+
+    # -- what subclasses do ----------------------------------------------------------------------
+
+    def act(self, row: Row) -> None:
+        """Bring the world nearer to the row; called after each change of it, must be quick."""
+
+    def forgetting(self, row: Row, *, aged: bool = False) -> AbstractContextManager[None]:
+        """Remove what else is kept for a workload if the block, in which its row goes, succeeds.
+
+        What it has made stays where it is `aged`: nobody has asked for that to go.
+        """
+        del row, aged
+        return nullcontext()
+
+    def directories(self, spec: WorkloadSpec, now: float) -> tuple[str, str]:
+        """Return where the checkpoints and the logs of a workload are to be kept."""
+        del spec, now
+        return "", ""
+
+    def free_port(self) -> int:
+        """Return a port at which the workers of a gang can meet."""
+        return 29500
+
+    # -- the cycle -------------------------------------------------------------------------------
+
+    async def changed(self, *, pressing: bool = False) -> None:
+        """Return when anything that a snapshot shows has changed since the last `observe`."""
+        await self._waking.changed(pressing=pressing)
+
+    async def observe(self) -> Snapshot:
+        """Return everything the core needs."""
+        for _ in self._rows.draw_ahead(self._clock(), self._elastic):
+            await asyncio.sleep(0)
+        pressing, now = self._waking.looked(), self._clock()
+        drawn = self._rows.for_core(now, self._elastic, pressing=pressing)
+        drawn = self.cpu_jobs.observed(drawn, self._rows)
+        if self._rows.coming:
+            self._waking.look_again(pressing=False)
+        return snapshot_builder.snapshot(now, self._nodes, self._projects.records(), drawn)
+
+    async def apply(self, plan: Plan, *, told: Told = lambda _: None) -> Sequence[Refused]:
+        """Carry out the decisions in the plan's order; a refused one costs only itself."""
+        carried = PlanSteps(self._rows, self._nodes, now=self._clock(), free_port=self.free_port)
+        carried.take(plan)
+        self._keep(carried.steps, quietly=True)
+        told(carried.steps.keys())
+        await tell(
+            self.cpu_jobs.waits(carried.waits),
+            self._rows,
+            self._store,
+            clock=self._clock,
+            told=told,
+            announce=partial(self._waking.announce, core=False),
+            later=partial(self._waking.announce, pressing=False),
+            overtaken=self._waking.is_overtaken,
+        )
+        return carried.refused
+
+    # -- workloads -------------------------------------------------------------------------------
+
+    async def submit(
+        self, specs: Sequence[WorkloadSpec], *, pressing: bool = True
+    ) -> Sequence[WorkloadRecord]:
+        """Store new workloads, all or none."""
+        async with self._arrivals.turn(specs):
+            if specs and (again := self._rows.keyed(specs[0].user, specs[0].key)):
+                return again
+            refuse_taken(specs, self._rows)
+            make = partial(self._new, now=self._clock())
+            if len(specs) > AT_A_TIME:
+                rows, drawn = await self._arrivals.bring(specs, make, self._for_core)
+                self._rows.add(rows, drawn)
+                self._waking.announce(pressing=False)
+                return [row.record for row in rows]  # nothing of them runs: nothing to act upon
+            self._keep({spec.id: make(spec) for spec in specs}, pressing=pressing)
+            return [self._rows[spec.id].record for spec in specs]
+
+    def _new(self, spec: WorkloadSpec, now: float) -> Step:
+        own, logs = self.directories(spec, now)
+        return user_actions.submitted(spec, now=now, checkpoint_dir=own, log_dir=logs)
+
+    async def submitted(self, user: str, key: str) -> Sequence[WorkloadRecord]:
+        """Return what a user has submitted under a key."""
+        return self._rows.keyed(user, key)
+
+    async def unfinished_jobs(self, user: str) -> int:
+        """Return how many jobs of a user are not finished."""
+        return self._rows.unfinished_jobs(user)
+
+    async def names(self) -> Container[WorkloadId]:
+        """Return which names are taken."""
+        return self._rows.keys()
+
+    async def workloads(self) -> Sequence[WorkloadRecord]:
+        """Return all workloads, oldest first."""
+        return self._rows.records()
+
+    async def workload(self, workload: WorkloadId) -> WorkloadRecord:
+        """Return one workload."""
+        return self._row(workload).record
+
+    async def history(self, workload: WorkloadId) -> Sequence[HistoryEvent]:
+        """Return what happened to a workload, oldest first."""
+        self._row(workload)
+        return self._store.history(workload)
+
+    async def suspend(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
+        """Take a job out of the queue and stop it if it runs."""
+        self._keep(
+            {workload: user_actions.suspended(self._row(workload), by=by, now=self._clock())}
+        )
+        return self._row(workload).record
+
+    async def resume(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
+        """Put a suspended job back into the queue at its original place."""
+        self._keep({workload: user_actions.resumed(self._row(workload), by=by)})
+        return self._row(workload).record
+
+    async def scale(
+        self, workload: WorkloadId, *, workers: int | None, min_workers: int | None, by: str
+    ) -> WorkloadRecord:
+        """Let an elastic job have at most and at least so many workers; None: as before."""
+        row, now = self._row(workload), self._clock()
+        step = worker_bounds.scaled(row, workers=workers, min_workers=min_workers, by=by, now=now)
+        self._keep({workload: step})
+        return self._row(workload).record
+
+    async def delete(self, workload: WorkloadId, *, by: str) -> None:
+        """Stop it if it holds anything and forget it when its processes are gone."""
+        self._keep({workload: user_actions.deleted(self._row(workload), by=by, now=self._clock())})
+
+    async def attach(self, workload: WorkloadId, process: Process) -> WorkloadRecord:
+        """Tell which process is the session that somebody else started."""
+        row = self._row(workload)
+        user_actions.refuse_unless_attachable(row, process)
+        self._keep({workload: lifecycle.attached(row, process, now=self._clock())})
+        return self._row(workload).record
+
+    async def release(self, workload: WorkloadId, *, why: str) -> WorkloadRecord:
+        """Give a running session's GPUs to others; it goes on without them."""
+        self._keep(
+            {workload: user_actions.released(self._row(workload), why=why, now=self._clock())}
+        )
+        return self._row(workload).record
+
+    async def regain(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
+        """Queue a released session for its GPUs; it goes on meanwhile."""
+        self._keep({workload: user_actions.regained(self._row(workload), by=by)})
+        return self._row(workload).record
+
+    async def wait(self, workload: WorkloadId, seen: WorkloadRecord) -> WorkloadRecord:
+        """Return the workload as soon as it differs from `seen`."""
+        while (record := self._row(workload).record) == seen:
+            await self._waking.next()
+        return record
+
+    async def environment(self, workload: WorkloadId, worker: int = 0) -> WorkerEnvironment:
+        """Return what hands a worker its devices (a spawner starts the session with it)."""
+        row = self._row(workload)
+        if not 0 <= worker < len(row.record.workers):
+            raise NotFound(
+                f"{workload} has no worker {worker}.",
+                hint=f"Its workers are numbered from 0 to {len(row.record.workers) - 1}.",
+            )
+        if (held := row.record.workers[worker]).state not in ACTIVE:
+            raise Conflict(
+                f"{workload} holds no GPUs now ({row.record.state}).",
+                hint="Wait until it is started.",
+                code="no_allocation",
+            )
+        return WorkerEnvironment(self.variables(row, held), row.spec.workdir)
+
+    def variables(self, row: Row, worker: WorkerRecord) -> dict[str, str]:
+        """Return the environment of a worker that holds devices."""
+        devices = self._nodes.get(worker.node, ())
+        return worker_environment(
+            row, worker, devices, api_url=self._api_url, sharing=self._sharing
+        )
+
+    # -- nodes and projects ----------------------------------------------------------------------
+
+    async def holders(self) -> Mapping[WorkloadId, WorkloadRecord]:
+        """Return the workloads that hold devices or have released them."""
+        return self._rows.holders()
+
+    async def devices(self) -> Mapping[str, Sequence[Device]]:
+        """Return the devices of each node."""
+        return self._nodes
+
+    async def allocations(self, node: str) -> Sequence[Allocation]:
+        """Return the workers that run or stop on a node, for its agent."""
+        return self._allocations.of(node, self._nodes.get(node, ()), self._rows.holding())
+
+    async def note(self, workload: WorkloadId, text: str) -> None:
+        """Write a warning into a workload's history."""
+        self._keep({workload: Step(self._row(workload), (("warning", text),))}, quietly=True)
+
+    async def note_faults(self, node: str, faults: Mapping[str, str]) -> None:
+        """Take devices out for these reasons, by UUID, and back in where the reason is ""."""
+        before = self._nodes.get(node, ())
+        after = with_faults(before, faults)
+        if after != before:
+            self._nodes = {**self._nodes, node: after}
+            self._keep(told(node, before, after, self._rows.values()))
+            self._waking.announce()
+
+    async def note_holders(self, node: str, seen: Seen) -> None:
+        """Do nothing: devices are given out here."""
+
+    async def projects(self) -> Sequence[ProjectRecord]:
+        """Return all projects, oldest first."""
+        return self._projects.records()
+
+    async def put_project(self, spec: ProjectSpec) -> ProjectRecord:
+        """Create or change a project; the next cycle uses it."""
+        return await self.change_project(spec.name, lambda _known: spec)
+
+    async def change_project(self, name: str, change: ProjectChange) -> ProjectRecord:
+        """Make of a project what `change` makes of it; nothing waits from the look to the write."""
+        return await self._projects.change(name, change)
+
+    async def delete_project(self, name: str) -> None:
+        """Forget a project with its finished workloads, as those that ended long ago."""
+        await self._projects.delete(name)
+
+    # -- what subclasses report ------------------------------------------------------------------
+
+    def report_running(self, workload: WorkloadId, index: int, process: Process) -> None:
+        """Note that a worker's process runs."""
+        row = self._row(workload)
+        self._keep({workload: lifecycle.running(row, index, process, now=self._clock())})
+
+    def report_exit(self, workload: WorkloadId, index: int, ending: Ending) -> None:
+        """Note that a worker's processes are gone."""
+        row = self._row(workload)
+        self._keep({workload: lifecycle.exited(row, index, ending, now=self._clock())})
+
+    def report_statuses(self, workload: WorkloadId, statuses: Mapping[str, Status]) -> None:
+        """Note what the workers of an elastic job tell, by their names."""
+        self._keep({workload: membership.heard(self._row(workload), statuses)}, quietly=True)
+
+    def report_time(self) -> float | None:
+        """Do what is due by now; return when the next thing is."""
+        now = self._clock()
+        steps = {row.id: lifecycle.due(row, now=now) for row in self._rows.timed()}
+        self._keep({workload: step for workload, step in steps.items() if step is not None})
+        for workload in self._rows.outlived(now):
+            self._keep({workload: Step(None, aged=True)}, quietly=True)
+        return self._rows.next_due()
+
+    # -- keeping ---------------------------------------------------------------------------------
+
+    def _row(self, workload: WorkloadId) -> Row:
+        row = self._rows.get(workload)
+        if row is None:
+            raise NotFound(
+                f"There is no workload {workload}.", hint="runai list names those there are."
+            )
+        return row
+
+    def _keep(
+        self,
+        steps: Mapping[WorkloadId, Step],
+        *,
+        quietly: bool = False,
+        soon: bool = False,
+        pressing: bool = True,
+    ) -> None:
+        """Make steps durable, or `soon` so, then visible, then real.
+
+        Changes of a plan's own making (`quietly`) wake the controller only if they alter what the
+        core sees; others always do, because people watch.
+        """
+        now, said = self._clock(), [step.row for step in steps.values() if step.passing]
+        steps = {w: self._followed(step, now) for w, step in steps.items() if not step.passing}
+        for row in said:
+            assert row is not None
+            self._rows.say(row)
+        changed = {w: s for w, s in steps.items() if s.row != self._rows.get(w) or s.events}
+        if not changed:
+            if said:
+                self._waking.announce(core=False)
+            return
+        gone = [self._rows[w] for w, s in changed.items() if s.row is None]
+        events = [
+            (workload, HistoryEvent(now, kind, text))
+            for workload, step in changed.items()
+            if step.row is not None
+            for kind, text in step.events
+        ]
+        rows = [step.row for step in changed.values() if step.row is not None]
+        with ExitStack() as leaving:
+            for row in gone:
+                leaving.enter_context(self.forgetting(row, aged=changed[row.id].aged))
+            self._store.save(rows, gone=[row.id for row in gone], events=events, soon=soon)
+        seen_otherwise, presses = not quietly, False
+        for workload, step in changed.items():
+            before = self._rows.get(workload)
+            presses |= pressing and not snapshot_builder.only_leaves(before, step.row)
+            if step.row is None:
+                del self._rows[workload]
+            else:
+                self._rows[workload] = step.row
+            if not seen_otherwise:
+                seen_otherwise = self._for_core(before, now) != self._for_core(step.row, now)
+        self._waking.announce(core=seen_otherwise, pressing=presses)
+        for step in changed.values():
+            if step.row is not None:
+                self.act(step.row)
+
+    def _followed(self, step: Step, now: float) -> Step:
+        """Let the target of an elastic job follow from its workers."""
+        if step.row is None:
+            return step
+        row = worker_bounds.trimmed(step.row)
+        after = membership.followed(row, now, lambda _: f"127.0.0.1:{self.free_port()}")
+        return Step(after.row, (*step.events, *after.events))
+
+    def _for_core(self, row: Row | None, now: float) -> Workload | None:
+        return None if row is None else snapshot_builder.workload_for_core(row, now, self._elastic)

@@ -1,0 +1,80 @@
+"""The projects of a cluster whose truth is rows, and what goes with one that is deleted.
+
+A name says whose a workload is: the next project of that name must find none of the one before.
+Owned by `recorded`, which says how a workload is forgotten.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from runai.hub_service.clusters.states.state import Step, Store
+from runai.hub_service.clusters.workloads.workload_index import FORGOTTEN_AT_ONCE, Shelf
+from runai.hub_service.model.cluster import ProjectChange
+from runai.hub_service.model.project_tree import check_deletion, check_parent
+from runai.hub_service.model.records import ProjectRecord, WorkloadId
+from runai.hub_service.wire.errors import NotFound
+
+_GONE: Final = Step(None, aged=True)
+"""What a workload has made is its user's, and stays: nobody has asked for that to go."""
+
+
+class RecordedProjects:
+    """All projects, oldest first, kept in a store before anybody hears of them."""
+
+    def __init__(
+        self,
+        store: Store,
+        rows: Shelf,
+        *,
+        arriving: Callable[[str], list[WorkloadId]],
+        clock: Callable[[], float],
+        keep: Callable[[Mapping[WorkloadId, Step]], None],
+        announce: Callable[[], None],
+    ) -> None:
+        """Take over what the store holds; `arriving` says what is on its way to a project."""
+        self._store, self._rows, self._arriving = store, rows, arriving
+        self._clock, self._keep, self._announce = clock, keep, announce
+        self._known: dict[str, ProjectRecord] = {p.spec.name: p for p in store.projects()}
+
+    def records(self) -> list[ProjectRecord]:
+        """Return all, oldest first."""
+        return list(self._known.values())
+
+    async def change(self, name: str, change: ProjectChange) -> ProjectRecord:
+        """Make of one what `change` makes of it; nothing waits from the look to the write."""
+        known = self._known.get(name)
+        spec = change(known.spec if known else None)
+        check_parent(spec, [p.spec for p in self._known.values()])
+        record = ProjectRecord(spec, known.created if known else self._clock())
+        if record != known:
+            self._store.save(projects=[record])
+            self._known[spec.name] = record
+            self._announce()
+        return record
+
+    async def delete(self, name: str) -> None:
+        """Forget one that has neither children nor unfinished workloads, and its finished ones."""
+        self._check_deletion(name)
+        await self._forget_finished(name)
+        self._check_deletion(name)  # others went on meanwhile
+        self._store.save(gone_projects=[name])
+        del self._known[name]
+        self._announce()
+
+    def _check_deletion(self, name: str) -> None:
+        if name not in self._known:
+            raise NotFound(
+                f"There is no project {name}.", hint="runai list projects names those there are."
+            )
+        known = [p.spec for p in self._known.values()]
+        check_deletion(name, known, self._rows.unfinished(name) + self._arriving(name))
+
+    async def _forget_finished(self, name: str) -> None:
+        """Forget a few at a time, so that nobody waits for thousands of writes."""
+        while finished := self._rows.finished(name):
+            for first in range(0, len(finished), FORGOTTEN_AT_ONCE):
+                some = finished[first : first + FORGOTTEN_AT_ONCE]
+                # What was deleted and submitted again meanwhile is another.
+                self._keep({row.id: _GONE for row in some if self._rows.row(row.id) is row})
+                await asyncio.sleep(0)

@@ -1,0 +1,157 @@
+"""Build the environment that tells a worker who it is, and what its node's agent is told of it.
+
+Knows the names on the wire and what the frameworks need to stay within a share. Pure; leaves the
+user's account (HOME, PATH) to the cluster. The same on every cluster; called by `local` and
+`simulated`.
+"""
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from pathlib import PurePath
+
+from runai.hub_service.clusters.states.state import ACTIVE, Row
+from runai.hub_service.limits import with_hook
+from runai.hub_service.limits.sharing import Sharing
+from runai.hub_service.model.device import Device
+from runai.hub_service.model.records import Allocation, WorkerRecord, WorkloadRecord, WorkloadSpec
+from runai.hub_service.scheduler.model.quantity import memory_of_fraction
+from runai.hub_service.scheduler.model.snapshot import DeviceShare
+
+CONTEXT_MIB = 500
+"""Device memory of a process's CUDA context, counted inside its share (a first guess)."""
+
+MEBIBYTE = 1024 * 1024
+
+
+def worker_environment(
+    row: Row,
+    worker: WorkerRecord,
+    devices: Sequence[Device],
+    *,
+    api_url: str,
+    sharing: Sharing,
+) -> dict[str, str]:
+    """Return what a worker needs beyond its user's own environment; `devices` are its node's.
+
+    What a user adds wins over conveniences, never over identity and devices.
+    """
+    spec = row.spec
+    granted = [devices[share.device] for share in worker.devices]
+    milli = min((share.gpus for share in worker.devices), default=0)
+    limits_mib = memory_limits(spec, worker.devices, devices)
+    context_mib = 0 if all(device.simulated for device in granted) else CONTEXT_MIB
+    return {
+        "PYTHONUNBUFFERED": "1",
+        **_frameworks(limits_mib, context_mib, granted),
+        **spec.env,
+        **_hook(spec, granted),
+        **_devices(granted),
+        **_shared(row.record, worker, devices, sharing),
+        "RUNAI_WORKLOAD": row.id,
+        "RUNAI_WORKER": worker.name,
+        "RUNAI_PROJECT": spec.project,
+        "RUNAI_KIND": spec.kind,
+        "RUNAI_GPU_FRACTION": str(Decimal(milli) / 1000),
+        "RUNAI_GPU_MEMORY_LIMIT_MIB": str(min(limits_mib, default=0)),
+        "RUNAI_GPU_MEMORY_LIMITS_MIB": ",".join(map(str, limits_mib)),
+        "RUNAI_GPU_DEVICES_MIB": ",".join(str(device.memory_mib) for device in granted),
+        "RUNAI_GPU_CONTEXT_MIB": str(context_mib),
+        "RUNAI_CHECKPOINT_DIR": row.record.checkpoint_dir,
+        "RUNAI_RESUMED": "1" if row.resumed else "0",
+        "RUNAI_API_URL": api_url,
+        **({"RUNAI_ELASTIC_DIR": elastic_dir(row.record)} if spec.elastic else {}),
+        **_gang(row, worker),
+        **({} if spec.array_index is None else {"RUNAI_ARRAY_INDEX": str(spec.array_index)}),
+    }
+
+
+def memory_limits(
+    spec: WorkloadSpec, shares: Sequence[DeviceShare], devices: Sequence[Device]
+) -> list[int]:
+    """Return the MiB that may be used of each device, in the order of the shares."""
+    return [
+        spec.gpu_memory_mib or memory_of_fraction(share.gpus, devices[share.device].memory_mib)
+        for share in shares
+    ]
+
+
+def allocation(
+    record: WorkloadRecord, worker: WorkerRecord, devices: Sequence[Device]
+) -> Allocation:
+    """Return what the agent of a worker's node is to know; `devices` are the node's."""
+    spec = record.spec
+    limits = memory_limits(spec, worker.devices, devices)
+    return Allocation(
+        record.id,
+        worker.name,
+        spec.project,
+        spec.user,
+        worker.devices,
+        process=worker.process,
+        limits_mib=tuple(
+            None if limit >= devices[share.device].memory_mib else limit
+            for limit, share in zip(limits, worker.devices, strict=True)
+        ),
+        is_server=spec.kind == "session" and spec.command is None,
+        checkpoint_dir=record.checkpoint_dir,
+    )
+
+
+def elastic_dir(record: WorkloadRecord) -> str:
+    """Return the directory that an elastic job's cluster and workers share, beside checkpoints."""
+    return str(PurePath(record.checkpoint_dir).parent / "elastic")
+
+
+def _shared(
+    record: WorkloadRecord, worker: WorkerRecord, devices: Sequence[Device], sharing: Sharing
+) -> Mapping[str, str]:
+    """Return what a share of one device gets; a process is a client of one daemon only."""
+    limits = allocation(record, worker, devices).limits_mib
+    if len(limits) != 1 or limits[0] is None:
+        return {}
+    return sharing.variables(devices[worker.devices[0].device].uuid, limits[0])
+
+
+def _hook(spec: WorkloadSpec, granted: Sequence[Device]) -> Mapping[str, str]:
+    """Let every Python of the workload keep its limit, a user's own path after it."""
+    return {"PYTHONPATH": with_hook(spec.env.get("PYTHONPATH", ""))} if granted else {}
+
+
+def _devices(granted: Sequence[Device]) -> dict[str, str]:
+    uuids = ",".join(device.uuid for device in granted)
+    return {
+        # UUIDs: NVML and CUDA number devices differently, and MPS numbers them anew.
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": uuids,  # empty hides all of them
+        "RUNAI_GPU_DEVICES": uuids,  # what was granted, whatever a program makes of the former
+        "NVIDIA_VISIBLE_DEVICES": uuids or "void",
+    }
+
+
+def _frameworks(
+    limits_mib: Sequence[int], context_mib: int, granted: Sequence[Device]
+) -> Mapping[str, str]:
+    variables = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    if all(limit >= device.memory_mib for limit, device in zip(limits_mib, granted, strict=True)):
+        return variables
+    # Both know one figure for all devices. A share may be smaller than a context.
+    usable = min(max(limit - context_mib, limit // 2) for limit in limits_mib)
+    fraction = Decimal(usable) / max(device.memory_mib for device in granted)
+    return variables | {
+        "XLA_PYTHON_CLIENT_MEM_FRACTION": f"{fraction:.4f}",
+        "CUPY_GPU_MEMORY_LIMIT": str(usable * MEBIBYTE),
+    }
+
+
+def _gang(row: Row, worker: WorkerRecord) -> dict[str, str]:
+    """Name the place in a gang: each worker sees only its own devices, so its local rank is 0."""
+    if row.spec.workers == 1:
+        return {}
+    together = [w.index for w in row.record.workers if w.state in ACTIVE]
+    return {
+        "RANK": str(together.index(worker.index)),
+        "WORLD_SIZE": str(len(together)),
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(row.master_port),
+    }

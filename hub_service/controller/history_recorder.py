@@ -1,0 +1,208 @@
+"""Tell the ledger who holds what from when on, what everybody asked for, and what became of it.
+
+Runs after every cycle, so allocated GPU-seconds are exact even without an agent. Knows records and
+the ledger; changes nothing in the cluster. Owned by the composition root.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import NoReturn
+
+from runai.hub_service.ledger import Asked, Held, Ledger
+from runai.hub_service.model.changes import Broadcast, compared, is_same_workload
+from runai.hub_service.model.cluster import Cluster
+from runai.hub_service.model.device import Device
+from runai.hub_service.model.records import WorkloadId, WorkloadRecord, WorkloadState
+from runai.hub_service.model.request_codec import request_of
+from runai.hub_service.processes.giving_way import Way
+from runai.hub_service.scheduler.model.snapshot import Snapshot, WorkerState, Workload
+from runai.hub_service.wire.errors import NotFound
+
+AT_A_TIME, REQUESTS_AT_A_TIME = 1000, 25
+"""Between which others have their turn: a millisecond's work."""
+QUICK_S = 0.01
+RESTS = 10
+"""How much longer it rests than it works: thousands of workloads take a fiftieth of a second."""
+
+
+def held_devices(
+    workloads: Iterable[WorkloadRecord], devices: Mapping[str, Sequence[Device]]
+) -> list[Held]:
+    """Return every share of every device that somebody holds."""
+    uuids = {(node, d.index): d.uuid for node, found in devices.items() for d in found}
+    return [
+        Held(
+            record.spec.project,
+            record.spec.user,
+            record.id,
+            uuids.get((worker.node, share.device), ""),
+            share.gpus,
+            worker.node,
+        )
+        for record in workloads
+        if record.holds_devices
+        for worker in record.workers
+        for share in worker.devices
+    ]
+
+
+class Holdings:
+    """Who holds what now, for those who ask each second; the same list until that changes."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        """Look at nothing yet."""
+        self._cluster = cluster
+        self._seen: tuple[object, object] = None, None
+        self._held: Sequence[Held] = ()
+        self._rests_until = 0.0
+
+    async def now(self) -> Sequence[Held]:
+        """Return every share of every device that somebody holds.
+
+        Where thousands hold something and that changes many times a second, it may be as it was a
+        moment ago, as `Bookkeeping` is then.
+        """
+        holders, devices = await self._cluster.holders(), await self._cluster.devices()
+        began = time.perf_counter()
+        known = self._seen[0] is holders and self._seen[1] is devices
+        if not known and began >= self._rests_until:
+            self._held = held_devices(holders.values(), devices)
+            self._seen = holders, devices
+            took = time.perf_counter() - began
+            self._rests_until = began + RESTS * took if took > QUICK_S else 0.0
+        return self._held
+
+
+class Bookkeeping:
+    """Follow the cluster and write down what it does."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        ledger: Ledger,
+        changes: Broadcast,
+        clock: Callable[[], float] = time.time,
+        *,
+        seen: Callable[[], Snapshot] = Snapshot,
+    ) -> None:
+        """Follow `cluster`; `seen` gives what the last cycle decided about."""
+        self._cluster = cluster
+        self._ledger = ledger
+        self._changes = changes
+        self._clock = clock
+        self._records: Sequence[WorkloadRecord] | None = None
+        """As they were last; None: nothing was written down yet."""
+        self._states: dict[WorkloadId, WorkloadState] = {}
+        self._seen = seen
+        self._workloads: Sequence[Workload] = ()
+        self._wanted: dict[WorkloadId, Workload] = {}
+        self._requests: dict[WorkloadId, Asked] = {}
+        """As they were written down."""
+
+    async def run(self) -> NoReturn:
+        """Write down every change, for ever; where that takes long, several at once."""
+        while True:
+            version = self._changes.version
+            took = await self.write_down()
+            await self._changes.after(version)
+            # After a change, not before the next one: the cycle that may follow it at once goes
+            # first.
+            await asyncio.sleep(RESTS * took)
+
+    async def write_down(self) -> float:
+        """Write down what is held now and what became of the workloads since the last time.
+
+        Return for how many seconds it was at it.
+        """
+        way = Way()
+        # Asked before who is there: agents' reports tell the ledger of who comes meanwhile.
+        counted = set(self._ledger.workloads())
+        records = await self._cluster.workloads()
+        holders = await self._cluster.holders()
+        held = held_devices(holders.values(), await self._cluster.devices())
+        self._ledger.record(self._clock(), 0.0, held)
+        # What happened while nobody watched is in the cluster's own history; who went meanwhile, or
+        # just before a crash, is still in the ledger, and so is who came and went since the last
+        # time while an agent reported.
+        is_first, before = self._records is None, self._records or ()
+        differences = compared(before, records, is_same_workload)
+        left = [before[place].id for place in differences.gone]
+        states = {name: self._states.pop(name) for name in left if name in self._states}
+        come = differences.come(records)
+        for place, record in enumerate(come):
+            if place % AT_A_TIME == 0:
+                await way.give()
+            name, state = record.id, record.state
+            known = self._states.get(name, states.get(name))
+            self._states[name] = state
+            if known is not state and not is_first:
+                self._ledger.event(
+                    name,
+                    state.value,
+                    record.reason.text if record.reason else "",
+                    project=record.spec.project,
+                    user=record.spec.user,
+                )
+        for gone in (counted | states.keys()) - self._states.keys():
+            self._ledger.event(gone, "deleted", "")
+            self._ledger.forget(gone)
+        self._records = records
+        await self._write_down_requests({record.id: record for record in come}, way)
+        return way.passed
+
+    async def _write_down_requests(
+        self, changed: Mapping[WorkloadId, WorkloadRecord], way: Way
+    ) -> None:
+        """Keep what everybody asks for, who is new or has changed since."""
+        before, self._workloads = self._workloads, self._seen().workloads
+        differences = compared(before, self._workloads, _has_same_name)
+        for was in differences.gone:
+            self._wanted.pop(before[was].name, None)
+            self._requests.pop(before[was].name, None)
+        come = {workload.name: workload for workload in differences.come(self._workloads)}
+        self._wanted |= come
+        for place, name in enumerate({**come, **changed}):
+            if place % REQUESTS_AT_A_TIME == 0:
+                await way.give()
+            workload, record = self._wanted.get(name), await self._record(name, changed)
+            if record is None or workload is None:
+                continue
+            known = self._requests.get(name)
+            if known is not None and name not in come and known.starts == record.attempts:
+                continue  # it moves up in its queue: nothing else is asked for
+            asked = _asked(workload, record, "" if known is None else known.text)
+            if asked != known:
+                self._ledger.asked(name, asked)
+                self._requests[name] = asked
+
+    async def _record(
+        self, name: WorkloadId, changed: Mapping[WorkloadId, WorkloadRecord]
+    ) -> WorkloadRecord | None:
+        """Return a workload as it was written down; None: it is not there, or only comes."""
+        if name not in self._states:
+            return None
+        with suppress(NotFound):
+            return changed.get(name) or await self._cluster.workload(name)
+        return None
+
+
+def _has_same_name(one: Workload, other: Workload) -> bool:
+    return one.name == other.name
+
+
+def _asked(workload: Workload, record: WorkloadRecord, known: str) -> Asked:
+    text = request_of(workload) if _is_whole(workload, record, known) else known
+    return Asked(workload.submitted, text, record.attempts)
+
+
+def _is_whole(workload: Workload, record: WorkloadRecord, known: str) -> bool:
+    """Tell whether it is seen with all that it asks for: not while parts of it come to rest.
+
+    Of an elastic job on Kubernetes what it asks for beyond its minimum may never be seen together;
+    where nothing is known, the part that is seen is.
+    """
+    is_leaving = any(worker.state is WorkerState.STOPPING for worker in workload.workers)
+    is_all = len(workload.workers) == len(record.workers) and record.released is None
+    return is_all or not (known or is_leaving)

@@ -1,0 +1,290 @@
+"""Watch what holds GPUs and uses none, and do what the project says: tell, release, stop.
+
+The shell round `machine`: knows records, reports, sentences and who is asked; decides nothing.
+A release ends the programs that are on the devices first (the agent does), then gives the devices
+to others. Owned by the composition root; the API shows it reports and asks what is so now.
+"""
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from runai.hub_service.controller.idle.decision import (
+    Action,
+    Do,
+    Idleness,
+    Measured,
+    due_in,
+    evidence,
+    kept,
+    look,
+    minutes,
+)
+from runai.hub_service.ledger import Ledger
+from runai.hub_service.model.cluster import Cluster
+from runai.hub_service.model.records import (
+    KEEP_S,
+    KEEPS,
+    IdleRules,
+    ProjectSpec,
+    WorkloadId,
+    WorkloadRecord,
+)
+from runai.hub_service.wire.agent_reports import AgentReport
+from runai.hub_service.wire.errors import Conflict, NotFound
+
+REPORTED_S = 15.0
+"""A longer time between two reports is not counted as reclaimed."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdleNow:
+    """How idle a workload is, and what comes next."""
+
+    idle_s: float
+    level: Do | None
+    next: Do | None = None
+    """What is taken if it stays so; None: nothing is."""
+    in_s: float | None = None
+    keeps_left: int = KEEPS
+    releasing: bool = False
+    """Whether its programs are being ended, so that its GPUs can go to others."""
+    releasable: bool = False
+    """Whether it would go on without its GPUs: no pod would, and no session of one command."""
+
+    @property
+    def said(self) -> tuple[object, ...]:
+        """Return all of it but its times, which are others with each measurement."""
+        return self.level, self.next, self.keeps_left, self.releasing, self.releasable
+
+
+@dataclass(slots=True)
+class _Watched:
+    """One holding of GPUs."""
+
+    started: float | None
+    known: Idleness
+    rules: IdleRules
+    releases: bool
+    record: WorkloadRecord | None = None
+    """What the rest follows from, with its project."""
+    project: ProjectSpec | None = None
+    releasing: str = ""
+    """Why its GPUs are about to be released; "" while they are not."""
+
+
+class IdleWatch:
+    """Follow every workload that holds GPUs."""
+
+    def __init__(self, cluster: Cluster, ledger: Ledger, *, releases: bool = True) -> None:
+        """Watch a cluster; `releases`: its sessions can go on without their GPUs (no pod can)."""
+        self._cluster = cluster
+        self._releases = releases
+        self._ledger = ledger
+        self._watched: dict[WorkloadId, _Watched] = {}
+        self._reported = 0.0
+
+    # -- what the API asks -----------------------------------------------------------------------
+
+    def now(self, workload: WorkloadId) -> IdleNow | None:
+        """Return how idle a workload is; None: it is not, or holds nothing."""
+        one = self._watched.get(workload)
+        if one is None or (one.known.idle_s <= 0 and not one.releasing):
+            return None
+        coming = due_in(one.rules, one.known, releases=one.releases)
+        return IdleNow(
+            one.known.idle_s,
+            one.known.level,
+            coming[0] if coming else None,
+            coming[1] if coming else None,
+            KEEPS - one.known.keeps,
+            releasing=bool(one.releasing),
+            releasable=one.releases and not one.releasing,
+        )
+
+    def releasing(self, record: WorkloadRecord) -> bool:
+        """Tell whether no program of a workload is to be on a device."""
+        one = self._watched.get(record.id)
+        return record.released is not None or (one is not None and bool(one.releasing))
+
+    def all_releasing(self, records: Iterable[WorkloadRecord]) -> set[WorkloadId]:
+        """Return those of them of which no program is to be on a device."""
+        released = {record.id for record in records if record.released is not None}
+        return released.union(w for w, one in self._watched.items() if one.releasing)
+
+    async def keep(self, workload: WorkloadId, *, by: str) -> None:
+        """Give an idle workload 30 more minutes.
+
+        Raises:
+            Conflict: nothing is to be taken from it, or it was given more time twice.
+        """
+        one = self._watched.get(workload)
+        if one is None or one.releasing or not due_in(one.rules, one.known, releases=one.releases):
+            raise Conflict(
+                f"Nothing is to be taken from {workload}.",
+                hint="More time is given while a project's idle rule is about to take its GPUs.",
+                code="nothing_to_keep",
+            )
+        more = kept(one.known)
+        if more is None:
+            raise Conflict(
+                f"{workload} was given {minutes(KEEP_S)} more {KEEPS} times since it was idle.",
+                hint="Using its GPU begins anew.",
+                code="kept_too_often",
+            )
+        one.known = more
+        await self._tell(workload, "idle", f"{by} keeps it for {minutes(KEEP_S)} more")
+
+    async def release(self, record: WorkloadRecord, *, by: str) -> None:
+        """Give a session's GPUs to others because its owner says so.
+
+        Raises:
+            Conflict: it is no running session that holds GPUs.
+        """
+        one = self._watched.get(record.id)
+        if not self._can_release(record) or not record.allocated or one is None:
+            raise Conflict(
+                f"{record.id} is no running session with GPUs ({record.state}).",
+                hint="A job is stopped by suspending it.",
+                code="not_releasable",
+            )
+        one.releasing = one.releasing or f"{by} gives its GPUs back"
+
+    # -- what the agents report ------------------------------------------------------------------
+
+    async def observe(self, report: AgentReport) -> None:
+        """Look at everything that a node's agent has measured."""
+        holders = await self._cluster.holders()
+        projects = {p.spec.name: p.spec for p in await self._cluster.projects()}
+        self._count_reclaimed(report.at, holders.values())
+        here = {a.workload for a in await self._cluster.allocations(report.node)}
+        holding = {
+            w: record
+            for w in sorted(here)
+            if (record := holders.get(w)) is not None and record.holds_devices
+        }
+        self._watched = {
+            workload: one
+            for workload, one in self._watched.items()
+            if workload in holders and holders[workload].holds_devices
+        }
+        self._watched |= {
+            w: self._watched_of(w, record, projects.get(record.spec.project), report.at)
+            for w, record in holding.items()
+        }
+        for workload, measured in _measured(report, holding).items():
+            one = self._watched.get(workload)
+            if one is None:
+                continue  # others were told meanwhile that it holds nothing any more
+            # It may have ended meanwhile; the report is true all the same.
+            with suppress(Conflict, NotFound):
+                await self._look(holding[workload], one, measured)
+
+    def _watched_of(
+        self, workload: WorkloadId, record: WorkloadRecord, project: ProjectSpec | None, at: float
+    ) -> _Watched:
+        one = self._watched.get(workload)
+        if one is not None and one.record is record and one.project is project:
+            return one  # as of hundreds each second
+        spec = project or ProjectSpec(record.spec.project)
+        rules = spec.idle_session if record.spec.kind == "session" else spec.idle_job
+        started = max((w.started for w in record.workers if w.started), default=None)
+        if one is None or one.started != started:
+            one = _Watched(started, Idleness(at), rules, self._can_release(record))
+        one.rules, one.releases = rules, self._can_release(record)
+        one.record, one.project = record, project
+        return one
+
+    def _can_release(self, record: WorkloadRecord) -> bool:
+        is_open = record.spec.kind == "session" and record.spec.command is None
+        return self._releases and is_open and record.workers[0].state == "running"
+
+    async def _look(self, record: WorkloadRecord, one: _Watched, measured: Measured) -> None:
+        if one.releasing:
+            if not measured.on_device:
+                await self._cluster.release(record.id, why=one.releasing)
+                self._write(record, "released", one.releasing)
+                self._watched.pop(record.id, None)  # unless others told it meanwhile
+            return
+        one.known, action = look(one.rules, one.known, measured, releases=one.releases)
+        if action is not None and action.do is not Do.BADGE:
+            await self._carry_out(record, one, action)
+
+    async def _carry_out(self, record: WorkloadRecord, one: _Watched, action: Action) -> None:
+        facts = evidence(record, action, self._ledger.totals(record.id))
+        coming = due_in(one.rules, one.known, releases=one.releases)
+        match action.do:
+            case Do.RELEASE:
+                one.releasing = f"{facts}, so its GPUs go to others"
+                await self._tell(record.id, "idle", one.releasing, record)
+            case Do.STOP:
+                await self._tell(record.id, "idle", f"{facts}, so it is stopped", record)
+                by = f"the idle rule of project {record.spec.project}"
+                if record.spec.kind == "session":
+                    await self._cluster.delete(record.id, by=by)
+                else:
+                    await self._cluster.suspend(record.id, by=by)
+            case Do.EXTEND:
+                more = f"{facts}; it is at work on the processor, so it has the time once more"
+                await self._tell(record.id, "idle", more, record)
+            case _:
+                then = f"; in {minutes(coming[1])} it is {_TAKEN[coming[0]]}" if coming else ""
+                await self._tell(record.id, "idle", facts + then, record)
+
+    async def _tell(
+        self, workload: WorkloadId, kind: str, text: str, record: WorkloadRecord | None = None
+    ) -> None:
+        await self._cluster.note(workload, text)
+        self._write(record or await self._cluster.workload(workload), kind, text)
+
+    def _write(self, record: WorkloadRecord, kind: str, text: str) -> None:
+        """Keep it with the usage: it outlives the workload, so it can be disputed."""
+        spec = record.spec
+        self._ledger.event(record.id, kind, text, project=spec.project, user=spec.user)
+
+    def _count_reclaimed(self, at: float, workloads: Iterable[WorkloadRecord]) -> None:
+        seconds = at - self._reported
+        self._reported = max(at, self._reported)
+        if not 0 < seconds <= REPORTED_S:
+            return
+        for record in workloads:
+            if record.released is not None and not record.state.finished:
+                gpus = record.spec.gpus * record.spec.workers / 1000
+                self._ledger.reclaim(at, record.spec.project, seconds * gpus)
+
+
+_TAKEN = {Do.RELEASE: "left without its GPUs", Do.STOP: "stopped"}
+
+
+def _measured(
+    report: AgentReport, records: Mapping[WorkloadId, WorkloadRecord]
+) -> Mapping[WorkloadId, Measured]:
+    """Return what was measured of each workload that holds something on the report's node."""
+    servers = {
+        w.process.pid
+        for r in records.values()
+        if r.spec.kind == "session" and r.spec.command is None
+        for w in r.workers
+        if w.process and w.node == report.node
+    }
+    on_device = {p.workload for p in report.processes if p.pid not in servers}
+    told = {sample.workload for sample in report.samples}
+    busy: dict[WorkloadId, float] = {}
+    cpu: dict[WorkloadId, float] = {}
+    for sample in report.samples:
+        workload = sample.workload
+        if sample.utilization is not None:
+            busy[workload] = max(busy.get(workload, 0.0), sample.utilization)
+        if sample.cpu is not None:
+            cpu[workload] = max(cpu.get(workload, 0.0), sample.cpu)
+    return {
+        workload: Measured(
+            report.at,
+            report.interval,
+            busy.get(workload),
+            workload in on_device,
+            cpu.get(workload),
+        )
+        for workload in records
+        if workload in told
+    }

@@ -1,0 +1,136 @@
+"""Where notifications go, from the service's environment; nowhere unless it says so.
+
+Validated here: a wrong address is told at the start, and never with what may be secret in it.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from email.errors import HeaderParseError
+from email.headerregistry import Address
+from typing import Literal
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from runai.hub_service.wire.errors import InvalidRequest
+
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+_LOCAL_PART = re.compile(r"[A-Za-z0-9._%+-]+(@[A-Za-z0-9.-]+)?")
+_ADDRESS = re.compile(r"""[^\s@<>"(),:;\[\]\\]+@[^\s@<>"(),:;\[\]\\]+""")
+_PORTS = {"smtp": 587, "smtps": 465}
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookSettings:
+    """Where to post; the URL of many services is a secret itself."""
+
+    url: str = field(repr=False)
+    secret: str = field(default="", repr=False)
+    """Signs what is posted; "" does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class MailSettings:
+    """The server that takes mail, from whom it is and to whom."""
+
+    host: str
+    port: int
+    security: Literal["tls", "starttls", "none"]
+    sender: str
+    to: str
+    """An address with `{user}` in it."""
+    user: str = ""
+    password: str = field(default="", repr=False)
+
+    def address_of(self, user: str) -> str:
+        """Return a user's address; "" where the name makes none."""
+        if not _LOCAL_PART.fullmatch(user):
+            return ""
+        return _address(self.to.replace("{user}", user))
+
+
+@dataclass(frozen=True, slots=True)
+class NotificationSettings:
+    """Both ways out, each off unless it is set."""
+
+    webhook: WebhookSettings | None = None
+    mail: MailSettings | None = None
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> "NotificationSettings":
+        """Read the settings.
+
+        Raises:
+            InvalidRequest: one cannot be meant; the sentence does not repeat it.
+        """
+        return cls(_webhook(environ), _mail(environ))
+
+
+def _webhook(environ: Mapping[str, str]) -> WebhookSettings | None:
+    url = environ.get("RUNAI_NOTIFY_WEBHOOK", "")
+    if not url:
+        return None
+    parts = _split(url)
+    encrypted = parts is not None and parts.scheme == "https"
+    here = parts is not None and parts.scheme == "http" and parts.hostname in LOOPBACK
+    if parts is None or not (encrypted or here) or "@" in parts.netloc:
+        raise InvalidRequest(
+            "RUNAI_NOTIFY_WEBHOOK is no address to post to.",
+            hint="It looks like https://HOST/PATH; http only for this machine itself.",
+        )
+    return WebhookSettings(url, environ.get("RUNAI_NOTIFY_WEBHOOK_SECRET", ""))
+
+
+def _mail(environ: Mapping[str, str]) -> MailSettings | None:
+    server = environ.get("RUNAI_NOTIFY_SMTP", "")
+    if not server:
+        return None
+    parts = _split(server)
+    if parts is None or parts.scheme not in _PORTS or parts.path not in {"", "/"}:
+        raise InvalidRequest(
+            "RUNAI_NOTIFY_SMTP is no mail server.",
+            hint="It looks like smtp://USER:PASSWORD@HOST:587 (STARTTLS) or smtps://HOST.",
+        )
+    host = parts.hostname or ""
+    secure: Literal["tls", "starttls"] = "tls" if parts.scheme == "smtps" else "starttls"
+    sender, to = environ.get("RUNAI_NOTIFY_FROM", ""), environ.get("RUNAI_NOTIFY_TO", "")
+    if not _address(sender):
+        raise InvalidRequest(
+            "RUNAI_NOTIFY_FROM is no address.", hint="From whom mail is: gpus@lab.example."
+        )
+    # "{user}" alone: names are addresses already.
+    if to != "{user}" and ("{user}" not in to or not _address(to.replace("{user}", "bob"))):
+        raise InvalidRequest(
+            "RUNAI_NOTIFY_TO makes no addresses.",
+            hint="It has {user} in it, as in {user}@lab.example.",
+        )
+    return MailSettings(
+        host=host,
+        port=parts.port or _PORTS[parts.scheme],
+        # A server on this machine may have no certificate, and nobody is in between.
+        security="none" if secure == "starttls" and host in LOOPBACK else secure,
+        sender=sender,
+        to=to,
+        user=unquote(parts.username or ""),
+        password=unquote(parts.password or ""),
+    )
+
+
+def _split(url: str) -> SplitResult | None:
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018  raises where it is no number
+    except ValueError:
+        return None
+    fits = url.isascii() and url.isprintable() and " " not in url
+    return parts if fits and parts.hostname else None
+
+
+def _address(text: str) -> str:
+    """Return an address, "" where it is none."""
+    if not _ADDRESS.fullmatch(text):
+        return ""  # the library trips over many of them
+    try:
+        found = Address(addr_spec=text)
+    except (ValueError, HeaderParseError, IndexError):
+        return ""
+    return found.addr_spec if found.username and found.domain else ""

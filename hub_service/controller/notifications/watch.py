@@ -1,0 +1,153 @@
+"""Watch the cluster for what people should be told, keep it for pages, hand it to the channels.
+
+A slow or broken channel delays nobody: each has a queue of its own, and what does not fit is
+dropped and counted in the log, which names no address and no secret. Made by the composition root.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from runai.hub_service.controller.idle.decision import Do
+from runai.hub_service.controller.idle.watch import IdleNow
+from runai.hub_service.controller.notifications.channels import Channel, Undelivered
+from runai.hub_service.controller.notifications.news import (
+    NEVER_RAN,
+    Kind,
+    Notification,
+    Recent,
+    Seen,
+    happened,
+    seen,
+)
+from runai.hub_service.model.changes import Broadcast, compared, is_same_workload
+from runai.hub_service.model.cluster import Cluster
+from runai.hub_service.model.records import WorkloadId, WorkloadRecord, WorkloadState
+from runai.hub_service.processes.giving_way import Way
+from runai.hub_service.wire.errors import RunaiError
+
+LOG = logging.getLogger("runai.notifications")
+
+LOOK_EVERY_S = 5.0
+"""Idleness makes no change that wakes anybody."""
+AT_A_TIME = 1000
+RESTS = 10
+"""How much longer it rests than it looks: who has thousands of workloads learns a little later."""
+QUEUED = 1000
+TRIES = 3
+AGAIN_S = 10.0
+
+
+class Notifier:
+    """Tell what happens from now on."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        idle: Callable[[WorkloadId], IdleNow | None],
+        recent: Recent,
+        channels: Sequence[Channel],
+        changes: Broadcast,
+        *,
+        clock: Callable[[], float] = time.time,
+        again_s: float = AGAIN_S,
+    ) -> None:
+        self._cluster = cluster
+        self._idle = idle
+        self._recent = recent
+        self._queues = [(channel, asyncio.Queue[Notification](QUEUED)) for channel in channels]
+        self._changes = changes
+        self._clock = clock
+        self._again_s = again_s
+        self._records: Sequence[WorkloadRecord] = ()
+        self._seen: dict[WorkloadId, Seen] = {}
+        self._lively: dict[WorkloadId, WorkloadRecord] = {}
+        """Whose idleness may change without them."""
+
+    async def run(self) -> None:
+        """Watch and deliver for ever."""
+        async with asyncio.TaskGroup() as tasks:
+            for channel, queue in self._queues:
+                tasks.create_task(self._deliver(channel, queue))
+            while True:
+                version = self._changes.version
+                await asyncio.sleep(RESTS * await self.look())
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_EVERY_S):
+                        await self._changes.after(version)
+
+    async def look(self) -> float:
+        """Tell what has happened since the last look; the first one only remembers.
+
+        Return for how many seconds it was at it.
+        """
+        way = Way()
+        before, records = self._records, await self._cluster.workloads()
+        differences = compared(before, records, is_same_workload)
+        for was in differences.gone:
+            self._seen.pop(before[was].id, None)
+            self._lively.pop(before[was].id, None)
+        # Of thousands few change, and few are neither waiting for their first start nor finished.
+        others = self._lively | {record.id: record for record in differences.come(records)}
+        for place, (workload, record) in enumerate(others.items()):
+            if place % AT_A_TIME == 0:
+                await way.give()
+            self._lively.pop(workload, None)
+            if record.state is WorkloadState.QUEUED and not record.attempts:
+                self._seen[workload] = NEVER_RAN
+                continue
+            if not record.state.finished:
+                self._lively[workload] = record
+            last = self._seen.get(workload)
+            if last is not None and record.state.finished and last.state is record.state:
+                continue  # nothing comes of it any more
+            idle = self._idle(workload)
+            told = idle is not None and idle.level not in {None, Do.BADGE}
+            self._seen[workload] = seen(record, last, is_idle=told)
+            for kind in happened(last, self._seen[workload]) if last is not None else ():
+                self._tell(await self._notification(kind, record))
+        self._records = records
+        return way.passed
+
+    async def _notification(self, kind: Kind, record: WorkloadRecord) -> Notification:
+        history_kind, sentence = _SENTENCES[kind]
+        why = ""
+        with suppress(RunaiError):  # deleted since, or its history cannot be read now
+            events = await self._cluster.history(record.id)
+            why = next((e.text for e in reversed(events) if e.kind == history_kind), "")
+        text = sentence.format(record.id) + (f": {why}" if why else "")
+        spec = record.spec
+        return Notification(self._clock(), kind, record.id, spec.project, spec.user, text)
+
+    def _tell(self, notification: Notification) -> None:
+        self._recent.add(notification)
+        for channel, queue in self._queues:
+            try:
+                queue.put_nowait(notification)
+            except asyncio.QueueFull:
+                LOG.warning("%s is too slow: a notification was dropped", channel.name)
+
+    async def _deliver(self, channel: Channel, queue: asyncio.Queue[Notification]) -> None:
+        while True:
+            notification = await queue.get()
+            for attempt in range(1, TRIES + 1):
+                try:
+                    await channel.send(notification)
+                except Undelivered as trouble:
+                    LOG.warning("%s, try %d of %d: %s", channel.name, attempt, TRIES, trouble)
+                    if not trouble.worth_again:
+                        break
+                    await asyncio.sleep(self._again_s * attempt)
+                else:
+                    break
+
+
+_SENTENCES: dict[Kind, tuple[str, str]] = {
+    "paused": ("stopping", "{} was paused"),
+    "resumed": ("starting", "{} runs again"),
+    "failed": ("failed", "{} failed"),
+    "idle": ("warning", "{} keeps no GPU busy"),
+}
+"""Which line of its history tells more, and the sentence."""

@@ -1,0 +1,89 @@
+"""Give the scheduler what projects used of late, where the policy lets the past count (S5).
+
+A project's usage is what it held on average, each hour counting half as much as one a week later.
+Reads the ledger now and then; the cycles only look it up. Owned by the composition root.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NoReturn
+
+from runai.hub_service.ledger import Ledger, Usage, UsageFilter
+from runai.hub_service.model.cluster import Cluster
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.scheduler.model.snapshot import Snapshot
+from runai.hub_service.wire.errors import Unavailable
+
+LOG = logging.getLogger("runai.usage_history")
+
+HOUR_S = 3600
+HALF_LIFE_S = 7 * 24 * HOUR_S
+REACHES_BACK_S = 4 * HALF_LIFE_S
+"""What is older would count for less than a sixteenth."""
+
+EVERY_S = 600.0
+AGAIN_S = 10.0
+
+
+class UsageHistory:
+    """What each project used of late."""
+
+    def __init__(
+        self, cluster: Cluster, ledger: Ledger, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._cluster = cluster
+        self._ledger = ledger
+        self._clock = clock
+        self._usage: dict[str, MilliGpu] = {}
+        self._is_read = False
+
+    async def run(self) -> NoReturn:
+        """Read it again every ten minutes, for ever; sooner where it could not be read."""
+        while True:
+            await asyncio.sleep(EVERY_S if self._is_read else AGAIN_S)
+            await self.begin()
+
+    async def begin(self) -> None:
+        """Read it if that can be; nothing is decided otherwise than without it until then."""
+        try:
+            await self.read()
+            self._is_read = True
+        except Unavailable as away:
+            self._is_read = False
+            LOG.warning("usage could not be read, the last one holds: %s", away.code)
+
+    async def read(self) -> None:
+        """Read what every project used."""
+        now = self._clock()
+        usage: dict[str, MilliGpu] = {}
+        for record in await self._cluster.projects():
+            who = UsageFilter(project=record.spec.name)
+            found = await self._ledger.usage(who, now - REACHES_BACK_S, now, HOUR_S)
+            usage[record.spec.name] = decayed(found, now)
+        self._usage = usage
+
+    def told(self, snapshot: Snapshot) -> Snapshot:
+        """Return the snapshot with the projects' usage; a parent's is that of its children."""
+        parents = {project.parent for project in snapshot.projects}
+        return replace(
+            snapshot,
+            projects=tuple(
+                project
+                if project.name in parents
+                else replace(project, usage=self._usage.get(project.name, MilliGpu(0)))
+                for project in snapshot.projects
+            ),
+        )
+
+
+def decayed(usage: Usage, now: float) -> MilliGpu:
+    """Return what was held on average, in milli-GPU; what nobody watched counts as nothing."""
+    held = weights = 0.0
+    for point in usage.points:
+        weight = 0.5 ** ((now - point.at) / HALF_LIFE_S)
+        weights += weight
+        held += weight * (point.allocated or 0.0)
+    return MilliGpu(round(1000 * held / weights)) if weights else MilliGpu(0)

@@ -1,0 +1,1 @@
+"""Domain model of the service: projects, workloads, devices, and the cluster contract."""

@@ -1,0 +1,25 @@
+"""One GPU of a node."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One GPU of a node as the scheduler and the user see it.
+
+    `index` is the position on its node (the core's device number), `uuid` what a process is
+    given in CUDA_VISIBLE_DEVICES, `memory_mib` the memory that workloads may use.
+    """
+
+    index: int
+    uuid: str
+    name: str
+    memory_mib: int
+    simulated: bool
+    fault: str = ""
+    """Why nothing new is placed on it, as half a sentence; "" while it is healthy."""
+
+    @property
+    def healthy(self) -> bool:
+        """Tell whether workloads may be placed on it."""
+        return not self.fault

@@ -1,0 +1,60 @@
+"""Apply what somebody gives of a project (API, command line, projects.yaml) to its specification.
+
+Pure. Knows which fields there are, what null means for each, and what cannot be meant.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from decimal import Decimal
+from typing import Any
+
+from runai.hub_service.model.records import ProjectSpec
+from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, MilliGpu, gpu_text
+from runai.hub_service.wire.errors import InvalidRequest
+from runai.hub_service.wire.schemas import IdlePut
+
+_DEFAULTS = {field.name: field.default for field in fields(ProjectSpec)}
+_NULL_SAYS_SOMETHING = frozenset(
+    {"parent", "quota", "build_quota", "limit", "weight", "node_types_build", "node_types_train"}
+)
+"""Null is unlimited (quota, limit), derived (build quota, weight), any (types) or none."""
+
+
+def changed_project(spec: ProjectSpec, given: Mapping[str, Any]) -> ProjectSpec:
+    """Return the project with the given fields; null means the default where it says nothing else.
+
+    Raises:
+        InvalidRequest: the result cannot be meant.
+    """
+    changed = replace(spec, **{n: _value(n, v, spec) for n, v in given.items()})
+    if changed.idle_job.release_s is not None:
+        raise InvalidRequest(
+            f"idle_job.release_s is {changed.idle_job.release_s} for project {changed.name}:"
+            " a job does not go on without its GPUs.",
+            hint="Give stop_s: the job is suspended, and can be resumed.",
+            code="job_cannot_release",
+        )
+    if (
+        changed.build_quota is not None
+        and changed.quota is not None
+        and changed.build_quota > changed.quota
+    ):
+        raise InvalidRequest(
+            f"The build quota of {gpu_text(changed.build_quota)} is above the quota of"
+            f" {gpu_text(changed.quota)} of project {changed.name}.",
+            hint="It is the part of the quota that sessions may use.",
+            code="build_quota_above_quota",
+        )
+    return changed
+
+
+def _value(name: str, value: Any, spec: ProjectSpec) -> Any:  # noqa: ANN401  of any field
+    if value is None:
+        return None if name in _NULL_SAYS_SOMETHING else _DEFAULTS[name]
+    if isinstance(value, Decimal):
+        return MilliGpu(int(value * WHOLE_GPU))
+    if isinstance(value, IdlePut):
+        return replace(getattr(spec, name), **value.model_dump(exclude_unset=True))
+    if isinstance(value, list):
+        return tuple(value)
+    return value

@@ -1,0 +1,90 @@
+"""What a workload asked for, as the core saw it, on one line of JSON that outlives it.
+
+In the words of a snapshot, without what changes while it waits and runs: where its workers are,
+its pauses, the speeds it was measured at. Alike workers stand there once, with their `count`. Pure;
+written by `bookkeeping`, read for a replay of the past.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import groupby
+from typing import Any, Final
+
+from runai.hub_service.scheduler.model.fields import InvalidSnapshot
+from runai.hub_service.scheduler.model.snapshot import Snapshot, Worker, Workload
+from runai.hub_service.scheduler.model.snapshot_json import snapshot_from_json, snapshot_to_json
+
+MOST_NODES: Final = 64
+"""A worker that may go to more nodes than that, but not to all, is taken to go anywhere."""
+MOST_WORKERS: Final = 100_000
+
+
+def request_of(workload: Workload) -> str:
+    """Write down what a workload asks for.
+
+    >>> from runai.hub_service.scheduler.model.quantity import MilliGpu
+    >>> worker = Worker(name="w-0", gpus=MilliGpu(2000))
+    >>> request_of(Workload(name="vision/a", project="vision", workers=(worker,), priority=75))
+    '{"workers":[{"gpus":2}],"priority":75}'
+    """
+    asked = replace(
+        workload,
+        workers=tuple(_asked(worker, n) for n, worker in enumerate(workload.workers)),
+        user="",
+        submitted=0,
+        pauses=(),
+        below_min_since=None,
+        # Only whether: since when depends on where it runs.
+        checkpointed=None if workload.checkpointed is None else 0,
+        throughput={},
+    )
+    (written,) = snapshot_to_json(Snapshot(workloads=(asked,)))["workloads"]
+    for left_out in ("name", "project"):
+        del written[left_out]
+    for worker in written["workers"]:
+        del worker["name"]
+    written["workers"] = [
+        worker if count == 1 else {"count": count, **worker}
+        for worker, count in (
+            (worker, len(list(run))) for worker, run in groupby(written["workers"])
+        )
+    ]
+    return json.dumps(written, separators=(",", ":"))
+
+
+def _asked(worker: Worker, index: int) -> Worker:
+    nodes = worker.nodes
+    return Worker(
+        name=str(index),
+        gpus=worker.gpus,
+        gpu_memory_mib=worker.gpu_memory_mib,
+        devices_wanted=worker.devices_wanted,
+        cpu_milli=worker.cpu_milli,
+        memory_mib=worker.memory_mib,
+        node_selector=worker.node_selector,
+        gpu_types=worker.gpu_types,
+        nodes=None if nodes is None or len(nodes) > MOST_NODES else nodes,
+    )
+
+
+def workload_of(name: str, project: str, asked: Mapping[str, Any]) -> Workload:
+    """Draw the workload that asked for this, with its workers pending.
+
+    Raises:
+        InvalidSnapshot: it is no such request.
+    """
+    workers: list[dict[str, Any]] = []
+    for run in asked.get("workers", ()):
+        if type(run) is not dict or type(count := run.get("count", 1)) is not int:
+            message = f"workload {name}: its workers are no list of objects with a count"
+            raise InvalidSnapshot(message)
+        if not 0 < count <= MOST_WORKERS - len(workers):
+            message = f"workload {name}: it has too many workers, or none"
+            raise InvalidSnapshot(message)
+        worker, first = {key: run[key] for key in run if key != "count"}, len(workers)
+        workers += [{**worker, "name": f"{name}-{n}"} for n in range(first, first + count)]
+    whole = {**asked, "name": name, "project": project, "workers": workers}
+    return snapshot_from_json({"workloads": [whole]}).workloads[0]

@@ -1,0 +1,374 @@
+"""From what somebody asks for to what the cluster stores: defaults, limits and sentences.
+
+Pure: knows requests, projects and quantities; no cluster, no HTTP. Refuses what can never run and
+what cannot be meant; what merely has to wait is accepted. Called by the API's submit.
+"""
+
+import re
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
+from runai.hub_service.scheduler.model.quantity import (
+    WHOLE_GPU,
+    MilliGpu,
+    count_text,
+    fraction_of_memory,
+    gpu_text,
+)
+from runai.hub_service.wire.errors import InvalidRequest, NotFound
+from runai.hub_service.wire.schemas import SubmitRequest
+
+
+def elastic_gpus(request: SubmitRequest) -> MilliGpu:
+    """Return the GPUs that each worker of an elastic job asks for: 1 unless one worker asks more.
+
+    Raises:
+        InvalidRequest: it cannot be elastic as it is asked for.
+    """
+    if request.kind == "session":
+        raise InvalidRequest(
+            "A session cannot be elastic: it keeps what it has.",
+            hint="Submit a job, or leave --elastic out.",
+            code="not_elastic",
+        )
+    if request.preemptible is False:
+        raise InvalidRequest(
+            "An elastic job cannot keep all of its GPUs: it gives back those beyond its least.",
+            hint="Leave out that it is never preempted, or --elastic.",
+            code="not_elastic",
+        )
+    if request.gpu_memory_mib:
+        raise InvalidRequest(
+            f"An elastic job takes whole GPUs, not {request.gpu_memory_mib} MiB of one.",
+            hint="Give --gpus or --workers instead of --gpu-memory.",
+            code="not_elastic",
+        )
+    milli = WHOLE_GPU if request.gpus is None else MilliGpu(int(request.gpus * WHOLE_GPU))
+    if milli < WHOLE_GPU or milli % WHOLE_GPU:
+        raise InvalidRequest(
+            f"An elastic job takes whole GPUs, not {gpu_text(milli)}.",
+            hint="Ask for --gpus 1 or more, or leave --elastic out.",
+            code="not_elastic",
+        )
+    if request.workers > 1 and milli != WHOLE_GPU:
+        raise InvalidRequest(
+            f"Each worker of an elastic job has 1 GPU, not {gpu_text(milli)}.",
+            hint=f"Give --workers {request.workers} alone, or --gpus {milli // WHOLE_GPU} for one"
+            " process of several GPUs.",
+            code="not_elastic",
+        )
+    return milli
+
+
+PRIORITIES = {"low": 25, "normal": 50, "high": 75}
+SESSION_PRIORITY = 100
+LONGEST_NAME = 38
+FEW = 64
+"""Numbers of a project that are tried one by one: thousands would take longer than all the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What a submission is checked against."""
+
+    projects: Mapping[str, ProjectSpec]
+    taken: Container[str]
+    """Ids of all workloads."""
+    largest_device_mib: int
+    most_devices: int = 0
+    """Of the node that has most."""
+    images: bool = False
+    """Whether jobs run in container images."""
+    gpu_types: Collection[str] = ()
+    """Of its devices."""
+
+
+def known_project(
+    name: str, projects: Mapping[str, ProjectSpec], yours: Sequence[str]
+) -> ProjectSpec:
+    """Return the project of that name.
+
+    Raises:
+        NotFound: there is none; names those of the caller.
+    """
+    if name not in projects:
+        raise NotFound(f"There is no project {name}.", hint=_yours(yours), code="unknown_project")
+    return projects[name]
+
+
+def choose_project(
+    request: SubmitRequest, projects: Mapping[str, ProjectSpec], yours: Sequence[str]
+) -> ProjectSpec:
+    """Return the project that is asked for, or the caller's only one.
+
+    Raises:
+        NotFound: the named one does not exist.
+        InvalidRequest: none is named and there are none or several to choose from.
+    """
+    if request.project is not None:
+        return known_project(request.project, projects, yours)
+    if len(yours) == 1:
+        return projects[yours[0]]
+    if not yours:
+        raise InvalidRequest(
+            "You are not a member of any project.",
+            hint="Ask a project's admin to add you.",
+            code="no_project",
+        )
+    raise InvalidRequest(
+        f"You are in {len(yours)} projects: {', '.join(yours)}.",
+        hint="Name one (--project), or choose your default: runai project use NAME.",
+        code="which_project",
+    )
+
+
+def check_limit(asked: MilliGpu, project: ProjectSpec, projects: Mapping[str, ProjectSpec]) -> None:
+    """Refuse what a project, or one above it, may never hold.
+
+    Raises:
+        InvalidRequest: it is more than a limit.
+    """
+    above: ProjectSpec | None = project
+    while above is not None:
+        if above.limit is not None and asked > above.limit:
+            raise InvalidRequest(
+                f"{count_text(asked)} are more than project {above.name} may ever hold:"
+                f" its limit is {gpu_text(above.limit)}.",
+                hint="Ask for fewer, or ask an admin for a higher limit.",
+                code="over_limit",
+            )
+        above = projects.get(above.parent) if above.parent else None
+
+
+def build_quota(project: ProjectSpec) -> MilliGpu | None:
+    """Return what its sessions may use: the build quota, never above the quota; None: unlimited."""
+    if project.build_quota is None or project.quota is None:
+        return project.quota if project.build_quota is None else project.build_quota
+    return min(project.build_quota, project.quota)
+
+
+def workload_specs(
+    request: SubmitRequest, *, user: str, project: ProjectSpec, site: Site
+) -> list[WorkloadSpec]:
+    """Return what to store: one workload, or one for each index of an array.
+
+    Raises:
+        InvalidRequest: it cannot be meant, or can never run in this project.
+    """
+    return list(specs_one_by_one(request, user=user, project=project, site=site))
+
+
+def specs_one_by_one(
+    request: SubmitRequest, *, user: str, project: ProjectSpec, site: Site, key: str = ""
+) -> Iterator[WorkloadSpec]:
+    """Yield them, for who has something else to do meanwhile; all is checked before the first.
+
+    Raises:
+        InvalidRequest: it cannot be meant, or can never run in this project.
+    """
+    _check_shape(request)
+    if request.image is not None:
+        _check_image(request, site)
+    gpus = elastic_gpus(request) if request.elastic else _gpus(request)
+    preemptible = request.kind == "job" if request.preemptible is None else request.preemptible
+    at_least = 1 if request.elastic else request.workers
+    min_workers = at_least if request.min_workers is None else request.min_workers
+    gpus_max = MilliGpu(0)
+    if request.elastic and request.workers == 1:
+        gpus_max = MilliGpu(max(gpus, site.most_devices * WHOLE_GPU))
+    gpu_types: tuple[str, ...] = ()
+    if request.gpu_type:
+        _check_asks_for_gpus(request)
+        gpu_types = types_meant(request.gpu_type, site.gpu_types)
+    needed = WHOLE_GPU if request.elastic else gpus
+    _check_fits_project(request, needed, min_workers, preemptible, project, site)
+    command = None if request.command is None else tuple(request.command)
+    for name, index in _names(request, project.name, site.taken):
+        yield WorkloadSpec(
+            project=project.name,
+            name=name,
+            user=user,
+            kind=request.kind,
+            command=command,
+            workdir=request.workdir,
+            env=dict(request.env),
+            gpus=gpus,
+            gpu_memory_mib=request.gpu_memory_mib or 0,
+            workers=request.workers,
+            min_workers=min_workers,
+            elastic=request.elastic,
+            gpus_max=gpus_max,
+            preemptible=preemptible,
+            priority=_priority(request),
+            backoff_limit=request.backoff_limit,
+            grace_seconds=request.grace_seconds,
+            expected_runtime=request.expected_runtime,
+            array_index=index,
+            source=request.source,
+            server=request.server,
+            image=request.image or "",
+            gpu_types=gpu_types,
+            key=key,
+        )
+
+
+def _check_shape(request: SubmitRequest) -> None:
+    if request.command is None and request.kind == "job":
+        raise InvalidRequest(
+            "A job needs a command.", hint="For example: runai submit exp1 -- python train.py."
+        )
+    if request.gpus and request.gpu_memory_mib:
+        raise InvalidRequest(
+            "Both GPUs and GPU memory are given.", hint="Give one of them: --gpus or --gpu-memory."
+        )
+    if request.min_workers is not None and request.min_workers > request.workers:
+        raise InvalidRequest(
+            f"{request.min_workers} workers cannot be the least of {request.workers}.",
+            hint="Give more --workers or a smaller --min-workers.",
+        )
+    if request.kind == "session" and (request.workers > 1 or request.array is not None):
+        raise InvalidRequest(
+            "A session is one process.", hint="Submit a job for several workers or an array."
+        )
+
+
+def _check_asks_for_gpus(request: SubmitRequest) -> None:
+    if not request.gpus and not request.gpu_memory_mib:
+        raise InvalidRequest(
+            f"A GPU's type is given ({request.gpu_type}), and no GPU is asked for.",
+            hint="Say how many: --gpus 1, or --gpu-memory 8G.",
+        )
+
+
+def _check_image(request: SubmitRequest, site: Site) -> None:
+    if not site.images:
+        raise InvalidRequest(
+            "Jobs here run as programs of this machine, not in container images.",
+            hint="Leave the image out (--image); what your notebook has installed is there.",
+            code="no_images",
+        )
+    if request.kind == "session":
+        raise InvalidRequest(
+            "The image of a session is chosen where servers are started.",
+            hint="Leave the image out (--image), or choose it in JupyterHub.",
+        )
+
+
+def _gpus(request: SubmitRequest) -> MilliGpu:
+    milli = MilliGpu(int((request.gpus or 0) * WHOLE_GPU))
+    if milli > WHOLE_GPU and milli % WHOLE_GPU:
+        raise InvalidRequest(
+            f"{gpu_text(milli)} GPUs are not possible: above one GPU only whole ones are.",
+            hint=f"Ask for {milli // WHOLE_GPU} or {milli // WHOLE_GPU + 1}, or for less than 1.",
+            code="not_whole",
+        )
+    return milli
+
+
+def _check_fits_project(
+    request: SubmitRequest,
+    gpus: MilliGpu,
+    min_workers: int,
+    preemptible: bool,  # noqa: FBT001  one of several facts
+    project: ProjectSpec,
+    site: Site,
+) -> None:
+    """Refuse what could never start, however long it waited."""
+    each = gpus
+    if request.gpu_memory_mib and site.largest_device_mib:
+        each = fraction_of_memory(request.gpu_memory_mib, site.largest_device_mib)
+    asked = MilliGpu(each * min_workers)
+    check_limit(asked, project, site.projects)
+    room = build_quota(project)
+    if not preemptible and room is not None and asked > room:
+        raise InvalidRequest(
+            f"{count_text(asked)} for a session are more than project {project.name} may ever give"
+            f" to sessions: its build quota is {gpu_text(room)}.",
+            hint="Ask for fewer, submit a job, or let it be stopped for others (--preemptible).",
+            code="over_build_quota",
+        )
+
+
+def _priority(request: SubmitRequest) -> int:
+    if request.kind == "session" and "priority" not in request.model_fields_set:
+        return SESSION_PRIORITY
+    if isinstance(request.priority, int):
+        return request.priority
+    return PRIORITIES[request.priority]
+
+
+def _names(
+    request: SubmitRequest, project: str, taken: Container[str]
+) -> list[tuple[str, int | None]]:
+    name = request.name
+    if name is None:
+        name = f"{request.kind}-{_free(f'{project}/{request.kind}', taken)}"
+    if request.array is None:
+        return [(name, None)]
+    if len(name) + 1 + len(str(request.array - 1)) > LONGEST_NAME:
+        raise InvalidRequest(
+            f"The name {name} is too long for an array of {request.array}.",
+            hint=f"With its index it must have at most {LONGEST_NAME} characters.",
+        )
+    return [(f"{name}-{index}", index) for index in range(request.array)]
+
+
+def _free(stem: str, taken: Container[str]) -> int:
+    """Return the smallest number that is free; beyond the first few, one behind a taken one."""
+    for number in range(1, FEW + 1):
+        if not _is_taken(f"{stem}-{number}", taken):
+            return number
+    low, high = FEW, 2 * FEW
+    while _is_taken(f"{stem}-{high}", taken):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _is_taken(f"{stem}-{middle}", taken):
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _is_taken(workload: str, taken: Container[str]) -> bool:
+    return workload in taken or f"{workload}-0" in taken
+
+
+def _yours(yours: Sequence[str]) -> str:
+    if not yours:
+        return "You are not a member of any project: ask a project's admin to add you."
+    return f"Yours: {', '.join(yours)}."
+
+
+_BETWEEN = re.compile(r"[\s_-]+")
+
+
+def types_meant(asked: str, there: Iterable[str]) -> tuple[str, ...]:
+    """Return the types that are called so, or that have all of its words in their names.
+
+    >>> types_meant("a100", ["NVIDIA A100-SXM4-80GB", "NVIDIA L4", "NVIDIA A100-PCIE-40GB"])
+    ('NVIDIA A100-PCIE-40GB', 'NVIDIA A100-SXM4-80GB')
+    >>> types_meant("A100 80GB", ["NVIDIA-A100-SXM4-80GB", "NVIDIA-A100-PCIE-40GB"])
+    ('NVIDIA-A100-SXM4-80GB',)
+    >>> types_meant("nvidia l4", ["NVIDIA L4", "NVIDIA L4 24GB"])
+    ('NVIDIA L4',)
+
+    Raises:
+        InvalidRequest: there is none; names those there are.
+    """
+    known = sorted({name for name in there if name})
+    words = _words(asked)
+    exactly = [name for name in known if _words(name) == words]
+    meant = exactly or [name for name in known if words and {*words} <= {*_words(name)}]
+    if meant:
+        return tuple(meant)
+    raise InvalidRequest(
+        f"There is no GPU of type {asked}.",
+        hint=f"There is {' and '.join(known)}." if known else "No node says which type it has.",
+        code="no_such_gpu_type",
+    )
+
+
+def _words(name: str) -> list[str]:
+    return [word for word in _BETWEEN.split(name.lower()) if word]

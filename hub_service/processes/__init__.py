@@ -1,0 +1,1 @@
+"""Processes of one machine: limits, ports, accounts, handles on them."""

@@ -1,0 +1,95 @@
+"""Say as whom a user's worker runs, where it is at home, and what environment it begins with.
+
+Two modes: everything runs as the platform's own account, with a home under the data directory; or
+(`--system-users`) each worker runs as its user's Unix account. Called by `cluster`.
+"""
+
+import hashlib
+import os
+import pwd
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from runai.hub_service.wire.errors import NotFound
+
+_PLAIN: Final = re.compile(r"[a-z0-9]([a-z0-9._@-]{0,61}[a-z0-9])?")
+_LONGEST: Final = 200  # bytes; file systems take 255
+_DIGEST_DIGITS: Final = 32
+
+
+def home_name(user: str) -> str:
+    """Return the name of a user's home: one path component, a different one for each user.
+
+    Plain names are unchanged, others percent-quoted; a long one is cut and ends in a digest.
+
+    >>> home_name("ana@example.org"), home_name("Ana Müller"), home_name("..")
+    ('ana@example.org', 'Ana M%C3%BCller', '%2E%2E')
+    """
+    if _PLAIN.fullmatch(user):
+        return user
+    quoted = quote(user, safe=" ").replace(".", "%2E")
+    if quoted[:1] in {"-", "~"}:  # an option to programs, another home to shells
+        quoted = f"%{ord(quoted[0]):02X}{quoted[1:]}"
+    if len(quoted) > _LONGEST:
+        digest = hashlib.sha256(user.encode()).hexdigest()[:_DIGEST_DIGITS]
+        # Quoting makes no "%%": the result differs from every name that was not cut.
+        return f"{quoted[: _LONGEST - _DIGEST_DIGITS - 2]}%%{digest}"
+    return quoted or "%"
+
+
+_PASSED_ON = re.compile(
+    r"LANG|LANGUAGE|LC_\w+|TZ|TMPDIR|LD_LIBRARY_PATH|CUDA_HOME|CUDA_PATH"
+    r"|SSL_CERT_FILE|SSL_CERT_DIR|REQUESTS_CA_BUNDLE|(?:http|https|no)_proxy",
+    re.IGNORECASE,
+)
+"""What a worker gets of the service's own environment, which also holds secrets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A user as the machine knows them; `uid` None is the account of the platform itself."""
+
+    user: str
+    home: Path
+    uid: int | None = None
+    gid: int = 0
+    shell: str = "/bin/sh"
+
+    def environment(self) -> dict[str, str]:
+        """Return what every program of this user begins with."""
+        passed = {k: v for k, v in os.environ.items() if _PASSED_ON.fullmatch(k)}
+        # `python` is the interpreter of the platform, which has the libraries of the examples.
+        path = [str(Path(sys.executable).parent), *os.environ.get("PATH", os.defpath).split(":")]
+        return passed | {
+            "HOME": str(self.home),
+            "LOGNAME": self.user,
+            "PATH": ":".join(dict.fromkeys(path)),
+            "SHELL": self.shell,
+            "USER": self.user,
+        }
+
+
+def account_of(user: str, data_dir: Path, *, system_users: bool) -> Account:
+    """Return a user's account.
+
+    Raises:
+        NotFound: workers run as Unix accounts here, and the user has none, or it is root's.
+    """
+    if not system_users:
+        return Account(user, data_dir / "users" / home_name(user))
+    try:
+        entry = pwd.getpwnam(user)
+    except KeyError:
+        entry = None
+    if entry is None or entry.pw_uid == 0:
+        why = "has no account on this machine" if entry is None else "is root, as whom nothing runs"
+        raise NotFound(
+            f"User {user} {why}.",
+            hint="An administrator of the machine can add one (adduser).",
+            code="no_account",
+        )
+    return Account(user, Path(entry.pw_dir), entry.pw_uid, entry.pw_gid, entry.pw_shell)

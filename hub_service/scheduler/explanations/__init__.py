@@ -1,0 +1,1 @@
+"""Explanations: wait reasons, forecasts, counterfactuals."""

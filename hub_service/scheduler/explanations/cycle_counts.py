@@ -1,0 +1,157 @@
+"""How much there is of what, counted once a cycle for every sentence that needs it.
+
+Knows what is free, who has what on which nodes, and how many of a kind fit. Counts in the state
+as the plan leaves it and changes nothing. Used by `reasons` and `outcome`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from runai.hub_service.scheduler.placement.quota_check import still_over
+from runai.hub_service.scheduler.state.equivalence import Unit
+from runai.hub_service.scheduler.state.free_capacity import Room
+from runai.hub_service.scheduler.state.planned_workloads import Item, Member, Standing
+from runai.hub_service.scheduler.state.planning_state import State
+from runai.hub_service.scheduler.state.project_tree import Account
+from runai.hub_service.scheduler.state.request_shape import Booking, Kind
+
+
+class Census:
+    """Counts for one plan; nothing may change while it is used."""
+
+    def __init__(self, state: State) -> None:
+        """Note what this cycle placed."""
+        self._state = state
+        changed = [
+            member
+            for item in sorted(state.changed(), key=lambda item: item.age)
+            for member in item.members
+        ]
+        self._started = [m for m in changed if m.standing is Standing.STARTED]
+        self._reserved = [m for m in changed if m.standing is Standing.RESERVED]
+        self._started_on: dict[frozenset[int], dict[Item, int]] = {}
+        self._reserved_on: dict[frozenset[int], dict[Item, int]] = {}
+        self._free: dict[frozenset[int], int] = {}
+        self._devices: dict[frozenset[int], int] = {}
+        self._projects: dict[frozenset[int], dict[str, int]] = {}
+        self._leaving: dict[Booking, list[Member]] = {}
+        self._slots_now: dict[Kind, int] = {}
+
+    def free_on(self, nodes: frozenset[int]) -> int:
+        """Sum what is free now, in milli-GPU."""
+        free = self._free.get(nodes)
+        if free is None:
+            free = self._free[nodes] = sum(map(self._state.now.free_on, nodes))
+        return free
+
+    def devices_on(self, nodes: frozenset[int]) -> int:
+        """Count the devices."""
+        count = self._devices.get(nodes)
+        if count is None:
+            all_nodes = self._state.nodes
+            count = self._devices[nodes] = sum(all_nodes[node].usable_devices for node in nodes)
+        return count
+
+    def projects_on(self, nodes: frozenset[int]) -> dict[str, int]:
+        """Sum what each project has there, in milli-GPU."""
+        sums = self._projects.get(nodes)
+        if sums is None:
+            sums = self._projects[nodes] = {}
+            on_node = self._state.on_node
+            for node in nodes:
+                for member in on_node.get(node, ()):
+                    if member.booking and member.booking.quota:
+                        name = member.item.workload.project
+                        sums[name] = sums.get(name, 0) + member.booking.quota
+        return sums
+
+    def reserved_on(self, nodes: frozenset[int], but: Item) -> dict[Item, int]:
+        """Sum what this cycle reserved there by workload, in milli-GPU, but for one."""
+        return _without(but, _remembered(self._reserved_on, nodes, self._reserved))
+
+    def started_on(self, nodes: frozenset[int], but: Item) -> dict[Item, int]:
+        """Sum what this cycle started there by workload, in milli-GPU, but for one."""
+        return _without(but, _remembered(self._started_on, nodes, self._started))
+
+    def session_holders(self, account: Account) -> dict[str, int]:
+        """Sum what each user's sessions within the build quota have, in milli-GPU."""
+        sums: dict[str, int] = {}
+        for item in sorted(self._state.fixed, key=lambda item: item.age):
+            if account in item.account.path:
+                held = sum(m.booking.quota for m in item.members if m.booking)
+                if held:
+                    name = _holder(item)
+                    sums[name] = sums.get(name, 0) + held
+        return sums
+
+    def leaving(self, booking: Booking) -> list[Member]:
+        """Give who must leave before a reservation can start."""
+        known = self._leaving.get(booking)
+        if known is None:
+            known = self._leaving[booking] = self._state.leaving(booking)
+        return known
+
+    def waited_for(self, members: Iterable[Member]) -> list[Member]:
+        """Give who must end before those with a reservation start: at its place, or in its project.
+
+        The latter where a limit counts both (Q3), and only if nobody is at its place.
+        """
+        reserved = list(members)
+        there = [m for mine in reserved if mine.booking for m in self.leaving(mine.booking)]
+        if there:
+            return there
+        over = {account for mine in reserved for account in still_over(mine.item)}
+        return self._state.told_to_stop(over) if over else []
+
+    def fitting(self, unit: Unit, *, ever: bool = False) -> int:
+        """Count how many of a unit's workers there are places for, each kind for itself.
+
+        Now, or `ever`: if nobody else were there.
+        """
+        known, room = self._slots_now, self._state.now
+        if ever:
+            known, room = self._state.slots_ever, self._state.empty
+        kinds = Counter(member.kind for member in unit.members)
+        return sum(min(count, _slots(kind, room, known)) for kind, count in kinds.items())
+
+
+def _slots(kind: Kind, room: Room, known: dict[Kind, int]) -> int:
+    if kind not in known:
+        known[kind] = sum(room.roomy(kind).values())
+    return known[kind]
+
+
+def _remembered(
+    known: dict[frozenset[int], dict[Item, int]],
+    nodes: frozenset[int],
+    members: Iterable[Member],
+) -> dict[Item, int]:
+    if nodes not in known:
+        known[nodes] = _held_on(nodes, members)
+    return known[nodes]
+
+
+def _without(item: Item, sums: dict[Item, int]) -> dict[Item, int]:
+    return {i: held for i, held in sums.items() if i is not item} if item in sums else sums
+
+
+def _held_on(nodes: frozenset[int], members: Iterable[Member]) -> dict[Item, int]:
+    sums: dict[Item, int] = {}
+    for member in members:
+        booking = member.booking
+        if booking and booking.node in nodes:
+            sums[member.item] = sums.get(member.item, 0) + booking.quota
+    return sums
+
+
+def nodes_of(unit: Unit) -> frozenset[int]:
+    """Give the nodes that any of a unit's workers could ever use."""
+    kind, *others = {member.kind for member in unit.members}
+    return kind.nodes.union(*(other.nodes for other in others)) if others else kind.nodes
+
+
+def _holder(item: Item) -> str:
+    """Name a session by its user, a job by its name."""
+    return item.workload.user or item.name if item.workload.kind == "session" else item.name

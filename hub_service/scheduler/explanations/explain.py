@@ -1,0 +1,134 @@
+"""`explain`: what a wait's one sentence leaves out, for whoever looks (X).
+
+Knows what an explanation consists of and how much work it may be. Its parts are found by
+`counterfactuals` and `forecast`. Called by `cycle`, which passes `decide`: on demand, and for every
+wait where the policy says `explain: "full"`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+from runai.hub_service.scheduler.explanations.counterfactuals import Search, Trials
+from runai.hub_service.scheduler.explanations.device_holders import Held, Holdings
+from runai.hub_service.scheduler.explanations.forecast import (
+    Decide,
+    expected_start,
+    expected_starts,
+)
+from runai.hub_service.scheduler.explanations.sentences import Wording
+from runai.hub_service.scheduler.model.explanation import ExpectedStart, Explanation, Holder
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.scheduler.model.rests import Rest, at_once
+from runai.hub_service.scheduler.model.snapshot import Decision, Plan, Snapshot, Wait, Workload
+from runai.hub_service.scheduler.state.project_tree import tree_of
+
+MOST_TRIALS = 32
+MOST_CYCLES = 200
+MOST_CYCLES_FOR_ALL = 50
+MOST_CYCLES_FOR_SOME = 12
+"""Somebody fills in a form meanwhile."""
+FEWEST = 3
+EFFORT = 100_000
+"""Workers and devices that may be looked at in all: a large cluster gets fewer trials."""
+_SHOWN = 8
+
+MayKnow = Callable[[Workload], bool]
+
+
+def explain_with(
+    decide: Decide,
+    snapshot: Snapshot,
+    plan: Plan,
+    workload: str,
+    may_know: MayKnow = lambda _workload: True,
+) -> Wait | None:
+    """Give a workload's wait with its explanation; None if it does not wait in this plan.
+
+    `plan` is what `decide` makes of `snapshot`. Workloads for which `may_know` is false count, but
+    are not named. The work is bounded: what is not found within it is not told.
+    """
+    wait = next((d for d in plan.decisions if d.kind == "wait" and d.workload == workload), None)
+    asked = next((w for w in snapshot.workloads if w.name == workload), None)
+    if wait is None or asked is None:
+        return None
+    snapshot = replace(snapshot, policy=replace(snapshot.policy, explain="short"))
+    holdings = Holdings(snapshot, plan, asked)
+    code = wait.reason.code
+    trials = Trials(
+        snapshot, asked, decide, bounded(snapshot, MOST_TRIALS), at_once=code == "stopping"
+    )
+    wording = Wording(snapshot.now, tree_of(snapshot).accounts, may_know)
+    search = Search(snapshot, asked, wait.reason, holdings, wording, trials)
+    explanation = Explanation(
+        ahead=_ahead(snapshot, plan, wait, asked, may_know),
+        holders=tuple(_holder(held, may_know) for held in holdings.holders(code)[:_SHOWN]),
+        counterfactuals=search.run(),
+        expected_start=expected_start(
+            snapshot, workload, decide, cycles=bounded(snapshot, MOST_CYCLES)
+        ),
+    )
+    return replace(wait, explanation=explanation)
+
+
+def forecast_with(
+    decide: Decide,
+    snapshot: Snapshot,
+    plan: Plan,
+    only: Collection[str] | None,
+    rest: Rest = at_once,
+) -> dict[str, ExpectedStart]:
+    """Tell of every workload that waits in a plan when it starts; names no other workload.
+
+    Looks less far ahead than an explanation: nobody has asked for one in particular.
+    """
+    waiting = [d.workload for d in plan.decisions if d.kind == "wait"]
+    if only is not None:
+        waiting = [name for name in waiting if name in only]
+    snapshot = replace(snapshot, policy=replace(snapshot.policy, explain="short"))
+    cycles = bounded(snapshot, MOST_CYCLES_FOR_ALL if only is None else MOST_CYCLES_FOR_SOME)
+    return expected_starts(snapshot, waiting, decide, cycles=cycles, rest=rest) if waiting else {}
+
+
+def explained(decide: Decide, snapshot: Snapshot, plan: Plan) -> Plan:
+    """Give every wait of a plan its explanation (policy `explain: "full"`)."""
+
+    def told(decision: Decision) -> Decision:
+        if decision.kind != "wait":
+            return decision
+        return explain_with(decide, snapshot, plan, decision.workload) or decision
+
+    return replace(plan, decisions=tuple(told(decision) for decision in plan.decisions))
+
+
+def bounded(snapshot: Snapshot, most: int) -> int:
+    """Cut a number of trials or cycles to what so large a cluster may cost, but to some."""
+    size = sum(len(w.workers) for w in snapshot.workloads) + sum(n.devices for n in snapshot.nodes)
+    return max(FEWEST, min(most, EFFORT // max(1, size)))
+
+
+def _ahead(
+    snapshot: Snapshot, plan: Plan, wait: Wait, asked: Workload, may_know: MayKnow
+) -> tuple[str, ...]:
+    workloads = {workload.name: workload for workload in snapshot.workloads}
+    before = [
+        workloads[d.workload]
+        for d in plan.decisions
+        if d.kind == "wait"
+        and d.position < wait.position
+        and workloads[d.workload].project == asked.project
+    ]
+    return tuple(w.name for w in before if may_know(w))[:_SHOWN]
+
+
+def _holder(held: Held, may_know: MayKnow) -> Holder:
+    is_known = may_know(held.workload)
+    return Holder(
+        workload=held.workload.name if is_known else "",
+        project=held.workload.project,
+        user=held.workload.user if is_known else "",
+        gpus=MilliGpu(held.total),
+        until=held.end.at if held.end else None,
+        is_estimated=held.end.is_estimated if held.end else False,
+    )

@@ -1,0 +1,321 @@
+"""When will it start? The future as `decide` would make it, from known and estimated ends (X).
+
+Knows how long running work is expected to last, and plays cycles forward in virtual time: what
+has ended leaves, what the plan starts runs, what it stops queues again. Called by `explain`; asks
+the `decide` it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from runai.hub_service.scheduler.model.explanation import ExpectedStart
+from runai.hub_service.scheduler.model.quantity import duration_text
+from runai.hub_service.scheduler.model.rests import Rest, at_once, with_rests
+from runai.hub_service.scheduler.model.snapshot import (
+    Decision,
+    End,
+    Move,
+    Plan,
+    Resize,
+    Snapshot,
+    Stop,
+    Unreserve,
+    Worker,
+    WorkerState,
+    Workload,
+    end_of,
+)
+from runai.hub_service.scheduler.model.what_if import pending_again, worker_after
+from runai.hub_service.scheduler.state.cluster_index import Changes, Index
+
+Decide = Callable[[Snapshot | Index], Plan]
+
+_PAUSES_COUNT_FOR = 3600
+_CYCLES_AT_ONE_INSTANT = 8
+
+SHORTER, EXPECTED, LONGER = (1, 3), (1, 1), (3, 1)
+"""What is left of a run of unknown length, in terms of how long it has lasted.
+
+Knowing only that something has lasted t, the odds that it lasts x more are t / (t + x): it is even
+odds for x = t, three to one for t / 3 and one to three for 3t (J. R. Gott, Nature 363, 1993; the
+Lindy effect). So "between earliest and latest" is right in half of the cases.
+"""
+
+
+def expected_start(snapshot: Snapshot, name: str, decide: Decide, *, cycles: int) -> ExpectedStart:
+    """Tell when a waiting workload starts if nothing else is submitted; see `expected_starts`."""
+    return expected_starts(snapshot, [name], decide, cycles=cycles)[name]
+
+
+def expected_starts(
+    snapshot: Snapshot,
+    names: Collection[str],
+    decide: Decide,
+    *,
+    cycles: int,
+    rest: Rest = at_once,
+) -> dict[str, ExpectedStart]:
+    """Tell when each waiting workload starts if nothing else is submitted.
+
+    Plays forward three times where run times are estimated: as expected, with the shorter and with
+    the longer ones. Looks at most `cycles` cycles ahead, each time; asking for many costs hardly
+    more than asking for the one that starts last. `rest` is told between pieces of the work.
+    """
+    # Nobody reads these plans: sentences would only cost time.
+    silent = replace(snapshot, policy=replace(snapshot.policy, explain="none"))
+    index = Index(silent, rest=rest)
+    future = _Future(index, silent, decide, EXPECTED, rest)
+    others = (SHORTER, LONGER) if future.guesses() else ()
+    courses = [future.starts_of(names, cycles)]
+    courses += [
+        _Future(index, silent, decide, how, rest).starts_of(names, cycles) for how in others
+    ]
+    alike: dict[tuple[_Found, ...], ExpectedStart] = {}
+    starts: dict[str, ExpectedStart] = {}
+    for name in with_rests(names, rest):
+        seen = tuple([found[name] for found in courses])
+        if seen not in alike:  # thousands start too late to be looked for
+            alike[seen] = _start(seen, snapshot.now)
+        starts[name] = alike[seen]
+    return starts
+
+
+class _Found(NamedTuple):
+    at: int | None
+    until: int | None
+    """Where the look ahead was broken off; None if it saw all there is to see."""
+    is_estimated: bool
+
+
+def _start(seen: Sequence[_Found], now: int) -> ExpectedStart:
+    """Put the courses of events together, the expected one first."""
+    expected = seen[0]
+    starts = [found.at for found in seen if found.at is not None]
+    # A run that was broken off starts it later than it looked, whenever that is.
+    bounds = [found.until for found in seen]
+    start = ExpectedStart(
+        at=expected.at,
+        earliest=min([*starts, *(b for b in bounds if b is not None)], default=None),
+        latest=max(starts) if len(starts) == len(seen) else None,
+        is_estimated=any(found.is_estimated for found in seen),
+        text="",
+    )
+    return replace(start, text=_sentence(start, expected.until, now))
+
+
+class _Future:
+    """One course of events, played upon an index that has the snapshot, or another's future."""
+
+    def __init__(
+        self,
+        index: Index,
+        snapshot: Snapshot,
+        decide: Decide,
+        factor: tuple[int, int],
+        rest: Rest = at_once,
+    ) -> None:
+        self._decide, self._rest = decide, rest
+        self._index = index
+        index.follow(snapshot)
+        self._policy = snapshot.policy
+        self._min_runtimes = {p.min_runtime for p in snapshot.projects if p.min_runtime}
+        self._now = snapshot.now
+        self._workloads = {workload.name: workload for workload in snapshot.workloads}
+        workloads = snapshot.workloads
+        self._lively = {w.name: None for w in with_rests(workloads, rest) if not _is_at_rest(w)}
+        """Those for which time may do something: of thousands that wait, few."""
+        self._touched: set[str] = set(self._workloads)
+        self._ends: dict[str, End] = {}
+        self._left: dict[str, End] = {}
+        """Seconds of work that are left of what does not run."""
+        self._is_estimated = False
+        for workload in with_rests(workloads, rest):
+            end = end_of(workload, snapshot.now, factor)
+            if end is not None:
+                self._ends[workload.name] = end
+        typical = _typical_run(snapshot, self._ends)
+        for workload in with_rests(workloads, rest):
+            if workload.name not in self._ends:
+                stated = workload.expected_runtime
+                left = typical if stated is None else End(stated, is_estimated=False)
+                if left is not None:
+                    self._left[workload.name] = left
+
+    def starts_of(self, names: Collection[str], cycles: int) -> dict[str, _Found]:
+        """Play forward until the minimum of each of these workloads has run."""
+        found: dict[str, _Found] = {}
+        wanted = frozenset(names)
+        at_once = 0
+        for _ in range(cycles):
+            plan = self._decide(self._index)
+            frees = self._apply(plan)
+            self._rest()
+            for name in with_rests(self._touched & wanted, self._rest):
+                if name not in found and self._is_settled(name):
+                    at = self._now if name in self._workloads else None
+                    found[name] = _Found(at, None, self._is_estimated)
+            self._touched.clear()
+            if len(found) == len(names):
+                return found
+            at_once = at_once + 1 if frees else 0
+            if frees and at_once < _CYCLES_AT_ONE_INSTANT:
+                continue  # what was reserved starts now that its victims are gone (R7)
+            if not self._advance():
+                never = _Found(None, None, self._is_estimated)
+                return dict.fromkeys(names, never) | found
+        return dict.fromkeys(names, _Found(None, self._now, self._is_estimated)) | found
+
+    def _is_settled(self, name: str) -> bool:
+        """Tell whether a workload's minimum runs, or it will never queue again."""
+        workload = self._workloads.get(name)
+        if workload is None:
+            return True
+        running = [w for w in workload.workers if w.state is WorkerState.RUNNING]
+        return len(running) >= workload.minimum
+
+    def guesses(self) -> bool:
+        """Tell whether any run time is estimated."""
+        return any(end.is_estimated for end in (*self._ends.values(), *self._left.values()))
+
+    # ---- what a plan does
+
+    def _apply(self, plan: Plan) -> bool:
+        """Carry a plan out; tell whether that freed anything."""
+        changes: dict[str, dict[str, Decision]] = {}
+        for decision in plan.decisions:
+            if decision.kind != "wait":
+                changes.setdefault(decision.workload, {})[decision.worker] = decision
+        for name, by_worker in changes.items():
+            workload = self._workloads[name]
+            workers = tuple(
+                worker_after(w, by_worker.get(w.name), self._now) for w in workload.workers
+            )
+            after = replace(workload, workers=workers)
+            was, runs = _is_running(workload), _is_running(after)
+            if runs and not was:
+                self._start(name)
+            elif was and not runs:
+                after = self._pause(after)
+                if after.kind == "session":
+                    self._remove([name])  # Q5: it ends, it is not queued again
+                    continue
+            self._put(after)
+        return any(isinstance(d, Stop | Move | Resize | Unreserve) for d in plan.decisions)
+
+    def _start(self, name: str) -> None:
+        left = self._left.pop(name, None)
+        if left is not None:
+            self._ends[name] = End(self._now + left.at, left.is_estimated)
+
+    def _pause(self, workload: Workload) -> Workload:
+        end = self._ends.pop(workload.name, None)
+        if end is not None:
+            self._left[workload.name] = End(end.at - self._now, end.is_estimated)
+        return replace(workload, pauses=(*workload.pauses, self._now))
+
+    # ---- what time does
+
+    def _advance(self) -> bool:
+        """Go to the next moment at which anything changes; False if nothing ever does."""
+        moments = [end.at for end in self._ends.values()]
+        moments += self._rules_change()
+        later = [moment for moment in moments if moment > self._now]
+        if not later:
+            return False
+        self._now = min(later)
+        ended = {name: end for name, end in self._ends.items() if end.at <= self._now}
+        for name, end in ended.items():
+            self._is_estimated |= end.is_estimated
+            del self._ends[name]
+        self._remove(ended)
+        for workload in [self._workloads[name] for name in self._lively]:
+            workers = tuple(_unless_gone(worker, self._now) for worker in workload.workers)
+            if workers != workload.workers:
+                self._put(replace(workload, workers=workers))
+        self._index.apply(Changes(now=self._now))
+        return True
+
+    def _put(self, workload: Workload) -> None:
+        self._workloads[workload.name] = workload
+        self._touched.add(workload.name)
+        if _is_at_rest(workload):
+            self._lively.pop(workload.name, None)
+        else:
+            self._lively[workload.name] = None
+        self._index.apply(Changes(workloads=(workload,)))
+
+    def _remove(self, names: Iterable[str]) -> None:
+        for name in names:
+            del self._workloads[name]
+            self._touched.add(name)
+            self._lively.pop(name, None)
+            self._index.apply(Changes(gone=(name,)))
+
+    def _rules_change(self) -> Iterable[int]:
+        """Name the moments at which a rule allows what it did not: R8's times and R11's."""
+        for workload in map(self._workloads.__getitem__, self._lively):
+            for worker in workload.workers:
+                if worker.state is WorkerState.STOPPING:
+                    yield max(self._now + 1, worker.gone_by or 0)
+                elif worker.state is WorkerState.RUNNING and worker.started is not None:
+                    for least in self._min_runtimes:
+                        yield worker.started + least
+            if workload.below_min_since is not None:
+                yield workload.below_min_since + workload.grace + 1
+            if self._policy.max_pauses_per_hour is not None:
+                for paused in workload.pauses:
+                    yield paused + _PAUSES_COUNT_FOR
+
+
+def _typical_run(snapshot: Snapshot, ends: Mapping[str, End]) -> End | None:
+    """Guess the run time of what never ran and states none: the median of what runs."""
+    runs = []
+    for workload in snapshot.workloads:
+        end = ends.get(workload.name)
+        starts = [w.started for w in workload.workers if w.started is not None]
+        if end is not None and starts:
+            runs.append(end.at - min(starts))
+    return End(sorted(runs)[len(runs) // 2], is_estimated=True) if runs else None
+
+
+def _is_running(workload: Workload) -> bool:
+    return any(worker.state is WorkerState.RUNNING for worker in workload.workers)
+
+
+def _is_at_rest(workload: Workload) -> bool:
+    """Tell whether it only waits, and never did anything else that counts."""
+    return (
+        workload.below_min_since is None
+        and not workload.pauses
+        and all(worker.state is WorkerState.PENDING for worker in workload.workers)
+    )
+
+
+def _unless_gone(worker: Worker, now: int) -> Worker:
+    if worker.state is WorkerState.STOPPING and (worker.gone_by is None or worker.gone_by <= now):
+        return pending_again(worker)
+    return worker
+
+
+def retold(start: ExpectedStart, now: int) -> ExpectedStart:
+    """Say it as of a later time: what was to be in 90 seconds half a minute ago is in 60."""
+    return start if start.at is None else replace(start, text=_sentence(start, None, now))
+
+
+def _sentence(start: ExpectedStart, until: int | None, now: int) -> str:
+    if start.at is None and until is None:
+        return "nothing that is known to end makes room for it"
+    if start.at is None:
+        return f"not within {duration_text((until or now) - now)}; further was not looked"
+    if start.at <= now:
+        return "starts at once, when those that make room have gone"
+    text = f"expected to start in {duration_text(start.at - now)}"
+    if not start.is_estimated:
+        return text
+    earliest = now if start.earliest is None else start.earliest
+    soonest = duration_text(earliest - now) if earliest > now else "now"
+    longest = "much later" if start.latest is None else duration_text(start.latest - now)
+    return f"{text} (run times are estimated: between {soonest} and {longest})"

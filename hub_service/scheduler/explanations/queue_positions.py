@@ -1,0 +1,94 @@
+"""Who waits in which place of their project's queue, and why (O2, O3, X).
+
+Knows the order of a queue and that those of a lane wait for the same; the words are `reasons`'.
+Called by `outcome`.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+
+from runai.hub_service.scheduler.explanations.wait_reasons import Reasons
+from runai.hub_service.scheduler.model.snapshot import Reason, Wait
+from runai.hub_service.scheduler.state.equivalence import Lane
+from runai.hub_service.scheduler.state.planned_workloads import Item, Standing
+from runai.hub_service.scheduler.state.planning_state import State
+from runai.hub_service.scheduler.state.previous_waits import Lines
+
+_RUNS = (Standing.RUNNING, Standing.STARTED, Standing.MOVED)
+_WAITS = (Standing.PENDING, Standing.RESERVED)
+_place_in_queue = attrgetter("place_in_queue")
+
+
+def waits_of(state: State, reasons: Reasons) -> list[Wait]:
+    """Tell everybody who waits in which place of the queue, and why."""
+    queues: dict[str, list[Item]] = {}
+    why: dict[Item, Reason] = {}
+    lines: dict[str, Lines] = {}
+    others = [*state.reserved, *state.stuck]
+    changed = {item.workload.project for item in (*state.changed(), *others)}
+    for project, lanes in _lanes_by_project(state).items():
+        if project not in changed and not reasons.lost and not reasons.held_up:
+            # As nearly everywhere in nearly every cycle: all in a lane wait for the same.
+            lines[project] = tuple(
+                [(lane, lane.changes, _why(state, lane, reasons)) for lane in lanes]
+            )
+            if state.turns is None and state.told.says(project, lines[project]):
+                continue
+        queue = queues[project] = []
+        for lane in lanes:
+            found = _of_lane(state, lane, reasons)
+            queue.extend(found)
+            why.update(found)
+    for item in others:
+        if item in reasons.lost and _ran_whole(item):
+            continue  # told that it is stopped
+        if item.count(*_RUNS) < item.minimum and item.count(*_WAITS):
+            queues.setdefault(item.workload.project, []).append(item)
+            why[item] = state.told.again(reasons.of_wait(item, None))
+    turns = state.turns
+    for queue in queues.values():
+        if turns is None:
+            queue.sort(key=_place_in_queue)
+        else:
+            queue[:] = turns.in_turn(queue)
+    return state.told.tell(queues, why, lines)
+
+
+def _ran_whole(item: Item) -> bool:
+    """Tell whether its minimum ran before this plan: else it has waited all the time."""
+    return sum(member.was is Standing.RUNNING for member in item.members) >= item.minimum
+
+
+def _lanes_by_project(state: State) -> dict[str, list[Lane]]:
+    """Give the lanes of those who wait for their minimum."""
+    found: dict[str, list[Lane]] = {}
+    for account in state.lanes.accounts:
+        for lane in state.lanes.of(account):
+            first = lane.units[0]
+            if not first.is_surplus:
+                found.setdefault(first.item.workload.project, []).append(lane)
+    return found
+
+
+def _why(state: State, lane: Lane, reasons: Reasons) -> Reason:
+    first = lane.units[0]
+    return state.told.again(reasons.of_wait(first.item, first))
+
+
+def _of_lane(state: State, lane: Lane, reasons: Reasons) -> dict[Item, Reason]:
+    """Give those of a lane who wait, and why."""
+    units = lane.units
+    again, pending, reserved = state.told.again, Standing.PENDING, Standing.RESERVED
+    waiting = [unit.item for unit in units if unit.members[0].standing is pending]
+    if len(waiting) == len(units) and not reasons.lost and not reasons.held_up:
+        # Nothing has happened here.
+        return dict.fromkeys(waiting, _why(state, lane, reasons))
+    found = {}
+    for unit in units:
+        item, standing = unit.item, unit.members[0].standing
+        if standing is pending:
+            found[item] = again(reasons.of_wait(item, unit))
+        elif standing is reserved:
+            found[item] = again(reasons.of_wait(item, None))
+    return found

@@ -1,0 +1,100 @@
+"""The sentences of counterfactuals, naming only workloads that the reader may know (X).
+
+Knows the words and nothing else. Called by `counterfactuals` and `explain`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from runai.hub_service.scheduler.model.explanation import AskOtherwise, Change, SetProject
+from runai.hub_service.scheduler.model.quantity import count_text, duration_text, gpu_text
+from runai.hub_service.scheduler.model.snapshot import Workload
+from runai.hub_service.scheduler.state.project_tree import Account
+
+_SHOWN = 4
+_AMOUNTS = {"quota": "quota", "build_quota": "build quota", "limit": "limit"}
+
+
+class Wording:
+    """Puts changes into words for one reader."""
+
+    def __init__(
+        self, now: int, accounts: dict[str, Account], may_know: Callable[[Workload], bool]
+    ) -> None:
+        """Remember who may be named."""
+        self._now = now
+        self._accounts = accounts
+        self._may_know = may_know
+
+    def label(self, workload: Workload) -> str:
+        """Name a workload, or only what it is and whose project's."""
+        if not self._may_know(workload):
+            return f"a {workload.kind} of {workload.project}"
+        if workload.kind == "session" and workload.user:
+            return f"the session of {workload.user}"
+        return workload.name
+
+    def giving_back(self, project: str, amount: int, overage: int, until: int) -> str:
+        """Say how much of its overage a project would have to give back, and from when it may."""
+        if amount <= overage:
+            what = f"{gpu_text(amount)} of the {count_text(overage)} it holds over its share"
+        else:
+            what = f"{count_text(amount)} ({gpu_text(overage)} of it over its share)"
+        left = until - self._now
+        guard = f"; protected for {_more(duration_text(left))}" if left > 0 else ""
+        return f"would start if {project} gave back {what}{guard}"
+
+    def gone(self, workloads: Sequence[Workload], verb: str) -> str:
+        """Say who would have to be gone."""
+        names = [self.label(workload) for workload in workloads]
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        return f"would start if {_joined(names[:_SHOWN], last=not more)}{more} {verb}"
+
+    def moves(self) -> str:
+        """Say that work of others would have to move together."""
+        return "would start if running jobs could be moved together (policy phase consolidate)"
+
+    def settings(self, changes: Iterable[Change]) -> str:
+        """Say which settings would have to be otherwise."""
+        parts = [self._setting(c) for c in changes if isinstance(c, SetProject)]
+        return f"would start if {' and '.join(parts)}"
+
+    def _setting(self, change: SetProject) -> str:
+        account = self._accounts[change.project]
+        if change.setting == "never_lent":
+            return f"{change.project} lent the {count_text(account.never_lent)} it never lends"
+        before = {
+            "quota": account.quota,
+            "build_quota": account.build_quota,
+            "limit": account.limit,
+        }[change.setting]
+        assert change.value is not None, "who is given more is given a number"
+        word, amount = _AMOUNTS[change.setting], count_text(change.value)
+        return f"{change.project}'s {word} were {amount} instead of {gpu_text(before)}"
+
+    def asking(self, workload: Workload, change: AskOtherwise) -> str:
+        """Say what the workload would have to ask for."""
+        if change.workers is not None:
+            workers = f"{change.workers} worker{'' if change.workers == 1 else 's'}"
+            return f"would start with {workers} instead of {workload.minimum}"
+        if change.gpus is not None:
+            before = gpu_text(workload.workers[0].gpus)
+            each = " for each worker" if len(workload.workers) > 1 else ""
+            return f"would start with {count_text(change.gpus)}{each} instead of {before}"
+        if change.priority is not None:
+            return f"would start with priority {change.priority} instead of {workload.rank}"
+        if change.preemptible:
+            return "would start if it were preemptible (and may then be stopped at any time)"
+        return "would start if it did not ask for certain nodes"
+
+
+def _more(duration: str) -> str:
+    amount, _, unit = duration.partition(" ")
+    return f"{amount} more {unit}"
+
+
+def _joined(names: Sequence[str], *, last: bool) -> str:
+    if len(names) > 1 and last:
+        return f"{', '.join(names[:-1])} and {names[-1]}"
+    return ", ".join(names)

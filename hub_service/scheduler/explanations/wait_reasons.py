@@ -1,0 +1,353 @@
+"""Why somebody waits or stops: a stable code, the rule, and one sentence with the numbers (X).
+
+Knows the codes and the words. Counts in the state as the plan leaves it and changes nothing.
+Called by `outcome`; the blocks it starts from were met by `allocate` and `reclaim`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import islice
+from typing import TypeVar
+
+from runai.hub_service.scheduler.explanations.cycle_counts import Census, nodes_of
+from runai.hub_service.scheduler.model.quantity import (
+    WHOLE_GPU,
+    count_text,
+    duration_text,
+    gpu_holding_text,
+    gpu_text,
+)
+from runai.hub_service.scheduler.model.snapshot import Reason
+from runai.hub_service.scheduler.placement.backfill import Hold
+from runai.hub_service.scheduler.placement.quota_check import Block, cap_in_the_way
+from runai.hub_service.scheduler.state.equivalence import Lane, Unit, pending_units
+from runai.hub_service.scheduler.state.planned_workloads import Item, Member, Standing
+from runai.hub_service.scheduler.state.planning_state import State
+from runai.hub_service.scheduler.state.project_tree import Account
+from runai.hub_service.scheduler.steps.allocate import Allocation
+from runai.hub_service.scheduler.steps.reclaim import Loss, Reclaim
+
+T = TypeVar("T")
+
+_SHOWN = 4  # names in a sentence; the rest are counted
+
+
+class Reasons:
+    """Finds the words for one plan."""
+
+    def __init__(
+        self, state: State, allocation: Allocation, reclaim: Reclaim, census: Census
+    ) -> None:
+        """Look at the state after every decision."""
+        self._state = state
+        self._census = census
+        self._allocation = allocation
+        self._reclaim = reclaim
+        self.lost = {member.item for member in reclaim.losses}
+        """Who loses a worker by this plan, and is told that."""
+        self.held_up = allocation.held_up
+        """Who would fit but for a hold, and waits for something of their own."""
+        self._of_lane: dict[Lane, Reason] = {}
+
+    # ---- stops and moves
+
+    def of_loss(self, member: Member, loss: Loss) -> Reason:
+        """Say for whom and by which rule a worker is stopped."""
+        if loss.claimant is None:
+            text = f"fewer than its {member.item.minimum} workers have run for too long"
+            return Reason(code="stale_gang", rule="R11", text=text)
+        return self._of_taking(loss, loss.claimant, member.item, count_text(_held(member)))
+
+    def of_shrinking(self, members: Sequence[Member], loss: Loss) -> Reason:
+        """Say for whom and by which rule a worker gives GPUs back; the first loss names both."""
+        assert loss.claimant is not None, "nobody shrinks for nobody"
+        what = count_text(sum(map(_held, members)))
+        return self._of_taking(loss, loss.claimant, members[0].item, what)
+
+    def of_growing(self, members: Sequence[Member], node: str) -> Reason:
+        """Say what a worker gets more."""
+        text = f"{count_text(sum(map(_held, members)))} more of {node} would be idle"
+        return Reason(code="grown", rule="E2", text=text)
+
+    def _of_taking(self, loss: Loss, claimant: Item, loser: Item, what: str) -> Reason:
+        who = self._name(claimant, loser)
+        if loss.rule == "E2":
+            text = f"{who} waits for the {what} that it has beyond its request"
+        elif loss.rule == "E1":
+            text = f"{who} waits for the {what} that it has beyond its minimum"
+        elif loss.rule == "R1":
+            text = f"{who} goes before it in {claimant.workload.project} and needs its {what}"
+        else:
+            over = _entitlement(loss.giver)
+            text = f"{loss.giver.name} is over its {over}: {what} goes to {who}"
+        return Reason(
+            code="shrunk" if loss.is_surplus else "preempted" if loss.rule == "R1" else "reclaimed",
+            rule=loss.rule,
+            text=text,
+            for_=self._id(claimant, loser),
+        )
+
+    def of_move(self, member: Member, loss: Loss, node: str) -> Reason:
+        """Say why a worker goes on elsewhere."""
+        assert loss.claimant is not None, "broken gangs are not moved"
+        text = f"makes room for {self._name(loss.claimant, member.item)} and goes on at {node}"
+        rule = "R10" if loss.rule == "R10" else "R5"
+        for_ = self._id(loss.claimant, member.item)
+        return Reason(code="consolidated", rule=rule, text=text, for_=for_)
+
+    # ---- waits
+
+    def of_wait(self, item: Item, unit: Unit | None) -> Reason:
+        """Say what a workload waits for; `unit` is what could not be placed, if that is known."""
+        if unit is None or item in self.lost:
+            if not item.is_known:
+                text = f"there is no project {item.workload.project}"
+                return Reason(code="unknown_project", rule="X", text=text)
+            reserved = [m for m in item.members if m.standing is Standing.RESERVED]
+            if reserved:
+                return self._of_reserved(reserved)
+            units = [unit for unit in pending_units(item) if not unit.is_surplus]
+            if item in self.lost or not units:
+                text = "its own workers have not stopped yet"
+                return Reason(code="stopping", rule="P4", text=text)
+            unit = units[0]
+        hold = self.held_up.get(item)
+        if hold is not None and hold.unit.item is not item:
+            return self._of_hold(hold, item)
+        # Whoever asks for the same waits for the same.
+        lane = self._state.lanes.lane_of(unit)
+        reason = self._of_lane.get(lane)
+        if reason is None:
+            reason = self._of_lane[lane] = self._of_unit(unit, lane)
+        return reason
+
+    def _of_unit(self, unit: Unit, lane: Lane) -> Reason:
+        block = cap_in_the_way(unit.item, unit.demand) or self._allocation.blocks.get(lane)
+        if block is not None and block.account is not None:
+            return self._of_cap(block, block.account, unit)
+        if any(not member.kind.nodes for member in unit.members):
+            return self._of_no_such_node(unit)
+        return self._of_too_many(unit) or self._of_no_room(unit, lane, block)
+
+    def _of_reserved(self, reserved: list[Member]) -> Reason:
+        going = self._census.waited_for(reserved)
+        leaving = dict.fromkeys(self._name(member.item, reserved[0].item) for member in going)
+        node = self._state.nodes[reserved[0].booking.node].name if reserved[0].booking else ""
+        who = _names(leaving, str)
+        text = f"its place on {node} is reserved; " + (
+            f"waiting for {who} to stop{self._grace_left(going)}"
+            if who
+            else "it starts in the next cycle"
+        )
+        return Reason(code="stopping", rule="R7", text=text)
+
+    def _grace_left(self, going: Sequence[Member]) -> str:
+        """Say how long those that were told to stop may take, where the snapshot tells."""
+        ends = [member.worker.gone_by for member in going]
+        known = [end for end in ends if end is not None]
+        if len(known) < len(ends):
+            return ""
+        seconds = max(known) - self._state.time
+        return f", {seconds} s at most" if seconds > 0 else ""
+
+    def _of_cap(self, block: Block, account: Account, unit: Unit) -> Reason:
+        if block.code == "over_build_quota":
+            text = (
+                f"{account.name} uses {gpu_text(account.build)} of its"
+                f" {count_text(account.build_quota, 'build GPU')}"
+                f"{_listing(self._holders_of(account, unit.item))}"
+            )
+        else:
+            text = (
+                f"{account.name} may hold at most {count_text(account.limit)} and holds"
+                f" {gpu_text(account.allocated)}; this asks for {gpu_text(unit.demand)}"
+            )
+        return Reason(code=block.code, rule=block.rule, text=text)
+
+    def _of_no_such_node(self, unit: Unit) -> Reason:
+        kind = next(member.kind for member in unit.members if not member.kind.nodes)
+        largest = max((node.usable_devices for node in self._state.nodes), default=0)
+        if kind.devices > largest:
+            text = (
+                f"no node has {count_text(kind.devices * 1000)}; the largest has {largest}:"
+                " ask for more workers instead"
+            )
+        elif kind.mib > max((n.device_memory_mib for n in self._state.nodes), default=0):
+            text = f"no device has {kind.mib} MiB of memory"
+        elif asked := self._types_that_are_not(unit):
+            there = sorted({node.gpu_type for node in self._state.nodes if node.gpu_type})
+            others = f"there is {' and '.join(there)}" if there else "no node says which it has"
+            text = f"no node has a GPU of type {asked}; {others}"
+        else:
+            text = "no node that it may use has what it asks for"
+        return Reason(code="no_such_node", rule="P5", text=text)
+
+    def _types_that_are_not(self, unit: Unit) -> str:
+        """Name the types that a worker asks for, if no node has one of them."""
+        there = {node.gpu_type for node in self._state.nodes}
+        asked = (member.worker.gpu_types for member in unit.members)
+        return next((" or ".join(t) for t in asked if t and there.isdisjoint(t)), "")
+
+    def _of_too_many(self, unit: Unit) -> Reason | None:
+        """Say it where a gang would not fit even if nobody else were there."""
+        total = len(unit.members)
+        fitting = self._census.fitting(unit, ever=True) if total > 1 else total
+        if fitting >= total:
+            return None
+        text = f"only {fitting} of its {total} workers fit on all nodes that it may use"
+        return Reason(code="no_such_node", rule="P4", text=text)
+
+    def _of_no_room(self, unit: Unit, lane: Lane, block: Block | None) -> Reason:
+        if lane in self._reclaim.exhausted:
+            most = self._state.policy.max_evictions
+            text = f"its place would stop more workers than the {most} that one plan may stop"
+            return Reason(code="protected", rule="R8", text=text)
+        nodes = nodes_of(unit)
+        free = self._census.free_on(nodes)
+        if block is not None and block.code == "held_for":
+            return self._of_never_lent(unit)
+        first = self._of_others_first(unit, lane, nodes, free) if free < unit.demand else None
+        return first or self._of_scattered(unit, free) or self._of_full(unit, lane, nodes, free)
+
+    def _of_hold(self, hold: Hold, item: Item) -> Reason:
+        first = hold.unit.item
+        text = (
+            f"what is idle is kept for {self._name(first, item)}, which waits longer and is"
+            f" expected to start in {duration_text(max(0, hold.start - self._state.time))}"
+        )
+        return Reason(code="held_for", rule="O4", text=text, for_=self._id(first, item))
+
+    def _of_never_lent(self, unit: Unit) -> Reason:
+        keepers = [a for a in self._state.tree.holders if a not in unit.item.account.path]
+        held = _names(keepers, lambda keeper: f"{keeper.name} ({gpu_text(keeper.never_lent)})")
+        return Reason(
+            code="held_for",
+            rule="Q2",
+            text=f"what is idle is kept for {held}",
+            for_=keepers[0].name if keepers else None,
+        )
+
+    def _of_others_first(
+        self, unit: Unit, lane: Lane, nodes: frozenset[int], free: int
+    ) -> Reason | None:
+        reserved = self._census.reserved_on(nodes, unit.item)
+        if reserved and free + sum(reserved.values()) >= unit.demand:
+            text = f"what is idle is reserved for {self._names_of(reserved, unit.item)}"
+            first = self._id(next(iter(reserved)), unit.item)
+            return Reason(code="held_for", rule="R7", text=text, for_=first)
+        started = self._census.started_on(nodes, unit.item)
+        if not started or free + sum(started.values()) < unit.demand:
+            return None
+        if self._over(unit, lane) and all(i.account is not unit.item.account for i in started):
+            # Not whoever was quickest holds them up, but what their project has: the same in each
+            # cycle, so that not all who wait are told something else whenever somebody starts.
+            return None
+        text = f"{self._names_of(started, unit.item)} went first"
+        first = self._id(next(iter(started)), unit.item)
+        return Reason(code="behind", rule="O1", text=text, for_=first)
+
+    def _of_full(self, unit: Unit, lane: Lane, nodes: frozenset[int], free: int) -> Reason:
+        item = unit.item
+        until = self._reclaim.protected.get(lane)
+        if until is not None:
+            seconds = until - self._state.time
+            text = f"those who would give way are protected for {seconds} s more"
+            return Reason(code="protected", rule="R8", text=text)
+        if not unit.demand:
+            text = "no node has the CPU and memory that it asks for"
+            return Reason(code="no_room", rule="P5", text=text)
+        total = self._census.devices_on(nodes) * WHOLE_GPU
+        verb = "is" if total - free <= WHOLE_GPU else "are"
+        used = f"{gpu_text(total - free)} of {count_text(total)} {verb} in use"
+        users = self._census.projects_on(nodes)
+        has_rivals = any(name != item.workload.project for name in users)
+        over = self._over(unit, lane)
+        if over is not None and has_rivals:
+            text = (
+                f"{over.name} holds {gpu_text(over.allocated)} of its fair share of"
+                f" {count_text(over.fair_share)}, and {used}"
+            )
+            return Reason(code="over_share", rule="R2", text=text)
+        if lane in self._reclaim.not_proven:
+            text = f"{used}, and no set of jobs to pause was found in the time allowed"
+            return Reason(code="not_proven", rule="R5", text=text)
+        return Reason(code="no_room", rule="P1", text=f"{used}{_listing(users)}")
+
+    def _over(self, unit: Unit, lane: Lane) -> Account | None:
+        """Give whose fair share is too small for it, if that is why nobody gives way (R2)."""
+        if lane not in self._reclaim.over_share:
+            return None
+        return next(
+            (a for a in unit.item.account.path if a.allocated + unit.demand > a.fair_share), None
+        )
+
+    def _of_scattered(self, unit: Unit, free: int) -> Reason | None:
+        total = len(unit.members)
+        fitting = self._census.fitting(unit)
+        if 0 < fitting < total:
+            text = f"{fitting} of its {total} workers would fit now; it needs all of them at once"
+            return Reason(code="gang_incomplete", rule="P4", text=text)
+        if free < unit.demand or not unit.demand:
+            return None
+        beside = any(member.kind.cpu or member.kind.memory for member in unit.members)
+        text = f"{count_text(free)} are free, but not together as it asks for them" + (
+            ", or not with the CPU and memory" if beside else ""
+        )
+        return Reason(code="fragmented", rule="P2", text=text)
+
+    # ---- names
+
+    def _may_name(self, item: Item, reader: Item) -> bool:
+        same = item.workload.project == reader.workload.project
+        return same or self._state.policy.name_others
+
+    def _name(self, item: Item, reader: Item) -> str:
+        """Name a workload to those who read of another one; else say only of which project."""
+        if self._may_name(item, reader):
+            return _label(item)
+        return f"a {item.workload.kind} of {item.workload.project}"
+
+    def _id(self, item: Item, reader: Item) -> str | None:
+        return item.name if self._may_name(item, reader) else None
+
+    def _names_of(self, items: Iterable[Item], reader: Item) -> str:
+        return _names(dict.fromkeys(self._name(item, reader) for item in items), str)
+
+    def _holders_of(self, account: Account, reader: Item) -> dict[str, int]:
+        """Sum what sessions hold of a build quota by user, where they may be named to a reader."""
+        if self._state.policy.name_others or account.name == reader.workload.project:
+            return self._census.session_holders(account)
+        return {}
+
+
+def _label(item: Item) -> str:
+    if item.workload.kind == "session" and item.workload.user:
+        return f"the session of {item.workload.user}"
+    return item.name
+
+
+def _held(member: Member) -> int:
+    return member.origin.quota if member.origin else member.kind.quota
+
+
+def _entitlement(account: Account) -> str:
+    if account.fair_share > account.quota:
+        return f"fair share of {count_text(account.fair_share)}"
+    return f"quota of {count_text(account.quota)}"
+
+
+def _names(things: Collection[T], name: Callable[[T], str]) -> str:
+    shown = [name(thing) for thing in islice(things, _SHOWN)]
+    if len(things) > _SHOWN:
+        return f"{', '.join(shown)} and {len(things) - _SHOWN} more"
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+
+
+def _listing(held: dict[str, int]) -> str:
+    if not held:
+        return ""
+    most = sorted(held.items(), key=lambda entry: (-entry[1], entry[0]))
+    shown = [f"{name} {gpu_holding_text(milli)}" for name, milli in most[:_SHOWN]]
+    rest = len(most) - len(shown)
+    return ": " + ", ".join(shown) + (f" and {rest} more" if rest else "")

@@ -1,0 +1,1 @@
+"""Types of the scheduler: amounts, snapshot, plan, explanation, and their JSON."""

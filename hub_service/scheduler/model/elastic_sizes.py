@@ -1,0 +1,110 @@
+"""One-worker elastic workloads: between which sizes they run, and when a resize repays (E2, E3).
+
+Knows how such a worker is taken apart into its minimum and single GPUs beyond it, which then
+start, grow and are given back like the surplus workers of a gang (E1), and what one more GPU is
+worth. `worker.gpus` is what it asks for, `devices` what it holds. Used by `state` and `outcome`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, Mib, MilliGpu
+from runai.hub_service.scheduler.model.snapshot import WorkerState, Workload
+
+LINEAR = 1000
+"""The gain of a GPU that is worth as much as each that the workload asks for."""
+
+
+class Sizes(NamedTuple):
+    """How many GPUs an elastic worker needs, asks for and could use."""
+
+    least: int
+    asked: int
+    most: int
+
+
+def sizes_of(workload: Workload) -> Sizes | None:
+    """Give the sizes between which a workload is resized; None where it is not (E2)."""
+    if workload.gpus_min is None and workload.gpus_max is None:
+        return None
+    if len(workload.workers) != 1 or not workload.is_preemptible:
+        return None  # Q1: what may not be stopped is not started anew for another size either
+    asked, rest = divmod(workload.workers[0].gpus, WHOLE_GPU)
+    if rest or not asked:
+        return None
+    least = asked if workload.gpus_min is None else -(-workload.gpus_min // WHOLE_GPU)
+    most = asked if workload.gpus_max is None else workload.gpus_max // WHOLE_GPU
+    sizes = Sizes(min(max(1, least), asked), asked, max(most, asked))
+    return None if sizes.least == sizes.most else sizes
+
+
+def unfold(workload: Workload, sizes: Sizes) -> Workload:
+    """Take the one worker apart: the minimum first, then one worker for each GPU beyond it."""
+    worker = workload.workers[0]
+    held = () if worker.state is WorkerState.PENDING else tuple(sorted(set(worker.devices)))
+    base = replace(
+        worker, gpus=MilliGpu(sizes.least * WHOLE_GPU), devices=tuple(held[: sizes.least])
+    )
+    part = replace(worker, gpus=WHOLE_GPU, cpu_milli=0, memory_mib=Mib(0), devices=())
+    holding = [replace(part, devices=(device,)) for device in held[sizes.least :]]
+    wanted = 0 if worker.state is WorkerState.STOPPING else sizes.most - sizes.least - len(holding)
+    missing = replace(part, state=WorkerState.PENDING, node=None, started=None, gone_by=None)
+    return replace(workload, workers=(base, *holding, *[missing] * wanted), min_workers=1)
+
+
+def gain(workload: Workload, sizes: Sizes | None, index: int) -> int:
+    """Give what the worker of an index adds, in thousandths of what one asked for adds (E3).
+
+    Where nothing is known of its throughput every worker adds as much, so that E1 orders them.
+    """
+    if not workload.throughput:
+        return LINEAR
+    if sizes is None:
+        each = max(1, workload.workers[0].gpus // WHOLE_GPU)
+        asked, before, after = each * len(workload.workers), each * index, each * (index + 1)
+    else:
+        asked, before, after = sizes.asked, sizes.least + index - 1, sizes.least + index
+    at_request = _throughput(workload.throughput, asked)
+    if not at_request:
+        return 0
+    more = _throughput(workload.throughput, after) - _throughput(workload.throughput, before)
+    return LINEAR * more * asked // (at_request * (after - before))
+
+
+def repays(workload: Workload, before: int, after: int, *, started: int | None, now: int) -> bool:
+    """Tell whether growing from so many GPUs to so many does more work in the end (E3).
+
+    The horizon is what is left of `expected_runtime`; where that is not known, as long again as
+    the worker has run since it was last started. For `resize_cost` seconds of it nothing is done.
+    """
+    slow, fast = _rate(workload, before), _rate(workload, after)
+    if not workload.resize_cost:
+        return fast > slow
+    has_run = 0 if started is None else max(0, now - started)
+    known = workload.expected_runtime
+    horizon = has_run if known is None else max(0, known - has_run)
+    return fast * (horizon - workload.resize_cost) > slow * horizon
+
+
+def _rate(workload: Workload, gpus: int) -> int:
+    return _throughput(workload.throughput, gpus) if workload.throughput else gpus * LINEAR
+
+
+def _throughput(table: Mapping[str, int], gpus: int) -> int:
+    """Read a throughput by number of GPUs, in thousandths: in a line between two that are given.
+
+    From nothing to the smallest in a line too; what is beyond the largest adds nothing.
+    """
+    sizes = {size: int(size) for size in table if size.isdecimal()}
+    known = sorted((number, table[size]) for size, number in sizes.items() if number)
+    below = (0, 0)
+    for size, value in known:
+        if size >= gpus:
+            width = size - below[0]
+            part = (value - below[1]) * (gpus - below[0]) * LINEAR // width
+            return below[1] * LINEAR + part
+        below = (size, value)
+    return below[1] * LINEAR

@@ -1,0 +1,289 @@
+"""Strict reading and writing of frozen dataclasses as JSON objects, by their type hints.
+
+Errors name the object, the field and the value. Written by hand: the core is standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, fields
+from enum import Enum
+from types import NoneType, UnionType
+from typing import (
+    Any,
+    Final,
+    Generic,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from runai.hub_service.scheduler.model.quantity import (
+    MOST_DEVICES,
+    Count,
+    DeviceCount,
+    Mib,
+    MilliGpu,
+    Name,
+    Positive,
+    PositiveMib,
+    WorkerGpus,
+    gpu_number,
+    milli_gpus,
+)
+
+T = TypeVar("T")
+
+MOST_GPUS: Final = 1_000_000_000
+"""Of anybody: sums of such amounts stay far below what stands for no bound."""
+
+
+class InvalidSnapshot(ValueError):
+    """A snapshot or plan in JSON breaks its format; the message is a sentence for people."""
+
+
+class Field(NamedTuple):
+    """How one field is read (raising ValueError with the rest of a sentence) and written."""
+
+    read: Callable[[Any], Any]
+    write: Callable[[Any], Any]
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _refuse(expected: str, value: object) -> ValueError:
+    return ValueError(f"must be {expected}, not {_shown(value)}")
+
+
+def _scalar(expected: str, kind: type, least: int | str | None = None) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:  # noqa: ANN401  decoded JSON
+        # The very type: true is no number here.
+        if type(value) is not kind or (least is not None and value < least):  # type: ignore[operator]  # of one kind
+            raise _refuse(expected, value)
+        return value
+
+    return read
+
+
+_read_name = _scalar("a name", str, "\0")  # no text but the empty one comes before that
+_read_count = _scalar("an integer from 0 upwards", int, 0)
+_read_positive = _scalar("an integer from 1 upwards", int, 1)
+
+
+def _read_devices(value: Any) -> int:  # noqa: ANN401  decoded JSON
+    count: int = _read_count(value)
+    if count > MOST_DEVICES:
+        raise _refuse(f"at most {MOST_DEVICES}", value)
+    return count
+
+
+def _read_gpus(value: object) -> MilliGpu:
+    if type(value) is int and value >= 0:
+        milli = MilliGpu(value * 1000)
+    elif type(value) is float:
+        try:
+            milli = milli_gpus(value)
+        except ValueError as error:
+            message = f"is wrong: {error}"
+            raise ValueError(message) from None
+    else:
+        raise _refuse("a number of GPUs from 0 upwards", value)
+    if milli > 1000 * MOST_GPUS:
+        raise _refuse(f"at most {MOST_GPUS} GPUs", value)
+    return milli
+
+
+def _read_worker_gpus(value: object) -> MilliGpu:
+    milli = _read_gpus(value)
+    whole, part = divmod(milli, 1000)
+    if whole and part:
+        raise _refuse("whole GPUs or a fraction below 1", value)
+    return milli
+
+
+def _one_of(choices: Mapping[Any, Any]) -> Callable[[object], Any]:
+    def read(value: object) -> Any:  # noqa: ANN401  the choice's own type
+        if type(value) is not str or value not in choices:
+            raise _refuse(f"one of {', '.join(choices)}", value)
+        return choices[value]
+
+    return read
+
+
+def _same(value: Any) -> Any:  # noqa: ANN401  any JSON
+    return value
+
+
+FIELDS: dict[Any, Field] = {
+    str: Field(_scalar("a text", str), _same),
+    Name: Field(_read_name, _same),
+    bool: Field(_scalar("true or false", bool), _same),
+    int: Field(_scalar("an integer", int), _same),
+    Count: Field(_read_count, _same),
+    Mib: Field(_read_count, _same),
+    DeviceCount: Field(_read_devices, _same),
+    Positive: Field(_read_positive, _same),
+    PositiveMib: Field(_read_positive, _same),
+    MilliGpu: Field(_read_gpus, gpu_number),
+    WorkerGpus: Field(_read_worker_gpus, gpu_number),
+}
+"""By type hint; a dataclass whose JSON has another shape than its fields adds its own."""
+
+
+def field_of(hint: Any) -> Field:  # noqa: ANN401  any type hint
+    """Return how values of a type hint are read and written."""
+    if hint not in FIELDS:
+        FIELDS[hint] = _derived(hint)
+    return FIELDS[hint]
+
+
+def _derived(hint: Any) -> Field:  # noqa: ANN401  any type hint
+    origin, args = get_origin(hint), get_args(hint)
+    is_union = origin in (Union, UnionType)
+    # The enum among a quota's types stands for a field that is left out.
+    parts = [p for p in args if p is not NoneType and not _is_enum(p)] if is_union else [hint]
+    words = [word for p in parts if get_origin(p) is Literal for word in get_args(p)]
+    if words:
+        field = Field(_one_of({word: word for word in words}), _same)
+    elif _is_enum(hint):
+        field = Field(_one_of({choice.value: choice for choice in hint}), lambda it: it.value)
+    elif origin is tuple:
+        field = _tuple_of(field_of(args[0]))
+    elif origin is Mapping:
+        field = _mapping_of(field_of(args[1]))
+    elif is_union:
+        field = _optional(field_of(parts[0])) if len(parts) == 1 else _tagged(parts)
+    else:
+        form: ObjectFormat[Any] = ObjectFormat(hint)
+        field = Field(form.read, form.write)
+    return field
+
+
+def _is_enum(hint: object) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Enum)
+
+
+def _optional(field: Field) -> Field:
+    read, write = field
+    return Field(
+        lambda value: None if value is None else read(value),
+        lambda value: None if value is None else write(value),
+    )
+
+
+def _tuple_of(field: Field) -> Field:
+    read, write = field
+
+    def read_all(value: object) -> tuple[Any, ...]:
+        if type(value) is not list:
+            raise _refuse("a list", value)
+        return tuple([read(item) for item in value])
+
+    return Field(read_all, list if write is _same else lambda items: [write(i) for i in items])
+
+
+def _mapping_of(field: Field) -> Field:
+    read, write = field
+
+    def read_all(value: object) -> Mapping[str, Any]:
+        if type(value) is not dict:
+            raise _refuse("an object", value)
+        return {_read_name(key): read(item) for key, item in value.items()}
+
+    return Field(read_all, lambda table: {key: write(item) for key, item in table.items()})
+
+
+def _tagged(choices: Iterable[Any]) -> Field:
+    by_kind = {choice.kind: field_of(choice) for choice in choices}
+    read_kind = _one_of({kind: kind for kind in by_kind})
+
+    def read(value: Any) -> Any:  # noqa: ANN401  decoded JSON, one of the choices
+        given = dict(value) if type(value) is dict else {}
+        try:
+            kind = read_kind(given.pop("kind", None))
+        except ValueError as error:
+            message = f"a kind {error}"
+            raise InvalidSnapshot(message) from None
+        return by_kind[kind].read(given)
+
+    return Field(read, lambda value: {"kind": value.kind, **by_kind[value.kind].write(value)})
+
+
+class ObjectFormat(Generic[T]):
+    """The format of one kind of object: its dataclass and how its fields are read and written."""
+
+    def __init__(self, make: type[T]) -> None:
+        """Derive the fields from the type hints."""
+        kind = getattr(make, "kind", None)
+        words = re.sub(r"(?<!^)(?=[A-Z])", "_", make.__name__).lower()
+        # A class variable, or the slot of a field of that name.
+        self.word = kind if isinstance(kind, str) else words
+        self.make = make
+        hints = get_type_hints(make, include_extras=True)
+        self._fields: dict[str, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] = {}
+        self._defaults: dict[str, Any] = {}
+        for field in fields(make):  # type: ignore[arg-type]  # T is always a dataclass
+            # `for` is no name in Python.
+            read, write = field_of(hints[field.name])
+            self._fields[field.name.rstrip("_")] = field.name, read, write
+            factory = field.default_factory
+            self._defaults[field.name] = field.default if factory is MISSING else factory()
+        self._required = {name for name, value in self._defaults.items() if value is MISSING}
+
+    def read(self, value: Any) -> T:  # noqa: ANN401  decoded JSON
+        """Check an object and build its dataclass.
+
+        Raises:
+            InvalidSnapshot: a field is unknown, missing or wrong.
+        """
+        if type(value) is not dict:
+            message = f"{self.word} must be an object, not {_shown(value)}"
+            raise InvalidSnapshot(message)
+        known = self._fields
+        given: dict[str, Any] = {}
+        key = ""
+        try:
+            for key, item in value.items():
+                attribute, read, _ = known[key]
+                given[attribute] = read(item)
+        except KeyError:
+            raise InvalidSnapshot(self._unknown_fields(value)) from None
+        except InvalidSnapshot:
+            raise
+        except ValueError as error:
+            message = f"{self._named(value)}: {key} {error}"
+            raise InvalidSnapshot(message) from None
+        if not given.keys() >= self._required:
+            missing = next(name for name in self._defaults if name in self._required - given.keys())
+            message = f"{self._named(value)}: {missing} is missing"
+            raise InvalidSnapshot(message)
+        return self.make(**given)
+
+    def write(self, value: T) -> dict[str, Any]:
+        """Give the object's JSON without the fields that have their default."""
+        written = {}
+        for key, (attribute, _, write) in self._fields.items():
+            item = getattr(value, attribute)
+            if item != self._defaults[attribute]:
+                written[key] = write(item)
+        return written
+
+    def _named(self, value: Mapping[str, Any]) -> str:
+        name = value.get("name")
+        return f"{self.word} {name}" if type(name) is str and name else self.word
+
+    def _unknown_fields(self, value: Mapping[str, Any]) -> str:
+        unknown = [str(key) for key in value if key not in self._fields]
+        noun = "field" if len(unknown) == 1 else "fields"
+        return (
+            f"{self._named(value)}: unknown {noun} {', '.join(unknown)}"
+            f" (known are {', '.join(self._fields)})"
+        )

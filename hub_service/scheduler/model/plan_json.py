@@ -1,0 +1,79 @@
+"""Plans as JSON objects: what `runai schedule` prints and the API gives.
+
+Decoded JSON in and out, never text; snapshots are `snapshot_wire`'s. Fields are the dataclasses'
+own (`fields`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from runai.hub_service.scheduler.model.explanation import GpuSetting, SetProject, WholeSetting
+from runai.hub_service.scheduler.model.fields import (
+    FIELDS,
+    Field,
+    InvalidSnapshot,
+    ObjectFormat,
+    field_of,
+)
+from runai.hub_service.scheduler.model.quantity import MilliGpu, Name
+from runai.hub_service.scheduler.model.snapshot import Decision, Plan
+
+Json = dict[str, Any]
+
+
+def _read_setting(value: dict[str, Any]) -> SetProject:
+    known = (*get_args(GpuSetting), *get_args(WholeSetting))
+    setting: Any = value.get("setting")
+    if set(value) != {"project", "setting", "value"} or setting not in known:
+        message = f"a set names project, value and a setting: one of {', '.join(known)}"
+        raise InvalidSnapshot(message)
+    try:
+        return SetProject(
+            project=field_of(Name).read(value["project"]),
+            setting=setting,
+            value=_value(setting).read(value["value"]),
+        )
+    except ValueError as error:
+        message = f"set {setting}: value {error}"
+        raise InvalidSnapshot(message) from None
+
+
+def _write_setting(change: SetProject) -> Json:
+    written = _value(change.setting).write(change.value)
+    return {"project": change.project, "setting": change.setting, "value": written}
+
+
+def _value(setting: str) -> Field:
+    return field_of(MilliGpu | None if setting in get_args(GpuSetting) else int | None)
+
+
+FIELDS[SetProject] = Field(_read_setting, _write_setting)
+_PLAN = ObjectFormat(Plan)
+
+
+def decision_to_json(decision: Decision) -> Json:
+    """Write one decision as the wire has it."""
+    # Always name the devices: a worker without GPUs has the empty list.
+    devices: Json = {"devices": []} if hasattr(decision, "devices") else {}
+    return {"kind": decision.kind, **devices, **field_of(type(decision)).write(decision)}
+
+
+def plan_to_json(plan: Plan) -> Json:
+    """Write a plan with its decisions in order and its projects by name."""
+    return {
+        "decisions": [decision_to_json(decision) for decision in plan.decisions],
+        "projects": {
+            name: field_of(type(share)).write(share)
+            for name, share in sorted(plan.projects.items())
+        },
+    }
+
+
+def plan_from_json(value: object) -> Plan:
+    """Read a plan back; the inverse of `plan_to_json`.
+
+    Raises:
+        InvalidSnapshot: a sentence that names what is wrong and where.
+    """
+    return _PLAN.read(value)

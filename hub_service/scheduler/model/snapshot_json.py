@@ -1,0 +1,166 @@
+"""Snapshots as JSON objects: the interface for tools, other languages and tests.
+
+Decoded JSON (dicts and lists) in and out, never text; plans are `plan_wire`'s. Fields and defaults
+are the dataclasses' own (`fields`); rules between fields are checked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+from runai.hub_service.scheduler.model.fields import FIELDS, Field, InvalidSnapshot, ObjectFormat
+from runai.hub_service.scheduler.model.quantity import MOST_DEVICES, WHOLE_GPU, gpu_text
+from runai.hub_service.scheduler.model.snapshot import (
+    Node,
+    Policy,
+    Project,
+    Snapshot,
+    Worker,
+    WorkerState,
+    Workload,
+)
+
+Json = dict[str, Any]
+T = TypeVar("T", Node, Project, Workload, Worker)
+
+_POLICY = ObjectFormat(Policy)
+_PROJECT = ObjectFormat(Project)
+
+
+def _read_project(value: Any) -> Project:  # noqa: ANN401  decoded JSON
+    """Read a project, whose quota may be a number, null, a table by GPU type, or left out."""
+    if type(value) is dict and type(value.get("quota")) is dict:
+        value = {**value, "quota_by_type": value["quota"]}
+        del value["quota"]
+    elif type(value) is dict and "quota_by_type" in value:
+        message = f"project {value.get('name')}: give the table of GPU types as quota"
+        raise InvalidSnapshot(message)
+    try:
+        return _PROJECT.read(value)
+    except InvalidSnapshot as error:
+        raise InvalidSnapshot(str(error).replace("quota_by_type", "quota")) from None
+
+
+def _write_project(project: Project) -> Json:
+    written = _PROJECT.write(project)
+    if project.quota_by_type is not None:
+        written["quota"] = written.pop("quota_by_type")
+    return written
+
+
+FIELDS[Project] = Field(_read_project, _write_project)
+_SNAPSHOT = ObjectFormat(Snapshot)
+
+
+def snapshot_from_json(value: object) -> Snapshot:
+    """Read a decoded JSON snapshot strictly; fields with a default may be left out.
+
+    >>> snapshot_from_json({"nodes": [{"name": "n", "devices": 2}]}).nodes[0].devices
+    2
+
+    Raises:
+        InvalidSnapshot: a sentence that names what is wrong and where.
+    """
+    snapshot = _SNAPSHOT.read(value)
+    if mistake := next(_mistakes(snapshot), None):
+        raise InvalidSnapshot(mistake)
+    return snapshot
+
+
+def policy_from_json(value: object) -> Policy:
+    """Read a policy strictly; fields that are left out have their default.
+
+    >>> policy_from_json({"packing": "spread"}).packing
+    'spread'
+
+    Raises:
+        InvalidSnapshot: a sentence that names what is wrong.
+    """
+    return _POLICY.read(value)
+
+
+def snapshot_to_json(snapshot: Snapshot) -> Json:
+    """Write a snapshot, leaving out what has its default; `snapshot_from_json` gives it back."""
+    return _SNAPSHOT.write(snapshot)
+
+
+def _mistakes(snapshot: Snapshot) -> Iterator[str]:
+    """Yield contradictions; only the first counts, as later checks rely on earlier ones."""
+    workers = [worker for workload in snapshot.workloads for worker in workload.workers]
+    yield from _same_names("node", snapshot.nodes)
+    yield from _same_names("project", snapshot.projects)
+    yield from _same_names("workload", snapshot.workloads)
+    yield from _same_names("worker", workers)
+    yield from _node_mistakes(snapshot.nodes)
+    yield from _tree_mistakes(snapshot.projects)
+    yield from _worker_mistakes(snapshot)
+
+
+def _same_names(word: str, things: Iterable[T]) -> Iterator[str]:
+    seen: set[str] = set()
+    for thing in things:
+        if thing.name in seen:
+            yield f"two {word}s have the name {thing.name}"
+        seen.add(thing.name)
+
+
+def _tree_mistakes(projects: Iterable[Project]) -> Iterator[str]:
+    parents = {project.name: project.parent for project in projects}
+    for name, parent in parents.items():
+        above, seen = parent, {name}
+        while above is not None:
+            if above not in parents:
+                yield f"project {name}: its parent {above} is no project"
+            if above in seen:
+                yield f"project {name}: it is its own ancestor"
+            seen.add(above)
+            above = parents[above]
+
+
+def _node_mistakes(nodes: Iterable[Node]) -> Iterator[str]:
+    for node in nodes:
+        broken = node.broken_devices
+        if len(set(broken)) < len(broken):
+            yield f"node {node.name}: a device stands twice in broken_devices"
+        if missing := [device for device in broken if device >= node.devices]:
+            yield f"node {node.name}: it has no device {missing[0]} that could be broken"
+
+
+def _worker_mistakes(snapshot: Snapshot) -> Iterator[str]:
+    sizes = {node.name: node.devices for node in snapshot.nodes}
+    for workload in snapshot.workloads:
+        if not workload.workers:
+            yield f"workload {workload.name}: it has no workers"
+        if workload.minimum > len(workload.workers):
+            yield (
+                f"workload {workload.name}: min_workers is {workload.minimum},"
+                f" but it has only {len(workload.workers)}"
+            )
+        yield from _size_mistakes(workload)
+        for worker in workload.workers:
+            if worker.gpus and worker.gpu_memory_mib:
+                yield f"worker {worker.name}: give either gpus or gpu_memory_mib"
+            if worker.state is WorkerState.PENDING:
+                continue
+            if worker.node is None:
+                yield f"worker {worker.name}: it is {worker.state} but names no node"
+            if len(set(worker.devices)) < len(worker.devices):
+                yield f"worker {worker.name}: a device stands twice in devices"
+            size = sizes.get(worker.node or "")
+            if size is not None and (missing := [d for d in worker.devices if d >= size]):
+                yield f"worker {worker.name}: node {worker.node} has no device {missing[0]}"
+
+
+def _size_mistakes(workload: Workload) -> Iterator[str]:
+    """Check that an elastic worker may have what it asks for (E2); nobody else has sizes."""
+    who, least, most = f"workload {workload.name}", workload.gpus_min, workload.gpus_max
+    asked = workload.workers[0].gpus
+    if len(workload.workers) > 1 or not asked or asked % WHOLE_GPU:
+        return
+    if least is not None and least > asked:
+        yield f"{who}: gpus_min is {gpu_text(least)}, but it asks for {gpu_text(asked)}"
+    if most is not None and most < asked:
+        yield f"{who}: gpus_max is {gpu_text(most)}, but it asks for {gpu_text(asked)}"
+    if most is not None and most > MOST_DEVICES * WHOLE_GPU:
+        yield f"{who}: gpus_max is {gpu_text(most)}, but a node has at most {MOST_DEVICES}"

@@ -1,0 +1,145 @@
+"""What if: a snapshot with something changed, to ask `decide` about.
+
+Knows what each change makes of a snapshot, and whether a plan serves a workload. Shared by the
+counterfactuals of explanations and by the dry run on the live system (`runai schedule --live`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, assert_never
+
+from runai.hub_service.scheduler.model.explanation import (
+    AllowMoves,
+    AskOtherwise,
+    Change,
+    EndWorkloads,
+    SetProject,
+)
+from runai.hub_service.scheduler.model.snapshot import (
+    Decision,
+    Move,
+    Plan,
+    Project,
+    Reserve,
+    Resize,
+    Snapshot,
+    Start,
+    Stop,
+    Unreserve,
+    Worker,
+    WorkerState,
+    Workload,
+)
+
+
+def changed(snapshot: Snapshot, changes: Iterable[Change]) -> Snapshot:
+    """Make the changes, in order; names that the snapshot does not have change nothing."""
+    for change in changes:
+        match change:
+            case EndWorkloads():
+                gone = set(change.workloads)
+                left = tuple(w for w in snapshot.workloads if w.name not in gone)
+                snapshot = replace(snapshot, workloads=left)
+            case SetProject():
+                projects = tuple(
+                    _with_setting(p, change) if p.name == change.project else p
+                    for p in snapshot.projects
+                )
+                snapshot = replace(snapshot, projects=projects)
+            case AskOtherwise():
+                workloads = tuple(
+                    _asking(w, change) if w.name == change.workload else w
+                    for w in snapshot.workloads
+                )
+                snapshot = replace(snapshot, workloads=workloads)
+            case AllowMoves():
+                phases = dict.fromkeys((*snapshot.policy.phases, "consolidate"))
+                snapshot = replace(snapshot, policy=replace(snapshot.policy, phases=tuple(phases)))
+            case _:
+                assert_never(change)
+    return snapshot
+
+
+def with_workloads(snapshot: Snapshot, added: Sequence[Workload]) -> Snapshot:
+    """Add workloads that are submitted now."""
+    return replace(snapshot, workloads=(*snapshot.workloads, *added))
+
+
+def serves(plan: Plan, workload: Workload, *, at_once: bool = False) -> bool:
+    """Tell whether a plan lets its minimum run, or unless `at_once` reserves devices for it."""
+    mine = {worker.name for worker in workload.workers}
+    counted = {WorkerState.RUNNING} if at_once else {WorkerState.RUNNING, WorkerState.RESERVED}
+    has = {worker.name for worker in workload.workers if worker.state in counted}
+    for decision in plan.decisions:
+        match decision:
+            case Start() if decision.worker in mine:
+                has.add(decision.worker)
+            case Reserve() if decision.worker in mine and not at_once:
+                has.add(decision.worker)
+            case Stop() | Unreserve():
+                has.discard(decision.worker)
+            case _:
+                pass
+    return len(has) >= workload.minimum
+
+
+def worker_after(worker: Worker, decision: Decision | None, now: int) -> Worker:
+    """Give a worker as it is once a decision about it has been carried out at once."""
+    match decision:
+        case Start() | Move() | Resize():
+            return _placed(worker, decision, WorkerState.RUNNING, now)
+        case Reserve():
+            return _placed(worker, decision, WorkerState.RESERVED, None)
+        case Stop() | Unreserve():
+            return pending_again(worker)
+        case _:
+            return worker
+
+
+def _placed(
+    worker: Worker,
+    decision: Start | Move | Resize | Reserve,
+    state: WorkerState,
+    started: int | None,
+) -> Worker:
+    devices = tuple(share.device for share in decision.devices)
+    return replace(worker, state=state, node=decision.node, devices=devices, started=started)
+
+
+def pending_again(worker: Worker) -> Worker:
+    """Give a worker without its place."""
+    return replace(
+        worker, state=WorkerState.PENDING, node=None, devices=(), started=None, gone_by=None
+    )
+
+
+def _with_setting(project: Project, change: SetProject) -> Project:
+    settings: dict[str, Any] = {change.setting: change.value}
+    if change.setting == "quota":
+        settings["quota_by_type"] = None
+    return replace(project, **settings)
+
+
+def _asking(workload: Workload, change: AskOtherwise) -> Workload:
+    workers = workload.workers
+    minimum = workload.min_workers
+    if change.workers is not None:
+        workers = workers[: change.workers]
+        minimum = min(workload.minimum, change.workers)
+    if change.gpus is not None:
+        workers = tuple(
+            replace(worker, gpus=change.gpus, gpu_memory_mib=None) for worker in workers
+        )
+    if change.anywhere:
+        workers = tuple(
+            replace(worker, node_selector={}, gpu_types=(), nodes=None) for worker in workers
+        )
+    return replace(
+        workload,
+        workers=workers,
+        min_workers=minimum,
+        priority=workload.priority if change.priority is None else change.priority,
+        preemptible=workload.preemptible if change.preemptible is None else change.preemptible,
+    )

@@ -1,0 +1,240 @@
+"""Holding nodes for the oldest blocked gang, and who may use them meanwhile (O4).
+
+Knows where and when a blocked unit is expected to start, by the ends of what runs, and keeps what
+is idle there from whoever would be in its way. Moves and stops nobody. Made by `cycle` where the
+policy says `backfill`; `allocate`, `consolidate` and `reclaim` open it around each unit they try.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
+
+from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, MilliGpu
+from runai.hub_service.scheduler.model.snapshot import Project, Worker, Workload, end_of
+from runai.hub_service.scheduler.placement.place import place
+from runai.hub_service.scheduler.placement.quota_check import cap_in_the_way
+from runai.hub_service.scheduler.state.equivalence import Unit
+from runai.hub_service.scheduler.state.planned_workloads import Item, Member, Standing
+from runai.hub_service.scheduler.state.planning_state import State
+from runai.hub_service.scheduler.state.project_tree import Account
+from runai.hub_service.scheduler.state.request_shape import Kind
+
+NEVER = 1 << 62
+_NOTHING_HELD: AbstractContextManager[tuple[bool, ...]] = nullcontext(())
+
+Device = tuple[int, int]
+"""A node and the number of a device on it."""
+
+
+class Hold(NamedTuple):
+    """Devices kept for a unit until it is expected to start."""
+
+    unit: Unit
+    start: int
+    keepers: tuple[Member, ...]
+    """Stand on those devices that are idle, so that nobody else is put there."""
+
+
+class Holds:
+    """What is held for whom in one cycle; empty unless the policy says `backfill`."""
+
+    def __init__(self, state: State) -> None:
+        """Hold nothing yet."""
+        self._state = state
+        self._holds: list[Hold] = []
+
+    def __bool__(self) -> bool:
+        """Tell whether anything is held."""
+        return bool(self._holds)
+
+    # ---- who holds
+
+    def hold(self) -> None:
+        """Let the oldest blocked unit of each project hold the places where it starts soonest."""
+        state = self._state
+        blocked = [unit for account in state.lanes.accounts for unit in self._oldest(account)]
+        if not blocked:
+            return
+        free_at = self._when_devices_are_free()
+        for unit in sorted(blocked, key=lambda unit: unit.item.age):
+            found = _soonest(unit, free_at)
+            if found is None:
+                continue
+            start, devices = found
+            for node, device in devices:
+                free_at[node][device] = NEVER
+            self._holds.append(Hold(unit, start, self._keepers(unit, devices)))
+
+    def _oldest(self, account: Account) -> list[Unit]:
+        """Find a project's first unit in order that would fit its share, but not what is free."""
+        lanes = [lane for lane in self._state.lanes.of(account) if not lane.units[0].is_surplus]
+        for unit in sorted((lane.units[0] for lane in lanes), key=lambda unit: unit.key):
+            if (
+                unit.demand
+                and _fits_share(unit)
+                and cap_in_the_way(unit.item, unit.demand) is None
+                and all(member.kind.nodes for member in unit.members)
+                and not self._fits_now(unit)
+            ):
+                return [unit]
+        return []
+
+    def _fits_now(self, unit: Unit) -> bool:
+        mark = self._state.mark()
+        fits = place(self._state, unit.members, Standing.STARTED)
+        self._state.roll_back(mark)
+        return fits
+
+    def _when_devices_are_free(self) -> list[list[int]]:
+        """Give for every device when the last that is on it is expected to leave."""
+        state = self._state
+        free_at: list[list[int]] = [
+            [state.time if milli == WHOLE_GPU else NEVER for milli in devices]
+            for devices in state.later.milli
+        ]
+        ends: dict[Item, int] = {}
+        busy: dict[Device, int] = {}
+        for node, members in state.on_node.items():
+            for member in members:
+                item = member.item
+                if item not in ends:
+                    end = end_of(item.workload, state.time)
+                    ends[item] = NEVER if end is None else end.at
+                for device in member.booking.devices if member.booking else ():
+                    busy[node, device] = max(busy.get((node, device), 0), ends[item])
+        for (node, device), at in busy.items():
+            free_at[node][device] = at
+        return free_at
+
+    def _keepers(self, unit: Unit, devices: list[Device]) -> tuple[Member, ...]:
+        state = self._state
+        workload = Workload(name=unit.item.name, project=unit.item.name, workers=())
+        # An account of its own: what is held counts for nobody.
+        item = Item(workload, Account(Project(name=unit.item.name), None))
+        keepers: list[Member] = []
+        for node, device in devices:
+            if _is_idle(state, node, device):
+                worker = Worker(name=f"{unit.item.name} {node}:{device}", gpus=MilliGpu(WHOLE_GPU))
+                keeper = Member(worker, len(keepers), item, _KEEPER)
+                state.set(keeper, Standing.RESERVED, state.book(_KEEPER, node, (device,)))
+                keepers.append(keeper)
+        return tuple(keepers)
+
+    # ---- who may use it meanwhile
+
+    def open_to(self, unit: Unit) -> AbstractContextManager[tuple[bool, ...]]:
+        """Let a unit see what is held, as far as it may use it; give which holds it may pass."""
+        return self._lift_for(unit) if self._holds else _NOTHING_HELD
+
+    @contextmanager
+    def _lift_for(self, unit: Unit) -> Generator[tuple[bool, ...]]:
+        may_pass = tuple(self._may_pass(unit, hold) for hold in self._holds)
+        lifted = [
+            (keeper, keeper.booking)
+            for hold, passes in zip(self._holds, may_pass, strict=True)
+            if passes
+            for keeper in hold.keepers
+            if keeper.booking is not None
+        ]
+        for keeper, _ in lifted:
+            self._state.set(keeper, Standing.PENDING, None)
+        yield may_pass
+        for keeper, booking in lifted:
+            # Where somebody was put meanwhile there is nothing to hold any more.
+            (device,) = booking.devices
+            if _is_idle(self._state, booking.node, device):
+                self._state.set(keeper, Standing.RESERVED, booking)
+
+    def in_the_way(self, unit: Unit) -> Hold | None:
+        """Find the hold without which this unit would fit now."""
+        state = self._state
+        mark = state.mark()
+        found = None
+        for hold in self._holds:
+            for keeper in hold.keepers:
+                if keeper.booking is not None:
+                    state.set(keeper, Standing.PENDING, None)
+            if hold.unit is not unit and place(state, unit.members, Standing.STARTED):
+                found = hold
+                break
+        state.roll_back(mark)
+        return found
+
+    def let_go(self) -> None:
+        """Hold nothing any more: every unit has been tried."""
+        for hold in self._holds:
+            for keeper in hold.keepers:
+                if keeper.booking is not None:
+                    self._state.set(keeper, Standing.PENDING, None)
+
+    def _may_pass(self, unit: Unit, hold: Hold) -> bool:
+        mine, theirs = unit.item, hold.unit.item
+        if unit is hold.unit or mine.is_fixed:
+            return True  # Q1: a build GPU is always there
+        stated = mine.workload.expected_runtime
+        if stated is not None and self._state.time + stated <= hold.start:
+            return True
+        if mine.account is theirs.account:
+            return unit.key < hold.unit.key
+        return _fits_quota(unit) and not _fits_quota(hold.unit)
+
+
+_KEEPER = Kind(order=-1, devices=1, milli=int(WHOLE_GPU), mib=0, cpu=0, memory=0)
+
+
+def _is_idle(state: State, node: int, device: int) -> bool:
+    room = state.later
+    return room.milli[node][device] == WHOLE_GPU and room.mib[node][device] == room.device_mib[node]
+
+
+def _fits_share(unit: Unit) -> bool:
+    return all(
+        account.allocated + unit.demand <= max(account.quota, account.fair_share)
+        for account in unit.item.account.path
+    )
+
+
+def _fits_quota(unit: Unit) -> bool:
+    return all(
+        account.allocated + unit.demand <= account.quota for account in unit.item.account.path
+    )
+
+
+def _soonest(unit: Unit, free_at: list[list[int]]) -> tuple[int, list[Device]] | None:
+    """Find when and where all workers of a unit fit first; None if that cannot be foreseen.
+
+    Whole devices only: a fraction counts as one. CPU and memory are not foreseen.
+    """
+    start, taken = 0, set[Device]()
+    kinds: dict[Kind, int] = {}
+    for member in unit.members:
+        kinds[member.kind] = kinds.get(member.kind, 0) + 1
+    for kind, wanted in sorted(kinds.items(), key=lambda kind: (-kind[0].devices, kind[0].order)):
+        if not kind.devices:
+            continue
+        queue = [_next_slot(kind, node, free_at, taken) for node in kind.nodes]
+        heapify(queue)
+        for _ in range(wanted):
+            if not queue:
+                return None
+            at, node, devices = heappop(queue)
+            if at >= NEVER:
+                return None
+            start = max(start, at)
+            taken.update((node, device) for device in devices)
+            heappush(queue, _next_slot(kind, node, free_at, taken))
+    return start, sorted(taken)
+
+
+def _next_slot(
+    kind: Kind, node: int, free_at: list[list[int]], taken: set[Device]
+) -> tuple[int, int, list[int]]:
+    """Give when a node has room for one more worker of a kind, and on which devices."""
+    free = sorted(
+        (at, device) for device, at in enumerate(free_at[node]) if (node, device) not in taken
+    )[: kind.devices]
+    at = free[-1][0] if len(free) == kind.devices else NEVER
+    return at, node, [device for _, device in free]

@@ -1,0 +1,116 @@
+"""Whether a unit would fit, asked again and again while victims are taken and given back.
+
+Knows how to answer from the nodes that changed, so that a search costs one look per victim and
+not one per node. Decides nothing. Used by `search` only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from runai.hub_service.scheduler.placement.place import place
+from runai.hub_service.scheduler.state.planned_workloads import Member, Standing
+from runai.hub_service.scheduler.state.planning_state import State
+from runai.hub_service.scheduler.state.request_shape import Booking
+
+
+class Fit:
+    """The question whether these workers fit into what will be free."""
+
+    def __init__(self, state: State, members: Sequence[Member]) -> None:
+        """Remember the question; nothing is counted before it is asked."""
+        self._state = state
+        self._members = members
+        kind, *others = {member.kind for member in members}
+        self.nodes = kind.nodes
+        if others:
+            self.nodes = kind.nodes.union(*(other.nodes for other in others))
+        # Slots add up exactly for whole devices and for fractions on one device each.
+        adds_up = not others and (kind.is_whole or kind.devices <= 1)
+        self._kind = kind if adds_up else None
+        self.counts_base = self._kind is None or bool(kind.cpu or kind.memory)
+        """Whether CPU or memory may be what is missing, so that needs change as one frees."""
+        self._slots: dict[int, int] | None = None
+        self._total: int
+        self._is_known = False
+        """Whether there is an answer for one worker, as far as nothing was freed since."""
+        self.place: tuple[int, tuple[int, ...]] | None = None
+        """Where one worker goes, where that answer was yes."""
+        self._freed: set[int] = set()
+
+    def ask_for(self, members: Sequence[Member], *, fits: bool | None) -> None:
+        """Ask the same for other workers; `fits` is the answer where that is known."""
+        self._members = members
+        self._slots = None
+        self._is_known, self.place = fits is False, None
+        self._freed.clear()
+
+    def gains_from(self, booking: Booking) -> bool:
+        """Tell whether one more worker would fit but for something that this booking has."""
+        kind, node, room = self._kind, booking.node, self._state.later
+        if node not in self.nodes:
+            return False
+        if kind is None:
+            return True
+        if not self.counts_base:
+            return bool(booking.devices)
+        wanted = room.slots(node, kind) + 1
+        return (
+            (booking.cpu > 0 and room.cpu[node] < wanted * kind.cpu)
+            or (booking.memory > 0 and room.memory[node] < wanted * kind.memory)
+            or (bool(kind.devices and booking.devices) and room.device_slots(node, kind) < wanted)
+        )
+
+    def freed(self, nodes: Iterable[int]) -> None:
+        """Tell that something was taken from victims on these nodes."""
+        if self.place is not None:
+            self._is_known, self.place = False, None  # by now another may be better
+        self._freed.update(nodes)
+        self._recount(nodes)
+
+    def given_back(self, nodes: Iterable[int]) -> None:
+        """Tell that victims on these nodes have theirs again."""
+        self._is_known, self.place = False, None
+        self._recount(nodes)
+
+    def fits(self) -> bool:
+        """Answer for the present state, which is left as it is."""
+        kind, room = self._kind, self._state.later
+        if kind is None:
+            return self._try()
+        if len(self._members) > 1:
+            if self._slots is None:
+                self._slots = room.roomy(kind)
+                self._total = sum(self._slots.values())
+            return self._total >= len(self._members)
+        if self._is_known and not self._freed:
+            return self.place is not None
+        if not self._is_known:
+            self.place = room.find(kind)
+        elif self.place is None:
+            # Nothing fitted before: only where something was freed can it fit now.
+            places = []
+            for node in self._freed:
+                devices = room.devices_on(node, kind) if node in kind.nodes else None
+                if devices is not None:
+                    places.append((node, devices))
+            if places:
+                self.place = places[0] if len(places) == 1 else room.find(kind)
+        self._is_known = True
+        self._freed.clear()
+        return self.place is not None
+
+    def _recount(self, nodes: Iterable[int]) -> None:
+        if self._slots is None or self._kind is None:
+            return
+        for node in nodes:
+            if node in self._kind.nodes:
+                slots = self._state.later.slots(node, self._kind)
+                self._total += slots - self._slots.get(node, 0)
+                self._slots[node] = slots
+
+    def _try(self) -> bool:
+        mark = self._state.mark()
+        placed = place(self._state, self._members, Standing.RESERVED)
+        self._state.roll_back(mark)
+        return placed

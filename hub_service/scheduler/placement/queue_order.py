@@ -1,0 +1,187 @@
+"""Who is next: the most deprived project's next unit (O1, O2).
+
+Knows which account is the most deprived now, and goes through the lanes of waiting units without
+changing them. Knows nothing of nodes. Used by `allocate` for starting, and by `reclaim`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heapify, heappop, heappush, heapreplace
+from itertools import count
+
+from runai.hub_service.scheduler.state.equivalence import Lane, OrderKey, Unit
+from runai.hub_service.scheduler.state.planned_workloads import Standing
+from runai.hub_service.scheduler.state.planning_state import State
+from runai.hub_service.scheduler.state.project_tree import Account
+
+_SCALE = 10**15  # shares are compared as integers: allocated * _SCALE // allocatable
+_HUGE = 10**30
+
+_Key = OrderKey | tuple[int, int, int, int, int, str, int]
+_Head = tuple[_Key, Lane, list[Unit], int]
+"""A lane's next unit: its key, which no other has, the lane, its units, and the place in them."""
+
+
+class FairOrder:
+    """Pops the next unit of the most deprived project, re-evaluated after each (O1)."""
+
+    def __init__(
+        self,
+        state: State,
+        extra: Iterable[Unit] = (),
+        *,
+        waiting: bool = True,
+        surplus: bool = True,
+    ) -> None:
+        """Go through what waits (with or without surplus), and `extra` units as they are."""
+        self._state = state
+        self._heads: dict[Account, list[_Head]] = {}
+        if waiting:
+            for account in state.lanes.accounts:
+                for lane in state.lanes.of(account):
+                    if surplus or not lane.units[0].is_surplus:
+                        self._enter(lane, lane.units)
+        grouped: dict[Lane, list[Unit]] = {}
+        for unit in extra:
+            grouped.setdefault(state.lanes.lane_of(unit), []).append(unit)
+        for lane, units in grouped.items():
+            units.sort()
+            self._enter(lane, units)
+        self._last: Account | None = None
+        """Whose head was popped and is not replaced yet."""
+        self._is_aside = False
+        """Whether the rest of that head's lane was left out."""
+        self._ranked: dict[Account | None, list[tuple[tuple[object, ...], int, Account]]] = {}
+        self._versions = count()
+        self._version: dict[Account, int] = {}
+        self._head: dict[Account, Unit | None] = {}
+        for heads in self._heads.values():
+            heapify(heads)
+        state.touched.clear()
+        for account in self._heads:
+            self._refresh(account)
+
+    def _enter(self, lane: Lane, units: list[Unit]) -> None:
+        head = self._next_head(lane, units, 0)
+        if head is not None:
+            self._heads.setdefault(lane.account, []).append(head)
+
+    def _next_head(self, lane: Lane, units: list[Unit], index: int) -> _Head | None:
+        if units is lane.units:
+            # What was placed meanwhile does not wait any more.
+            while index < len(units) and units[index].members[0].standing is not Standing.PENDING:
+                index += 1
+        if index >= len(units):
+            return None
+        return self._key_of(units[index]), lane, units, index
+
+    def _key_of(self, unit: Unit) -> _Key:
+        turns = self._state.turns
+        if turns is None:
+            return unit.key
+        # O3: of equal priority, whose user holds least; then by age as ever.
+        return (*unit.key[:3], turns.held(unit.item), *unit.key[3:])
+
+    def pop(self) -> Unit | None:
+        """Take the next unit, or None when all are taken."""
+        self._state.asks += 1
+        self._advance()
+        if len(self._heads) == 1 and self._state.turns is None:
+            (heads,) = self._heads.values()  # nobody to compare with
+            _, lane, units, index = heads[0]
+            self._last = lane.account
+            return units[index]
+        touched = self._state.touched
+        if touched:
+            # Deepest first: a parent ranks by the head of its best child.
+            waiting = [account for account in touched if account in self._head]
+            touched.clear()
+            waiting.sort(key=lambda account: (-len(account.path), account.age))
+            for account in waiting:
+                self._rank(account)
+        best = self._best(None)
+        if best is None:
+            return None
+        while best not in self._heads:
+            below = self._best(best)
+            assert below is not None, "a ranked account has a unit below it"
+            best = below
+        self._last = best
+        _, _, units, index = self._heads[best][0]
+        return units[index]
+
+    def set_aside(self) -> None:
+        """Leave out the rest of the lane that the last unit came from."""
+        assert self._last is not None, "a unit was popped"
+        self._is_aside = True
+
+    def _advance(self) -> None:
+        if self._last is None:
+            return
+        account, is_aside = self._last, self._is_aside
+        self._last, self._is_aside = None, False
+        heads = self._heads[account]
+        _, lane, units, index = heads[0]
+        head = None if is_aside else self._next_head(lane, units, index + 1)
+        if head is not None:
+            heapreplace(heads, head)
+        else:
+            heappop(heads)
+            if not heads:
+                del self._heads[account]
+        self._state.touched.update(account.path)
+
+    def _refresh(self, account: Account) -> None:
+        for above in account.path:
+            self._rank(above)
+
+    def _best(self, parent: Account | None) -> Account | None:
+        ranked = self._ranked.get(parent)
+        while ranked:
+            _, version, account = ranked[0]
+            if version == self._version[account] and self._head[account] is not None:
+                return account
+            heappop(ranked)
+        return None
+
+    def _rank(self, account: Account) -> None:
+        heads = self._heads.get(account)
+        if heads:
+            if self._state.turns is not None:
+                # Somebody got or gave something: whose turn it is may have changed (O3).
+                heads[:] = [(self._key_of(units[i]), lane, units, i) for _, lane, units, i in heads]
+                heapify(heads)
+            _, _, units, index = heads[0]
+            head: Unit | None = units[index]
+        else:
+            best = self._best(account)
+            head = self._head[best] if best is not None else None
+        self._head[account] = head
+        version = self._version[account] = next(self._versions)
+        if head is not None:
+            entry = (_deprivation(account, head), version, account)
+            heappush(self._ranked.setdefault(account.parent, []), entry)
+
+
+def _deprivation(account: Account, unit: Unit) -> tuple[object, ...]:
+    """Rank siblings (O1): smallest first. Ends in the account's age and name, so never ties."""
+    if account.parts:
+        account = unit.item.account  # Q4: judged by the part of its quota that the unit is on
+    allocated, quota = account.allocated, account.quota
+    after = allocated + unit.demand
+    allocatable = min(account.limit, max(quota, account.fair_share))
+    return (
+        after > quota,
+        -account.priority,
+        _dominant_share(after, allocatable),
+        _dominant_share(allocated, allocatable),
+        -allocatable,
+        account.age,
+    )
+
+
+def _dominant_share(allocated: int, allocatable: int) -> int:
+    if not allocatable:
+        return _HUGE + allocated if allocated else 0
+    return allocated * _SCALE // allocatable

@@ -1,0 +1,116 @@
+"""What a project may hold at all: build quota, limit and devices that are never lent (Q1 to Q3).
+
+Knows the caps, checked at the project and at every ancestor before every placement, and says
+where guarantees promise more than there is. Knows nothing of fairness (`shares`, `reclaim`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, count_text
+from runai.hub_service.scheduler.model.snapshot import Node, Snapshot, WaitCode
+from runai.hub_service.scheduler.state.planned_workloads import Item
+from runai.hub_service.scheduler.state.planning_state import State
+from runai.hub_service.scheduler.state.project_tree import (
+    ANY_OTHER,
+    UNLIMITED,
+    Account,
+    ProjectTree,
+    tree_of,
+)
+
+
+class Block(NamedTuple):
+    """What stands in a workload's way, before it is put in words."""
+
+    code: WaitCode
+    rule: str
+    account: Account | None = None
+    detail: str = ""
+
+
+def cap_in_the_way(item: Item, demand: int) -> Block | None:
+    """Find the first cap that this much more would break: limits (Q3), then build quotas (Q1)."""
+    if not demand:
+        return None
+    for account in item.account.path:
+        if account.allocated + demand > account.limit:
+            return Block("over_limit", "Q3", account)
+        if item.is_fixed and account.build + demand > account.build_quota:
+            return Block("over_build_quota", "Q1", account)
+    return None
+
+
+def still_over(item: Item) -> set[Account]:
+    """Give the projects whose limit is exceeded until those told to stop have ended (Q3).
+
+    Called after a trial placement: what only starts when they are gone may be reserved already.
+    """
+    return {a for a in item.account.path if a.leaving and a.allocated + a.leaving > a.limit}
+
+
+def held_back(state: State, item: Item) -> int:
+    """Count the milli-GPU that stay idle for others than this workload's projects (Q2)."""
+    return sum(_held_by(root, item.account.path) for root in state.tree.roots)
+
+
+def _held_by(account: Account, mine: tuple[Account, ...]) -> int:
+    inside = sum(_held_by(child, mine) for child in account.children)
+    return inside if account in mine else max(inside, account.never_lent - account.allocated)
+
+
+def leaves_what_is_never_lent(state: State, item: Item) -> bool:
+    """Tell whether enough is idle for the projects that never lend theirs (Q2).
+
+    Called after a trial placement; whole GPUs must stay whole.
+    """
+    if not state.tree.holders:
+        return True
+    held = held_back(state, item)
+    room = state.later
+    return room.free_milli >= held and room.idle_total >= held // WHOLE_GPU
+
+
+def oversubscribed(snapshot: Snapshot) -> tuple[str, ...]:
+    """Say in sentences where quotas or build quotas promise more than there is (S1, Q1).
+
+    That is allowed and nothing is scaled down, but then not every guarantee can be kept at once.
+    """
+    tree = tree_of(snapshot)
+    capacity = _usable(snapshot.nodes) * WHOLE_GPU
+    there = f"the cluster has {count_text(capacity)}"
+    remarks = _excess("the quotas", [a.quota for a in tree.roots], capacity, there)
+    remarks += _excess_by_type(snapshot, tree)
+    builds = [a.build_quota for a in tree.roots]
+    remarks += _excess("the build quotas", builds, capacity, there)
+    for name, account in sorted(tree.accounts.items()):
+        quotas = [child.quota for child in account.children]
+        own = f"{name} itself has {count_text(account.quota)}"
+        remarks += _excess(f"the quotas inside {name}", quotas, account.quota, own)
+    return tuple(remarks)
+
+
+def _excess_by_type(snapshot: Snapshot, tree: ProjectTree) -> list[str]:
+    """Say where tables promise more of a GPU type than there is (Q4)."""
+    promised: dict[str, list[int]] = {}
+    for account in tree.accounts.values():
+        for part in account.parts:
+            if part.gpu_type not in {None, ANY_OTHER}:
+                promised.setdefault(str(part.gpu_type), []).append(part.quota)
+    remarks = []
+    for gpu_type, quotas in sorted(promised.items()):
+        there = _usable(n for n in snapshot.nodes if n.gpu_type == gpu_type) * WHOLE_GPU
+        whose = f"the cluster has {count_text(there)} of them"
+        remarks += _excess(f"the quotas of {gpu_type}", quotas, there, whose)
+    return remarks
+
+
+def _usable(nodes: Iterable[Node]) -> int:
+    return sum(n.usable_devices for n in nodes if n.schedulable)
+
+
+def _excess(what: str, promised: list[int], there: int, whose: str) -> list[str]:
+    total = sum(quota for quota in promised if quota < UNLIMITED)
+    return [f"{what} add up to {count_text(total)}, but {whose}"] if total > there else []

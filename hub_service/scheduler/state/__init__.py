@@ -1,0 +1,1 @@
+"""State of one planning cycle: projects, capacity, requests, victims in order."""

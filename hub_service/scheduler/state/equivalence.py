@@ -1,0 +1,183 @@
+"""What waits: units that start together, in lanes of those that ask for the same (O2).
+
+Knows how a workload is cut into units and keeps each account's units sorted. While the head of a
+lane finds no place, nobody behind it does, so that a cycle costs lanes and not workloads. Who is
+next is `order`'s; kept by `state` from cycle to cycle.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from operator import attrgetter
+
+from runai.hub_service.scheduler.model.elastic_sizes import LINEAR, gain
+from runai.hub_service.scheduler.state.planned_workloads import Item, Member, Standing
+from runai.hub_service.scheduler.state.project_tree import Account
+
+OrderKey = tuple[int, int, int, int, str, int]
+LaneKey = tuple[int, int, int, tuple[int | str, ...], str, str]
+
+_FIXED, _MINIMUM, _SURPLUS = 0, 1, 2
+_key = attrgetter("key")
+
+
+class Unit:
+    """Workers of one item that start together: its minimum, or one surplus worker (E1)."""
+
+    __slots__ = ("demand", "is_surplus", "item", "key", "lane", "members", "signature")
+
+    def __init__(
+        self,
+        item: Item,
+        members: tuple[Member, ...],
+        *,
+        is_surplus: bool,
+        runs: bool | None = None,
+    ) -> None:
+        """Bundle workers; `runs` says whether some of the item does, where that is known."""
+        self.item = item
+        self.members = members
+        self.is_surplus = is_surplus
+        first = members[0]
+        if len(members) == 1:
+            self.demand = 0 if first.standing is Standing.RESERVED else first.kind.quota
+            self.signature: tuple[int | str, ...] = (first.kind.order,)
+        else:
+            held = Standing.RESERVED
+            self.demand = sum(m.kind.quota for m in members if m.standing is not held)
+            self.signature = tuple(sorted([member.kind.order for member in members]))
+        turn = int(len(members) == len(item.members) or not (_runs(item) if runs is None else runs))
+        if is_surplus:
+            # E3: the next GPU goes where it gains most.
+            turn += 2 * (LINEAR - gain(item.workload, item.sizes, first.index))
+            if item.sizes is not None:
+                # Only the node where the rest of it is will do: nobody else asks for that.
+                self.signature = (item.name,)
+        # O2: sessions, then minima by priority (gangs that run below theirs first), age and name;
+        # what elastic workloads want beyond their minimum comes after every waiting minimum (E1).
+        self.key: OrderKey = (
+            _SURPLUS if is_surplus else _FIXED if item.is_fixed else _MINIMUM,
+            -item.rank,
+            turn,
+            *item.age,
+            first.index,
+        )
+        self.lane: Lane | None = None
+
+    def falls_short(self, *, now: bool = False) -> bool:
+        """Return True if its workload lacks even more: once every worker is in place, or now.
+
+        It does where workers were stopped since the unit was cut, and then waits whole (P4).
+        """
+        return not self.is_surplus and not self.item.has_minimum(len(self.members), now=now)
+
+    def __lt__(self, other: Unit) -> bool:
+        return self.key < other.key
+
+
+def _runs(item: Item) -> bool:
+    return item.count(Standing.RUNNING, Standing.STARTED) > 0
+
+
+class Lane:
+    """Units of one account that ask for the same, in order: what stops one stops the rest."""
+
+    __slots__ = ("account", "changes", "key", "units")
+
+    def __init__(self, account: Account, key: LaneKey) -> None:
+        self.account = account
+        self.key = key
+        self.units: list[Unit] = []
+        self.changes = 0
+        """How often a unit came or went."""
+
+
+def pending_units(item: Item) -> list[Unit]:
+    """Cut what a workload still wants into units; nothing while too many of it are stopping."""
+    pending = [member for member in item.members if member.standing is Standing.PENDING]
+    if item.sizes is not None:
+        pending = [member for member in pending if not item.is_extra(member)]
+    if not pending or not item.is_known:
+        return []
+    if len(pending) == len(item.members) == item.minimum:
+        return [Unit(item, tuple(pending), is_surplus=False)]
+    placed = item.count(Standing.RUNNING, Standing.STARTED, Standing.RESERVED, Standing.MOVED)
+    lacking = max(0, item.minimum - placed)
+    if lacking > len(pending):
+        return []
+    runs = _runs(item)  # asked once: they may be thousands
+    first = [Unit(item, tuple(pending[:lacking]), is_surplus=False, runs=runs)] if lacking else []
+    return first + [Unit(item, (m,), is_surplus=True, runs=runs) for m in pending[lacking:]]
+
+
+class Lanes:
+    """Every account's lanes."""
+
+    def __init__(self, *, by_user: bool) -> None:
+        """Start empty; `by_user` gives each user lanes of their own (O3)."""
+        self._by_user = by_user
+        self._lanes: dict[Account, dict[LaneKey, Lane]] = {}
+        self._units: dict[Item, list[Unit]] = {}
+
+    @property
+    def accounts(self) -> list[Account]:
+        """Give the accounts where something waits, or did."""
+        return list(self._lanes)
+
+    def of(self, account: Account) -> list[Lane]:
+        """Give an account's lanes."""
+        return list(self._lanes.get(account, {}).values())
+
+    def key_of(self, unit: Unit) -> LaneKey:
+        """Say what a unit asks for, as far as it decides whether it can start."""
+        workload = unit.item.workload
+        user = workload.user if self._by_user else ""
+        return (*unit.key[:3], unit.signature, workload.pack_by, user)
+
+    def lane_of(self, unit: Unit) -> Lane:
+        """Give the lane a unit belongs to, which may be a new one that nobody keeps."""
+        if unit.lane is None:
+            account, key = unit.item.account, self.key_of(unit)
+            unit.lane = self._lanes.get(account, {}).get(key) or Lane(account, key)
+        return unit.lane
+
+    def add(self, item: Item) -> bool:
+        """Queue what a workload waits for; tell whether there is anything it could wait for."""
+        units = pending_units(item)
+        if units:
+            self._units[item] = units
+            for unit in units:
+                self._add(unit)
+        return bool(units)
+
+    def _add(self, unit: Unit) -> None:
+        account, key = unit.item.account, self.key_of(unit)
+        lanes = self._lanes.setdefault(account, {})
+        lane = lanes.get(key)
+        if lane is None:
+            lane = lanes[key] = Lane(account, key)
+        unit.lane = lane
+        lane.changes += 1
+        units = lane.units
+        if not units or units[-1].key < unit.key:
+            units.append(unit)
+        else:
+            insort(units, unit, key=_key)
+
+    def remove(self, item: Item) -> None:
+        """Take a workload out of its lanes; an empty lane goes with it."""
+        for unit in self._units.pop(item, ()):
+            lane = unit.lane
+            assert lane is not None, "only queued units are removed"
+            index = bisect_left(lane.units, unit.key, key=_key)
+            assert lane.units[index] is unit, "its place follows from its key"
+            del lane.units[index]
+            lane.changes += 1
+            if not lane.units:
+                del self._lanes[lane.account][lane.key]
+
+    def let_go(self) -> None:
+        """Part lanes from their units, who know each other."""
+        for lanes in self._lanes.values():
+            for lane in lanes.values():
+                lane.units.clear()

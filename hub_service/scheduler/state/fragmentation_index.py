@@ -1,0 +1,178 @@
+"""A room that is filled so that what stays free is of most use (P6).
+
+Knows which node and device add least fragmentation for a request, and keeps that order for each
+kind: only nodes that changed are weighed again. Ties are P2's. How a node is weighed is
+`fragmentation`'s; made by `state` where the policy says `packing: "frag"`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import heapify, heappop, heappush
+
+from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
+from runai.hub_service.scheduler.model.snapshot import Node, Packing
+from runai.hub_service.scheduler.state.fragmentation import Free, Mix
+from runai.hub_service.scheduler.state.free_capacity import Room
+from runai.hub_service.scheduler.state.request_shape import Booking, Kind
+
+Rank = tuple[int, ...]
+"""Growth of fragmentation, then P2: a shared device's rest, or a node's idle and free devices."""
+
+_SLACK = 4
+"""How many entries that no longer hold an order may have for each that does."""
+
+
+class Ranking:
+    """The nodes where one kind fits, by rank; `seen` counts the changes that it knows of."""
+
+    __slots__ = ("heap", "ranks", "seen")
+
+    def __init__(self) -> None:
+        self.heap: list[tuple[Rank, int]] = []
+        self.ranks: dict[int, Rank] = {}
+        self.seen: int
+
+    def put(self, node: int, rank: Rank | None) -> None:
+        """Note a node's rank; None where the kind does not fit."""
+        if rank is None:
+            self.ranks.pop(node, None)
+        elif self.ranks.get(node) != rank:
+            self.ranks[node] = rank
+            heappush(self.heap, (rank, node))
+
+    def first(self) -> int | None:
+        """Give the node of the smallest rank, of equals the first by name."""
+        heap, ranks = self.heap, self.ranks
+        if len(heap) > _SLACK * (len(ranks) + 16):
+            heap[:] = [(rank, node) for node, rank in ranks.items()]
+            heapify(heap)
+        while heap:
+            rank, node = heap[0]
+            if ranks.get(node) == rank:
+                return node
+            heappop(heap)
+        return None
+
+
+class FragRoom(Room):
+    """One view of what is free, handed out by least growth of fragmentation."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        """Start with everything free and nobody asking: P2's order."""
+        super().__init__(nodes, spread=False)
+        self._mix = Mix({}, self.device_mib)
+        self._orders: dict[Kind, Ranking] = {}
+        self._changed: list[int] = []
+        self._free: list[Free | None] = [None] * len(nodes)
+
+    def expect(self, workers: Mapping[Kind, int]) -> None:
+        """Choose for this mix of requests from now on."""
+        if workers != self._mix.counts:
+            self._mix = Mix(workers, self.device_mib)
+            self._forget()
+
+    def _forget(self) -> None:
+        self._orders.clear()
+        self._changed.clear()
+
+    def take(self, booking: Booking, sign: int = 1) -> None:
+        """Book a worker, or with sign -1 give back what it had."""
+        super().take(booking, sign)
+        if booking.node >= 0:
+            self._free[booking.node] = None
+            if self._orders:
+                self._changed.append(booking.node)
+
+    # ---- looking
+
+    def find(self, kind: Kind) -> tuple[int, tuple[int, ...]] | None:
+        """Find the place for one worker that adds least fragmentation, or None (P6)."""
+        if len(self._changed) > _SLACK * (len(self.nodes) + 256):
+            self._forget()
+        order = self._orders.get(kind)
+        news: Iterable[int]
+        if order is None:
+            order = self._orders[kind] = Ranking()
+            news = kind.nodes
+        else:
+            news = kind.nodes.intersection(self._changed[order.seen :])
+        order.seen = len(self._changed)
+        for node in news:
+            order.put(node, self._rank(node, kind))
+        found = order.first()
+        if found is None:
+            return None
+        devices = self.devices_on(found, kind)
+        assert devices is not None, "ranked nodes have room"
+        return found, devices
+
+    def devices_on(
+        self, node: int, kind: Kind, *, spread: bool | None = None
+    ) -> tuple[int, ...] | None:
+        """Choose the devices of a node for a kind, or None where it does not fit (P6)."""
+        if kind.devices != 1 or kind.is_whole or spread is not None:
+            return super().devices_on(node, kind, spread=spread)
+        self.looks += 1
+        return self._best_device(node, kind)
+
+    def in_order(self, kinds: Sequence[Kind], nodes: Iterable[int]) -> Iterable[int]:
+        """Put nodes that each hold all of these in the order in which to try them (P4, P6)."""
+        return sorted(nodes, key=lambda node: (self._growth_of_all(node, kinds), node))
+
+    def preference(self, node: int, kind: Kind) -> tuple[int, ...]:
+        """Rank a node that has room for a kind: smallest first."""
+        return (self._growth(node, kind), *self.fullness(node))
+
+    # ---- weighing
+
+    def _left_on(self, node: int) -> Free:
+        free = self._free[node]
+        if free is None:
+            parts = sorted(self._part(node, device) for device in range(len(self.milli[node])))
+            free = self._free[node] = Free(tuple(parts), self.cpu[node], self.memory[node])
+        return free
+
+    def _part(self, node: int, device: int) -> int:
+        return max(0, self.largest_fraction(node, device))
+
+    def _rank(self, node: int, kind: Kind) -> Rank | None:
+        devices = self.devices_on(node, kind)
+        if devices is None:
+            return None
+        growth = self._growth(node, kind)
+        if kind.devices == 1 and not kind.is_whole:
+            (device,) = devices
+            rest = self._part(node, device)
+            if rest < WHOLE_GPU:
+                return growth, rest
+            return growth, rest, self.idle[node], self.free_on(node)
+        return growth, self.idle[node], self.free_on(node)
+
+    def _growth(self, node: int, kind: Kind) -> int:
+        return self._growth_of_all(node, (kind,))
+
+    def _growth_of_all(self, node: int, kinds: Sequence[Kind]) -> int:
+        """Weigh several workers on one node, each after those before it."""
+        profile = self._mix.profiles[node]
+        before = free = self._left_on(node)
+        for kind in kinds:
+            free = profile.after(free, kind)
+        return profile.fragmentation(free) - profile.fragmentation(before)
+
+    def _best_device(self, node: int, kind: Kind) -> tuple[int, ...] | None:
+        if not self.has_base(node, kind):
+            return None
+        firsts: dict[int, int] = {}
+        for device in range(len(self.milli[node])):
+            if self.fits_device(node, device, kind):
+                firsts.setdefault(self._part(node, device), device)
+        if not firsts:
+            return None
+        profile = self._mix.profiles[node]
+        return (firsts[profile.best_part(self._left_on(node), firsts, kind)],)
+
+
+def room_for(packing: Packing, nodes: Sequence[Node]) -> Room:
+    """Make the room that hands out what is free as the policy's `packing` says (P2, P6)."""
+    return FragRoom(nodes) if packing == "frag" else Room(nodes, spread=packing == "spread")

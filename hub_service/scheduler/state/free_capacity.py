@@ -1,0 +1,256 @@
+"""What is free on nodes and devices, indexed by fullness so that a place is found by few looks.
+
+Knows devices (milli-GPU and MiB), CPU and memory of one view of the cluster, and the order in
+which `binpack` and `spread` look at them (P1 to P3). Knows no workloads and no quotas. `state`
+keeps two views: what is free now, and what will be when those that are stopping have gone.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
+
+from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, memory_of_fraction
+from runai.hub_service.scheduler.model.snapshot import Node
+from runai.hub_service.scheduler.state.request_shape import Booking, Kind
+
+ENOUGH = 1 << 62
+"""CPU or memory of a node that does not say how much it has."""
+
+
+class Room:
+    """One view of what is free. Nodes are indices in the order of their names."""
+
+    def __init__(self, nodes: Sequence[Node], *, spread: bool) -> None:
+        """Start with everything free."""
+        self.nodes = nodes
+        self.spread = spread
+        self.device_mib = [int(node.device_memory_mib) for node in nodes]
+        self.milli = [[int(WHOLE_GPU)] * node.devices for node in nodes]
+        self.mib = [[int(node.device_memory_mib)] * node.devices for node in nodes]
+        self.cpu = [ENOUGH if node.cpu_milli is None else node.cpu_milli for node in nodes]
+        self.memory = [ENOUGH if node.memory_mib is None else node.memory_mib for node in nodes]
+        self.idle = [node.devices for node in nodes]
+        for index, node in enumerate(nodes):
+            for device in node.broken_devices:
+                # As if somebody had it for ever; who is there owes it, as on any taken device.
+                self.milli[index][device] = self.mib[index][device] = 0
+                self.idle[index] -= 1
+        self._open = [node.schedulable for node in nodes]
+        self.idle_total = sum(i * is_open for i, is_open in zip(self.idle, self._open, strict=True))
+        self.free_milli = self.idle_total * WHOLE_GPU
+        self._by_idle: list[list[int]] = [[] for _ in range(max(self.idle, default=0) + 1)]
+        for index, idle in enumerate(self.idle):
+            self._by_idle[idle].append(index)
+        self._shared: list[tuple[int, int, int]] = []  # largest fraction that fits, node, device
+        self.looks = 0
+        """Candidates looked at: what the growth of the cost is measured by."""
+
+    # ---- bookkeeping
+
+    def take(self, booking: Booking, sign: int = 1) -> None:
+        """Book a worker, or with sign -1 give back what it had."""
+        node, devices, milli, mib, cpu, memory, _, _ = booking
+        if node < 0:
+            return
+        if cpu or memory:
+            self.cpu[node] -= sign * cpu
+            self.memory[node] -= sign * memory
+        if not devices:
+            return
+        millis, mibs, full = self.milli[node], self.mib[node], self.device_mib[node]
+        idle = before = self.idle[node]
+        free_milli = 0
+        for device in devices:
+            was, had = millis[device], mibs[device]
+            now, has = was - sign * milli, had - sign * mib
+            was_idle = was == WHOLE_GPU and had == full
+            is_idle = now == WHOLE_GPU and has == full
+            # What is idle, busy, or owed to one more than it holds, nobody can share.
+            if was > 0 and not was_idle:
+                self._unshare(node, device)
+            millis[device], mibs[device] = now, has
+            if now > 0 and not is_idle:
+                self._share(node, device)
+            idle += is_idle - was_idle
+            free_milli += max(0, now) - max(0, was)
+        if self._open[node]:
+            self.free_milli += free_milli
+        if idle != before:
+            self.idle[node] = idle
+            self.idle_total += (idle - before) * self._open[node]
+            bucket = self._by_idle[before]
+            del bucket[bisect_left(bucket, node)]
+            insort(self._by_idle[idle], node)
+
+    def largest_fraction(self, node: int, device: int) -> int:
+        """Give the largest fraction that still fits on a device, in milli-GPU; below 1 is none."""
+        milli, full = self.milli[node][device], self.device_mib[node]
+        if not full:
+            return milli
+        # f fits if its memory, rounded down, does: floor(f * full / 1000) <= free.
+        return min(milli, -(-WHOLE_GPU * (self.mib[node][device] + 1) // full) - 1)
+
+    def _share(self, node: int, device: int) -> None:
+        fraction = self.largest_fraction(node, device)
+        if fraction > 0:
+            insort(self._shared, (fraction, node, device))
+
+    def _unshare(self, node: int, device: int) -> None:
+        fraction = self.largest_fraction(node, device)
+        if fraction > 0:
+            del self._shared[bisect_left(self._shared, (fraction, node, device))]
+
+    # ---- looking
+
+    def has_base(self, node: int, kind: Kind) -> bool:
+        """Tell whether a node has the CPU and memory."""
+        return self.cpu[node] >= kind.cpu and self.memory[node] >= kind.memory
+
+    def fits_device(self, node: int, device: int, kind: Kind) -> bool:
+        """Tell whether a device has room for one part of a kind (P3)."""
+        full = self.device_mib[node]
+        if kind.mib:
+            return self.mib[node][device] >= kind.mib
+        return self.milli[node][device] >= kind.milli and self.mib[node][
+            device
+        ] >= memory_of_fraction(kind.milli, full)
+
+    def devices_on(
+        self, node: int, kind: Kind, *, spread: bool | None = None
+    ) -> tuple[int, ...] | None:
+        """Choose the devices of a node for a kind, or None where it does not fit (P2).
+
+        `spread` takes the emptiest instead of the fullest, or the other way round.
+        """
+        self.looks += 1
+        if not self.has_base(node, kind):
+            return None
+        if not kind.devices:
+            return ()
+        millis = self.milli[node]
+        if kind.is_whole:
+            if self.idle[node] < kind.devices:
+                return None
+            full, mibs = self.device_mib[node], self.mib[node]
+            found: list[int] = []
+            device = -1
+            while len(found) < kind.devices:  # so many are idle
+                device = millis.index(WHOLE_GPU, device + 1)
+                if mibs[device] == full:
+                    found.append(device)
+            return tuple(found)
+        found = [d for d in range(len(millis)) if self.fits_device(node, d, kind)]
+        if len(found) < kind.devices:
+            return None
+        emptiest_first = self.spread if spread is None else spread
+        found.sort(key=lambda device: self.largest_fraction(node, device), reverse=emptiest_first)
+        return tuple(sorted(found[: kind.devices]))
+
+    def slots(self, node: int, kind: Kind) -> int:
+        """Count how many workers of a kind fit on a node together."""
+        self.looks += 1
+        slots = self.device_slots(node, kind) if kind.devices else ENOUGH
+        if kind.cpu:
+            slots = min(slots, self.cpu[node] // kind.cpu)
+        if kind.memory:
+            slots = min(slots, self.memory[node] // kind.memory)
+        return max(0, slots)
+
+    def roomy(self, kind: Kind, nodes: frozenset[int] | None = None) -> dict[int, int]:
+        """Count how many of a kind fit on each node where any does (of `nodes`, if given)."""
+        if nodes is None:
+            nodes = kind.nodes
+        # Whole devices are only on nodes that have so many idle ones.
+        among = self.nodes_by_fullness(kind.devices) if kind.is_whole else nodes
+        found = {}
+        for node in among:
+            if node in nodes:
+                slots = self.slots(node, kind)
+                if slots:
+                    found[node] = slots
+        return found
+
+    def device_slots(self, node: int, kind: Kind) -> int:
+        """Count how many workers of a kind the devices of a node would take."""
+        if kind.is_whole:
+            return self.idle[node] // kind.devices
+        parts = [self._parts(node, device, kind) for device in range(len(self.milli[node]))]
+        slots = sum(parts) // kind.devices
+        # Each takes distinct devices, so one device serves each at most once.
+        while sum(min(part, slots) for part in parts) < slots * kind.devices:
+            slots -= 1
+        return slots
+
+    def _parts(self, node: int, device: int, kind: Kind) -> int:
+        mib = self.mib[node][device]
+        if kind.mib:
+            return max(0, mib // kind.mib)
+        parts = self.milli[node][device] // kind.milli
+        book = memory_of_fraction(kind.milli, self.device_mib[node])
+        return max(0, min(parts, mib // book) if book else parts)
+
+    def fullness(self, node: int) -> tuple[int, int, int]:
+        """Rank a node among its like in the order of P2: smallest first, ties by name."""
+        idle, free = self.idle[node], self.free_on(node)
+        return (-idle, -free, node) if self.spread else (idle, free, node)
+
+    def broken_unheld(self, node: int) -> int:
+        """Count the broken devices of a node that nobody is on: they are no capacity."""
+        milli, mib = self.milli[node], self.mib[node]
+        return sum(milli[d] >= 0 and mib[d] >= 0 for d in self.nodes[node].broken_devices)
+
+    def free_on(self, node: int) -> int:
+        """Sum what is free on a node's devices, in milli-GPU."""
+        return sum([milli for milli in self.milli[node] if milli > 0])
+
+    def preference(self, node: int, kind: Kind) -> tuple[int, ...]:  # noqa: ARG002  see FragRoom
+        """Rank a node that has room for a kind: smallest first."""
+        return self.fullness(node)
+
+    def in_order(self, kinds: Sequence[Kind], nodes: Iterable[int]) -> Iterable[int]:  # noqa: ARG002
+        """Put nodes, fullest first, that each hold all of these in the order to try them."""
+        return nodes
+
+    def nodes_by_fullness(self, least_idle: int) -> Iterator[int]:
+        """Go through the nodes with so many idle devices, in the order of P2."""
+        buckets = range(least_idle, len(self._by_idle))
+        for idle in reversed(buckets) if self.spread else buckets:
+            yield from self._by_idle[idle]
+
+    def find(self, kind: Kind) -> tuple[int, tuple[int, ...]] | None:
+        """Find the place for one worker (P2), or None.
+
+        Binpack puts a fraction on the fullest shared device that has room, before it opens a
+        new one; whole devices, and a new one to share, come from the fullest node.
+        """
+        if kind.devices == 1 and not kind.is_whole and not self.spread:
+            shared = self._find_shared(kind)
+            if shared is not None:
+                return shared
+            return self._first_that_fits(kind, 1)
+        return self._first_that_fits(kind, kind.devices if kind.is_whole else 0)
+
+    def _find_shared(self, kind: Kind) -> tuple[int, tuple[int, ...]] | None:
+        start = bisect_left(self._shared, kind.milli, key=itemgetter(0))
+        for index in range(start, len(self._shared)):
+            _, node, device = self._shared[index]
+            self.looks += 1
+            if (
+                node in kind.nodes
+                and self.fits_device(node, device, kind)
+                and self.has_base(node, kind)
+            ):
+                return node, (device,)
+        return None
+
+    def _first_that_fits(self, kind: Kind, least_idle: int) -> tuple[int, tuple[int, ...]] | None:
+        if not kind.nodes:
+            return None
+        for node in self.nodes_by_fullness(least_idle):
+            if node in kind.nodes:
+                devices = self.devices_on(node, kind)
+                if devices is not None:
+                    return node, devices
+        return None

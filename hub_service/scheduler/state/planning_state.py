@@ -1,0 +1,393 @@
+"""The cluster while a plan is being made: who holds what now, and who will.
+
+Knows every worker's standing, keeps rooms, accounts, lanes and victims in step with it, and takes
+back what was only tried (`mark`, `roll_back`). Knows no rule about who may. Built from a snapshot;
+changed by `placement`, `reclaim` and `cycle`; thrown away with the plan made, or kept by `index`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from functools import cached_property
+
+from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
+from runai.hub_service.scheduler.model.rests import Rest, at_once, with_rests
+from runai.hub_service.scheduler.model.snapshot import (
+    Node,
+    NodeTypes,
+    Policy,
+    Project,
+    Snapshot,
+    Worker,
+    WorkerState,
+    Workload,
+)
+from runai.hub_service.scheduler.state.equivalence import Lanes
+from runai.hub_service.scheduler.state.fragmentation_index import FragRoom, room_for
+from runai.hub_service.scheduler.state.free_capacity import Room
+from runai.hub_service.scheduler.state.planned_workloads import Item, Member, Standing
+from runai.hub_service.scheduler.state.previous_waits import Told
+from runai.hub_service.scheduler.state.project_tree import Account, ProjectTree
+from runai.hub_service.scheduler.state.quota_by_type import candidates, within
+from runai.hub_service.scheduler.state.request_shape import Booking, Kind, Kinds
+from runai.hub_service.scheduler.state.user_turns import Turns
+from runai.hub_service.scheduler.state.victim_order import Victims
+
+_KINDS_KEPT = 1000
+_ANY = NodeTypes()
+_GOING = Standing.GOING
+
+
+class State:
+    """Rooms, accounts and items, changed together by `set` alone."""
+
+    def __init__(self, snapshot: Snapshot, tree: ProjectTree, rest: Rest = at_once) -> None:
+        """Book everything that the snapshot says is running, stopping or reserved."""
+        self.policy: Policy = snapshot.policy
+        self.time = snapshot.now
+        self.tree = tree
+        self.nodes: Sequence[Node] = sorted(snapshot.nodes, key=lambda node: node.name)
+        self.index_of = {node.name: index for index, node in enumerate(self.nodes)}
+        packing = snapshot.policy.packing
+        self.now = room_for(packing, self.nodes)
+        self.later = room_for(packing, self.nodes)
+        self._kinds = Kinds(self.nodes)
+        self.book = self._kinds.book
+        self._open_devices = sum(node.devices for node in self.nodes if node.schedulable)
+        self._closed = [i for i, node in enumerate(self.nodes) if not node.schedulable]
+        self._with_broken = [i for i, node in enumerate(self.nodes) if node.broken_devices]
+        self._journal: list[tuple[Member, Standing, Booking | None]] = []
+        self.touched: set[Account] = set()
+        """Accounts whose allocation changed since the order last looked."""
+        self.victim_looks = 0
+        self.asks = 0
+        """Units that were next in some order so far, whether they could be placed or not."""
+        self._leaving: dict[int, dict[Member, None]] = {}
+        self.on_node: dict[int, dict[Member, None]] = {}
+        """The workers that have a booking on a node, or will."""
+        self.by_name: dict[str, Item] = {}
+        self.turns = Turns() if snapshot.policy.users_take_turns else None
+        """What users hold, where they take turns (O3)."""
+        self.lanes = Lanes(by_user=snapshot.policy.users_take_turns)
+        self.victims = Victims()
+        self.reserved: dict[Item, None] = {}
+        """Workloads with a worker that the snapshot has a reservation for (R7)."""
+        self.broken: dict[Item, None] = {}
+        """Workloads that the snapshot says are below their minimum (R11)."""
+        self.slots_ever: dict[Kind, int] = {}
+        """How many of a kind fit when nobody is there, once that was counted."""
+        self.fixed: dict[Item, None] = {}
+        """Sessions within the build quota (Q1)."""
+        self.undecided: dict[Item, None] = {}
+        """Workloads that wait and may use several GPU types that their quota tells apart (Q4)."""
+        self._type_of: dict[str, str] = {}
+        if tree.has_parts:
+            self._type_of = {node.name: node.gpu_type for node in self.nodes if node.devices}
+        self.resizable: dict[Item, None] = {}
+        """Workloads whose one worker may have more or fewer GPUs (E2)."""
+        self.stuck: dict[Item, None] = {}
+        """Workloads with pending workers that cannot be placed as things are."""
+        self.protects = self.policy.max_pauses_per_hour is not None or any(
+            project.min_runtime for project in snapshot.projects
+        )
+        """Whether anybody may be protected from being stopped at all (R8)."""
+        self._restricted = any(project.node_types != _ANY for project in snapshot.projects)
+        oldest_first = sorted(snapshot.workloads, key=lambda w: (w.submitted, w.name))
+        for workload in with_rests(oldest_first, rest):
+            self.add(workload)
+
+    @property
+    def has_stale_kinds(self) -> bool:
+        """Tell whether most kinds of request it knows are those of workloads long gone."""
+        return len(self._kinds) > _KINDS_KEPT + 4 * len(self.by_name)
+
+    @cached_property
+    def empty(self) -> Room:
+        """Give the room that there is when nobody is there."""
+        return Room(self.nodes, spread=False)
+
+    @cached_property
+    def told(self) -> Told:
+        """Give what those who wait were told in the cycle before (X)."""
+        return Told()
+
+    def expect_its_like(self) -> None:
+        """Let rooms that choose by fragmentation know what is asked for here (P6)."""
+        rooms = [room for room in (self.now, self.later) if isinstance(room, FragRoom)]
+        if rooms:
+            members = (member for item in self.by_name.values() for member in item.members)
+            workers = Counter(member.kind for member in members)
+            for room in rooms:
+                room.expect(workers)
+
+    # ---- what the snapshot says
+
+    def add(self, workload: Workload, part: Account | None = None) -> None:
+        """Book a workload as the snapshot has it, on a part of its project where it has any."""
+        account = self.tree.queue_of(workload.project)
+        is_known = account is not None
+        account = account or Account(Project(name=workload.project), None)
+        choices = self._choices(account, workload)
+        account = part or choices[0]
+        item = Item(workload, account, is_known=is_known)
+        self.by_name[item.name] = item
+        node_types, types = self._node_types(item), self._type_of.values()
+        is_reserved, is_pending, wanted = False, False, 0
+        for index, worker in enumerate(item.workload.workers):
+            asked = worker if account.gpu_type is None else within(account, worker, types)
+            member = Member(worker, index, item, self._kinds.of(asked, node_types))
+            item.members.append(member)
+            state = worker.state
+            if state is WorkerState.PENDING:
+                is_pending = True
+                wanted += member.kind.quota
+                continue
+            member.origin = self._booking_in_snapshot(worker, member.kind)
+            if state is WorkerState.STOPPING:
+                # A paused job counts as pending; one that is stopping asks for nothing now.
+                member.was = Standing.GOING
+                self._apply(member, Standing.GOING, None)
+                continue
+            wanted += member.origin.quota
+            if state is WorkerState.RUNNING:
+                member.was = Standing.RUNNING
+                self._apply(member, Standing.RUNNING, member.origin)
+            else:
+                # It waits until `honour_reservations` has checked that it still holds.
+                is_reserved, member.was = True, Standing.RESERVED
+        if wanted:
+            wanted = item.request(wanted)
+            for above in account.path:
+                above.requested += wanted
+        if is_reserved:
+            self.reserved[item] = None
+        else:
+            if is_pending and not self.lanes.add(item):
+                self.stuck[item] = None
+            self.victims.add(item)
+        for listed, belongs in (
+            (self.undecided, len(choices) > 1),
+            (self.fixed, item.is_fixed),
+            (self.broken, workload.below_min_since is not None),
+            (self.resizable, item.sizes is not None),
+        ):
+            if belongs:
+                listed[item] = None
+
+    def remove(self, name: str) -> None:
+        """Forget a workload; nothing may have been changed since the last `roll_back(0)`."""
+        item = self.by_name.pop(name)
+        self.victims.remove(item)
+        self.lanes.remove(item)
+        wanted = 0
+        for member in item.members:
+            if member.was is not Standing.GOING:
+                wanted += (member.origin or member.kind).quota
+            self._apply(member, Standing.PENDING, None)
+        wanted = item.request(wanted)
+        for above in item.account.path:
+            above.requested -= wanted
+        for listed in (
+            self.undecided,
+            self.resizable,
+            self.reserved,
+            self.broken,
+            self.fixed,
+            self.stuck,
+        ):
+            listed.pop(item, None)
+        item.members.clear()
+
+    def let_go(self) -> None:
+        """Part workloads from their workers, who know each other: nothing of it is asked again.
+
+        So all of it goes by itself, which else only a look through everything would find.
+        """
+        for item in self.by_name.values():
+            item.members.clear()
+        self.lanes.let_go()
+
+    def _booking_in_snapshot(self, worker: Worker, kind: Kind) -> Booking:
+        index = self.index_of.get(worker.node or "", -1)
+        known = self.nodes[index].devices if index >= 0 else 0
+        devices = worker.devices
+        if len(devices) == 1:
+            devices = devices if devices[0] < known else ()
+        else:
+            devices = tuple([d for d in range(known) if d in devices])
+        return self.book(kind, index, devices)
+
+    def _node_types(self, item: Item) -> tuple[tuple[str, ...], ...]:
+        """Collect what its project and each ancestor restrict a workload to (P5)."""
+        if not self._restricted:
+            return ()
+        is_job = item.workload.kind == "job"
+        chosen = [
+            account.project.node_types.train if is_job else account.project.node_types.build
+            for account in item.account.path
+        ]
+        return tuple([allowed for allowed in chosen if allowed is not None])
+
+    # ---- changes
+
+    def set(self, member: Member, standing: Standing, booking: Booking | None) -> None:
+        """Change a worker's standing; rooms and accounts follow."""
+        self._journal.append((member, member.standing, member.booking))
+        self._apply(member, standing, booking)
+
+    def _apply(  # noqa: C901, PLR0912  the innermost loop of everything
+        self, member: Member, standing: Standing, booking: Booking | None
+    ) -> None:
+        old_standing, old, origin = member.standing, member.booking, member.origin
+        member.standing, member.booking = standing, booking
+        self._take_now(old_standing, old, standing, booking, origin)
+        if old is not booking:
+            if old is not None:
+                del self.on_node[old.node][member]
+            if booking is not None:
+                self.on_node.setdefault(booking.node, {})[member] = None
+        if origin is not None and standing.leaves is not old_standing.leaves:
+            if standing.leaves:
+                self._leaving.setdefault(origin.node, {})[member] = None
+            else:
+                del self._leaving[origin.node][member]
+        if origin is not None and (standing is _GOING) is not (old_standing is _GOING):
+            told = origin.quota if standing is _GOING else -origin.quota
+            for account in member.item.account.path:
+                account.leaving += told
+        held = old if old_standing.holds_later else None
+        holds = booking if standing.holds_later else None
+        if held is holds:
+            return
+        change = 0
+        if held is not None:
+            self.later.take(held, -1)
+            change -= held.quota
+        if holds is not None:
+            self.later.take(holds)
+            change += holds.quota
+        if change:
+            item = member.item
+            path = item.account.path
+            for account in path:
+                account.allocated += change
+            if item.is_fixed:
+                for account in path:
+                    account.build += change
+            if self.turns is not None:
+                self.turns.book(item, change)
+            self.touched.update(path)
+
+    def _take_now(
+        self,
+        old_standing: Standing,
+        old: Booking | None,
+        standing: Standing,
+        booking: Booking | None,
+        origin: Booking | None,
+    ) -> None:
+        # Who was told to stop is still where it was; who moves is there and at its new place.
+        before = origin if old_standing.leaves else old
+        after = origin if standing.leaves else booking
+        if before is not after:
+            if before is not None:
+                self.now.take(before, -1)
+            if after is not None:
+                self.now.take(after)
+        if old_standing is Standing.MOVED and old is not None:
+            self.now.take(old, -1)
+        if standing is Standing.MOVED and booking is not None:
+            self.now.take(booking)
+
+    @property
+    def looks(self) -> int:
+        """Count the candidates looked at so far: what the growth of the cost is measured by."""
+        return self.now.looks + self.later.looks + self.victim_looks
+
+    def capacity_by_type(self) -> dict[str, int]:
+        """Divide the capacity by GPU type, where a quota does (Q4)."""
+        by_type: dict[str, int] = {}
+        if self.tree.has_parts:
+            for index, node in enumerate(self.nodes):
+                devices = node.devices if node.schedulable else node.devices - self.now.idle[index]
+                devices -= self.now.broken_unheld(index)
+                by_type[node.gpu_type] = by_type.get(node.gpu_type, 0) + devices * WHOLE_GPU
+        return by_type
+
+    def _choices(self, account: Account, workload: Workload) -> list[Account]:
+        return candidates(account, workload, self._type_of) if account.parts else [account]
+
+    def parts_for(self, item: Item) -> list[Account]:
+        """Give the parts of its project's quota that a workload may be booked on (Q4)."""
+        return self._choices(item.account.parent or item.account, item.given)
+
+    def kind_on(self, part: Account, member: Member) -> Kind:
+        """Give what a worker would ask for on another part of its project's quota (Q4)."""
+        worker = within(part, member.worker, self._type_of.values())
+        return self._kinds.of(worker, self._node_types(member.item))
+
+    def rebook(self, item: Item, part: Account) -> Item:
+        """Book a workload that has no place on another part; give its new item (Q4)."""
+        self.remove(item.name)
+        self.add(item.given, part)
+        return self.by_name[item.name]
+
+    def capacity(self) -> int:
+        """Count the milli-GPU to share: open nodes, and what is in use that is closed or broken."""
+        total = self._open_devices
+        for index in self._closed:
+            total += self.nodes[index].devices - self.now.idle[index]
+        for index in self._with_broken:
+            total -= self.now.broken_unheld(index)
+        return total * WHOLE_GPU
+
+    def leaving(self, booking: Booking) -> list[Member]:
+        """Give the workers that must leave before a reservation here can start."""
+        on_node = self._leaving.get(booking.node)
+        if not on_node:
+            return []
+        wanted = set(booking.devices)
+        found = [m for m in on_node if m.origin and not wanted.isdisjoint(m.origin.devices)]
+        if not found and not self._is_free_now(booking):
+            found = list(on_node)  # they have the CPU or the memory of the node that it needs
+        return sorted(found, key=lambda member: (member.item.age, member.index))
+
+    def told_to_stop(self, accounts: AbstractSet[Account]) -> list[Member]:
+        """Give the workers of these projects that are to end and have not yet."""
+        told = [
+            member
+            for on_node in self._leaving.values()
+            for member in on_node
+            if member.standing is _GOING and not accounts.isdisjoint(member.item.account.path)
+        ]
+        return sorted(told, key=lambda member: (member.item.age, member.index))
+
+    def _is_free_now(self, booking: Booking) -> bool:
+        # The booking itself is counted in, so nothing may be overdrawn.
+        return self.now.cpu[booking.node] >= 0 and self.now.memory[booking.node] >= 0
+
+    def mark(self) -> int:
+        """Remember this point for `roll_back`."""
+        return len(self._journal)
+
+    def roll_back(self, mark: int) -> None:
+        """Undo every change since a mark, latest first; 0 goes back to the snapshot."""
+        journal = self._journal
+        while len(journal) > mark:
+            member, standing, booking = journal.pop()
+            self._apply(member, standing, booking)
+
+    def changed(self) -> Iterable[Item]:
+        """Give the workloads that this cycle has changed so far."""
+        return dict.fromkeys([member.item for member, _, _ in self._journal])
+
+    def release(self, member: Member) -> None:
+        """Take a victim's devices back: a running worker goes, a reservation just ends."""
+        if member.standing is Standing.RUNNING or (
+            member.standing is Standing.MOVED and member.was is Standing.RUNNING
+        ):
+            self.set(member, Standing.GOING, None)
+        else:
+            self.set(member, Standing.PENDING, None)

@@ -1,0 +1,214 @@
+"""The project tree with its defaults resolved, and what each project holds at this moment.
+
+Knows quotas, limits and weights of every account and keeps three running sums up the tree:
+allocated, build (non-preemptible) and requested. Knows no shares, order or devices. Built once a
+cycle by `state`; read by every rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
+from runai.hub_service.scheduler.model.snapshot import LeftOut, Project, Quota, Snapshot
+
+UNLIMITED = 1 << 62
+"""Stands for "no limit" in comparisons; larger than any sum of milli-GPU."""
+
+ANY_OTHER = "*"
+"""In a table of quotas: every GPU type that it does not name (Q4)."""
+
+Age = tuple[int, str]
+"""When something was created or submitted, then its name: the last two words of every tie."""
+
+
+class Account:
+    """A project in the tree. Amounts in milli-GPU, `UNLIMITED` where there is no bound."""
+
+    __slots__ = (
+        "age",
+        "allocated",
+        "build",
+        "build_quota",
+        "children",
+        "fair_share",
+        "gpu_type",
+        "leaving",
+        "limit",
+        "min_runtime",
+        "name",
+        "never_lent",
+        "parent",
+        "parts",
+        "path",
+        "priority",
+        "project",
+        "quota",
+        "reach",
+        "requested",
+        "usage",
+        "weight",
+    )
+
+    def __init__(self, project: Project, parent: Account | None) -> None:
+        self.project = project
+        self.name = project.name
+        self.parent = parent
+        self.children: list[Account] = []
+        self.path: tuple[Account, ...] = (self, *(parent.path if parent else ()))
+        self.age: Age = (project.created, project.name)
+        self.priority = project.priority
+        self.limit = UNLIMITED if project.limit is None else project.limit
+        self.min_runtime = project.min_runtime
+        self.never_lent: int = project.never_lent
+        self.quota = 0
+        self.build_quota = 0
+        self.weight = 0
+        self.fair_share = 0
+        self.allocated = 0
+        self.leaving = 0
+        """What those still have that were told to stop: `limit` counts it until they end (Q3)."""
+        self.build = 0
+        self.requested = 0
+        self.usage = 0
+        """What it used of late, decayed (S5); only its part of its siblings' matters."""
+        self.parts: list[Account] = []
+        """Its quotas by GPU type, each an account of its own (Q4); mostly none."""
+        self.gpu_type: str | None = None
+        """Of such a part: the type it stands for, or `ANY_OTHER`."""
+        self.reach = UNLIMITED
+        """What there is of the types that it may use; its fair share ends there (Q4)."""
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Tell whether its quota has no bound."""
+        return self.quota >= UNLIMITED
+
+    @property
+    def siblings(self) -> list[Account]:
+        """Give the parts of the project that it is a part of, itself included (Q4)."""
+        return self.parent.parts if self.parent else []
+
+    @property
+    def overage(self) -> int:
+        """How far it is over its entitlement; negative where it is below (R4)."""
+        return self.allocated - max(self.quota, self.fair_share)
+
+
+class ProjectTree:
+    """All accounts by name, and the roots that share the cluster."""
+
+    def __init__(self, projects: Iterable[Project], with_workloads: Iterable[str] = ()) -> None:
+        """Resolve defaults; `with_workloads` names the projects that own workloads themselves."""
+        given = {project.name: project for project in projects}
+        self.accounts: dict[str, Account] = {}
+        self.roots: list[Account] = []
+        for name in sorted(given):
+            self._add(name, given, set())
+        for root in self.roots:
+            _resolve(root)
+        parents = {
+            name
+            for name, account in self.accounts.items()
+            if account.children and not account.parts
+        }
+        self._queues = {n: account for n, account in self.accounts.items() if n not in parents}
+        for name in parents.intersection(with_workloads):
+            self._queues[name] = _own_queue(self.accounts[name])
+        self.has_parts = any(account.parts for account in self.accounts.values())
+        """Whether any quota is a table by GPU type (Q4)."""
+        self.holders = [a for a in self.accounts.values() if a.never_lent]
+
+    def _add(self, name: str, given: dict[str, Project], above: set[str]) -> Account:
+        known = self.accounts.get(name)
+        if known is not None:
+            return known
+        project = given[name]
+        parent = None
+        # decide is total: without its parent, or in a circle, a project stands at the root.
+        if project.parent in given and project.parent not in above | {name}:
+            parent = self._add(project.parent, given, above | {name})
+        account = Account(project, parent)
+        self.accounts[name] = account
+        (self.roots if parent is None else parent.children).append(account)
+        return account
+
+    def queue_of(self, project: str) -> Account | None:
+        """Give the account that a workload of this project is booked on."""
+        return self._queues.get(project)
+
+    def lacks_queue(self, project: str) -> bool:
+        """Tell whether a project has no account for workloads of its own yet."""
+        return project in self.accounts and project not in self._queues
+
+
+def _own_queue(account: Account) -> Account:
+    """Give a parent's own workloads an account beside its children's.
+
+    It has what the parent's quota leaves over when every child has its own.
+    """
+    own = Account(Project(name=account.name, created=account.project.created), account)
+    own.name = f"{account.name} itself"
+    own.priority = account.priority
+    left = account.quota - sum(child.quota for child in account.children)
+    own.quota = UNLIMITED if account.is_unlimited else max(0, left)
+    own.build_quota = UNLIMITED  # the parent's own cap is above it
+    own.weight = WHOLE_GPU if own.is_unlimited else own.quota or WHOLE_GPU
+    account.children.append(own)
+    return own
+
+
+def _quota_of(account: Account) -> int:
+    quota: Quota = account.project.quota
+    table = account.project.quota_by_type
+    if table is not None:
+        # Q4: judged type by type where the project owns workloads; a parent's counts as its sum.
+        return UNLIMITED if None in table.values() else sum(v for v in table.values() if v)
+    if quota is None:
+        return UNLIMITED
+    if quota is LeftOut.SUM_OF_CHILDREN:
+        return min(UNLIMITED, sum(child.quota for child in account.children))
+    return quota
+
+
+def _resolve(account: Account) -> None:
+    for child in account.children:
+        _resolve(child)
+    account.quota = _quota_of(account)
+    project = account.project
+    below = sum(child.usage for child in account.children)
+    account.usage = below if project.usage is None else project.usage
+    build = UNLIMITED if project.build_quota is None else project.build_quota
+    account.build_quota = min(build, account.quota)
+    if project.weight is not None:
+        account.weight = project.weight * WHOLE_GPU
+    else:
+        account.weight = WHOLE_GPU if account.is_unlimited else account.quota
+    _split(account)
+
+
+def _split(account: Account) -> None:
+    """Give a project whose quota is a table an account for each entry (Q4)."""
+    project = account.project
+    table = project.quota_by_type
+    if table is None or account.children:
+        return
+    for gpu_type in sorted({*table, ANY_OTHER}):
+        name = f"{account.name} on {'other GPUs' if gpu_type == ANY_OTHER else gpu_type}"
+        part = Account(Project(name=name, created=project.created), account)
+        part.gpu_type = gpu_type
+        part.priority = account.priority
+        part.usage = account.usage
+        quota = table.get(gpu_type, 0)
+        part.quota = part.build_quota = UNLIMITED if quota is None else quota
+        if project.weight is not None:
+            part.weight = account.weight
+        else:
+            part.weight = WHOLE_GPU if part.is_unlimited else part.quota
+        account.parts.append(part)
+    account.children = account.parts
+
+
+def tree_of(snapshot: Snapshot) -> ProjectTree:
+    """Build the tree of a snapshot."""
+    return ProjectTree(snapshot.projects, {w.project for w in snapshot.workloads})

@@ -1,0 +1,1 @@
+"""Steps of a cycle: allocate, reclaim, consolidate."""

@@ -1,0 +1,287 @@
+"""Starting what fits and keeping what is reserved (Q, P, R7).
+
+Knows how one unit is tried: caps first, then devices that are free now, then devices that will
+be. Remembers why each blocked workload was blocked. The order comes from `order`, places from
+`placement`; taking back from others is `reclaim`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from runai.hub_service.scheduler.model.elastic_sizes import gain, repays
+from runai.hub_service.scheduler.model.snapshot import WorkerState
+from runai.hub_service.scheduler.placement.backfill import Hold, Holds
+from runai.hub_service.scheduler.placement.place import place
+from runai.hub_service.scheduler.placement.queue_order import FairOrder
+from runai.hub_service.scheduler.placement.quota_check import (
+    Block,
+    cap_in_the_way,
+    leaves_what_is_never_lent,
+    still_over,
+)
+from runai.hub_service.scheduler.state.equivalence import Lane, Unit, pending_units
+from runai.hub_service.scheduler.state.free_capacity import Room
+from runai.hub_service.scheduler.state.planned_workloads import Item, Member, Standing
+from runai.hub_service.scheduler.state.planning_state import State
+from runai.hub_service.scheduler.state.request_shape import Booking
+
+_NO_NODE = Block("no_such_node", "P5")
+_NO_ROOM = Block("no_room", "P1")
+HELD = Block("held_for", "Q2")
+_HELD_UP = Block("held_for", "O4")
+
+
+class Allocation:
+    """The part of a cycle that hands out devices; keeps the order in which it did."""
+
+    def __init__(self, state: State) -> None:
+        """Start with nothing decided."""
+        self._state = state
+        self._hopeless_now: set[tuple[object, ...]] = set()
+        self._hopeless_later: set[tuple[object, ...]] = set()
+        self.holds = Holds(state)
+        """What is kept for the oldest blocked gangs (O4)."""
+        self.held_up: dict[Item, Hold] = {}
+        """Who would fit but for a hold."""
+        self.blocks: dict[Lane, Block] = {}
+        """Why nobody more of a lane could be placed."""
+        self.placed: list[Member] = []
+        """Workers in the order in which they got their devices."""
+
+    # ---- R7
+
+    def honour_reservations(self, *, start: bool) -> None:
+        """Book what the previous plan reserved where that still holds; start what is free now.
+
+        A reservation that breaks a cap, whose devices are not there any more, or which is for a
+        part of a gang that lost other workers since (P4), ends.
+        """
+        for item in sorted(self._state.reserved, key=lambda item: (not item.is_fixed, item.age)):
+            reserved = [m for m in item.members if m.worker.state is WorkerState.RESERVED]
+            if not item.is_known or not self._keep(item, reserved):
+                continue
+            if start and item.has_minimum(len(reserved), now=True):
+                self._start_in_place(reserved)
+
+    def _keep(self, item: Item, reserved: Sequence[Member]) -> bool:
+        # Its own workers that still stop may be what it lacks, and wait again when they are gone.
+        if not item.has_minimum(len(reserved) + item.count(Standing.GOING)):
+            return False
+        mark = self._state.mark()
+        for member in reserved:
+            booking = member.origin
+            if (
+                booking is None
+                or not _is_there(self._state.later, member, booking)
+                or cap_in_the_way(item, booking.quota)
+            ):
+                self._state.roll_back(mark)
+                return False
+            self._state.set(member, Standing.RESERVED, booking)
+        return True
+
+    def _start_in_place(self, reserved: Sequence[Member]) -> None:
+        mark = self._state.mark()
+        for member in reserved:
+            self._state.set(member, Standing.PENDING, None)
+        for member in reserved:
+            booking = member.origin
+            assert booking is not None, "kept reservations have a booking"
+            if not _is_there(self._state.now, member, booking):
+                self._state.roll_back(mark)
+                return
+            self._state.set(member, Standing.STARTED, booking)
+        if _asks_for_gpus(reserved) and still_over(reserved[0].item):
+            self._state.roll_back(mark)
+        else:
+            self.placed += reserved
+
+    # ---- O, Q, P
+
+    def start_what_fits(self) -> None:
+        """Try what waits, the most deprived project's next unit first (O1)."""
+        units = self.unkept_units()
+        units += [unit for item in self._state.reserved for unit in _reserved_unit(item)]
+        order = FairOrder(self._state, units)
+        while (unit := order.pop()) is not None:
+            if self._try(unit):
+                order.set_aside()
+
+    def start(self, unit: Unit) -> bool:
+        """Try one unit; tell whether it starts now."""
+        self._try(unit)
+        return unit.members[0].standing is Standing.STARTED
+
+    def unkept_units(self) -> list[Unit]:
+        """Cut what workloads with reservations want besides: it hangs on what was kept of them."""
+        return [unit for item in self._state.reserved for unit in pending_units(item)]
+
+    def place_leftovers(self, victims: Iterable[Unit], *, others: bool) -> None:
+        """Give what reclaiming left over to the stopped (they move, R5) and those who wait."""
+        units = list(victims)
+        if others:
+            units += self.unkept_units()
+        self._hopeless_later.clear()
+        order = FairOrder(self._state, units, waiting=others)
+        while (unit := order.pop()) is not None:
+            is_going = unit.members[0].standing is Standing.GOING
+            if self._try_to_move(unit) if is_going else self._try(unit):
+                order.set_aside()
+
+    def _try(self, unit: Unit) -> bool:
+        """Place a unit if it may and can; tell whether the rest of its lane need not try."""
+        item, members = unit.item, unit.members
+        if unit.is_surplus and item.count(Standing.RUNNING, Standing.STARTED) < item.minimum:
+            return False
+        if unit.is_surplus and not self._may_grow(item, unit):
+            return True
+        if unit.falls_short(now=members[0].standing is Standing.RESERVED):
+            return False
+        block = cap_in_the_way(item, unit.demand)
+        if block is None:
+            block = self._place(unit)
+        if block is None:
+            self.placed += members
+            return False
+        if block is _HELD_UP:
+            return False  # others who ask for the same may end in time
+        if members[0].standing is not Standing.RESERVED and not unit.is_surplus:
+            self.blocks[self._state.lanes.lane_of(unit)] = block
+        return True
+
+    # ---- E2, E3
+
+    def grow(self) -> None:
+        """Lend elastic workers what is still idle beyond their request; undo what never repays."""
+        state = self._state
+        units = [
+            Unit(item, (member,), is_surplus=True)
+            for item in state.resizable
+            for member in item.members
+            if item.is_known and member.standing is Standing.PENDING and item.is_extra(member)
+        ]
+        order = FairOrder(state, units, waiting=False)
+        while (unit := order.pop()) is not None:
+            if self._try(unit):
+                order.set_aside()
+        for item in state.resizable:
+            grown = [m for m in item.members[1:] if m.standing is Standing.STARTED]
+            if grown and self._resizes(item) and not self._repays(item, 0):
+                for member in grown:
+                    state.set(member, Standing.PENDING, None)
+
+    def _may_grow(self, item: Item, unit: Unit) -> bool:
+        """Tell whether one more GPU is of use to an elastic workload, at what it costs (E3)."""
+        if item.sizes is None:  # whichever of its workers run, so many do
+            running = item.count(Standing.RUNNING, Standing.STARTED)
+            return gain(item.workload, None, running) > 0
+        if gain(item.workload, item.sizes, unit.members[0].index) <= 0:
+            return False
+        if not self._resizes(item):
+            return True
+        booking = item.members[0].booking
+        if item.count(Standing.GOING) or booking is None or booking.node < 0:
+            return False
+        idle = self._state.now.idle[booking.node]
+        return self._repays(item, min(idle, item.count(Standing.PENDING)))
+
+    def _resizes(self, item: Item) -> bool:
+        """Tell whether it runs already, so that it would have to start again to grow."""
+        return item.members[0].standing is Standing.RUNNING
+
+    def _repays(self, item: Item, more: int) -> bool:
+        sizes, started = item.sizes, item.members[0].worker.started
+        assert sizes is not None, "only elastic workers are resized"
+        before = sizes.least + sum(m.standing is Standing.RUNNING for m in item.members[1:])
+        after = before + item.count(Standing.STARTED) + more
+        now = self._state.time
+        return after > before and repays(item.workload, before, after, started=started, now=now)
+
+    def _place(self, unit: Unit) -> Block | None:
+        if any(not member.kind.nodes for member in unit.members):
+            return _NO_NODE
+        if not self.holds:
+            return self._place_in_sight(unit, unit.signature)
+        with self.holds.open_to(unit) as may_pass:
+            block = self._place_in_sight(unit, (unit.signature, may_pass))
+        if block is _NO_ROOM and unit.members[0].standing is Standing.PENDING:
+            hold = self.holds.in_the_way(unit)
+            if hold is not None and not unit.is_surplus:
+                self.held_up[unit.item] = hold
+            return _NO_ROOM if hold is None else _HELD_UP
+        return block
+
+    def _place_in_sight(self, unit: Unit, signature: tuple[object, ...]) -> Block | None:
+        state = self._state
+        mark = state.mark()
+        was_reserved = unit.members[0].standing is Standing.RESERVED
+        held = False
+        if not unit.falls_short(now=True) and signature not in self._hopeless_now:
+            for member in unit.members:
+                if was_reserved:
+                    state.set(member, Standing.PENDING, None)
+            if not place(state, unit.members, Standing.STARTED):
+                self._hopeless_now.add(signature)
+            elif _asks_for_gpus(unit.members) and still_over(unit.item):
+                pass  # Q3: its place may be reserved until those told to stop have ended
+            elif leaves_what_is_never_lent(state, unit.item):
+                return None
+            else:
+                held = True
+            state.roll_back(mark)
+        if was_reserved:
+            return _NO_ROOM  # it stays where it is reserved
+        # E1: surplus runs on what is idle; nothing is held for it.
+        if not unit.is_surplus and not held and signature not in self._hopeless_later:
+            if not place(state, unit.members, Standing.RESERVED):
+                self._hopeless_later.add(signature)
+            elif leaves_what_is_never_lent(state, unit.item):
+                return None
+            else:
+                held = True
+            state.roll_back(mark)
+        return HELD if held else _NO_ROOM
+
+    def _try_to_move(self, unit: Unit) -> bool:
+        """Place a stopped unit elsewhere if it can be; tell whether its like need not try."""
+        item = unit.item
+        stays = (Standing.RUNNING, Standing.STARTED, Standing.MOVED)
+        if unit.is_surplus and item.count(*stays) < item.minimum:
+            return False
+        if unit.falls_short():
+            return False
+        if cap_in_the_way(item, unit.demand):
+            return True
+        signature = unit.signature
+        if signature in self._hopeless_later:
+            return True
+        mark = self._state.mark()
+        if not place(self._state, unit.members, Standing.MOVED):
+            self._hopeless_later.add(signature)
+            return True
+        if leaves_what_is_never_lent(self._state, item):
+            self.placed += unit.members
+        else:
+            self._state.roll_back(mark)
+        return False
+
+
+def _reserved_unit(item: Item) -> list[Unit]:
+    """Cut the workers that still wait for reserved devices: they may start elsewhere now."""
+    reserved = tuple(m for m in item.members if m.standing is Standing.RESERVED)
+    return [Unit(item, reserved, is_surplus=False)] if reserved else []
+
+
+def _asks_for_gpus(members: Iterable[Member]) -> bool:
+    return any(member.kind.quota for member in members)
+
+
+def _is_there(room: Room, member: Member, booking: Booking) -> bool:
+    kind = member.kind
+    return (
+        booking.node in kind.nodes
+        and len(booking.devices) == kind.devices
+        and room.has_base(booking.node, kind)
+        and all(room.fits_device(booking.node, device, kind) for device in booking.devices)
+    )

@@ -1,0 +1,86 @@
+"""Who may use several GPU types: on which part of its project's quota it is tried (Q4).
+
+Knows how such a workload is booked before it has a place: where GPUs are idle, then where the
+quota has room, "any other" before a named type. Leaves parts themselves to `parts`, and starting
+to `allocate`. Called by `cycle`; does nothing where no quota is a table.
+"""
+
+from __future__ import annotations
+
+from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
+from runai.hub_service.scheduler.state.equivalence import pending_units
+from runai.hub_service.scheduler.state.planned_workloads import Item, Standing
+from runai.hub_service.scheduler.state.planning_state import State
+from runai.hub_service.scheduler.state.project_tree import Account
+from runai.hub_service.scheduler.state.quota_by_type import types_of
+from runai.hub_service.scheduler.steps.allocate import Allocation
+
+
+def choose_parts(state: State) -> bool:
+    """Book whoever waits and may use several types on one part; tell whether any changed.
+
+    Asked again once what is idle has been handed out: from then on only quota counts.
+    """
+    undecided = _in_order(state)
+    has_changed = False
+    left: dict[Account, int] = {}
+    for item in undecided:
+        for part in state.parts_for(item):
+            left.setdefault(part, part.quota - part.requested)
+    for item in undecided:
+        left[item.account] += _wanted(item)
+    idle = {part: _idle(state, part) for part in left}
+    for item in undecided:
+        demand = _least(item)
+        chosen = min(
+            state.parts_for(item), key=lambda part: (idle[part] < demand, left[part] < demand)
+        )
+        left[chosen] -= _wanted(item)
+        idle[chosen] -= demand
+        if chosen is not item.account:
+            has_changed = True
+            state.rebook(item, chosen)
+    return has_changed
+
+
+def try_other_parts(state: State, allocation: Allocation) -> None:
+    """Start on another part who found no place on the one that was chosen for it."""
+    for waiting in _in_order(state):
+        item, chosen = waiting, waiting.account
+        for part in state.parts_for(item):
+            if part is chosen or not _has_place(state, item, part):
+                continue
+            item = state.rebook(item, part)
+            if any(allocation.start(unit) for unit in pending_units(item)[:1]):
+                break
+            item = state.rebook(item, chosen)
+
+
+def _in_order(state: State) -> list[Item]:
+    waiting = [
+        item
+        for item in state.undecided
+        if all(member.standing is Standing.PENDING for member in item.members)
+    ]
+    return sorted(waiting, key=lambda item: item.place_in_queue)
+
+
+def _least(item: Item) -> int:
+    return sum(member.kind.quota for member in item.members[: item.minimum])
+
+
+def _wanted(item: Item) -> int:
+    return item.request(sum(member.kind.quota for member in item.members))
+
+
+def _idle(state: State, part: Account) -> int:
+    room = state.now
+    return WHOLE_GPU * sum(
+        room.idle[index]
+        for index, node in enumerate(state.nodes)
+        if node.schedulable and types_of(part, (node.gpu_type,))
+    )
+
+
+def _has_place(state: State, item: Item, part: Account) -> bool:
+    return state.now.find(state.kind_on(part, item.members[0])) is not None

@@ -1,0 +1,158 @@
+"""How much nodes could give at most, by counting: infeasible searches need not be begun.
+
+Knows an upper bound of what R1, R2, R6, R8 and E1 let a claimant take on some nodes. Never says no
+where a search could succeed; what really can be taken is `search`'s. Used by `reclaim`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
+from runai.hub_service.scheduler.state.equivalence import Unit
+from runai.hub_service.scheduler.state.planned_workloads import ACTIVE, Item
+from runai.hub_service.scheduler.state.planning_state import State
+from runai.hub_service.scheduler.state.project_tree import Account
+from runai.hub_service.scheduler.state.victim_order import protected_until
+from runai.hub_service.scheduler.steps.victim_selection import Way
+
+
+class Loss(NamedTuple):
+    """What an account could lose, in devices."""
+
+    total: int
+    largest: int
+    """By one of its items."""
+
+
+class Held(NamedTuple):
+    """What one account has on some nodes that could be taken."""
+
+    account: Account
+    devices: dict[Item, int]
+    surplus: dict[Item, int]
+    """At most so many of them are surplus (E1)."""
+    is_shared: bool
+    """Whether others may be on the same devices."""
+    everything: Loss
+    all_surplus: Loss
+
+
+class Bounds:
+    """What there is to take, node by node; counted once, as long as nobody takes anything."""
+
+    def __init__(self, state: State) -> None:
+        """Count nothing yet."""
+        self._state = state
+        self._on: dict[int, list[Held]] = {}
+        self._over: dict[tuple[Account, bool], int] = {}
+        self._protected: dict[Item, bool] = {}
+
+    def could_suffice(self, nodes: Collection[int], unit: Unit, way: Way, workers: int = 1) -> bool:
+        """Tell whether so many workers of one kind could have room if all left that may go."""
+        kind = unit.members[0].kind
+        idle = sum(self._state.later.idle[node] for node in nodes)
+        wanted = workers * kind.devices - idle
+        if not kind.is_whole or wanted <= 0:
+            return True
+        mine = unit.item.account
+        within = mine.allocated + unit.demand <= mine.quota or way.own
+        for held in self._held(nodes):
+            if held.account is mine:
+                wanted -= _own_loss(held, unit, way) if way.own else 0
+            elif way.others:
+                loss = held.all_surplus if way.surplus_only else held.everything
+                if held.is_shared or mine.parent is not None or held.account.parent is not None:
+                    # A fraction costs less than the device it frees; in a tree others are judged.
+                    wanted -= loss.total
+                else:
+                    wanted -= min(loss.total, self._bound(held.account, loss.largest, within))
+            if wanted <= 0:
+                return True
+        return False
+
+    def is_anybody_over(self, unit: Unit, way: Way) -> bool:
+        """Tell whether any project could give anything (R2); in a tree, and of its own, maybe."""
+        mine, roots = unit.item.account, self._state.tree.roots
+        if way.own or mine.parent is not None or any(root.children for root in roots):
+            return True
+        within = mine.allocated + unit.demand <= mine.quota
+        return any(self._bound(root, 1, within) > 0 for root in roots if root is not mine)
+
+    def _bound(self, account: Account, largest: int, within: bool) -> int:  # noqa: FBT001  hot
+        """Bound it by R2: a unit may go while its project is over, so the last may be over it."""
+        over = self._over.get((account, within))
+        if over is None:
+            bound = account.quota if within else max(account.quota, account.fair_share)
+            over = -((bound - account.allocated) // WHOLE_GPU)
+            self._over[account, within] = over
+        return over - 1 + largest if over > 0 else 0
+
+    def _held(self, nodes: Collection[int]) -> list[Held]:
+        if len(nodes) != 1:
+            return self._count(nodes)
+        (node,) = nodes
+        known = self._on.get(node)
+        if known is None:
+            known = self._on[node] = self._count(nodes)
+        return known
+
+    def _count(self, nodes: Iterable[int]) -> list[Held]:
+        devices: dict[Account, dict[Item, int]] = {}
+        shared: set[Account] = set()
+        for member in (m for node in nodes for m in self._state.on_node.get(node, ())):
+            self._state.victim_looks += 1
+            item, booking = member.item, member.booking
+            if booking is None or item.is_fixed or member.standing not in ACTIVE:
+                continue
+            there = devices.setdefault(item.account, {})
+            there[item] = there.get(item, 0) + len(booking.devices)
+            if not member.kind.is_whole:
+                shared.add(item.account)
+        held: list[Held] = []
+        for account, everything in devices.items():
+            surplus = {item: s for item, n in everything.items() if (s := _surplus(item, n))}
+            there = everything
+            if self._state.protects:
+                there = {i: n for i, n in everything.items() if not self._is_protected(i)}
+            losses = _loss(there), _loss(surplus)
+            held.append(Held(account, there, surplus, account in shared, *losses))
+        return held
+
+    def _is_protected(self, item: Item) -> bool:
+        """Tell whether it may not be paused yet (R8); an elastic one may be when it has shrunk."""
+        if len(item.members) > item.minimum:
+            return False
+        known = self._protected.get(item)
+        if known is None:
+            state = self._state
+            active = [member for member in item.members if member.standing in ACTIVE]
+            until = protected_until(item, active, state.policy, state.time)
+            known = self._protected[item] = until is not None
+        return known
+
+
+def _loss(devices: dict[Item, int]) -> Loss:
+    return Loss(sum(devices.values()), max(devices.values(), default=0))
+
+
+def _surplus(item: Item, devices: int) -> int:
+    """Bound how many of these devices an item could lose and go on (E1, E2)."""
+    if len(item.members) == item.minimum:
+        return 0
+    beyond = max(0, item.count(*ACTIVE) - item.minimum)
+    return min(devices, beyond * max(m.kind.devices for m in item.members[item.minimum :]))
+
+
+def _own_loss(held: Held, unit: Unit, way: Way) -> int:
+    """Bound what the claimant may take of its own project: less priority, or surplus (R1, E1)."""
+    claimant = unit.item
+    if way.surplus_only:
+        return held.all_surplus.total
+    if claimant.is_fixed:
+        return held.everything.total
+    return sum(
+        count if item.rank < claimant.rank else held.surplus.get(item, 0)
+        for item, count in held.devices.items()
+    )

@@ -1,0 +1,1 @@
+"""Composition roots of the service, its settings, and its process."""

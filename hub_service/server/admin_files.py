@@ -1,0 +1,189 @@
+"""Read projects.yaml: the projects of a platform as its admins keep them in a file.
+
+    projects:
+      vision:
+        quota: 2.5            # GPUs; unlimited is possible
+        build_quota: 1.5      # the part that sessions may use; default: the quota
+        limit: 4              # default: none
+        members: [ana, bob]   # JupyterHub users; groups: [...] for groups
+        admins: [ana]
+
+Every mistake names file, line, key and value. Fields are those of `ProjectPut`; `unlimited` is
+no bound. Knows YAML and lines; what the values mean is `project_changes`.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from runai.hub_service.model.project_changes import changed_project
+from runai.hub_service.model.records import ProjectSpec
+from runai.hub_service.scheduler import Policy
+from runai.hub_service.scheduler.model.fields import InvalidSnapshot
+from runai.hub_service.scheduler.model.snapshot_json import policy_from_json
+from runai.hub_service.wire.base_schema import ProjectName
+from runai.hub_service.wire.errors import InvalidRequest
+from runai.hub_service.wire.schemas import ProjectPut
+from runai.hub_service.wire.validation import invalid_request
+
+_NAME: TypeAdapter[str] = TypeAdapter(ProjectName)
+_MAY_BE_UNLIMITED = frozenset({"quota", "limit"})
+
+
+def read_projects(path: Path) -> list[ProjectSpec]:
+    """Return the projects of a file, parents before their children.
+
+    Raises:
+        InvalidRequest: the file cannot be read, or something in it cannot be meant.
+    """
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as unreadable:
+        raise InvalidRequest(
+            f"{path} cannot be read: {getattr(unreadable, 'strerror', None) or 'no UTF-8 text'}.",
+            hint="Name a projects.yaml (--projects).",
+        ) from unreadable
+    return _Reader(path).read(text)
+
+
+class _Reader:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self, text: str) -> list[ProjectSpec]:
+        try:
+            root = yaml.compose(text, yaml.SafeLoader)
+        except yaml.MarkedYAMLError as wrong:
+            line = wrong.problem_mark.line + 1 if wrong.problem_mark else 1
+            raise InvalidRequest(
+                f"{self._path}, line {line}: this is no YAML: {wrong.problem}.",
+                hint="Indentation and colons matter.",
+            ) from wrong
+        except (RecursionError, yaml.YAMLError) as wrong:
+            raise InvalidRequest(f"{self._path} is no YAML.", hint="Is it a text file?") from wrong
+        if root is None:
+            return []
+        specs: dict[str, tuple[ProjectSpec, yaml.Node]] = {}
+        for key, node in self._pairs(root, "the file"):
+            if key.value != "projects":
+                raise self._wrong(key, f"there is no section {key.value!r}", "Use projects:.")
+            for name, fields in self._pairs(node, "projects"):
+                if name.value in specs:
+                    raise self._wrong(name, f"project {name.value!r} is there twice")
+                specs[name.value] = (self._project(name, fields), name)
+        return list(self._parents_first(specs))
+
+    def _project(self, name: yaml.ScalarNode, fields: yaml.Node) -> ProjectSpec:
+        try:
+            _NAME.validate_python(name.value)
+        except ValidationError:
+            raise self._wrong(
+                name,
+                f"{name.value!r} is no name for a project",
+                "Use small letters, digits and '-', at most 24.",
+            ) from None
+        given = {
+            key.value: self._value(name.value, key, value)
+            for key, value in self._pairs(fields, f"project {name.value}")
+        }
+        try:
+            return changed_project(ProjectSpec(name.value), given)
+        except InvalidRequest as wrong:
+            raise self._wrong(name, wrong.message.rstrip("."), wrong.hint) from wrong
+
+    def _value(self, project: str, key: yaml.ScalarNode, node: yaml.Node) -> object:
+        if key.value not in ProjectPut.model_fields:
+            raise self._wrong(
+                key,
+                f"project {project} has a field {key.value!r}, which means nothing",
+                f"Fields: {', '.join(ProjectPut.model_fields)}.",
+            )
+        try:
+            value = _plain(node)
+        except (ValueError, yaml.YAMLError):
+            raise self._wrong(key, f"{key.value} has no value that can be read") from None
+        if value is None and key.value in _MAY_BE_UNLIMITED and _is_empty(node):
+            # An empty value is a slip of the keyboard far more often than "no bound".
+            raise self._wrong(key, f"{key.value} has no value", "Write unlimited if that is meant.")
+        if value == "unlimited" and key.value in _MAY_BE_UNLIMITED:
+            value = None
+        try:
+            put = ProjectPut.model_validate({key.value: value})
+        except ValidationError as wrong:
+            error = invalid_request([dict(e) for e in wrong.errors()])
+            text = f"project {project}: {error.message.rstrip('.')}"
+            raise self._wrong(key, text, error.hint) from None
+        return getattr(put, key.value)
+
+    def _pairs(self, node: yaml.Node, what: str) -> Iterator[tuple[yaml.ScalarNode, yaml.Node]]:
+        if _is_empty(node):
+            return
+        if not isinstance(node, yaml.MappingNode):
+            raise self._wrong(node, f"{what} must consist of lines `name: value`")
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise self._wrong(key, f"{what} has something else than a name before a colon")
+            yield key, value
+
+    def _parents_first(
+        self, specs: dict[str, tuple[ProjectSpec, yaml.Node]]
+    ) -> Iterator[ProjectSpec]:
+        done: set[str | None] = {None}
+        waiting = dict(specs)
+        while waiting:
+            ready = [name for name, (spec, _) in waiting.items() if spec.parent in done]
+            if not ready:
+                name, (spec, node) = next(iter(waiting.items()))
+                known = spec.parent in specs
+                why = "is its own ancestor" if known else f"has the unknown parent {spec.parent!r}"
+                raise self._wrong(node, f"project {name} {why}", "Parents are in the same file.")
+            for name in ready:
+                yield waiting.pop(name)[0]
+                done.add(name)
+
+    def _wrong(self, node: yaml.Node, text: str, hint: str = "") -> InvalidRequest:
+        line = node.start_mark.line + 1
+        return InvalidRequest(f"{self._path}, line {line}: {text}.", hint=hint)
+
+
+def _plain(node: yaml.Node) -> Any:  # noqa: ANN401  what YAML makes of it
+    constructor = yaml.SafeLoader("")
+    try:
+        value = constructor.construct_object(node, deep=True)
+    finally:
+        constructor.dispose()
+    # 2.5 is meant as it is written, not as the nearest binary number.
+    is_float = isinstance(node, yaml.ScalarNode) and isinstance(value, float)
+    return node.value if is_float else value
+
+
+def _is_empty(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null"
+
+
+def read_policy(path: Path) -> Policy:
+    """Return the policy of a file; what it leaves out has its default.
+
+    Raises:
+        InvalidRequest: the file cannot be read, or something in it cannot be meant.
+    """
+    try:
+        fields = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError) as unreadable:
+        raise InvalidRequest(
+            f"{path} cannot be read: {getattr(unreadable, 'strerror', None) or 'no UTF-8 text'}.",
+            hint="Name a file with the scheduler's policy (--policy).",
+        ) from unreadable
+    except (RecursionError, yaml.YAMLError, ValueError) as wrong:
+        raise InvalidRequest(
+            f"{path} is no YAML.", hint="One `field: value` a line; docs/policy.md lists them."
+        ) from wrong
+    try:
+        return policy_from_json({} if fields is None else fields)
+    except InvalidSnapshot as wrong:
+        raise InvalidRequest(
+            f"{path}: {wrong}.", hint="docs/policy.md lists the fields."
+        ) from wrong

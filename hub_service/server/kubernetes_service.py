@@ -1,0 +1,227 @@
+"""The composition root over a Kubernetes cluster: of several services one leads, and answers.
+
+`RUNAI_CLUSTER=kubernetes python -m runai.hub_service`. Whoever does not lead listens nowhere, so
+that no request reaches it; when it leads, it looks at everything anew. Called by `__main__`.
+"""
+
+import asyncio
+import logging
+import secrets
+import socket
+from importlib.metadata import version
+
+from kubernetes_asyncio.config import ConfigException
+
+from runai.hub_service.api.app import create_app
+from runai.hub_service.api.auth.authentication import SharedTokens
+from runai.hub_service.api.auth.hub_auth import HubAuthenticator
+from runai.hub_service.api.auth.node_tokens import NodeTokens
+from runai.hub_service.api.metrics import Metrics
+from runai.hub_service.api.middleware.job_limit import JobLimit
+from runai.hub_service.api.middleware.request_limits import Callers
+from runai.hub_service.api.services.platform import Platform
+from runai.hub_service.clusters.kubernetes.client.api import Api
+from runai.hub_service.clusters.kubernetes.client.leader_election import Leadership
+from runai.hub_service.clusters.kubernetes.client.leader_label import OwnPod, answering
+from runai.hub_service.clusters.kubernetes.driver import KubernetesCluster
+from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import IMAGE
+from runai.hub_service.clusters.kubernetes.informers.node_pool import Pool
+from runai.hub_service.clusters.kubernetes.objects.job_manifest import Confinement
+from runai.hub_service.clusters.kubernetes.workloads.pod_exec import PodPrograms
+from runai.hub_service.controller.history_recorder import Bookkeeping
+from runai.hub_service.controller.idle.watch import IdleWatch
+from runai.hub_service.controller.loop import Controller
+from runai.hub_service.controller.usage_history import UsageHistory
+from runai.hub_service.ledger import Ledger
+from runai.hub_service.model.cluster import Cluster
+from runai.hub_service.processes.own_process import take_all
+from runai.hub_service.scheduler import decide
+from runai.hub_service.scheduler.model.snapshot import Policy
+from runai.hub_service.server.admin_files import read_policy, read_projects
+from runai.hub_service.server.background_work import (
+    Work,
+    hub_users,
+    no_opinion,
+    notifier,
+    on_signal,
+    run_until,
+    share_the_interpreter,
+    url_of,
+)
+from runai.hub_service.server.garbage import Aside, collect_seldom
+from runai.hub_service.server.listener import Server, listen
+from runai.hub_service.server.settings import Config, KubernetesConfig
+from runai.hub_service.wire.errors import InvalidRequest, Unavailable
+
+LOG = logging.getLogger("runai.service")
+
+
+async def serve_kubernetes(config: Config, where: KubernetesConfig) -> None:
+    """Run the service over a Kubernetes cluster, while it leads; until then it waits unseen.
+
+    Raises:
+        RunaiError: it cannot start; the sentence says why.
+    """
+    collect_seldom()
+    share_the_interpreter()
+    take_all()
+    config.data_dir.mkdir(parents=True, exist_ok=True)
+    stopped, serves, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    on_signal(stopped.set)
+    policy = None if config.policy_file is None else read_policy(config.policy_file)
+    pool_of(where)  # before anything waits for it
+    identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
+    alive = answering(config.host, where.alive_port)
+    async with (
+        alive,
+        await connected() as api,
+        api.another() as reviewing,
+        hub_users(config) as users,
+    ):
+        pod = OwnPod(api, where.own_namespace, where.pod)
+
+        async def work() -> None:
+            ended.clear()
+            try:
+                await lead(config, where, api, reviewing, users, policy, stopped, serves, pod)
+            finally:
+                ended.set()
+
+        leadership = Leadership(api, namespace=where.own_namespace, identity=identity)
+
+        async def stand() -> None:
+            await pod.shows(leads=False)  # what the container before this one may have left
+            LOG.info("%s waits until it leads", identity)
+            await leadership.lead(work)
+
+        leading = asyncio.create_task(stand())
+        stopping = asyncio.create_task(stopped.wait())
+        await asyncio.wait({leading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not leading.done() and serves.is_set():
+            await ended.wait()  # what answers requests ends in good order by itself
+        for task in (leading, stopping):
+            task.cancel()
+        failed, _stopped = await asyncio.gather(leading, stopping, return_exceptions=True)
+        await leadership.resign()
+        if isinstance(failed, Exception):
+            raise failed
+    LOG.info("stopped; jobs go on")
+
+
+async def connected() -> Api:
+    """Connect to the API server that kubectl would use here, or this pod's own.
+
+    Raises:
+        Unavailable: nothing says which one that is.
+    """
+    try:
+        return await Api.connect()
+    except ConfigException as error:
+        raise Unavailable(
+            f"There is no Kubernetes cluster to be found: {error}.",
+            hint="Set KUBECONFIG, or run it in a pod with a service account.",
+        ) from error
+
+
+async def lead(
+    config: Config,
+    where: KubernetesConfig,
+    api: Api,
+    reviewing: Api,
+    users: HubAuthenticator | None,
+    policy: Policy | None,
+    stopped: asyncio.Event,
+    serves: asyncio.Event,
+    pod: OwnPod,
+) -> None:
+    """Schedule and answer until stopped; everything is looked at anew.
+
+    `serves` tells from when on it ends by itself when it is stopped; before that it is cancelled.
+    """
+    cluster = KubernetesCluster(
+        api,
+        namespace=where.namespace,
+        image=where.image,
+        api_url=config.api_url,
+        ttl_s=where.jobs_ttl_s,
+        bounds=Confinement(where.jobs_limits, has_token=where.jobs_token),
+        default_project=where.default_project,
+        reservation_image=where.reservation_image or IMAGE,
+        elastic=config.elastic,
+        pool=pool_of(where),
+    )
+    metrics = Metrics()
+    ledger = Ledger(config.ledger or config.data_dir / "ledger.sqlite")
+    past = UsageHistory(cluster, ledger)
+    platform = Platform(
+        cluster=cluster,
+        controller=Controller(
+            cluster, decide, policy=policy, history=past.told, on_cycle=metrics.count
+        ),
+        ledger=ledger,
+        idle=IdleWatch(cluster, ledger, releases=False),
+        authenticator=NodeTokens(
+            reviewing, where.agent_account, SharedTokens(config.hub_token, {}, users)
+        ),
+        prefix=config.prefix,
+        version=version("jupyter-runai"),
+        workdir_exists=no_opinion,
+        images=True,
+        workers=cluster,
+        programs=PodPrograms(api, cluster.pods_of),
+        callers=Callers(config.allowance),
+        jobs=JobLimit(config.allowance.unfinished_jobs),
+    )
+    platform.checks = {"scheduler": platform.controller.trouble}
+    work: list[Work] = [
+        cluster.run(),
+        platform.controller.run(),
+        Aside().run(platform.controller.changes.after(0)),
+        notifier(config, platform).run(),
+        Bookkeeping(
+            cluster,
+            ledger,
+            platform.controller.changes,
+            seen=lambda: platform.controller.last.snapshot,
+        ).run(),
+        ledger.run(),
+    ]
+    if policy is not None and policy.history_weight:
+        await past.begin()  # before anything is decided
+        work.append(past.run())
+    if users is not None:
+        work.append(users.warm())
+    listening = await listen(config.host, config.port)
+    server = Server(create_app(platform, metrics=metrics, login=users))
+    LOG.info("leads; listening at %s", url_of(config, listening))
+    try:
+        await pod.shows(leads=True)
+        projects = apply_projects(cluster, config)  # before anybody is told that they are in none
+        serves.set()
+        await run_until(stopped, platform, server, listening, work, first=projects)
+    finally:
+        serves.clear()
+        listening.close()
+        ledger.close()
+        await pod.shows(leads=False)
+
+
+def pool_of(where: KubernetesConfig) -> Pool:
+    """Return the part of the cluster that is ours.
+
+    Raises:
+        InvalidRequest: nothing can be meant by what was said.
+    """
+    try:
+        return Pool.parse(where.node_pool)
+    except ValueError as error:
+        raise InvalidRequest(
+            f"RUNAI_NODE_POOL: {error}.", hint="Name a label of nodes: runai/node-pool=a"
+        ) from error
+
+
+async def apply_projects(cluster: Cluster, config: Config) -> None:
+    """Bring the projects to what the file says, if there is one."""
+    if config.projects_file is not None:
+        for spec in read_projects(config.projects_file):
+            await cluster.put_project(spec)

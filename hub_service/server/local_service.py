@@ -1,0 +1,261 @@
+"""The composition root: the one place that names concrete classes and puts the service together.
+
+`python -m runai.hub_service`, started by JupyterHub with its settings in the environment. Ends with
+its hub, or at SIGTERM; jobs go on without it, and the next service takes them over.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from runai.hub_service.agent.devices.sources import open_devices
+from runai.hub_service.api.app import create_app
+from runai.hub_service.api.auth.authentication import SharedTokens
+from runai.hub_service.api.metrics import Metrics
+from runai.hub_service.api.middleware.job_limit import JobLimit
+from runai.hub_service.api.middleware.request_limits import Callers
+from runai.hub_service.api.services.platform import Platform
+from runai.hub_service.api.views.latest_reports import Present
+from runai.hub_service.clusters.local.driver import LocalCluster
+from runai.hub_service.controller.forgotten_sessions import ForgottenSessions
+from runai.hub_service.controller.history_recorder import Bookkeeping
+from runai.hub_service.controller.idle.watch import IdleWatch
+from runai.hub_service.controller.loop import Controller
+from runai.hub_service.controller.usage_history import UsageHistory
+from runai.hub_service.ledger import Ledger
+from runai.hub_service.limits.sharing import MpsSharing, Sharing, TimeSliced
+from runai.hub_service.model.cluster import Cluster
+from runai.hub_service.model.device import Device
+from runai.hub_service.model.records import ProjectSpec
+from runai.hub_service.processes.log_lines import begin_logging
+from runai.hub_service.processes.own_process import end_with_parent, take_all
+from runai.hub_service.scheduler import decide
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.server.admin_files import read_policy, read_projects
+from runai.hub_service.server.agent_process import agent_environment, keep_agent_running
+from runai.hub_service.server.background_work import (
+    Work,
+    hub_users,
+    no_opinion,
+    notifier,
+    on_signal,
+    run_until,
+    share_the_interpreter,
+    url_of,
+)
+from runai.hub_service.server.garbage import Aside, collect_seldom
+from runai.hub_service.server.listener import Server, listen
+from runai.hub_service.server.settings import Config
+from runai.hub_service.wire.errors import InvalidRequest, RunaiError
+
+
+def first_projects(devices: int, *, with_members: bool = True) -> list[ProjectSpec]:
+    """Return the projects for so many GPUs; real accounts are for an admin to add.
+
+    >>> [(p.name, p.quota) for p in first_projects(5)]
+    [('vision', 2500), ('nlp', 2500)]
+    """
+    half = MilliGpu(1000 * devices // 2)
+    members = {"vision": ("bob",), "nlp": ("patty",)}
+    return [
+        ProjectSpec(name, quota=half, members=who if with_members else ())
+        for name, who in members.items()
+    ]
+
+
+LOG = logging.getLogger("runai.service")
+
+
+def node_name() -> str:
+    """Return this machine's name, or `localhost` where it has none that reads as one."""
+    name = socket.gethostname().partition(".")[0].lower()
+    fits = name and all(c.isascii() and (c.isalnum() or c == "-") for c in name)
+    return name[:63] if fits else "localhost"
+
+
+def devices_of(config: Config, node: str) -> list[Device]:
+    """Return the devices that the platform is to use on this machine."""
+    source = open_devices(
+        "auto" if config.gpus is None else config.gpus, config.simulate, node=node
+    )
+    try:
+        return source.devices()
+    finally:
+        source.close()
+
+
+def sharing_of(config: Config, devices: Sequence[Device]) -> Sharing:
+    """Return how devices are shared; what was begun for another way is ended."""
+    real = [d.uuid for d in devices if not d.simulated and not d.uuid.startswith("MIG-")]
+    refused = ""
+    if config.system_users:
+        # A daemon serves one account at a time; the others would wait for it, for ever perhaps.
+        refused = "users have Unix accounts of their own, and MPS serves one at a time"
+    elif not real:
+        refused = "no device here can have it"
+    mps = MpsSharing(config.data_dir / "mps", real, refused=refused)
+    if config.gpu_sharing == "mps":
+        mps.begin()
+        return mps
+    mps.end()
+    return TimeSliced()
+
+
+async def set_projects(cluster: Cluster, config: Config, devices: int) -> None:
+    """Bring the projects to what the file says; without one, begin with something."""
+    if config.projects_file is not None:
+        specs = read_projects(config.projects_file)
+    else:
+        known = await cluster.projects()
+        specs = [] if known else first_projects(devices, with_members=not config.system_users)
+    for spec in specs:
+        await cluster.put_project(spec)
+
+
+async def serve(config: Config) -> None:
+    """Run the service until SIGTERM or SIGINT.
+
+    Raises:
+        RunaiError: it cannot start; the sentence says why.
+    """
+    if config.kubernetes is None:
+        await serve_here(config)
+        return
+    try:
+        # Its client is an extra that a single machine does without.
+        from runai.hub_service.server.kubernetes_service import serve_kubernetes  # noqa: PLC0415
+    except ImportError as missing:
+        raise InvalidRequest(
+            f"Kubernetes cannot be spoken with: {missing}.",
+            hint="Install it: pip install 'jupyter-runai[kubernetes]'.",
+        ) from missing
+    await serve_kubernetes(config, config.kubernetes)
+
+
+async def serve_here(config: Config) -> None:
+    """Run the service over this machine's GPUs.
+
+    Raises:
+        RunaiError: it cannot start; the sentence says why.
+    """
+    collect_seldom()
+    share_the_interpreter()
+    open_files = take_all()
+    starting = asyncio.current_task()
+    assert starting is not None
+    # While another service has the cluster open there is nothing yet to end in good order.
+    on_signal(starting.cancel)
+    policy = None if config.policy_file is None else read_policy(config.policy_file)
+    node = node_name()
+    devices = devices_of(config, node)
+    # An address that nobody chose must be known before jobs are told of it; a chosen one is free
+    # only when the service before this one has let go of the cluster.
+    listening = await listen(config.host, 0) if config.port == 0 else None
+    api_url = config.api_url or url_of(config, listening)
+    sharing = sharing_of(config, devices)
+    opened = LocalCluster.open(
+        config.data_dir,
+        devices,
+        node,
+        system_users=config.system_users,
+        api_url=api_url,
+        sharing=sharing,
+        elastic=config.elastic,
+        keeping=config.keeping,
+        job_files=config.job_files,
+        open_files=open_files,
+    )
+    async with opened as cluster, hub_users(config) as users:
+        listening = listening or await listen(config.host, config.port)
+        await set_projects(cluster, config, len(devices))
+        agent_token = config.agent_token or secrets.token_urlsafe(32)
+        metrics = Metrics()
+        ledger = Ledger(config.ledger or config.data_dir / "ledger.sqlite")
+        past = UsageHistory(cluster, ledger)
+        platform = Platform(
+            cluster=cluster,
+            controller=Controller(
+                cluster,
+                decide,
+                policy=policy,
+                history=past.told,
+                on_cycle=metrics.count,
+                rests=1.0,
+            ),
+            ledger=ledger,
+            idle=IdleWatch(cluster, ledger),
+            authenticator=SharedTokens(config.hub_token, {node: agent_token}, users),
+            prefix=config.prefix,
+            version=version("jupyter-runai"),
+            proxy=config.proxy,
+            workdir_exists=no_opinion if config.system_users else is_directory,
+            present=Present(sharing),
+            callers=Callers(config.allowance),
+            jobs=JobLimit(config.allowance.unfinished_jobs),
+            cpu_jobs=cluster.cpu_jobs,
+        )
+        platform.checks = {"database": cluster.trouble, "scheduler": platform.controller.trouble}
+        own_url = url_of(config, listening)
+        work: list[Work] = [
+            cluster.run(),
+            platform.controller.run(),
+            Aside().run(platform.controller.changes.after(0)),
+            notifier(config, platform).run(),
+            Bookkeeping(
+                cluster,
+                platform.ledger,
+                platform.controller.changes,
+                seen=lambda: platform.controller.last.snapshot,
+            ).run(),
+            platform.ledger.run(),
+        ]
+        if not config.agent_token:
+            agent = agent_environment(os.environ, url=own_url, token=agent_token, node=node)
+            work.append(keep_agent_running(agent))
+        if policy is not None and policy.history_weight:
+            await past.begin()  # before anything is decided
+            work.append(past.run())
+        if users is not None:
+            work += [users.warm(), ForgottenSessions(cluster, users.servers).run()]
+        server = Server(create_app(platform, metrics=metrics, login=users))
+        stopped = asyncio.Event()
+        on_signal(stopped.set)
+        LOG.info("%d GPUs on %s; listening at %s", len(devices), node, own_url)
+        try:
+            await run_until(stopped, platform, server, listening, work)
+        finally:
+            platform.ledger.close()
+    LOG.info("stopped; jobs go on")
+
+
+def is_directory(path: str) -> bool:
+    """Tell whether jobs, which run under the service's account, could begin there."""
+    try:
+        return Path(path).is_dir()
+    except (OSError, ValueError):  # longer than any name, or not to be looked at
+        return False
+
+
+def main() -> int:
+    """Run the service; return its exit status."""
+    try:
+        config = Config.from_environment(os.environ)
+        end_with_parent(config.hub_pid)
+        begin_logging(config.log_level, config.log_format)
+        asyncio.run(serve(config))
+    except asyncio.CancelledError:
+        return 0
+    except RunaiError as error:
+        sys.stderr.write(f"The GPU service cannot start. {error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""SQLite database files: open, check, copy, upgrade."""

@@ -1,0 +1,46 @@
+"""How people write a length of time (90m, 2h, 3d), as whole seconds.
+
+Knows no field and no message. Used by the wire contract, so that command line, magics and plain
+HTTP read the same.
+"""
+
+import re
+from typing import Annotated, Final
+
+from pydantic import BeforeValidator, Field, StringConstraints
+
+_DURATION = re.compile(r"\s*(\d{1,9})\s*([smhd]?)\s*", re.IGNORECASE | re.ASCII)
+_PER_UNIT = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+LONGEST_S = 10 * 366 * 86400
+
+
+def seconds(value: object) -> object:
+    """Turn text such as 2h into seconds; what is no text is given back for others to judge.
+
+    >>> [seconds(text) for text in ("90", "90s", "15m", "2h", "3 d")]
+    [90, 90, 900, 7200, 259200]
+
+    Raises:
+        ValueError: it is no length of time.
+    """
+    if not isinstance(value, str):
+        return value
+    found = _DURATION.fullmatch(value)
+    if found is None:
+        raise ValueError("give a number and a unit, such as 90m, 2h or 3d")
+    return int(found[1]) * _PER_UNIT[found[2].lower()]
+
+
+Text = Annotated[str, StringConstraints(pattern=r"^\s*0*[1-9]\d{0,7}\s*[smhdSMHD]?\s*$")]
+"""How the API's document describes what `seconds` reads."""
+_Bounded = Annotated[int, Field(ge=1, le=LONGEST_S)]
+Seconds = Annotated[_Bounded, BeforeValidator(seconds, json_schema_input_type=_Bounded | Text)]
+"""A length of time, at least a second, at most ten years."""
+
+
+MOST_GPUS: Final = 100_000
+"""Of one worker."""
+MOST_MEMORY_MIB: Final = 1_000_000_000
+"""Of one worker's GPU."""
+MOST_WORKERS: Final = 10_000
+"""Of one request, all workloads of an array together."""

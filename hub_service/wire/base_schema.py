@@ -1,0 +1,97 @@
+"""What the messages of the wire contract have in common: their base, their names, their errors."""
+
+import re
+from datetime import datetime
+from decimal import Decimal
+from typing import Annotated
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    WithJsonSchema,
+)
+
+from runai.hub_service.wire.amounts import MOST_GPUS
+
+# What no name has: controls, and what hides in a line or turns it around.
+_ODD = "\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff"
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+MOST_PID = 2**22
+"""The largest that Linux gives."""
+
+ProjectName = Annotated[
+    str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,22}[a-z0-9])?$", max_length=24)
+]
+"""A DNS label of at most 24 characters: `<project>-<name>` must fit a Kubernetes name of 63."""
+
+WorkloadName = Annotated[
+    str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,36}[a-z0-9])?$", max_length=38)
+]
+
+UserName = Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=f"^[^{_ODD}/]+$")]
+
+Line = Annotated[str, StringConstraints(max_length=255, pattern=f"^[^{_ODD}]*$")]
+"""A text on one line."""
+
+Path = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00-\x1f\x7f]*$")]
+
+Argument = Annotated[str, StringConstraints(max_length=131_000, pattern=r"^[^\x00]*$")]
+"""What a program can be given: Linux takes 128 KiB at once, and no NUL."""
+
+Gpus = Annotated[
+    Decimal,
+    Field(ge=0, le=MOST_GPUS, decimal_places=3, allow_inf_nan=False),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "minimum": 0, "maximum": MOST_GPUS, "multipleOf": 0.001},
+                {"type": "string", "pattern": r"^[0-9]{1,5}(\.[0-9]{1,3})?$"},
+            ]
+        },
+        mode="validation",
+    ),
+]
+"""GPUs of one worker or of a project; whole, or below 1 a fraction (the service checks which)."""
+
+
+def _written(value: object) -> object:
+    """Refuse what pydantic would read as seconds or milliseconds since 1970."""
+    if isinstance(value, str) and _DAY.match(value) is None:
+        raise ValueError("it must be a time such as 2026-01-31T12:00:00Z")
+    return value
+
+
+Time = Annotated[datetime, BeforeValidator(_written)]
+"""As RFC 3339 writes it; without a zone it is meant in UTC."""
+
+PositiveInt = Annotated[int, Field(ge=1, le=1_000_000_000)]
+
+ImageName = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^[a-z0-9]([A-Za-z0-9._/:-]*[A-Za-z0-9])?(@sha256:[0-9a-f]{64})?$", max_length=512
+    ),
+]
+"""A container image as registries know it: [HOST[:PORT]/]PATH[:TAG][@DIGEST]."""
+
+EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
+
+
+class Wire(BaseModel):
+    """A message: no unknown fields, no changes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Problem(Wire):
+    """An error as RFC 9457 problem details; `detail` is the sentence, `hint` the way out."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    code: str
+    hint: str = ""

@@ -1,0 +1,105 @@
+"""Turn what the schemas refuse into one sentence that names the field and the value.
+
+Knows pydantic's kinds of errors. Called for every request by the app's error table, and by clients
+that make one, so that form, magic, command line and a script with curl are all told the same.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from runai.hub_service.wire.errors import InvalidRequest
+
+M = TypeVar("M", bound=BaseModel)
+
+_NAME = (
+    "Use small letters, digits and '-', beginning and ending with a letter or digit; at most {n}."
+)
+_HINTS = {
+    "name": _NAME.format(n=38),
+    "project": _NAME.format(n=24),
+    "parent": _NAME.format(n=24),
+    "gpus": "Use 0.5 and the like for a part of one GPU, or 1, 2, … for whole ones.",
+    "image": "Name it as docker pull does, such as quay.io/jupyter/pytorch-notebook:latest.",
+    "priority": "Use low, normal or high.",
+}
+_SECRET = frozenset({"env", "source", "command"})
+"""Fields whose values may hold what a log must not."""
+
+
+def checked(model: type[M], fields: Mapping[str, Any]) -> M:
+    """Make a message of what somebody chose.
+
+    Raises:
+        InvalidRequest: a field's value cannot be meant.
+    """
+    try:
+        return model(**fields)
+    except ValidationError as wrong:
+        raise invalid_request([dict(error) for error in wrong.errors()]) from None
+
+
+def invalid_request(errors: Sequence[Mapping[str, Any]]) -> InvalidRequest:
+    """Make the error of the first thing that is wrong.
+
+    >>> str(invalid_request([{"type": "greater_than_equal", "loc": ("body", "gpus"), "input": -1,
+    ...                       "ctx": {"ge": 0}}]).message)
+    'gpus is -1: it must be at least 0.'
+    """
+    wrong = errors[0]
+    path = [str(part) for part in wrong["loc"] if part not in {"body", "query", "path"}]
+    # Branches of a union are named by their types: they say nothing to whoever typed the value.
+    field = next((part for part in path if part.isidentifier()), "")
+    if wrong["type"] == "json_invalid":
+        return InvalidRequest("The body of the request is no JSON.", code="invalid_json")
+    if not field and wrong["type"] == "value_error":
+        # Of the whole message: no one field is at fault.
+        return InvalidRequest(f"This cannot be had: {_wanted(wrong)}.")
+    if not field:
+        return InvalidRequest("The request has no body that can be read.", code="invalid_json")
+    if wrong["type"] == "missing":
+        return InvalidRequest(f"{field} is missing.", hint=_HINTS.get(field, ""))
+    if wrong["type"] == "extra_forbidden":
+        return InvalidRequest(
+            f"There is no field {field}.",
+            hint="Is the client newer than the service? The API's fields are in openapi.json.",
+            code="unknown_field",
+        )
+    shown = "" if field in _SECRET else f" is {_shown(wrong.get('input'))}"
+    return InvalidRequest(f"{field}{shown}: {_wanted(wrong)}.", hint=_HINTS.get(field, ""))
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, str):
+        return repr(value if len(value) <= 60 else f"{value[:57]}…")
+    if isinstance(value, int) and abs(value) >= 10**60:  # Python writes no more than 4300 digits
+        return "a number of more than 60 digits"
+    return str(value) if isinstance(value, int | float) or value is None else "not possible"
+
+
+_LIMITS = {
+    "greater_than_equal": "it must be at least {ge}",
+    "less_than_equal": "it must be at most {le}",
+    "decimal_max_places": "use at most {decimal_places} decimals",
+    "string_too_long": "it must have at most {max_length} characters",
+    "string_pattern_mismatch": "it has characters that are not possible there, or is too long",
+    "too_short": "it must not be empty",
+}
+_KINDS = {
+    "int": "it must be a whole number",
+    "decimal": "it must be a number",
+    "float": "it must be a number",
+    "finite": "it must be a number",
+    "datetime": "it must be a time such as 2026-01-31T12:00:00Z",
+}
+
+
+def _wanted(wrong: Mapping[str, Any]) -> str:
+    limit = _LIMITS.get(wrong["type"])
+    if limit is not None:
+        return limit.format_map(wrong.get("ctx") or {})
+    kind = str(wrong["type"]).partition("_")[0]
+    # A validator of ours wrote its own sentence; pydantic only says before it what raised it.
+    text = str(wrong.get("msg", "it is not possible")).removeprefix("Value error, ")
+    return _KINDS.get(kind, text[:1].lower() + text[1:])

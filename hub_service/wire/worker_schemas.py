@@ -1,0 +1,83 @@
+"""The wire contract between the service and the pods of elastic jobs (docs/elastic.md).
+
+The messages are those of `elastic_messages`, which workers read from files; here they are checked
+where they come in.
+"""
+
+from typing import Annotated
+
+from pydantic import Field, StringConstraints
+
+from runai.hub_service.wire.base_schema import Wire
+from runai.hub_service.wire.elastic_messages import Reason, Status, Target, WorkerPhase
+
+Count = Annotated[int, Field(ge=0, le=1 << 53)]
+Speed = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
+
+
+class TargetMessage(Wire):
+    """Who is to train from now on."""
+
+    gen: Count
+    ranks: tuple[Annotated[str, StringConstraints(max_length=100)], ...]
+    store: str
+    gpus: Count
+    min: Count
+    max: Count
+    reason: Reason
+    deadline: str = ""
+
+
+class TargetReply(Wire):
+    """The newest target; None: nothing newer came in time."""
+
+    target: TargetMessage | None = None
+
+    @classmethod
+    def of(cls, target: Target) -> "TargetReply":
+        """Write a target."""
+        return cls(target=TargetMessage.model_validate(target.to_json()))
+
+    def read(self) -> Target | None:
+        """Return the target."""
+        if self.target is None:
+            return None
+        return Target.from_json(
+            self.target.model_dump(mode="json") | {"ranks": list(self.target.ranks)}
+        )
+
+
+class StatusReport(Wire):
+    """How a worker is, as it tells."""
+
+    gen: Count
+    state: WorkerPhase
+    pid: Count
+    update: Count = 0
+    samples_per_s: Speed = 0.0
+    gpus: Count = 0
+    global_batch: Count = 0
+    steps: Count = 0
+
+    @classmethod
+    def of(cls, status: Status) -> "StatusReport":
+        """Write a status; whose it is, the token says."""
+        fields = status.to_json()
+        del fields["worker"]
+        return cls.model_validate(fields)
+
+    def read(self, worker: str) -> Status:
+        """Return the status of a worker."""
+        return Status.from_json({"worker": worker, **self.model_dump(mode="json")})
+
+
+class EndedReport(Wire):
+    """How a worker's program ended: its exit code, 128 more than the signal's number for one."""
+
+    exit_code: Annotated[int, Field(ge=0, le=255)]
+
+
+class EndedReply(Wire):
+    """How its pod is to end."""
+
+    exit_code: Annotated[int, Field(ge=0, le=255)]
