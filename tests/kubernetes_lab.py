@@ -33,12 +33,15 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 class Insisting(KubernetesCluster):
     """Remembers what is to start: pods come when their Job was let go, and are bound then."""
 
-    to_start: dict[str, Start]
+    def __init__(self, api: Api, **options: Any) -> None:
+        super().__init__(api, **options)
+        self.to_start: dict[str, Start] = {}
+        self.apply = self._apply
 
-    async def apply(self, plan: Plan, *, told: object = None) -> Sequence[Refused]:
+    async def _apply(self, plan: Plan, *, told: object = None) -> Sequence[Refused]:
         """Carry out, and remember."""
         await self.observe()
-        refused = await super().apply(plan, told=told)
+        refused = await self.scheduling.apply(plan, told=told)
         named = {r.worker for r in refused}
         for decision in plan.decisions:
             if isinstance(decision, Start | Resize) and decision.worker not in named:
@@ -54,7 +57,7 @@ class Insisting(KubernetesCluster):
         waiting = {w.name for found in drawn for w in found.workers if w.state == "reserved"}
         due = [start for name, start in self.to_start.items() if name in waiting]
         if due:
-            await super().apply(Plan(decisions=tuple(due)))
+            await self.scheduling.apply(Plan(decisions=tuple(due)))
 
 
 class RealTime(Clock):
@@ -125,12 +128,12 @@ class KubernetesLab(Lab):
         """Let a worker's program end; of an elastic job, its pod asks first how to end itself."""
         name = await self._running_pod(spec, worker)
         if spec.elastic:
-            exit_code = await self.cluster.worker_ended(name, exit_code)
+            exit_code = await self.cluster.elastic.worker_ended(name, exit_code)
         self.around.namespace.finish(name.partition("/")[2], exit_code)
 
     async def write(self, spec: WorkloadSpec, status: Status) -> None:
         name = await self._running_pod(spec, int(status.worker.rpartition("-")[2]))
-        await self.cluster.worker_told(name, status)
+        await self.cluster.elastic.worker_told(name, status)
         await self.cluster.observe()
 
     async def sees(self, spec: WorkloadSpec) -> tuple[list[str], bool]:
@@ -198,7 +201,6 @@ async def kubernetes_lab(
                 api_url="http://runai/services/runai/",
                 clock=clock,
             )
-            cluster.to_start = {}
             async with running(cluster):  # type: ignore[arg-type]
                 await cluster.observe()
                 yield KubernetesLab(cluster, around, clock)

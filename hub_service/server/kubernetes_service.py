@@ -167,8 +167,8 @@ async def lead(
         version=version("jupyter-runai"),
         workdir_exists=no_opinion,
         images=True,
-        workers=cluster,
-        programs=PodPrograms(api, cluster.pods_of),
+        workers=cluster.elastic,
+        programs=PodPrograms(api, cluster.lookup.pods_of),
         callers=Callers(config.allowance),
         jobs=JobLimit(config.allowance.unfinished_jobs),
     )

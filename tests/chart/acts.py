@@ -71,13 +71,15 @@ class Stage:
         await eventually_async(there, what=what)
 
     def seen(self, name: str) -> bool:
-        return f"{self.lab.namespace.name}/{name}" in self.cluster._pods.objects
+        return f"{self.lab.namespace.name}/{name}" in self.cluster.cache.informers.pods.objects
 
     async def runs(self, name: str) -> str:
         """Wait until a pod runs; return the session that it is."""
 
         def up() -> bool:
-            found = self.cluster._pods.objects.get(f"{self.lab.namespace.name}/{name}")
+            found = self.cluster.cache.informers.pods.objects.get(
+                f"{self.lab.namespace.name}/{name}"
+            )
             return found is not None and found.is_up
 
         await self.until(up, f"{name} runs")
@@ -87,7 +89,7 @@ class Stage:
         return read_pod(self.lab.namespace.create(pod(name, 0, project=self.project, **fields)))
 
     def acting(self) -> Acting:
-        return Acting(self.api, self.cluster._sharing, self.cluster._events)
+        return Acting(self.api, self.cluster.scheduling.sharing, self.cluster.scheduling.events)
 
     def events(self) -> list[str]:
         path = f"/api/v1/namespaces/{self.lab.namespace.name}/events"
@@ -144,7 +146,7 @@ async def runs_a_program(stage: Stage) -> None:
     stage.pod("one", nodeName=stage.node)
     await stage.cluster.observe()
     session = await stage.runs("one")
-    programs = PodPrograms(stage.api, stage.cluster.pods_of)
+    programs = PodPrograms(stage.api, stage.cluster.lookup.pods_of)
     (ended,) = [piece async for piece in await programs.execute(session, 0, ["true"], b"")]
     assert isinstance(ended, Ended)
     assert ended.why
@@ -172,7 +174,7 @@ async def says_why(stage: Stage) -> None:
 async def keeps_a_device(stage: Stage) -> None:
     """Reserve a device, learn which one it is, and let it go."""
     name = reservation_name(stage.node, "first")
-    sharing, path = stage.cluster._sharing, f"{PODS}/{name}"
+    sharing, path = stage.cluster.scheduling.sharing, f"{PODS}/{name}"
 
     def kept() -> Pod:
         return read_pod(stage.lab.plane.request("GET", path))
@@ -294,11 +296,15 @@ async def sees_a_pytorch_job_through(stage: Stage) -> None:
     """Hear of the kind when it is installed; see a PyTorchJob, suspend and delete it."""
     await stage.cluster.observe()
     with kind_of_pytorch_jobs(stage.lab.plane):
-        await stage.until(lambda: stage.cluster._jobs._pytorch.lists, "it has listed PyTorchJobs")
+        await stage.until(
+            lambda: stage.cluster.cache.informers.jobs._pytorch.lists, "it has listed PyTorchJobs"
+        )
         path = pytorch_jobs(stage.lab.namespace.name)
         job = pytorch_job("train", workers=1, labels={"runai/project": stage.project})
         uid = stage.lab.plane.request("POST", path, job)["metadata"]["uid"]
-        await stage.until(lambda: uid in stage.cluster._jobs.by_uid(), "it sees the PyTorchJob")
+        await stage.until(
+            lambda: uid in stage.cluster.cache.informers.jobs.by_uid(), "it sees the PyTorchJob"
+        )
         workload = f"{stage.project}/{stage.lab.namespace.name}.train"
         await stage.cluster.suspend(workload, by="ana")
         found = stage.lab.plane.request("GET", f"{path}/train")

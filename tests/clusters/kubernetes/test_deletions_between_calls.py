@@ -196,7 +196,9 @@ def test_nothing_is_reserved_on_a_node_that_is_gone_under_those_who_share(
         (kept,) = plugin.reservations()
         server.requests.clear()
         ready.forget(f"{NODES}/gpu-0")
-        until(lambda: not scheduler.cluster._machines.objects, what="it has seen that")
+        until(
+            lambda: not scheduler.cluster.cache.informers.machines.objects, what="it has seen that"
+        )
         # The collector takes them one by one: here the reservation is the first.
         ready.plane.request("DELETE", _path(kept), {"gracePeriodSeconds": 0})
         work.create(half("three"))

@@ -51,7 +51,7 @@ class Workers:
         """Have a worker tell that it is ready, whether or not its pod is known to run."""
         name = f"{self.lab.namespace.name}/{self.bound()[index]}"
         status = Status(f"vision/e-{index}", 0, WorkerPhase.READY, 1, 0, 0, 0)
-        self.scheduler.call(self.scheduler.cluster.worker_told(name, status))
+        self.scheduler.call(self.scheduler.cluster.elastic.worker_told(name, status))
 
     def pod(self, index: int) -> str:
         return f"{self.lab.namespace.name}/{self.bound()[index]}"
@@ -61,14 +61,16 @@ class Workers:
 
     def says(self, index: int, phase: WorkerPhase) -> None:
         """Have a worker tell how far it is."""
-        told = self.scheduler.cluster.worker_told(self.pod(index), self.status(index, phase))
+        told = self.scheduler.cluster.elastic.worker_told(
+            self.pod(index), self.status(index, phase)
+        )
         self.scheduler.call(told)
 
     def end(self, index: int) -> int:
         """Have a worker's program end well; return how its pod was told to, once that is seen."""
         name = self.bound()[index]
         told = self.scheduler.call(
-            self.scheduler.cluster.worker_ended(f"{self.lab.namespace.name}/{name}", 0)
+            self.scheduler.cluster.elastic.worker_ended(f"{self.lab.namespace.name}/{name}", 0)
         )
         ended = {"state": {"terminated": {"exitCode": told}}}
         container = {
@@ -152,9 +154,9 @@ def test_what_a_worker_tells_while_its_job_is_written_is_not_forgotten(workers, 
     cluster, pod = workers.scheduler.cluster, workers.pod(0)
 
     async def tell() -> None:
-        await cluster.worker_told(pod, workers.status(0, WorkerPhase.RUNNING))
+        await cluster.elastic.worker_told(pod, workers.status(0, WorkerPhase.RUNNING))
 
-    monkeypatch.setattr(cluster._elastic, "_api", Interrupted(cluster._api, tell))
+    monkeypatch.setattr(cluster.elastic._elastic, "_api", Interrupted(cluster._api, tell))
     record = workers.scheduler.call(cluster.scale(SPEC.id, workers=2, min_workers=None, by="ana"))
 
     assert list(record.elastic.target.ranks) == ["vision/e-0", "vision/e-1"]

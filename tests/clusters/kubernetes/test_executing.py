@@ -83,7 +83,7 @@ def running(lab, eventually):
 
 
 def programs_of(scheduler: Scheduler) -> PodPrograms:
-    return PodPrograms(scheduler.cluster._api, scheduler.cluster.pods_of)
+    return PodPrograms(scheduler.cluster._api, scheduler.cluster.lookup.pods_of)
 
 
 async def no_environment(cluster: KubernetesCluster, workload: str, worker: int) -> Conflict:

@@ -72,11 +72,14 @@ def test_what_happened_while_the_server_was_away_is_seen(ready, rights, eventual
         ready.namespace.create(pod("meanwhile", project="vision"))
         ready.namespace.delete("before")
         ready.plane.restart("kube-apiserver")
-        lists = scheduler.cluster._pods.lists
+        lists = scheduler.cluster.cache.informers.pods.lists
         server.is_down = False
         eventually(lambda: "meanwhile" in bound(ready), what="the second is bound")
         # It has begun anew after what we saw last: its 410 is real.
-        eventually(lambda: scheduler.cluster._pods.lists > lists, what="the list is read again")
+        eventually(
+            lambda: scheduler.cluster.cache.informers.pods.lists > lists,
+            what="the list is read again",
+        )
 
     assert scheduler.failed is None
 

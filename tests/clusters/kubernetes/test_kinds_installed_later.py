@@ -27,7 +27,7 @@ def test_pytorch_jobs_are_seen_when_there_is_such_a_kind_and_not_asked_for_befor
     with Scheduler(rights) as scheduler:
         work.create(job("plain", project="vision"))
         eventually(lambda: any("nodeName" in p["spec"] for p in work.pods()), what="others run")
-        assert scheduler.cluster._jobs._pytorch.lists == 0
+        assert scheduler.cluster.cache.informers.jobs._pytorch.lists == 0
         assert not caplog.records
         plain, train = f"vision/{work.name}.plain", f"vision/{work.name}.train"
         for turn in range(2):

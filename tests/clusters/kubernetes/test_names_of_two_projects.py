@@ -63,7 +63,7 @@ async def test_the_same_workload_twice_is_refused_whichever_name_its_job_has(lab
 
     for workload, (project, name) in NAMES.items():
         with pytest.raises(Conflict) as refused:  # by the API server: we may not have seen it yet
-            await lab.cluster._make(asked(lab, workload), Surroundings("example/train"))
+            await lab.cluster.submissions._make(asked(lab, workload), Surroundings("example/train"))
         assert str(refused.value).startswith(f"{project} already has a workload named {name}.")
     assert len(jobs(lab)) == 2
 

@@ -108,7 +108,7 @@ def test_what_is_made_through_a_pools_service_is_of_its_pool(pools, rights, even
         scheduler.call(cluster.put_project(ProjectSpec("new-a", quota=MilliGpu(0))))
         with pytest.raises(Conflict, match="There is a project vision-b already, of another pool"):
             scheduler.call(cluster.put_project(ProjectSpec("vision-b", quota=MilliGpu(1000))))
-        cluster._namespace, cluster._image = work.name, "example/train"
+        cluster.submissions._namespace, cluster.submissions._image = work.name, "example/train"
         (made,) = scheduler.call(cluster.submit([spec]))
 
         def state() -> str:

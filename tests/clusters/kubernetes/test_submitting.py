@@ -36,7 +36,7 @@ async def notebook(lab, *modes: str) -> None:
     namespace.create(server)
 
     async def up() -> bool:
-        found = lab.cluster._pods.objects.get(f"{namespace.name}/jupyter")
+        found = lab.cluster.cache.informers.pods.objects.get(f"{namespace.name}/jupyter")
         return found is not None and found.is_up
 
     await eventually_async(up, what="the notebook runs")

@@ -1,24 +1,138 @@
-"""Jobs of every kind that the API server may have, those too that are installed later.
+"""Watches of all objects that the platform needs, also of kinds that are installed later.
 
-A kind of somebody else's is followed while its CustomResourceDefinition says that it is served, and
-that is watched: where there is none nothing is asked again and again, and nobody has to restart us
-when there is. Owned by `scheduling`.
+PyTorchJobs are followed while their CustomResourceDefinition says that they are served, and that is
+watched: where there is none nothing is asked again and again, and nobody has to restart us when
+there is.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import NoReturn
+from dataclasses import replace
+from typing import Any, NoReturn
 
 from runai.hub_service.clusters.kubernetes.client.api import Api, Object
 from runai.hub_service.clusters.kubernetes.informers.informer import Mirror
 from runai.hub_service.clusters.kubernetes.informers.node_pool import Pool
-from runai.hub_service.clusters.kubernetes.objects.core_objects import PYTORCH_JOB
+from runai.hub_service.clusters.kubernetes.objects import project_resource as project_objects
+from runai.hub_service.clusters.kubernetes.objects.core_objects import (
+    PYTORCH_JOB,
+    Machine,
+    Pod,
+    project_label,
+    read_machine,
+)
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
 from runai.hub_service.clusters.kubernetes.objects.pytorch_job import PYTORCH_JOBS, PYTORCH_KIND
+from runai.hub_service.clusters.kubernetes.objects.volume_topology import (
+    VOLUMES,
+    Claim,
+    Storage,
+    StorageClass,
+    Volume,
+    read_claim,
+    read_class,
+    read_volume,
+)
+from runai.hub_service.model.records import ProjectRecord
 
+TRIES_AGAIN_IN_S = 1.0
 KINDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 WITHOUT = "PyTorchJobs are not scheduled (runai doctor names what the service may not do)"
 """What a role that is older than the service, or narrower than the chart's, comes to."""
+
+
+class Changes:
+    """Notifies the scheduling cycle, and callers that wait for a record, of changes."""
+
+    def __init__(self) -> None:
+        """Begin unchanged."""
+        self.unseen = asyncio.Event()
+        """Set while there is a change that no snapshot shows yet."""
+        self.next = asyncio.Event()
+        """Set at the next change of a record; another one then takes its place."""
+
+    def signal(self) -> None:
+        """Wake the scheduling cycle, and everybody else."""
+        self.unseen.set()
+        self.announce()
+
+    def announce(self) -> None:
+        """Wake everybody who waits for the next change of a record."""
+        self.next.set()
+        self.next = asyncio.Event()
+
+    def requeue(self) -> None:
+        """Run a cycle in a moment, whether or not a watch says that anything has changed."""
+        asyncio.get_running_loop().call_later(TRIES_AGAIN_IN_S, self.unseen.set)
+
+
+class Informers:
+    """The objects of one cluster, each kind as its watch shows it."""
+
+    def __init__(self, api: Api, changes: Changes, pool: Pool) -> None:
+        """Look at nothing yet: `run` does."""
+        self._changes = changes
+        notice = changes.signal
+        self.pods: Mirror[Pod] = Mirror(
+            api,
+            "/api/v1/pods",
+            pool.read_pod,
+            notice,
+            # Of thousands of pods one or the other comes up at any moment: nobody decides by it.
+            is_detail=_is_detail,
+            on_detail=changes.announce,
+        )
+        self.machines: Mirror[Machine] = Mirror(
+            api, "/api/v1/nodes", read_machine, notice, labelSelector=pool.selector
+        )
+        self.jobs = Jobs(api, notice, pool)
+        self.namespaces: Mirror[str] = Mirror(api, "/api/v1/namespaces", _project_of, notice)
+        self.projects: Mirror[ProjectRecord] = Mirror(
+            api,
+            project_objects.PROJECTS,
+            project_objects.read_project,
+            notice,
+            labelSelector=pool.selector,
+        )
+        self._claims: Mirror[Claim] = Mirror(
+            api, "/api/v1/persistentvolumeclaims", read_claim, notice
+        )
+        self._volumes: Mirror[Volume] = Mirror(api, VOLUMES, read_volume, notice)
+        self._classes: Mirror[StorageClass] = Mirror(
+            api, "/apis/storage.k8s.io/v1/storageclasses", read_class, notice
+        )
+        self._all: tuple[Mirror[Any] | Jobs, ...] = (
+            self.pods,
+            self.machines,
+            self.jobs,
+            self.namespaces,
+            self.projects,
+            self._claims,
+            self._volumes,
+            self._classes,
+        )
+
+    async def run(self) -> NoReturn:
+        """Follow the API server until cancelled; call once."""
+        async with asyncio.TaskGroup() as following:
+            for mirror in self._all:
+                following.create_task(mirror.run())
+        raise AssertionError("mirrors run for ever")
+
+    async def listed(self) -> None:
+        """Return when all that is there has been read once."""
+        for mirror in self._all:
+            await mirror.listed()
+
+    def take_state(self, found: Object) -> None:
+        """Note a Job on which we wrote who trains: nobody decides by it, its workers wait."""
+        self.jobs.take(found, quietly=True)
+        self._changes.announce()
+
+    @property
+    def storage(self) -> Storage:
+        """Return the volumes, and how more of them are made."""
+        return Storage(self._claims.objects, self._volumes.objects, self._classes.objects)
 
 
 class Jobs:
@@ -107,3 +221,12 @@ def _is_served(kind: Object) -> bool:
     conditions = kind.get("status", {}).get("conditions") or ()
     said = {c["type"]: c["status"] for c in conditions}
     return said.get("Established") == "True" and "deletionTimestamp" not in kind["metadata"]
+
+
+def _is_detail(before: Pod, now: Pod) -> bool:
+    """Tell whether a pod has only come up."""
+    return not now.is_elastic and replace(before, is_up=now.is_up, address=now.address) == now
+
+
+def _project_of(namespace: Object) -> str:
+    return project_label(namespace["metadata"].get("labels", {}))

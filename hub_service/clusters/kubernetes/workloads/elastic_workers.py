@@ -1,26 +1,41 @@
-"""What the pods of elastic jobs hear and tell: each about its own worker, over the service's API.
+"""Messages between the service and the pods of elastic jobs, each about its own worker.
 
-Knows whose pod is which worker; what is made of what they tell is `elastic`'s. Part of `cluster`.
+A pod is matched to its worker here; what follows from what it tells is decided in `elastic`.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
+from runai.hub_service.clusters.kubernetes.cache import Cache
 from runai.hub_service.clusters.kubernetes.client.api import asking
-from runai.hub_service.clusters.kubernetes.scheduling import Scheduling
-from runai.hub_service.clusters.kubernetes.workloads.elastic_jobs import Drawn, elastic_jobs
+from runai.hub_service.clusters.kubernetes.informers.job_informers import Changes
+from runai.hub_service.clusters.kubernetes.workloads.elastic_jobs import (
+    Drawn,
+    ElasticJobs,
+    elastic_jobs,
+)
 from runai.hub_service.model.records import WorkloadId
 from runai.hub_service.wire.elastic_messages import Status, Target
 from runai.hub_service.wire.errors import NotFound
 
 
-class ElasticWorkers(Scheduling):
-    """A scheduler that the workers of elastic jobs talk to."""
+class ElasticWorkers:
+    """Implements `base.WorkerMessages`."""
+
+    def __init__(
+        self, cache: Cache, elastic: ElasticJobs, changes: Changes, clock: Callable[[], float]
+    ) -> None:
+        """Find workers in the cache; their messages change `elastic`."""
+        self._cache = cache
+        self._elastic = elastic
+        self._changes = changes
+        self._clock = clock
 
     async def worker_target(self, pod: str, seen: int) -> Target:
         """Return the target of a pod's job as soon as it is newer than the one it has seen."""
         drawn, _worker = await self._worker(pod)
         while True:
-            change, job = self._next_change, self._jobs.find(drawn.job.namespace, drawn.job.name)
+            change = self._changes.next
+            job = self._cache.informers.jobs.find(drawn.job.namespace, drawn.job.name)
             if job is None or job.uid != drawn.job.uid:
                 raise NotFound(f"The job of pod {pod} is gone.")
             # What is not written yet nobody hears of.
@@ -33,7 +48,7 @@ class ElasticWorkers(Scheduling):
         """Take in what a pod tells of its worker."""
         drawn, worker = await self._worker(pod)
         if self._elastic.heard(drawn, worker, status):
-            self._notice()
+            self._changes.signal()
 
     async def worker_ended(self, pod: str, exit_code: int) -> int:
         """Return how a pod is to end whose worker ended with this exit code."""
@@ -44,10 +59,10 @@ class ElasticWorkers(Scheduling):
             )
         if told is None:
             raise NotFound(f"The job of pod {pod} is gone.")
-        self._notice()
+        self._changes.signal()
         return told
 
-    async def _tell_leaving(self, workload: WorkloadId, leaving: Collection[str]) -> None:
+    async def tell_leaving(self, workload: WorkloadId, leaving: Collection[str]) -> None:
         """Tell an elastic job's workers that its size changes, and who of them leaves, by name."""
         await self._elastic.shrink(lambda: self._drawn_now().get(workload), leaving, self._clock())
 
@@ -57,9 +72,8 @@ class ElasticWorkers(Scheduling):
         Raises:
             NotFound: it is no worker of an elastic job that goes on.
         """
-        for mirror in self._mirrors:
-            await mirror.listed()
-        found = self._pods.objects.get(pod)
+        await self._cache.informers.listed()
+        found = self._cache.informers.pods.objects.get(pod)
         if found is not None and found.owner is not None and found.index is not None:
             for name, drawn in self._drawn_now().items():
                 if drawn.job.uid == found.owner.uid:
@@ -67,5 +81,4 @@ class ElasticWorkers(Scheduling):
         raise NotFound(f"Pod {pod} is no worker of an elastic job.")
 
     def _drawn_now(self) -> Mapping[WorkloadId, Drawn]:
-        pods = self._applied_pods()
-        return elastic_jobs(self._known(pods, self._slots.held(pods)))
+        return elastic_jobs(self._cache.known())

@@ -1,23 +1,37 @@
 """Projects as people make, change and delete them, on the API server.
 
-Of a pool's projects, where there are pools: names are the whole cluster's. Part of `cluster`.
+Of a pool's projects, where there are pools: names are the whole cluster's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
-from runai.hub_service.clusters.kubernetes.client.api import ApiError, Object, asking
+from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError, Object, asking
+from runai.hub_service.clusters.kubernetes.informers.informer import Mirror
+from runai.hub_service.clusters.kubernetes.informers.node_pool import Pool
 from runai.hub_service.clusters.kubernetes.objects import project_resource as project_objects
-from runai.hub_service.clusters.kubernetes.workloads.submitted import Submitted
 from runai.hub_service.model.cluster import ProjectChange
 from runai.hub_service.model.project_tree import check_deletion, check_parent
-from runai.hub_service.model.records import ProjectRecord, ProjectSpec
+from runai.hub_service.model.records import ProjectRecord, ProjectSpec, WorkloadRecord
 from runai.hub_service.wire.errors import Conflict, NotFound
 
 TRIES = 10
 
 
-class KeptProjects(Submitted):
-    """A cluster whose projects are custom resources."""
+class KeptProjects:
+    """Projects as custom resources."""
+
+    def __init__(
+        self,
+        api: Api,
+        mirror: Mirror[ProjectRecord],
+        pool: Pool,
+        workloads: Callable[[], Awaitable[Sequence[WorkloadRecord]]],
+    ) -> None:
+        """Write those of `pool`; `workloads` says which of them have any."""
+        self._api = api
+        self._projects = mirror
+        self._pool = pool
+        self._workloads = workloads
 
     async def projects(self) -> Sequence[ProjectRecord]:
         """Return all projects, oldest first."""
@@ -91,7 +105,7 @@ class KeptProjects(Submitted):
             raise NotFound(
                 f"There is no project {name}.", hint="runai list projects names those there are."
             )
-        its = [record for record in await self.workloads() if record.spec.project == name]
+        its = [record for record in await self._workloads() if record.spec.project == name]
         finished = [record.id for record in its if record.state.finished]
         unfinished = [record.id for record in its if not record.state.finished]
         check_deletion(name, specs, unfinished, finished)

@@ -1,52 +1,16 @@
-"""Give the devices of a node their identities: which UUID the core's number stands for.
+"""How much memory the devices of nodes have: as the node's label says, or else as its agent counts.
 
-A number only counts until somebody has the device and its agent, or its reservation, says which one
-it is. What nobody has is named in the order in which the agent counts. Pure; called by `cluster`.
+The label is NVIDIA's feature discovery's, which not every cluster runs; without either a part of a
+device has no limit, and nobody who asks for memory fits anywhere. What a node's devices have is one
+figure to the core, and to all who start there. Reservation pods keep it for the next service, which
+may start somebody before the agent reports to it. Owned by `scheduling`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Machine, Pod
 from runai.hub_service.model.device import Device
-
-
-def named(
-    pods: Iterable[Pod],
-    slots: Mapping[str, tuple[int, ...]],
-    devices_of: Callable[[Pod], Sequence[str]],
-) -> dict[str, dict[int, str]]:
-    """Return the UUIDs of devices that pods have, by node and number, as far as they are known."""
-    found: dict[str, dict[int, str]] = {}
-    for pod in pods:
-        numbers, uuids = slots.get(pod.uid, ()), devices_of(pod)
-        if len(numbers) == len(uuids):
-            found.setdefault(pod.node, {}).update(zip(numbers, uuids, strict=True))
-    return found
-
-
-def inventory(
-    machine: Machine, known: Mapping[int, str], counted: Sequence[Device]
-) -> Sequence[Device]:
-    """Return the devices of a node by number; `counted` are those that its agent has found."""
-    count = max(machine.gpus, len(counted), 1 + max(known, default=-1))
-    found = {device.uuid: device for device in counted}
-    rest = (uuid for uuid in found if uuid not in known.values())
-    drawn = []
-    for number in range(count):
-        uuid = known.get(number) or next(rest, "")
-        device = found.get(uuid)
-        drawn.append(
-            Device(
-                number,
-                uuid or f"{machine.name}/{number}",
-                machine.gpu_type or (device.name if device else "GPU"),
-                machine.gpu_memory_mib or (device.memory_mib if device else 0),
-                simulated=device is not None and device.simulated,
-                fault=device.fault if device else "",
-            )
-        )
-    return drawn
 
 
 class Sizes:

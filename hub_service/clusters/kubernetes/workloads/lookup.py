@@ -1,0 +1,125 @@
+"""Look up workloads: their records, and the Job or the pod behind each of them."""
+
+import asyncio
+from collections.abc import Container, Mapping, Sequence
+
+from runai.hub_service.clusters.kubernetes.cache import Cache
+from runai.hub_service.clusters.kubernetes.informers.job_informers import Changes
+from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
+from runai.hub_service.clusters.kubernetes.objects.jobs import Job
+from runai.hub_service.clusters.kubernetes.workloads.agent_allocations import Metering
+from runai.hub_service.clusters.kubernetes.workloads.workload_records import Showing
+from runai.hub_service.model.records import Allocation, WorkloadId, WorkloadRecord
+from runai.hub_service.wire.errors import Conflict, NotFound
+
+
+class WorkloadLookup:
+    """The workloads of one cluster; their records are built once between two changes."""
+
+    def __init__(self, cache: Cache, changes: Changes) -> None:
+        """Begin with no record built."""
+        self._cache = cache
+        self._changes = changes
+        self._showing, self._metering = Showing(), Metering()
+        self._drawn: Mapping[WorkloadId, WorkloadRecord] = {}
+        self._held: Mapping[str, Sequence[Allocation]] = {}
+        self._holders: Mapping[WorkloadId, WorkloadRecord] = {}
+        self._drawn_at: asyncio.Event | None = None  # the change that is to come after those
+
+    async def records(self) -> Mapping[WorkloadId, WorkloadRecord]:
+        """Return all workloads by name, oldest first."""
+        await self._cache.informers.listed()
+        if self._drawn_at is not self._changes.next:  # many ask between two changes
+            known = self._cache.known()
+            self._drawn, self._drawn_at = self._showing.records(known), self._changes.next
+            self._held = self._metering.held_by_node(known)
+            self._holders = {w: r for w, r in self._drawn.items() if r.holds_devices}
+        return self._drawn
+
+    async def workloads(self) -> Sequence[WorkloadRecord]:
+        """Return all workloads, oldest first."""
+        return list((await self.records()).values())
+
+    async def names(self) -> Container[WorkloadId]:
+        """Return which names are taken."""
+        return await self.records()
+
+    async def holders(self) -> Mapping[WorkloadId, WorkloadRecord]:
+        """Return the workloads that hold devices."""
+        await self.records()
+        return self._holders
+
+    async def workload(self, workload: WorkloadId) -> WorkloadRecord:
+        """Return one workload."""
+        if (found := (await self.records()).get(workload)) is not None:
+            return found
+        raise NotFound(
+            f"There is no workload {workload}.", hint="runai list names those there are."
+        )
+
+    async def wait(self, workload: WorkloadId, seen: WorkloadRecord) -> WorkloadRecord:
+        """Return the workload as soon as it differs from `seen`."""
+        while True:
+            change = self._changes.next
+            if (record := await self.workload(workload)) != seen:
+                return record
+            await change.wait()
+
+    async def allocations(self, node: str) -> Sequence[Allocation]:
+        """Return who holds its devices, by their pods; limits are kept by programs alone."""
+        await self.records()
+        return self._held.get(node, ())
+
+    async def subject(self, workload: WorkloadId) -> Job | Pod:
+        """Return what the API server has of a workload: its Job, or its pod.
+
+        Raises:
+            NotFound: there is neither.
+        """
+        everything: list[Job | Pod] = [
+            *self._cache.informers.jobs.by_uid().values(),
+            *self._cache.pods(),
+        ]
+        for found in everything:
+            if self._cache.id_of(found) == workload:
+                return found
+        raise NotFound(f"There is no workload {workload}.")
+
+    async def job(self, workload: WorkloadId, verb: str) -> Job:
+        """Return the Job of a workload that is to be changed; `verb` says how.
+
+        Raises:
+            Conflict: it is a session, finished or being deleted.
+        """
+        record = await self.workload(workload)
+        subject = await self.subject(workload)
+        if not isinstance(subject, Job):
+            raise Conflict(
+                f"{workload} is a session and cannot be {verb}.",
+                hint="Stop it, or delete it.",
+                code="is_a_session",
+            )
+        if record.state.finished:
+            raise Conflict(
+                f"{workload} is finished ({record.state}) and cannot be {verb}.",
+                hint="Delete it and submit it again.",
+                code="finished",
+            )
+        if subject.deleted is not None:
+            raise Conflict(
+                f"{workload} is being deleted and cannot be {verb}.",
+                hint="Submit it again when it is gone.",
+                code="being_deleted",
+            )
+        return subject
+
+    async def pods_of(self, workload: WorkloadId) -> list[Pod]:
+        """Return the pods that it has."""
+        subject = await self.subject(workload)
+        if isinstance(subject, Pod):
+            return [subject]
+        return [
+            pod
+            for pod in self._cache.pods()
+            if pod.owner is not None and pod.owner.uid == subject.uid
+        ]
