@@ -95,18 +95,20 @@ $(BIN)/python:
 	@echo 'Making $(VENV) with $(PYTHON)'
 	@"$(PYTHON)" -m venv $(VENV) || { echo 'Could not make a virtual environment (on Debian: apt install python3-venv).' >&2; rm -rf $(VENV); exit 1; }
 
-# A stamp for each set of dependencies: pip runs again only when pyproject.toml changed.
-$(VENV)/.installed-hub: pyproject.toml | $(BIN)/python
+# A stamp for each set of dependencies: pip runs again only when pyproject.toml changed, or the
+# root folders did: each has its link in .typing/runai.
+INSTALLED_FROM := pyproject.toml setup.py .typing/runai
+$(VENV)/.installed-hub: $(INSTALLED_FROM) | $(BIN)/python
 	@echo 'Installing the platform into $(VENV) (the first time takes a minute or two)'
 	$(PIP) install --editable '.[hub]'
 	@touch $@
 
-$(VENV)/.installed-test: pyproject.toml | $(BIN)/python
+$(VENV)/.installed-test: $(INSTALLED_FROM) | $(BIN)/python
 	@echo 'Installing the platform and what its tests need into $(VENV): 180 MB to download'
 	$(PIP) install --editable '.[test]'
 	@touch $@ $(VENV)/.installed-hub
 
-$(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
+$(VENV)/.installed-dev: $(INSTALLED_FROM) | $(BIN)/python
 	@echo 'Installing the platform, PyTorch, TensorFlow, JAX and the tools into $(VENV): 8 GB on the disk'
 	$(PIP) install --editable '.[dev]'
 	@touch $@ $(VENV)/.installed-hub $(VENV)/.installed-test

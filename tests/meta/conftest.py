@@ -36,10 +36,12 @@ def metadata(checkout: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def shipped(checkout: Path, metadata: dict[str, Any]) -> dict[str, Path]:
-    """Return the root folders of everything in the wheel."""
-    mapped: dict[str, str] = metadata["tool"]["setuptools"]["package-dir"]
-    return {package: checkout / folder for package, folder in mapped.items()}
+def shipped(checkout: Path) -> dict[str, Path]:
+    """Return the root folders of everything in the wheel, by the links of the type checkers."""
+    links = (checkout / ".typing/runai").iterdir()
+    return {f"runai.{link.name}": link.resolve() for link in links} | {
+        "runai.examples": checkout / "examples"
+    }
 
 
 @pytest.fixture(scope="session")
@@ -56,7 +58,7 @@ def wheel(
 ) -> Path:
     """Build the wheel from a copy: a `build/` left in the checkout would hide missing files."""
     source = tmp_path_factory.mktemp("source")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(checkout / name, source)
     for folder in {folder.relative_to(checkout).parts[0] for folder in shipped.values()}:
         shutil.copytree(

@@ -58,13 +58,11 @@ def test_notebooks_have_the_hook_that_keeps_memory_limits():
     assert "ENV PYTHONPATH=/opt/runai-limits" in recipe.splitlines()
 
 
-def test_what_is_copied_is_all_that_the_package_is_built_from(metadata):
-    folders = {
-        path.split("/")[0] for path in metadata["tool"]["setuptools"]["package-dir"].values()
-    }
+def test_what_is_copied_is_all_that_the_package_is_built_from(metadata, shipped):
+    folders = {folder.relative_to(ROOT).parts[0] for folder in shipped.values()}
     let_in = {
         line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line[0] == "!"
     }
 
     assert folders <= let_in
-    assert {"pyproject.toml", metadata["project"]["readme"], "LICENSE"} <= let_in
+    assert {"setup.py", "pyproject.toml", metadata["project"]["readme"], "LICENSE"} <= let_in

@@ -1,4 +1,4 @@
-"""What is declared, what is on disk and what is in the wheel are the same."""
+"""What type checkers find, what setup.py declares and what the wheel holds are the same."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import importlib
 import importlib.metadata
 import json
 import os
+import runpy
 import subprocess
 import zipfile
 
@@ -37,15 +38,20 @@ def _files(folder):
     ]
 
 
-def test_every_package_on_disk_is_declared(metadata, shipped):
-    on_disk = {
-        ".".join([package, *path.parent.relative_to(folder).parts])
+def test_every_folder_with_programs_is_linked_and_declared(checkout, shipped, monkeypatch):
+    declared = {}
+    monkeypatch.chdir(checkout)
+    monkeypatch.setattr("setuptools.setup", lambda **told: declared.update(told))
+    runpy.run_path("setup.py")
+    programs = {
+        ".".join([package, *path.parent.relative_to(folder).parts]): path.parent
         for package, folder in shipped.items()
         for path in _files(folder)
         if path.suffix == ".py"
     }
 
-    assert sorted(on_disk) == metadata["tool"]["setuptools"]["packages"]
+    assert {name: checkout / at for name, at in declared["package_dir"].items()} == programs
+    assert sorted(declared["packages"]) == sorted(programs)
 
 
 def test_every_package_has_its_init(folders):
@@ -63,12 +69,6 @@ def test_runai_itself_is_a_namespace():
     runai = importlib.import_module("runai")
 
     assert runai.__file__ is None
-
-
-def test_every_root_folder_is_linked_for_the_type_checkers(checkout, folders):
-    links = {link.name: link.resolve() for link in (checkout / ".typing/runai").iterdir()}
-
-    assert links == {package.partition(".")[2]: folder for package, folder in folders.items()}
 
 
 @of_the_wheel

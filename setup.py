@@ -1,0 +1,18 @@
+"""Tell setuptools which folder is which package; all else stands in pyproject.toml.
+
+Folder `X/` is package `runai.X`, and so is `elastic/compat/X/` (docs/adr/0001). What has an
+`__init__.py` at the root is shipped, and the examples: every folder of theirs with programs.
+"""
+
+from pathlib import Path
+
+from setuptools import setup
+
+ROOTS = ["examples", *(path.parent.name for path in Path().glob("*/__init__.py"))]
+FOLDERS = {path.parent for root in ROOTS for path in Path(root).rglob("*.py")}
+PACKAGES = {
+    ".".join(["runai", *folder.parts]).replace("elastic.compat.", ""): str(folder)
+    for folder in sorted(FOLDERS)
+    if all(map(str.isidentifier, folder.parts))  # not .ipynb_checkpoints
+}
+setup(packages=[*PACKAGES], package_dir=PACKAGES)
