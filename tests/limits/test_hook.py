@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import shutil
 import subprocess
 import sys
 import venv
@@ -84,6 +85,19 @@ def test_the_sitecustomize_that_was_there_still_runs(run_python, env, tmp_path):
     program = "import json, sys, sitecustomize as s; print(json.dumps([s.HERE, s.__file__]))"
 
     assert ["mine", str(mine / "sitecustomize.py")] == run_python(program, env)
+
+
+def test_the_hook_of_another_installation_is_passed_over(run_python, env, tmp_path):
+    """A job that is submitted from a session has the session's path after ours."""
+    other, mine = tmp_path / "other", tmp_path / "mine"
+    shutil.copytree(HOOK, other)
+    mine.mkdir()
+    (mine / "sitecustomize.py").write_text("HERE = 'mine'\n")
+    env["PYTHONPATH"] += f":{other}:{mine}"
+    program = "import json, runai_limits as r, sitecustomize as s"
+
+    found = run_python(f"{program}; print(json.dumps([s.HERE, r.__path__]))", env)
+    assert found == ["mine", [str(Path(HOOK, "runai_limits"))]]
 
 
 def test_a_sitecustomize_that_fails_fails_as_it_would_without_us(run_python, env, tmp_path):

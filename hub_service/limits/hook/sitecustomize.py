@@ -19,11 +19,13 @@ def _begin() -> None:
 
 
 def _chain() -> None:
-    """Run the next `sitecustomize` of the path, as if this one were not there."""
+    """Run the next `sitecustomize` of the path, as if this one were not there.
+
+    Nor another installation's: a job may have been submitted from a session of it, with its path.
+    """
     from importlib.machinery import PathFinder  # noqa: PLC0415  loaded by every interpreter
 
-    here = os.path.dirname(os.path.abspath(__file__))
-    others = [folder for folder in sys.path if os.path.abspath(folder) != here]
+    others = [at for at in sys.path if not os.path.isdir(os.path.join(at, "runai_limits"))]
     spec = PathFinder.find_spec("sitecustomize", others)
     if spec is None or spec.loader is None:
         return
