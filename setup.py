@@ -1,7 +1,7 @@
 """Tell setuptools which folder is which package; all else stands in pyproject.toml.
 
-Folder `X/` is package `runai.X`, and so is `elastic/compat/X/` (docs/adr/0001). What has an
-`__init__.py` at the root is shipped, and the examples: every folder of theirs with programs.
+Folder `X/` is package `runai.X`, and so is `elastic/compat/X/` (docs/adr/0001). Root folders with
+an `__init__.py` are shipped, and the examples; below them, every folder with programs.
 """
 
 from pathlib import Path

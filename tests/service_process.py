@@ -20,10 +20,14 @@ PROJECTS = "projects: {vision: {quota: 2, members: [ana]}}"
 
 
 class Service:
-    """One data directory and the service that is running on it."""
+    """One data directory and the service that is running on it.
+
+    `python` is the interpreter of the next start: another's is another installation.
+    """
 
     def __init__(self, directory: Path, port: int) -> None:
         self.directory = directory
+        self.python: str | Path = sys.executable
         self.log = directory / "service.log"
         (directory / "projects.yaml").write_text(PROJECTS)
         self.environment = {
@@ -38,7 +42,7 @@ class Service:
         self.process: subprocess.Popen[bytes] | None = None
 
     def popen(self, *before: str, **environment: str) -> subprocess.Popen[bytes]:
-        command = [*before, sys.executable, "-P", "-m", "runai.hub_service"]
+        command = [*before, self.python, "-P", "-m", "runai.hub_service"]
         with self.log.open("ab") as log:
             return subprocess.Popen(
                 command, env=self.environment | environment, stdout=log, stderr=log

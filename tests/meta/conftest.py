@@ -6,6 +6,7 @@ shipped    {"runai.widgets": PATH of widgets/, ...}: the root folder of all that
 folders    the same without what is shipped as files only (examples/)
 wheel      the wheel, built once in a session from a copy of the tree
 installed  a virtual environment of its own with that wheel; dependencies are borrowed from ours
+install    install the wheel once more: install(DIRECTORY) -> the Python of a new environment there
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import subprocess
 import sys
 import sysconfig
 import tomllib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +75,18 @@ def wheel(
 
 @pytest.fixture(scope="session")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the Python of an environment with the wheel; nothing is downloaded."""
-    environment = tmp_path_factory.mktemp("installed")
+    """Return the Python of an environment with the wheel."""
+    return _install(wheel, tmp_path_factory.mktemp("installed"))
+
+
+@pytest.fixture
+def install(wheel: Path) -> Callable[[Path], Path]:
+    """Return a function that installs the wheel somewhere, and returns the Python there."""
+    return partial(_install, wheel)
+
+
+def _install(wheel: Path, environment: Path) -> Path:
+    """Return the Python of a new environment with the wheel; nothing is downloaded."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
     python = environment / "bin/python"
     _pip("--python", str(python), "install", "--no-deps", "--no-index", str(wheel))

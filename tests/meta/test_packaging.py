@@ -1,4 +1,4 @@
-"""What type checkers find, what setup.py declares and what the wheel holds are the same."""
+"""The folders linked for type checkers, the packages of setup.py and the wheel are the same."""
 
 from __future__ import annotations
 
