@@ -32,7 +32,7 @@ from runai.embedded.accounts.accounts import Accounts
 from runai.embedded.accounts.authenticator import AccountsAuthenticator
 from runai.embedded.accounts.removal import AccountRemoval
 from runai.embedded.configuration import REMOVALS, SERVICE, at_address, configuration
-from runai.embedded.data_directory import DataDirectory
+from runai.embedded.directory import DataDirectory
 from runai.embedded.hub_log import HubLines, keep_rotating
 from runai.embedded.liveness_probe import look_after
 from runai.embedded.proxy.caddy import CaddyProxy

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runai.embedded.accounts.accounts import Accounts
-from runai.embedded.data_directory import DataDirectory
+from runai.embedded.directory import DataDirectory
 from runai.embedded.proxy.caddy_process import CaddyProcess
 from runai.embedded.proxy.public_address import (
     HTTP_PORT,

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from object_parsers import as_annotated_job, as_annotated_pod, read_as
 from runai.embedded.accounts.accounts import Accounts
 from runai.embedded.backup.backups import MANIFEST, read_manifest
-from runai.embedded.data_directory import DataDirectory
+from runai.embedded.directory import DataDirectory
 from runai.hub_service.agent.__main__ import Settings
 from runai.hub_service.agent.processes.pod_resources import read_holders
 from runai.hub_service.api.auth.node_tokens import read_claims

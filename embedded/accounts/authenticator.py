@@ -16,7 +16,7 @@ from traitlets import Unicode, default
 
 from runai.embedded.accounts.accounts import Account, Accounts
 from runai.embedded.accounts.login_attempts import PLACE_WITHIN_S, LoginAttempts, NoPlace
-from runai.embedded.data_directory import DataDirectory
+from runai.embedded.directory import DataDirectory
 
 GUESSES_AT_ONCE = 2  # hashing is meant to be costly; it must not take the machine
 

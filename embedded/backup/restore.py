@@ -23,7 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from runai.embedded.backup.backups import DATABASES, MANIFEST, copy_all, read_manifest
 from runai.embedded.backup.unknown_workers import folders_of_others, running_unknown, stop
-from runai.embedded.data_directory import DataDirectory, write_private
+from runai.embedded.directory import DataDirectory, write_private
 from runai.hub_service.clusters.local.store import workload_store
 from runai.hub_service.clusters.local.store.cluster_lock import RESTORING, claim
 from runai.hub_service.clusters.local.store.workload_store import SqliteStore

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from runai.embedded.accounts.accounts import Accounts
-from runai.embedded.data_directory import DataDirectory
+from runai.embedded.directory import DataDirectory
 
 
 @pytest.fixture

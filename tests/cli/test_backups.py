@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from labs import local_lab
-from runai.embedded.data_directory import DataDirectory
+from runai.embedded.directory import DataDirectory
 from runai.hub_service.clusters.local.store.workload_store import SqliteStore
 from runai.hub_service.model.records import ProjectSpec
 

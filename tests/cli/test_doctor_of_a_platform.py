@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runai.embedded.data_directory import DataDirectory
+from runai.embedded.directory import DataDirectory
 from runai.hub_service.cli.doctor.platform_checks import (
     check_command_lines,
     check_descriptors,

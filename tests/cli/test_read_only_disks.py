@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from crashes.small_disk import SmallDisk
-from runai.embedded.data_directory import DataDirectory
+from runai.embedded.directory import DataDirectory
 from runai.hub_service.clusters.local.store.workload_store import SqliteStore
 from runai.hub_service.model.records import ProjectRecord, ProjectSpec
 

@@ -32,10 +32,10 @@ MOST = 5
 FORKS = """
 import os, pathlib, resource, sys
 sys.path.append(str(pathlib.Path(sys.argv[2]).parent))
-import starting
+import worker_start
 resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
 os.setuid(int(sys.argv[1]))
-print(starting.start({"command": ["train"]}, {}, 1))
+print(worker_start.start({"command": ["train"]}, {}, 1))
 """
 
 
@@ -101,10 +101,10 @@ def test_a_fork_that_fails_is_no_end_of_the_supervisor():
 SUPERVISES = """
 import os, pathlib, resource, sys
 sys.path.append(str(pathlib.Path(sys.argv[2]).parent))
-import notes, supervisor
+import exit_notes, supervisor
 resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
 os.setuid(int(sys.argv[1]))
-supervisor.Supervisor(sys.argv[3], os.open("/dev/null", 1), notes.Notes(sys.argv[3])).run()
+supervisor.Supervisor(sys.argv[3], os.open("/dev/null", 1), exit_notes.Notes(sys.argv[3])).run()
 """
 
 

@@ -63,7 +63,7 @@ class Ground:
         for process in psutil.process_iter():
             with suppress(psutil.Error):
                 words = process.cmdline()
-                if any(word.endswith("witness.py") for word in words):
+                if any(word.endswith("subreaper.py") for word in words):
                     found += [process] if str(self.platform.data_dir) in " ".join(words) else []
         if not found:
             raise LookupError

@@ -15,7 +15,7 @@ import pytest
 
 from runai.embedded.accounts.accounts import Accounts
 from runai.embedded.accounts.removal import EVERY_S, LATE_S, AccountRemoval
-from runai.embedded.data_directory import DataDirectory
+from runai.embedded.directory import DataDirectory
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.wire.errors import Unavailable
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runai.embedded.accounts.accounts import Accounts, Removal
-from runai.embedded.data_directory import DataDirectory
+from runai.embedded.directory import DataDirectory
 from runai.hub_service.wire.errors import Conflict, InvalidRequest, NotFound
 
 PASSWORD = "correct horse"

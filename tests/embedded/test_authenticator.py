@@ -14,7 +14,7 @@ import pytest
 from runai.embedded.accounts.accounts import Accounts
 from runai.embedded.accounts.authenticator import AccountsAuthenticator, TooManyLogins
 from runai.embedded.accounts.login_attempts import AT_ONCE, MAX_WRONG, LoginAttempts
-from runai.embedded.data_directory import DataDirectory
+from runai.embedded.directory import DataDirectory
 from runai.embedded.hub import EmbeddedHub
 
 PASSWORD = "correct horse"

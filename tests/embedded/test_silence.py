@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from hub_platform import HubPlatform, running_hub
-from runai.embedded.data_directory import DataDirectory
+from runai.embedded.directory import DataDirectory
 from runai.embedded.liveness_probe import MOST_AT_ONCE_S, Silence
 from waiting import eventually
 

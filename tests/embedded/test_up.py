@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runai.embedded.data_directory import DataDirectory
+from runai.embedded.directory import DataDirectory
 from runai.embedded.settings import Settings
 from runai.embedded.up import parse
 from runai.hub_service.wire.errors import InvalidRequest

@@ -14,7 +14,7 @@ import pytest
 
 from hub_platform import HubPlatform
 from kubernetes_hub import sentence
-from runai.embedded.data_directory import DataDirectory
+from runai.embedded.directory import DataDirectory
 from runai.hub_service.limits import HOOK
 
 pytestmark = [pytest.mark.hub, pytest.mark.timeout(900)]

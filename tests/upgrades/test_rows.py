@@ -22,7 +22,7 @@ import pytest
 
 from runai.embedded.backup.backups import back_up
 from runai.embedded.backup.restore import restore
-from runai.embedded.data_directory import DataDirectory
+from runai.embedded.directory import DataDirectory
 from runai.hub_service.clusters.local.store.workload_store import ROWS, SqliteStore
 from runai.hub_service.clusters.states.state import Row
 from runai.hub_service.model.records import ProjectRecord, ProjectSpec

@@ -11,7 +11,7 @@ from typing import Final
 import click
 
 from runai.embedded.accounts.accounts import Accounts
-from runai.embedded.data_directory import DataDirectory
+from runai.embedded.directory import DataDirectory
 from runai.hub_service.cli.commands.up import DATA_DIR_OPTION
 from runai.hub_service.cli.framework.reporting import Group, output_option
 from runai.hub_service.cli.output import render

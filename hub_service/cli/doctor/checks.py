@@ -289,7 +289,7 @@ def check_data_directory(named: str | None) -> Iterator[Finding]:
         return
     # The hub's half of the distribution: only where a platform runs.
     from runai.embedded.backup.backups import DATABASES  # noqa: PLC0415
-    from runai.embedded.data_directory import DataDirectory  # noqa: PLC0415
+    from runai.embedded.directory import DataDirectory  # noqa: PLC0415
     from runai.embedded.up import DEFAULT_DATA_DIR  # noqa: PLC0415
 
     root = Path(named or DEFAULT_DATA_DIR).expanduser()

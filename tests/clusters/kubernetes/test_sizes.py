@@ -6,7 +6,7 @@ import pytest
 
 from clusters.kubernetes.worlds import a_machine, a_pod
 from runai.hub_service.clusters.kubernetes.objects.core_objects import RESERVATIONS
-from runai.hub_service.clusters.kubernetes.snapshot.gpu_inventory import Sizes
+from runai.hub_service.clusters.kubernetes.snapshot.gpu_memory import Sizes
 from runai.hub_service.model.device import Device
 
 

@@ -2,7 +2,7 @@
 
 A disk may be one that does not answer, and a home one that only its user may read: so they are
 counted by a process of its own, as the worker's account, and nobody waits for it. Standard library
-only, as all of the supervisor's program is (`witness.py`).
+only, as all of the supervisor's program is (`subreaper.py`).
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """The processes below one: find them, tell them something, end them all.
 
-Standard library only, as all of the supervisor's program is (`witness.py`).
+Standard library only, as all of the supervisor's program is (`subreaper.py`).
 """
 
 import contextlib

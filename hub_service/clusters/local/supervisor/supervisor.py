@@ -1,6 +1,6 @@
 """Keep one worker of one attempt: start it, log its output, stop it, say how it ended.
 
-Half of a program of its own (`witness.py`, its parent, is the other), standard library only,
+Half of a program of its own (`subreaper.py`, its parent, is the other), standard library only,
 detached from the service, which it outlives. Everything it is told is in its DIRECTORY, and so is
 everything it tells (`attempt.py` names the files). The lock it holds there makes a second start
 harmless. Its only input later is SIGTERM: stop the worker. If it is killed, the worker dies with

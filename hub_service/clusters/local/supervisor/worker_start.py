@@ -1,6 +1,6 @@
 """Turn a fork of the supervisor into the worker's program, or say why it cannot be.
 
-Standard library only, as all of the supervisor's program is (`witness.py`).
+Standard library only, as all of the supervisor's program is (`subreaper.py`).
 """
 
 import contextlib
