@@ -1,18 +1,19 @@
-"""From "may I?" to "here is your GPU": submit a session, wait with a reason, attach, release.
+"""A session's way to its GPU: submit, wait with a reason, attach, release; or refuse the start.
 
-Talks to the service only, through its typed client; starts no process. What it waits for is told in
-sentences as they change. Both spawners drive it; the order of calls is theirs.
+The spawners call it in this order. Every reason to wait becomes a sentence for the progress page.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
+
+import jupyterhub.spawner
+from tornado.web import HTTPError
 
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.wire.errors import Conflict, NotFound, RunaiError, Unavailable
 from runai.hub_service.wire.program_schemas import ProcessReport
 from runai.hub_service.wire.schemas import SubmitRequest, WorkloadDetail
-from runai.spawner.refusal import SessionRefused
 
 T = TypeVar("T")
 
@@ -23,6 +24,39 @@ RETRY_SECONDS: Final = 0.5
 STALE_SECONDS: Final = 60.0
 _GRANTED: Final = frozenset({"starting", "running"})
 _OVER: Final = frozenset({"ended", "failed", "succeeded"})
+
+
+class _SpawnException5(HTTPError):
+    """JupyterHub 6's exception for JupyterHub 5: an HTTP error below 500 has the same effect."""
+
+    def __init__(self, message: str, *, reason: str, status_code: int = 400) -> None:
+        super().__init__(status_code, message, reason=reason)
+
+
+# It makes no traceback, and does not count towards the failures that end the hub.
+_SpawnException: Any = getattr(jupyterhub.spawner, "SpawnException", _SpawnException5)
+
+
+class SessionRefused(_SpawnException):
+    """A session that will not start; the sentence is what the user reads."""
+
+    def __init__(self, message: str, *, reason: str, status_code: int = 400) -> None:
+        super().__init__(message, reason=reason, status_code=status_code)
+        # What both versions show on the form and at the end of the progress bar.
+        self.jupyterhub_message = message
+
+    @classmethod
+    def of(cls, error: RunaiError) -> "SessionRefused":
+        """Pass on what the service refused, with its way out."""
+        return cls(str(error), reason=error.code)
+
+
+class StartTimeout(TimeoutError):
+    """A server that had what it asked for and did not come up: a failure, and counted as one."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.jupyterhub_message = message
 
 
 class Admission:

@@ -1,13 +1,15 @@
-"""What every spawner of ours lets a user choose: project and amount of GPU, on the spawn form.
+"""Choice of a project and an amount of GPU: a mixin of both spawners, with the spawn form.
 
-A part of a spawner, by inheritance: its settings are the spawner's. Asks the service for what the
-form offers; the choice itself is read by `session`. What is done with it is the spawner's business.
+It asks the service for the offer, parses user options, and bounds those that JupyterHub stores.
 """
 
+import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, Final
 
+from jupyterhub import orm
+from sqlalchemy import event
 from traitlets import Dict, Float, Unicode, default
 from traitlets.config import LoggingConfigurable
 
@@ -19,10 +21,10 @@ from runai.hub_service.wire.problems import current as current_request
 from runai.hub_service.wire.problems import new_id
 from runai.hub_service.wire.schemas import SubmitRequest
 from runai.spawner import form
-from runai.spawner.refusal import SessionRefused
+from runai.spawner.admission import SessionRefused
 from runai.spawner.session import OPTIONS, SessionRequest
-from runai.spawner.stored_options import check_length
 
+LONGEST_OPTIONS: Final = 10_000  # characters of JSON; those of our form have about 40
 PATIENCE_SECONDS = 1.0  # a service that is away notices by itself what it was not told
 
 
@@ -168,3 +170,36 @@ def session_request(options: Mapping[str, Any]) -> SessionRequest:
         return SessionRequest.parse(options)
     except RunaiError as error:
         raise SessionRefused.of(error) from error
+
+
+# JupyterHub stores what a request sends before a spawner sees it, without bounds, and the admin
+# page loads it: a value that browsers cannot parse, or a very long one, breaks it for all admins.
+
+
+def can_be_stored(options: object) -> bool:
+    """Return True if options are a JSON object, as browsers parse it, of a bounded length."""
+    try:
+        text = json.dumps(options, allow_nan=False)
+    except (RecursionError, TypeError, ValueError):
+        return False
+    return isinstance(options, dict) and len(text) <= LONGEST_OPTIONS
+
+
+def check_length(options: object) -> None:
+    """Check that what a spawner has accepted can be stored.
+
+    Raises:
+        SessionRefused: it cannot be.
+    """
+    if not can_be_stored(options):
+        raise SessionRefused(
+            f"The options have more than {LONGEST_OPTIONS:,} characters.", reason="invalid_option"
+        )
+
+
+@event.listens_for(orm.Spawner.user_options, "set", active_history=True, retval=True)
+def _bounded(_spawner: orm.Spawner, options: object, stored: object, _initiator: object) -> Any:  # noqa: ANN401 - what is to be stored
+    """Keep the stored options in place of harmful ones, which the start refuses."""
+    if options is None or can_be_stored(options):
+        return options
+    return stored if can_be_stored(stored) else {}

@@ -16,7 +16,7 @@ from kubernetes_asyncio.client import ApiException, V1Pod
 from kubespawner import KubeSpawner
 from traitlets import Unicode, default
 
-from runai.spawner.admission import Admission, minutes
+from runai.spawner.admission import Admission, SessionRefused, StartTimeout, minutes
 from runai.spawner.choosing import (
     SessionChoosing,
     leave_to_start,
@@ -25,7 +25,6 @@ from runai.spawner.choosing import (
 )
 from runai.spawner.pod import GPU_RESOURCE, SCHEDULER, Seen, environment, look, with_session
 from runai.spawner.progress import Progress, merged
-from runai.spawner.refusal import SessionRefused, StartTimeout
 from runai.spawner.session import OPTIONS, SessionRequest
 
 LOOK_EVERY_S: Final = 0.5  # at what KubeSpawner's watch keeps up to date: no request is made

@@ -21,11 +21,10 @@ from traitlets import Bool, Float, Integer, Unicode, default
 from runai.hub_service.processes.user_account import home_name
 from runai.hub_service.wire.problems import current as current_request
 from runai.hub_service.wire.program_schemas import ProcessReport
-from runai.spawner.admission import Admission
+from runai.spawner.admission import Admission, SessionRefused
 from runai.spawner.choosing import SessionChoosing, options_from_form, session_request
 from runai.spawner.output import output_file, write_output_to
 from runai.spawner.progress import Progress
-from runai.spawner.refusal import SessionRefused
 from runai.spawner.session import SessionRequest, with_handed
 
 USUAL_UMASK = 0o022  # the hub's own is stricter

@@ -7,10 +7,10 @@
  */
 
 import { patch } from "./nodes.js";
-import { request } from "./service.js";
 import { BEGUN, view } from "./views.js";
 
 /**
+ * @typedef {import("./views.js").Action} Action
  * @typedef {import("./views.js").State} State
  * @typedef {import("./views.js").Clicks} Clicks
  * @typedef {{get: (name: string) => any, on: Function, off: Function,
@@ -56,7 +56,7 @@ function render({ model, el }) {
     if (error) clicks.errors.set(workload, error);
   }
 
-  /** @param {import("./views.js").Action} action @param {import("./views.js").Row} row */
+  /** @param {Action} action @param {import("./views.js").Row} row */
   async function act({ verb, label, workers }, row) {
     const stops = label === "Stop";
     if (stops && clicks.confirming !== row.id) {
@@ -93,5 +93,41 @@ function render({ model, el }) {
     timers.forEach(clearTimeout);
   };
 }
+
+/**
+ * Ask the service for a change with the browser's login; sign in first where that has not happened.
+ * Gives an error's sentence, "" when it is done, or null when the service cannot be reached from here.
+ * @param {string} service path of the service @param {Action["verb"]} verb @param {string} workload
+ * @param {typeof fetch} net @param {object | null} [body] @returns {Promise<string | null>}
+ */
+export async function request(service, verb, workload, net, body = null) {
+  const path = `${service}api/v1/workloads/${workload.split("/").map(encodeURIComponent).join("/")}`;
+  const ask = () => net(verb === "delete" ? path : `${path}/${verb}`, {
+    method: verb === "delete" ? "DELETE" : "POST",
+    credentials: "same-origin",
+    headers: { "X-XSRFToken": tokens.get(service) ?? "", ...(body && { "Content-Type": "application/json" }) },
+    ...(body && { body: JSON.stringify(body) }),
+  });
+  try {
+    let reply = tokens.has(service) ? await ask() : null;
+    if (reply === null || reply.status === 401 || reply.status === 403) {
+      // Being logged in at the hub is enough: the service's page logs in by itself, without a question.
+      await net(service, { credentials: "same-origin" });
+      const who = await net(`${service}api/v1/whoami`, { credentials: "same-origin" });
+      const token = who.headers.get("X-XSRFToken");
+      if (!who.ok || !token) return null;
+      tokens.set(service, token);
+      reply = await ask();
+    }
+    if (reply.ok) return "";
+    const problem = await reply.json();
+    return typeof problem.detail === "string" ? `${problem.detail} ${problem.hint ?? ""}`.trim() : null;
+  } catch {
+    return null;
+  }
+}
+
+/** @type {Map<string, string>} What each service wants to see beside its login cookie. */
+const tokens = new Map();
 
 export default { render };

@@ -5,6 +5,7 @@ a cell runs. Buttons reach the service from the page itself; outside JupyterHub 
 """
 
 import os
+import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -22,15 +23,28 @@ from runai.widgets import state as states
 from runai.widgets import text
 from runai.widgets.link import Link, link
 from runai.widgets.live import Lost, News
-from runai.widgets.script import page_script
 from runai.widgets.state import Chart, State
 from runai.widgets.timeline import Timeline
 
 HERE = Path(__file__).parent
+FILES = ("amounts.js", "nodes.js", "chart.js", "views.js", "panel.js")
+"""Each after what it imports; only the last one's default export remains."""
 LOADS = 40
 """Points of a sparkline: a minute or so."""
 STEPS = 150
 """Points of the chart: one for every four pixels or so."""
+
+_IMPORT = re.compile(r'^import \{[^}]*\} from "\./[a-z]+\.js";\n', re.MULTILINE)
+_EXPORT = re.compile(r"^export (?=(async )?function|const)", re.MULTILINE)
+
+
+def page_script(folder: Path) -> str:
+    """Join a folder's ES modules into one, in which every name is top-level and unique.
+
+    A front end loads it from text, where relative imports lead nowhere.
+    """
+    joined = "\n".join((folder / name).read_text(encoding="utf-8") for name in FILES)
+    return _EXPORT.sub("", _IMPORT.sub("", joined))
 
 
 class Panel(anywidget.AnyWidget):

@@ -14,8 +14,7 @@ from runai.hub_service.client import AsyncClient
 from runai.hub_service.wire.errors import NotFound
 from runai.hub_service.wire.program_schemas import ProcessReport
 from runai.hub_service.wire.schemas import SubmitRequest
-from runai.spawner.admission import Admission
-from runai.spawner.refusal import SessionRefused
+from runai.spawner.admission import Admission, SessionRefused
 
 Submission = Callable[..., SubmitRequest]
 LONG_S = 60.0

@@ -5,8 +5,7 @@ import { test } from "node:test";
 import { gpus, measured, percent } from "../../widgets/amounts.js";
 import { chartLegend, chartPicture, pieces, roundScale } from "../../widgets/chart.js";
 import { patch } from "../../widgets/nodes.js";
-import panel from "../../widgets/panel.js";
-import { request } from "../../widgets/service.js";
+import panel, { request } from "../../widgets/panel.js";
 import { view } from "../../widgets/views.js";
 import { install } from "./dom.mjs";
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runai.widgets.panel import Panel
-from runai.widgets.script import FILES, page_script
+from runai.widgets.panel import FILES, Panel, page_script
 
 ROOT = Path(__file__).parents[2]
 
