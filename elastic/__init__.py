@@ -11,7 +11,7 @@ from typing import Never
 
 import runai
 from runai.elastic.batching import BatchPlan, plan_batches
-from runai.elastic.provider import look_for_another
+from runai.elastic.installation import look_for_another
 
 __all__ = ["publish"]  # the attributes are there after `publish` only
 

@@ -18,7 +18,7 @@ import numpy as np
 
 import runai.elastic
 from runai.elastic import checkpoint
-from runai.elastic.keras.models import training_of
+from runai.elastic.keras.training import training_of
 from runai.elastic.membership import LEAVE_EXIT_CODE, Membership, Stop
 
 if TYPE_CHECKING:

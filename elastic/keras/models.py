@@ -17,10 +17,11 @@ import keras
 
 import runai.elastic
 from runai.elastic.keras.accumulation import Accumulator
+from runai.elastic.keras.checkpoint import Checkpoint
 from runai.elastic.keras.losses import count_for
 from runai.elastic.keras.sources import rows, updates_of
 from runai.elastic.keras.steps import devices_of, step_of
-from runai.elastic.keras.training import Count, Follow, Training
+from runai.elastic.keras.training import Count, Follow, Training, training_of
 
 
 def Model(model: Any, *, count: Count | None = None, seed: int = 0) -> Any:  # noqa: N802  # the original's name
@@ -58,20 +59,6 @@ def Model(model: Any, *, count: Count | None = None, seed: int = 0) -> Any:  # n
     if model.compiled:
         _accumulate(model)
     return model
-
-
-def training_of(model: Any) -> Training:
-    """Return where an elastic model's training stands.
-
-    Raises:
-        TypeError: the model is not elastic.
-    """
-    if not hasattr(model, "__runai__"):
-        raise TypeError(
-            "The model is not elastic: runai.elastic.keras.models.Model(model) makes it."
-        )
-    training: Training = model.__runai__.training
-    return training
 
 
 def _patched(model: Any, name: str, patch: Callable[..., Any]) -> Any:
@@ -152,7 +139,6 @@ def _need_checkpoints(callbacks: Any) -> None:
     """Refuse to train as one of several resized workers without what resizing needs."""
     if keras.backend.backend() != "torch":
         return
-    from runai.elastic.keras.checkpoint import Checkpoint  # noqa: PLC0415  # imports this module
     from runai.elastic.keras.generations import current  # noqa: PLC0415  # imports torch
 
     generation = current()

@@ -147,6 +147,20 @@ class Training:
         return (*batch, np.asarray(weights, keras.config.floatx()).reshape(labels.shape))
 
 
+def training_of(model: Any) -> Training:
+    """Return where an elastic model's training stands.
+
+    Raises:
+        TypeError: the model is not elastic.
+    """
+    if not hasattr(model, "__runai__"):
+        raise TypeError(
+            "The model is not elastic: runai.elastic.keras.models.Model(model) makes it."
+        )
+    training: Training = model.__runai__.training
+    return training
+
+
 class Follow(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no types
     """Tell the training which epoch it is in."""
 

@@ -1,7 +1,7 @@
-"""What is saved of a training, and how it is taken again at any number of ranks.
+"""State of a job: `capture` saves it, `restore` applies it at any number of ranks.
 
-Knows the layout of a job's state: that of the parts alone, without wrappers, so that a plain script
-can read it too; tensors, numbers, strings, dicts and lists only. Called by `job`.
+The layout is that of the parts alone, without wrappers, so that a plain script can read it too:
+tensors, numbers, strings, dicts and lists only.
 """
 
 from __future__ import annotations
@@ -10,19 +10,29 @@ import copy
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
+
+from torch import nn
 
 from runai.elastic.torch.boundary import Boundary
 from runai.elastic.torch.position import Position
-
-if TYPE_CHECKING:
-    from runai.elastic.torch.job import Job
 
 _FIXED = {"global_batch": "the global batch", "virtual_workers": "virtual workers"}
 _PARTS = ("optimizer", "scheduler", "scaler", "ema")
 
 
-def capture(job: Job, boundary: Boundary) -> dict[str, Any]:
+class Saved(Protocol):
+    """The attributes of a job that its state holds."""
+
+    module: nn.Module
+    seed: int
+    global_batch: int
+    gpu_batch: int
+    virtual_workers: int | None
+    position: Position
+
+
+def capture(job: Saved, boundary: Boundary) -> dict[str, Any]:
     """Return the state of a job and of its parts; tensors are not copied."""
     parts = {name: getattr(boundary, name) for name in _PARTS}
     parameters = list(job.module.parameters())
@@ -44,7 +54,7 @@ def capture(job: Job, boundary: Boundary) -> dict[str, Any]:
     }
 
 
-def restore(job: Job, boundary: Boundary, saved: Mapping[str, Any], *, force: bool) -> None:
+def restore(job: Saved, boundary: Boundary, saved: Mapping[str, Any], *, force: bool) -> None:
     """Take a state again; it is copied, since optimizers would go on writing into it.
 
     Raises:
@@ -73,7 +83,7 @@ def restore(job: Job, boundary: Boundary, saved: Mapping[str, Any], *, force: bo
     job.position = Position(counters["epoch"], counters["samples"], counters["update"])
 
 
-def _restore_parameters(job: Job, boundary: Boundary, counters: Mapping[str, Any]) -> None:
+def _restore_parameters(job: Saved, boundary: Boundary, counters: Mapping[str, Any]) -> None:
     """Thaw, freeze and group the parameters as they were, if a script had changed that."""
     named = list(job.module.named_parameters())
     for places in counters["groups"][len(boundary.optimizer.param_groups) :]:

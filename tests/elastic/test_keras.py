@@ -72,9 +72,10 @@ CHECKS = [
 @cache
 def outcomes(back_end: str, folder: Path) -> dict[str, str]:
     results = folder / f"{back_end}.json"
+    path = os.pathsep.join(filter(None, (str(HERE.parent), os.environ.get("PYTHONPATH"))))
     done = subprocess.run(
         [sys.executable, "-W", "ignore", HERE / "keras_program.py", results, *BACK_ENDS[back_end]],
-        env={**os.environ, "KERAS_BACKEND": back_end, "PYTHONPATH": str(HERE.parent)},
+        env={**os.environ, "KERAS_BACKEND": back_end, "PYTHONPATH": path},
         capture_output=True,
         text=True,
         timeout=540,

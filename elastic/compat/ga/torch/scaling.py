@@ -11,21 +11,18 @@ import contextlib
 import functools
 import weakref
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.amp.grad_scaler import GradScaler, OptState
 
-if TYPE_CHECKING:
-    from runai.ga.torch.accumulating import Accumulating
-
-under_way: weakref.WeakSet[Accumulating] = weakref.WeakSet()
+under_way: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 """The optimizers that have gathered some micro-batches of an update, not all."""
 
 
 @contextlib.contextmanager
 def unscaling(
-    scaler: GradScaler | None, optimizer: Accumulating, *, early: bool
+    scaler: GradScaler | None, optimizer: torch.optim.Optimizer, *, early: bool
 ) -> Generator[Callable[[], object]]:
     """Give the `step` that takes what is gathered, as it stands in `.grad`, through a scaler.
 
@@ -76,7 +73,7 @@ def wait_for_updates() -> None:
         if new_scale is None and states.keys() & {id(optimizer) for optimizer in under_way}:
             states.clear()  # as after an update: `step` may be called again
             return
-        scaled = [o.runai for o in under_way if o.runai.scaler is self]
+        scaled = [a for o in under_way if (a := vars(o)["_runai"]).scaler is self]
         scale = self._scale
         before = scale.clone() if scaled and scale is not None else None
         update(self, new_scale)

@@ -1,0 +1,51 @@
+"""Checks of the installation: missing frameworks, and another library called `runai`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from types import ModuleType
+
+
+class AnotherProviderWarning(UserWarning):
+    """Another library provides `runai`; which of the two is imported is chance."""
+
+
+def look_for_another(namespace: ModuleType) -> None:
+    """Warn if the package `runai` is another library's.
+
+    Ours is a namespace, without an `__init__.py`.
+    """
+    origin = namespace.__file__
+    if origin is not None:
+        warnings.warn(
+            f"{origin}: another library provides `runai` and hides parts of ours; that of PyPI has"
+            " the names that ours has. pip uninstall runai && pip install --force-reinstall"
+            " --no-deps jupyter-runai",
+            AnotherProviderWarning,
+            stacklevel=3,
+        )
+
+
+def needs_torch() -> AbstractContextManager[None]:
+    """Name the extra to install if an import in the block lacks PyTorch."""
+    return _needs("torch", {"torch": "PyTorch"})
+
+
+def needs_keras() -> AbstractContextManager[None]:
+    """Name the extra to install if an import in the block lacks Keras or TensorFlow."""
+    return _needs("keras", {"keras": "keras", "tensorflow": "tensorflow"})
+
+
+@contextmanager
+def _needs(extra: str, names: Mapping[str, str]) -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (name := names.get(error.name or "")) is None:
+            raise
+        raise ModuleNotFoundError(
+            f"{name} is not installed: pip install jupyter-runai[{extra}]",
+            name=error.name,
+        ) from None
