@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.utils import data
 
 from runai.elastic import torch as elastic
+from runai.elastic.torch.loading.position import micro_batches
 from runai.elastic.torch.parallel import RankDivision
-from runai.elastic.torch.position import micro_batches
 
 RESULTS = Path(__file__).parent / "results" / "elastic_exactness.json"
 SIZES = [(256, 64, 1), (250, 64, 1), (100, 32, 1), (129, 64, 1), (257, 64, 4)]

@@ -14,8 +14,8 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from runai.elastic import torch as elastic
+from runai.elastic.torch.loading.position import MicroBatch, Position
 from runai.elastic.torch.parallel import RankDivision
-from runai.elastic.torch.position import MicroBatch, Position
 
 
 class Reading:

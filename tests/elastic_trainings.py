@@ -18,7 +18,7 @@ from torch.utils.data import TensorDataset
 
 from ranks import form_group
 from runai.elastic import torch as elastic
-from runai.elastic.torch.samples import order_of
+from runai.elastic.torch.loading.samples import order_of
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 

@@ -35,7 +35,7 @@ def reconcile(records: Sequence[dict[str, Any]]) -> dict[int, list[int]]:
 def expected_history(epochs: int) -> dict[int, list[int]]:
     """Say which samples each update must consist of, each of an epoch's samples once."""
     from elastic_trainings import GLOBAL_BATCH, SAMPLES, SEED
-    from runai.elastic.torch.samples import order_of
+    from runai.elastic.torch.loading.samples import order_of
 
     updates = -(-SAMPLES // GLOBAL_BATCH)
     history = {}

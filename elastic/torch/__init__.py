@@ -10,7 +10,7 @@ from runai.elastic.installation import needs_torch
 with needs_torch():
     from runai.elastic.torch import checkpoint
     from runai.elastic.torch.job import Job
-    from runai.elastic.torch.loading import DataLoader
+    from runai.elastic.torch.loading.loader import DataLoader
     from runai.elastic.torch.resizing import Resized, on_resize, should_stop
     from runai.elastic.torch.start import init
 

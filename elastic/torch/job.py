@@ -22,6 +22,9 @@ import runai.elastic
 from runai.elastic.batching import BatchPlan
 from runai.elastic.torch import state
 from runai.elastic.torch.boundary import Average, Boundary
+from runai.elastic.torch.loading.loader import set_default_job
+from runai.elastic.torch.loading.position import Divider, GivenUp, MicroBatch, Position
+from runai.elastic.torch.loading.randomness import key, seed_torch
 from runai.elastic.torch.parallel import (
     DataParallelRanks,
     Ranks,
@@ -29,17 +32,13 @@ from runai.elastic.torch.parallel import (
     join_launched,
     total_over_ranks,
 )
-from runai.elastic.torch.position import Divider, GivenUp, MicroBatch, Position
-from runai.elastic.torch.randomness import key, seed_torch
 from runai.elastic.torch.resizing import attach
 from runai.elastic.torch.statistics import running_layers, warn_of_ghost_batches
 from runai.elastic.torch.trainable import TrainableParameters
 from runai.elastic.torch.virtual import VirtualWorkers, be_bitwise
 from runai.ga.torch.optim import unwrap
 
-_FORWARD = 3  # where the random numbers of forward passes begin; 1 and 2 are in samples.py
-
-_made: list[Job] = []  # the last one, for loaders that are given none
+_FORWARD = 3  # where the random numbers of forward passes begin; 1 and 2 are in loading/samples.py
 
 
 class Job:
@@ -126,7 +125,7 @@ class Job:
         self._ranks = self._alone()
         self.replan(*join_launched())
         self._resizing = attach(self, checkpoint, checkpoint_every)
-        _made[:] = [self]
+        set_default_job(self)
 
     @property
     def model(self) -> nn.Module:
@@ -378,14 +377,3 @@ class Job:
                 f"{ranks - self.global_batch} of them compute what weighs nothing.",
                 stacklevel=4,
             )
-
-
-def current_job() -> Job:
-    """Return the job that was made last.
-
-    Raises:
-        RuntimeError: if there is none.
-    """
-    if not _made:
-        raise RuntimeError("There is no job yet: make an elastic.Job before iterating the loader.")
-    return _made[0]

@@ -20,7 +20,7 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from runai.elastic.batching import plan_batches
-from runai.elastic.torch.position import Divider, MicroBatch, Part
+from runai.elastic.torch.loading.position import Divider, MicroBatch, Part
 from runai.elastic.torch.start import launched
 
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from torch import nn
 
 from runai.elastic.torch.boundary import Boundary
-from runai.elastic.torch.position import Position
+from runai.elastic.torch.loading.position import Position
 
 _FIXED = {"global_batch": "the global batch", "virtual_workers": "virtual workers"}
 _PARTS = ("optimizer", "scheduler", "scaler", "ema")

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from runai.elastic.torch.loading.position import Part
 from runai.elastic.torch.parallel import broadcast_tensors
-from runai.elastic.torch.position import Part
 
 _warned = False
 _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.optim import Optimizer
 
+from runai.elastic.torch.loading.position import MicroBatch
 from runai.elastic.torch.parallel import Ranks
-from runai.elastic.torch.position import MicroBatch
 
 
 class TrainableParameters:

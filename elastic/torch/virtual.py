@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, distributed, nn
 
 from runai.elastic.batching import split
+from runai.elastic.torch.loading.position import Divider, MicroBatch, Part
 from runai.elastic.torch.parallel import broadcast_tensors
-from runai.elastic.torch.position import Divider, MicroBatch, Part
 from runai.elastic.torch.statistics import RunningStatistics
 
 _NODE_GPUS = 8

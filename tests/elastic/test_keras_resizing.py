@@ -46,7 +46,8 @@ class Launched:
         command = [sys.executable, "-m", "runai.elastic.run", "--directory", str(self._job)]
         script = [str(PROGRAM), str(self.training.directory), str(EPOCHS)]
         environ = {"KERAS_BACKEND": "torch", "OMP_NUM_THREADS": "1"}
-        environ["PYTHONPATH"] = str(PROGRAM.parents[1])
+        inherited = os.environ.get("PYTHONPATH")
+        environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(PROGRAM.parents[1]), inherited)))
         return subprocess.Popen(
             [*command, "--min", "1", "--max", "2", *script], env=os.environ | environ
         )

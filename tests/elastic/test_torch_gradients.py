@@ -23,8 +23,8 @@ pytestmark = pytest.mark.torch
 def test_weighted_micro_batches_sum_to_the_gradient_of_the_mean(global_batch, gpu_batch, ranks):
     import torch
 
+    from runai.elastic.torch.loading.position import micro_batches
     from runai.elastic.torch.parallel import RankDivision
-    from runai.elastic.torch.position import micro_batches
 
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(global_batch, 20, generator=generator, dtype=torch.float64)

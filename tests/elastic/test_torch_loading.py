@@ -30,7 +30,7 @@ def read(reading, dataset, **options):
 def read_epoch(dataset, sizes, ranks_of, **options):
     """Return the samples of each update of an epoch, read by `ranks_of(update)` ranks."""
     from elastic_reading import Reading
-    from runai.elastic.torch.position import Position
+    from runai.elastic.torch.loading.position import Position
 
     updates, position = [], Position()
     while position.epoch == 0:
@@ -78,7 +78,7 @@ def test_what_is_left_out_is_the_same_at_any_number_of_ranks(kind, ranks):
 
 
 def test_each_epoch_and_each_seed_has_an_order_of_its_own():
-    from runai.elastic.torch.samples import order_of
+    from runai.elastic.torch.loading.samples import order_of
 
     orders = [(0, 0), (0, 1), (1, 0)]
     found = [order_of(50, seed=s, epoch=e, shuffle=True).tolist() for s, e in orders]
@@ -189,7 +189,7 @@ def test_what_loading_processes_are_sent_is_small_and_equal(bitwise):
 def test_its_length_is_what_is_left():
     from elastic_reading import Indexed, Reading
     from runai.elastic import torch as elastic
-    from runai.elastic.torch.position import Position
+    from runai.elastic.torch.loading.position import Position
 
     reading = Reading(10, 4, position=Position(0, 10, 1))
 

@@ -1,13 +1,14 @@
-"""This rank's micro-batches of a data set: every sample once an epoch, at any number of ranks.
+"""A rank's micro-batches of a data set: each sample once an epoch, at any number of ranks.
 
-Knows how an epoch is cut into updates and handed to PyTorch's loader; the position is the job's, so
-that a loader has nothing to save. Made by training scripts; iterated between `Job.step`s.
+An epoch is cut into updates, and these are read by PyTorch's loader. The position is the job's: a
+loader has nothing to save.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import repeat
 from typing import Any, Protocol, cast
 
@@ -15,8 +16,14 @@ import torch
 from torch.utils import data
 from torch.utils.data import default_collate
 
-from runai.elastic.torch.position import Divider, GivenUp, MicroBatch, Position, micro_batches
-from runai.elastic.torch.samples import (
+from runai.elastic.torch.loading.position import (
+    Divider,
+    GivenUp,
+    MicroBatch,
+    Position,
+    micro_batches,
+)
+from runai.elastic.torch.loading.samples import (
     Portion,
     Samples,
     Stream,
@@ -25,7 +32,6 @@ from runai.elastic.torch.samples import (
     order_of,
     size_of,
 )
-from runai.elastic.torch.weighting import weigh
 
 _OURS = {
     "batch_size": "the plan decides it (runai.elastic.torch.init)",
@@ -69,6 +75,14 @@ class Reading(Protocol):
         Raises:
             GivenUp: if a rank is gone, and the job was put at another position.
         """
+
+
+_made: list[Reading] = []  # the last one, for loaders that are given none
+
+
+def set_default_job(job: Reading) -> None:
+    """Have loaders that are given no job read this one's position."""
+    _made[:] = [job]
 
 
 class DataLoader:
@@ -123,11 +137,17 @@ class DataLoader:
 
     @property
     def job(self) -> Reading:
-        """The job whose position this loader reads."""
-        if self._job is None:
-            from runai.elastic.torch.job import current_job  # noqa: PLC0415 - it imports us
+        """The job whose position this loader reads.
 
-            self._job = current_job()
+        Raises:
+            RuntimeError: if there is none.
+        """
+        if self._job is None:
+            if not _made:
+                raise RuntimeError(
+                    "There is no job yet: make an elastic.Job before iterating the loader."
+                )
+            self._job = _made[0]
         return self._job
 
     def __len__(self) -> int:
@@ -150,7 +170,9 @@ class DataLoader:
     def _loaded(self) -> Iterator[tuple[MicroBatch, Batch]]:
         """Give the micro-batches that are left with their samples, by today's plan."""
         for update in self._streamed() if self._size is None else self._indexed():
-            yield from update if self._count is None else weigh(list(update), self._count, self.job)
+            yield from (
+                update if self._count is None else _weigh(list(update), self._count, self.job)
+            )
 
     def _indexed(self) -> Iterator[Iterator[tuple[MicroBatch, Batch]]]:
         if self._inner is None:
@@ -240,3 +262,29 @@ class _Indices(data.Sampler[list[Where]]):
 
 def _as_is(portion: Any) -> Any:  # noqa: ANN401 - a Portion is collated already
     return portion
+
+
+def _weigh(
+    update: Sequence[tuple[MicroBatch, Batch]], count: Callable[[Batch], int], job: Reading
+) -> list[tuple[MicroBatch, Batch]]:
+    """Weigh this rank's micro-batches of an update by their counts, against those of all ranks.
+
+    The total must be known before the first backward pass: the mean of means of ragged batches is
+    not their mean.
+
+    Returns:
+        The micro-batches with new weights; all of them 0 where nothing at all is counted.
+    """
+    counts = [float(count(batch)) if micro.part.size else 0.0 for micro, batch in update]
+    total = job.total(sum(counts))
+    return [
+        (
+            replace(
+                micro,
+                weight=counted / total if total else 0.0,
+                unit=1 / total if total and micro.part.size else 0.0,
+            ),
+            batch,
+        )
+        for (micro, batch), counted in zip(update, counts, strict=True)
+    ]

@@ -1,7 +1,6 @@
-"""Where a training is in its data, and which part of an update a micro-batch is.
+"""Position of a training in its data, and micro-batches as parts of an update.
 
-Knows counters only: they are the whole of what must be saved of a loader, since the order of an
-epoch is a function of seed and epoch. Read by `loading`, advanced by `job`.
+A position is all that must be saved of a loader: the order of an epoch follows from seed and epoch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""A data set as an elastic job reads it: in one order, each sample with its random numbers.
+"""A data set in one order at any number of ranks, each sample with its own random numbers.
 
-Knows the order of an epoch, and how samples are loaded in whatever process loads them; not who
-computes them (`position`). Used by `loading`; objects of here travel to loading processes.
+Objects of these classes are sent to loading processes.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset, get_worker
 from torch.utils.data._utils import worker as loading_process
 from torch.utils.data._utils.worker import WorkerInfo
 
-from runai.elastic.torch.position import Divider, Part
-from runai.elastic.torch.randomness import key, seed_everything
+from runai.elastic.torch.loading.position import Divider, Part
+from runai.elastic.torch.loading.randomness import key, seed_everything
 
 T = TypeVar("T")
 

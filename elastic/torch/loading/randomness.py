@@ -1,8 +1,7 @@
-"""Random numbers that depend on what is computed, not on who computes it.
+"""Random numbers that depend on the sample or the update, not on the rank that computes it.
 
-Knows how a key is made of a few integers, and how generators are seeded with it: before each
-forward pass, and before each sample is loaded. Stateless, so that there is nothing to save.
-Called by `job` and `samples`.
+Generators are seeded before each forward pass, and before each sample is loaded: there is no state
+to save.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Samples of a training: loader, order, position in an epoch, random numbers."""
