@@ -46,7 +46,7 @@ from runai.hub_service.clusters.kubernetes.objects.volume_topology import (
     read_class,
     read_volume,
 )
-from runai.hub_service.clusters.kubernetes.snapshot.gpu_memory import inventory
+from runai.hub_service.clusters.kubernetes.workloads.gpu_inventory import inventory
 from runai.hub_service.model.records import ProjectRecord
 
 METADATA = {

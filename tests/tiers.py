@@ -26,8 +26,12 @@ TIERS = {
 PLACES = {
     "check": (
         *("clusters/kubernetes", "contract", "input", "meta", "scheduler", "simulation"),
-        *("cli/test_doctor_of_a_platform.py", "cli/test_login_refusals.py", "cli/test_program.py"),
-        *("cli/test_programs.py", "cli/test_root.py", "cli/test_tables.py"),
+        *(
+            "cli/test_doctor_of_a_platform.py",
+            "cli/test_login_refusals.py",
+            "cli/test_program_argument.py",
+        ),
+        *("cli/test_up.py", "cli/test_command_list.py", "cli/test_tables.py"),
         *("cli/test_top_views.py", "cli/test_values.py"),
         *("widgets/test_colours.py", "widgets/test_gpu_cell.py", "widgets/test_live.py"),
         *("widgets/test_mistakes.py", "widgets/test_page.py", "widgets/test_request.py"),
@@ -36,11 +40,19 @@ PLACES = {
     "all": (
         *("cli", "crashes", "elastic/original", "elastic/test_launcher.py"),
         *("limits", "upgrades", "widgets/test_examples.py", "widgets/test_train_numpy.py"),
-        *("clusters/test_crash.py", "clusters/test_forgetting.py", "clusters/test_frozen.py"),
-        *("clusters/test_hostile.py", "clusters/test_killed_writer.py"),
-        *("clusters/test_many_files.py", "clusters/test_no_room.py"),
-        *("service/test_memory.py", "service/test_openapi.py", "service/test_operations.py"),
-        *("service/test_process.py",),
+        *(
+            "clusters/local/test_crash.py",
+            "clusters/local/test_forgetting.py",
+            "clusters/local/test_frozen.py",
+        ),
+        *("clusters/local/test_hostile.py", "clusters/local/test_killed_writer.py"),
+        *("clusters/local/test_many_files.py", "clusters/local/test_no_room.py"),
+        *(
+            "service/server/test_memory.py",
+            "service/api/test_openapi.py",
+            "service/server/test_operations.py",
+        ),
+        *("service/server/test_process.py",),
     ),
 }
 """Folders and files of tests/ by tier; the longest path decides, and others are in `test`."""

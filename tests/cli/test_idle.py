@@ -1,7 +1,6 @@
 """`runai top --idle`, `keep`, `release` and `regain`, against a real service whose agent is played.
 
-What is idle, how often it is kept and what is taken is told by tests/service/test_idle.py.
-
+Idleness, how often it is kept and what is taken: tests/service/controller/test_idle.py.
 The agent reports what it would of a session whose kernel does nothing, as if time went faster.
 """
 

@@ -1,6 +1,6 @@
 """`runai submit` against a running service: what is sent, what is said of the answer.
 
-The rules of a submission are those of tests/service/test_bad_input.py and tests/contract.
+The rules of a submission are those of tests/service/api/test_bad_input.py and tests/contract.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ def test_who_has_which_devices_is_as_old_as_it_says(service, lab):
         assert "GPU-second" in shown()
 
 
-# One of each outcome: the whole table is asked in process (tests/service/test_authz.py).
+# One of each outcome: the whole table is asked in process (tests/service/api/test_authz.py).
 OUTCOMES = {
     ("let in", "let in"): "GET /api/v1/workloads",
     ("let in", "403"): "POST /api/v1/nodes/{node}/samples",

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from clusters.hostile import begin, beside_a_neighbour, log, of_it
+from clusters.local.hostile import begin, beside_a_neighbour, log, of_it
 from runai.hub_service.clusters.local.supervisor import file_count
 from runai.hub_service.server.settings import MOST_JOB_FILES
 from waiting import eventually_async

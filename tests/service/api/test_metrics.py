@@ -19,7 +19,7 @@ from runai.hub_service.wire.agent_reports import AgentReport, DeviceSample, Usag
 from runai.hub_service.wire.schemas import SubmitRequest
 from waiting import eventually_async
 
-DASHBOARD = Path(__file__).parents[2] / "helm" / "dashboards" / "gpus.json"
+DASHBOARD = Path(__file__).parents[3] / "helm" / "dashboards" / "gpus.json"
 EXPRESSIONS = {
     f"{panel['title']}-{target['refId']}": target["expr"]
     for panel in json.loads(DASHBOARD.read_text())["panels"]

@@ -1,7 +1,7 @@
 """What a supervisor cannot write down is not lost: it waits, with the worker's end, for room.
 
 Supervisor and witness are real; the kernel lets them write no byte to a file, and later lets them
-again. A whole service on a full disk is `service/test_failing_disk.py`.
+again. A whole service on a full disk is `service/server/test_failing_disk.py`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from clusters.hostile import MOST, MOST_TASKS, begin, beside_a_neighbour, log, of_it, play
+from clusters.local.hostile import MOST, MOST_TASKS, begin, beside_a_neighbour, log, of_it, play
 from labs import Lab, SimulatedLab, plan, start
 from runai.hub_service.model.records import WorkloadSpec
 from waiting import eventually_async

@@ -18,7 +18,7 @@ from runai.hub_service.api.pages.page_parts import life, project_rows, quota_of_
 from runai.hub_service.api.pages.page_reply import pieces
 from runai.hub_service.wire.schemas import HistoryView, ProjectPut, ProjectView, SubmitRequest
 
-PAGES = Path(__file__).parents[2] / "hub_service/api/pages"
+PAGES = Path(__file__).parents[3] / "hub_service/api/pages"
 START = datetime(2026, 11, 1, 12, tzinfo=UTC)
 
 

@@ -1,6 +1,6 @@
 """Jobs without a GPU on this machine: no more workers at once than its CPU cores bear.
 
-Who is chosen is in `test_cpu_bound`; here real processes follow it.
+Who is chosen is in `test_cpu_job_bound`; here real processes follow it.
 """
 
 from __future__ import annotations

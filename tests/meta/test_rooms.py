@@ -1,0 +1,67 @@
+"""The layout of house and rooms: few files in a folder, each in a room, no two import each other.
+
+Which way imports run is a contract of import-linter (`pyproject.toml`, `make check`).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+MOST_FILES = 14
+FLAT = {"hub_service": 3, "hub_service/api": 1, "hub_service/clusters": 1}
+"""Folders whose files belong into their rooms, but for so many."""
+
+
+@pytest.fixture(scope="module")
+def modules(shipped: dict[str, Path]) -> dict[str, Path]:
+    """Return all modules of the wheel by their dotted names."""
+    return {
+        ".".join([package, *path.relative_to(folder).with_suffix("").parts]): path
+        for package, folder in shipped.items()
+        for path in folder.rglob("*.py")
+        if all(map(str.isidentifier, path.relative_to(folder).with_suffix("").parts))
+    }
+
+
+def test_a_folder_has_few_files(modules, checkout):
+    files = Counter(
+        str(path.parent.relative_to(checkout))
+        for path in set(modules.values())
+        if path.name != "__init__.py"
+    )
+    crowded = {where: n for where, n in files.items() if n > FLAT.get(where, MOST_FILES)}
+
+    assert crowded == {}
+
+
+def test_every_room_says_what_it_is_for(modules):
+    faces = {path.parent for path in modules.values() if path.name == "__init__.py"}
+    homeless = {path.parent for path in modules.values()} - faces
+
+    assert {str(place) for place in homeless if place.name != "examples"} == set()
+
+
+def test_no_circle_of_imports(modules):
+    graph = {name: _imported(path, modules) - {name} for name, path in modules.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as circle:
+        pytest.fail(" -> ".join(circle.args[1]))
+
+
+def _imported(path: Path, modules: dict[str, Path]) -> set[str]:
+    """Return the modules that a file imports, also inside functions and for types alone."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.ImportFrom(module=str(package), names=names, level=0):
+                inside = {f"{package}.{name.name}" for name in names}
+                found |= inside if inside <= modules.keys() else {package, f"{package}.__init__"}
+            case ast.Import(names=names):
+                found |= {name.name for name in names}
+    return found & modules.keys()
