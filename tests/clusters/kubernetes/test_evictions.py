@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusters.kubernetes.test_budgets import are_counted, plain, running
+from clusters.kubernetes.test_pdb_backoff import are_counted, plain, running
 from control_plane.faults import FaultyServer
 from control_plane.objects import pod
 from control_plane.scheduling import Scheduler

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from clusters.kubernetes.sharing_world import events, visible
-from clusters.kubernetes.test_budgets import running
+from clusters.kubernetes.test_pdb_backoff import running
 from control_plane.faults import FaultyServer
 from control_plane.lab import ClusterLab
 from control_plane.objects import Namespace, job, pod

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from clusters.kubernetes.test_leading import holder
+from clusters.kubernetes.test_leader_election import holder
 from control_plane.lab import allow_jobs
 from control_plane.objects import pod
 from restarted_under_load import deletes, going_on, submits, suspends

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from clusters.kubernetes.sharing_world import events
-from clusters.kubernetes.test_budgets import running
+from clusters.kubernetes.test_pdb_backoff import running
 from control_plane.lab import allow_jobs
 from control_plane.objects import job, pod
 from control_plane.scheduling import Scheduler

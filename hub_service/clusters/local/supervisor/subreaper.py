@@ -1,11 +1,11 @@
 """Be the supervisor's parent, and write down how its worker ended if it is killed before it could.
 
-The program that `attempt` starts (`python -I -S subreaper.py DIRECTORY STATUS_FD`) with no
-library but the standard one. It becomes two processes: the supervisor, which does the work, and
-this one, which waits for it and passes SIGTERM on. What a killed supervisor leaves comes to this one, an ended
-worker with its exit code, and all that still runs, which it ends: until then the start is held. So
-an end stays unseen, and anything left, only where both are killed. If this one alone is killed, the
-supervisor goes on.
+The program that `attempt` starts (`python -I -S subreaper.py DIRECTORY STATUS_FD`), with no library
+but the standard one. It becomes two processes: the supervisor, which does the work, and this one,
+which waits for it and passes SIGTERM on. What a killed supervisor leaves comes to this one, an
+ended worker with its exit code, and all that still runs, which it ends: until then the start is
+held. So an end stays unseen, and anything left, only where both are killed. If this one alone is
+killed, the supervisor goes on.
 """
 
 from __future__ import annotations
