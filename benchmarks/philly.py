@@ -29,9 +29,9 @@ from machine import commit, machine
 from runai.hub_service.scheduler.model.quantity import Mib, MilliGpu
 from runai.hub_service.scheduler.model.snapshot import Node, Project
 from runai.hub_service.simulation.engine import Run, Setting, simulate
-from runai.hub_service.simulation.picture import Column, write_picture
 from runai.hub_service.simulation.policies import PolicyName
 from runai.hub_service.simulation.results import as_json
+from runai.hub_service.simulation.run_pictures import Column, write_picture
 from runai.hub_service.simulation.timeline import Timeline
 from runai.hub_service.simulation.traces import TraceRow, read_trace, shuffled
 

@@ -3,7 +3,7 @@
     python benchmarks/tiers.py check=200 test=400 rest=1500         # .ci/run calls it so
     python benchmarks/tiers.py --keep check=200 test=400 rest=1500  # writes results/tiers.json, too
 
-Seconds on a quiet machine; an issue may add 180 to their sum (docs/contributing.md).
+Seconds on a quiet machine; an issue may add 180 to their sum (CONTRIBUTING.md).
 """
 
 import argparse

@@ -44,7 +44,7 @@ from runai.hub_service.wire.agent_reports import AgentReport
 from runai.hub_service.wire.amounts import seconds
 from runai.hub_service.wire.elastic_messages import ElasticFiles, MessageError
 from runai.hub_service.wire.errors import RunaiError
-from runai.hub_service.wire.questions import PlanQuestion
+from runai.hub_service.wire.explanation_schemas import PlanQuestion
 from runai.hub_service.wire.schemas import ProjectPut, SubmitRequest
 from runai.hub_service.wire.validation import invalid_request
 from runai.spawner.form import options_of

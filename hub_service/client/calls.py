@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from runai.hub_service.wire import agent_reports, questions, schemas
+from runai.hub_service.wire import agent_reports, explanation_schemas, schemas
 from runai.hub_service.wire.device_schemas import NodeView
 from runai.hub_service.wire.errors import RunaiError, TooMany, Unavailable
 from runai.hub_service.wire.program_schemas import (
@@ -429,19 +429,21 @@ def plan() -> Call[dict[str, Any]]:
     return Call("GET", f"{API}/plan", dict[str, Any])
 
 
-def explanation(workload: str) -> Call[questions.ExplanationView]:
+def explanation(workload: str) -> Call[explanation_schemas.ExplanationView]:
     """Return why a workload waits at length: what would help, and when it starts."""
     return Call(
         "GET",
         f"{_workload(workload)}/explanation",
-        questions.ExplanationView,
+        explanation_schemas.ExplanationView,
         timeout_s=THOUGHT_WITHIN_S,
     )
 
 
-def what_if(question: questions.PlanQuestion) -> Call[questions.WhatIf]:
+def what_if(question: explanation_schemas.PlanQuestion) -> Call[explanation_schemas.WhatIf]:
     """Return what would start, stop and wait if something were otherwise."""
-    return Call("POST", f"{API}/plan", questions.WhatIf, body=question, timeout_s=THOUGHT_WITHIN_S)
+    return Call(
+        "POST", f"{API}/plan", explanation_schemas.WhatIf, body=question, timeout_s=THOUGHT_WITHIN_S
+    )
 
 
 def report(report: agent_reports.AgentReport) -> Call[agent_reports.AgentReply]:

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from runai.hub_service.clusters.workloads.snapshot_builder import project_for_core
 from runai.hub_service.model.project_changes import changed_project
-from runai.hub_service.model.project_tree import check_parent
+from runai.hub_service.model.project_tree_rules import check_parent
 from runai.hub_service.model.records import ProjectRecord, ProjectSpec
 from runai.hub_service.scheduler.model.fields import InvalidSnapshot
 from runai.hub_service.scheduler.model.quantity import Mib

@@ -20,7 +20,7 @@ from control_plane.lab import ClusterLab
 from control_plane.objects import pod
 from runai.hub_service.api.auth.node_tokens import NodeTokens
 from runai.hub_service.api.auth.permissions import Actor
-from runai.hub_service.clusters.kubernetes.actions.binder import Acting
+from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import Acting
 from runai.hub_service.clusters.kubernetes.client.api import Api
 from runai.hub_service.clusters.kubernetes.client.leader_election import Leadership
 from runai.hub_service.clusters.kubernetes.client.leader_label import LEADS, OwnPod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runai.hub_service.limits.hook.runai_limits import asking, notebook
+from runai.hub_service.limits.hook.runai_limits import notebook, service_query
 
 HALF_H200 = {
     "RUNAI_GPU_MEMORY_LIMITS_MIB": "71885",
@@ -105,4 +105,4 @@ def test_an_interrupted_cell_is_told_when_the_platform_did_it(monkeypatch, notic
 def test_nobody_is_asked_without_an_address(monkeypatch):
     monkeypatch.setenv("RUNAI_DEBUG", "1")
 
-    assert asking.ask({"RUNAI_API_URL": "file:///etc/", "RUNAI_WORKLOAD": "vision/a"}) == {}
+    assert service_query.ask({"RUNAI_API_URL": "file:///etc/", "RUNAI_WORKLOAD": "vision/a"}) == {}

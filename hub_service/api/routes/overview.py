@@ -15,7 +15,7 @@ from runai.hub_service.api.views.overview_views import overview_view
 from runai.hub_service.scheduler.model.plan_json import plan_to_json
 from runai.hub_service.scheduler.model.snapshot_json import snapshot_to_json
 from runai.hub_service.wire.device_schemas import NodeView
-from runai.hub_service.wire.questions import PlanQuestion, WhatIf
+from runai.hub_service.wire.explanation_schemas import PlanQuestion, WhatIf
 from runai.hub_service.wire.schemas import Overview, WhoAmI
 
 router = APIRouter(tags=["cluster"])

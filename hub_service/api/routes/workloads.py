@@ -23,8 +23,8 @@ from runai.hub_service.model.records import Process, WorkloadRecord, workload_id
 from runai.hub_service.model.workload_spec import check_limit
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.wire.errors import Conflict, InvalidRequest, NotFound
+from runai.hub_service.wire.explanation_schemas import ExplanationView
 from runai.hub_service.wire.program_schemas import EnvironmentView, LogLine, ProcessReport
-from runai.hub_service.wire.questions import ExplanationView
 from runai.hub_service.wire.schemas import (
     ScaleRequest,
     SubmitReply,

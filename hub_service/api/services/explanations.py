@@ -26,7 +26,7 @@ from runai.hub_service.scheduler.model.quantity import milli_gpus
 from runai.hub_service.scheduler.model.snapshot import Plan, Reason, Snapshot, WorkerState, Workload
 from runai.hub_service.scheduler.model.what_if import changed, serves
 from runai.hub_service.wire.errors import InvalidRequest, Unavailable
-from runai.hub_service.wire.questions import (
+from runai.hub_service.wire.explanation_schemas import (
     CounterfactualView,
     Effect,
     ExplanationView,

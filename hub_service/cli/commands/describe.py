@@ -18,8 +18,8 @@ from runai.hub_service.limits.tiers import COMPUTE_IS_SHARED
 from runai.hub_service.scheduler.model.quantity import duration_text
 from runai.hub_service.wire.device_schemas import NodeView
 from runai.hub_service.wire.errors import NotFound
+from runai.hub_service.wire.explanation_schemas import ExplanationView
 from runai.hub_service.wire.printable import for_terminal
-from runai.hub_service.wire.questions import ExplanationView
 from runai.hub_service.wire.schemas import ProjectView, WorkloadDetail
 
 _WORKLOAD_WORDS = ("job", "jobs", "session", "sessions", "workload", "workloads")

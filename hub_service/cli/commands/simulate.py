@@ -77,7 +77,7 @@ def simulate(**given: Any) -> None:
     runai simulate --history 30d --set vision.quota=6
     """  # noqa: D301 - \b is click's mark of a block
     _needs_the_hub_extra()
-    from runai.hub_service.simulation import picture  # noqa: PLC0415 - see above
+    from runai.hub_service.simulation import run_pictures  # noqa: PLC0415 - see above
     from runai.hub_service.simulation.engine import Setting  # noqa: PLC0415
     from runai.hub_service.simulation.engine import simulate as replay  # noqa: PLC0415
     from runai.hub_service.simulation.policies import quotas_of  # noqa: PLC0415
@@ -85,8 +85,8 @@ def simulate(**given: Any) -> None:
     from runai.hub_service.simulation.timeline import Timeline  # noqa: PLC0415
 
     path: Path | None = given["picture"]
-    if path is not None and path.suffix.lower() not in picture.SUFFIXES:
-        endings = ", ".join(picture.SUFFIXES)
+    if path is not None and path.suffix.lower() not in run_pictures.SUFFIXES:
+        endings = ", ".join(run_pictures.SUFFIXES)
         raise InvalidRequest(f"{path} is no name for a picture.", hint=f"End it in {endings}.")
     if path is not None and not path.parent.is_dir():
         # Said now, not after a quarter of an hour.
@@ -128,10 +128,10 @@ def simulate(**given: Any) -> None:
         show_lines(_lines(figures))
     if timeline is not None and path is not None:
         timeline.close()
-        column = picture.Column(title=policy, results=run.results, timeline=timeline)
+        column = run_pictures.Column(title=policy, results=run.results, timeline=timeline)
         name = given["trace"].name if given["trace"] else f"The last {given['history']}"
         capacity = 1000 * sum(node.devices for node in nodes)
-        picture.write_picture(
+        run_pictures.write_picture(
             path, f"{name} on {capacity // 1000} GPUs", [column], quotas, capacity
         )
 

@@ -16,7 +16,7 @@ from runai.hub_service.cli.output import render
 from runai.hub_service.cli.output.spinner import at_work
 from runai.hub_service.client import Client
 from runai.hub_service.wire.base_schema import Wire
-from runai.hub_service.wire.questions import (
+from runai.hub_service.wire.explanation_schemas import (
     Effect,
     PlanQuestion,
     ProjectEffect,

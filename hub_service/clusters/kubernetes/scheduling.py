@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NoReturn
 
-from runai.hub_service.clusters.kubernetes.actions.binder import Acting, at_once
+from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import Acting, at_once
 from runai.hub_service.clusters.kubernetes.actions.node_backoff import Refusals, TurnedAway
 from runai.hub_service.clusters.kubernetes.actions.pdb_backoff import Budgets
 from runai.hub_service.clusters.kubernetes.actions.plan_executor import PlanCalls

@@ -11,7 +11,7 @@ from typing import Final
 from runai.hub_service.clusters.states.state import Step, Store
 from runai.hub_service.clusters.workloads.workload_index import FORGOTTEN_AT_ONCE, Shelf
 from runai.hub_service.model.cluster import ProjectChange
-from runai.hub_service.model.project_tree import check_deletion, check_parent
+from runai.hub_service.model.project_tree_rules import check_deletion, check_parent
 from runai.hub_service.model.records import ProjectRecord, WorkloadId
 from runai.hub_service.wire.errors import NotFound
 

@@ -6,7 +6,7 @@ import pytest
 
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.wire.errors import InvalidRequest, NotFound
-from runai.hub_service.wire.questions import PlanQuestion, SettingChange
+from runai.hub_service.wire.explanation_schemas import PlanQuestion, SettingChange
 from runai.hub_service.wire.schemas import SubmitRequest
 from waiting import eventually_async
 

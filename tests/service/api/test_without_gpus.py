@@ -13,7 +13,7 @@ from runai.hub_service.clusters.simulated import SimulatedCluster
 from runai.hub_service.clusters.workloads.cpu_job_queue import CpuJobQueue
 from runai.hub_service.controller.word import FEW
 from runai.hub_service.wire.errors import InvalidRequest
-from runai.hub_service.wire.questions import PlanQuestion
+from runai.hub_service.wire.explanation_schemas import PlanQuestion
 from runai.hub_service.wire.schemas import SubmitRequest
 from waiting import eventually_async
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 from itertools import count
 
-from runai.hub_service.clusters.kubernetes.actions.binder import Acting, Call
+from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import Acting, Call
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import (
     Guard,
     Slot,

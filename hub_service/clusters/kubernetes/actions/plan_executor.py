@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-from runai.hub_service.clusters.kubernetes.actions.binder import Acting, Call, promised
+from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import Acting, Call, promised
 from runai.hub_service.clusters.kubernetes.actions.device_choice import DeviceFinding
 from runai.hub_service.clusters.kubernetes.events.pod_conditions import why
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import Guard, Slot

@@ -10,7 +10,7 @@ from runai.hub_service.clusters.kubernetes.informers.informer import Mirror
 from runai.hub_service.clusters.kubernetes.informers.node_pool import Pool
 from runai.hub_service.clusters.kubernetes.objects import project_resource as project_objects
 from runai.hub_service.model.cluster import ProjectChange
-from runai.hub_service.model.project_tree import check_deletion, check_parent
+from runai.hub_service.model.project_tree_rules import check_deletion, check_parent
 from runai.hub_service.model.records import ProjectRecord, ProjectSpec, WorkloadRecord
 from runai.hub_service.wire.errors import Conflict, NotFound
 

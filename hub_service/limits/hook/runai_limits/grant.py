@@ -7,7 +7,7 @@ user set for a program stays. Called by `start`.
 
 from __future__ import annotations
 
-from .asking import ask
+from .service_query import ask
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

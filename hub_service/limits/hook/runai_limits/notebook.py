@@ -8,7 +8,7 @@ other handlers stay as they are. Called by `start`, when IPython has been import
 from __future__ import annotations
 
 from .after_import import swallowed
-from .asking import ask
+from .service_query import ask
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -29,7 +29,13 @@ def test_told_to_end_while_it_imports_it_ends_at_once(tmp_path, arguments, impor
     begun, modules = tmp_path / "begun", tmp_path / "modules"
     modules.mkdir()
     (modules / f"{imported}.py").write_text(BLOCKS.format(begun=str(begun)))
-    command = [sys.executable, "-P", "-m", "runai.hub_service.server.container", *arguments]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "runai.hub_service.server.container_entrypoint",
+        *arguments,
+    ]
     environment = {**os.environ, "PYTHONPATH": str(modules)}
     with subprocess.Popen(command, env=environment) as process:
         try:
