@@ -188,6 +188,10 @@ class Namespace:
             "DELETE", self._path(name, is_job=is_job), {"propagationPolicy": "Background"}
         )
 
+    def evict(self, name: str) -> None:
+        """Evict a pod, as a drain of its node does."""
+        self.plane.request("POST", f"{self._path(name)}/eviction", {"metadata": {"name": name}})
+
     def _path(self, name: str, *, is_job: bool = False) -> str:
         group, kind = ("/apis/batch/v1", "jobs") if is_job else ("/api/v1", "pods")
         return f"{group}/namespaces/{self.name}/{kind}" + (f"/{name}" if name else "")

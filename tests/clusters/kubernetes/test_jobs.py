@@ -116,6 +116,38 @@ def test_a_paused_job_has_no_pods_and_says_why_it_waits(lab, rights, eventually)
     assert work.job("long")["spec"]["suspend"] is True
 
 
+def test_an_index_that_failed_for_good_does_not_keep_the_rest_from_running(lab, rights, eventually):
+    lab.node("gpu-0", gpus=3)
+    lab.project("patty", quota=3)
+    work = lab.namespace
+    indexed = job("sweep", workers=3, gang=True, project="patty", backoffLimitPerIndex=0)
+    del indexed["spec"]["backoffLimit"]
+    work.create(indexed)
+
+    with Scheduler(rights):
+        first, second, third = eventually(
+            lambda: at if len(at := sorted(bound(work, "sweep"))) == 3 else None, what="all run"
+        )
+        work.finish(first, exit_code=1)
+        work.finish(second)
+        eventually(
+            lambda: (
+                work.job("sweep")["status"].get("failedIndexes") == "0"
+                and work.job("sweep")["status"].get("succeeded")
+            ),
+            what="one index failed, one succeeded",
+        )
+        work.evict(third)
+        (again,) = eventually(
+            lambda: set(bound(work, "sweep")) - {first, second, third}, what="the last runs again"
+        )
+        work.finish(again)
+        eventually(
+            lambda: work.job("sweep")["status"].get("completedIndexes") == "1,2",
+            what="all but the failed one are complete",
+        )
+
+
 def test_a_job_that_another_controller_suspends_is_evicted(lab, rights, eventually):
     lab.node("gpu-0", gpus=1)
     lab.project("bob", quota=1)

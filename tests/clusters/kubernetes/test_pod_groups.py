@@ -149,6 +149,18 @@ def test_the_workers_of_a_held_job_wait_although_they_have_no_pods():
     assert (found.submitted, found.minimum) == (50.0, 2)
 
 
+def test_an_index_that_failed_for_good_is_no_worker_that_a_job_lacks():
+    gang = a_job("train", workers=3, failed_indexes=frozenset({0}), completed=frozenset({1}))
+
+    (found,) = grouped(a_pod("train-2", of=gang), jobs=[replace(gang, succeeded=1)])
+
+    assert (names([found]), found.minimum, found.missing) == (
+        {"vision/lab.train": ["train-2"]},
+        1,
+        0,
+    )
+
+
 def test_a_held_job_whose_pods_still_stop_has_no_worker_twice():
     gang = a_job("train", workers=2, is_suspended=True, is_held=True)
 

@@ -113,7 +113,7 @@ async def test_the_workers_of_a_gang_find_the_first_by_the_charts_service(lab, p
 
 
 async def test_kubernetes_forgets_finished_jobs_where_it_is_to(lab):
-    lab.cluster._ttl_s = 0
+    lab.cluster.submissions._ttl_s = 0
     spec = lab.job()
     await lab.started(spec)
 

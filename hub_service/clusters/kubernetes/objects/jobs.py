@@ -111,7 +111,9 @@ class Job:
     deleted: float | None = None
     failed: int = 0
     completed: frozenset[int] = frozenset()
-    """Indexes of an Indexed Job that are done."""
+    """Indexes of an Indexed Job that succeeded."""
+    failed_indexes: frozenset[int] = frozenset()
+    """Indexes that failed for good (`backoffLimitPerIndex`): they get no pod again."""
     starts: tuple[float, ...] = ()
     pauses: tuple[float, ...] = ()
     spec: WorkloadSpec | None = None
@@ -163,15 +165,22 @@ class Job:
         return self.spec is not None and self.spec.elastic and self.spec.workers > 1
 
     @property
+    def done(self) -> frozenset[int]:
+        """Return the indexes that get no pod again."""
+        return self.completed | self.failed_indexes
+
+    @property
     def minimum(self) -> int:
-        """Return how many workers must be up together, of those that are not done."""
+        """Return how many workers must be up together, of the unfinished ones."""
         if not self.is_whole:
             return 1
         if self.spec is not None and self.is_elastic:
             return self.spec.min_workers
         if self.least:
             return min(self.least, self.completions)
-        return max(1, min(self.parallelism, self.completions - self.succeeded))
+        return max(
+            1, min(self.parallelism, self.completions - self.succeeded - len(self.failed_indexes))
+        )
 
     def worker(self, index: int) -> Pod:
         """Return one of its workers as a pod that is not made yet."""
@@ -208,6 +217,7 @@ def read_job(found: Object) -> Job:
         deleted=when(deleted) if (deleted := metadata.get("deletionTimestamp")) else None,
         failed=int(status.get("failed", 0)),
         completed=_indexes(status.get("completedIndexes", "")),
+        failed_indexes=_indexes(status.get("failedIndexes", "")),
         starts=times_noted(annotations, STARTS),
         pauses=times_noted(annotations, PAUSES),
         spec=submitted,
@@ -378,7 +388,7 @@ def _outcome(status: Object) -> Object:
 
 
 def _indexes(text: str) -> frozenset[int]:
-    """Read which indexes are done.
+    """Parse a list of indexes, as a Job's status has it.
 
     >>> sorted(_indexes("1,3-5"))
     [1, 3, 4, 5]

@@ -228,7 +228,7 @@ def _unmade(there: Sequence[Pod], job: Job) -> list[Pod]:
     # An elastic job may be given more workers than it needs.
     wanted = job.completions if job.is_elastic or job.least else 0
     if job.runs_at_once:
-        known = {pod.index for pod in there} | job.completed
+        known = {pod.index for pod in there} | job.done
     free = (index for index in range(job.completions) if index not in known)
     return [
         job.worker(index)

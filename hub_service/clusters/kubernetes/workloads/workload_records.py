@@ -251,7 +251,7 @@ def _workers(
     ordered = sorted(pods, key=lambda pod: (pod.created, pod.name))
     latest: dict[int, Pod] = {}
     if job.is_suspended and not job.is_finished:
-        ordered = [p for p in ordered if not p.is_finished or p.index in job.completed]
+        ordered = [p for p in ordered if not p.is_finished or p.index in job.done]
     for position, pod in enumerate(ordered):
         index = pod.index if job.runs_at_once and pod.index is not None else None
         if index is None:
@@ -266,7 +266,7 @@ def _workers(
         here = latest.get(index)
         if here is None:
             promise = known.promises.get(f"{job.uid}/{index}")
-            done = job.is_finished or index in job.completed
+            done = job.is_finished or index in job.done
             yield WorkerRecord(
                 name,
                 index,
