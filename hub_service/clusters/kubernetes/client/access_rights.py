@@ -1,7 +1,7 @@
-"""What the service may do in its cluster: the chart's roles once more, with what each right is for.
+"""The service's RBAC rights in its cluster, each with its purpose.
 
-Asked by `runai doctor`, which says what is missing; a test holds the list and the chart to one
-another (tests/chart/test_rights.py).
+`runai doctor` reports missing rights. A test keeps this list equal to the chart's roles
+(tests/chart/test_rights.py).
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from runai.hub_service.clusters.kubernetes.client.api import Api
 
 Where = Literal["everywhere", "own", "jobs", "reservations"]
-"""In every namespace, the service's, that of the notebooks, or that of the pods that hold GPUs."""
+"""Scope: all namespaces, the service's, the notebooks', or that of the GPU reservation pods."""
 
 RESERVATIONS = "runai-reservation"
 ROLES: dict[Where, str] = {
@@ -24,7 +24,7 @@ _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
 class Right(NamedTuple):
-    """One verb on one resource, where it is given, and what cannot be done without it."""
+    """One verb on one resource, its scope, and the feature that needs it."""
 
     where: Where
     group: str
@@ -32,15 +32,15 @@ class Right(NamedTuple):
     verb: str
     needed_to: str
     name: str = ""
-    """Of the one object that it is about; "" is any."""
+    """Name of the only object the right covers; "" covers any."""
 
     @property
     def role(self) -> str:
-        """Name what gives it, as the chart does."""
+        """Name the chart's role that grants the right."""
         return ROLES[self.where]
 
     def __str__(self) -> str:
-        """Write it as `kubectl auth can-i` takes it."""
+        """Format the right as arguments of `kubectl auth can-i`."""
         group = f".{self.group}" if self.group else ""
         resource, _, part = self.resource.partition("/")
         return (
@@ -118,12 +118,12 @@ RIGHTS = tuple(_each())
 
 
 async def missing(api: Api, *, own: str, jobs: str) -> list[Right]:
-    """Ask the API server which of its rights whoever asks does not have.
+    """Return the rights that the API client's account lacks.
 
     `own` and `jobs` are the namespaces of the service and of the notebooks.
 
     Raises:
-        ApiError: it does not answer, or does not let us ask.
+        ApiError: the API server does not answer, or forbids the access review.
     """
     namespaces = {"everywhere": "", "own": own, "jobs": jobs, "reservations": RESERVATIONS}
 

@@ -1,8 +1,8 @@
-"""Speak with the API server in plain JSON objects.
+"""Client of the API server that sends and receives plain JSON objects.
 
-Knows requests, refusals and how a stream of changes is read; kubernetes_asyncio, which KubeSpawner
-uses too, brings what is hard (kubeconfig, a pod's own account, TLS, tokens that expire). Its typed
-models stay unused: turning 10,000 pods into them takes seconds. Leaves to others what objects mean.
+kubernetes_asyncio, which KubeSpawner uses too, handles authentication: kubeconfig, the pod's
+service account, TLS, expiring tokens. Its typed models are not used: converting 10,000 pods to them
+takes seconds.
 """
 
 import asyncio
@@ -26,18 +26,18 @@ from runai.hub_service.model.records import WorkloadSpec
 from runai.hub_service.wire.errors import Conflict, InvalidRequest, Unavailable
 
 _DEEPEST = 200
-"""No object that we read has a third of it."""
+"""Maximum nesting depth; the objects that we read reach less than a third of it."""
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
 
 
 def decoded(content: bytes) -> Any:  # noqa: ANN401  JSON
-    """Read JSON; what is nested too deep is null.
+    """Parse JSON; values nested deeper than 200 levels become null.
 
     >>> decoded(b'{"a": [1], "b": ' + b"[" * 5000 + b"]" * 5000 + b"}")["a"]
     [1]
 
     Raises:
-        ValueError: it is none.
+        ValueError: the content is not JSON.
     """
     try:
         return json.loads(content)
@@ -57,34 +57,34 @@ def _shallow(content: bytes) -> bytes:
                 kept.append(b"null")
                 since = token.end()
             depth -= 1
-    # Of what never ends nothing is left to read, and that is said.
+    # Nothing is left of a value that never closes; parsing the rest then raises ValueError.
     return b"".join(kept) + (content[since:] if depth <= _DEEPEST else b"")
 
 
 Object = Mapping[str, Any]
-"""What the API server keeps, as JSON."""
+"""A Kubernetes object as JSON."""
 
 ANSWERED_WITHIN_S = 30.0
 ARRIVES_WITHIN_S = 4.0
-"""How long who ends waits for the answers to what it has asked."""
+"""Maximum time that closing a client waits for answers to requests in flight."""
 TRIES = 5
 LONGEST_PAUSE_S = 10.0
 PIECE_BYTES = 65_536
 LONGEST_LINE_BYTES = 2**21
-"""Of a change in a watch: an object is at most the 1.5 MiB that etcd takes."""
+"""Maximum length of one watch event; etcd limits an object to 1.5 MiB."""
 _STEPS = "application/json-patch+json"
 _MERGE = "application/merge-patch+json"
 _CHANNELS = "v5.channel.k8s.io"
 _BUDGET = "DisruptionBudget"
-"""A cause of 429 that is no throttling."""
+"""Cause of a 429 answer that is a disruption budget, not throttling."""
 _STRATEGIC = "application/strategic-merge-patch+json"
 
 
 class ApiError(Exception):
-    """The API server refused, or did not answer (`status` 0)."""
+    """Refusal by the API server, or a missing answer (`status` 0)."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
-        """Keep the HTTP status, Kubernetes' word for it and its sentence."""
+        """Store the HTTP status, Kubernetes' reason and its message."""
         super().__init__(message)
         self.status = status
         self.reason = reason
@@ -92,17 +92,17 @@ class ApiError(Exception):
 
     @property
     def is_by_budget(self) -> bool:
-        """Tell whether a disruption budget does not allow an eviction."""
+        """Return True if a disruption budget (PDB) forbids the eviction."""
         return self.reason == _BUDGET
 
     @property
     def is_unanswered(self) -> bool:
-        """Tell whether nobody knows if it was done."""
+        """Return True if the outcome of the request is unknown."""
         return self.status == 0 or self.status >= 500
 
     @property
     def is_for_good(self) -> bool:
-        """Tell whether whoever asks the same again is refused again."""
+        """Return True if retrying the request cannot succeed."""
         return self.status in (400, 403, 404, 422)
 
 
@@ -110,29 +110,32 @@ class Api:
     """One connection pool to one API server."""
 
     def __init__(self, client: ApiClient) -> None:
-        """Use a client that knows the server and who we are."""
+        """Wrap a client that is configured with the server and credentials."""
         self._client = client
         client.user_agent = "jupyter-runai"
-        _ask_the_environment_once(client)
+        _read_proxy_once(client)
         self._on_their_way: set[asyncio.Task[aiohttp.ClientResponse]] = set()
 
     @classmethod
     async def connect(cls, kubeconfig: str | None = None) -> Self:
-        """Use a kubeconfig; by default $KUBECONFIG, ~/.kube/config or the pod's own account."""
+        """Connect by a kubeconfig, or by the pod's service account.
+
+        Without an argument the kubeconfig is $KUBECONFIG or ~/.kube/config, if one exists.
+        """
         settings = Configuration()
         if kubeconfig is None and not _has_kubeconfig():
-            # Not by `load_config`, which warns of that: it is how we are installed.
+            # Not `load_config`: it warns about the service account, which is how we are installed.
             config.load_incluster_config(settings)  # type: ignore[no-untyped-call]
         else:
             await config.load_kube_config(kubeconfig, client_configuration=settings)
         return cls(ApiClient(settings))
 
     def another(self) -> Self:
-        """Return a connection pool of its own to the same server, for the loop that runs now."""
+        """Return a separate connection pool to the same server, for the running event loop."""
         return type(self)(ApiClient(self._client.configuration))
 
     async def __aenter__(self) -> Self:
-        """Return itself."""
+        """Return the client."""
         return self
 
     async def __aexit__(
@@ -141,10 +144,10 @@ class Api:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Let what is on its way arrive, and close the connections.
+        """Wait for requests in flight, at most 4 s, and close the connections.
 
-        Nobody waits for long: a server that says nothing is left. Reads are waited for, too: one
-        that is cancelled while its connection is made leaves that behind.
+        Then the rest is cancelled, so that a silent server delays nothing. Reads are waited for,
+        too: cancelling one while its connection is opened would leak the connection.
         """
         if self._on_their_way:
             await asyncio.wait(list(self._on_their_way), timeout=ARRIVES_WITHIN_S)
@@ -154,24 +157,27 @@ class Api:
         await self._client.close()
 
     async def get(self, path: str, **query: str) -> Object:
-        """Read an object or a list."""
+        """Return an object or a list."""
         return await self._request("GET", path, query=query)
 
     async def create(self, path: str, body: Object, *, retry: bool = True) -> Object:
-        """Make an object; not `retry`: a throttled request is refused at once."""
+        """Create an object; without `retry`, a throttled request fails at once."""
         return await self._request("POST", path, body, tries=TRIES if retry else 1)
 
     async def replace(self, path: str, body: Object) -> Object:
-        """Replace an object; a `resourceVersion` in it is the one that must still be there."""
+        """Replace an object; a `resourceVersion` in `body` must still be the current one."""
         return await self._request("PUT", path, body)
 
     async def patch(self, path: str, body: Object, *, strategic: bool = False) -> Object:
-        """Change the fields that `body` has; `strategic` merges lists such as conditions by key."""
+        """Merge the fields of `body` into an object.
+
+        `strategic` merges lists such as conditions by key.
+        """
         kind = _STRATEGIC if strategic else _MERGE
         return await self._request("PATCH", path, body, content_type=kind)
 
     async def change(self, path: str, steps: Sequence[Object]) -> Object:
-        """Change an object step by step (JSON Patch): all of them, or none where a test fails."""
+        """Apply a JSON Patch: all steps, or none if a test fails."""
         return await self._request("PATCH", path, steps, content_type=_STEPS)
 
     async def delete(self, path: str, body: Object | None = None) -> Object:
@@ -179,33 +185,33 @@ class Api:
         return await self._request("DELETE", path, body)
 
     async def watch(self, path: str, *, seconds: int, **query: str) -> AsyncGenerator[Object, None]:
-        """Yield changes, `{"type": …, "object": …}`, until the server ends it after `seconds`.
+        """Yield watch events, `{"type": …, "object": …}`, until the server ends it after `seconds`.
 
         Raises:
-            ApiError: it is refused, or the connection breaks.
+            ApiError: the watch is refused, or the connection breaks.
         """
         query |= {"watch": "1", "timeoutSeconds": str(seconds)}
-        # A connection that died without a word is noticed: the server would have ended the watch.
+        # Detect a dead connection: the server would have ended the watch before this timeout.
         silent_s = seconds + ANSWERED_WITHIN_S
         async with self._answer(path, query, silent_s=silent_s) as answer:
             async for line in answer.content:
                 yield decoded(line)
 
     async def text(self, path: str, **query: str) -> AsyncGenerator[bytes, None]:
-        """Yield an answer that is text in pieces of at most 64 KiB, as they come.
+        """Yield a text answer in pieces of at most 64 KiB as they arrive.
 
         Raises:
-            ApiError: it is refused, or the connection breaks.
+            ApiError: the request is refused, or the connection breaks.
         """
         async with self._answer(path, query, silent_s=None) as answer:
             async for piece in answer.content.iter_chunked(PIECE_BYTES):
                 yield piece
 
     async def channels(self, path: str, asked: Sequence[tuple[str, str]]) -> "Channels":
-        """Open a WebSocket of numbered channels, such as a program's in a pod.
+        """Open a WebSocket of numbered channels, such as the streams of `exec` in a pod.
 
         Raises:
-            ApiError: it is refused, or nobody answers.
+            ApiError: the server refuses, or does not answer.
         """
         headers: dict[str, str] = {}
         await self._client.update_params_for_auth(headers, [], ["BearerToken"])
@@ -279,9 +285,9 @@ class Api:
         content_type: str,
         patience: aiohttp.ClientTimeout,
     ) -> aiohttp.ClientResponse:
-        """Send a request; one whose sender is cancelled still goes its way.
+        """Send a request to the end, even if the caller is cancelled.
 
-        So nothing is asked by halves, and no connection is dropped while it is made.
+        So no request is left half sent, and no connection is dropped while it is opened.
         """
         sending = asyncio.create_task(
             self._client.call_api(
@@ -309,34 +315,34 @@ class Channels:
     """Messages of one WebSocket; the first byte of each is the number of its channel."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        """Take over an open one."""
+        """Wrap an open WebSocket."""
         self._socket = socket
 
     async def __aenter__(self) -> Self:
-        """Return itself."""
+        """Return the channels."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close it."""
+        """Close the WebSocket."""
         await self._socket.close()
 
     async def send(self, message: bytes) -> None:
-        """Send one; what nobody reads any more is dropped."""
+        """Send a message; drop it if the other side has closed the WebSocket."""
         with contextlib.suppress(ConnectionError):
             await self._socket.send_bytes(message)
 
     async def __aiter__(self) -> AsyncGenerator[bytes, None]:
-        """Yield what comes, until the other side has closed it."""
+        """Yield messages until the other side closes the WebSocket."""
         async for message in self._socket:
             if message.type == aiohttp.WSMsgType.BINARY and message.data:
                 yield message.data
 
 
-def _ask_the_environment_once(client: ApiClient) -> None:
-    """Find the proxy now, and leave ~/.netrc alone.
+def _read_proxy_once(client: ApiClient) -> None:
+    """Read the proxy settings once, and ignore ~/.netrc.
 
-    kubernetes_asyncio's own session reads both anew for each request, in two threads one after the
-    other; and a password there for the server's host would stand against our token.
+    kubernetes_asyncio's own session reads both for each request, in two threads one after the
+    other; and a password in ~/.netrc for the server's host would conflict with our token.
     """
     rest: Any = client.rest_client
     host = urlsplit(str(client.configuration.host))
@@ -352,7 +358,7 @@ def _has_kubeconfig() -> bool:
 
 
 def key_of(found: Object) -> str:
-    """Return `namespace/name`, or the name of what is in no namespace.
+    """Return `namespace/name`, or the name of a cluster-scoped object.
 
     >>> key_of({"metadata": {"namespace": "lab", "name": "train-0"}})
     'lab/train-0'
@@ -363,20 +369,20 @@ def key_of(found: Object) -> str:
 
 
 def _unread(sending: asyncio.Task[aiohttp.ClientResponse]) -> None:
-    """Drop an answer that nobody waits for any more."""
+    """Drop the answer to a cancelled caller."""
     if not sending.cancelled() and sending.exception() is None:
         _drop(sending.result())
 
 
 def _drop(answer: aiohttp.ClientResponse) -> None:
-    """Break off an answer; in the middle of it there is nothing to take leave of."""
+    """Abort the connection of an answer; in the middle of a body TLS has no clean shutdown."""
     if answer.connection is not None and answer.connection.transport is not None:
         answer.connection.transport.abort()
     answer.close()
 
 
 def _pause(answer: aiohttp.ClientResponse) -> float | None:
-    """Return how long the server asks us to stay away, if it says so and it is not too long."""
+    """Return the server's Retry-After in seconds; None if it is absent or longer than 10 s."""
     try:
         pause = float(answer.headers.get("Retry-After", ""))
     except ValueError:
@@ -401,7 +407,7 @@ def _unanswered(path: str, broken: Exception) -> ApiError:
 
 @contextlib.contextmanager
 def asking() -> Iterator[None]:
-    """Turn what the API server answers into the errors of a cluster."""
+    """Translate API server errors into cluster errors."""
     try:
         yield
     except ApiError as error:
@@ -421,7 +427,7 @@ def _translate(error: ApiError) -> NoReturn:
 
 
 def taken(spec: WorkloadSpec, state: str) -> Conflict:
-    """Return that a name is taken; `state` is that of whoever has it."""
+    """Return the error for a name in use; `state` describes the workload that has it."""
     return Conflict(
         f"{spec.project} already has a workload named {spec.name}{state}.",
         hint=f"Choose another name, or delete it: runai delete {spec.name} -p {spec.project}",

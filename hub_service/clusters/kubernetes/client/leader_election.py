@@ -1,12 +1,11 @@
-"""Let one of several schedulers act: the one that holds a Lease and renews it in time.
+"""Leader election by a Lease: only the candidate that holds and renews it runs the scheduler.
 
-Client-go's protocol, so that `kubectl get lease` reads as usual. Time is measured by one's own
-clock, from when a change was seen, so clocks may differ. A leader that cannot renew stops its work
-before anybody else may begin; kubernetes_asyncio's own election (36.1) ends at the first broken
-connection and may wait for an answer longer than the Lease lasts. Renewed is in a thread with a
-loop and a connection of its own: on a busy machine a cycle, or a thousand requests, would keep
-their loop from it for seconds. Called where the parts are put together, with work that looks at the
-cluster anew.
+Follows client-go's protocol, so that `kubectl get lease` reads as usual. Each candidate measures
+time by its own clock from when it saw a change, so clocks may differ. A leader that cannot renew
+stops its work before another candidate may take over; kubernetes_asyncio's own election (36.1) ends
+at the first broken connection, and may wait for an answer longer than the Lease lasts. Renewal runs
+in a thread with its own event loop and connection: on a busy machine a scheduling cycle, or a
+thousand requests, would delay it for seconds.
 """
 
 import asyncio
@@ -36,7 +35,10 @@ class Leadership:
         lasts_s: int = 15,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Be a candidate; `identity` is this process's alone, such as its pod's name and UID."""
+        """Configure a candidate for the Lease.
+
+        `identity` is unique to this process, such as its pod's name and UID.
+        """
         self._api = api
         self._leases = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self._name = name
@@ -47,19 +49,19 @@ class Leadership:
         self._clock = clock
         self._lease: Object | None = None
         self._seen_at = 0.0
-        """When the Lease was first seen as it is."""
+        """Time at which the current version of the Lease was first seen."""
         self.works = False
-        """Whether the work goes on now."""
+        """True while the leader's work runs."""
 
     async def lead(self, work: Callable[[], Coroutine[Any, Any, None]]) -> NoReturn:
-        """Do the work whenever this is the leader; it is cancelled when it is no longer.
+        """Run `work` while this candidate leads; cancel it when the Lease is lost.
 
-        Errors of the work are raised; those of the API server are waited out.
+        Errors of the work are raised; errors of the API server are retried.
         """
         while True:
             await self._win()
-            LOG.info("%s leads", self._identity)
-            renewal = _Apart(self._api, self._renew)
+            LOG.info("%s is the leader", self._identity)
+            renewal = _RenewalThread(self._api, self._renew)
             lost = asyncio.create_task(renewal.over.wait())
             working = asyncio.create_task(work())
             self.works = True
@@ -73,13 +75,16 @@ class Leadership:
                 await asyncio.gather(working, lost, return_exceptions=True)
                 await renewal.stop()
                 self.works = False
-            LOG.warning("%s leads no longer", self._identity)
+            LOG.warning("%s is no longer the leader", self._identity)
 
     async def resign(self) -> None:
-        """Let the next one begin at once; to be called when the work has ended."""
+        """Release the Lease so that the next candidate leads at once.
+
+        Call it after the work has ended.
+        """
         if self._lease is None or self._holder() != self._identity:
             return
-        await self._look(self._api)  # the last renewal may have been answered to nobody
+        await self._fetch(self._api)  # the last renewal may have succeeded unseen
         if self._holder() == self._identity:
             await self._write(self._api, "")
 
@@ -90,7 +95,7 @@ class Leadership:
             await asyncio.sleep(self._every_s)
 
     async def _renew(self, api: Api) -> None:
-        """Return when the Lease is lost, or could not be renewed for too long."""
+        """Return when the Lease is lost, or renewal has failed for two thirds of its duration."""
         renewed = self._clock()
         while True:
             await asyncio.sleep(self._every_s)
@@ -107,9 +112,9 @@ class Leadership:
                 return
 
     async def _try(self, api: Api) -> bool:
-        """Take or renew the Lease; tell whether it is ours."""
+        """Acquire or renew the Lease; return True if this candidate holds it."""
         try:
-            await self._look(api)
+            await self._fetch(api)
             if self._lease is None:
                 return await self._create(api)
             lasts = float(self._lease["spec"].get("leaseDurationSeconds") or self._lasts_s)
@@ -122,7 +127,7 @@ class Leadership:
                 LOG.warning("lease %s: %s", self._name, error.message)
             return False
 
-    async def _look(self, api: Api) -> None:
+    async def _fetch(self, api: Api) -> None:
         try:
             found = await api.get(f"{self._leases}/{self._name}")
         except ApiError as error:
@@ -137,17 +142,17 @@ class Leadership:
 
     async def _create(self, api: Api) -> bool:
         body = {"metadata": {"name": self._name}, "spec": self._spec(self._identity)}
-        self._take(await api.create(self._leases, body))
+        self._save(await api.create(self._leases, body))
         return True
 
     async def _write(self, api: Api, holder: str) -> bool:
         assert self._lease is not None
-        # Its resourceVersion goes with it: whoever writes second is refused.
+        # The resourceVersion is included: the second of two concurrent writers is refused.
         body = {**self._lease, "spec": {**self._lease["spec"], **self._spec(holder)}}
-        self._take(await api.replace(f"{self._leases}/{self._name}", body))
+        self._save(await api.replace(f"{self._leases}/{self._name}", body))
         return True
 
-    def _take(self, lease: Object) -> None:
+    def _save(self, lease: Object) -> None:
         self._lease, self._seen_at = lease, self._clock()
 
     def _holder(self) -> str:
@@ -167,13 +172,13 @@ class Leadership:
         return spec
 
 
-class _Apart:
-    """Renews in a thread with a loop and a connection of its own, until it is stopped."""
+class _RenewalThread:
+    """Renewal in a thread with its own event loop and connection, until it is stopped."""
 
     def __init__(self, api: Api, renew: Callable[[Api], Coroutine[Any, Any, None]]) -> None:
-        """Begin `renew`."""
+        """Start `renew` in the thread."""
         self.over = asyncio.Event()
-        """It has returned; of the loop in which this was made."""
+        """Set when `renew` has returned; belongs to the loop that created this."""
         self._ended = asyncio.Event()
         self._here = asyncio.get_running_loop()
         self._loop = asyncio.new_event_loop()
@@ -182,8 +187,8 @@ class _Apart:
         threading.Thread(target=self._run, name="lease", daemon=True).start()
 
     async def stop(self) -> None:
-        """Stop, and return when it has: nothing of it is on its way any more."""
-        with contextlib.suppress(RuntimeError):  # its loop is closed: it has ended
+        """Stop renewal, and return when no request of it is in flight."""
+        with contextlib.suppress(RuntimeError):  # the thread's loop is closed: it has ended
             self._loop.call_soon_threadsafe(self._stopped.set)
         await self._ended.wait()
 
@@ -194,7 +199,7 @@ class _Apart:
             renewing = asyncio.create_task(renew(own))
             stopping = asyncio.create_task(self._stopped.wait())
             await asyncio.wait({renewing, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            self._say(self.over)  # before the connection is closed, which may take its time
+            self._signal(self.over)  # before the connection is closed, which may take seconds
             for task in (renewing, stopping):
                 task.cancel()
             failed, _stopped = await asyncio.gather(renewing, stopping, return_exceptions=True)
@@ -206,11 +211,11 @@ class _Apart:
             with contextlib.closing(self._loop):
                 self._loop.run_until_complete(self._work)
         finally:
-            self._say(self.over)
-            self._say(self._ended)
+            self._signal(self.over)
+            self._signal(self._ended)
 
-    def _say(self, event: asyncio.Event) -> None:
-        with contextlib.suppress(RuntimeError):  # nobody is there any more
+    def _signal(self, event: asyncio.Event) -> None:
+        with contextlib.suppress(RuntimeError):  # the creator's loop is closed
             self._here.call_soon_threadsafe(event.set)
 
 

@@ -1,8 +1,7 @@
-"""What the pod of the service shows its cluster: that it lives, and whether it leads.
+"""Pod label that marks the leader, and the service's liveness probe.
 
-Whoever waits to lead is as healthy as the leader, but must get no requests: so the pod is ready in
-both cases, and its Service picks the one whose label says that it leads. Called by
-`kubernetes_service`; outside a pod there is nothing to show.
+A standby replica is as healthy as the leader but must receive no requests. So both pods are ready,
+and the Service selects the pod by the leader's label. Outside a pod there is nothing to label.
 """
 
 import asyncio
@@ -16,23 +15,24 @@ LOG = logging.getLogger("runai.service")
 
 LEADS = "runai/leads"
 SHOWN_WITHIN_S = 4.0
-"""Less than a Lease has left when its leader gives up."""
+"""Time limit of the patch; shorter than what a Lease has left when its leader gives up."""
 _ALIVE = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
 class OwnPod:
-    """The pod that this process runs in; without a name it runs in none."""
+    """The pod that this process runs in; no pod if `name` is ""."""
 
     def __init__(self, api: Api, namespace: str, name: str) -> None:
-        """Show nothing yet."""
+        """Leave the label unchanged until `shows` is called."""
         self._api = api
         self._path = f"/api/v1/namespaces/{namespace}/pods/{name}" if name else ""
 
     async def shows(self, *, leads: bool) -> None:
-        """Have requests sent here, or no longer.
+        """Set or remove the leader label, by which the Service routes requests here.
 
         Raises:
-            ApiError: nobody would find the leader; who does not lead is left to be found in vain.
+            ApiError: the label could not be set, so clients would not find the leader. A failed
+                removal is only logged.
             TimeoutError: the same.
         """
         if not self._path:
@@ -44,13 +44,13 @@ class OwnPod:
         except (ApiError, TimeoutError) as error:
             if leads:
                 raise
-            # The next leader is shown beside us, and we refuse connections.
-            LOG.warning("the pod could not be told that it does not lead: %s", error)
+            # The next leader gets the label too, and this process refuses connections.
+            LOG.warning("the leader label could not be removed from the pod: %s", error)
 
 
 @contextlib.asynccontextmanager
 async def answering(host: str, port: int) -> AsyncGenerator[None]:
-    """Answer every probe with 200 for as long as this process's loop turns; port 0: do not."""
+    """Answer every probe with 200 while this process's event loop runs; port 0 disables it."""
     if not port:
         yield
         return
