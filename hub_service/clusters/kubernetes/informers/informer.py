@@ -1,8 +1,7 @@
-"""Keep a copy of one kind of object up to date: list once, then watch for ever.
+"""Informer for one kind of object: list once, then watch until cancelled.
 
-Knows how a watch is resumed where it broke, and when the list must be read again (410: what we last
-saw is too long ago). An object is parsed as it arrives and only what was parsed is kept. Owned by
-the cluster, which is told of every change that its parsed objects show.
+A watch resumes where it broke. On 410 (the last version seen is too old) the list is read again.
+Objects are parsed on arrival, and only the parsed form is cached.
 """
 
 import asyncio
@@ -25,7 +24,7 @@ SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 10.0
 
 
 class Mirror(Generic[T]):
-    """The objects behind one path, by `namespace/name`."""
+    """Cache of the objects behind one API path, by `namespace/name`."""
 
     def __init__(
         self,
@@ -39,12 +38,12 @@ class Mirror(Generic[T]):
         without: str = "",
         **query: str,
     ) -> None:
-        """Begin empty. What `parse` returns None of, or fails on, is left out; a failure is logged.
+        """Begin empty; leave out objects for which `parse` returns None or fails.
 
-        A change of one object that is a detail is told by `on_detail` instead of `on_change`.
-        `without` says what is not done where these objects may not be read: then there are none,
-        until somebody gives us that right. Without it nobody goes on before the first list.
-        Of the `query` what is "" is left out.
+        Failures are logged. A change of one object that `is_detail` calls `on_detail` instead of
+        `on_change`. `without` names the feature that is disabled while we lack the right to read
+        these objects: the cache is empty until the right is granted. If `without` is "", `listed`
+        waits for the first list. Parameters of `query` that are "" are left out.
         """
         self._api = api
         self._path = path
@@ -58,16 +57,16 @@ class Mirror(Generic[T]):
         self._seen = ""
         """The resourceVersion of the last change; "" before the first list."""
         self._ahead: dict[str, int] = {}
-        """Versions that answers have shown and the watch has not, by key (they grow: KEP-5504)."""
+        """Versions seen in answers but not yet in the watch, by key (they only grow: KEP-5504)."""
         self._dropped: set[str] = set()
-        """UIDs of what is gone, though the watch has not said so."""
+        """UIDs of objects that are deleted although the watch has not reported it yet."""
         self._listed = asyncio.Event()
         self.lists = 0
-        """How often the whole list was read."""
+        """Number of times the whole list was read."""
 
     @property
     def objects(self) -> Mapping[str, T]:
-        """Return what is there, by `namespace/name`; it changes between two awaits."""
+        """Return the cached objects by `namespace/name`; changes only while the caller awaits."""
         return self._known
 
     async def listed(self) -> None:
@@ -75,32 +74,32 @@ class Mirror(Generic[T]):
         await self._listed.wait()
 
     def take(self, found: Object, *, quietly: bool = False) -> None:
-        """Note an object as an answer shows it, before the watch does; older news are skipped.
+        """Apply an object from an answer before the watch reports it; skip older watch events.
 
-        Not `quietly`: it is a change that somebody else asked for.
+        Set `quietly` unless a user requested the change: then `on_change` is not called.
         """
         key = key_of(found)
         self._ahead[key] = int(found["metadata"]["resourceVersion"])
         if (parsed := self._parsed(key, found)) is not None:
             before, self._known[key] = self._known.get(key), parsed
             if not quietly:
-                self._tell(before, parsed)
+                self._notify(before, parsed)
 
     def drop(self, key: str, uid: str) -> None:
-        """Note that an object is gone, before the watch does."""
+        """Remove a deleted object before the watch reports the deletion."""
         self._dropped.add(uid)
         if self._known.pop(key, None) is not None:
             self._on_change()
 
     def forget(self) -> None:
-        """Know that there is nothing, and list anew when it runs again; only while it does not."""
+        """Clear the cache and list anew at the next `run`; call only while it does not run."""
         self._known, self._seen = {}, ""
         self._ahead.clear()
         self._dropped.clear()
         self._listed.set()
 
     async def run(self) -> NoReturn:
-        """Follow the API server until cancelled, however often it goes away."""
+        """List and watch until cancelled; reconnect whenever the API server is away."""
         pause = SHORTEST_PAUSE_S
         while True:
             before = self._seen
@@ -116,19 +115,20 @@ class Mirror(Generic[T]):
                 elif not error.is_unanswered:
                     LOG.warning("%s: %s", self._path, error.message)
             if before != self._seen:
-                pause = SHORTEST_PAUSE_S  # it got somewhere
-            # Everybody who watches lost the server at the same time: come back one by one.
+                pause = SHORTEST_PAUSE_S  # the watch made progress
+            # All informers of all clients lose the server at once: random pauses spread their
+            # return.
             await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311  no secret
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
     def _go_on_without(self, error: ApiError) -> None:
-        """Say it once, and let nobody wait for the first list.
+        """Log the missing right once, and stop blocking on the first list.
 
-        What was listed before is kept: an API server that has just begun refuses, too, what it does
-        not yet know to be allowed.
+        An earlier list is kept: a starting API server also refuses requests until it has loaded its
+        roles.
         """
         if not self._listed.is_set():
-            LOG.warning("%s: %s: %s; it is asked again", self._path, error.message, self._without)
+            LOG.warning("%s: %s: %s; retrying", self._path, error.message, self._without)
             self._listed.set()
 
     async def _list(self) -> None:
@@ -159,9 +159,9 @@ class Mirror(Generic[T]):
         changes = self._api.watch(self._path, seconds=seconds, **query)
         async with contextlib.aclosing(changes):
             async for change in changes:
-                self._note(change)
+                self._handle_event(change)
 
-    def _note(self, change: Object) -> None:
+    def _handle_event(self, change: Object) -> None:
         subject = change["object"]
         if change["type"] == "ERROR":
             raise ApiError(
@@ -182,9 +182,9 @@ class Mirror(Generic[T]):
             before = self._known.pop(key, None)
         else:
             before, self._known[key] = self._known.get(key), parsed
-        self._tell(before, parsed)
+        self._notify(before, parsed)
 
-    def _tell(self, before: T | None, now: T | None) -> None:
+    def _notify(self, before: T | None, now: T | None) -> None:
         if before == now:
             return
         if before is not None and now is not None and self._is_detail(before, now):
@@ -193,7 +193,7 @@ class Mirror(Generic[T]):
             self._on_change()
 
     def _is_old(self, kind: str, key: str, metadata: Object) -> bool:
-        """Tell whether an answer has shown more than this change does."""
+        """Return True if an answer has already shown a newer version than this event."""
         if metadata["uid"] in self._dropped:
             if kind == "DELETED":
                 self._dropped.discard(metadata["uid"])

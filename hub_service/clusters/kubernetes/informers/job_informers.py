@@ -1,8 +1,8 @@
-"""Watches of all objects that the platform needs, also of kinds that are installed later.
+"""Informers of all objects that the platform needs, including kinds installed later.
 
-PyTorchJobs are followed while their CustomResourceDefinition says that they are served, and that is
-watched: where there is none nothing is asked again and again, and nobody has to restart us when
-there is.
+PyTorchJobs are watched while their CustomResourceDefinition, which is watched too, says that they
+are served. So nothing is polled where the kind is missing, and no restart is needed when it is
+installed.
 """
 
 import asyncio
@@ -38,39 +38,39 @@ from runai.hub_service.model.records import ProjectRecord
 TRIES_AGAIN_IN_S = 1.0
 KINDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 WITHOUT = "PyTorchJobs are not scheduled (runai doctor names what the service may not do)"
-"""What a role that is older than the service, or narrower than the chart's, comes to."""
+"""Logged if the role is older than the service, or narrower than the chart's."""
 
 
 class Changes:
-    """Notifies the scheduling cycle, and callers that wait for a record, of changes."""
+    """Change signals for the scheduling cycle and for callers that wait for a record."""
 
     def __init__(self) -> None:
-        """Begin unchanged."""
+        """Begin without a pending change."""
         self.unseen = asyncio.Event()
-        """Set while there is a change that no snapshot shows yet."""
+        """Set while a change is not in any snapshot yet."""
         self.next = asyncio.Event()
-        """Set at the next change of a record; another one then takes its place."""
+        """Set at the next change of a record; then a new event takes its place."""
 
     def signal(self) -> None:
-        """Wake the scheduling cycle, and everybody else."""
+        """Wake the scheduling cycle and all callers that wait for a record."""
         self.unseen.set()
         self.announce()
 
     def announce(self) -> None:
-        """Wake everybody who waits for the next change of a record."""
+        """Wake all callers that wait for the next change of a record."""
         self.next.set()
         self.next = asyncio.Event()
 
     def requeue(self) -> None:
-        """Run a cycle in a moment, whether or not a watch says that anything has changed."""
+        """Run a scheduling cycle in 1 s, even if no watch reports a change."""
         asyncio.get_running_loop().call_later(TRIES_AGAIN_IN_S, self.unseen.set)
 
 
 class Informers:
-    """The objects of one cluster, each kind as its watch shows it."""
+    """The informers of one cluster, one per kind."""
 
     def __init__(self, api: Api, changes: Changes, pool: Pool) -> None:
-        """Look at nothing yet: `run` does."""
+        """Build the informers without starting them."""
         self._changes = changes
         notice = changes.signal
         self.pods: Mirror[Pod] = Mirror(
@@ -78,7 +78,7 @@ class Informers:
             "/api/v1/pods",
             pool.read_pod,
             notice,
-            # Of thousands of pods one or the other comes up at any moment: nobody decides by it.
+            # With thousands of pods one becomes ready at any moment; no decision depends on it.
             is_detail=_is_detail,
             on_detail=changes.announce,
         )
@@ -113,30 +113,33 @@ class Informers:
         )
 
     async def run(self) -> NoReturn:
-        """Follow the API server until cancelled; call once."""
+        """Run all informers until cancelled; call once."""
         async with asyncio.TaskGroup() as following:
             for mirror in self._all:
                 following.create_task(mirror.run())
-        raise AssertionError("mirrors run for ever")
+        raise AssertionError("informers run until cancelled")
 
     async def listed(self) -> None:
-        """Return when all that is there has been read once."""
+        """Return when every informer has read its first list."""
         for mirror in self._all:
             await mirror.listed()
 
     def take_state(self, found: Object) -> None:
-        """Note a Job on which we wrote who trains: nobody decides by it, its workers wait."""
+        """Apply a Job after writing its elastic state, and wake its workers.
+
+        The scheduling cycle is not woken: no decision depends on that state.
+        """
         self.jobs.take(found, quietly=True)
         self._changes.announce()
 
     @property
     def storage(self) -> Storage:
-        """Return the volumes, and how more of them are made."""
+        """Return the volume claims, volumes and storage classes."""
         return Storage(self._claims.objects, self._volumes.objects, self._classes.objects)
 
 
 class Jobs:
-    """All Jobs and PyTorchJobs of a pool."""
+    """Informers of all Jobs and PyTorchJobs of a pool."""
 
     def __init__(self, api: Api, on_change: Callable[[], None], pool: Pool) -> None:
         """Begin empty."""
@@ -149,82 +152,82 @@ class Jobs:
             api,
             KINDS,
             _is_served,
-            self._look,
+            self._notify_kinds,
             without=WITHOUT,
             fieldSelector=f"metadata.name={PYTORCH_KIND}",
         )
-        self._looked = asyncio.Event()
+        self._kinds_changed = asyncio.Event()
 
     def by_uid(self) -> dict[str, Job]:
-        """Return those that there are."""
+        """Return all Jobs and PyTorchJobs by UID."""
         jobs = {job.uid: job for job in self._jobs.objects.values()}
         if self._is_installed:
             jobs |= {job.uid: job for job in self._pytorch.objects.values()}
         return jobs
 
     def find(self, namespace: str, name: str) -> Job | None:
-        """Return the batch Job of that name."""
+        """Return the batch Job of that name, or None."""
         return self._jobs.objects.get(f"{namespace}/{name}")
 
     async def listed(self) -> None:
-        """Return when all that is there has been read once."""
+        """Return when the first lists of Jobs, and of PyTorchJobs if served, have been read."""
         await self._jobs.listed()
         await self._kinds.listed()
         if self._is_installed:
             await self._pytorch.listed()
 
     def take(self, found: Object, *, quietly: bool = False) -> None:
-        """Note a Job as an answer shows it."""
+        """Apply a Job from an answer before its watch reports it."""
         mirror = self._pytorch if found["kind"] == PYTORCH_JOB else self._jobs
         mirror.take(found, quietly=quietly)
 
     def drop(self, job: Job) -> None:
-        """Note that a Job is gone, before its watch does."""
+        """Remove a deleted Job before its watch reports the deletion."""
         mirror = self._pytorch if job.kind == PYTORCH_JOB else self._jobs
         mirror.drop(f"{job.namespace}/{job.name}", job.uid)
 
     async def run(self) -> NoReturn:
-        """Follow the API server until cancelled."""
+        """Run the informers until cancelled."""
         async with asyncio.TaskGroup() as following:
             following.create_task(self._jobs.run())
             following.create_task(self._kinds.run())
             following.create_task(self._follow_pytorch())
-        raise AssertionError("mirrors run for ever")
+        raise AssertionError("informers run until cancelled")
 
     @property
     def _is_installed(self) -> bool:
         served: Mapping[str, bool] = self._kinds.objects
         return served.get(PYTORCH_KIND, False)
 
-    def _look(self) -> None:
-        self._looked.set()
+    def _notify_kinds(self) -> None:
+        self._kinds_changed.set()
         self._on_change()
 
     async def _follow_pytorch(self) -> NoReturn:
-        """Follow PyTorchJobs for as long as there is such a kind, however often it comes."""
+        """Watch PyTorchJobs while their kind is installed, across reinstallations."""
         while True:
-            await self._until(installed=True)
+            await self._wait_until(installed=True)
             async with asyncio.TaskGroup() as tasks:
                 following = tasks.create_task(self._pytorch.run())
-                await self._until(installed=False)
+                await self._wait_until(installed=False)
                 following.cancel()
             self._pytorch.forget()
 
-    async def _until(self, *, installed: bool) -> None:
+    async def _wait_until(self, *, installed: bool) -> None:
         while self._is_installed is not installed:
-            self._looked.clear()
-            await self._looked.wait()
+            self._kinds_changed.clear()
+            await self._kinds_changed.wait()
 
 
 def _is_served(kind: Object) -> bool:
-    """Tell whether a kind is served: some moments after it is made, until it is being deleted."""
+    """Return True if a kind is served: Established, and not being deleted."""
     conditions = kind.get("status", {}).get("conditions") or ()
     said = {c["type"]: c["status"] for c in conditions}
     return said.get("Established") == "True" and "deletionTimestamp" not in kind["metadata"]
 
 
 def _is_detail(before: Pod, now: Pod) -> bool:
-    """Tell whether a pod has only come up."""
+    """Return True if the only change is that a pod became ready or got its address."""
     return not now.is_elastic and replace(before, is_up=now.is_up, address=now.address) == now
 
 

@@ -1,9 +1,8 @@
-"""One part of a large cluster, by a label: its nodes, projects, and the pods that are to go there.
+"""One pool of a large cluster, selected by a label: its nodes, projects and pods.
 
-A scheduler of a pool sees the nodes and the projects that carry the pool's label, and schedules the
-pods that carry it; everybody else's are somebody else's, though they name this scheduler. So one
-installation each can have a pool, and nothing is shared between two of them but the API server.
-Pure; used by the mirrors, and by whoever makes objects.
+The scheduler of a pool watches the nodes and projects that carry the pool's label, and schedules
+the pods that carry it. All other pods belong to another scheduler, even if they name this one. So
+each pool can have its own installation, and two installations share only the API server.
 """
 
 import re
@@ -23,17 +22,20 @@ _KEY = rf"(?:{_DOMAIN}/)?{_NAME}"
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """What has a label of this value; without a value what has no such label; else everything."""
+    """Label selector of a pool; without a key it selects everything.
+
+    A key without a value selects objects that lack the label.
+    """
 
     key: str = ""
     value: str = ""
 
     @classmethod
     def parse(cls, text: str) -> "Pool":
-        """Read `KEY=VALUE`, `!KEY` for what no pool of that key has, or "" for everything.
+        """Parse `KEY=VALUE`, `!KEY` for objects without that label, or "" for everything.
 
         Raises:
-            ValueError: it is none of these, or Kubernetes has no such labels.
+            ValueError: the text has none of these forms, or is not a valid Kubernetes label.
 
         >>> Pool.parse("runai/node-pool=a")
         Pool(key='runai/node-pool', value='a')
@@ -49,23 +51,23 @@ class Pool:
 
     @property
     def is_part(self) -> bool:
-        """Tell whether there may be others beside it."""
+        """Return True if the cluster may have other pools."""
         return bool(self.key)
 
     @property
     def selector(self) -> str:
-        """Return how the API server is asked for what is in it; "" for everything."""
+        """Return the label selector for API requests; "" selects everything."""
         if not self.key:
             return ""
         return f"{self.key}={self.value}" if self.value else f"!{self.key}"
 
     @property
     def labels(self) -> dict[str, str]:
-        """Return what makes an object one of it."""
+        """Return the labels that put an object in the pool."""
         return {self.key: self.value} if self.value else {}
 
     def put_in(self, made: Object) -> Object:
-        """Return an object that is to be made, and its template of pods, with the labels of it."""
+        """Return a new object, and its pod template, with the pool's labels."""
         if not self.labels:
             return made
         metadata = made.get("metadata", {})
@@ -76,32 +78,32 @@ class Pool:
         return marked
 
     def has(self, found: Object) -> bool:
-        """Tell whether an object, or a template of pods, is in it."""
+        """Return True if an object or a pod template is in the pool."""
         labels: Mapping[str, str] = found.get("metadata", {}).get("labels") or {}
         return not self.key or labels.get(self.key, "") == self.value
 
     def read_pod(self, found: Object) -> Pod | None:
-        """Parse a pod; one for another pool is somebody else's. None: it takes room nowhere."""
+        """Parse a pod; a pod of another pool gets another scheduler. None: it uses no resources."""
         pod = read_pod(found)
         if self.has(found) or pod.scheduler != SCHEDULER:
             return pod
         return replace(pod, scheduler=ELSEWHERE) if pod.holds else None
 
     def read_job(self, found: Object) -> Job | None:
-        """Parse a Job; None: its pods are for another pool."""
+        """Parse a Job; None: its pods belong to another pool."""
         return read_job(found) if self.has(found["spec"]["template"]) else None
 
     def read_pytorch_job(self, found: Object) -> Job | None:
-        """Parse a PyTorchJob; None: pods of it are for another pool."""
+        """Parse a PyTorchJob; None: some of its pods belong to another pool."""
         templates = [role["template"] for role in found["spec"]["pytorchReplicaSpecs"].values()]
         return read_pytorch_job(found) if all(map(self.has, templates)) else None
 
     def seen_from(self, pods: Iterable[Pod], nodes: Mapping[str, object]) -> list[Pod]:
-        """Leave out pods of others that are on no node of it."""
+        """Return the pool's own pods, and other schedulers' pods on its nodes."""
         if not self.key:
             return list(pods)
         return [pod for pod in pods if pod.scheduler == SCHEDULER or pod.node in nodes]
 
 
 EVERYTHING = Pool()
-"""All of a cluster, as one scheduler has it where there are no pools."""
+"""The whole cluster: one scheduler, no pools."""
