@@ -1,4 +1,4 @@
-"""Events that no decision waits for: told in the background, beside what matters first."""
+"""Background queue for Events that no decision waits for."""
 
 import asyncio
 import logging
@@ -16,12 +16,12 @@ LOG = logging.getLogger("runai.kubernetes")
 
 TOLD_AT_ONCE = 4
 TOLD_MEANWHILE = 1
-"""How many are told at once while a plan is carried out: bindings and evictions go first."""
+"""Events sent in parallel, normally and during plan execution: binds and evictions go first."""
 MOST_UNTOLD = 10_000
 
 
-class _News(NamedTuple):
-    """What is to be told; no two have the same number, so pods are not compared."""
+class _QueuedEvent(NamedTuple):
+    """One queued Event; `number` is unique, so that the queue never compares pods."""
 
     rank: int
     number: int
@@ -32,22 +32,22 @@ class _News(NamedTuple):
 
 
 class EventQueue:
-    """Events that no decision waits for, told in the background, oldest first.
+    """Queue of Events, sent in the background, oldest first.
 
-    Kubernetes keeps Events for an hour, and promises nothing of them: too many are dropped.
+    Kubernetes keeps Events for an hour and does not guarantee them: beyond 10,000 they are dropped.
     """
 
     def __init__(self, api: Api) -> None:
-        """Tell nothing yet: `run` does."""
+        """Begin with an empty queue; `run` sends."""
         self._api = api
-        self._untold: asyncio.PriorityQueue[_News] = asyncio.PriorityQueue(MOST_UNTOLD)
+        self._queue: asyncio.PriorityQueue[_QueuedEvent] = asyncio.PriorityQueue(MOST_UNTOLD)
         self._numbers = count()
         self._free = asyncio.Event()
         self._free.set()
 
     @contextmanager
     def stepping_back(self) -> Iterator[None]:
-        """Leave the API server to more urgent calls until the `with` ends; never quite stop."""
+        """Reduce sending to one Event at a time inside the `with`: urgent calls go first."""
         self._free.clear()
         try:
             yield
@@ -57,26 +57,29 @@ class EventQueue:
     def tell(
         self, of: Pod | Job, word: str, sentence: str, *, leaves: bool = False, bad: bool = False
     ) -> None:
-        """Have an Event about it written soon; of a pod that `leaves` before all others."""
-        news = _News(0 if leaves else 1, next(self._numbers), of, word, sentence, bad)
+        """Enqueue an Event; Events of pods that end (`leaves`) go first.
+
+        Such a pod can be read only until it is deleted.
+        """
+        news = _QueuedEvent(0 if leaves else 1, next(self._numbers), of, word, sentence, bad)
         try:
-            self._untold.put_nowait(news)
+            self._queue.put_nowait(news)
         except asyncio.QueueFull:
-            LOG.warning("too many Events: not told of %s/%s: %s", of.namespace, of.name, sentence)
+            LOG.warning("too many Events: dropped %s/%s: %s", of.namespace, of.name, sentence)
 
     async def run(self) -> NoReturn:
-        """Tell for ever."""
-        async with asyncio.TaskGroup() as telling:
-            for teller in range(TOLD_AT_ONCE):
-                telling.create_task(self._tell(steps_back=teller >= TOLD_MEANWHILE))
-        raise AssertionError("it tells for ever")
+        """Send Events until cancelled."""
+        async with asyncio.TaskGroup() as senders:
+            for number in range(TOLD_AT_ONCE):
+                senders.create_task(self._send(steps_back=number >= TOLD_MEANWHILE))
+        raise AssertionError("the queue runs until cancelled")
 
-    async def _tell(self, *, steps_back: bool) -> NoReturn:
+    async def _send(self, *, steps_back: bool) -> NoReturn:
         while True:
-            _rank, _number, of, word, sentence, bad = await self._untold.get()
+            _rank, _number, of, word, sentence, bad = await self._queue.get()
             if steps_back:
                 await self._free.wait()
             try:
                 await tell_event(self._api, of, word, sentence, bad=bad)
             except ApiError as error:
-                LOG.info("not told of %s/%s: %s", of.namespace, of.name, error.message)
+                LOG.info("Event of %s/%s not written: %s", of.namespace, of.name, error.message)

@@ -1,8 +1,7 @@
-"""Tell people about their pods where Kubernetes' own tools show it: conditions and Events.
+"""Pod conditions, Events, and the bodies of bind and evict requests.
 
 `kubectl describe pod` and KubeSpawner's page show Events; `kubectl get pod -o yaml`, dashboards and
-autoscalers read the condition `PodScheduled`. Knows how both are written. What is told, and when,
-is `acting`'s business.
+autoscalers read the condition `PodScheduled`.
 """
 
 import datetime as dt
@@ -15,22 +14,22 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import SCHEDULER
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
 from runai.hub_service.scheduler.model.snapshot import Reason
 
-# More machines would help here, and only here: an autoscaler acts on this word.
+# Autoscalers add nodes for this reason, so it is set only where more nodes would help.
 _UNSCHEDULABLE = frozenset({"no_room", "fragmented", "no_such_node"})
 
 
 def pod_path(pod: Pod, part: str = "") -> str:
-    """Return the path of a pod, or of a part of it such as `status`."""
+    """Return the path of a pod, or of a subresource such as `status`."""
     path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
     return f"{path}/{part}" if part else path
 
 
 def binding(pod: Pod, node: str, annotations: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return the request that binds a pod to a node, and annotates it by the same stroke."""
+    """Return a Binding of a pod to a node; it sets the annotations in the same request."""
     return {
         "apiVersion": "v1",
         "kind": "Binding",
-        # With the UID: a pod that was made again by the same name is another one.
+        # With the UID: a pod recreated under the same name is another pod.
         "metadata": {
             "name": pod.name,
             "namespace": pod.namespace,
@@ -42,7 +41,7 @@ def binding(pod: Pod, node: str, annotations: Mapping[str, str] | None = None) -
 
 
 def eviction(pod: Pod, version: str = "") -> dict[str, Any]:
-    """Return the request that evicts a pod; of a `version` only as long as it is that one."""
+    """Return an Eviction of a pod; with `version`, only if that is still its resourceVersion."""
     only = {"uid": pod.uid} | ({"resourceVersion": version} if version else {})
     return {
         "apiVersion": "policy/v1",
@@ -53,13 +52,13 @@ def eviction(pod: Pod, version: str = "") -> dict[str, Any]:
 
 
 async def tell_waiting(api: Api, pod: Pod, code: str, sentence: str, node: str = "") -> None:
-    """Write why a pod waits, once as its condition and once as an Event."""
+    """Write why a pod waits, as its condition and as an Event."""
     await show_waiting(api, pod, code, sentence, node)
     await tell_event(api, pod, "Waiting", sentence)
 
 
 async def show_waiting(api: Api, pod: Pod, code: str, sentence: str, node: str = "") -> None:
-    """Write why a pod waits as its condition, and the `node` that is kept for it, if one is."""
+    """Write why a pod waits as its condition, and its nominated `node` if there is one."""
     word = "Unschedulable" if code in _UNSCHEDULABLE else _word(code)
     condition = {
         "type": "PodScheduled",
@@ -68,7 +67,7 @@ async def show_waiting(api: Api, pod: Pod, code: str, sentence: str, node: str =
         "message": sentence,
         "lastTransitionTime": _now(),
     }
-    # With the UID: a pod that was made again by the same name is another one.
+    # With the UID: a pod recreated under the same name is another pod.
     status = {"conditions": [condition], "nominatedNodeName": node or None}
     body = {"metadata": {"uid": pod.uid}, "status": status}
     await api.patch(pod_path(pod, "status"), body, strategic=True)
@@ -77,7 +76,7 @@ async def show_waiting(api: Api, pod: Pod, code: str, sentence: str, node: str =
 async def tell_event(
     api: Api, of: Pod | Job, word: str, sentence: str, *, bad: bool = False
 ) -> None:
-    """Write an Event about a pod or a Job."""
+    """Create an Event about a pod or a Job."""
     now = _now()
     event = {
         "metadata": {"generateName": f"{of.name}.", "namespace": of.namespace},
@@ -100,12 +99,12 @@ async def tell_event(
 
 
 def why(reason: Reason) -> str:
-    """Write a decision's reason as people are to read it, with its rule."""
+    """Return a decision's reason for users, with its rule."""
     return f"{reason.text} ({reason.rule})" if reason.rule else reason.text
 
 
 def _word(code: str) -> str:
-    """Write a code as Kubernetes writes reasons.
+    """Convert a reason code to Kubernetes' CamelCase.
 
     >>> _word("over_build_quota")
     'OverBuildQuota'
