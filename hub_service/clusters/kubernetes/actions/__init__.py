@@ -1,1 +1,1 @@
-"""Plan execution on the API server: bind, evict, back off."""
+"""Plan execution on the API server: bind, evict, suspend, back off."""

@@ -1,8 +1,7 @@
-"""Carry out decisions by calls of the API: bind, evict, say why somebody waits.
+"""API calls that carry out decisions: bind, evict, suspend, write why a pod waits.
 
-A decision that the world no longer allows costs only itself: it is refused and the next cycle sees
-what is. Where nobody knows whether a call was carried out, the pod is looked at again before the
-next decision. Knows no caches; `cluster` gives it pods as they were when the plan was made.
+A decision that the cluster no longer allows is refused alone; the next cycle sees the new state. If
+the outcome of a call is unknown, the pod is read again before the next decision.
 """
 
 import asyncio
@@ -49,36 +48,36 @@ Call = Callable[[], Awaitable[None]]
 
 
 class Acting:
-    """What came of the decisions of one plan."""
+    """Executor of one plan's decisions, and their outcomes."""
 
     def __init__(self, api: Api, sharing: Sharing, events: EventQueue) -> None:
-        """Begin with nothing done; `events` are those that nobody has to wait for."""
+        """Begin with no outcomes; `events` is the background queue of Events."""
         self._api = api
         self._sharing = sharing
         self._events = events
         self.refused: list[Refused] = []
         self.bound: dict[str, tuple[Start, Grant | None]] = {}
-        """Starts that were carried out, by the pod's UID."""
+        """Starts that were bound, by the pod's UID."""
         self.evicted: set[str] = set()
         self.told: dict[str, str] = {}
-        """Why pods wait, as they were told, by UID."""
+        """Waiting reasons written to pods, by UID."""
         self.changed_jobs: list[Object] = []
-        """Jobs that we changed, as they are since."""
+        """Jobs after our changes."""
         self.freed: set[str] = set()
-        """UIDs of those that are to make their pods now."""
+        """UIDs of Jobs that were unsuspended and must create their pods now."""
         self.paused: set[str] = set()
-        """UIDs of those that are to have no pods now."""
+        """UIDs of Jobs that were suspended and must have no pods now."""
         self.kept: list[Kept] = []
-        """Pods that disruption budgets do not let us evict."""
+        """Pods that disruption budgets (PDBs) protect from eviction."""
         self.doubtful: dict[str, Pod] = {}
-        """Pods of which nobody knows whether what we asked was done, by UID."""
+        """Pods for which the outcome of our call is unknown, by UID."""
 
     async def start(
         self, decision: Start, pod: Pod, grant: Grant | None, notes: Mapping[str, str]
     ) -> None:
-        """Bind a pod to the node that the plan gives it, and to its parts of devices.
+        """Bind a pod to the node and device shares of the plan.
 
-        What the pod is to know of that, `notes`, it is told by the same request.
+        The same request sets the annotations `notes`, by which the pod learns of its devices.
         """
         try:
             await self._api.create(pod_path(pod, "binding"), binding(pod, decision.node, notes))
@@ -91,33 +90,33 @@ class Acting:
             self._events.tell(pod, "NotElastic", pod.remark)
 
     async def reserve(self, decision: Start, name: str, slot: Slot) -> None:
-        """Have a device kept for those who are to share it."""
+        """Create the reservation of a device that pods will share."""
         try:
             await self._sharing.reserve(name, slot)
         except ApiError as error:
-            # Whatever became of it: made again, it is the same one.
+            # Whatever the outcome: a retry creates the same reservation.
             self.refused.append(Refused(decision.workload, decision.worker, error.message))
 
     async def provide(self, decision: Start, claim: Claim, volume: Volume | None) -> None:
-        """Have a claim bound on the node that was chosen: to a volume there, or to one made."""
+        """Bind a claim on the chosen node: to an existing volume, or to one that is provisioned."""
         try:
             if volume is None:
                 await self._api.patch(claim.path, selected(claim, decision.node))
             else:
                 await self._api.patch(f"{VOLUMES}/{volume.name}", taken_by(volume, claim))
         except ApiError as error:
-            # Whatever became of it, the watch shows; somebody else may have been first.
+            # The informer shows the outcome; another binder may have been first.
             self.refused.append(Refused(decision.workload, decision.worker, error.message))
 
     async def stop(self, decision: Stop | Move, pod: Pod) -> None:
-        """Evict a pod, which its Job makes again at once: that is no failure of it.
+        """Evict a pod; its Job recreates it at once and does not count a failure.
 
-        Why, it is told beside that, before all other news: while it ends it can be read.
+        The Event with the reason skips the queue: the pod can be read only until it is deleted.
         """
         path = pod_path(pod, "eviction")
         try:
             version = await self._leave_out(pod) if pod.counting else ""
-            # A disruption budget that is used up answers like a throttled server.
+            # An exhausted disruption budget answers 429 like a throttled server.
             await self._api.create(path, eviction(pod, version), retry=False)
         except ApiError as error:
             if error.is_by_budget:
@@ -129,10 +128,10 @@ class Acting:
         self._events.tell(pod, "Preempted", why(decision.reason), leaves=True)
 
     async def _leave_out(self, pod: Pod) -> str:
-        """Have a pod's end not counted; return the version of it whose end is not.
+        """Exclude the pod's end from its Job's count; return the resourceVersion that is excluded.
 
-        If it is any other by the time of its eviction, it may have ended well: then it stays, and
-        is counted again at the next look.
+        If the pod has another version when it is evicted, it may have succeeded: then it stays, and
+        is counted again at the next cycle.
         """
         change = left_out(pod.uid)
         found = await self._api.patch(pod_path(pod, "status"), change, strategic=True)
@@ -142,9 +141,9 @@ class Acting:
         return version
 
     async def hold(self, decision: Stop | Move, group: Group, now: float) -> None:
-        """Pause a whole Job: it loses its pods and keeps its place.
+        """Suspend a whole Job: its pods are deleted, and it keeps its place in the queue.
 
-        The reason stands on the Job; its pods are told beside that, however many they are.
+        The reason is written to the Job; the Events of its pods are sent in the background.
         """
         assert group.job is not None
         sentence = why(decision.reason)
@@ -157,7 +156,10 @@ class Acting:
             self.paused.add(group.job.uid)
 
     async def resize(self, decision: Resize, group: Group) -> None:
-        """Stop a Job's only pod so that it starts again elsewhere on its node: that is no pause."""
+        """Stop a Job's only pod so that it restarts on other devices of its node.
+
+        This does not count as a pause.
+        """
         assert group.job is not None
         sentence = why(decision.reason)
         change = resizing(group.job, why=sentence, priority=group.first.priority)
@@ -168,7 +170,7 @@ class Acting:
             self.evicted.update(pod.uid for pod in up)
 
     async def let_go(self, decision: Start, group: Group, now: float) -> None:
-        """Let a Job that was held make its pods; each is bound when it is there."""
+        """Unsuspend a Job so that it creates its pods; each is bound when it exists."""
         assert group.job is not None
         if await self._change(decision, group.job, let_go(group.job, now=now)):
             self.freed.add(group.job.uid)
@@ -179,58 +181,58 @@ class Acting:
         try:
             found = await self._api.change(job.path, change)
         except ApiError as error:
-            # Whatever became of it, the watch shows; the change tests what it changes.
+            # The informer shows the outcome; the JSON Patch tests each value that it changes.
             self.refused.append(Refused(decision.workload, decision.worker, error.message))
             return False
         self.changed_jobs.append(found)
         return True
 
     async def wait(self, decision: Wait, pod: Pod, node: str, sentence: str) -> None:
-        """Say why a pod waits, and the `node` on which its place is kept, if one is."""
-        await self._say(pod, decision.reason.code, sentence, node)
+        """Write why a pod waits, and its nominated `node` if there is one."""
+        await self._write_reason(pod, decision.reason.code, sentence, node)
 
     async def promise(self, pod: Pod, node: str, sentence: str) -> None:
-        """Say that devices are held for a pod; the Event comes later, for others may be waiting.
+        """Write that devices are reserved for a pod; its Event is sent in the background.
 
-        The node stands where kube-scheduler and autoscalers put it, too.
+        The nominated node is set as kube-scheduler does, so that autoscalers see it too.
         """
         if pod.sentence != sentence:
-            telling = show_waiting(self._api, pod, "stopping", sentence, node)
-            if not await self._tell(telling):
+            writing = show_waiting(self._api, pod, "stopping", sentence, node)
+            if not await self._try_write(writing):
                 return
             self.told[pod.uid] = sentence
             self._events.tell(pod, "Waiting", sentence)
 
     async def refuse(self, pod: Pod, sentence: str) -> None:
-        """Say why a pod will never start as it is."""
-        await self._say(pod, "not_supported", sentence)
+        """Write why a pod can never start as it is."""
+        await self._write_reason(pod, "not_supported", sentence)
 
     async def held_back(self, job: Job, sentence: str) -> None:
-        """Say why a Job that is held waits, where its own `kubectl describe` shows it.
+        """Write why a suspended Job waits, on the Job itself for `kubectl describe`.
 
-        The Event comes when that is written: told before, it would be told at each try.
+        The Event follows only after that write: sent before, it would be repeated at each retry.
         """
         if job.template.sentence == sentence:
             return
         try:
             found = await self._api.change(job.path, told(job, sentence))
         except ApiError as error:
-            if error.status not in (404, 422):  # gone, or not held any more
+            if error.status not in (404, 422):  # deleted, or not suspended any more
                 self.refused.append(Refused("", "", f"could not be told: {error.message}"))
             return
         self.changed_jobs.append(found)
         self._events.tell(job, "Waiting", sentence)
 
-    async def _say(self, pod: Pod, code: str, sentence: str, node: str = "") -> None:
+    async def _write_reason(self, pod: Pod, code: str, sentence: str, node: str = "") -> None:
         if pod.sentence != sentence:
-            telling = tell_waiting(self._api, pod, code, sentence, node)
-            if await self._tell(telling):
+            writing = tell_waiting(self._api, pod, code, sentence, node)
+            if await self._try_write(writing):
                 self.told[pod.uid] = sentence
 
-    async def _tell(self, telling: Awaitable[None]) -> bool:
-        """Tell; return whether that is done with: what is refused for good is not tried again."""
+    async def _try_write(self, writing: Awaitable[None]) -> bool:
+        """Write a reason; return False if the write is to be retried."""
         try:
-            await telling
+            await writing
         except ApiError as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 self.refused.append(Refused("", "", f"could not be told: {error.message}"))
@@ -244,19 +246,19 @@ class Acting:
 
 
 def promised(decision: Reserve) -> str:
-    """Say that devices are held for a worker until those it waits for have left them."""
+    """Return the sentence that names the workloads a reserved place waits for."""
     leaving = ", ".join(decision.waits_for)
     return f"its place on {decision.node} is kept until {leaving} left it (R7)"
 
 
 async def at_once(calls: Iterable[Call]) -> None:
-    """Make calls, the first ones first, a bounded number at a time."""
+    """Run calls in order, at most 16 at a time."""
     left = iter(calls)
 
-    async def one_after_another() -> None:
+    async def run_next() -> None:
         for call in left:
             await call()
 
     async with asyncio.TaskGroup() as group:
         for _ in range(CALLS_AT_ONCE):
-            group.create_task(one_after_another())
+            group.create_task(run_next())

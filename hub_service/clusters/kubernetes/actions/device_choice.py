@@ -1,8 +1,8 @@
-"""Find the devices that parts are to be on: shared already, or to be reserved first.
+"""Choice of devices for pods that use shares of GPUs: shared already, or to be reserved first.
 
-A pod is bound only when the devices of all that start with it are known: node and devices stand in
-one request, and a gang is bound together. Whoever gets a whole device waits until the reservation
-that was on it has gone. Makes no call itself: they are `acting`'s. Used by `plans`.
+A pod is bound only when the devices of all pods that start with it are known: node and devices are
+in one request, and a gang is bound together. A pod with a whole device waits until the reservation
+on that device is deleted.
 """
 
 from collections.abc import Mapping
@@ -21,22 +21,22 @@ from runai.hub_service.scheduler.model.snapshot import Start
 
 
 class DeviceFinding:
-    """The devices of one plan's starts."""
+    """Device choice for the starts of one plan."""
 
     def __init__(self, guards: Mapping[Slot, Guard], acting: Acting) -> None:
-        """Begin with what keeps shared devices now."""
+        """Begin with the current reservations, by device."""
         self._guards = dict(guards)
         self._names = {guard.name for guard in guards.values()}
         self._acting = acting
         self.grants: dict[str, Grant] = {}
-        """What workers may be bound to, by name."""
+        """Device shares to bind workers to, by worker name."""
         self.calls: dict[str, list[Call]] = {}
-        """What must be called first, by the worker for whom."""
+        """API calls needed before a worker is bound, by worker name."""
         self.unready: set[str] = set()
         """Workloads that must wait for a device."""
 
     def find(self, decision: Start, pod: Pod) -> None:
-        """Find the devices of one worker that starts."""
+        """Choose the devices of one worker that starts."""
         slots = [(decision.node, share.device) for share in decision.devices]
         if pod.part is None:
             if any(slot in self._guards for slot in slots):
@@ -59,10 +59,10 @@ class DeviceFinding:
         )
 
     def _new_name(self, node: str, group: str) -> str:
-        """Name a reservation so that it is the same one when this is decided again.
+        """Return a reservation name that stays the same if the decision is repeated.
 
-        One of that name may keep another device by now: whoever it was made for never came, and
-        others share it.
+        A reservation of that name may hold another device by now: its pod was never bound, and
+        other pods share it. Then the next number is used.
         """
         for number in count():
             name = reservation_name(node, f"{group}/{number}")

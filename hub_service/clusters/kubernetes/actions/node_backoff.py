@@ -1,9 +1,8 @@
-"""Nodes whose kubelets would not take what was bound there: they are left alone for a while.
+"""Backoff for nodes on which kubelets rejected bound pods.
 
-Whoever binds a pod races with everybody else who does, and with devices that break: the kubelet has
-the last word (`OutOfnvidia.com/gpu`, `UnexpectedAdmissionError`), and its pod has failed before
-anything of it ran. The API server knows what became of the devices a moment later. May be forgotten
-at any time. Owned by `scheduling`; `sharing` notes what became of reservations.
+Binding races with other schedulers and with failing devices. The kubelet decides
+(`OutOfnvidia.com/gpu`, `UnexpectedAdmissionError`); a rejected pod fails before any container runs.
+The API server shows the device counts a moment later. The state may be lost at any time.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -14,9 +13,9 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import SCHEDULER
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
 
 CLOSED_S, LONGEST_CLOSED_S = 5.0, 300.0
-"""How long a node's devices are left alone."""
+"""Backoff of a node in seconds: first and maximum."""
 IS_NEWS_S = 300.0
-"""So long after its binding, or its making, a pod that was turned away is news."""
+"""Rejections are reported up to this long after the pod was bound or created."""
 _WORDS = frozenset(
     {
         "InvalidNodeInfo",
@@ -31,43 +30,43 @@ _WORDS = frozenset(
 
 @dataclass(slots=True)
 class _Refused:
-    """How often a node refused, one time after the other."""
+    """Backoff of one node: number of consecutive rejections, and its end."""
 
     times: int = 0
     until: float = 0.0
 
 
 class Refusals:
-    """How long which nodes are left alone."""
+    """Exponential backoff per node."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Begin with none; the clock says Unix seconds."""
+        """Begin without backoff; `clock` returns Unix seconds."""
         self._clock = clock
         self._nodes: dict[str, _Refused] = {}
 
     def note(self, node: str) -> None:
-        """Leave a node alone: twice as long as the last time."""
+        """Back off from a node: 5 s, doubled each time up to 5 min."""
         refused = self._nodes.setdefault(node, _Refused())
         refused.until = self._clock() + min(CLOSED_S * 2**refused.times, LONGEST_CLOSED_S)
         refused.times = min(refused.times + 1, 16)
 
     def trust(self, node: str, since: float) -> None:
-        """Forget what a node refused, since it has taken something that was bound at `since`."""
+        """End a node's backoff if it accepted a pod that was bound after the backoff."""
         if node in self._nodes and since > self._nodes[node].until:
             del self._nodes[node]
 
     def closed(self) -> set[str]:
-        """Return the nodes that are left alone now."""
+        """Return the nodes in backoff."""
         now = self._clock()
         return {node for node, refused in self._nodes.items() if refused.until > now}
 
     def keep(self, nodes: Collection[str]) -> None:
-        """Forget nodes that are gone."""
+        """Drop nodes that are gone."""
         self._nodes = {node: refused for node, refused in self._nodes.items() if node in nodes}
 
 
 def turned_away(pod: Pod) -> str:
-    """Say that its kubelet would not take a pod, and why; "" where nothing of the kind happened.
+    """Return why a kubelet rejected a pod; "" if it did not.
 
     A pod that ran has an exit code.
     """
@@ -85,21 +84,22 @@ def turned_away(pod: Pod) -> str:
 
 
 class TurnedAway:
-    """The pods of this scheduler that kubelets turned away, each told once."""
+    """Pods of this scheduler that kubelets rejected; each is reported once."""
 
     def __init__(self, events: EventQueue, refusals: Refusals, clock: Callable[[], float]) -> None:
-        """Begin with nobody told."""
+        """Begin with no rejection reported."""
         self._events = events
         self._refusals = refusals
         self._clock = clock
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def look(self, pods: Iterable[Pod], jobs: Mapping[str, Job], nodes: Collection[str]) -> bool:
-        """Leave the nodes of those alone that were turned away since the last look; say why.
+        """Back off from nodes that rejected pods since the last call, and send Events.
 
-        Reservations are `sharing`'s. Tell whether nodes are left alone now.
+        Reservation pods are skipped; the reservation keeper handles them. Return True if any node
+        is in backoff.
         """
-        told: set[str] = set()
+        reported: set[str] = set()
         for pod in pods:
             if pod.scheduler != SCHEDULER or pod.is_reservation or not pod.node:
                 continue
@@ -107,15 +107,15 @@ class TurnedAway:
                 if pod.is_up:
                     self._refusals.trust(pod.node, pod.bound or 0)
             elif sentence := turned_away(pod):
-                told.add(pod.uid)
+                reported.add(pod.uid)
                 is_news = self._clock() <= (pod.bound or pod.created) + IS_NEWS_S
-                if is_news and pod.uid not in self._told:
-                    self._note(pod, sentence, jobs)
-        self._told = told
+                if is_news and pod.uid not in self._reported:
+                    self._report(pod, sentence, jobs)
+        self._reported = reported
         self._refusals.keep(nodes)
         return bool(self._refusals.closed())
 
-    def _note(self, pod: Pod, sentence: str, jobs: Mapping[str, Job]) -> None:
+    def _report(self, pod: Pod, sentence: str, jobs: Mapping[str, Job]) -> None:
         self._refusals.note(pod.node)
         self._events.tell(pod, "TurnedAway", sentence, bad=True)
         if pod.owner is not None and (job := jobs.get(pod.owner.uid)) is not None:

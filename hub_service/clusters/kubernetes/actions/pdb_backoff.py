@@ -1,8 +1,8 @@
-"""Pods that disruption budgets keep from being evicted: somebody else is stopped, or nobody.
+"""Backoff for pods that disruption budgets (PDBs) protect from eviction.
 
-Whether a budget allows an eviction only the API server knows, in that moment. Whom it kept is left
-alone for a while, like a node that turned somebody away: first for 5 s, at most 5 min; whoever was
-to gain is told. May be forgotten at any time. Owned by `scheduling`.
+Only the API server knows at the moment of the eviction whether a budget allows it. A protected pod
+is not chosen again for 5 s, doubled each time up to 5 min, so that another victim is chosen, or
+none. The workload that was to gain is told the reason. The state may be lost at any time.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,7 +14,7 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 
 
 class Kept(NamedTuple):
-    """A pod that was not evicted, for whom it was to be, and what the API server says of that."""
+    """A protected pod, the workload that its eviction was for, and the API server's message."""
 
     pod: Pod
     gains: str
@@ -22,16 +22,16 @@ class Kept(NamedTuple):
 
 
 class Budgets:
-    """Who is kept by a budget now, and who waits for that."""
+    """Pods in PDB backoff, and the workloads that wait for them."""
 
     def __init__(self, events: EventQueue, clock: Callable[[], float]) -> None:
-        """Begin with nobody kept; the clock says Unix seconds."""
+        """Begin without backoff; `clock` returns Unix seconds."""
         self._events = events
         self._refusals = Refusals(clock)
         self._kept: dict[str, Kept] = {}
 
     def note(self, kept: Iterable[Kept]) -> None:
-        """Leave pods alone that were not evicted just now, and tell them what they were spared."""
+        """Start the backoff of pods after a refused eviction, and send them Events."""
         for one in kept:
             self._refusals.note(one.pod.uid)
             self._kept[one.pod.uid] = one
@@ -39,7 +39,7 @@ class Budgets:
             self._events.tell(one.pod, "Kept", f"was to be stopped{gains}, but stays: {one.why}")
 
     def kept(self, pods: Iterable[Pod]) -> set[str]:
-        """Return the UIDs of the pods that are left alone now; forget those that are gone."""
+        """Return the UIDs of pods in backoff; drop pods that are gone."""
         if not self._kept:
             return set()
         self._refusals.keep({pod.uid for pod in pods if pod.deleted is None})
@@ -48,7 +48,7 @@ class Budgets:
         return now
 
     def told(self, workload: str) -> str:
-        """Return what a workload that waits is told of those who were to be stopped for it."""
+        """Return the sentence for a workload with a protected victim; "" if there is none."""
         for one in self._kept.values():
             if one.gains == workload:
                 return f"; {one.pod.key} was to be stopped for it, but stays: {one.why}"

@@ -1,8 +1,7 @@
-"""From a plan's decisions to calls of the API: which ones, in which order, none twice.
+"""Translation of a plan's decisions to ordered API calls, each at most once.
 
-Knows that a Job that stops whole is held, that only single pods of it are evicted, and that workers
-without pods are only promised their devices. Makes no call itself: they are `acting`'s. Made by
-`cluster` for each plan.
+A Job that stops whole is suspended; single pods of a Job are evicted; workers without pods get only
+nominated devices.
 """
 
 from collections import Counter
@@ -46,7 +45,7 @@ _Halt = Stop | Move
 
 
 class PlanCalls:
-    """The calls of one plan."""
+    """The API calls of one plan."""
 
     def __init__(
         self,
@@ -63,12 +62,12 @@ class PlanCalls:
         trouble: str,
         now: float,
     ) -> None:
-        """Begin with the workloads that the plan was made for; `promises` are kept up to date.
+        """Begin with the workloads that the plan was made for; `promises` is updated in place.
 
-        `absent` says why a worker of a workload is not there, `room` which devices are free,
-        `guards` what keeps those that are shared; `machines` are by name,
-        `kept_for` says of a workload who was not stopped for it, `trouble` why no device can be
-        reserved for several, or "".
+        `absent` returns why a workload has no such worker, `room` tracks free devices, `guards` are
+        the reservations of shared devices, and `machines` are nodes by name. `kept_for` returns
+        which victim of a workload is protected from eviction. `trouble` is why no device can be
+        reserved for sharing, or "".
         """
         self._absent = absent
         self._groups = groups
@@ -77,23 +76,23 @@ class PlanCalls:
         self._now = now
         self._room = room
         self._finding = DeviceFinding(guards, acting)
-        self._let_go_of: set[str] = set()
-        self._as_wished: set[str] = set()
-        """Workers that have the devices already that a plan gives them."""
+        self._unsuspended: set[str] = set()
+        self._unchanged: set[str] = set()
+        """Workers that already have the devices that the plan gives them."""
         self._storage = storage
         self._machines = machines
         self._obstacles: dict[Demands, str] = {}
         self._kept_for = kept_for
         self._trouble = trouble
         self._without: Mapping[str, str] = {}
-        """Workers for whom too little is left of what the core does not know, and why."""
+        """Workers on nodes that lack extended resources, which the core does not count; and why."""
         self._volumes: set[str] = set()
-        """Those that were given to claims."""
+        """Volumes already assigned to claims."""
         self.pods = {pod.called: pod for group in groups.values() for pod in group.pods}
-        """Workers by the names that the plan calls them by."""
+        """Workers by their names in the plan."""
 
     def of(self, plan: Plan) -> list[Call]:
-        """Return what is to be called, the first ones first."""
+        """Return the calls in the order in which to run them."""
         calls: list[Call] = []
         pauses = self._pauses(plan)
         starting = Counter(d.workload for d in plan.decisions if isinstance(d, Start))
@@ -127,7 +126,7 @@ class PlanCalls:
         return calls
 
     def _refusal(self, decision: Decision, starting: Mapping[str, int]) -> str:
-        """Say why the world does not allow a decision, or nothing; take its room where it does."""
+        """Return why a decision is not possible, or ""; if possible, book its devices."""
         assert not isinstance(decision, Wait)
         pod = self.pods.get(decision.worker)
         if isinstance(decision, Resize):
@@ -141,7 +140,7 @@ class PlanCalls:
         return ""
 
     def _start_refusal(self, decision: Start, pod: Pod, coming: int) -> str:
-        """Say why a worker cannot start, one of `coming`, or nothing; take its room if it can."""
+        """Return why a worker, one of `coming`, cannot start, or ""; if it can, book devices."""
         group = self._groups[decision.workload]
         if sum(bool(p.node) for p in group.pods) + coming < group.minimum:
             least = f"{decision.workload} needs {group.minimum} workers at once"
@@ -151,7 +150,7 @@ class PlanCalls:
         return self._room.take(pod, decision.node, decision.devices)
 
     def _too_many(self, plan: Plan) -> Mapping[str, str]:
-        """Return who is put where those before him take the last of something, and why."""
+        """Return the workers for which an extended resource of their node runs out, and why."""
         starts = [
             (decision, pod)
             for decision in plan.decisions
@@ -167,7 +166,7 @@ class PlanCalls:
         return too_many(starts, self._machines, is_enough)
 
     def _resize_refusal(self, decision: Resize, pod: Pod | None) -> str:
-        """Say why a worker cannot start again on these devices; take them where it can."""
+        """Return why a worker cannot restart on these devices, or ""; if it can, book them."""
         if pod is None or not self._groups[decision.workload].is_resizable:
             return f"{decision.worker} cannot be resized"
         promise = self._promises.get(pod.place)
@@ -177,12 +176,12 @@ class PlanCalls:
             return f"{decision.worker} runs on {pod.node}, not on {decision.node}"
         has = self._room.of(pod) if promise is None else set(promise.devices)
         if has == {share.device for share in decision.devices}:
-            self._as_wished.add(decision.worker)
+            self._unchanged.add(decision.worker)
             return ""
         return self._room.take(pod, decision.node, decision.devices)
 
     def _resize(self, decision: Resize, pod: Pod) -> list[Call]:
-        """Have a worker start again on other devices of its node; the last word counts."""
+        """Restart a worker on other devices of its node; the latest decision counts."""
         self._promise(pod, decision)
         call = partial(self._acting.resize, decision, self._groups[decision.workload])
         return [call] if pod.deleted is None else []
@@ -194,7 +193,7 @@ class PlanCalls:
                 return self._let_go(decision)
             case Start() if not pod.node:
                 return self._start(decision, pod)
-            case Resize() if decision.worker not in self._as_wished:
+            case Resize() if decision.worker not in self._unchanged:
                 return self._resize(decision, pod)
             case Stop() | Move() if pod.node and pod.deleted is None:
                 return [partial(self._acting.stop, decision, pod)]
@@ -205,14 +204,14 @@ class PlanCalls:
         return []
 
     def _reserve(self, decision: Reserve, pod: Pod) -> list[Call]:
-        """Keep a place, and say until when."""
+        """Nominate a node for a worker, and write what its place waits for."""
         self._promise(pod, decision)
         if pod.is_made:
             return [partial(self._acting.promise, pod, decision.node, promised(decision))]
         return self._held_back(self._groups[decision.workload], promised(decision))
 
     def _start(self, decision: Start, pod: Pod) -> list[Call]:
-        """Bind a pod, or keep its place until its devices are ready."""
+        """Bind a pod, or keep its nominated node until its devices are ready."""
         if decision.workload not in self._finding.unready:
             grant = self._finding.grants.get(decision.worker)
             notes = self._notes(decision, pod, grant)
@@ -221,13 +220,13 @@ class PlanCalls:
         claims = self._storage.waiting(pod)
         what = f"volume {claims[0].name} is" if claims else "devices there are"
         sentence = f"its place on {decision.node} is kept until its {what} ready"
-        sentence += "" if claims else self._troubled(pod)
+        sentence += "" if claims else self._reservation_trouble(pod)
         say = partial(self._acting.promise, pod, decision.node, sentence)
         provided = self._provide(decision, claims)
         return [*provided, *self._finding.calls.get(decision.worker, ()), say]
 
     def _notes(self, decision: Start, pod: Pod, grant: Grant | None) -> dict[str, str]:
-        """Return what the binding tells the pod: devices, memory, and whether it is resumed."""
+        """Return the annotations of a binding: devices, memory, and whether the Job is resumed."""
         job = self._groups[decision.workload].job
         notes = {RESUMED: "1"} if job is not None and job.is_resumed else {}
         if grant is None or pod.part is None:
@@ -236,12 +235,12 @@ class PlanCalls:
         return notes | grant.annotations | told_of_memory(pod.part, grant.milli, device_mib)
 
     def _provide(self, decision: Start, claims: Iterable[Claim]) -> list[Call]:
-        """Have the claims bound that waited for the node."""
+        """Return the calls that bind the claims that waited for the node."""
         calls: list[Call] = []
         for claim in claims:
             owned = any(v.claim == claim.uid for v in self._storage.volumes.values())
             if claim.node or owned:
-                continue  # asked for already
+                continue  # requested already
             machine = self._machines.get(decision.node)
             labels = {} if machine is None else machine.labels
             volume = self._storage.choose(claim, decision.node, labels, self._volumes)
@@ -251,11 +250,11 @@ class PlanCalls:
         return calls
 
     def _let_go(self, decision: Start) -> list[Call]:
-        """Let a Job go once: all of a gang's workers start together."""
+        """Unsuspend a Job once: all workers of a gang start together."""
         group = self._groups[decision.workload]
-        if group.job is None or not group.job.is_held or decision.workload in self._let_go_of:
+        if group.job is None or not group.job.is_held or decision.workload in self._unsuspended:
             return []
-        self._let_go_of.add(decision.workload)
+        self._unsuspended.add(decision.workload)
         return [partial(self._acting.let_go, decision, group, self._now)]
 
     def _wait(self, wait: Wait) -> list[Call]:
@@ -264,36 +263,36 @@ class PlanCalls:
             return []
         sentence = why(wait.reason) + self._kept_for(wait.workload)
         if wait.reason.code == "no_such_node":
-            sentence += self._against(group.first.demands) or too_few_for_all(group.pods)
-        sentence += self._troubled(group.first)
-        # Of 30,000 that wait nearly all know why.
+            sentence += self._obstacle_counts(group.first.demands) or too_few_for_all(group.pods)
+        sentence += self._reservation_trouble(group.first)
+        # Of 30,000 waiting pods nearly all already show this reason.
         pods = [p for p in group.pods if p.is_made and not p.node and p.sentence != sentence]
         return [
-            *(partial(self._say, wait, pod, sentence) for pod in pods),
+            *(partial(self._write_reason, wait, pod, sentence) for pod in pods),
             *self._held_back(group, sentence),
         ]
 
-    async def _say(self, wait: Wait, pod: Pod, sentence: str) -> None:
-        """Say why a pod waits, and where its place is kept by the whole of the plan."""
+    async def _write_reason(self, wait: Wait, pod: Pod, sentence: str) -> None:
+        """Write why a pod waits, and its nominated node by the end of the plan."""
         promise = self._promises.get(pod.place)
         await self._acting.wait(wait, pod, "" if promise is None else promise.node, sentence)
 
-    def _troubled(self, pod: Pod) -> str:
-        """Say to those who want a part why none can be reserved, where somebody must mend it."""
+    def _reservation_trouble(self, pod: Pod) -> str:
+        """Return why no GPU can be reserved, for a pod that wants a share; else ""."""
         wants_part = self._trouble and pod.part is not None
         return f"; no GPU can be reserved for parts: {self._trouble}" if wants_part else ""
 
-    def _against(self, demands: Demands) -> str:
-        """Say how many nodes have what against pods with these demands."""
+    def _obstacle_counts(self, demands: Demands) -> str:
+        """Return how many nodes do not satisfy these demands, by obstacle."""
         if demands not in self._obstacles:
             found = Counter(
                 obstacle(demands, machine.name, machine.labels, machine.taints, machine.stock)
                 for machine in self._machines.values()
             )
-            told = [
+            counts = [
                 f"{n} node{' has' if n == 1 else 's have'} {of}" for of, n in found.items() if of
             ]
-            self._obstacles[demands] = f": {', '.join(sorted(told))}" if told else ""
+            self._obstacles[demands] = f": {', '.join(sorted(counts))}" if counts else ""
         return self._obstacles[demands]
 
     def _refuse(self, group: Group) -> list[Call]:
@@ -317,7 +316,10 @@ class PlanCalls:
         )
 
     def _pauses(self, plan: Plan) -> dict[str, _Halt]:
-        """Return the workloads that stop whole and can be held, each with its first decision."""
+        """Return the workloads to suspend, each with its first decision.
+
+        A workload qualifies if it stops whole and its Job may be suspended.
+        """
         halts: dict[str, list[_Halt]] = {}
         for decision in plan.decisions:
             if isinstance(decision, _Halt) and decision.workload in self._groups:
@@ -325,7 +327,7 @@ class PlanCalls:
         pauses = {}
         for workload, decisions in halts.items():
             group = self._groups[workload]
-            # One that is about to start again on other devices stays away instead.
+            # A pod about to restart on other devices counts as running: suspension keeps it away.
             up = {
                 pod.called
                 for pod in group.pods

@@ -1,7 +1,7 @@
-"""What projects have and want, kept on their objects: `kubectl get projects` shows it.
+"""Status of the Project objects, shown by `kubectl get projects`.
 
-Written when it changes, all at once: a cycle waits for the slowest one only. What could not be
-written is with the next cycle. Owned by `scheduling`.
+A status is written when it changes, all of them in parallel: a cycle waits only for the slowest. A
+failed write is retried in the next cycle.
 """
 
 from collections import Counter
@@ -19,10 +19,10 @@ from runai.hub_service.scheduler.model.snapshot import Plan
 
 
 class ProjectStatuses:
-    """The statuses of all projects, as they were written last."""
+    """Statuses of all projects as last written."""
 
     def __init__(self, api: Api) -> None:
-        """Begin with none written."""
+        """Begin with no status written."""
         self._api = api
         self._written: dict[str, Mapping[str, Any]] = {}
 
@@ -33,7 +33,7 @@ class ProjectStatuses:
         groups: Iterable[Group],
         machines: Collection[Machine],
     ) -> None:
-        """Write those that are not as they were."""
+        """Write the statuses that changed."""
         largest_mib = max((machine.gpu_memory_mib for machine in machines), default=0)
         pending: Counter[str] = Counter()
         for group in groups:

@@ -1,8 +1,8 @@
-"""What was cut short or overruled, settled before anything else is decided.
+"""Resolution of earlier calls before the next decision.
 
-Of a pod that nobody answered for it is asked what became of it. One that was to be evicted and was
-not is counted again by its Job. A Job that its user resumed while it was held is held no more.
-Called by `scheduling` at each look.
+A pod is read again if a call about it got no answer. A pod that was to be evicted and stays is
+counted again by its Job. A Job that its user resumed while the scheduler had suspended it loses
+that mark.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,10 +23,10 @@ from runai.hub_service.wire.errors import Unavailable
 
 
 async def resolve(api: Api, doing: OurDoing, clock: Callable[[], float]) -> None:
-    """Look at the pods of which nobody knows whether what we asked was done.
+    """Read the pods for which the outcome of our call is unknown.
 
     Raises:
-        Unavailable: the API server does not say it; nothing is to be decided meanwhile.
+        Unavailable: the API server does not answer; no decision may be made meanwhile.
     """
     for uid, pod in list(doing.doubtful.items()):
         try:
@@ -46,9 +46,9 @@ async def resolve(api: Api, doing: OurDoing, clock: Callable[[], float]) -> None
 
 
 async def count_again(api: Api, pods: Iterable[Pod]) -> bool:
-    """Have the pods counted by their Jobs that stay after all; tell whether some are left.
+    """Let Jobs count pods that stay after all; return True if some writes failed.
 
-    One that has ended meanwhile, too: it is counted as it ended.
+    Pods that have ended meanwhile are included: they count as they ended.
     """
     left: list[Pod] = []
 
@@ -56,7 +56,7 @@ async def count_again(api: Api, pods: Iterable[Pod]) -> bool:
         try:
             await api.patch(pod_path(pod, "status"), counted_again(pod.uid), strategic=True)
         except ApiError as error:
-            # Gone, another one, or told to stop since: then the watch will say so.
+            # Deleted, replaced, or evicted since: the informer will show it.
             if error.status not in (404, 409, 422):
                 left.append(pod)
 
@@ -66,9 +66,9 @@ async def count_again(api: Api, pods: Iterable[Pod]) -> bool:
 
 
 async def hold_no_more(api: Api, jobs: Iterable[Job], take: Callable[[Object], None]) -> bool:
-    """Take the annotation from held Jobs that somebody else resumed; tell whether some are left.
+    """Remove the hold annotation from Jobs that a user resumed; return True if some writes failed.
 
-    `take` is told of each Job that was changed.
+    `take` receives each changed Job.
     """
     left: list[Job] = []
 
@@ -76,7 +76,7 @@ async def hold_no_more(api: Api, jobs: Iterable[Job], take: Callable[[Object], N
         try:
             take(await api.change(job.path, freed(job)))
         except ApiError as error:
-            # Gone, or changed once more: then the watch will say so.
+            # Deleted, or changed once more: the informer will show it.
             if error.status not in (404, 409, 422):
                 left.append(job)
 
