@@ -1,7 +1,7 @@
-"""What we did ourselves and the watches have not shown yet.
+"""Assumed state: our own writes until the informers confirm them.
 
-So that a cycle that comes before them does nothing twice. May be forgotten at any time: the API
-server refuses what is done twice. Owned by `cluster`.
+It keeps an early cycle from repeating a write. It may be lost at any time: the API server refuses
+repeated writes.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,11 +15,11 @@ from runai.hub_service.clusters.kubernetes.objects.pod_groups import Group
 
 LEAVES_WITHIN_S = 30.0
 MAKES_PODS_WITHIN_S = 30.0
-"""How long devices are kept for the pods of a Job that was let go."""
+"""Time for which devices are kept for the pods of an unsuspended Job."""
 
 
 class Bound(NamedTuple):
-    """Where a pod was bound, when, and to which parts of devices."""
+    """A pod's binding: node, time and device shares."""
 
     node: str
     at: float
@@ -28,17 +28,17 @@ class Bound(NamedTuple):
 
 @dataclass(slots=True)
 class OurDoing:
-    """What we did and the watches have not shown yet, by the pod's UID."""
+    """Writes that the informers have not confirmed, by the pod's UID."""
 
     bound: dict[str, Bound] = field(default_factory=dict)
     evicted: dict[str, float] = field(default_factory=dict)
     told: dict[str, str] = field(default_factory=dict)
     doubtful: dict[str, Pod] = field(default_factory=dict)
     awaited: dict[str, float] = field(default_factory=dict)
-    """Since when Jobs that were let go are to make their pods, by UID."""
+    """Time at which Jobs were unsuspended that must still create pods, by UID."""
 
     def still_awaited(self, jobs: Mapping[str, Job], now: float) -> Collection[str]:
-        """Return the UIDs of Jobs whose pods are to come; forget those that took too long."""
+        """Return the UIDs of Jobs that must still create pods; drop them after 30 s."""
         self.awaited = {
             uid: since
             for uid, since in self.awaited.items()
@@ -47,19 +47,19 @@ class OurDoing:
         return self.awaited
 
     def scaled(self, job: Job, leaving: Iterable[str], now: float) -> None:
-        """Note that a Job may have other workers: some are to be made, some leave, by UID."""
+        """Record a scaled Job: new pods are expected, and the pods `leaving` (UIDs) end."""
         self.evicted.update(dict.fromkeys(leaving, now))
         if not job.is_suspended:
             self.awaited[job.uid] = now
 
     def seen(self, found: Iterable[Group]) -> None:
-        """Note which Jobs have made all of their pods."""
+        """Stop expecting pods of Jobs that have created all of them."""
         for group in found:
             if group.job is not None and not group.job.is_held and not group.unmade:
                 self.awaited.pop(group.job.uid, None)
 
     def applied_to(self, pods: Sequence[Pod]) -> list[Pod]:
-        """Return pods as they are by now; forget what the watches have caught up with."""
+        """Return the pods with our writes applied; drop writes that the informers confirm."""
         here = {pod.uid: pod for pod in pods}
         self.bound = {u: at for u, at in self.bound.items() if u in here and not here[u].node}
         self.evicted = {

@@ -1,7 +1,6 @@
-"""How much of which devices is whose, on the nodes that a plan names.
+"""Device bookings on the nodes that a plan names.
 
-So that a start is refused where its devices have become somebody else's. Pure; drawn by
-`scheduling` for each plan, asked and filled by `plans`.
+A start is refused if its devices have been given to another pod since the plan was made. Pure.
 """
 
 from collections import defaultdict
@@ -24,32 +23,35 @@ from runai.hub_service.scheduler.model.snapshot import (
 
 
 class Room:
-    """How much of which devices of which nodes is whose, by the places of workers."""
+    """Device bookings per node, by the places of workers."""
 
     def __init__(self, nodes: Mapping[str, int], memory_mib: Mapping[str, int]) -> None:
-        """Begin with nodes, how many devices each has, and of which size; all are free."""
+        """Begin with all devices free.
+
+        `nodes` are device counts, `memory_mib` the size of each device in MiB.
+        """
         self._nodes = nodes
         self._memory_mib = memory_mib
         self._held: dict[Slot, dict[str, tuple[int, int]]] = defaultdict(dict)
-        """By place: milli-GPU, and MiB where it was memory that was asked for."""
+        """Booking by place: milli-GPU, and MiB if the pod asks for memory."""
 
     def hold(self, pod: Pod, node: str, devices: Iterable[DeviceShare]) -> None:
-        """Note whose devices are, or parts of them."""
+        """Book devices, or shares of them, for a pod."""
         for share in devices:
             mib = 0 if pod.part is None else pod.part.mib
             self._held[node, share.device][pod.place] = (share.gpus, mib)
 
     def device_mib(self, node: str) -> int:
-        """Return the memory of each device of a node; 0: nobody says."""
+        """Return the memory of each device of a node in MiB; 0: unknown."""
         return self._memory_mib.get(node, 0)
 
     def of(self, pod: Pod) -> set[int]:
-        """Return the devices of its node that are a worker's."""
+        """Return the devices of its node that a worker has booked."""
         here = self._held.items()
         return {number for (node, number), by in here if node == pod.node and pod.place in by}
 
     def take(self, pod: Pod, node: str, devices: Sequence[DeviceShare]) -> str:
-        """Note whose devices are to be; or say why they cannot be."""
+        """Book devices for a pod; return "" or why they are not free."""
         if lacks := self.lacks(node, (share.device for share in devices)):
             return lacks
         mib = 0 if pod.part is None else pod.part.mib
@@ -62,14 +64,14 @@ class Room:
 
     @staticmethod
     def _fit(parts: Sequence[tuple[int, int]], device_mib: int) -> bool:
-        """Tell whether parts fit on one device (P3)."""
+        """Return True if shares fit on one device (P3)."""
         if not any(mib for _milli, mib in parts):
             return sum(milli for milli, _mib in parts) <= WHOLE_GPU
         booked = (mib or memory_of_fraction(milli, device_mib) for milli, mib in parts)
         return sum(booked) <= device_mib
 
     def lacks(self, node: str, devices: Iterable[int]) -> str:
-        """Say what is not there at all, or nothing."""
+        """Return which node or device does not exist, or ""."""
         if node not in self._nodes:
             return f"there is no node {node}"
         missing = [device for device in devices if device >= self._nodes[node]]
@@ -84,9 +86,9 @@ def room_for(
     groups: Iterable[Group],
     promises: Mapping[str, Promise],
 ) -> Room:
-    """Return whose devices are on the plan's nodes; who stops has theirs until it is gone.
+    """Return the bookings on the plan's nodes; a stopping pod keeps its devices until it is gone.
 
-    Who stops to start again on others has those too: nobody else may be given them meanwhile.
+    A pod that restarts on other devices books both sets, so that no other pod gets the new ones.
     """
     asked = {d.node for d in plan.decisions if isinstance(d, Start | Reserve | Move | Resize)}
     known = [machine for machine in machines if machine.name in asked]

@@ -1,9 +1,9 @@
-"""Number the devices that pods hold, as the core wants them.
+"""Device numbers of pods, as the core needs them.
 
-Which of a node's devices a pod has is the device plugin's business, and is known later, if at all.
-The core wants numbers, so each pod keeps what it was given for as long as it is there: numbers that
-only count. Those who share a device have the number of its reservation, which stays theirs when the
-reservation pod is lost. Owned by the cluster; may be forgotten at any time.
+The device plugin chooses a pod's physical devices, and we learn them later, if at all. The core
+needs numbers, so each pod keeps an arbitrary number per device while it exists. Pods that share a
+device have the number of its reservation, which they keep even if the reservation pod is lost. The
+numbers may be lost at any time.
 """
 
 import itertools
@@ -17,7 +17,7 @@ from runai.hub_service.scheduler.model.snapshot import DeviceShare
 
 @dataclass(slots=True)
 class _Unit:
-    """What has devices of its own: a pod with whole ones, or a reservation."""
+    """A holder of whole devices: a pod or a reservation."""
 
     node: str
     count: int
@@ -28,21 +28,21 @@ class Slots:
     """Device numbers by pod."""
 
     def __init__(self) -> None:
-        """Begin with nobody."""
+        """Begin without numbers."""
         self._held: dict[str, tuple[str, tuple[int, ...]]] = {}
-        self._answered: tuple[Sequence[Pod], dict[str, tuple[int, ...]]] = ((), {})
-        """Who was asked about last, and the answer, unless something was given since."""
+        self._last_result: tuple[Sequence[Pod], dict[str, tuple[int, ...]]] = ((), {})
+        """Pods and result of the last call of `held`; reset when numbers are assigned."""
 
     def hold(self, unit: str, node: str, devices: tuple[int, ...]) -> None:
-        """Remember what a plan gave to a pod, by UID, or to a reservation, by name."""
+        """Store the numbers that a plan assigned to a pod (by UID) or a reservation (by name)."""
         self._held[unit] = (node, devices)
-        self._answered = ((), {})
+        self._last_result = ((), {})
 
     def held(self, pods: Sequence[Pod]) -> Mapping[str, tuple[int, ...]]:
-        """Return the devices of each pod that holds some, by UID; forget everybody else."""
-        if pods != self._answered[0]:  # a cycle asks several times about the same pods
-            self._answered = (pods, self._held_by(pods))
-        return self._answered[1]
+        """Return the device numbers of each pod that holds some, by UID; drop all other numbers."""
+        if pods != self._last_result[0]:  # a cycle calls this several times with the same pods
+            self._last_result = (pods, self._held_by(pods))
+        return self._last_result[1]
 
     def _held_by(self, pods: Iterable[Pod]) -> dict[str, tuple[int, ...]]:
         of_pod: dict[str, tuple[str, ...]] = {}
@@ -59,15 +59,15 @@ class Slots:
                     units[name] = _Unit(pod.node, count, since)
                 else:
                     unit.since = min(unit.since, since)
-        kept = self._as_before(units) or self._numbered(units)
+        kept = self._stored_numbers(units) or self._assign_numbers(units)
         self._held = {name: (unit.node, kept[name]) for name, unit in units.items()}
         return {
             uid: kept[of[0]] if len(of) == 1 else tuple(n for name in of for n in kept[name])
             for uid, of in of_pod.items()
         }
 
-    def _as_before(self, units: Mapping[str, _Unit]) -> dict[str, tuple[int, ...]] | None:
-        """Return the numbers that units are remembered to have; None if they do not fit them."""
+    def _stored_numbers(self, units: Mapping[str, _Unit]) -> dict[str, tuple[int, ...]] | None:
+        """Return the stored numbers of all units; None if any of them no longer fits."""
         kept, taken = {}, set[tuple[str, int]]()
         count = 0
         for name, unit in units.items():
@@ -80,8 +80,8 @@ class Slots:
                 taken.add((node, device))
         return kept if len(taken) == count else None
 
-    def _numbered(self, units: Mapping[str, _Unit]) -> dict[str, tuple[int, ...]]:
-        """Return numbers for all: who was there first keeps those it has, others get the lowest."""
+    def _assign_numbers(self, units: Mapping[str, _Unit]) -> dict[str, tuple[int, ...]]:
+        """Return numbers for all units; older units keep theirs, new ones get the lowest."""
         taken: dict[str, set[int]] = {}
         kept: dict[str, tuple[int, ...]] = {}
         newcomers = []
@@ -101,7 +101,7 @@ class Slots:
 
 
 def _units(pod: Pod) -> tuple[tuple[str, ...], int]:
-    """Return what its devices are held by, and how many are held by each."""
+    """Return the units that hold a pod's devices, and the device count of each."""
     if pod.is_reservation:
         return (pod.name,), 1
     if pod.grant is not None:
@@ -110,7 +110,7 @@ def _units(pod: Pod) -> tuple[tuple[str, ...], int]:
 
 
 def shares_of(pod: Pod, devices: Iterable[int]) -> tuple[DeviceShare, ...]:
-    """Return how much of each of its devices a pod has."""
+    """Return a pod's share of each of its devices."""
     if pod.grant is None:
         return tuple(DeviceShare(device, WHOLE_GPU) for device in devices)
     return tuple(
@@ -120,6 +120,6 @@ def shares_of(pod: Pod, devices: Iterable[int]) -> tuple[DeviceShare, ...]:
 
 
 def _lowest(count: int, taken: set[int]) -> tuple[int, ...]:
-    """Return the lowest free numbers, beyond what the node has where it has lost devices."""
+    """Return the lowest free numbers, beyond the node's count if it has lost devices."""
     free = (number for number in itertools.count() if number not in taken)
     return tuple(itertools.islice(free, count))

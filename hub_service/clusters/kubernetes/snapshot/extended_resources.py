@@ -1,9 +1,8 @@
-"""What nodes have beside GPUs, CPU and memory: parts that the driver made, network cards, disk.
+"""Extended resources of nodes besides GPUs, CPU and memory: MIG devices, network cards, disk.
 
-Their device plugins count them, and the core knows nothing of them: a pod may go where enough is
-left. So two things are seen to here: that of those whom one plan puts together nobody is bound
-whose kubelet would turn it away, and that the workers of a gang are not all shown the same last
-ones. Pure; called by `picture`, `plans` and `scheduling` with all that there is.
+Device plugins count them and the core does not: a pod may go where enough is left. So this module
+keeps a plan from binding more pods to a node than its kubelet would admit, and keeps all workers of
+a gang from being offered the same last ones. Pure.
 """
 
 from collections import Counter, defaultdict
@@ -16,7 +15,7 @@ from runai.hub_service.scheduler.model.snapshot import Start
 
 
 def left_on(machines: Sequence[Machine], pods: Iterable[Pod]) -> Sequence[Machine]:
-    """Return the machines with what pods, whoever schedules them, have left of their stock."""
+    """Return the nodes with their extended resources minus the use of all schedulers' pods."""
     taken: Mapping[str, Counter[str]] = defaultdict(Counter)
     for pod in pods:
         if pod.demands.stock and pod.holds:
@@ -36,10 +35,10 @@ def too_many(
     machines: Mapping[str, Machine],
     is_enough: Callable[[str, int], bool],
 ) -> Mapping[str, str]:
-    """Return which workers of a plan find too little left by others before them, and why.
+    """Return the workers that earlier workers of the plan leave too little for, and why.
 
-    `machines` have what is left on them, `is_enough` says whether a workload can do with so many of
-    its starts; where it cannot, none of them takes anything, and all are named.
+    `machines` have what is left on them. `is_enough` returns True if a workload can run with so
+    many of its starts; if it cannot, it uses nothing, and all of its workers are returned.
     """
     taken: Mapping[str, Counter[str]] = defaultdict(Counter)
     of_workload: dict[str, list[tuple[Start, Pod]]] = {}
@@ -70,12 +69,12 @@ def too_many(
 
 
 def is_crowd(pods: Iterable[Pod]) -> bool:
-    """Tell whether several of these wait for such things together."""
+    """Return True if several of these pods wait for extended resources together."""
     return sum(bool(pod.demands.stock and not pod.node) for pod in pods) > 1
 
 
 def too_few_for_all(pods: Iterable[Pod]) -> str:
-    """Say what those who wait together may be short of, though there is enough for one; or ""."""
+    """Return which resources pods that wait together may lack although one pod fits; or ""."""
     asking = [pod for pod in pods if pod.demands.stock and not pod.node]
     names = sorted({name for pod in asking for name, _amount in pod.demands.stock})
     return f": too little {', '.join(names)} for all of its workers" if len(asking) > 1 else ""
@@ -88,11 +87,11 @@ def dealt(
     free: Mapping[str, int],
     promised: Mapping[str, str],
 ) -> Mapping[str, Sequence[str]]:
-    """Return where each of the workers that wait together for such things may go, by place.
+    """Return the nodes for each of the workers that wait together, by place.
 
-    A node that has enough for two of them is open to two. Nodes with `free` devices come first: as
-    many as can start there together have one each. `allowed` are the nodes that a worker
-    with such demands may go to alone, `promised` is where one has a place already.
+    A node with enough for two of them is offered to two. Nodes with `free` devices come first: as
+    many workers as can start there together get one each. `allowed` are the nodes that one worker
+    with such demands may use; `promised` is the nominated node of a worker.
     """
     asking = list(pods)
     found: dict[str, list[str]] = {pod.place: [] for pod in asking}
@@ -107,7 +106,7 @@ def dealt(
         name = machine.name
         here = [pod for pod in asking if name in allowed[pod.demands]]
         room = max(1, _times(machine, most.items()))
-        # Whoever has a place there goes before the others.
+        # Workers nominated to this node go first.
         for pod in here if room >= len(here) else _promised(here, name, promised)[:room]:
             found[pod.place].append(name)
         takers[name] = [pod for pod in here if name not in found[pod.place]]
@@ -117,7 +116,7 @@ def dealt(
         later += [name] * (room - fits)
     for name in (*now, *later):
         of = takers[name]
-        # Who has the fewest comes first, so that each has one before anybody has two.
+        # The worker with the fewest nodes goes first: each gets one before any gets two.
         taker = min(of, key=lambda pod: (len(found[pod.place]), pod.place))
         found[taker.place].append(name)
         of.remove(taker)
@@ -125,9 +124,9 @@ def dealt(
 
 
 def tightest(machines: Iterable[Machine], stock: Iterable[tuple[str, int]]) -> int:
-    """Return for how many of those who ask for this much each has room that has any.
+    """Return the smallest number of pods with this demand that any node with room fits.
 
-    As many, or fewer, are in nobody's way wherever they go.
+    So many pods or fewer cannot block each other, wherever they go.
     """
     asked = tuple(stock)
     rooms = filter(None, (_times(machine, asked) for machine in machines))

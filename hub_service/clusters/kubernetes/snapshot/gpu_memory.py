@@ -1,9 +1,9 @@
-"""How much memory the devices of nodes have: as the node's label says, or else as its agent counts.
+"""Memory of the nodes' devices: from the node's label, else as its agent reports.
 
-The label is NVIDIA's feature discovery's, which not every cluster runs; without either a part of a
-device has no limit, and nobody who asks for memory fits anywhere. What a node's devices have is one
-figure to the core, and to all who start there. Reservation pods keep it for the next service, which
-may start somebody before the agent reports to it. Owned by `scheduling`.
+The label comes from NVIDIA's feature discovery, which not every cluster runs. Without either, a
+share of a device has no limit, and a pod that asks for memory fits on no node. The core uses one
+figure for all devices of a node. Reservation pods store it for the next service, which may start
+pods before the agent reports.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,18 +14,18 @@ from runai.hub_service.model.device import Device
 
 
 class Sizes:
-    """What agents have counted, by node."""
+    """Device memory as reported by agents, by node."""
 
     def __init__(self) -> None:
-        """Begin with nothing counted."""
+        """Begin without reports."""
         self._counted: dict[str, int] = {}
-        self._drawn: dict[str, tuple[Machine, Machine]] = {}
-        """Nodes without the label, and the same with what was counted."""
+        self._sized_nodes: dict[str, tuple[Machine, Machine]] = {}
+        """Nodes without the label, and their copies with the reported size."""
 
     def learn(self, node: str, devices: Sequence[Device]) -> bool:
-        """Take note of the devices of a node; tell whether their size is new.
+        """Store the device size of a node; return True if it is new.
 
-        Where they differ, the smallest counts: nobody is promised what he may not get.
+        If sizes differ, the smallest counts, so that no pod is promised more than it may get.
         """
         whole = [device for device in devices if not device.uuid.startswith("MIG-")]
         known = [device.memory_mib for device in whole or devices if device.memory_mib > 0]
@@ -36,12 +36,12 @@ class Sizes:
         return True
 
     def of(self, machines: Iterable[Machine], pods: Iterable[Pod]) -> list[Machine]:
-        """Return nodes with the size of their devices; the same objects while nothing changes.
+        """Return nodes with their device size, as the same objects while nothing changes.
 
-        These are all: of others everything is forgotten.
+        `machines` are all nodes: reports of any other node are dropped.
         """
         here = list(machines)
-        before, self._drawn = self._drawn, {}
+        before, self._sized_nodes = self._sized_nodes, {}
         self._counted = {m.name: self._counted[m.name] for m in here if m.name in self._counted}
         noted: dict[str, int] = {}
         if any(m.gpus and not (m.gpu_memory_mib or m.name in self._counted) for m in here):
@@ -56,5 +56,5 @@ class Sizes:
             return machine
         if known is None or known[0] is not machine or known[1].gpu_memory_mib != size:
             known = machine, replace(machine, gpu_memory_mib=size)
-        self._drawn[machine.name] = known
+        self._sized_nodes[machine.name] = known
         return known[1]

@@ -1,8 +1,7 @@
-"""Draw the core's snapshot from what the API server keeps.
+"""Builder of the core's snapshot from the API server's objects.
 
-Knows which nodes each worker may use, how many devices are free for us beside other schedulers'
-pods, and what a group of pods is to the core. Pure; called by `cluster` for `observe`. Devices of
-whole GPUs are `slots`: numbers that only count.
+It determines the nodes that each worker may use, the devices left by other schedulers' pods, and
+the core's view of a group of pods. Whole devices have arbitrary numbers (`device_ids`). Pure.
 """
 
 from collections import Counter, defaultdict
@@ -38,100 +37,99 @@ from runai.hub_service.scheduler.model.snapshot import (
 )
 
 KNOWN_DEMANDS: Final = 2_000
-"""Of so many it is kept which nodes they allow; with a volume of its own each pod has others."""
+"""Number of demands with cached eligible nodes; pods with volumes of their own all differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """Devices that a plan holds for a pod until they are free (R7)."""
+    """Devices reserved for a pod by a plan until they are free (R7)."""
 
     node: str
     devices: tuple[int, ...]
     gpus: MilliGpu = WHOLE_GPU
-    """Of each of them."""
+    """Share of each device."""
     is_part: bool = False
-    """Whether others may share them."""
+    """True if other pods may share the devices."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the core is told of an elastic job beside its workers."""
+    """Properties of an elastic job for the core, besides its workers."""
 
     surplus: bool
-    """Whether it may get more workers than it has."""
+    """True if the job may get more workers than it has."""
     stays_away: Collection[str] = ()
-    """Workers that were lost too often, by name."""
+    """Names of workers that were lost too often."""
     throughput: Mapping[str, int] = field(default_factory=dict)
     checkpointed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Everything that a snapshot is drawn from."""
+    """All input of one snapshot."""
 
     machines: Sequence[Machine]
     pods: Sequence[Pod]
     groups: Sequence[Group]
     projects: Sequence[Project]
     devices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """What pods hold, by UID."""
+    """Device numbers of pods, by UID."""
     promises: Mapping[str, Promise] = field(default_factory=dict)
     closed: Collection[str] = ()
-    """Nodes whose devices are given to nobody new."""
+    """Nodes that get no new pods on their devices."""
     broken: Mapping[str, Collection[int]] = field(default_factory=dict)
-    """Devices that nobody may share any more, by node."""
+    """Devices that may not be shared any more, by node."""
     broken_since: Mapping[str, float] = field(default_factory=dict)
-    """Since when a gang runs with fewer workers than it needs, by workload."""
+    """Time since when a gang has run with too few workers, by workload."""
     kept: Collection[str] = ()
-    """UIDs of pods that nobody may stop now: their disruption budgets do not allow it."""
+    """UIDs of pods that disruption budgets protect from eviction."""
     shapes: Mapping[str, Shape] = field(default_factory=dict)
-    """What else is known of elastic jobs of several workers, by workload."""
+    """Properties of elastic jobs with several workers, by workload."""
     resize_cost_s: int = 0
-    """What it costs an elastic job of one process to be started again on other devices."""
+    """Cost in seconds of restarting an elastic job of one process on other devices."""
 
 
 class Drawing:
-    """Draws one snapshot after the other; a workload that is as it was is the same object again.
+    """Snapshot builder that reuses the object of an unchanged workload.
 
-    So whoever compares two of them (`Index.follow`) knows at a glance what has changed.
+    So a comparison of two snapshots (`Index.follow`) finds changes by identity.
     """
 
     def __init__(self) -> None:
-        """Begin with nothing drawn."""
+        """Begin with no workload built."""
         self._machines: Sequence[Machine] = ()
-        self._eligible = _Eligible()
-        self._drawn: dict[str, _Drawn] = {}
+        self._eligible = _EligibleNodes()
+        self._built: dict[str, _BuiltWorkload] = {}
 
     def snapshot(self, now: float, world: World) -> Snapshot:
         """Return everything that a decision may depend on.
 
-        A gang whose Job has not made all of its pods yet waits until it has, unless some of them
-        run.
+        A gang waits until its Job has created all pods, unless some of them run.
         """
         machines = left_on(world.machines, world.pods)
         if self._machines != machines:
             self._machines = machines
             others = self._eligible.follow(machines)
-            for name, known in self._drawn.items():
+            for name, known in self._built.items():
                 if not others.isdisjoint(map(_asked, known.group.pods)):
-                    self._drawn[name] = known._replace(places=())  # to be drawn anew
+                    self._built[name] = known._replace(places=())  # to be rebuilt
         self._eligible.free = None
-        self._drawn = {
+        self._built = {
             group.name: drawn
             for group in world.groups
-            if _is_shown(group) and (drawn := self._as_drawn(group, world))
+            if _is_shown(group) and (drawn := self._build_or_reuse(group, world))
         }
         return Snapshot(
             now=int(now),
             nodes=tuple(_nodes(world)),
             projects=tuple(world.projects),
-            workloads=tuple([drawn.workload for drawn in self._drawn.values()]),
+            workloads=tuple([drawn.workload for drawn in self._built.values()]),
         )
 
-    def _as_drawn(self, group: Group, world: World) -> "_Drawn | None":
-        """Draw a group, or return it as it was drawn if it would look the same.
+    def _build_or_reuse(self, group: Group, world: World) -> "_BuiltWorkload | None":
+        """Build a group's workload, or return the previous one if its input is unchanged.
 
-        None: there is nothing of it to decide about.
+        None: the group has no pods to decide about.
         """
         places = [
             (
@@ -142,10 +140,10 @@ class Drawing:
         ]
         since = world.broken_since.get(group.name)
         shape, is_kept = world.shapes.get(group.name), _is_kept(group, world)
-        known = self._drawn.get(group.name)
+        known = self._built.get(group.name)
         if (
             known is not None
-            # What each of several may have is dealt by what is free, now here, now there.
+            # The nodes of each worker of a crowd depend on free devices, which change.
             and not known.is_crowd
             and known.places == places
             and (known.since, known.shape, known.is_kept) == (since, shape, is_kept)
@@ -155,14 +153,14 @@ class Drawing:
         if not (shown := _shown(group, world)):
             return None
         workload = _workload(group, shown, world, self._eligible)
-        # Much of a pod is nothing to the core: what came out the same is the same object.
+        # The core ignores many fields of a pod: reuse an equal result.
         if known is not None and known.workload == workload:
             workload = known.workload
-        return _Drawn(group, places, since, shape, is_kept, is_crowd(shown), workload)
+        return _BuiltWorkload(group, places, since, shape, is_kept, is_crowd(shown), workload)
 
 
-class _Drawn(NamedTuple):
-    """A workload, and all that it was drawn from but the machines."""
+class _BuiltWorkload(NamedTuple):
+    """A workload with all of its input except the nodes."""
 
     group: Group
     places: Sequence[tuple[tuple[int, ...] | None, Promise | None]]
@@ -183,7 +181,7 @@ def _is_shown(group: Group) -> bool:
 
 
 def _shown(group: Group, world: World) -> Sequence[Pod]:
-    """Leave out what an elastic job is not to start, or not now."""
+    """Leave out workers that an elastic job must not start now."""
     shape = world.shapes.get(group.name)
     if shape is None:
         return group.pods
@@ -214,7 +212,7 @@ def _nodes(world: World) -> Iterable[Node]:
     for machine in sorted(world.machines, key=lambda m: m.name):
         name = machine.name
         count = max(machine.gpus, 1 + max(held[name], default=-1))
-        # The kubelet counts: where a device is gone, as many of the free ones cannot be given.
+        # The kubelet counts devices: for each lost device one of the free ones is unusable.
         free = [number for number in range(count) if number not in held[name]]
         gone = free[len(free) - (count - machine.gpus) :] if count > machine.gpus else []
         gone = list(range(count)) if name in world.closed else gone
@@ -231,7 +229,9 @@ def _nodes(world: World) -> Iterable[Node]:
         )
 
 
-def _workload(group: Group, shown: Sequence[Pod], world: World, eligible: "_Eligible") -> Workload:
+def _workload(
+    group: Group, shown: Sequence[Pod], world: World, eligible: "_EligibleNodes"
+) -> Workload:
     first, shape = group.first, world.shapes.get(group.name) or Shape(surplus=True)
     since = world.broken_since.get(group.name)
     most = first.part.most if group.is_resizable and first.part is not None else 0
@@ -264,7 +264,10 @@ def _workload(group: Group, shown: Sequence[Pod], world: World, eligible: "_Elig
 
 
 def _worker(
-    pod: Pod, world: World, eligible: "_Eligible", of_crowd: Mapping[str, tuple[str, ...] | None]
+    pod: Pod,
+    world: World,
+    eligible: "_EligibleNodes",
+    of_crowd: Mapping[str, tuple[str, ...] | None],
 ) -> Worker:
     promise = None if pod.node else world.promises.get(pod.place)
     state, node = WorkerState.PENDING, None
@@ -286,31 +289,31 @@ def _worker(
         gone_by=ceil(pod.deleted) if pod.node and pod.deleted is not None else None,
         cpu_milli=pod.cpu_milli,
         memory_mib=Mib(pod.memory_mib),
-        # The core knows it already by its nodes; so it can say why none of them will do.
+        # The core checks this by its nodes too; it needs the types to explain why none fits.
         gpu_types=wanted(pod.demands, GPU_TYPE_LABEL),
         nodes=of_crowd[pod.place] if pod.place in of_crowd else eligible.for_demands(_asked(pod)),
     )
 
 
 def _asked(pod: Pod) -> Demands:
-    """Return what a node must have for a pod; where it is already there, it has its stock."""
+    """Return a pod's demands on its node; a bound pod already has its extended resources."""
     is_there = pod.node and pod.demands.stock
     return replace(pod.demands, stock=()) if is_there else pod.demands
 
 
-class _Eligible:
-    """The nodes that demands allow, worked out once for all pods that have the same."""
+class _EligibleNodes:
+    """Nodes that satisfy demands, computed once for all pods with equal demands."""
 
     def __init__(self) -> None:
         self._machines: Sequence[Machine] = ()
         self._known: dict[Demands, tuple[str, ...] | None] = {}
         self._rooms: dict[tuple[tuple[str, int], ...], int] = {}
-        """Room for how many is on the fullest node that has some, by what they ask for."""
+        """Capacity of the fullest node that still fits a pod, by demand."""
         self.free: Mapping[str, int] | None = None
-        """How many devices nobody has, by node, once somebody has asked."""
+        """Free devices by node; None until needed in this snapshot."""
 
     def for_crowd(self, pods: Sequence[Pod], world: World) -> Mapping[str, tuple[str, ...] | None]:
-        """Return the nodes of those who wait together for what is scarce, by place."""
+        """Return the nodes for workers that wait together for scarce resources, by place."""
         asking = [pod for pod in pods if not pod.node and pod.demands.stock]
         asks = {pod.demands.stock for pod in asking}
         if len(asks) == 1 and self._tightest(*asks) >= len(asking):
@@ -337,9 +340,9 @@ class _Eligible:
         return self._rooms[stock]
 
     def follow(self, machines: Sequence[Machine]) -> AbstractSet[Demands]:
-        """Look at other machines from now on; return the demands that others, or more, allow now.
+        """Replace the nodes; return the demands with other eligible nodes than before.
 
-        What was asked of the machines before is asked of these, too, up to KNOWN_DEMANDS.
+        Cached demands are evaluated again for the new nodes, up to KNOWN_DEMANDS.
         """
         before, self._known, self._machines = self._known, {}, machines
         self._rooms = {}
@@ -348,7 +351,7 @@ class _Eligible:
         return {d for d in before if d not in allowed or allowed[d] != before[d]}
 
     def for_demands(self, demands: Demands) -> tuple[str, ...] | None:
-        """Return their names; None is all of them."""
+        """Return the names of the eligible nodes; None: all nodes."""
         if demands not in self._known:
             names = tuple(
                 machine.name
