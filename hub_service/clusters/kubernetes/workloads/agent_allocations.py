@@ -1,7 +1,7 @@
-"""Who has which devices of which node, for the nodes' agents: they tell processes by their pods.
+"""Device allocations per node, for agents that attribute processes to pods.
 
-A process cannot leave the control group of its pod, whose UID stands in its name. Makes no calls;
-called by `cluster` whenever it draws its records anew.
+A process cannot leave the control group of its pod, which has the pod's UID in its name. No API
+calls.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,15 +16,15 @@ from runai.hub_service.model.records import Allocation
 
 
 class Metering:
-    """Says who holds devices one time after the other; who holds what it held is the same again."""
+    """Builder of allocations that reuses the object of an unchanged one."""
 
     def __init__(self) -> None:
-        """Begin with nobody."""
-        self._kept = Kept[Allocation]()
+        """Begin with no allocation built."""
+        self._cache = Kept[Allocation]()
 
     def held_by_node(self, known: Known) -> Mapping[str, Sequence[Allocation]]:
         """Return the workers that hold devices, by node."""
-        self._kept.begin()
+        self._cache.begin()
         found: dict[str, list[Allocation]] = {}
         for pod in known.pods:
             if pod.scheduler != SCHEDULER or pod.is_reservation or not pod.holds:
@@ -34,7 +34,7 @@ class Metering:
             job = known.jobs.get(pod.owner.uid) if pod.owner is not None else None
             whole = job if job is not None and job.is_whole else None
             project = project_of(pod, known.namespaces, known.default_project)
-            allocation = self._kept.get(
+            allocation = self._cache.get(
                 pod.uid,
                 (pod, whole, project, devices),
                 partial(_allocation, pod, whole, project, devices),

@@ -1,8 +1,8 @@
-"""Elastic jobs of several workers: who is to train, what was heard of them, what the core is told.
+"""Elastic jobs of several workers: target members, reported progress, data for the core.
 
-Each job's state stands in an annotation of its Job before any worker hears of it; how far each
-worker is they tell again after a restart, so it is kept in memory alone. What follows from what is
-`membership`'s, as on one machine. Owned by `scheduling`, which draws the records.
+A job's state is written to an annotation of its Job before any worker is notified. Workers report
+their progress again after a restart, so it is kept only in memory. `membership` decides on changes,
+as on one machine.
 """
 
 import asyncio
@@ -31,25 +31,25 @@ from runai.hub_service.scheduler.model.snapshot import Move, Plan, Start, Stop
 from runai.hub_service.wire.elastic_messages import Status, WorkerPhase
 
 LEFT = 143
-"""How a pod ends whose worker left while others go on: its Job does not count it."""
+"""Exit code of a pod that left while its job goes on: its Job does not count it as a failure."""
 COMES_UP_WITHIN_S = 60.0
-"""So long those who are up wait for others that were bound with them: images are large."""
+"""Running workers wait this long for workers bound with them: pulling large images takes time."""
 FIRST_PORT, PORTS = 10_000, 20_000
-"""Each generation has a port of its own, below those that systems give out themselves."""
+"""Each generation has a port of its own, below the systems' ephemeral ports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """An elastic job as it is now."""
+    """An elastic job: its Job, record and pod addresses."""
 
     job: Job
     record: WorkloadRecord
     addresses: Mapping[str, str]
-    """Those of its workers' pods, by the workers' names."""
+    """Addresses of the workers' pods, by worker name."""
 
 
 def elastic_jobs(known: Known) -> Mapping[WorkloadId, Drawn]:
-    """Return the elastic jobs that are not finished."""
+    """Return the unfinished elastic jobs."""
     pods: dict[str, list[Pod]] = {
         uid: [] for uid, job in known.jobs.items() if job.is_elastic and not job.is_finished
     }
@@ -65,28 +65,29 @@ def elastic_jobs(known: Known) -> Mapping[WorkloadId, Drawn]:
 
 
 class ElasticJobs:
-    """The elastic jobs of one cluster."""
+    """States of the elastic jobs of one cluster."""
 
     def __init__(self, api: Api, take: Callable[[Object], None], rules: ElasticRules) -> None:
-        """Begin with what stands on the Jobs; `take` is told of each Job that was changed."""
+        """Begin with the states stored on the Jobs; `take` receives each changed Job."""
         self._api = api
         self._take = take
         self.rules = rules
         self._known: dict[str, ElasticState] = {}
         self._over: dict[str, set[str]] = {}
-        """Workers that were told how to end, by the UIDs of their Jobs."""
+        """Workers that ended with 0, by the UIDs of their Jobs."""
         self._turn = asyncio.Lock()
-        """Held from looking at a state until what follows from it is written: cycles, and whoever
-        scales a job or ends a worker meanwhile, would overrule each other."""
+        """Lock held from reading a state until its consequences are written. Without it, scheduling
+        cycles, scale requests and ending workers would overwrite each other's changes.
+        """
         self.failed = False
-        """Whether a state could not be written."""
+        """True if a state could not be written."""
 
     def state_of(self, job: Job) -> ElasticState | None:
-        """Return the state of an elastic job, of one process too; None: it is not one."""
+        """Return the state of an elastic job, also one of a single process; None: not elastic."""
         return self._known.get(job.uid, job.elastic) if job.is_elastic else job.elastic
 
     def shape(self, drawn: Drawn, now: float) -> Shape:
-        """Return what the core is told."""
+        """Return the properties of an elastic job for the core."""
         state = drawn.record.elastic
         assert state is not None
         keeps = bool(state.finishers) or membership.keeps_its_size(drawn.record, now, self.rules)
@@ -101,14 +102,14 @@ class ElasticJobs:
                 if times > membership.MOST_LOSSES_OF_A_WORKER
             },
             throughput=throughput_for_core(state.throughput, most, pays_from=self.rules.pays_from),
-            # Who speaks the protocol saves a checkpoint when told to stop.
+            # A worker that reports its phase saves a checkpoint when it is stopped.
             checkpointed=max(since, default=None) if state.phases else None,
         )
 
     async def settled(
         self, draw: Callable[[], Mapping[WorkloadId, Drawn]], now: float
     ) -> Mapping[WorkloadId, Drawn]:
-        """Bring the targets in line with the workers; return the jobs as they are then."""
+        """Reconcile the targets with the workers; return the jobs afterwards."""
         self.failed = False
         async with self._turn:
             jobs = draw()
@@ -122,7 +123,7 @@ class ElasticJobs:
     async def prepare(
         self, plan: Plan, draw: Callable[[], Mapping[WorkloadId, Drawn]], now: float
     ) -> None:
-        """Tell workers that a plan stops, before they are; note whose size it changes."""
+        """Notify workers before a plan stops them, and record the resize of their jobs."""
         if changing := [d for d in plan.decisions if isinstance(d, Start | Stop | Move)]:
             async with self._turn:
                 await self._prepare(changing, draw, now)
@@ -130,7 +131,7 @@ class ElasticJobs:
     async def shrink(
         self, draw: Callable[[], Drawn | None], leaving: Collection[str], now: float
     ) -> None:
-        """Tell a job's workers that some of them leave, by name, before anybody stops them."""
+        """Notify a job's workers that `leaving` will stop, before they are stopped."""
         async with self._turn:
             if (drawn := draw()) is None:
                 return
@@ -141,7 +142,7 @@ class ElasticJobs:
                 await self._settle(drawn, now, leaving)
 
     def heard(self, drawn: Drawn, worker: str, status: Status) -> bool:
-        """Take in what a worker tells; tell whether it is news."""
+        """Apply a worker's status; return True if the state changed."""
         before = drawn.record.elastic
         step = membership.heard(Row(drawn.record), {worker: status})
         assert step.row is not None
@@ -153,10 +154,10 @@ class ElasticJobs:
     async def ended(
         self, draw: Callable[[], Drawn | None], worker: str, exit_code: int
     ) -> int | None:
-        """Return how the pod of a worker is to end whose program ended so; None: its job is gone.
+        """Return the exit code for the pod of an ended worker; None: its job is gone.
 
-        Only the last one of those who finish together ends with 0: with it their Job is complete,
-        and Kubernetes stops whoever is left. A loss that the others go on without is no failure.
+        Only the last of the workers that finish together ends with 0: this completes the Job, and
+        Kubernetes stops the remaining pods. A loss that the other workers survive is no failure.
         """
         async with self._turn:
             drawn = draw()
@@ -196,13 +197,13 @@ class ElasticJobs:
             over.add(worker)
             if membership.is_done_by(row, index):
                 row = membership.done(row)
-                await self._keep(drawn, row)
+                await self._write_or_raise(drawn, row)
             assert row.record.elastic is not None
             counted = row.record.elastic.finishers or [w.name for w in row.active]
             others = {w.name for w in row.active if w.name in counted} - over
             return LEFT if others else 0
         if membership.goes_on_without(row, index):
-            await self._keep(drawn, membership.without(row, index))
+            await self._write_or_raise(drawn, membership.without(row, index))
             return LEFT
         return exit_code if membership.is_of_its_end(row, row.record.workers[index]) else LEFT
 
@@ -212,20 +213,20 @@ class ElasticJobs:
         if state.finishers:
             is_left = not any(worker.state in ACTIVE for worker in record.workers)
             if is_left and not any(worker.exit_code == 0 for worker in record.workers):
-                # All have left, and nobody has ended with 0: it goes on from its checkpoint. Else
-                # its Job says in a moment that it is complete, and nobody is to be told anything.
+                # All workers have left and none ended with 0: the job goes on from its checkpoint.
+                # Otherwise its Job is about to be complete, and no worker is notified.
                 state = replace(state, finishers=())
             await self._write(drawn, state)
             return
-        state = replace(state, phases=_told_by(record, state))
-        workers = tuple(_shown(worker, leaving, state) for worker in record.workers)
+        state = replace(state, phases=_reported_phases(record, state))
+        workers = tuple(_as_counted(worker, leaving, state) for worker in record.workers)
         row = Row(replace(record, workers=workers, elastic=state))
-        if _waits_for_others(drawn, row, leaving, now):
+        if _waits_for_workers(drawn, row, leaving, now):
             await self._write(drawn, state)
             return
 
         def store_of(first: str) -> str:
-            """Name a place at the first rank; "" before its pod has an address."""
+            """Return the store address at the first rank; "" before its pod has an address."""
             if not (host := drawn.addresses.get(first, "")):
                 return ""
             gen = state.target.gen + 1 if state.target is not None else 1
@@ -241,53 +242,56 @@ class ElasticJobs:
                 with suppress(ApiError):
                     await tell_event(self._api, drawn.job, "Resized", text)
 
-    async def _keep(self, drawn: Drawn, row: Row) -> None:
-        """Write what must be known after a restart, before anybody acts on it.
+    async def _write_or_raise(self, drawn: Drawn, row: Row) -> None:
+        """Write a state that must survive a restart, before any worker acts on it.
 
         Raises:
-            ApiError: it could not be written.
+            ApiError: the state could not be written.
         """
         assert row.record.elastic is not None
         await self._change(drawn, row.record.elastic)
 
     async def _write(self, drawn: Drawn, state: ElasticState) -> bool:
-        """Write a state where it is another one; tell whether it is kept."""
+        """Write a state if it changed; return False if that failed."""
         try:
             await self._change(drawn, state)
         except ApiError:
-            self.failed = True  # with the next cycle
+            self.failed = True  # retried in the next cycle
             return False
         return True
 
     async def _change(self, drawn: Drawn, state: ElasticState) -> None:
         job, before = drawn.job, drawn.record.elastic
-        if _kept(state) != _kept(job.elastic):
+        if _stored(state) != _stored(job.elastic):
             body = {"metadata": {"uid": job.uid, "annotations": {ELASTIC: elastic_text(state)}}}
             self._take(await self._api.patch(job.path, body))
-        # Since it was drawn, workers may have told something: those who end tell it once.
+        # Workers may have reported since the job was read; the last report of an ended worker is
+        # not repeated, so keep these fields.
         now = self._known.get(job.uid, before)
-        news = {f: getattr(now, f) for f in _HEARD if getattr(now, f) != getattr(before, f)}
+        news = {f: getattr(now, f) for f in _REPORTED if getattr(now, f) != getattr(before, f)}
         self._known[job.uid] = replace(state, **news)
 
 
-_HEARD = ("phases", "throughput", "global_batch", "steps")
-"""What workers tell of a state."""
+_REPORTED = ("phases", "throughput", "global_batch", "steps")
+"""Fields of a state that workers report."""
 
 
 def _is_up(worker: WorkerRecord) -> bool:
     return worker.state in {"starting", "running"}
 
 
-def _told_by(record: WorkloadRecord, state: ElasticState) -> Mapping[str, WorkerPhase]:
-    """Return what those told who are there; the next pod of a worker has told nothing."""
+def _reported_phases(record: WorkloadRecord, state: ElasticState) -> Mapping[str, WorkerPhase]:
+    """Return the phases of active workers; the next pod of a worker has not reported yet."""
     there = {worker.name for worker in record.workers if worker.state in ACTIVE}
     return {name: phase for name, phase in state.phases.items() if name in there}
 
 
-def _shown(worker: WorkerRecord, leaving: Collection[str], state: ElasticState) -> WorkerRecord:
-    """Show a worker as it counts: who leaves stops already, who is not up yet is not there.
+def _as_counted(
+    worker: WorkerRecord, leaving: Collection[str], state: ElasticState
+) -> WorkerRecord:
+    """Return a worker as membership counts it: `leaving` is stopping, a starting pod is pending.
 
-    Who has told something is up, though its pod's watch has not said so.
+    A worker that has reported is running, even if the informer does not show its pod so yet.
     """
     if worker.state == "starting":
         worker = replace(worker, state="running" if worker.name in state.phases else "pending")
@@ -296,8 +300,8 @@ def _shown(worker: WorkerRecord, leaving: Collection[str], state: ElasticState) 
     )
 
 
-def _waits_for_others(drawn: Drawn, row: Row, leaving: Collection[str], now: float) -> bool:
-    """Tell whether a job that begins waits for more of its workers to come up."""
+def _waits_for_workers(drawn: Drawn, row: Row, leaving: Collection[str], now: float) -> bool:
+    """Return True if a starting job waits for more of its workers to come up."""
     state = row.record.elastic
     assert state is not None
     ranks = state.target.ranks if state.target is not None else ()
@@ -313,5 +317,5 @@ def _waits_for_others(drawn: Drawn, row: Row, leaving: Collection[str], now: flo
     return bool(coming) and now < max(since, default=now) + COMES_UP_WITHIN_S
 
 
-def _kept(state: ElasticState | None) -> ElasticState:
+def _stored(state: ElasticState | None) -> ElasticState:
     return replace(state or ElasticState(), phases={})

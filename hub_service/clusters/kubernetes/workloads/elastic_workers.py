@@ -1,6 +1,6 @@
-"""Messages between the service and the pods of elastic jobs, each about its own worker.
+"""Messages between the service and the pods of elastic jobs.
 
-A pod is matched to its worker here; what follows from what it tells is decided in `elastic`.
+This module maps a pod to its worker; `elastic_jobs` decides on the reaction.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -19,66 +19,68 @@ from runai.hub_service.wire.errors import NotFound
 
 
 class ElasticWorkers:
-    """Implements `base.WorkerMessages`."""
+    """Implementation of `base.WorkerMessages`."""
 
     def __init__(
         self, cache: Cache, elastic: ElasticJobs, changes: Changes, clock: Callable[[], float]
     ) -> None:
-        """Find workers in the cache; their messages change `elastic`."""
+        """Find workers in `cache`; their messages change `elastic`."""
         self._cache = cache
         self._elastic = elastic
         self._changes = changes
         self._clock = clock
 
     async def worker_target(self, pod: str, seen: int) -> Target:
-        """Return the target of a pod's job as soon as it is newer than the one it has seen."""
+        """Return the target of a pod's job as soon as it is newer than `seen`."""
         drawn, _worker = await self._worker(pod)
         while True:
             change = self._changes.next
             job = self._cache.informers.jobs.find(drawn.job.namespace, drawn.job.name)
             if job is None or job.uid != drawn.job.uid:
                 raise NotFound(f"The job of pod {pod} is gone.")
-            # What is not written yet nobody hears of.
+            # Only a target that is stored on the Job is sent.
             target = None if job.elastic is None else job.elastic.target
             if target is not None and target.gen > seen:
                 return target
             await change.wait()
 
     async def worker_told(self, pod: str, status: Status) -> None:
-        """Take in what a pod tells of its worker."""
+        """Apply the status that a pod reports of its worker."""
         drawn, worker = await self._worker(pod)
         if self._elastic.heard(drawn, worker, status):
             self._changes.signal()
 
     async def worker_ended(self, pod: str, exit_code: int) -> int:
-        """Return how a pod is to end whose worker ended with this exit code."""
+        """Return the exit code for a pod, given the exit code of its worker."""
         drawn, worker = await self._worker(pod)
         with asking():
-            told = await self._elastic.ended(
-                lambda: self._drawn_now().get(drawn.record.id), worker, exit_code
+            code = await self._elastic.ended(
+                lambda: self._current_jobs().get(drawn.record.id), worker, exit_code
             )
-        if told is None:
+        if code is None:
             raise NotFound(f"The job of pod {pod} is gone.")
         self._changes.signal()
-        return told
+        return code
 
     async def tell_leaving(self, workload: WorkloadId, leaving: Collection[str]) -> None:
-        """Tell an elastic job's workers that its size changes, and who of them leaves, by name."""
-        await self._elastic.shrink(lambda: self._drawn_now().get(workload), leaving, self._clock())
+        """Notify an elastic job's workers of a new size; `leaving` are the workers that stop."""
+        await self._elastic.shrink(
+            lambda: self._current_jobs().get(workload), leaving, self._clock()
+        )
 
     async def _worker(self, pod: str) -> tuple[Drawn, str]:
-        """Find a pod's elastic job, and what its worker is called.
+        """Return a pod's elastic job and the name of its worker.
 
         Raises:
-            NotFound: it is no worker of an elastic job that goes on.
+            NotFound: the pod is not a worker of an unfinished elastic job.
         """
         await self._cache.informers.listed()
         found = self._cache.informers.pods.objects.get(pod)
         if found is not None and found.owner is not None and found.index is not None:
-            for name, drawn in self._drawn_now().items():
+            for name, drawn in self._current_jobs().items():
                 if drawn.job.uid == found.owner.uid:
                     return drawn, f"{name}-{found.index}"
         raise NotFound(f"Pod {pod} is no worker of an elastic job.")
 
-    def _drawn_now(self) -> Mapping[WorkloadId, Drawn]:
+    def _current_jobs(self) -> Mapping[WorkloadId, Drawn]:
         return elastic_jobs(self._cache.known())

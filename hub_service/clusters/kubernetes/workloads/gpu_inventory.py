@@ -1,7 +1,7 @@
-"""Devices of each node, and their identities: which UUID the core's number stands for.
+"""Devices of each node, and the UUID behind each device number.
 
-A number only counts until somebody has the device and its agent, or its reservation, says which one
-it is. What nobody has is named in the order in which the agent counts.
+A number has no UUID until a pod holds the device and its agent, or its reservation, reports it.
+Free devices are numbered in the order in which the agent lists them.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ from runai.hub_service.model.device import Device
 
 
 class Inventory:
-    """Devices of one cluster's nodes, counted once between two changes."""
+    """Devices of one cluster's nodes, listed once between two changes."""
 
     def __init__(self, cache: Cache, changes: Changes, sharing: Sharing, sizes: Sizes) -> None:
-        """Count nothing yet; `sharing` and `sizes` learn what nodes' agents see."""
+        """Begin with no device listed; `sharing` and `sizes` receive the agents' reports."""
         self._cache = cache
         self._changes = changes
         self._sharing = sharing
@@ -29,10 +29,10 @@ class Inventory:
         self._counted_at: asyncio.Event | None = None
 
     async def devices(self) -> Mapping[str, Sequence[Device]]:
-        """Return the devices of each node; those that nobody has told us of have numbers only."""
+        """Return the devices of each node; devices that no agent has reported have only numbers."""
         machines = self._cache.informers.machines
         await machines.listed()
-        if self._counted_at is not self._changes.next:  # each node's agent asks, each second
+        if self._counted_at is not self._changes.next:  # each node's agent calls this every second
             pods = self._cache.pods()
             known = named(pods, self._cache.slots.held(pods), self._sharing.devices_of)
             self._counted, self._counted_at = (
@@ -45,13 +45,13 @@ class Inventory:
         return self._counted
 
     async def note_holders(self, node: str, seen: Seen) -> None:
-        """Take note of a node's devices and of who has them."""
+        """Store a node's devices and their holders."""
         are_new = [self._sharing.learn(node, seen), self._sizes.learn(node, seen.devices)]
         if any(are_new):
             self._changes.signal()
 
     async def note_faults(self, node: str, faults: Mapping[str, str]) -> None:
-        """Take out those that are shared; the device plugin takes all others from its node."""
+        """Take faulty shared devices out of use; the device plugin removes unshared ones."""
         if self._sharing.learn_faults(node, faults):
             self._changes.signal()
 
@@ -61,7 +61,7 @@ def named(
     slots: Mapping[str, tuple[int, ...]],
     devices_of: Callable[[Pod], Sequence[str]],
 ) -> dict[str, dict[int, str]]:
-    """Return the UUIDs of devices that pods have, by node and number, as far as they are known."""
+    """Return the known UUIDs of devices that pods hold, by node and number."""
     found: dict[str, dict[int, str]] = {}
     for pod in pods:
         numbers, uuids = slots.get(pod.uid, ()), devices_of(pod)
@@ -73,15 +73,15 @@ def named(
 def inventory(
     machine: Machine, known: Mapping[int, str], counted: Sequence[Device]
 ) -> Sequence[Device]:
-    """Return the devices of a node by number; `counted` are those that its agent has found."""
+    """Return the devices of a node by number; `counted` are the ones its agent reports."""
     count = max(machine.gpus, len(counted), 1 + max(known, default=-1))
     found = {device.uuid: device for device in counted}
     rest = (uuid for uuid in found if uuid not in known.values())
-    drawn = []
+    devices = []
     for number in range(count):
         uuid = known.get(number) or next(rest, "")
         device = found.get(uuid)
-        drawn.append(
+        devices.append(
             Device(
                 number,
                 uuid or f"{machine.name}/{number}",
@@ -91,4 +91,4 @@ def inventory(
                 fault=device.fault if device else "",
             )
         )
-    return drawn
+    return devices

@@ -1,7 +1,7 @@
-"""What happened to a workload, from the Events that Kubernetes keeps of its Job or pod.
+"""History of a workload, from the Events of its Job or pod.
 
-Kubernetes keeps Events for an hour by default: what is older is forgotten, but for the submission
-and the outcome, which the object itself knows. Called by `cluster`.
+Kubernetes deletes Events after an hour by default. The submission and the outcome stay: they are
+read from the object itself.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,14 +27,14 @@ _KINDS: Mapping[str, str] = {
 
 
 async def read(api: Api, record: WorkloadRecord, subject: Job | Pod) -> list[HistoryEvent]:
-    """Return what is known of the life of a workload, oldest first.
+    """Return the history of a workload, oldest first.
 
-    Of pods outside the namespace of the notebooks we may not read the Events that we wrote.
+    Outside the namespace of the notebooks we have no right to read Events, our own included.
 
     Raises:
         ApiError: the API server does not answer.
     """
-    # Their times are of whole seconds: their versions tell which came first.
+    # Event times are whole seconds, so resourceVersions give the order.
     ours = sorted(
         (
             e
@@ -70,7 +70,7 @@ def _event(event: Object) -> HistoryEvent:
 
 
 def _without_repeats(events: list[HistoryEvent]) -> list[HistoryEvent]:
-    """Leave out sentences of one wait but the first: they change every few seconds."""
+    """Keep only the first sentence of each wait: they change every few seconds."""
     return [
         event
         for before, event in zip([None, *events], events, strict=False)

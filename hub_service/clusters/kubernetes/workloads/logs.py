@@ -1,7 +1,7 @@
-"""What a workload's pods wrote, as the kubelets keep it: one attempt after the other, over pauses.
+"""Logs of a workload's pods from the kubelets, across attempts and pauses.
 
-Knows how logs are asked for, and followed while pods come and go. The log of a pod goes with the
-pod, so an earlier attempt is read only by whoever followed it. Called by `cluster`.
+Pods are followed as they come and go. A log is deleted with its pod, so only followers get the logs
+of earlier attempts.
 """
 
 import asyncio
@@ -16,21 +16,21 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.model.cluster import LogChunk, cut
 
 MOST_WAITING = 100
-"""Pieces that were read of the pods and nobody has taken yet, 64 KiB each or a long line."""
+"""Maximum pieces read but not yet yielded, each 64 KiB or one long line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What there is to read of a workload now."""
+    """Pods and state of a workload at one moment."""
 
     pods: Sequence[Pod]
     attempt: int
     is_finished: bool
     change: asyncio.Event
-    """Set when there may be something else."""
+    """Set when the state may have changed."""
 
     def of(self, worker: int | None) -> list[Pod]:
-        """Return the pods that have written something, of one worker or all, oldest first."""
+        """Return the pods that have started, of one worker or all, oldest first."""
         begun = [p for p in self.pods if p.is_up or p.is_finished]
         chosen = [p for p in begun if worker in (None, _index(p))]
         return sorted(chosen, key=lambda pod: (pod.created, _index(pod), pod.name))
@@ -39,7 +39,7 @@ class Look:
 async def read(
     api: Api, look: Look, *, worker: int | None, tail: int | None
 ) -> AsyncGenerator[LogChunk, None]:
-    """Yield what there is now."""
+    """Yield the logs written so far."""
     for pod in look.of(worker):
         async for lines in _lines(api, pod, tail, is_followed=False):
             yield LogChunk(_index(pod), look.attempt, lines)
@@ -48,14 +48,14 @@ async def read(
 async def follow(
     api: Api, look: Callable[[], Awaitable[Look]], *, worker: int | None, tail: int | None
 ) -> AsyncGenerator[LogChunk, None]:
-    """Yield what is written, as it is written, until the workload is finished."""
+    """Yield logs as they are written, until the workload is finished."""
     following = _Following(api)
     try:
         while True:
             now = await look()
             for pod in now.of(worker):
                 following.begin(pod, now.attempt, tail)
-            tail = None  # pods that come later are read from their beginning
+            tail = None  # later pods are read from their beginning
             following.wake_at(now.change)
             is_over = now.is_finished and following.is_done
             while chunk := following.arrived():
@@ -68,7 +68,7 @@ async def follow(
 
 
 class _Following:
-    """The logs that are read now, each by a task of its own."""
+    """Readers of the followed pods, one task each."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -80,33 +80,33 @@ class _Following:
 
     @property
     def is_done(self) -> bool:
-        """Tell whether all of them have ended."""
+        """Return True if all readers have ended."""
         return all(task.done() for task in self._pods.values())
 
     def begin(self, pod: Pod, attempt: int, tail: int | None) -> None:
-        """Read a pod's log, unless it is read already."""
+        """Start a reader of a pod's log, unless it has one."""
         if pod.uid not in self._pods:
             reading = asyncio.create_task(self._read(pod, attempt, tail))
             reading.add_done_callback(lambda _done: self._woken.set())
             self._pods[pod.uid] = reading
 
     def wake_at(self, change: asyncio.Event) -> None:
-        """Have `something` return when this is set."""
+        """Make `something` return when `change` is set."""
         if self._waking is None or self._waking.done():
             self._waking = asyncio.create_task(self._wake(change))
 
     def arrived(self) -> LogChunk | None:
-        """Return what was read first of what nobody has taken yet."""
+        """Return the oldest piece not yet yielded, or None."""
         self._taken.set()
         return self._arrived.popleft() if self._arrived else None
 
     async def something(self) -> None:
-        """Return when there is something to take, or to look at."""
+        """Return when a piece or a change may be available."""
         await self._woken.wait()
         self._woken.clear()
 
     async def end(self) -> None:
-        """Read no more."""
+        """Stop all readers."""
         tasks = [*self._pods.values(), *([self._waking] if self._waking else [])]
         for task in tasks:
             task.cancel()
@@ -116,7 +116,9 @@ class _Following:
         async for lines in _lines(self._api, pod, tail, is_followed=True):
             self._arrived.append(LogChunk(_index(pod), attempt, lines))
             self._woken.set()
-            while len(self._arrived) >= MOST_WAITING:  # who reads slowly has the kubelet wait
+            while (
+                len(self._arrived) >= MOST_WAITING
+            ):  # backpressure: a slow client makes the kubelet wait
                 self._taken.clear()
                 await self._taken.wait()
 
@@ -128,7 +130,7 @@ class _Following:
 async def _lines(
     api: Api, pod: Pod, tail: int | None, *, is_followed: bool
 ) -> AsyncGenerator[bytes, None]:
-    """Yield whole lines of one pod; none of one whose node is away or that is gone."""
+    """Yield whole lines of a pod's log; none if the pod is gone or its node does not answer."""
     query = {"follow": "true"} if is_followed else {}
     rest = b""
     if tail is not None:

@@ -1,4 +1,4 @@
-"""Look up workloads: their records, and the Job or the pod behind each of them."""
+"""Lookup of workloads: their records, and the Job or pod behind each."""
 
 import asyncio
 from collections.abc import Container, Mapping, Sequence
@@ -14,34 +14,34 @@ from runai.hub_service.wire.errors import Conflict, NotFound
 
 
 class WorkloadLookup:
-    """The workloads of one cluster; their records are built once between two changes."""
+    """Workloads of one cluster; records are built once between two changes."""
 
     def __init__(self, cache: Cache, changes: Changes) -> None:
         """Begin with no record built."""
         self._cache = cache
         self._changes = changes
         self._showing, self._metering = Showing(), Metering()
-        self._drawn: Mapping[WorkloadId, WorkloadRecord] = {}
+        self._records: Mapping[WorkloadId, WorkloadRecord] = {}
         self._held: Mapping[str, Sequence[Allocation]] = {}
         self._holders: Mapping[WorkloadId, WorkloadRecord] = {}
-        self._drawn_at: asyncio.Event | None = None  # the change that is to come after those
+        self._built_at: asyncio.Event | None = None  # set at the next change after the build
 
     async def records(self) -> Mapping[WorkloadId, WorkloadRecord]:
-        """Return all workloads by name, oldest first."""
+        """Return all workloads by ID, oldest first."""
         await self._cache.informers.listed()
-        if self._drawn_at is not self._changes.next:  # many ask between two changes
+        if self._built_at is not self._changes.next:  # many calls come between two changes
             known = self._cache.known()
-            self._drawn, self._drawn_at = self._showing.records(known), self._changes.next
+            self._records, self._built_at = self._showing.records(known), self._changes.next
             self._held = self._metering.held_by_node(known)
-            self._holders = {w: r for w, r in self._drawn.items() if r.holds_devices}
-        return self._drawn
+            self._holders = {w: r for w, r in self._records.items() if r.holds_devices}
+        return self._records
 
     async def workloads(self) -> Sequence[WorkloadRecord]:
         """Return all workloads, oldest first."""
         return list((await self.records()).values())
 
     async def names(self) -> Container[WorkloadId]:
-        """Return which names are taken."""
+        """Return the workload IDs in use."""
         return await self.records()
 
     async def holders(self) -> Mapping[WorkloadId, WorkloadRecord]:
@@ -50,7 +50,7 @@ class WorkloadLookup:
         return self._holders
 
     async def workload(self, workload: WorkloadId) -> WorkloadRecord:
-        """Return one workload."""
+        """Return one workload, or raise NotFound."""
         if (found := (await self.records()).get(workload)) is not None:
             return found
         raise NotFound(
@@ -66,15 +66,15 @@ class WorkloadLookup:
             await change.wait()
 
     async def allocations(self, node: str) -> Sequence[Allocation]:
-        """Return who holds its devices, by their pods; limits are kept by programs alone."""
+        """Return the device allocations of a node, by pod; programs enforce limits themselves."""
         await self.records()
         return self._held.get(node, ())
 
     async def subject(self, workload: WorkloadId) -> Job | Pod:
-        """Return what the API server has of a workload: its Job, or its pod.
+        """Return the Job or the pod of a workload.
 
         Raises:
-            NotFound: there is neither.
+            NotFound: the workload has neither.
         """
         everything: list[Job | Pod] = [
             *self._cache.informers.jobs.by_uid().values(),
@@ -86,10 +86,10 @@ class WorkloadLookup:
         raise NotFound(f"There is no workload {workload}.")
 
     async def job(self, workload: WorkloadId, verb: str) -> Job:
-        """Return the Job of a workload that is to be changed; `verb` says how.
+        """Return the Job of a workload for a change; `verb` names the change in errors.
 
         Raises:
-            Conflict: it is a session, finished or being deleted.
+            Conflict: the workload is a session, finished or being deleted.
         """
         record = await self.workload(workload)
         subject = await self.subject(workload)
@@ -114,7 +114,7 @@ class WorkloadLookup:
         return subject
 
     async def pods_of(self, workload: WorkloadId) -> list[Pod]:
-        """Return the pods that it has."""
+        """Return the pods of a workload."""
         subject = await self.subject(workload)
         if isinstance(subject, Pod):
             return [subject]

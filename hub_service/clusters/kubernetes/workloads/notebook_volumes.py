@@ -1,6 +1,6 @@
-"""What a job takes over from its user's notebook, and where the volumes among it let it run.
+"""Settings that a job inherits from its user's notebook, and the node that its volumes require.
 
-On its own node, where no other may mount them. Called by `cluster` when a job is submitted.
+A job runs on the notebook's node if a volume cannot be mounted on any other.
 """
 
 from collections.abc import Sequence
@@ -18,16 +18,16 @@ _ON_SEVERAL_NODES = frozenset({"ReadWriteMany", "ReadOnlyMany"})
 
 
 async def beside(api: Api, notebook: Pod) -> Surroundings:
-    """Return what jobs get that run beside a notebook.
+    """Return the pod settings of jobs that run beside a notebook.
 
     Raises:
-        InvalidRequest: a volume can be mounted by the notebook's pod alone.
+        InvalidRequest: only the notebook's pod can mount one of its volumes.
     """
     with asking():
         around = surroundings(await api.get(pod_path(notebook)))
         path = f"/api/v1/namespaces/{notebook.namespace}/persistentvolumeclaims"
         claims = [await api.get(f"{path}/{name}") for name in _claims(around)]
-    return _kept_where_mounted(around, claims, notebook.node)
+    return _pinned_to_volume_node(around, claims, notebook.node)
 
 
 def _claims(around: Surroundings) -> list[str]:
@@ -37,7 +37,9 @@ def _claims(around: Surroundings) -> list[str]:
     ]
 
 
-def _kept_where_mounted(around: Surroundings, claims: Sequence[Object], node: str) -> Surroundings:
+def _pinned_to_volume_node(
+    around: Surroundings, claims: Sequence[Object], node: str
+) -> Surroundings:
     for claim in claims:
         name = claim["metadata"]["name"]
         modes = set(claim.get("status", {}).get("accessModes") or claim["spec"]["accessModes"])
@@ -57,10 +59,10 @@ def _kept_where_mounted(around: Surroundings, claims: Sequence[Object], node: st
 
 
 def check_room(spec: WorkloadSpec, around: Surroundings, machine: Machine | None) -> None:
-    """Refuse what can never run on the one node that its volume is on.
+    """Reject a job that can never run on the only node with its volume.
 
     Raises:
-        InvalidRequest: the node has too few GPUs; says which and why it must be that one.
+        InvalidRequest: the node has too few GPUs.
     """
     asked = WHOLE_GPU if spec.gpus_max else MilliGpu(spec.gpus * spec.min_workers)
     if not around.node or machine is None or asked <= machine.gpus * WHOLE_GPU:

@@ -1,8 +1,8 @@
-"""Programs beside a workload's own, in its pod: `runai exec` by the pods' exec subresource.
+"""Extra programs in a workload's pod: `runai exec` by the exec subresource.
 
-Kubernetes carries the program's input and output in numbered channels of one WebSocket
-(v5.channel.k8s.io, since 1.30), and says in the last message how it ended. Who may ask is the API's
-affair; that we may, the chart's (`jobs.exec`). Called by the API.
+Input and output travel in numbered channels of one WebSocket (v5.channel.k8s.io, since 1.30); the
+last message has the exit status. The API authorizes users; the chart grants our right
+(`jobs.exec`).
 """
 
 import json
@@ -25,24 +25,24 @@ from runai.hub_service.wire.errors import (
 STDIN, STDOUT, STDERR, STATUS = 0, 1, 2, 3
 END_OF_STDIN = bytes((255, STDIN))
 MOST_AT_ONCE = 65_536
-"""Bytes of input in one message; kubelets refuse larger ones."""
+"""Maximum bytes of input in one message; kubelets refuse larger ones."""
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 MOST_COMMAND_BYTES = 32_768
-"""The command travels in the address, of which proxies read no more."""
+"""The command is part of the URL, and proxies limit its length."""
 
 
 class PodPrograms:
-    """What `base.Programs` asks for."""
+    """Implementation of `base.Programs` for pods."""
 
     def __init__(self, api: Api, pods_of: Callable[[WorkloadId], Awaitable[Sequence[Pod]]]) -> None:
-        """Run programs in the pods that `pods_of` names."""
+        """Run programs in the pods that `pods_of` returns."""
         self._api = api
         self._pods_of = pods_of
 
     async def execute(
         self, workload: WorkloadId, worker: int, command: Sequence[str], stdin: bytes
     ) -> AsyncIterator[Piece | Ended]:
-        """Begin a program in the pod of a worker; return what it writes, and how it ends."""
+        """Start a program in a worker's pod; yield its output and its exit status."""
         if sum(len(part.encode()) for part in command) > MOST_COMMAND_BYTES:
             raise InvalidRequest(
                 f"The command has more than the {MOST_COMMAND_BYTES} bytes that Kubernetes takes.",
@@ -80,7 +80,7 @@ async def _run(channels: Channels, stdin: bytes) -> AsyncIterator[Piece | Ended]
 
 
 def _ended(status: Object) -> Ended:
-    """Read how it ended; a program that could not be begun ends as a shell says it."""
+    """Return the exit status; a program that could not be started gets 127, as in a shell."""
     if status.get("status") == "Success":
         return Ended(0)
     causes = status.get("details", {}).get("causes", ())
@@ -102,7 +102,7 @@ def _up(pods: Sequence[Pod], workload: WorkloadId, worker: int) -> Pod:
 
 
 def _container(found: Object) -> str:
-    """Choose as kubectl does, but that a notebook server goes before what stands beside it."""
+    """Return the container that kubectl would choose, but prefer a notebook server to sidecars."""
     names = [container["name"] for container in found["spec"]["containers"]]
     said: str = found["metadata"].get("annotations", {}).get(DEFAULT_CONTAINER, "")
     return next((name for name in (said, "notebook") if name in names), names[0])

@@ -1,6 +1,6 @@
-"""Projects as people make, change and delete them, on the API server.
+"""Projects on the API server: list, create, change, delete.
 
-Of a pool's projects, where there are pools: names are the whole cluster's.
+With pools, only the pool's own projects; project names are unique in the whole cluster.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -27,7 +27,7 @@ class KeptProjects:
         pool: Pool,
         workloads: Callable[[], Awaitable[Sequence[WorkloadRecord]]],
     ) -> None:
-        """Write those of `pool`; `workloads` says which of them have any."""
+        """Manage the projects of `pool`; `workloads` returns all workloads."""
         self._api = api
         self._projects = mirror
         self._pool = pool
@@ -44,10 +44,11 @@ class KeptProjects:
         return await self.change_project(spec.name, lambda _known: spec)
 
     async def change_project(self, name: str, change: ProjectChange) -> ProjectRecord:
-        """Make of a project what `change` makes of it, as the API server has it and not we.
+        """Apply `change` to the API server's current version of a project; return the result.
 
-        It is written only over what `change` was asked about. Its status makes another version of
-        it too, with each cycle in which that is another one: then it is asked once more.
+        The write succeeds only if that version is still current. Status updates also create
+        versions, once a cycle if the status changes: then `change` is applied again, up to 10
+        times.
         """
         others = [record.spec for record in await self.projects()]
         for _ in range(TRIES):
@@ -60,7 +61,7 @@ class KeptProjects:
                 except ApiError as error:
                     if error.status not in (404, 409):
                         raise
-                    continue  # made, changed or deleted meanwhile
+                    continue  # created, changed or deleted meanwhile
             self._projects.take(written)
             return project_objects.read_project(written)
         raise Conflict(
@@ -70,10 +71,10 @@ class KeptProjects:
         )
 
     async def _read(self, name: str) -> Object | None:
-        """Return a project as it is now; asked for as a list, which we may read.
+        """Return the current version of a project, by a list request: we have no right to `get`.
 
         Raises:
-            Conflict: it is not ours to change.
+            Conflict: the project belongs to another pool.
         """
         listed = await self._api.get(
             project_objects.PROJECTS, fieldSelector=f"metadata.name={name}"
@@ -96,9 +97,9 @@ class KeptProjects:
         return await self._api.patch(path, project_objects.change(spec, version))
 
     async def delete_project(self, name: str) -> None:
-        """Forget a project that has neither children nor workloads.
+        """Delete a project that has neither children nor workloads.
 
-        Finished ones do not go with it: Jobs are the cluster's, and may be somebody else's objects.
+        Finished workloads are not deleted with it: Jobs may belong to other users of the cluster.
         """
         specs = [record.spec for record in await self.projects()]
         if name not in {spec.name for spec in specs}:

@@ -1,7 +1,7 @@
-"""What is refused of workloads that are pods: JupyterHub or a Job starts and stops them.
+"""Refusals of session operations that do not apply to pods.
 
-On one machine a session's process is attached, and its GPUs can be released and regained; a pod has
-its environment and keeps its GPUs from its first moment to its last.
+On one machine a session's process is attached, and its GPUs can be released and regained. A pod has
+its own environment and keeps its GPUs until it ends; JupyterHub or a Job starts and stops it.
 """
 
 from runai.hub_service.clusters.kubernetes.workloads.lookup import WorkloadLookup
@@ -10,28 +10,28 @@ from runai.hub_service.wire.errors import Conflict
 
 
 class PodSessions:
-    """The parts of the contract that are for processes of this machine alone."""
+    """The parts of the cluster contract that apply only to local processes."""
 
     def __init__(self, lookup: WorkloadLookup) -> None:
-        """Refuse, whatever pod it is; `lookup` raises NotFound for an unknown workload."""
+        """Use `lookup`, which raises NotFound for an unknown workload."""
         self._lookup = lookup
 
     async def attach(self, workload: WorkloadId, process: Process) -> WorkloadRecord:
-        """Refuse, always: the session is its pod."""
+        """Raise Conflict: the session is its pod."""
         raise await self._is_a_pod(workload, f"process {process.pid} cannot be attached to it")
 
     async def release(self, workload: WorkloadId, *, why: str) -> WorkloadRecord:
-        """Refuse, always: a pod keeps what it was given."""
+        """Raise Conflict: a pod keeps its GPUs."""
         del why
         raise await self._is_a_pod(workload, "it keeps its GPUs until it ends")
 
     async def regain(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
-        """Refuse, always: nothing was released."""
+        """Raise Conflict: a pod never releases GPUs."""
         del by
         raise await self._is_a_pod(workload, "it has lost none of its GPUs")
 
     async def environment(self, workload: WorkloadId, worker: int = 0) -> WorkerEnvironment:
-        """Refuse, always: its pod has its environment. Say how to get a terminal there."""
+        """Raise Conflict: a pod has its own environment; the hint opens a terminal there."""
         text = f"worker {worker} has its environment by itself"
         refusal = await self._is_a_pod(workload, text)
         for pod in await self._lookup.pods_of(workload):

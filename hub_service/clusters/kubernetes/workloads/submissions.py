@@ -1,4 +1,4 @@
-"""Submit jobs: check what a user asks for, and make a Job of each."""
+"""Submission of jobs: check the request and create one Job per spec."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -19,7 +19,7 @@ from runai.hub_service.model.records import WorkloadId, WorkloadRecord, Workload
 
 
 class Submissions:
-    """Jobs that users submit, made in one namespace."""
+    """Submission of jobs in one namespace."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Submissions:
         bounds: Confinement,
         pool: Pool,
     ) -> None:
-        """Make them as the arguments of `KubernetesCluster` say."""
+        """Store the settings; `KubernetesCluster` documents them."""
         self._api = api
         self._cache = cache
         self._informers = cache.informers
@@ -49,7 +49,7 @@ class Submissions:
     async def submit(
         self, specs: Sequence[WorkloadSpec], *, pressing: bool = True
     ) -> Sequence[WorkloadRecord]:
-        """Make a Job of each, all or none."""
+        """Create one Job per spec, all or none."""
         del pressing  # as in `changed`
         known = await self._lookup.records()
         seen: set[WorkloadId] = set()
@@ -58,42 +58,42 @@ class Submissions:
                 raise taken(spec, f" ({known[spec.id].state})" if spec.id in known else "")
             seen.add(spec.id)
         around = {user: await self._surroundings(user) for user in {spec.user for spec in specs}}
-        for spec in specs:  # what cannot be had is said before anything is made
+        for spec in specs:  # reject impossible requests before creating anything
             self._body(spec, around[spec.user])
-        made: list[Job] = []
+        created: list[Job] = []
         try:
             for spec in specs:
                 job = await self._make(spec, around[spec.user])
-                made.append(job)
+                created.append(job)
         except BaseException:
-            # Shielded by nobody: if we die here, the first few of an array are left, held.
-            for job in made:
+            # Not crash-safe: if the service dies here, the first Jobs of an array stay, suspended.
+            for job in created:
                 await self.delete_job(job, has_pods=False)
             raise
         return [(await self._lookup.records())[spec.id] for spec in specs]
 
     async def submitted(self, user: str, key: str) -> Sequence[WorkloadRecord]:
-        """Return what a user has submitted under a key."""
+        """Return the workloads that a user submitted under an idempotency key."""
         return [
             r for r in await self._lookup.workloads() if (r.spec.user, r.spec.key) == (user, key)
         ]
 
     async def unfinished_jobs(self, user: str) -> int:
-        """Return how many jobs of a user are not finished; suspended ones are not."""
+        """Return the number of a user's unfinished jobs; suspended jobs count as unfinished."""
         return sum(
             r.spec.user == user and r.spec.kind == "job" and not r.state.finished
             for r in await self._lookup.workloads()
         )
 
     async def delete_job(self, job: Job, *, has_pods: bool) -> None:
-        """Delete a Job; one that has pods stays until they are gone."""
+        """Delete a Job; a Job with pods stays until they are gone."""
         policy = "Foreground" if has_pods else "Background"
         body = {"propagationPolicy": policy, "preconditions": {"uid": job.uid}}
         with asking():
             try:
                 found = await self._api.delete(job.path, body)
             except ApiError as error:
-                if error.status not in (404, 409):  # it is gone, or another one of its name
+                if error.status not in (404, 409):  # gone, or replaced under the same name
                     raise
                 return
         if has_pods:
@@ -105,10 +105,10 @@ class Submissions:
 
     def _body(self, spec: WorkloadSpec, around: Surroundings, name: str = "") -> Object:
         check_room(spec, around, self._informers.machines.objects.get(around.node))
-        made = manifest(
+        body = manifest(
             spec, around, name=name, api_url=self._api_url, ttl_s=self._ttl_s, bounds=self._bounds
         )
-        return self._pool.put_in(made)
+        return self._pool.put_in(body)
 
     async def _make(self, spec: WorkloadSpec, around: Surroundings) -> Job:
         found = await made_under_a_free_name(
@@ -122,7 +122,7 @@ class Submissions:
         return read_job(found)
 
     async def _surroundings(self, user: str) -> Surroundings:
-        """Return what the user's notebook has; that of the default server, if there are several."""
+        """Return the settings of the user's notebook, preferably of the default server."""
         servers = [
             pod
             for pod in self._informers.pods.objects.values()

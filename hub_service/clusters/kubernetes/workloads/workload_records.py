@@ -1,8 +1,7 @@
-"""What the API server knows of workloads, as records for people: states, workers, outcomes.
+"""Records of workloads for users: states, workers, outcomes.
 
-Draws what was submitted to us and what others made for our scheduler alike. Makes no calls;
-`Showing` remembers only what it drew last. Called by `cluster`, which knows what else was decided
-about them.
+Submitted workloads and foreign objects that name our scheduler are treated alike. No API calls;
+unchanged records are reused.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -33,21 +32,21 @@ T = TypeVar("T")
 
 
 class Kept(Generic[T]):
-    """What was drawn the last time, and from what."""
+    """Cache of built objects, each with its inputs."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
+        """Begin empty."""
         self._before: dict[str, tuple[object, T]] = {}
         self._now: dict[str, tuple[object, T]] = {}
 
     def begin(self) -> None:
-        """Draw everything once more: what is not asked for until the next time is forgotten."""
+        """Start a new round; entries not requested until the next round are dropped."""
         self._before, self._now = self._now, {}
 
     def get(self, key: str, inputs: object, draw: Callable[[], T]) -> T:
-        """Return the same object as the last time if its inputs are equal, else draw it."""
+        """Return the previous object if its inputs are equal; else build it."""
         known = self._before.get(key)
-        # Tuples compare what is identical without a look into it.
+        # Tuples compare identical items without calling `__eq__`.
         if known is None or known[0] != inputs:
             known = inputs, draw()
         self._now[key] = known
@@ -56,7 +55,7 @@ class Kept(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Everything that records are drawn from."""
+    """All input of workload records."""
 
     pods: Collection[Pod]
     jobs: Mapping[str, Job]
@@ -64,26 +63,26 @@ class Known:
     namespaces: Mapping[str, str]
     default_project: str
     devices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """What pods hold, by UID."""
+    """Device numbers of pods, by UID."""
     promises: Mapping[str, Promise] = field(default_factory=dict)
     waits: Mapping[WorkloadId, Wait] = field(default_factory=dict)
     """Why workloads wait, by the last plan."""
     stops: Mapping[WorkloadId, Stop | Move | Resize] = field(default_factory=dict)
-    """Why they were stopped last."""
+    """Why workloads were last stopped."""
     elastic: Mapping[str, ElasticState] = field(default_factory=dict)
-    """The states of elastic jobs, by the UIDs of their Jobs."""
+    """States of elastic jobs, by the UIDs of their Jobs."""
 
 
 class Showing:
-    """Draws records one time after the other; one that is as it was is the same object again."""
+    """Builder of records that reuses the object of an unchanged workload."""
 
     def __init__(self) -> None:
-        """Begin with nothing drawn."""
-        self._kept = Kept[_Shown]()
+        """Begin with no record built."""
+        self._cache = Kept[_Shown]()
 
     def records(self, known: Known) -> dict[WorkloadId, WorkloadRecord]:
-        """Return all workloads for our scheduler, finished ones included, oldest first."""
-        self._kept.begin()
+        """Return all workloads of our scheduler, oldest first, including finished ones."""
+        self._cache.begin()
         pods: dict[str, list[Pod]] = {}
         shown: list[_Shown] = []
         for pod in known.pods:
@@ -113,13 +112,13 @@ class Showing:
             known.promises.get(pod.place),
             known.waits.get(f"{project}/{name_of(pod)}"),
         )
-        return self._kept.get(pod.uid, inputs, lambda: _shown(_of_pod(pod, known)))
+        return self._cache.get(pod.uid, inputs, lambda: _shown(_of_pod(pod, known)))
 
     def _of_job(self, job: Job, pods: Sequence[Pod], known: Known, promised: object) -> "_Shown":
         project = project_of(job.template, known.namespaces, known.default_project)
         workload = f"{project}/{name_of(job)}"
         inputs = (
-            # What we told a Job is not compared, but shown.
+            # A Job's sentence is part of the record but not of its equality.
             id(job),
             job,
             pods,
@@ -130,11 +129,11 @@ class Showing:
             known.stops.get(workload),
             known.elastic.get(job.uid),
         )
-        return self._kept.get(job.uid, inputs, lambda: _shown(record_of_job(job, pods, known)))
+        return self._cache.get(job.uid, inputs, lambda: _shown(record_of_job(job, pods, known)))
 
 
 class _Shown(NamedTuple):
-    """A record, and where it stands among others."""
+    """A record and its sort key."""
 
     age: tuple[float, WorkloadId]
     record: WorkloadRecord
@@ -145,16 +144,16 @@ def _shown(record: WorkloadRecord) -> _Shown:
 
 
 def _is_left(pod: Pod) -> bool:
-    """Tell whether it holds nothing and is of a Job that has gone, or has not been seen yet.
+    """Return True if a pod holds nothing and its Job is deleted or not seen yet.
 
-    The control plane deletes a Job first and then its pods, and those that run on are shown until
-    they end. What somebody keeps when they delete a Job has no owner any more.
+    The control plane deletes a Job before its pods: pods that still run are listed until they end.
+    A pod that a user keeps when deleting its Job has no owner any more.
     """
     return pod.owner is not None and pod.owner.is_job and not pod.holds
 
 
 def _by_job(promises: Mapping[str, Promise]) -> dict[str, dict[str, Promise]]:
-    """Return the promises to the workers of Jobs, by the Jobs' UIDs."""
+    """Return the nominated devices of Jobs' workers, by the Jobs' UIDs."""
     found: dict[str, dict[str, Promise]] = {}
     for place, promise in promises.items():
         found.setdefault(place.partition("/")[0], {})[place] = promise
@@ -162,7 +161,7 @@ def _by_job(promises: Mapping[str, Promise]) -> dict[str, dict[str, Promise]]:
 
 
 def record_of_job(job: Job, pods: Sequence[Pod], known: Known) -> WorkloadRecord:
-    """Draw a Job that is a workload, with its pods."""
+    """Build the record of a Job and its pods."""
     project = project_of(job.template, known.namespaces, known.default_project)
     spec = job.spec or _spec_of(job.template, project, name_of(job), job)
     workers = tuple(_workers(job, pods, spec, known))
@@ -192,7 +191,7 @@ def record_of_job(job: Job, pods: Sequence[Pod], known: Known) -> WorkloadRecord
 
 _WAITS = (WorkloadState.QUEUED, WorkloadState.PAUSED)
 _STOPPED = (137, 143)
-"""Exit codes of those that were killed, or told to stop."""
+"""Exit codes of processes stopped by SIGKILL or SIGTERM."""
 
 
 def _state_of_job(job: Job, workers: Sequence[WorkerRecord]) -> WorkloadState:
@@ -214,18 +213,18 @@ def _reason(
     job: Job, state: WorkloadState, wait: Wait | None, stop: Stop | Move | Resize | None
 ) -> StateReason | None:
     if wait is not None:
-        return _said(wait.reason)
+        return _as_state_reason(wait.reason)
     if state is WorkloadState.SUSPENDED:
         return StateReason("suspended", f"suspended by {job.suspended_by or 'somebody'}")
     if stop is not None and state in (WorkloadState.STOPPING, WorkloadState.PAUSED):
-        return _said(stop.reason)
+        return _as_state_reason(stop.reason)
     if job.is_held and state in (*_WAITS, WorkloadState.STOPPING) and job.starts:
         return StateReason("held", job.template.sentence)
     return None
 
 
 def _failures(job: Job) -> int:
-    """Count failures: Kubernetes counts pods, those too that it stops when one has failed."""
+    """Return the number of failures; Kubernetes also counts pods that it stops after one failed."""
     failed = max(job.failed, job.outcome == "Failed")
     return failed if job.spec is None else min(failed, job.spec.backoff_limit + 1)
 
@@ -233,15 +232,15 @@ def _failures(job: Job) -> int:
 def _outcome(job: Job, workers: Sequence[WorkerRecord]) -> StateReason:
     if job.outcome == "Complete":
         return StateReason("succeeded", "finished with exit code 0")
-    # The others were stopped when the first had failed.
+    # Kubernetes stops the other workers when the first has failed.
     ended = sorted((w for w in workers if w.exit_code), key=lambda w: w.exit_code in _STOPPED)
     if not ended:
         return StateReason("failed", job.why)
-    who = f"worker {ended[0].index} " if len(workers) > 1 else ""
-    return StateReason("exit_code", f"{who}ended with exit code {ended[0].exit_code}")
+    name = f"worker {ended[0].index} " if len(workers) > 1 else ""
+    return StateReason("exit_code", f"{name}ended with exit code {ended[0].exit_code}")
 
 
-def _said(why: Reason) -> StateReason:
+def _as_state_reason(why: Reason) -> StateReason:
     return StateReason(why.code, why.text, why.rule, why.for_ or "")
 
 
@@ -259,7 +258,7 @@ def _workers(
         before = latest.get(index)
         if before is None or before.is_finished or not before.node:
             latest[index] = pod
-    # Of an elastic Job that may have fewer workers now, those stay that are there yet.
+    # Surplus workers of a scaled-down elastic Job are listed while they hold devices.
     last = max((i for i, pod in latest.items() if job.is_elastic and pod.holds), default=0)
     for index in range(max(spec.workers, last + 1)):
         name = f"{spec.id}-{index}"
@@ -277,13 +276,13 @@ def _workers(
                 exit_code=0 if index in job.completed else None,
             )
         else:
-            # A promise is kept for the worker, whichever pod it has.
+            # Nominated devices belong to the worker, whichever pod it has.
             here = replace(here, seat=f"{job.uid}/{index}")
             yield _worker(here, name, index, known, attempt=max(1, len(job.starts)))
 
 
 def _worker(pod: Pod, name: str, index: int, known: Known, *, attempt: int) -> WorkerRecord:
-    if pod.is_finished:  # what it was given stands on it for ever, and is its no longer
+    if pod.is_finished:  # its annotations still name devices that it does not hold any more
         return WorkerRecord(
             name, index, "finished", started=pod.bound, attempt=attempt, exit_code=pod.exit_code
         )
@@ -313,7 +312,7 @@ def _shares(devices: Iterable[int], gpus: MilliGpu) -> tuple[DeviceShare, ...]:
 
 
 def _of_pod(pod: Pod, known: Known) -> WorkloadRecord:
-    """Draw a pod that is a workload of its own, such as a notebook server."""
+    """Build the record of a pod that is a workload of its own, such as a notebook server."""
     project = project_of(pod, known.namespaces, known.default_project)
     spec = _spec_of(pod, project, name_of(pod), None)
     worker = _worker(pod, f"{spec.id}-0", 0, known, attempt=1 if pod.node else 0)
@@ -335,7 +334,7 @@ def _of_pod(pod: Pod, known: Known) -> WorkloadRecord:
         state,
         pod.created,
         (worker,),
-        reason=reason if wait is None else _said(wait.reason),
+        reason=reason if wait is None else _as_state_reason(wait.reason),
         position=None if wait is None else wait.position,
         started=pod.bound,
         attempts=1 if pod.node else 0,
@@ -344,7 +343,7 @@ def _of_pod(pod: Pod, known: Known) -> WorkloadRecord:
 
 
 def _spec_of(pod: Pod, project: str, name: str, job: Job | None) -> WorkloadSpec:
-    """Describe what others made in our own words."""
+    """Return a WorkloadSpec for a Job or pod that was not submitted through us."""
     workers = 1 if job is None else min(max(1, job.parallelism), MOST_WORKERS)
     return WorkloadSpec(
         project=project,
@@ -367,7 +366,7 @@ def _spec_of(pod: Pod, project: str, name: str, job: Job | None) -> WorkloadSpec
 def _exit_code_of_job(job: Job, codes: Sequence[int]) -> int | None:
     if not job.is_finished:
         return None
-    # Of an elastic job some have left before the end.
+    # Workers of an elastic job may have left before its end.
     return 0 if job.is_elastic and job.outcome == "Complete" else _exit_code(codes)
 
 
