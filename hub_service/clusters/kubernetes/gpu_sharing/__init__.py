@@ -1,1 +1,1 @@
-"""Shared devices: reservation pods."""
+"""GPU sharing: reservation pods hold the shared devices."""

@@ -1,9 +1,7 @@
-"""Keep the reservation pods: made when somebody is to share a device, gone when nobody does.
+"""Reconciler of reservation pods: one per shared device, deleted when no pod shares it.
 
-Everything that may happen to them between two calls of the API is met here: they are lost, refused
-by a kubelet, given another device than before, or stay without one. Nothing here need be
-remembered: what pods say of themselves is enough. Owned by `scheduling`, which calls `settle`
-before each snapshot; `plans` asks for new ones.
+It handles every state between two API calls: a reservation pod is lost, rejected by a kubelet,
+given another device than before, or none. All state can be rebuilt from the pods.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -31,16 +29,16 @@ from runai.hub_service.model.cluster import Seen
 from runai.hub_service.model.device import Device
 
 DEVICE_KNOWN_WITHIN_S = 60.0
-"""How long a reservation pod may be bound without anybody saying which device it has."""
+"""Time for which a reservation pod may be bound before its device is reported."""
 TROUBLE_LASTS_S = 30.0
-"""So long after it was last refused to make a pod, that is why others wait, too."""
+"""Time after a refused creation for which waiting pods show the refusal as their reason."""
 _REFUSED = (400, 403, 404, 422)
-"""What the API server says again to whoever asks the same again."""
+"""HTTP statuses that a retry does not change."""
 
 
 @dataclass(slots=True)
-class _World:
-    """What is settled: pods as they are, their devices, and who waits for some."""
+class _ReconcileInput:
+    """Input of one reconciliation: pods, their devices, and pods that wait for devices."""
 
     pods: Sequence[Pod]
     slots: Mapping[str, tuple[int, ...]]
@@ -70,10 +68,10 @@ class Sharing:
         image: str = IMAGE,
         labels: Mapping[str, str] | None = None,
     ) -> None:
-        """Begin with what the API server has; `take` is told what it answers.
+        """Begin with the API server's state; `take` receives each changed pod.
 
-        Pods are told by `events`: whether they can be does not hold up what is done for them.
-        `is_there` says whether there is a namespace for reservation pods.
+        Pods are notified by `events` in the background, so a failure there delays nothing.
+        `is_there` returns True if the namespace of reservation pods exists.
         """
         self._api = api
         self._doing = doing
@@ -83,34 +81,34 @@ class Sharing:
         self._clock = clock
         self._manifest = partial(manifest, image=image, labels=labels)
         self._made: dict[str, Slot] = {}
-        """For which device reservations were made that may not be bound yet."""
+        """Devices of reservations that may not be bound yet, by name."""
         self._unknown: set[str] = set()
-        """Nodes with reservations that have devices which nobody has named yet."""
+        """Nodes with reservations of devices that are not reported yet."""
         self._first_seen: dict[str, float] = {}
-        """Since when we know reservation pods, by UID."""
+        """Time at which reservation pods were first seen, by UID."""
         self._agents: dict[str, Seen] = {}
         self._faults: dict[str, Mapping[str, str]] = {}
         self._refusals = refusals
         self._events = events
         self._warned: set[tuple[str, str, str]] = set()
-        """Who was told what of which device: UIDs, words and UUIDs."""
+        """Warnings sent: pod UID, reason and device UUID."""
         self._given_up: set[str] = set()
-        """UIDs of reservations that came to nothing, as is known."""
+        """UIDs of reservations that failed and are being deleted."""
         self.failed = False
-        """Whether something is to be tried again."""
+        """True if a call must be retried."""
         self._refused: tuple[float, str] = 0.0, ""
-        """When the API server let us make no reservation pod, and why: it is asked again."""
+        """Time and reason of the last refused creation; creation is retried."""
 
     @property
     def trouble(self) -> str:
-        """Why no reservation pod can be made until somebody mends it, or ""."""
+        """Return why no reservation pod can be created until an admin fixes it, or ""."""
         at, why = self._refused
         return why if self._clock() < at + TROUBLE_LASTS_S else ""
 
     def learn(self, node: str, seen: Seen) -> bool:
-        """Take note of what a node's agent has seen; tell whether that is new.
+        """Store an agent's report about its node; return True if it is new.
 
-        What is older than what we know says nothing, unless our clock was set back since.
+        A report older than the stored one is ignored, unless our clock was set back since.
         """
         before = self._agents.get(node)
         if before is not None and seen.at < before.at <= self._clock():
@@ -121,7 +119,7 @@ class Sharing:
         return self._awaits(node)
 
     def devices_of(self, pod: Pod) -> tuple[str, ...]:
-        """Return the UUIDs of a pod's devices, as far as somebody knows them."""
+        """Return the UUIDs of a pod's devices, as far as known."""
         if pod.is_reservation:
             return (pod.device,) if pod.device else ()
         if pod.grant is not None:
@@ -130,21 +128,21 @@ class Sharing:
         return () if seen is None else seen.pods.get(pod.key, ())
 
     def devices_on(self, node: str) -> Sequence[Device]:
-        """Return the devices of a node as its agent has counted them, with their faults."""
+        """Return the devices of a node as its agent reports them, with their faults."""
         seen, faults = self._agents.get(node), self._faults.get(node, {})
         counted = () if seen is None else seen.devices
         return [replace(device, fault=faults.get(device.uuid, "")) for device in counted]
 
     def closed(self, pods: Iterable[Pod]) -> set[str]:
-        """Return the nodes whose devices nobody new may have.
+        """Return the nodes that must get no new pods on their devices.
 
-        Where a reservation is lost, its device looks free to the kubelet and is not: whoever starts
-        there may be given it.
+        If a reservation is lost, the kubelet takes its shared device for free and could give it to
+        the next pod.
         """
         return self._refusals.closed() | {pod.node for pod, _name, _device in unguarded(pods)}
 
     def learn_faults(self, node: str, faults: Mapping[str, str]) -> bool:
-        """Take note of why devices of a node are broken, by UUID; tell whether that is new."""
+        """Store why devices of a node are broken, by UUID; return True if that is new."""
         before = self._faults.get(node, {})
         self._faults[node] = {uuid: why for uuid, why in {**before, **faults}.items() if why}
         return before != self._faults[node]
@@ -152,7 +150,7 @@ class Sharing:
     def broken(
         self, pods: Iterable[Pod], slots: Mapping[str, tuple[int, ...]]
     ) -> dict[str, set[int]]:
-        """Return the devices that nobody else may share: broken ones, by node."""
+        """Return the broken devices, which get no further pods that share, by node."""
         found: dict[str, set[int]] = {}
         for (node, number), guard in guards(pods, slots).items():
             if guard.device in self._faults.get(node, {}):
@@ -160,10 +158,10 @@ class Sharing:
         return found
 
     async def reserve(self, name: str, slot: Slot) -> None:
-        """Make a reservation pod and bind it, if that is not done already.
+        """Create a reservation pod and bind it, unless that is done already.
 
         Raises:
-            ApiError: it cannot be made now.
+            ApiError: it cannot be created now.
         """
         node = slot[0]
         self._made[name] = slot
@@ -171,7 +169,7 @@ class Sharing:
             found = await self._api.create(PODS, self._manifest(name, node))
         except ApiError as error:
             if error.status != 409:
-                self._note(name, error)
+                self._save_refusal(name, error)
                 raise
             found = await self._api.get(f"{PODS}/{name}")
         self._refused = 0.0, ""
@@ -193,33 +191,33 @@ class Sharing:
         promises: dict[str, Promise],
         waiting: Mapping[str, Pod],
     ) -> None:
-        """Bring the reservation pods to what those who share need; `promises` may be given up.
+        """Reconcile the reservation pods with the shared devices; may drop entries of `promises`.
 
-        `waiting` are the pods that have promises, by place. What cannot be done now is done later.
+        `waiting` are the pods with nominated devices, by place. Failed calls are retried later.
         """
         self.failed = False
-        world = _World(pods, slots, nodes, promises, waiting)
+        world = _ReconcileInput(pods, slots, nodes, promises, waiting)
         self._forget(world)
         wanted = self._wanted(world)
         for pod in world.reservations:
             if pod.deleted is None:
-                await self._try(self._look_after(pod, world, is_wanted=pod.name in wanted))
+                await self._attempt(self._reconcile(pod, world, is_wanted=pod.name in wanted))
         for pod, name, device in unguarded(pods):
-            await self._try(self._mend(pod, name, device, world))
+            await self._attempt(self._restore(pod, name, device, world))
         for pod in pods:
             if pod.grant is not None and pod.holds:
-                self._tell_of_faults(pod, pod.grant.devices)
+                self._warn_of_faults(pod, pod.grant.devices)
 
     # -- inside ------------------------------------------------------------------------------------
 
-    async def _try(self, work: Awaitable[None]) -> None:
+    async def _attempt(self, work: Awaitable[None]) -> None:
         try:
             await work
         except ApiError as error:
-            # Gone, or changed meanwhile: the watch says so. All else is asked again.
+            # Gone, or changed meanwhile: the informer will show it. All other errors are retried.
             self.failed |= error.status not in (404, 409)
 
-    async def _look_after(self, pod: Pod, world: _World, *, is_wanted: bool) -> None:
+    async def _reconcile(self, pod: Pod, world: _ReconcileInput, *, is_wanted: bool) -> None:
         if pod.is_finished:
             await self._give_up(pod, pod.why or "it ended", world)
         elif not is_wanted:
@@ -239,9 +237,9 @@ class Sharing:
             seconds = f"{DEVICE_KNOWN_WITHIN_S:.0f} s"
             await self._give_up(pod, f"nobody said which device it has within {seconds}", world)
 
-    async def _give_up(self, pod: Pod, why: str, world: _World) -> None:
-        """Delete a reservation that came to nothing, and leave its node alone for a while."""
-        if pod.uid not in self._given_up:  # it may not be deleted at the first try
+    async def _give_up(self, pod: Pod, why: str, world: _ReconcileInput) -> None:
+        """Delete a failed reservation, and back off from its node."""
+        if pod.uid not in self._given_up:  # the first deletion may fail
             self._given_up.add(pod.uid)
             self._refusals.note(pod.node)
         number = world.slots[pod.uid][0] if pod.uid in world.slots else self._made_for(pod.name)
@@ -253,8 +251,8 @@ class Sharing:
                     self._events.tell(waiter, "NoDevice", text, bad=True)
         await self._delete(pod)
 
-    async def _mend(self, pod: Pod, name: str, device: str, world: _World) -> None:
-        """Reserve again a device whose reservation was lost, or say that it is not to be had."""
+    async def _restore(self, pod: Pod, name: str, device: str, world: _ReconcileInput) -> None:
+        """Recreate a lost reservation, or report that its device cannot be reserved."""
         kept = next((r for r in world.reservations if r.name == name), None)
         taker = self._taker(pod, device, world)
         if taker is not None:
@@ -271,7 +269,7 @@ class Sharing:
             text = f"its GPU {device} is not reserved any more: {name} was given {kept.device}"
             self._warn(pod, "DeviceUnreserved", device, text)
 
-    def _tell_of_faults(self, pod: Pod, devices: Iterable[str]) -> None:
+    def _warn_of_faults(self, pod: Pod, devices: Iterable[str]) -> None:
         faults = self._faults.get(pod.node, {})
         for device in devices:
             if device in faults:
@@ -279,27 +277,27 @@ class Sharing:
                 self._warn(pod, "DeviceBroken", device, text)
 
     def _warn(self, pod: Pod, word: str, device: str, text: str, *, leaves: bool = False) -> None:
-        """Tell a pod something of its device, once."""
+        """Send a pod an Event about its device, once."""
         if (pod.uid, word, device) not in self._warned:
             self._warned.add((pod.uid, word, device))
             self._events.tell(pod, word, text, leaves=leaves, bad=True)
 
-    def _note(self, name: str, error: ApiError) -> None:
-        """Keep why the API server lets us make no pod, where that does not pass by itself."""
+    def _save_refusal(self, name: str, error: ApiError) -> None:
+        """Store why the API server refuses new reservation pods, if a retry cannot help."""
         if not self._is_there():
-            # It is refused for want of a right, which went with the namespace.
+            # The Role was deleted with the namespace, so the answer is only "forbidden".
             why = f"namespace {RESERVATIONS} is not there, helm upgrade makes it again"
             self._refused = self._clock(), why
         elif error.status in _REFUSED:
-            # The same for whichever pod: who is told does not have to be told again.
+            # Without the pod's name the text is the same for all pods, so it is sent only once.
             self._refused = self._clock(), error.message.replace(f' "{name}"', "")
 
     async def _delete(self, pod: Pod) -> None:
         await self._api.delete(pod_path(pod), {"preconditions": {"uid": pod.uid}})
         self._doing.evicted[pod.uid] = self._clock()
 
-    def _wanted(self, world: _World) -> set[str]:
-        """Return the names of reservations that somebody shares, or is about to."""
+    def _wanted(self, world: _ReconcileInput) -> set[str]:
+        """Return the names of reservations that pods share or are about to share."""
         promised = {
             (promise.node, number)
             for promise in world.promises.values()
@@ -318,9 +316,9 @@ class Sharing:
         return shared | awaited | made
 
     def _given(self, pod: Pod) -> tuple[str, ...]:
-        """Return what a reservation pod has got, as it says itself, or as an agent does.
+        """Return the devices of a reservation pod, from its annotation or from its node's agent.
 
-        Agents know pods by name: what was read before this pod was there, is of an earlier one.
+        Agents report pods by name: a report from before this pod existed is about its predecessor.
         """
         if pod.device:
             return (pod.device,)
@@ -329,8 +327,8 @@ class Sharing:
             return ()
         return seen.pods.get(pod.key, ())
 
-    def _taker(self, pod: Pod, device: str, world: _World) -> Pod | None:
-        """Return who was given a device for its own that somebody shares."""
+    def _taker(self, pod: Pod, device: str, world: _ReconcileInput) -> Pod | None:
+        """Return the pod that was given a shared device as its own, or None."""
         return next(
             (
                 other
@@ -350,7 +348,7 @@ class Sharing:
     def _made_for(self, name: str) -> int:
         return self._made.get(name, ("", -1))[1]
 
-    def _forget(self, world: _World) -> None:
+    def _forget(self, world: _ReconcileInput) -> None:
         now = self._clock()
         uids = {pod.uid for pod in world.pods}
         self._first_seen = {
@@ -371,5 +369,5 @@ class Sharing:
 
 
 def _is_one_device(devices: Sequence[str]) -> bool:
-    """Tell whether these are one whole device: parts that the driver made are shared by nobody."""
+    """Return True for exactly one whole device; MIG devices are not shared."""
     return len(devices) == 1 and not devices[0].startswith("MIG-")

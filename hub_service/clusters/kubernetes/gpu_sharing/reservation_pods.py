@@ -1,9 +1,7 @@
-"""Reservation pods: each holds one device, so that nobody but those who share it gets it.
+"""Reservation pods: each holds one device for the pods that share it.
 
-The device plugin, the kubelet and every other scheduler see a device that is in use. Their names
-follow from the node and from who was the first to share: making one twice makes one. Pure; knows
-how they are named, what they look like, and what may be said of those that there are (`Guard`).
-`sharing` keeps them.
+To the device plugin, the kubelet and other schedulers the device is in use. A pod's name is derived
+from its node and the first pod that shares the device, so creating it twice has no effect. Pure.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,7 +22,7 @@ PODS = f"/api/v1/namespaces/{RESERVATIONS}/pods"
 GROUP = "runai-gpu-group"
 PRIORITY_CLASS = "runai-reservation"
 IMAGE = "registry.k8s.io/pause:3.10"
-"""Nothing runs in it: a node has this image, or a smaller one there is none."""
+"""The container does nothing; nodes have this image already, or pull the smallest there is."""
 
 Slot = tuple[str, int]
 """A node and the number of one of its devices."""
@@ -32,13 +30,13 @@ Slot = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """What keeps one device for those who share it."""
+    """The reservation of one shared device."""
 
     name: str
     pod: Pod | None
-    """The reservation pod; None: it is lost, or not made yet."""
+    """The reservation pod; None: lost, or not created yet."""
     device: str = ""
-    """The UUID of the device that may be shared now; "" while it is not known, or doubtful."""
+    """The UUID of the shareable device; "" if unknown or ambiguous."""
 
 
 def reservation_name(node: str, group: str) -> str:
@@ -47,10 +45,10 @@ def reservation_name(node: str, group: str) -> str:
 
 
 def guards(pods: Iterable[Pod], slots: Mapping[str, tuple[int, ...]]) -> dict[Slot, Guard]:
-    """Return what keeps each shared device; `slots` are the devices of pods, by UID.
+    """Return the reservation of each shared device; `slots` are device numbers of pods, by UID.
 
-    A device is one that may be shared when its reservation pod has it, stays, and nobody was given
-    another one under the same name.
+    A device is shareable if its reservation pod has it and is not being deleted, and no pod got
+    another device under the same reservation name.
     """
     known = list(pods)
     sharers: dict[str, set[str]] = {}
@@ -76,7 +74,7 @@ def guards(pods: Iterable[Pod], slots: Mapping[str, tuple[int, ...]]) -> dict[Sl
 
 
 def unguarded(pods: Iterable[Pod]) -> list[tuple[Pod, str, str]]:
-    """Return who shares a device that no reservation pod keeps: pod, reservation, device."""
+    """Return shared devices without a reservation pod: sharing pod, reservation, device."""
     known = list(pods)
     kept = {
         pod.name: pod.device
@@ -95,13 +93,13 @@ def unguarded(pods: Iterable[Pod]) -> list[tuple[Pod, str, str]]:
 def manifest(
     name: str, node: str, image: str = IMAGE, labels: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Return a reservation pod, which can only ever be bound to its node."""
+    """Return a reservation pod that can only be bound to its node."""
     is_node = {"key": "metadata.name", "operator": "In", "values": [node]}
     alone = {"nodeSelectorTerms": [{"matchFields": [is_node]}]}
     container = {
         "name": "hold",
         "image": image,
-        # A base image may ask for all devices; what runs here wants none.
+        # A base image may request all devices; this container needs none.
         "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],
         "resources": {
             "requests": {"cpu": "1m", "memory": "16Mi"},
@@ -128,11 +126,11 @@ def manifest(
             "schedulerName": SCHEDULER,
             "priorityClassName": PRIORITY_CLASS,
             "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": alone}},
-            # It leaves when those leave who share, whatever is wrong with the node.
+            # The reservation ends with the pods that share the device, in spite of any taint.
             "tolerations": [{"operator": "Exists"}],
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
-            # With 0 the API server would forget it before its kubelet has let go of the device.
+            # With 0 the API server would delete the pod before its kubelet has freed the device.
             "terminationGracePeriodSeconds": 1,
             "restartPolicy": "Always",
             "securityContext": {
@@ -146,6 +144,6 @@ def manifest(
 
 
 def device_note(pod: Pod, device: str, mib: int) -> dict[str, Any]:
-    """Return the change that writes down which device a reservation pod has got, and its memory."""
+    """Return the patch that stores a reservation pod's device and memory as annotations."""
     notes = {RESERVED_DEVICE: device} | ({RESERVED_MIB: str(mib)} if mib else {})
     return {"metadata": {"uid": pod.uid, "annotations": notes}}
