@@ -1,7 +1,4 @@
-"""Read amounts as Kubernetes writes them: `500m` of a CPU, `16Gi` of memory, `"0.5"` of a GPU.
-
-Pure. Used by whoever reads pods, nodes and projects.
-"""
+"""Parser of Kubernetes quantities: `500m` of a CPU, `16Gi` of memory, `"0.5"` of a GPU. Pure."""
 
 import datetime as dt
 import math
@@ -17,7 +14,7 @@ _BINARY = {f"{suffix}i": Decimal(1024) ** (i + 1) for i, suffix in enumerate("KM
 _FACTORS = {"": Decimal(1)} | _BELOW_ONE | _DECIMAL | _BINARY
 _MIB = 1 << 20
 _MOST = Decimal("1e24")
-"""More than anything has; the API server takes 1e9999, and nobody can count so far."""
+"""Upper bound of amounts: the API server accepts 1e9999, too large to compute with."""
 
 UNLIMITED = "unlimited"
 
@@ -90,7 +87,7 @@ def gpus(value: Any) -> MilliGpu | None:  # noqa: ANN401  an int or a string, as
 
 
 def gpus_text(amount: int | None) -> str:
-    """Write an amount of GPUs so that `gpus` reads it.
+    """Format an amount of GPUs so that `gpus` can parse it.
 
     >>> gpus_text(2000), gpus_text(500), gpus_text(None)
     ('2', '0.5', 'unlimited')
@@ -108,9 +105,10 @@ def when(text: str) -> float:
 
 
 def requested(spec: Mapping[str, Any], resource: str, read: Callable[[str], int]) -> int:
-    """Add up what the containers of a pod ask for, as the kubelet does.
+    """Return the sum of a pod's container requests, as the kubelet computes it.
 
-    Init containers run one after the other before the rest; those that restart always, beside it.
+    Init containers run one after the other before the rest; sidecars (restartPolicy Always) keep
+    running.
     """
     together, most = 0, 0
     for container in spec.get("initContainers", ()):
@@ -129,7 +127,7 @@ def requested(spec: Mapping[str, Any], resource: str, read: Callable[[str], int]
 
 def _of(container: Mapping[str, Any], resource: str, read: Callable[[str], int]) -> int:
     resources = container.get("resources", {})
-    # The API server writes limits into the requests of pods, not of the templates of Jobs.
+    # The API server copies limits to the requests of pods, but not of Jobs' pod templates.
     text = resources.get("requests", {}).get(resource, resources.get("limits", {}).get(resource))
-    # In a kind of somebody else's a number stays what it was written as.
+    # In foreign custom resources a quantity may be a JSON number.
     return read(str(text)) if text else 0

@@ -1,8 +1,6 @@
-"""Pods, nodes and namespaces, as far as scheduling needs to know them.
+"""Pods, nodes and namespaces as frozen data, with the fields that scheduling needs.
 
-Parses what the API server sends into frozen data that compares by value, so that a heartbeat or an
-image pull is no change. Pure; called by the mirrors for each object that arrives. What the objects
-come to together is `grouping`'s; Jobs are in `jobs`.
+Objects compare by value, so that a heartbeat or an image pull is no change. Pure.
 """
 
 from collections.abc import Mapping
@@ -37,14 +35,14 @@ from runai.hub_service.scheduler.model.quantity import MOST_DEVICES, WHOLE_GPU, 
 
 FINALIZER = "batch.kubernetes.io/job-tracking"
 LEAVING = "runai/leaving"
-"""Annotation: we took the finalizer, since the pod is about to be evicted."""
+"""Annotation: we removed the finalizer because the pod is about to be evicted."""
 
 Counting = Literal["", "counted", "left out"]
-"""By no Job controller; by one; by none any more, since we are about to evict it."""
+"""Whether a Job controller counts the pod's end: never did; does; does not, as we will evict it."""
 
 
 def read_counting(metadata: Object) -> Counting:
-    """Say who counts how a pod ends."""
+    """Return whether a Job controller counts how a pod ends."""
     if FINALIZER in metadata.get("finalizers", ()):
         return "counted"
     annotations: Mapping[str, str] = metadata.get("annotations", {})
@@ -52,13 +50,13 @@ def read_counting(metadata: Object) -> Counting:
 
 
 def left_out(uid: str) -> dict[str, Any]:
-    """Return the change (strategic merge) by which a pod's end is not counted any more."""
+    """Return the strategic merge patch that excludes a pod's end from its Job's count."""
     taken = {"$deleteFromPrimitiveList/finalizers": [FINALIZER]}
     return {"metadata": {"uid": uid, "annotations": {LEAVING: "1"}, **taken}}
 
 
 def counted_again(uid: str) -> dict[str, Any]:
-    """Return the change that takes that back: the pod stays after all."""
+    """Return the patch that reverts `left_out`: the pod stays after all."""
     return {"metadata": {"uid": uid, "annotations": {LEAVING: None}, "finalizers": [FINALIZER]}}
 
 
@@ -70,30 +68,30 @@ PROJECT_LABELS = ("runai/project", "project", "runai/queue", "kai.scheduler/queu
 KIND_LABEL = "runai/kind"
 GANG_LABEL = "runai/gang"
 ELASTIC_LABEL = "elastic"
-"""The original's."""
+"""Label of the original Run:AI."""
 INDEX = "batch.kubernetes.io/job-completion-index"
 HELD = "runai/held"
-"""Annotation: the scheduler keeps the Job suspended, and why it waits."""
+"""Annotation: the scheduler keeps the Job suspended; the value is why it waits."""
 PRIORITY = "runai/priority"
 PYTORCH_JOB = "PyTorchJob"
-"""Kubeflow's kind."""
+"""Kind of Kubeflow."""
 REPLICA_INDEX = "training.kubeflow.org/replica-index"
 ROLE = "training.kubeflow.org/replica-type"
-"""Labels by which Kubeflow's operator tells the pods of a PyTorchJob apart."""
+"""Labels by which Kubeflow's operator distinguishes the pods of a PyTorchJob."""
 RESERVATIONS = "runai-reservation"
-"""Namespace of the pods that hold shared devices; nobody else may make pods in it."""
+"""Namespace of the pods that hold shared devices; only the scheduler may create pods in it."""
 RESERVED_DEVICE = "run.ai/reserve_for_gpu_index"
-"""Annotation of a reservation pod: the UUID of its device (KAI's and fake-gpu-operator's name)."""
+"""Annotation of a reservation pod: the UUID of its device (name from KAI and fake-gpu-operator)."""
 RESERVED_MIB = "runai/gpu-memory-mib"
-"""Annotation beside it: how much memory that device has."""
-# KubeSpawner's, unescaped.
+"""Annotation of a reservation pod: the memory of its device in MiB."""
+# Annotations of KubeSpawner, unescaped.
 USER = "hub.jupyter.org/username"
 SERVER = "hub.jupyter.org/servername"
 JOB_KINDS = frozenset({"Job", PYTORCH_JOB})
-"""What makes the pods of trainings, and says when they are there."""
+"""Kinds that create the pods of trainings, and report when all exist."""
 _FINISHED = frozenset({"Succeeded", "Failed"})
 WORKLOAD_LABEL = "runai/workload"
-"""What a submitted job is called, on its Job and pods."""
+"""Label of a submitted Job and its pods: the workload's name."""
 _NOT_RESIZED = (
     "It keeps the GPUs that it asks for: nobody can change what a kubelet gave to a pod."
     " Submit it with runai submit --elastic, or ask by gpu-fraction 1 and runai/max-gpus."
@@ -105,7 +103,7 @@ PodKind = Literal["train", "build", "inference"]
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """What made a pod, such as its Job."""
+    """The controller of a pod, such as its Job."""
 
     kind: str
     name: str
@@ -113,13 +111,13 @@ class Owner:
 
     @property
     def is_job(self) -> bool:
-        """Whether it makes a pod again that is gone."""
+        """Return True if the owner recreates a deleted pod."""
         return self.kind in JOB_KINDS
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One worker, whoever schedules it. Times in Unix seconds."""
+    """One worker, of any scheduler. Times in Unix seconds."""
 
     uid: str
     namespace: str
@@ -135,53 +133,55 @@ class Pod:
     demands: Demands
     owner: Owner | None = None
     is_gang: bool = False
-    """Whether it says so itself; the pods of an Indexed Job need not."""
+    """True if the pod has the gang label; pods of an Indexed Job need none."""
     is_elastic: bool = False
-    """Whether it says so itself."""
+    """True if the pod has the elastic label."""
     node: str = ""
     is_finished: bool = False
     is_gated: bool = False
     deleted: float | None = None
-    """When it is gone at the latest, once it was told to stop."""
+    """Latest time at which it is gone; None: not being deleted."""
     bound: float | None = None
     sentence: str = field(default="", compare=False)
-    """Why it waits, as we told it last."""
+    """Why it waits, as last written by us."""
     unsupported: str = ""
-    """What it asks for that this scheduler cannot do, as a sentence."""
+    """Why this scheduler cannot run it, as a sentence."""
     remark: str = ""
-    """What it asks for that it does without, as a sentence: it is told so when it starts."""
+    """Unsupported wish that does not keep it from running, as a sentence; sent when it starts."""
     is_up: bool = False
-    """Its containers run."""
+    """True if its containers run."""
     exit_code: int | None = None
     user: str = ""
-    """Whose notebook server it is."""
+    """The owner, if it is a notebook server."""
     server: str = ""
     index: int | None = None
-    """Which worker of an Indexed Job it is; of a PyTorchJob, once `adopted`."""
+    """Index in an Indexed Job; for a PyTorchJob, set by `adopted`."""
     role: str = ""
-    """Of a PyTorchJob: master or worker."""
+    """Role in a PyTorchJob: master or worker."""
     worker: str = ""
-    """What the core calls it; "" is `key`."""
+    """Worker name in the core; "" means `key`."""
     seat: str = ""
-    """Whose place it takes: another pod of the same worker takes the same. "" is its own."""
+    """Place of the worker: its next pod has the same. "" means the pod's own UID."""
     is_made: bool = True
-    """False: a worker of which its Job has not made the pod yet."""
+    """False for a worker without a pod: its Job must still create one."""
     part: Part | None = None
-    """The part of a device that it asks for, instead of `gpus`."""
+    """Requested share of a device, instead of `gpus`."""
     grant: Grant | None = None
-    """What it was bound to, if it asked for a part."""
+    """Device shares it was bound to, if it asked for a share."""
     is_blind: str = ""
-    """Why it would not see its part; of pods that are made alone: admission may mend it."""
+    """Why it would not see its share; counts only for created pods, as admission may fix a
+    template's.
+    """
     device: str = ""
-    """The UUID of what a reservation pod holds; "" while nobody has said so."""
+    """UUID of the device of a reservation pod; "" if not reported yet."""
     device_mib: int = 0
-    """The memory of that device; 0: nobody has said so."""
+    """Memory of that device in MiB; 0 if not reported yet."""
     why: str = ""
-    """What its kubelet says of its end."""
+    """The kubelet's reason for its end."""
     claims: tuple[str, ...] = ()
-    """The claims of its volumes, by name."""
+    """Names of the claims of its volumes."""
     address: str = ""
-    """Its IP; "" before it has one."""
+    """Its IP address; "" before it has one."""
     counting: Counting = ""
 
     @property
@@ -191,38 +191,41 @@ class Pod:
 
     @property
     def called(self) -> str:
-        """Return the worker's name to the core."""
+        """Return the worker's name in the core."""
         return self.worker or self.key
 
     @property
     def place(self) -> str:
-        """Return what a promise of devices is kept for."""
+        """Return the key under which devices are reserved for the worker."""
         return self.seat or self.uid
 
     @property
     def is_reservation(self) -> bool:
-        """Tell whether it holds a device for others."""
+        """Return True if it is a reservation pod."""
         return self.namespace == RESERVATIONS and self.scheduler == SCHEDULER
 
     def milli_gpus(self, device_mib: int = 0) -> MilliGpu:
-        """Return all that it asks for, in milli-GPU of devices of that size."""
+        """Return its whole request in milli-GPU, for devices of that size."""
         if self.part is not None:
             return self.part.milli_of(device_mib)
         return MilliGpu(self.gpus * WHOLE_GPU)
 
     @property
     def may_be_promised(self) -> bool:
-        """Tell whether devices may be kept for it: it waits, or is about to start on others."""
+        """Return True if devices may be reserved for it.
+
+        It waits, or will restart on other devices.
+        """
         return not self.node or (self.deleted is not None and self.may_be_resized)
 
     @property
     def may_be_resized(self) -> bool:
-        """Tell whether the pod that is made in its place may get more or fewer whole devices."""
+        """Return True if its successor may get more or fewer whole devices."""
         return self.part is not None and self.part.most > 0
 
     @property
     def holds(self) -> bool:
-        """Tell whether it takes room on a node."""
+        """Return True if it uses resources of a node."""
         return bool(self.node) and not self.is_finished
 
 
@@ -239,9 +242,9 @@ class Machine:
     labels: Mapping[str, str]
     taints: tuple[Taint, ...]
     is_open: bool
-    """Ready, and not cordoned."""
+    """True if Ready and not cordoned."""
     stock: Mapping[str, int] = field(default_factory=dict)
-    """What else pods may ask it for, or what is left of that."""
+    """Extended resources besides GPUs: allocatable, or what is left."""
 
 
 def read_pod(found: Object) -> Pod:
@@ -307,7 +310,7 @@ def read_machine(found: Object) -> Machine:
     is_ready = _condition(status, "Ready").get("status") == "True"
     return Machine(
         name=metadata["name"],
-        # Each of a node's devices has a number, and whoever describes nodes may say anything.
+        # Each device gets a number, and any client that may write node status may set any count.
         gpus=min(max(0, whole(has.get(GPU_RESOURCE, "0"))), MOST_DEVICES),
         cpu_milli=cpu_milli(has.get("cpu", "0")),
         memory_mib=memory_mib(has.get("memory", "0")),
@@ -321,7 +324,7 @@ def read_machine(found: Object) -> Machine:
 
 
 def project_label(labels: Mapping[str, str]) -> str:
-    """Return the project that labels name, by any of its spellings, else ""."""
+    """Return the project in the labels, by any of its spellings; else ""."""
     return next((labels[label] for label in PROJECT_LABELS if labels.get(label)), "")
 
 
@@ -330,7 +333,7 @@ def _is_resized(labels: Mapping[str, str], part: Part | None) -> bool:
 
 
 def _claims(pod: str, spec: Object) -> tuple[str, ...]:
-    """Name its claims; those that are made for it alone bear its name."""
+    """Return the names of a pod's claims; ephemeral ones are named after the pod."""
     volumes = spec.get("volumes", ())
     named = (
         v["persistentVolumeClaim"]["claimName"] for v in volumes if "persistentVolumeClaim" in v
@@ -347,7 +350,7 @@ def _owner(metadata: Object) -> Owner | None:
 
 
 def _kind(labels: Mapping[str, str], spec: Object, owner: Owner | None) -> PodKind:
-    """Take what it says it is, else: what a Job made is a training, anything else a session."""
+    """Return the kind from label or PriorityClass; else train for a Job's pod, or build."""
     for said in (labels.get(KIND_LABEL), spec.get("priorityClassName")):
         match said:
             case "train" | "build" | "inference":
@@ -356,7 +359,7 @@ def _kind(labels: Mapping[str, str], spec: Object, owner: Owner | None) -> PodKi
 
 
 def _priority(spec: Object, annotations: Mapping[str, str], kind: PodKind) -> int:
-    """Take what its annotation says, else its PriorityClass's number, where it has one."""
+    """Return the priority from the annotation, the PriorityClass, or the kind's default."""
     said = figure(annotations.get(PRIORITY, ""))
     if said is not None:
         return said
@@ -368,12 +371,12 @@ MOST_DIGITS = 10
 
 
 def figure(text: str) -> int | None:
-    """Return a whole number that somebody wrote; None: it is none, or longer than any is."""
+    """Parse a non-negative integer; None: it is none, or has more than 10 digits."""
     return int(text) if text.isdecimal() and len(text) <= MOST_DIGITS else None
 
 
 def _exit_code(status: Object) -> int | None:
-    """Return how its containers ended: the first that did not end well stands for all."""
+    """Return the exit code of a pod: the first that is not 0 counts."""
     ended = [
         state["terminated"]["exitCode"]
         for container in status.get("containerStatuses", ())
@@ -388,7 +391,7 @@ def _condition(status: Object, kind: str) -> Object:
 
 
 def _half_a_gang(labels: Mapping[str, str], owner: Owner | None) -> str:
-    """Refuse a gang of which nobody says how many it is: it would be started one by one."""
+    """Return the refusal of a gang without a Job: pods of unknown number would start alone."""
     if labels.get(GANG_LABEL) != "true" or (owner is not None and owner.is_job):
         return ""
     return f"{GANG_LABEL} is for the pods of a Job, which says how many start together: use a Job"

@@ -1,10 +1,10 @@
-"""Parts of GPUs: how a pod asks for one, and how it is told which device has become its own.
+"""GPU shares: the annotations by which a pod asks for one, and learns which devices it got.
 
-A pod asks by annotations, as in Run:AI and KAI, and then by no `nvidia.com/gpu`: the kubelet would
-count that. It sees its devices by an environment variable that reads an annotation of the pod
-itself, which the binding writes: node and devices become known in one request. An elastic job of
-one process asks for whole devices in this way (a fraction of 1), since its next pod may get another
-number of them. Pure; `objects` reads pods with it, `plans` and `acting` write grants.
+A pod asks by annotations, as in Run:AI and KAI, and not by `nvidia.com/gpu`, which the kubelet
+would count. It sees its devices by an environment variable that reads an annotation of the pod
+itself. The binding writes that annotation, so that node and devices are set in one request. An
+elastic job of one process asks for whole devices in this form (fraction 1), since its next pod may
+get another number of them. Pure.
 """
 
 import json
@@ -26,70 +26,70 @@ from runai.hub_service.scheduler.model.quantity import (
 
 FRACTION, MEMORY, DEVICES = "gpu-fraction", "gpu-memory", "gpu-fraction-num-devices"
 MOST = "runai/max-gpus"
-"""Annotation of a pod that may be started again on more or fewer whole devices than it asks for."""
+"""Annotation of a pod that may restart on more or fewer whole devices than it asks for."""
 VARIABLE = "NVIDIA_VISIBLE_DEVICES"
 VISIBLE = "runai/visible-devices"
-"""Annotation of a bound pod: the UUIDs of its devices, as the container runtime wants them."""
+"""Annotation of a bound pod: the UUIDs of its devices, in the container runtime's format."""
 GRANTED = "runai/devices"
-"""The same with the milli-GPU of each, as JSON."""
+"""Annotation of a bound pod: the milli-GPU of each device, as JSON."""
 RESERVATION = "runai/reservation"
-"""The reservation pods that keep those devices from everybody else, in the same order."""
+"""Annotation of a bound pod: the reservation pods of its devices, in the same order."""
 RESUMED = "runai/resumed"
-"""Annotation of a bound pod: "1" where its job was started before, and may find a checkpoint."""
+"""Annotation of a bound pod: "1" if its job was started before, and may find a checkpoint."""
 OF_MEMORY = (
     "RUNAI_GPU_MEMORY_LIMIT_MIB",
     "RUNAI_GPU_MEMORY_LIMITS_MIB",
     "RUNAI_GPU_DEVICES_MIB",
     "RUNAI_GPU_CONTEXT_MIB",
 )
-"""Variables that tell a program of its memory; the binding says them in annotations like them."""
+"""Variables with a program's memory limits; the binding writes them to annotations."""
 SHARING = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-"""Frameworks take all the memory of a GPU otherwise, their neighbour's share included."""
+"""Without these, frameworks allocate a GPU's whole memory, including the other pods' shares."""
 MOST_DEVICES, MOST_MIB, MOST_DIGITS = 64, 1 << 30, 10
 _FIELD = f"metadata.annotations['{VISIBLE}']"
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a pod asks of each of some devices: a fraction of it, or memory. One of them is 0."""
+    """A pod's request per device: a fraction or memory; one of the two is 0."""
 
     milli: int = 0
     mib: int = 0
     devices: int = 1
     most: int = 0
-    """How many whole devices it may have at most, of one to so many; 0: it is not elastic."""
+    """Maximum of whole devices, with a minimum of one; 0: not elastic."""
 
     @property
     def annotations(self) -> dict[str, str]:
-        """Return how a pod says so."""
+        """Return the annotations that express the request."""
         asks = {FRACTION: gpu_text(self.milli)} if self.milli else {MEMORY: str(self.mib)}
         asks |= {MOST: str(self.most)} if self.most else {}
         return asks | ({DEVICES: str(self.devices)} if self.devices > 1 else {})
 
     def milli_of(self, device_mib: int) -> MilliGpu:
-        """Return what it counts for on devices of that size, together (P3)."""
+        """Return the total in milli-GPU on devices of that size (P3)."""
         each = self.milli or (fraction_of_memory(self.mib, device_mib) if device_mib else 0)
         return MilliGpu(each * self.devices)
 
     @property
     def gpus(self) -> MilliGpu:
-        """Return the fraction of each device, or all of its whole ones, as the core takes it."""
+        """Return the fraction of each device, or the sum of whole ones, as the core expects it."""
         return MilliGpu(self.milli * (self.devices if self.most else 1))
 
     @property
     def distinct(self) -> int:
-        """Return on how many devices it wants a fraction, as the core takes it."""
+        """Return the number of devices with a fraction each, as the core expects it."""
         return 1 if self.most else self.devices
 
     @property
     def memory_mib(self) -> Mib | None:
-        """Return the memory of each device, as the core takes it."""
+        """Return the memory of each device in MiB, as the core expects it."""
         return Mib(self.mib) if self.mib else None
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Which parts of which devices a pod was bound to."""
+    """The device shares that a pod was bound to."""
 
     reservations: tuple[str, ...]
     devices: tuple[str, ...]
@@ -98,7 +98,7 @@ class Grant:
 
     @property
     def annotations(self) -> dict[str, str]:
-        """Return what the binding writes."""
+        """Return the annotations of the binding."""
         return {
             VISIBLE: ",".join(self.devices),
             GRANTED: json.dumps(dict(zip(self.devices, self.milli, strict=True))),
@@ -107,7 +107,7 @@ class Grant:
 
 
 def read_part(annotations: Mapping[str, str], gpus: int) -> tuple[Part | None, str]:
-    """Return what annotations ask for, if anything, and what is wrong with it, if anything.
+    """Return the share that annotations ask for, if any, and the error in them, if any.
 
     >>> read_part({"gpu-fraction": "0.5"}, 0)
     (Part(milli=500, mib=0, devices=1, most=0), '')
@@ -143,13 +143,13 @@ def read_part(annotations: Mapping[str, str], gpus: int) -> tuple[Part | None, s
 
 
 def _number(text: str, *, most: int) -> int:
-    """Read a number from 1 to `most`; 0 is anything else."""
+    """Parse a number from 1 to `most`; 0 if it is none."""
     number = int(text) if text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS else 0
     return number if number <= most else 0
 
 
 def _milli(text: str) -> int:
-    """Read a part of one GPU, in milli-GPU; 0 is anything else."""
+    """Parse a fraction of one GPU in milli-GPU; 0 if it is none."""
     try:
         milli = milli_gpus(float(text))
     except ValueError:
@@ -158,9 +158,9 @@ def _milli(text: str) -> int:
 
 
 def told_of_memory(part: Part, milli: Iterable[int], device_mib: int) -> dict[str, str]:
-    """Return what a binding says of memory: MiB of each device, which is 0 where nobody knows it.
+    """Return the binding's annotations about memory in MiB per device; {} if a limit is unknown.
 
-    Programs keep within it by `runai_limits`, which image and environment bring along.
+    Programs stay within it by `runai_limits`, which image or environment provide.
     """
     limits = [part.mib or memory_of_fraction(share, device_mib) for share in milli]
     if not all(limits):
@@ -171,12 +171,12 @@ def told_of_memory(part: Part, milli: Iterable[int], device_mib: int) -> dict[st
 
 
 def sees_its_memory() -> list[dict[str, Any]]:
-    """Return the variables that show a container what it may use of its devices' memory."""
+    """Return the variables that show a container its limits of device memory."""
     return [shown(name, _note_of(name)) for name in OF_MEMORY]
 
 
 def _note_of(variable: str) -> str:
-    """Name the annotation of a variable.
+    """Return the annotation of a variable.
 
     >>> _note_of("RUNAI_GPU_CONTEXT_MIB")
     'runai/gpu-context-mib'
@@ -189,7 +189,7 @@ def _list(numbers: Iterable[int]) -> str:
 
 
 def read_grant(annotations: Mapping[str, str]) -> Grant | None:
-    """Return what a binding wrote; None: nothing that can be understood."""
+    """Parse the annotations of a binding; None if they are missing or invalid."""
     names = tuple(filter(None, annotations.get(RESERVATION, "").split(",")))
     try:
         shares = {str(device): int(m) for device, m in json.loads(annotations[GRANTED]).items()}
@@ -201,18 +201,18 @@ def read_grant(annotations: Mapping[str, str]) -> Grant | None:
 
 
 def sees_its_share() -> dict[str, object]:
-    """Return the variable that shows a container the devices that its pod was bound to."""
+    """Return the variable that shows a container its pod's devices."""
     return shown(VARIABLE, VISIBLE)
 
 
 def shown(variable: str, annotation: str) -> dict[str, Any]:
-    """Return a variable that shows a container what the binding wrote on its pod."""
+    """Return a variable that shows a container an annotation of its pod."""
     path = f"metadata.annotations['{annotation}']"
     return {"name": variable, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
 def blindness(spec: Object) -> str:
-    """Say which container would not see its share, or would see more than that; or nothing."""
+    """Return which container would see none of its share, or more than it; or ""."""
     for container in _containers(spec):
         found: Object = next((e for e in container.get("env", ()) if e["name"] == VARIABLE), {})
         by_field = found.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")

@@ -1,8 +1,8 @@
-"""From what was submitted to the Job that runs it, and back.
+"""Conversion of a WorkloadSpec to a Job manifest, and back.
 
-The Job is the only place that keeps a submitted workload: all of its specification stands in an
-annotation of it, and its pods get what the notebook's pod has, so that code and data are where they
-were. It is made held: it has no pods before the scheduler lets it go. Pure; called by `cluster`.
+The Job is the only store of a submitted workload: an annotation has the whole specification. Its
+pods inherit the notebook pod's settings, so that code and data are in the same place. The Job is
+created suspended and has no pods until the scheduler starts it. Pure.
 """
 
 import json
@@ -45,18 +45,18 @@ from runai.hub_service.wire.errors import InvalidRequest
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """What the admin says of the pods of all jobs; by default they may do what notebooks may."""
+    """The admin's limits for the pods of all jobs; by default the same as for notebooks."""
 
     limits: Mapping[str, str] = field(default_factory=dict)
-    """Limits of each pod, such as `{"cpu": "8"}`, in place of those of its notebook."""
+    """Limits of each pod, such as `{"cpu": "8"}`, instead of its notebook's."""
     has_token: bool = False
-    """Whether pods get the token of their service account, which the API server believes."""
+    """True if pods get a service account token, which the API server accepts."""
 
     def resources(self, spec: WorkloadSpec, notebook: Mapping[str, Any]) -> dict[str, Any]:
-        """Return limits and requests of a worker's container, but for its devices.
+        """Return limits and requests of a worker's container, without devices.
 
-        A notebook's limits count once for each GPU of the worker. Requests are the notebook's own,
-        once: Kubernetes would take the limits for them, and a job would wait for idle CPUs.
+        A notebook's limits are multiplied by the worker's GPUs. Requests are the notebook's own,
+        once: without them Kubernetes would use the limits, and a job would wait for idle CPUs.
         """
         count = max(1, (spec.gpus_max or spec.gpus) // WHOLE_GPU)
         allowed, asked = (notebook.get(kind) or {} for kind in ("limits", "requests"))
@@ -72,7 +72,7 @@ class Confinement:
 AS_NOTEBOOKS = Confinement()
 
 AUDIENCE = "runai-worker"
-"""What the workers' tokens are for: nobody can use one with the API server itself."""
+"""Audience of the workers' tokens; the API server does not accept it."""
 DIRECTORY = "/run/runai-elastic"
 TOKEN_FOLDER = "/run/runai-token"  # noqa: S105  a folder
 TOKEN_LASTS_S = 3600
@@ -80,12 +80,12 @@ _LEFT = 143
 
 
 def under_relay(command: Sequence[str]) -> list[str]:
-    """Return the command that runs a worker's own."""
+    """Return the command that runs a worker's command under the relay."""
     return ["python", "-m", "runai.elastic.pod", "--", *command]
 
 
 def messages() -> tuple[Mapping[str, str], Sequence[Any], Sequence[Any]]:
-    """Return the variables, volumes and mounts by which a worker hears and tells."""
+    """Return the variables, volumes and mounts for a worker's messages."""
     variables = {
         "RUNAI_ELASTIC_DIR": DIRECTORY,
         "RUNAI_WORKER_TOKEN_FILE": f"{TOKEN_FOLDER}/token",
@@ -103,9 +103,9 @@ def messages() -> tuple[Mapping[str, str], Sequence[Any], Sequence[Any]]:
 
 
 def job_fields(container: str) -> tuple[Mapping[str, Any], Sequence[Any]]:
-    """Return what a Job of workers that come and go says, and its rules for failed pods.
+    """Return the Job fields for elastic workers, and the failure rules of their pods.
 
-    Those that never started would keep it from being complete: the last one that trains ends it.
+    With them a Job completes when its last worker ends, even if other workers never started.
     """
     left = {"containerName": container, "operator": "In", "values": [_LEFT]}
     complete = {"successPolicy": {"rules": [{"succeededCount": 1}]}}
@@ -113,31 +113,31 @@ def job_fields(container: str) -> tuple[Mapping[str, Any], Sequence[Any]]:
 
 
 SPEC = "runai/spec"
-"""Annotation of a Job that was submitted: the specification, as JSON."""
+"""Annotation of a submitted Job: its specification as JSON."""
 CHECKPOINTS = "runai/checkpoints"
-"""Annotation of such a Job: the directory for its checkpoints, as its pods see it."""
+"""Annotation of a submitted Job: its checkpoint directory, as its pods see it."""
 SOURCE_FILE = "/run/runai/source.py"
 MOST_SPEC_BYTES = 100_000
-"""The API server takes 256 KiB of annotations; the source stands in two of them."""
+"""The API server allows 256 KiB of annotations; the source is in two of them."""
 GANG_SERVICE = "runai-jobs"
-"""The headless Service, made by the chart, by which a gang's workers find each other."""
+"""The chart's headless Service, by which a gang's workers find each other."""
 _CONTAINER = "worker"
 _SPEC = TypeAdapter(WorkloadSpec)
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a job's pod gets besides its program: as the notebook's pod has it, or by default."""
+    """Settings of a job's pod besides its program: the notebook's, or the defaults."""
 
     image: str = ""
     pod: Mapping[str, Any] | None = None
-    """Fields of the pod's spec: volumes, accounts, tolerations and what else belongs to a node."""
+    """Fields of the pod's spec, such as volumes, service account and tolerations."""
     container: Mapping[str, Any] | None = None
-    """Fields of its container: mounts, security, working directory."""
+    """Fields of its container: mounts, security context, working directory."""
     resources: Mapping[str, Any] = field(default_factory=dict)
     """Limits and requests of that container."""
     node: str = ""
-    """The only one that can mount its volumes, and what claim says so."""
+    """The only node that can mount its volumes, and the claim that requires it."""
     claim: str = ""
 
 
@@ -152,11 +152,11 @@ _OF_POD = (
 )
 _OF_CONTAINER = ("envFrom", "imagePullPolicy", "securityContext", "workingDir")
 _OF_ONE_POD = "kube-api-access-"
-"""Begins the name of the volume that the API server adds to each pod for itself."""
+"""Name prefix of the volume that the API server adds to each pod."""
 
 
 def surroundings(notebook: Object) -> Surroundings:
-    """Take over what a notebook's pod has, but for what is that one pod's own."""
+    """Return the settings of a notebook's pod, without the ones that belong to that pod alone."""
     spec = notebook["spec"]
     main = next((c for c in spec["containers"] if c["name"] == "notebook"), spec["containers"][0])
     mounts = [m for m in main.get("volumeMounts", ()) if not m["name"].startswith(_OF_ONE_POD)]
@@ -178,12 +178,12 @@ def manifest(
     ttl_s: int | None = None,
     bounds: Confinement = AS_NOTEBOOKS,
 ) -> dict[str, Any]:
-    """Return the Job that runs a workload; `ttl_s` seconds after its end Kubernetes forgets it.
+    """Return the Job of a workload; Kubernetes deletes it `ttl_s` seconds after its end.
 
-    `name` is the Job's, where it is not the usual one.
+    `name` replaces the Job's usual name.
 
     Raises:
-        InvalidRequest: it cannot be had on Kubernetes.
+        InvalidRequest: the workload is not possible on Kubernetes.
     """
     name = name or job_name(spec)
     _check(spec, around, api_url)
@@ -232,7 +232,7 @@ def manifest(
             "completions": spec.workers,
             "parallelism": spec.workers,
             "backoffLimit": spec.backoff_limit,
-            # A pause is no failure, and nothing starts before what it replaces is gone.
+            # A pause is no failure, and a new pod starts only when the old one is gone.
             "podFailurePolicy": {
                 "rules": [{"action": "Ignore", "onPodConditions": [disrupted]}, *rules]
             },
@@ -245,12 +245,15 @@ def manifest(
 
 
 def read_spec(annotations: Mapping[str, str]) -> WorkloadSpec | None:
-    """Return what was submitted, from its Job's annotations; None: it is not of our making."""
+    """Return the submitted specification from a Job's annotations.
+
+    None: it was not submitted through us, or is invalid.
+    """
     try:
         kept = json.loads(annotations[SPEC])
         known = {field.name for field in fields(WorkloadSpec)}
         kept = {name: value for name, value in kept.items() if name in known}
-        # Whoever may make Jobs may write anything there.
+        # Any client that may create Jobs can write anything here.
         spec: WorkloadSpec = _SPEC.validate_python({**kept, "command": tuple(kept["command"])})
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
         return None
@@ -279,9 +282,10 @@ def _check(spec: WorkloadSpec, around: Surroundings, api_url: str) -> None:
 
 
 def _part(spec: WorkloadSpec) -> Part | None:
-    """Return the part of a device that each of its workers asks for, if they do.
+    """Return the share of a device that each worker asks for, or None.
 
-    An elastic one of one process asks so for its whole devices: the next pod may get others.
+    An elastic job of one process asks for its whole devices in this form: the next pod may get
+    another number of them.
     """
     if spec.gpus_max:
         return Part(
@@ -293,7 +297,7 @@ def _part(spec: WorkloadSpec) -> Part | None:
 
 
 def _checkpoints(spec: WorkloadSpec, around: Surroundings) -> str:
-    """Return where checkpoints are kept: on the first claim of the notebook that it may write."""
+    """Return the checkpoint directory, on the first claim that the notebook may write; or ""."""
     volumes = (around.pod or {}).get("volumes", ())
     claims = {
         volume["name"]
@@ -321,13 +325,13 @@ def _pod(
     is_elastic = spec.elastic and spec.workers > 1
     variables, volumes, mounts = messages() if is_elastic else ({}, (), ())
     command = [_argument(part) for part in spec.command or ()]
-    told = {**variables, **({"RUNAI_CHECKPOINT_DIR": checkpoints} if checkpoints else {})}
+    extra = {**variables, **({"RUNAI_CHECKPOINT_DIR": checkpoints} if checkpoints else {})}
     container: dict[str, Any] = {
         "name": _CONTAINER,
         **(around.container or {}),
         "image": spec.image or around.image,
         "command": under_relay(command) if is_elastic else command,
-        "env": _environment(spec, job, api_url, told),
+        "env": _environment(spec, job, api_url, extra),
         "resources": {kind: amounts for kind, amounts in resources.items() if amounts},
     }
     if spec.workdir:
@@ -364,12 +368,12 @@ def _pod(
 
 
 def _argument(text: str) -> str:
-    """Write an argument so that Kubernetes leaves `$(NAME)` in it alone."""
+    """Escape an argument so that Kubernetes does not expand `$(NAME)` in it."""
     return SOURCE_FILE if text == SOURCE_PLACEHOLDER else _literal(text)
 
 
 def _literal(text: str) -> str:
-    """Keep Kubernetes from putting in variables.
+    """Escape text so that Kubernetes does not expand variables.
 
     >>> _literal("echo $(HOME) $$")
     'echo $$(HOME) $$$$'
@@ -378,9 +382,9 @@ def _literal(text: str) -> str:
 
 
 def _environment(
-    spec: WorkloadSpec, job: str, api_url: str, told: Mapping[str, str]
+    spec: WorkloadSpec, job: str, api_url: str, extra: Mapping[str, str]
 ) -> Sequence[Mapping[str, Any]]:
-    """Tell a worker who it is; what its user adds wins over conveniences, never over identity."""
+    """Return a worker's variables; the user's win over conveniences, never over identity."""
     index = {"fieldPath": f"metadata.annotations['{INDEX}']"}
     fixed = {
         "RUNAI_WORKLOAD": spec.id,
@@ -389,23 +393,23 @@ def _environment(
         "RUNAI_GPU_FRACTION": str(Decimal(min(spec.gpus, WHOLE_GPU)) / WHOLE_GPU),
         **({"RUNAI_API_URL": api_url} if api_url else {}),
         **({} if spec.array_index is None else {"RUNAI_ARRAY_INDEX": str(spec.array_index)}),
-        **told,
+        **extra,
     }
-    is_gang = spec.workers > 1 and not spec.elastic  # elastic workers are told by their targets
+    is_gang = spec.workers > 1 and not spec.elastic  # elastic workers get this from their targets
     part = _part(spec)
-    # An image built for GPUs shows all of the node's to whoever asked for none.
+    # A GPU image shows all of the node's devices to a container that asked for none.
     if not spec.gpus and part is None:
         fixed |= {"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": ""}
     if is_gang:
-        # The Job controller names each pod's host by its index.
+        # The Job controller sets each pod's hostname by its index.
         fixed |= {"WORLD_SIZE": str(spec.workers), "LOCAL_RANK": "0", "MASTER_PORT": "29500"}
         fixed |= {"MASTER_ADDR": f"{job}-0.{GANG_SERVICE}"}
     own = {"PYTHONUNBUFFERED": "1", **({} if part is None else SHARING), **spec.env}
-    place = ["RUNAI_INDEX", *(["RANK"] if is_gang else [])]
-    told_later = {"RUNAI_WORKER", "RUNAI_RESUMED", "NVIDIA_VISIBLE_DEVICES", *OF_MEMORY}
-    reserved = {*fixed, *place, *told_later}
+    by_index = ["RUNAI_INDEX", *(["RANK"] if is_gang else [])]
+    set_by_binding = {"RUNAI_WORKER", "RUNAI_RESUMED", "NVIDIA_VISIBLE_DEVICES", *OF_MEMORY}
+    reserved = {*fixed, *by_index, *set_by_binding}
     return [
-        *({"name": name, "valueFrom": {"fieldRef": index}} for name in place),
+        *({"name": name, "valueFrom": {"fieldRef": index}} for name in by_index),
         *([] if part is None else [sees_its_share(), *sees_its_memory()]),
         shown("RUNAI_RESUMED", RESUMED),
         {"name": "RUNAI_WORKER", "value": f"{spec.id}-$(RUNAI_INDEX)"},

@@ -1,9 +1,9 @@
-"""What the Job of a workload is called, where its name may be another one's already.
+"""Names of workloads' Jobs, including names that another workload already uses.
 
-`PROJECT-NAME` as a rule. Of `lab/secret-job-1` and `lab-secret/job-1` that is the same, and nobody
-may learn from a refusal what another project has, or keep a name from it: the later one's Job gets
-a name that none has by that rule. Workloads are found by what is written on their Jobs, never by
-these names. Called by `cluster` and `making`.
+The usual name is `PROJECT-NAME`. For `lab/secret-job-1` and `lab-secret/job-1` it is the same. A
+refusal would reveal the other project's workload, or block the name. So the later workload's Job
+gets a name that the usual rule cannot produce. Workloads are found by the labels and annotations of
+their Jobs, never by these names.
 """
 
 import hashlib
@@ -16,14 +16,14 @@ _READABLE = 40
 
 
 def job_name(spec: WorkloadSpec) -> str:
-    """Return what its Job is called as a rule."""
+    """Return the usual name of a workload's Job."""
     return f"{spec.project}-{spec.name}"
 
 
 def other_name(spec: WorkloadSpec) -> str:
-    """Return what its Job is called where that is another workload's.
+    """Return the Job name to use if the usual one belongs to another workload.
 
-    Without a hyphen, which all others have: nobody can submit something that takes it.
+    Usual names contain a hyphen and this one does not, so no submission can take it.
     """
     readable = job_name(spec).replace("-", "")[:_READABLE]
     return f"{readable}x{hashlib.sha256(spec.id.encode()).hexdigest()[:12]}"
@@ -36,12 +36,12 @@ async def made_under_a_free_name(
     body: Callable[[str], Object],
     whose: Callable[[Object], str],
 ) -> Object:
-    """Make a workload's Job in the collection `jobs`, and return it as it is there.
+    """Create a workload's Job in the collection `jobs`, and return it.
 
-    `body` writes it under a name, `whose` says which workload one that is there is.
+    `body` returns the manifest for a name; `whose` returns the workload of an existing Job.
 
     Raises:
-        Conflict: the workload has one already.
+        Conflict: the workload already has a Job.
     """
     for name in (job_name(spec), other_name(spec)):
         with asking():
@@ -50,7 +50,7 @@ async def made_under_a_free_name(
             except ApiError as error:
                 if error.status != 409:
                     raise
-            # As a list, which we may read.
+            # A list request: we have no right to `get` Jobs.
             there = await api.get(jobs, fieldSelector=f"metadata.name={name}")
         if spec.id in map(whose, there["items"]):
             break

@@ -1,9 +1,9 @@
-"""Jobs as the API server keeps them, and how one is kept waiting without pods.
+"""Jobs, and the patches that suspend and resume them.
 
-A Job whose workers wait is *held*: suspended by us, with the annotation that says so, its place in
-the queue kept. Eviction would pause it too, but after each one the Job controller lets it wait up
-to ten minutes before it makes the pod again; a suspended Job it starts at once. A Job that somebody
-else suspended is not in the queue. Parses Jobs, and writes the changes of them. Pure.
+A *held* Job waits in the queue without pods: we suspended it, an annotation says so, and it keeps
+its place. Eviction would also pause a Job, but after each eviction the Job controller waits up to
+ten minutes before it recreates the pod; a resumed Job gets its pods at once. A Job that a user
+suspended is not in the queue. Pure.
 """
 
 import json
@@ -27,11 +27,11 @@ from runai.hub_service.wire.amounts import MOST_WORKERS
 from runai.hub_service.wire.elastic_messages import MessageError, Target
 
 ELASTIC = "runai/elastic"
-"""Annotation: who trains and what is known of an elastic job's speed, as JSON."""
+"""Annotation: members and measured speed of an elastic job, as JSON."""
 
 
 def read_elastic(annotations: Mapping[str, str]) -> ElasticState:
-    """Read what was kept; whatever somebody else wrote there is the state of a new job."""
+    """Parse the stored state; unreadable content gives the state of a new job."""
     try:
         kept: dict[str, Any] = json.loads(annotations.get(ELASTIC, "{}"))
         target = kept.get("target")
@@ -53,7 +53,7 @@ def read_elastic(annotations: Mapping[str, str]) -> ElasticState:
 
 
 def elastic_text(state: ElasticState) -> str:
-    """Write an elastic job's state; how far each worker is they tell again after a restart."""
+    """Serialize an elastic job's state without `phases`, which workers report again."""
     fields = asdict(replace(state, phases={}))
     del fields["phases"]
     fields["target"] = None if state.target is None else state.target.to_json()
@@ -61,17 +61,17 @@ def elastic_text(state: ElasticState) -> str:
 
 
 PAUSES = "runai/pauses"
-"""Annotation: when the scheduler stopped it, as a JSON list of Unix seconds."""
+"""Annotation: times at which the scheduler stopped it, as a JSON list of Unix seconds."""
 SUSPENDED_BY = "runai/suspended-by"
 STARTS = "runai/starts"
-"""Annotation: when it was let go, so."""
+"""Annotation: times at which it was unsuspended, in the same format."""
 MIN_WORKERS = "runai/min-workers"
-"""Annotation of an elastic Job: how many workers it needs at least, where that was changed."""
+"""Annotation of an elastic Job: its minimum of workers, if changed after submission."""
 MOST_TIMES = 1000
 LAST = 1e11
-"""Unix seconds: nothing is later, whatever an annotation says."""
+"""Unix seconds: upper bound of times in annotations."""
 Steps = list[dict[str, Any]]
-"""A change as JSON Patch."""
+"""A JSON Patch."""
 _KUEUE = "kueue.x-k8s.io/queue-name"
 _CONTROLLER = "kubernetes.io/job-controller"
 _SERVED = {"Job": ("batch/v1", "jobs"), PYTORCH_JOB: ("kubeflow.org/v1", "pytorchjobs")}
@@ -79,7 +79,7 @@ _SERVED = {"Job": ("batch/v1", "jobs"), PYTORCH_JOB: ("kubeflow.org/v1", "pytorc
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a batch Job, or a PyTorchJob, asks for and has come to. Times in Unix seconds."""
+    """Request and status of a batch Job or a PyTorchJob. Times in Unix seconds."""
 
     uid: str
     namespace: str
@@ -91,22 +91,22 @@ class Job:
     is_suspended: bool
     succeeded: int
     template: Pod
-    """What each of its workers asks for: a pod that is not made yet."""
+    """Request of each worker, as a pod that is not created yet."""
     templates: tuple[Pod, ...] = ()
-    """Of each of its workers, where they are not all alike."""
+    """Request of each worker, if they differ."""
     least: int = 0
-    """How many of them suffice; 0: not said, it needs all."""
+    """Minimum of workers; 0: not given, all are needed."""
     kind: str = "Job"
     is_held: bool = False
-    """Suspended by the scheduler: it waits in the queue."""
+    """True if the scheduler suspended it: it waits in the queue."""
     is_freed: bool = False
-    """Resumed by somebody else while it was held: the annotation that says so is out of date."""
+    """True if a user resumed it while it was held: the annotation is out of date."""
     may_be_held: bool = True
-    """Whether nobody else decides about its being suspended."""
+    """True if no other controller decides about `suspend`."""
     outcome: str = ""
-    """`Complete`, `Failed`, or "" while it is neither, and will not be."""
+    """`Complete`, `Failed`, or "" while it is neither final nor about to be."""
     why: str = ""
-    """What Kubernetes says of its outcome."""
+    """Kubernetes' message about the outcome."""
     finished: float | None = None
     deleted: float | None = None
     failed: int = 0
@@ -117,51 +117,51 @@ class Job:
     starts: tuple[float, ...] = ()
     pauses: tuple[float, ...] = ()
     spec: WorkloadSpec | None = None
-    """What was submitted, if it was by us."""
+    """The submitted specification; None if not submitted through us."""
     suspended_by: str = ""
     elastic: ElasticState | None = None
-    """Of an elastic job, as far as it is kept."""
+    """Stored state of an elastic job."""
     checkpoint_dir: str = ""
-    """Where its workers keep their checkpoints, in their own file system."""
+    """Checkpoint directory in the file system of its workers."""
     has_notes: bool = field(default=True, compare=False)
     has_suspend: bool = field(default=True, compare=False)
     has_policy: bool = field(default=True, compare=False)
-    """Whether the fields are there at all, as changes of them must know."""
+    """True if the field exists; a JSON Patch depends on that."""
 
     @property
     def path(self) -> str:
-        """Return where the API server has it."""
+        """Return the path of the object in the API."""
         version, plural = _SERVED[self.kind]
         return f"/apis/{version}/namespaces/{self.namespace}/{plural}/{self.name}"
 
     @property
     def api_version(self) -> str:
-        """Return the version of the API that it is of."""
+        """Return the API version of its kind."""
         return _SERVED[self.kind][0]
 
     @property
     def is_finished(self) -> bool:
-        """Tell whether it will make no pods any more."""
+        """Return True if it will create no more pods."""
         return bool(self.outcome)
 
     @property
     def runs_at_once(self) -> bool:
-        """Tell whether it is an Indexed Job of several workers that are all up together."""
+        """Return True for an Indexed Job of several workers that all run together."""
         return self.is_indexed and self.parallelism >= self.completions > 1
 
     @property
     def is_whole(self) -> bool:
-        """Tell whether it is one workload, not one of each of its pods."""
+        """Return True if the Job is one workload; otherwise each of its pods is one."""
         return self.parallelism <= 1 or self.runs_at_once or self.template.is_gang
 
     @property
     def is_resumed(self) -> bool:
-        """Tell whether its pods were started before; the first start of others' we do not note."""
+        """Return True if its pods ran before; for foreign Jobs the first start is not recorded."""
         return len(self.starts) > (self.spec is not None)
 
     @property
     def is_elastic(self) -> bool:
-        """Tell whether it runs with as many of its workers as there is room for."""
+        """Return True if it runs with as many of its workers as fit."""
         return self.spec is not None and self.spec.elastic and self.spec.workers > 1
 
     @property
@@ -171,7 +171,7 @@ class Job:
 
     @property
     def minimum(self) -> int:
-        """Return how many workers must be up together, of the unfinished ones."""
+        """Return how many of the unfinished workers must run together."""
         if not self.is_whole:
             return 1
         if self.spec is not None and self.is_elastic:
@@ -183,7 +183,7 @@ class Job:
         )
 
     def worker(self, index: int) -> Pod:
-        """Return one of its workers as a pod that is not made yet."""
+        """Return one worker as a pod that is not created yet."""
         drawn = self.templates[index] if self.templates else self.template
         name = drawn.name if self.templates else f"{self.name}-{index}"
         return replace(drawn, uid=f"{self.uid}/{index}", name=name, index=index, is_made=False)
@@ -230,21 +230,22 @@ def read_job(found: Object) -> Job:
 
 
 def redrawn(job: Job, change: Callable[[Pod], Pod]) -> Job:
-    """Return a Job with what its workers ask for changed."""
+    """Return a Job with `change` applied to the requests of its workers."""
     templates = tuple(change(pod) for pod in job.templates)
     return replace(job, template=change(job.template), templates=templates)
 
 
 def held(job: Job, *, now: float, why: str, priority: int) -> Steps:
-    """Return the change that pauses a Job: its pods are stopped, and it waits in the queue."""
+    """Return the patch that suspends a Job: its pods are stopped, and it waits in the queue."""
     notes = {HELD: why, PAUSES: _text((*job.pauses, now)), PRIORITY: str(priority)}
     return [*_unchanged(job), *_noted(job, notes), *_suspend(job, is_wanted=True)]
 
 
 def resizing(job: Job, *, why: str, priority: int) -> Steps:
-    """Return the change that stops a Job's only pod, so that its next one has other devices.
+    """Return the patch that stops a Job's only pod, so that the next one gets other devices.
 
-    It waits in the queue as one that is held: if we are killed now, it starts with what there is.
+    The Job then waits in the queue as a held one: if the service dies now, it restarts with the
+    devices that are free.
     """
     notes = {HELD: why, PRIORITY: str(priority)}
     if job.elastic is not None:
@@ -253,33 +254,33 @@ def resizing(job: Job, *, why: str, priority: int) -> Steps:
 
 
 def let_go(job: Job, *, now: float) -> Steps:
-    """Return the change that lets a held Job make its pods."""
+    """Return the patch that unsuspends a held Job."""
     notes = {STARTS: _text((*job.starts, now))}
     gone = {"op": "remove", "path": _note(HELD)}
     return [*_unchanged(job), *_noted(job, notes), gone, *_suspend(job, is_wanted=False)]
 
 
 def freed(job: Job) -> Steps:
-    """Return the change by which a Job that somebody else resumed is not held any more.
+    """Return the patch that removes the hold annotation from a Job that a user resumed.
 
-    Suspended by its user later, it would be taken for one that waits in the queue.
+    Otherwise a later suspension by the user would look like waiting in the queue.
     """
     return [*_unchanged(job), {"op": "remove", "path": _note(HELD)}]
 
 
 def told(job: Job, why: str) -> Steps:
-    """Return the change that says why a held Job waits."""
+    """Return the patch that writes why a held Job waits."""
     return [*_unchanged(job), *_noted(job, {HELD: why})]
 
 
 def suspended(job: Job, by: str) -> dict[str, Any]:
-    """Return the change that takes a Job out of the queue, whatever became of it meanwhile."""
+    """Return the patch that takes a Job out of the queue, in any state."""
     notes = {HELD: None, SUSPENDED_BY: by}
     return {"metadata": {"annotations": notes}, "spec": _suspending(job, is_wanted=True)}
 
 
 def resumed(job: Job) -> dict[str, Any]:
-    """Return the change that puts a suspended Job back into the queue."""
+    """Return the patch that puts a suspended Job back into the queue."""
     is_held = job.is_whole and job.may_be_held
     notes = {HELD: "resumed" if is_held else None, SUSPENDED_BY: None}
     change = _suspending(job, is_wanted=is_held)
@@ -287,14 +288,17 @@ def resumed(job: Job) -> dict[str, Any]:
 
 
 def with_workers(job: Job, *, most: int, least: int) -> dict[str, Any]:
-    """Return the change of how many workers an elastic Job may have: Kubernetes makes the pods."""
+    """Return the patch of an elastic Job's worker bounds.
+
+    Kubernetes then creates or deletes pods.
+    """
     notes = {MIN_WORKERS: str(least)}
     numbers = {"completions": most, "parallelism": most}
     return {"metadata": {"uid": job.uid, "annotations": notes}, "spec": numbers}
 
 
 def _unchanged(job: Job) -> Steps:
-    """Test that nobody has suspended, resumed or replaced it: who did is not overruled."""
+    """Return JSON Patch tests that fail if the Job was suspended, resumed or replaced meanwhile."""
     tests: Steps = [{"op": "test", "path": "/metadata/uid", "value": job.uid}]
     if job.is_held:
         tests.append({"op": "test", "path": _note(HELD), "value": job.template.sentence})
@@ -332,20 +336,20 @@ def _note(name: str) -> str:
 def _as_scaled(
     spec: WorkloadSpec | None, completions: int, metadata: Object
 ) -> WorkloadSpec | None:
-    """Put the numbers that were set later into what was submitted: the Job's own are the truth."""
+    """Return the submitted spec with the Job's current worker bounds, which are authoritative."""
     if spec is None or not spec.elastic or spec.workers == 1:
         return spec
-    said = figure(metadata.get("annotations", {}).get(MIN_WORKERS, ""))
+    changed = figure(metadata.get("annotations", {}).get(MIN_WORKERS, ""))
     most = min(max(2, completions), MOST_WORKERS)
-    return replace(spec, workers=most, min_workers=min(said or spec.min_workers, most))
+    return replace(spec, workers=most, min_workers=min(changed or spec.min_workers, most))
 
 
 def drawn_pod(
     found: Object, template: Object, kind: str = "Job", labels: Mapping[str, str] | None = None
 ) -> Pod:
-    """Return a pod that a Job makes from this template, before it is made.
+    """Return a pod that a Job will create from a template.
 
-    `labels` are those that it has beside the template's, which win.
+    `labels` are additional labels; the template's win.
     """
     metadata = found["metadata"]
     labels = {**(labels or {}), **template.get("metadata", {}).get("labels", {})}
@@ -367,28 +371,28 @@ def drawn_pod(
 
 
 def _may_be_held(metadata: Object, spec: Object) -> bool:
-    """Tell whether nothing above it, such as a JobSet or Kueue, says when it runs."""
+    """Return True if no controller above it, such as a JobSet or Kueue, decides when it runs."""
     owners = [o["kind"] for o in metadata.get("ownerReferences", ()) if o.get("controller")]
     is_own = owners in ([], ["CronJob"]) and spec.get("managedBy", _CONTROLLER) == _CONTROLLER
     return is_own and not queued_by_kueue(metadata)
 
 
 def queued_by_kueue(metadata: Object) -> bool:
-    """Tell whether Kueue suspends it and resumes it: what we suspended it would resume at once."""
+    """Return True if Kueue manages `suspend`: it would undo our suspension at once."""
     return bool(metadata.get("labels", {}).get(_KUEUE))
 
 
 def _outcome(status: Object) -> Object:
-    """Return the condition that says how it ended, by Kubernetes' last word on it, or nothing."""
-    said = {c["type"]: c for c in status.get("conditions", ()) if c["status"] == "True"}
+    """Return the condition with the outcome, also one that announces it; {} if there is none."""
+    conditions = {c["type"]: c for c in status.get("conditions", ()) if c["status"] == "True"}
     for last, first in (("Complete", "SuccessCriteriaMet"), ("Failed", "FailureTarget")):
-        if found := said.get(last) or said.get(first):
+        if found := conditions.get(last) or conditions.get(first):
             return {**found, "type": last}
     return {}
 
 
 def _indexes(text: str) -> frozenset[int]:
-    """Parse a list of indexes, as a Job's status has it.
+    """Parse the completed indexes.
 
     >>> sorted(_indexes("1,3-5"))
     [1, 3, 4, 5]
@@ -401,12 +405,12 @@ def _indexes(text: str) -> frozenset[int]:
 
 
 def times_noted(annotations: Mapping[str, str], name: str) -> tuple[float, ...]:
-    """Return the moments that an annotation keeps, oldest first; none where it is not ours."""
+    """Return the times in an annotation, oldest first; () if it is unreadable."""
     try:
         times = [float(at) for at in json.loads(annotations.get(name, "[]"))]
         return tuple(at for at in times if 0 <= at < LAST)[-MOST_TIMES:]
     except (OverflowError, RecursionError, TypeError, ValueError):
-        return ()  # somebody wrote something else there
+        return ()  # foreign content
 
 
 def _text(times: tuple[float, ...]) -> str:

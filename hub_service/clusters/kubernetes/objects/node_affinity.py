@@ -1,7 +1,7 @@
-"""Which nodes a pod may go to: its selector, its required affinity, the nodes' taints and stock.
+"""Node eligibility of a pod: selector, required affinity, taints and extended resources. Pure.
 
-Pure. These rules are Kubernetes' own, and the core is only told their outcome (`Worker.nodes`).
-Preferences are not looked at: where among eligible nodes a pod goes is the core's decision.
+These are Kubernetes' own rules; the core gets only the result (`Worker.nodes`). Preferred affinity
+is ignored: the core chooses among eligible nodes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,13 +12,13 @@ from runai.hub_service.clusters.kubernetes.client.api import Object
 from runai.hub_service.clusters.kubernetes.objects.amounts import requested, whole
 
 _COUNTED = frozenset({"cpu", "memory", "pods", "nvidia.com/gpu"})
-"""What the core keeps count of, and what nobody asks for."""
+"""Resources that the core counts itself, and `pods`, which no container requests."""
 _KEEPS_AWAY = frozenset({"NoSchedule", "NoExecute"})
 
 
 @dataclass(frozen=True, slots=True)
 class Taint:
-    """What a node has against pods that do not tolerate it."""
+    """A taint that keeps pods without a matching toleration away."""
 
     key: str
     value: str
@@ -66,13 +66,13 @@ class _Expression:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A term of a node selector: all of its expressions hold."""
+    """A term of a node selector: all of its expressions must hold."""
 
     labels: tuple[_Expression, ...]
     fields: tuple[_Expression, ...]
 
     def holds(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Tell whether it holds of a node; an empty term holds of none."""
+        """Return True if the term matches a node; an empty term matches none."""
         if not self.labels and not self.fields:
             return False
         fields = {"metadata.name": name}
@@ -83,23 +83,23 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Demands:
-    """What a pod asks of its node beyond room; equal for all pods of a Job."""
+    """A pod's requirements on its node besides capacity; equal for all pods of a Job."""
 
     selector: tuple[tuple[str, str], ...] = ()
     terms: tuple[Term, ...] | None = None
     """One of them must hold; None: no affinity is required."""
     tolerations: tuple[_Toleration, ...] = ()
     volumes: tuple[tuple[Term, ...], ...] = ()
-    """Of each of its volumes: one of the terms must hold."""
+    """Terms of each volume, of which one must hold."""
     stock: tuple[tuple[str, int], ...] = ()
-    """How much of what else nodes have, beside GPUs, CPU and memory."""
+    """Requested extended resources besides GPUs, CPU and memory."""
 
 
 def read_demands(spec: Object) -> Demands:
-    """Read a pod's specification.
+    """Parse the demands of a pod spec.
 
     Raises:
-        TypeError: something is no text, which another kind than a pod may allow.
+        TypeError: a value is not hashable, which foreign kinds may allow.
     """
     required = (
         spec.get("affinity", {})
@@ -120,17 +120,17 @@ def read_demands(spec: Object) -> Demands:
         ),
         stock=_asked(spec),
     )
-    hash(demands)  # equal ones are looked up together
+    hash(demands)  # equal demands share one cache entry
     return demands
 
 
 def read_stock(has: Mapping[str, str]) -> Mapping[str, int]:
-    """Read what a node has that is neither GPUs nor CPU nor memory."""
+    """Return a node's extended resources besides GPUs, CPU and memory."""
     return {name: whole(amount) for name, amount in has.items() if name not in _COUNTED}
 
 
 def unkept(spec: Object) -> str:
-    """Say which wish of a pod's specification this scheduler cannot keep; "" is none."""
+    """Return which requirement of a pod spec this scheduler does not support; "" if none."""
     affinity = spec.get("affinity", {})
     if any(
         rules.get("requiredDuringSchedulingIgnoredDuringExecution")
@@ -150,7 +150,7 @@ def unkept(spec: Object) -> str:
 
 
 def wanted(demands: Demands, label: str) -> tuple[str, ...]:
-    """Return the values of a node's label of which a pod demands one; () where it demands none."""
+    """Return the values of a node label of which a pod requires one; () if it requires none."""
     for key, value in demands.selector:
         if key == label:
             return (value,)
@@ -164,7 +164,7 @@ def wanted(demands: Demands, label: str) -> tuple[str, ...]:
 
 
 def read_taints(spec: Object) -> tuple[Taint, ...]:
-    """Read those taints of a node's specification that keep pods away."""
+    """Return the taints of a node spec that keep pods away."""
     return tuple(
         Taint(found["key"], found.get("value", ""), found["effect"])
         for found in spec.get("taints", ())
@@ -179,7 +179,7 @@ def may_go(
     taints: tuple[Taint, ...],
     stock: Mapping[str, int],
 ) -> bool:
-    """Tell whether a pod with these demands may go to a node."""
+    """Return True if a pod with these demands may run on a node."""
     return not obstacle(demands, name, labels, taints, stock)
 
 
@@ -190,9 +190,9 @@ def obstacle(
     taints: tuple[Taint, ...],
     stock: Mapping[str, int],
 ) -> str:
-    """Say what a node has against a pod with these demands; "" is nothing.
+    """Return why a pod with these demands may not run on a node; "" if it may.
 
-    `stock` is what is left there beside GPUs, CPU and memory.
+    `stock` is what is left of extended resources.
     """
     if not all(labels.get(key) == value for key, value in demands.selector):
         return "other labels than its nodeSelector names"
@@ -210,7 +210,7 @@ def obstacle(
 
 
 def read_terms(found: Iterable[Object]) -> tuple[Term, ...]:
-    """Read the terms of a node selector, of which one must hold."""
+    """Parse the terms of a node selector, of which one must hold."""
     return tuple(
         Term(_expressions(term.get("matchExpressions")), _expressions(term.get("matchFields")))
         for term in found
@@ -218,12 +218,12 @@ def read_terms(found: Iterable[Object]) -> tuple[Term, ...]:
 
 
 def on_nodes(*names: str) -> tuple[Term, ...]:
-    """Return the terms that hold of these nodes alone."""
+    """Return terms that match exactly these nodes."""
     return (Term((), (_Expression("metadata.name", "In", names),)),)
 
 
 def any_term(alternatives: Iterable[tuple[Term, ...] | None]) -> tuple[Term, ...] | None:
-    """Join alternatives, of which None is any node; there may be none, which holds of no node."""
+    """Join alternatives; None among them matches any node. No alternatives match no node."""
     joined: list[Term] = []
     for terms in alternatives:
         if terms is None:
@@ -233,7 +233,7 @@ def any_term(alternatives: Iterable[tuple[Term, ...] | None]) -> tuple[Term, ...
 
 
 def may_mount(terms: tuple[Term, ...] | None, name: str, labels: Mapping[str, str]) -> bool:
-    """Tell whether one of these terms holds of a node; None: nothing is required."""
+    """Return True if one of the terms matches a node; None: no requirement."""
     return terms is None or any(term.holds(name, labels) for term in terms)
 
 
@@ -242,7 +242,7 @@ def _containers(spec: Object) -> Iterable[Object]:
 
 
 def _asked(spec: Object) -> tuple[tuple[str, int], ...]:
-    """Return how much a pod asks for of what is neither GPUs nor CPU nor memory."""
+    """Return a pod's requests of extended resources besides GPUs, CPU and memory."""
     asks = [container.get("resources", {}) for container in _containers(spec)]
     amounts = [of.get(word, {}) for of in asks for word in ("requests", "limits")]
     names = {name for of in amounts for name in of} - _COUNTED

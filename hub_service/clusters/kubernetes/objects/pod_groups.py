@@ -1,10 +1,9 @@
-"""Which pods are one workload, whose it is, and since when it waits.
+"""Groups of pods that form one workload, with its project and queue age.
 
-A Job of one worker, an Indexed Job whose workers are all up together, a PyTorchJob, and a Job whose
-pods say `runai/gang: "true"`, are one workload; of everything else each pod is its own. A Job's
-pods have the Job's age, so that one that was made again keeps its place in the queue (R9). A Job
-that is held has no pods: its workers are drawn from its template. Makes no calls; `Grouping`
-remembers only what it drew last. Called by `scheduling`.
+A Job of one worker, an Indexed Job whose workers all run together, a PyTorchJob, and a Job whose
+pods have `runai/gang: "true"`, are one workload; of everything else each pod is its own. Pods have
+their Job's age, so that a recreated pod keeps its place in the queue (R9). A held Job has no pods:
+its workers are built from its template. No API calls; unchanged groups are reused.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -20,33 +19,33 @@ from runai.hub_service.wire.amounts import MOST_WORKERS
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One workload: its pods that want or hold something, in the order of their names."""
+    """One workload: its pods that wait for or hold resources, ordered by name."""
 
     name: str
     project: str
     submitted: float
     pods: tuple[Pod, ...]
     minimum: int
-    """How many must run together."""
+    """Number of pods that must run together."""
     job: Job | None = None
-    """The Job that it is; None: a pod of its own."""
+    """The Job of the workload; None: a bare pod."""
     is_clearing: bool = False
-    """Whether pods of before its pause are still there, though they have ended."""
+    """True while ended pods from before its pause still exist."""
 
     @property
     def first(self) -> Pod:
-        """Return a pod that stands for all of them."""
+        """Return a pod that represents all of them."""
         return self.pods[0]
 
     @property
     def is_resizable(self) -> bool:
-        """Tell whether it is one process that may be started again on another number of devices."""
+        """Return True for a single process that may restart on another number of devices."""
         may_be = self.job is not None and self.job.may_be_held and self.job.parallelism <= 1
         return may_be and self.first.may_be_resized
 
     @property
     def missing(self) -> int:
-        """Count the workers that its Job has not made yet."""
+        """Return the number of workers that its Job must still create."""
         return max(0, self.minimum - len(self.pods))
 
     @property
@@ -56,7 +55,7 @@ class Group:
 
     @property
     def refusal(self) -> str:
-        """Say what it asks for that cannot be had, or ""."""
+        """Return why the workload can never run as it is, or ""."""
         first = self.first
         if self.job is not None and min(self.job.parallelism, self.job.completions) > MOST_WORKERS:
             return f"more than {MOST_WORKERS} workers cannot be started together: submit fewer"
@@ -64,14 +63,14 @@ class Group:
 
 
 class Grouping:
-    """Draws workloads one time after the other; one that is as it was is the same object again.
+    """Builder of groups that reuses the object of an unchanged one.
 
-    Of thousands of workloads a few have changed when somebody looks: the others cost a comparison.
+    Few of thousands of workloads change between two cycles: the rest cost one comparison each.
     """
 
     def __init__(self) -> None:
-        """Begin with nothing drawn."""
-        self._drafts: dict[str, _Drafted] = {}
+        """Begin with no group built."""
+        self._drafts: dict[str, _CachedDraft] = {}
         self._groups: dict[str, tuple[_Draft, Group]] = {}
 
     def groups(
@@ -82,25 +81,25 @@ class Grouping:
         default_project: str,
         awaited: Collection[str] = (),
     ) -> list[Group]:
-        """Return the workloads for our scheduler, oldest first.
+        """Return the workloads of our scheduler, oldest first.
 
-        `jobs` are by UID, `namespaces` says which project's each one is ("" is nobody's), `awaited`
-        are Jobs that were let go and have not made all of their pods. Pods that nothing can be
-        decided about (finished, gated, leaving before they ran) are not there.
+        `jobs` are by UID; `namespaces` maps to projects ("" if none); `awaited` are unsuspended
+        Jobs that must still create pods. Pods without a possible decision (finished, gated, deleted
+        before they ran) are left out.
         """
         clearing: set[str] = set()
         members: dict[str, list[Pod]] = {
             uid: [] for uid, job in jobs.items() if _is_queued(job, uid in awaited)
         }
         for pod in pods:
-            if pod.scheduler == SCHEDULER and not pod.is_reservation and _counts(pod, jobs):
-                members.setdefault(_whole(pod, jobs), []).append(pod)
+            if pod.scheduler == SCHEDULER and not pod.is_reservation and _is_schedulable(pod, jobs):
+                members.setdefault(_workload_uid(pod, jobs), []).append(pod)
             elif (
                 pod.owner is not None and pod.owner.kind == PYTORCH_JOB and pod.deleted is not None
             ):
-                # The operator takes one that has ended for a failure of what it makes next.
+                # The operator counts an ended pod as a failure of the pods that it creates next.
                 clearing.add(pod.owner.uid)
-        drawn = [
+        found = [
             (draft.age, draft.first_key, uid, draft)
             for uid, of in members.items()
             if (draft := self._draft(uid, of, jobs, uid in awaited)) is not None
@@ -108,11 +107,11 @@ class Grouping:
         self._drafts = {uid: known for uid, known in self._drafts.items() if uid in members}
         result: dict[str, Group] = {}
         kept: dict[str, tuple[_Draft, Group]] = {}
-        for _age, _key, uid, draft in sorted(drawn, key=itemgetter(0, 1)):
+        for _age, _key, uid, draft in sorted(found, key=itemgetter(0, 1)):
             project = project_of(draft.pods[0], namespaces, default_project)
             label = f"{project}/{draft.name}"
             while label in result:
-                label += "~"  # a pod that is called like a Job
+                label += "~"  # a pod with a Job's name
             job = draft.job
             is_clearing = job is not None and job.is_held and job.uid in clearing
             known, group = self._groups.get(uid, (None, None))
@@ -133,9 +132,9 @@ class Grouping:
         jobs: Mapping[str, Job],
         is_awaited: bool,  # noqa: FBT001
     ) -> "_Draft | None":
-        """Put one workload together, or return it as it was; None: it has no workers."""
+        """Build one workload, or return it unchanged; None: it has no workers."""
         whole, age = jobs.get(uid), 0.0
-        if whole is None:  # a pod of its own, as old as what made it
+        if whole is None:  # a single pod, as old as its Job
             owner = pods[0].owner
             made_by = None if owner is None else jobs.get(owner.uid)
             age = pods[0].created if made_by is None else made_by.created
@@ -145,21 +144,21 @@ class Grouping:
             or known.job is not whole
             or (known.age, known.is_awaited) != (age, is_awaited)
             or len(known.pods) != len(pods)
-            # The very same: what we told a pod makes no other pod of it.
+            # Compare by identity: equality ignores the sentence that we wrote to a pod.
             or not all(map(is_, known.pods, pods))
         ):
             draft = _draft(pods, whole, age, is_awaited)
-            known = self._drafts[uid] = _Drafted(pods, whole, age, is_awaited, draft)
+            known = self._drafts[uid] = _CachedDraft(pods, whole, age, is_awaited, draft)
         return known.draft if known.draft.pods else None
 
 
 def project_of(pod: Pod, namespaces: Mapping[str, str], default_project: str) -> str:
-    """Return whose a pod is."""
+    """Return the project of a pod."""
     return pod.project or namespaces.get(pod.namespace) or default_project
 
 
 def name_of(found: Pod | Job) -> str:
-    """Return what a workload is called in its project: as it was submitted, or where it is."""
+    """Return a workload's name in its project: the submitted one, or NAMESPACE.NAME."""
     if isinstance(found, Job) and found.spec is not None:
         return found.spec.name
     return f"{found.namespace}.{found.name}"
@@ -175,8 +174,8 @@ class _Draft:
     first_key: str = ""
 
 
-class _Drafted(NamedTuple):
-    """A workload, and all that it was put together from."""
+class _CachedDraft(NamedTuple):
+    """A draft with all of its input."""
 
     pods: Sequence[Pod]
     job: Job | None
@@ -193,11 +192,11 @@ def _group(draft: _Draft, project: str, label: str, *, is_clearing: bool) -> Gro
 
 
 def _is_queued(job: Job, is_awaited: bool) -> bool:  # noqa: FBT001
-    """Tell whether a Job is a workload although it may have no pods."""
+    """Return True if a Job is a workload even without pods."""
     if job.template.scheduler != SCHEDULER or job.is_finished:
         return False
-    # One that was to have more pods at once while it was held is whole no more: its pods will be
-    # on their own, but it has none before it is let go.
+    # After its parallelism was raised while held, a Job is not one workload any more: its pods will
+    # be single, but it has none until it is unsuspended.
     return job.is_held or (job.is_whole and is_awaited and not job.is_suspended)
 
 
@@ -207,15 +206,17 @@ def _draft(
     age: float,
     is_awaited: bool,  # noqa: FBT001
 ) -> _Draft:
-    """Put one workload together; `whole` is the Job that it is, else it is a pod of that `age`."""
+    """Build one workload; `whole` is its Job, else it is a single pod of that `age`."""
     if whole is None:
         first = pods[0]
         return _Draft(name_of(first), age, (first,), 1, None, first.key)
     ordered = sorted(pods, key=lambda pod: (not pod.node, pod.key))
-    # While pods still stop, those that the Job made in their place wait with it.
+    # While pods still stop, their successors wait with the Job.
     if whole.runs_at_once:
         ordered = list({pod.index: pod for pod in reversed(ordered)}.values())[::-1]
-    shown = sorted(ordered[: max(whole.parallelism, _held(ordered))], key=lambda pod: pod.key)
+    shown = sorted(
+        ordered[: max(whole.parallelism, _bound_count(ordered))], key=lambda pod: pod.key
+    )
     if whole.is_held or is_awaited:
         shown += _unmade(shown, whole)
     first_key = shown[0].key if shown else ""
@@ -223,48 +224,48 @@ def _draft(
 
 
 def _unmade(there: Sequence[Pod], job: Job) -> list[Pod]:
-    """Return the workers that a Job has no pods of yet."""
+    """Return the workers for which a Job has no pods yet."""
     known: set[int | None] = set()
-    # An elastic job may be given more workers than it needs.
+    # An elastic job may get more workers than it needs.
     wanted = job.completions if job.is_elastic or job.least else 0
     if job.runs_at_once:
         known = {pod.index for pod in there} | job.done
     free = (index for index in range(job.completions) if index not in known)
     return [
         job.worker(index)
-        # Whoever may make Jobs may make one of two billion pods; it is refused.
+        # A foreign Job may ask for two billion pods; it is refused.
         for index in islice(free, max(0, min(wanted or job.minimum, MOST_WORKERS) - len(there)))
     ]
 
 
 def _seated(pod: Pod, job: Job, label: str, position: int) -> Pod:
-    """Name a worker so that the pod that its Job makes for it next has the same name."""
+    """Return a worker with a name and place that its next pod will have, too."""
     number = pod.index if job.runs_at_once and pod.index is not None else position
     return replace(pod, worker=f"{label}-{number}", seat=f"{job.uid}/{number}")
 
 
-def _held(pods: Sequence[Pod]) -> int:
+def _bound_count(pods: Sequence[Pod]) -> int:
     return sum(bool(pod.node) for pod in pods)
 
 
-def _whole(pod: Pod, jobs: Mapping[str, Job]) -> str:
-    """Return the UID of the workload that a pod belongs to: its Job's, or its own."""
+def _workload_uid(pod: Pod, jobs: Mapping[str, Job]) -> str:
+    """Return the UID of a pod's workload: its Job's, or its own."""
     job = jobs.get(pod.owner.uid) if pod.owner is not None else None
     if job is not None and (job.is_whole or pod.is_gang):
         return job.uid
     return pod.uid
 
 
-def _counts(pod: Pod, jobs: Mapping[str, Job]) -> bool:
+def _is_schedulable(pod: Pod, jobs: Mapping[str, Job]) -> bool:
     if pod.node or pod.is_finished:
         return not pod.is_finished
     if pod.deleted is not None or pod.is_gated:
         return False
     if pod.owner is None or not pod.owner.is_job:
         return True
-    # We may see a pod before its Job; and one whose Job is suspended is about to be deleted.
+    # The pod may arrive before its Job, and a suspended Job's pods are about to be deleted.
     job = jobs.get(pod.owner.uid)
     if job is None or job.is_suspended or job.is_finished:
         return False
-    # Of an elastic Job that may have fewer workers now, the surplus pods are about to go.
+    # Surplus pods of a scaled-down elastic Job are about to be deleted.
     return not (job.is_elastic and pod.index is not None and pod.index >= job.completions)

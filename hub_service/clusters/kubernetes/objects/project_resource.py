@@ -1,8 +1,7 @@
-"""Projects as the API server keeps them: the custom resource and what it means.
+"""Project custom resource `projects.jupyter-runai.dev/v1alpha1` (helm/crds/projects.yaml). Pure.
 
-Knows `projects.jupyter-runai.dev/v1alpha1` (helm/crds/projects.yaml) in both directions. Who is a
-child of whom is checked here too: the API server accepts any parent, so one that is unknown, or
-its own ancestor, is said in the status, and the project is a root without quota. Pure.
+Parents are checked here: the API server accepts any parent. An unknown parent, or a cycle, is
+written to the status, and the project becomes a root without quota.
 """
 
 from collections.abc import Iterable, Mapping
@@ -46,7 +45,7 @@ def read_project(found: Object) -> ProjectRecord:
 
 
 def manifest(spec: ProjectSpec) -> dict[str, Any]:
-    """Write a project as the API server takes it; what is as by default is left out."""
+    """Return the object of a project, without fields at their defaults."""
     return {
         "apiVersion": "jupyter-runai.dev/v1alpha1",
         "kind": "Project",
@@ -56,7 +55,10 @@ def manifest(spec: ProjectSpec) -> dict[str, Any]:
 
 
 def change(spec: ProjectSpec, version: str) -> dict[str, Any]:
-    """Write the change that makes that version of a project what is said; what is not said goes."""
+    """Return the patch that replaces a project's spec; unset fields are removed.
+
+    It fails unless `version` is still the current resourceVersion.
+    """
     return {"metadata": {"resourceVersion": version}, "spec": _fields(spec)}
 
 
@@ -80,7 +82,7 @@ def _fields(spec: ProjectSpec) -> dict[str, Any]:
 
 
 def misplaced(projects: Iterable[ProjectRecord]) -> dict[str, str]:
-    """Say of each project that cannot have the parent it names why, by name."""
+    """Return why projects cannot have the parent that they name, by name."""
     parents = {record.spec.name: record.spec.parent for record in projects}
     wrong = {}
     for name, parent in parents.items():
@@ -92,7 +94,7 @@ def misplaced(projects: Iterable[ProjectRecord]) -> dict[str, str]:
 
 
 def _ancestors(name: str, parents: Mapping[str, str | None]) -> list[str]:
-    """Return those above a project, up to a root or to where they repeat."""
+    """Return the ancestors of a project, up to a root or the start of a cycle."""
     path: list[str] = []
     above = parents[name]
     while above is not None and above not in path:
@@ -102,7 +104,7 @@ def _ancestors(name: str, parents: Mapping[str, str | None]) -> list[str]:
 
 
 def for_core(projects: Iterable[ProjectRecord], wrong: Mapping[str, str]) -> list[Project]:
-    """Draw projects, oldest first; a misplaced one is a root with quota 0."""
+    """Return the projects for the core, oldest first; a misplaced one is a root with quota 0."""
     placed = [
         replace(record, spec=replace(record.spec, parent=None, quota=MilliGpu(0)))
         if record.spec.name in wrong
@@ -114,7 +116,7 @@ def for_core(projects: Iterable[ProjectRecord], wrong: Mapping[str, str]) -> lis
 
 
 def status(share: ProjectShare | None, pending: int, wrong: str) -> dict[str, Any]:
-    """Write what `kubectl get projects` shows; `wrong` says why it is not where it wants to be."""
+    """Return the status for `kubectl get projects`; `wrong` is why its parent is invalid."""
     return {
         "fairShare": gpus_text(share.fair_share if share else 0),
         "allocated": gpus_text(share.allocated if share else 0),

@@ -1,9 +1,9 @@
-"""Kubeflow's PyTorchJob, read as a Job: its master and its workers are one gang, and one workload.
+"""Kubeflow's PyTorchJob, parsed as a Job: master and workers are one gang and one workload.
 
-The training-operator makes the pods and, while `spec.runPolicy.suspend` stands, takes them away:
-so it is held and let go as a batch Job is. One with an elasticPolicy runs with as many of its
-workers as there is room for: torchrun finds out who is there. What the object says (project, kind,
-priority) its pods are taken to say too, where they do not. Pure; called by `following`.
+The training-operator creates the pods, and deletes them while `spec.runPolicy.suspend` is set, so
+it is suspended and resumed like a batch Job. With an elasticPolicy it runs with as many workers as
+fit: torchrun finds the members. Pods inherit project, kind and priority from the object unless they
+have their own. Pure.
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,9 +33,9 @@ from runai.hub_service.wire.amounts import MOST_WORKERS
 
 PYTORCH_JOBS = "/apis/kubeflow.org/v1/pytorchjobs"
 PYTORCH_KIND = "pytorchjobs.kubeflow.org"
-"""What its CustomResourceDefinition is called."""
+"""Name of its CustomResourceDefinition."""
 _ROLES = ("Master", "Worker")
-"""As the operator counts ranks: the master is the first."""
+"""In the operator's order of ranks: the master is first."""
 _OPERATOR = "kubeflow.org/training-operator"
 _OUTCOMES = {"Succeeded": "Complete", "Failed": "Failed"}
 
@@ -52,12 +52,12 @@ def read_pytorch_job(found: Object) -> Job:
     annotations, policy = metadata.get("annotations", {}), spec.get("runPolicy", {})
     least = _least(spec)
     drawn = (pod for role in _ROLES for pod in _workers(found, role, is_fixed=not least))
-    # One of more workers is refused: those that stand for all of them are enough.
+    # A PyTorchJob with more workers is refused, so these templates suffice.
     templates = tuple(islice(drawn, MOST_WORKERS))
     roles = (spec["pytorchReplicaSpecs"].get(role) for role in _ROLES)
     number = sum(role.get("replicas", 1) for role in roles if role is not None)
-    said = {c["type"]: c for c in status.get("conditions") or () if c["status"] == "True"}
-    outcome: Object = next((said[kind] for kind in _OUTCOMES if kind in said), {})
+    conditions = {c["type"]: c for c in status.get("conditions") or () if c["status"] == "True"}
+    outcome: Object = next((conditions[kind] for kind in _OUTCOMES if kind in conditions), {})
     is_suspended = bool(policy.get("suspend"))
     counts = (status.get("replicaStatuses") or {}).values()
     return Job(
@@ -69,9 +69,9 @@ def read_pytorch_job(found: Object) -> Job:
         parallelism=number,
         is_indexed=True,
         is_suspended=is_suspended,
-        # A pause takes the pods of those away too that are done.
+        # A pause deletes finished pods, too.
         succeeded=0 if is_suspended else sum(each.get("succeeded", 0) for each in counts),
-        # A master may ask for no GPU: whoever asks for most stands for all.
+        # A master may ask for no GPU: the worker with the largest request represents all.
         template=max(templates, key=_gpus),
         templates=templates,
         least=least,
@@ -94,10 +94,10 @@ def read_pytorch_job(found: Object) -> Job:
 
 
 def adopted(pods: Iterable[Pod], jobs: Mapping[str, Job]) -> list[Pod]:
-    """Return pods; those of PyTorchJobs as their job's: its numbers, its project. `jobs` by UID.
+    """Return pods, with index and project of their PyTorchJob filled in; `jobs` are by UID.
 
-    The operator numbers the pods of each role by themselves, and gives them the labels of their
-    template alone.
+    The operator numbers the pods of each role separately, and gives them only their template's
+    labels.
     """
     return [
         pod
@@ -111,34 +111,34 @@ def _adopted(pod: Pod, job: Job) -> Pod:
     of_role = [i for i, template in enumerate(job.templates) if template.role == pod.role]
     is_known = pod.index is not None and pod.index < len(of_role)
     index = of_role[pod.index or 0] if is_known else None
-    said = job.template if index is None else job.templates[index]
+    worker = job.template if index is None else job.templates[index]
     return replace(
         pod,
         index=index,
-        project=said.project,
-        kind=said.kind,
-        # Its PriorityClass is known of the pod alone.
-        priority=pod.priority if said.priority == PRIORITIES[said.kind] else said.priority,
-        is_elastic=said.is_elastic,
-        remark=said.remark,
+        project=worker.project,
+        kind=worker.kind,
+        # Only the pod has the number of its PriorityClass.
+        priority=pod.priority if worker.priority == PRIORITIES[worker.kind] else worker.priority,
+        is_elastic=worker.is_elastic,
+        remark=worker.remark,
     )
 
 
 def _least(spec: Object) -> int:
-    """Return how many workers suffice; 0: all of them are needed.
+    """Return the minimum of workers; 0: all of them are needed.
 
-    With a master the operator tells each pod of a fixed number; and where a worker is never
-    restarted, it takes one that was stopped for the failure of all (training-operator 1.8).
+    With a master the operator gives each pod a fixed world size. Without restarts it takes a
+    stopped worker for the failure of the whole job (training-operator 1.8).
     """
     least: int = (spec.get("elasticPolicy") or {}).get("minReplicas") or 0
     workers = spec["pytorchReplicaSpecs"].get("Worker", {})
-    is_told = "Master" not in spec["pytorchReplicaSpecs"]
-    may_go = workers.get("restartPolicy", "Never") != "Never"
-    return least if is_told and may_go and least < workers.get("replicas", 1) else 0
+    is_flexible = "Master" not in spec["pytorchReplicaSpecs"]
+    may_restart = workers.get("restartPolicy", "Never") != "Never"
+    return least if is_flexible and may_restart and least < workers.get("replicas", 1) else 0
 
 
 def _workers(found: Object, role: str, *, is_fixed: bool) -> Iterable[Pod]:
-    """Yield the workers of one role, none of which is made yet."""
+    """Yield the workers of one role as pods that are not created yet."""
     wanted = found["spec"]["pytorchReplicaSpecs"].get(role)
     if wanted is None:
         return
@@ -155,7 +155,7 @@ def _gpus(pod: Pod) -> MilliGpu:
 
 
 def _may_be_held(metadata: Object, policy: Object) -> bool:
-    """Tell whether nobody else, such as Kueue, says when it runs."""
+    """Return True if no other controller, such as Kueue, decides when it runs."""
     owners = [o for o in metadata.get("ownerReferences", ()) if o.get("controller")]
     is_own = not owners and policy.get("managedBy", _OPERATOR) == _OPERATOR
     return is_own and not queued_by_kueue(metadata)

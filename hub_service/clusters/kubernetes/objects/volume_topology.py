@@ -1,8 +1,8 @@
-"""Where the volumes of a pod let it go, and what must be done before it is bound.
+"""Volume topology: the nodes that a pod's volumes allow, and the volume bindings before its own.
 
-Kubernetes' own rules (VolumeBinding of kube-scheduler): a bound volume says which nodes may mount
-it; a claim whose class waits for its first consumer is bound, or provided for, once its node has
-been chosen. Parses claims, volumes and classes; pure. Called by `scheduling`, acted on by `plans`.
+These are the rules of kube-scheduler's VolumeBinding: a bound volume limits the nodes that may
+mount it; a claim whose class waits for its first consumer is bound, or provisioned, once its pod's
+node has been chosen. Pure.
 """
 
 from collections.abc import Collection, Mapping
@@ -27,7 +27,7 @@ _NOBODY_PROVIDES = "kubernetes.io/no-provisioner"
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A claim of a volume."""
+    """A persistent volume claim."""
 
     uid: str
     namespace: str
@@ -39,11 +39,11 @@ class Claim:
     is_bound: bool
     volume: str = ""
     node: str = ""
-    """The node for which a volume is being made; "" while none was chosen."""
+    """The node for which a volume is being provisioned; "" if none was chosen."""
 
     @property
     def path(self) -> str:
-        """Return where the API server has it."""
+        """Return the path of the claim in the API."""
         return f"/api/v1/namespaces/{self.namespace}/persistentvolumeclaims/{self.name}"
 
 
@@ -58,12 +58,12 @@ class Volume:
     mib: int
     volume_mode: str
     terms: tuple[Term, ...] | None
-    """One of them must hold of the node that mounts it; None: any node may."""
+    """Terms of which one must hold for the node that mounts it; None: any node."""
     claim: str = ""
-    """Whose it is, by UID; "?" where it is kept for somebody."""
+    """UID of its claim; "" if free, "?" if reserved."""
 
     def suits(self, claim: Claim) -> bool:
-        """Tell whether it is free for a claim, and what that asks for."""
+        """Return True if it is free for a claim and satisfies it."""
         return (
             self.claim in ("", claim.uid)
             and self.class_name == claim.class_name
@@ -75,35 +75,35 @@ class Volume:
 
 @dataclass(frozen=True, slots=True)
 class StorageClass:
-    """How volumes of one class are made, and when."""
+    """Provisioning rules of one storage class."""
 
     waits: bool
-    """Whether a volume is made, or chosen, when its first pod has got a node."""
+    """True if a volume is provisioned or chosen only after its first pod has a node."""
     is_provided: bool
-    """Whether anybody makes volumes of it."""
+    """True if a provisioner creates its volumes."""
     terms: tuple[Term, ...] | None = None
-    """Where its volumes may be; None: anywhere."""
+    """Nodes where its volumes may be; None: anywhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """All claims (by `namespace/name`), volumes and classes (by name) that there are."""
+    """All claims (by `namespace/name`), volumes and classes (by name)."""
 
     claims: Mapping[str, Claim]
     volumes: Mapping[str, Volume]
     classes: Mapping[str, StorageClass]
 
     def waiting(self, pod: Pod) -> list[Claim]:
-        """Return the claims of a pod that are bound once it has got a node."""
+        """Return the claims of a pod that are bound once its node is chosen."""
         found = (self.claims.get(f"{pod.namespace}/{name}") for name in pod.claims)
         return [c for c in found if c is not None and not c.is_bound and self._waits(c)]
 
     def choose(
         self, claim: Claim, name: str, labels: Mapping[str, str], taken: Collection[str]
     ) -> Volume | None:
-        """Return the smallest volume there is for a claim on a node, if any is free."""
+        """Return the smallest free volume for a claim on a node, or None."""
         if claim.node:
-            return None  # one is being made
+            return None  # one is being provisioned
         free = [
             volume
             for volume in self.volumes.values()
@@ -114,7 +114,7 @@ class Storage:
         return min(free, key=lambda volume: (volume.mib, volume.name), default=None)
 
     def terms(self, claim: Claim) -> tuple[Term, ...] | None:
-        """Return where a claim that waits may be bound; None: anywhere."""
+        """Return where a waiting claim may be bound; None: anywhere."""
         if claim.node:
             return on_nodes(claim.node)
         of_class = self.classes[claim.class_name]
@@ -129,12 +129,12 @@ class Storage:
 
 
 def placed(pod: Pod, storage: Storage) -> Pod:
-    """Return a pod that waits with what its volumes demand of its node, or why it must wait."""
+    """Return a waiting pod with the node demands of its volumes, or with why it must wait."""
     demanded = []
     for name in pod.claims:
         claim = storage.claims.get(f"{pod.namespace}/{name}")
         if claim is None:
-            continue  # the kubelet says so, and those of no class are as they were
+            continue  # the kubelet reports it; claims without a class are unaffected
         if claim.is_bound:
             volume = storage.volumes.get(claim.volume)
             terms = None if volume is None else volume.terms
@@ -152,12 +152,12 @@ def placed(pod: Pod, storage: Storage) -> Pod:
 
 
 def selected(claim: Claim, node: str) -> Mapping[str, object]:
-    """Return the change that has a volume made for a claim, for a node."""
+    """Return the patch that requests a volume for a claim on a node."""
     return {"metadata": {"uid": claim.uid, "annotations": {SELECTED_NODE: node}}}
 
 
 def taken_by(volume: Volume, claim: Claim) -> Mapping[str, object]:
-    """Return the change that gives a volume to a claim, as the volume is now."""
+    """Return the patch that binds a volume to a claim, for the volume's current version."""
     owner = {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -191,7 +191,7 @@ def read_claim(found: Object) -> Claim:
 
 
 def read_volume(found: Object) -> Volume:
-    """Parse a persistent volume; one that is released or has failed suits nobody."""
+    """Parse a persistent volume; a released or failed one suits no claim."""
     metadata, spec = found["metadata"], found["spec"]
     required = spec.get("nodeAffinity", {}).get("required")
     owner = spec.get("claimRef")
