@@ -1,1 +1,1 @@
-"""A Kubernetes cluster: its API server is the state of record, and we are one of its schedulers."""
+"""Kubernetes backend: the API server stores all state, and the service is one of its schedulers."""

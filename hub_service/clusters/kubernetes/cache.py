@@ -1,7 +1,7 @@
-"""Cache of the scheduler: the informers' objects, and what we did and decided beyond them.
+"""Cache of the scheduler: the informers' objects, assumed state and recent decisions.
 
-Nothing is remembered here that the API server does not know, but for the moments before its watches
-say what we did ourselves: after a crash the next service sees the same world.
+Everything else is in the API server. Assumed state bridges the moments until the informers confirm
+our own writes, so after a crash the next service sees the same cluster.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ class Cache:
     def __init__(
         self, informers: Informers, elastic: ElasticJobs, pool: Pool, default_project: str
     ) -> None:
-        """Begin empty. `default_project` owns what names no project."""
+        """Begin empty; `default_project` owns workloads that name no project."""
         self.informers = informers
         self.default_project = default_project
         self.doing = OurDoing()
@@ -36,23 +36,23 @@ class Cache:
         self.waits: dict[WorkloadId, Wait] = {}
         """Why workloads wait, by the last plan."""
         self.stops: dict[WorkloadId, Stop | Move | Resize] = {}
-        """Why workloads were stopped last."""
+        """Why workloads were last stopped."""
         self._elastic = elastic
         self._pool = pool
 
     def pods(self) -> list[Pod]:
-        """Return pods with our own writes that the watches have not shown yet."""
+        """Return the pods, including our own writes that the informers have not confirmed."""
         informers = self.informers
         seen = self._pool.seen_from(informers.pods.objects.values(), informers.machines.objects)
         return adopted(self.doing.applied_to(seen), informers.jobs.by_uid())
 
     def known(self) -> Known:
-        """Return all that records are drawn from."""
+        """Return the state that workload records are built from."""
         pods = self.pods()
         return self.known_of(pods, self.slots.held(pods))
 
     def known_of(self, pods: Sequence[Pod], held: Mapping[str, tuple[int, ...]]) -> Known:
-        """Return all that records are drawn from; `held` are the devices of pods."""
+        """Return the state that records are built from, given pods and their device numbers."""
         jobs = self.informers.jobs.by_uid()
         states = {uid: self._elastic.state_of(job) for uid, job in jobs.items()}
         return Known(
@@ -68,12 +68,12 @@ class Cache:
         )
 
     def id_of(self, found: Job | Pod) -> WorkloadId:
-        """Return the workload that a Job or a pod is."""
+        """Return the workload ID of a Job or a pod."""
         pod = found.template if isinstance(found, Job) else found
         project = project_of(pod, self.informers.namespaces.objects, self.default_project)
         return f"{project}/{name_of(found)}"
 
     def forget_promises(self, job: str) -> None:
-        """Keep no devices for the workers of a Job, by its UID."""
+        """Drop the nominated devices of a Job's workers; `job` is its UID."""
         for place in [place for place in self.promises if place.startswith(f"{job}/")]:
             del self.promises[place]

@@ -1,7 +1,7 @@
-"""Kubernetes as a cluster: workloads as Jobs, projects as custom resources, logs from the kubelets.
+"""Kubernetes as a cluster: workloads are Jobs, projects custom resources, logs come from kubelets.
 
-What is acknowledged is kept by the API server and by nothing else. Sessions are the pods that
-JupyterHub makes: they are shown and scheduled, and never started here.
+The API server alone stores acknowledged state. Sessions are the pods that JupyterHub creates: the
+service shows and schedules them, and never creates them.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ from runai.hub_service.model.records import ElasticRules, HistoryEvent, Workload
 
 
 class KubernetesCluster:
-    """Implements `base.Cluster`; most methods of the contract are those of its parts."""
+    """Implementation of `base.Cluster`; most methods are delegated to its parts."""
 
     def __init__(
         self,
@@ -51,11 +51,11 @@ class KubernetesCluster:
         pool: Pool = EVERYTHING,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Make jobs in `namespace`, where the notebooks are.
+        """Configure the cluster; Jobs are created in `namespace`, where the notebooks are.
 
-        A job runs in the image of its user's notebook; `image` is for those who have none. Jobs
-        find the service at `api_url`. Kubernetes forgets them `ttl_s` seconds after their end;
-        None: it keeps them until somebody deletes them. What it makes is of its `pool` of nodes.
+        A Job runs in the image of its user's notebook, or in `image` if the user has none. Jobs
+        reach the service at `api_url`. Kubernetes deletes Jobs `ttl_s` seconds after their end;
+        None: they stay until a user deletes them. Created objects carry the labels of `pool`.
         """
         changes = Changes()
         informers = Informers(api, changes, pool)
@@ -120,13 +120,13 @@ class KubernetesCluster:
         self.elastic = ElasticWorkers(cache, elastic_jobs, changes, clock)
 
     async def history(self, workload: WorkloadId) -> Sequence[HistoryEvent]:
-        """Return what the API server still remembers of it: Events are kept for an hour."""
+        """Return the history of a workload; the API server keeps Events for an hour."""
         record, subject = await self.workload(workload), await self.lookup.subject(workload)
         with asking():
             return await history.read(self._api, record, subject)
 
     async def suspend(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
-        """Take a Job out of the queue and stop it if it runs."""
+        """Remove a Job from the queue, and stop it if it runs."""
         job = await self.lookup.job(workload, "suspended")
         if job.is_suspended and not job.is_held:
             return await self.workload(workload)
@@ -134,7 +134,7 @@ class KubernetesCluster:
         return await self._change_job(job, suspended(job, by), "Suspended", f"suspended by {by}")
 
     async def resume(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
-        """Put a suspended Job back into the queue, in its old place."""
+        """Return a suspended Job to its old place in the queue."""
         job = await self.lookup.job(workload, "resumed")
         if not job.is_suspended or job.is_held:
             return await self.workload(workload)
@@ -143,7 +143,7 @@ class KubernetesCluster:
     async def scale(
         self, workload: WorkloadId, *, workers: int | None, min_workers: int | None, by: str
     ) -> WorkloadRecord:
-        """Let an elastic Job have other numbers of workers; surplus ones are told first."""
+        """Change the worker bounds of an elastic Job; surplus workers are notified first."""
         job, record = await self.lookup.job(workload, "scaled"), await self.workload(workload)
         now = self._clock()
         row = scaled(Row(record), workers=workers, min_workers=min_workers, by=by, now=now).row
@@ -158,16 +158,16 @@ class KubernetesCluster:
         ]
         self.cache.doing.scaled(job, leaving, now)
         self.cache.informers.jobs.take(found)
-        await self._tell(job, "Scaled", f"{by} lets it have {least} to {most} workers")
+        await self._write_event(job, "Scaled", f"{by} lets it have {least} to {most} workers")
         return await self.workload(workload)
 
     async def delete(self, workload: WorkloadId, *, by: str) -> None:
-        """Delete its Job or its pod; a Job that runs stays until its pods are gone."""
+        """Delete a workload's Job or pod; a running Job stays until its pods are gone."""
         await self.workload(workload)
         subject = await self.lookup.subject(workload)
         if subject.deleted is not None:
             return
-        await self._tell(subject, "Deleted", f"deleted by {by}")
+        await self._write_event(subject, "Deleted", f"deleted by {by}")
         if isinstance(subject, Job):
             has_pods = any(pod.holds for pod in await self.lookup.pods_of(workload))
             await self.submissions.delete_job(subject, has_pods=has_pods)
@@ -176,14 +176,17 @@ class KubernetesCluster:
             await self._api.delete(pod_path(subject), {"preconditions": {"uid": subject.uid}})
 
     async def note(self, workload: WorkloadId, text: str) -> None:
-        """Write a warning about it, as an Event."""
+        """Write a warning about a workload as an Event."""
         await self.workload(workload)
-        await self._tell(await self.lookup.subject(workload), "Warning", text, bad=True)
+        await self._write_event(await self.lookup.subject(workload), "Warning", text, bad=True)
 
     async def logs(
         self, workload: WorkloadId, *, worker: int | None, tail: int | None, follow: bool
     ) -> AsyncIterator[LogChunk]:
-        """Yield what its pods wrote; those of earlier attempts are gone with their pods."""
+        """Yield the logs of a workload's pods.
+
+        Logs of earlier attempts are deleted with their pods.
+        """
         await self.workload(workload)
 
         async def look() -> logs.Look:
@@ -203,7 +206,7 @@ class KubernetesCluster:
     async def progress(
         self, only: Collection[WorkloadId] | None = None
     ) -> Mapping[WorkloadId, Progress]:
-        """Return nothing: reports go to files, which are in the pods."""
+        """Return nothing: progress reports are files inside the pods."""
         del only
         return {}
 
@@ -216,9 +219,11 @@ class KubernetesCluster:
             found = await self._api.patch(job.path, change)
         self.cache.informers.jobs.take(found)
         changed = await self.workload(self.cache.id_of(job))
-        await self._tell(job, word, sentence)
+        await self._write_event(job, word, sentence)
         return changed
 
-    async def _tell(self, subject: Job | Pod, word: str, text: str, *, bad: bool = False) -> None:
+    async def _write_event(
+        self, subject: Job | Pod, word: str, text: str, *, bad: bool = False
+    ) -> None:
         with asking():
             await tell_event(self._api, subject, word, text, bad=bad)

@@ -1,7 +1,4 @@
-"""The scheduler's half of Kubernetes: what its API server keeps, for the core; plans, as calls.
-
-It decides which objects are looked at and when; what they mean stands in the files beside it.
-"""
+"""The scheduler's view of Kubernetes: builds snapshots for the core, carries out its plans."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -55,7 +52,7 @@ from runai.hub_service.scheduler.model.snapshot import (
 
 
 class Scheduling:
-    """One scheduler of one Kubernetes cluster: that of the pods that name it."""
+    """Scheduler of one Kubernetes cluster, for the pods that name it."""
 
     def __init__(
         self,
@@ -68,7 +65,7 @@ class Scheduling:
         reservation_image: str,
         clock: Callable[[], float],
     ) -> None:
-        """Look at nothing yet: `run` does. `pool` is the part of the cluster that is ours."""
+        """Wire the parts without starting them; `pool` is this scheduler's part of the cluster."""
         self._api = api
         self._cache = cache
         self._informers = cache.informers
@@ -97,32 +94,32 @@ class Scheduling:
         self._broken_since: dict[WorkloadId, float] = {}
         self._statuses = ProjectStatuses(api)
         self._groups: dict[WorkloadId, Group] = {}
-        """What the last snapshot was drawn from."""
+        """The workloads of the last snapshot."""
 
     async def run(self) -> NoReturn:
-        """Follow the API server until cancelled; call once."""
+        """Run informers and the Event queue until cancelled; call once."""
         async with asyncio.TaskGroup() as following:
             following.create_task(self._informers.run())
             following.create_task(self.events.run())
-        raise AssertionError("mirrors run for ever")
+        raise AssertionError("informers run until cancelled")
 
     async def changed(self, *, pressing: bool = False) -> None:
-        """Return when anything that a snapshot shows has changed since the last `observe`."""
-        del pressing  # what a watch tells of is not looked at before
+        """Return when anything in a snapshot has changed since the last `observe`."""
+        del pressing  # informers report changes at once, so urgency changes nothing
         await self._changes.unseen.wait()
 
     async def observe(self) -> Snapshot:
-        """Return everything the core needs.
+        """Return a snapshot of everything the core needs.
 
         Raises:
-            Unavailable: the API server must be asked what became of an earlier decision, and does
+            Unavailable: the outcome of an earlier call must be read from the API server, which does
                 not answer.
         """
         await self._informers.listed()
         await resolve(self._api, self._cache.doing, self._clock)
         self._changes.unseen.clear()
         now = self._clock()
-        pods, found = self._look(now)
+        pods, found = self._pods_and_groups(now)
         jobs, machines = self._informers.jobs, self._informers.machines
         if self._turned_away.look(pods, jobs.by_uid(), machines.objects):
             self._changes.requeue()
@@ -133,10 +130,10 @@ class Scheduling:
             self._changes.requeue()
         if any(pod.is_reservation or pod.grant is not None for pod in pods):
             await self._settle(pods, found)
-            pods, found = self._look(now)
+            pods, found = self._pods_and_groups(now)
         self._groups = {group.name: group for group in found}
         self._cache.doing.seen(found)
-        self._note_broken(now)
+        self._track_broken_gangs(now)
         held = self._cache.slots.held(pods)
         drawn = await self._elastic.settled(
             lambda: elastic_jobs(self._cache.known_of(pods, held)), now
@@ -163,8 +160,8 @@ class Scheduling:
         )
 
     async def apply(self, plan: Plan, *, told: object = None) -> Sequence[Refused]:
-        """Carry out the decisions in the plan's order; a refused one costs only itself."""
-        del told  # all know it at once, in the end
+        """Carry out the decisions in the plan's order; return the refused ones."""
+        del told  # all waiters are notified at once, at the end
         cache, informers = self._cache, self._informers
         acting = Acting(self._api, self.sharing, self.events)
         pods = cache.pods()
@@ -194,7 +191,7 @@ class Scheduling:
         for uid, (start, grant) in acting.bound.items():
             cache.doing.bound[uid] = Bound(start.node, now, grant)
             cache.promises.pop(by_uid[uid].place, None)
-            if grant is None:  # else it has the numbers of its reservations
+            if grant is None:  # a pod with shares has the numbers of its reservations
                 cache.slots.hold(uid, start.node, tuple(share.device for share in start.devices))
         cache.doing.evicted.update(dict.fromkeys(acting.evicted, now))
         for found in acting.changed_jobs:
@@ -217,18 +214,18 @@ class Scheduling:
             plan, informers.projects.objects, self._groups.values(), machines
         )
         if acting.refused:
-            # No watch may ever tell that it would be possible now.
+            # No watch event may ever report that the decision has become possible.
             self._changes.requeue()
         return acting.refused
 
     # -- inside ------------------------------------------------------------------------------------
 
     def _nodes(self, pods: Iterable[Pod]) -> list[Machine]:
-        """Return the nodes, with what their devices have."""
+        """Return the nodes with the memory of their devices."""
         return self.sizes.of(self._informers.machines.objects.values(), pods)
 
-    def _look(self, now: float) -> tuple[list[Pod], list[Group]]:
-        """Return pods and workloads; forget promises to those who do not wait any more."""
+    def _pods_and_groups(self, now: float) -> tuple[list[Pod], list[Group]]:
+        """Return pods and workloads; drop promises to pods that do not wait any more."""
         storage, jobs = self._informers.storage, self._informers.jobs.by_uid()
         pods = [
             placed(pod, storage) if pod.claims and not pod.node else pod
@@ -250,7 +247,7 @@ class Scheduling:
         return pods, found
 
     async def _settle(self, pods: Sequence[Pod], found: Sequence[Group]) -> None:
-        """Bring the reservation pods to what is shared."""
+        """Reconcile the reservation pods with the shared devices."""
         waiting = {pod.place: pod for group in found for pod in group.pods if not pod.node}
         nodes = {machine.name for machine in self._informers.machines.objects.values()}
         held = self._cache.slots.held(pods)
@@ -259,7 +256,7 @@ class Scheduling:
             self._changes.requeue()
 
     def _absent(self, workload: WorkloadId, worker: str) -> str:
-        """Say why a decision about a worker cannot be carried out."""
+        """Return why a decision about a worker cannot be carried out."""
         if workload in self._groups:
             return f"{workload} has no worker {worker}"
         for job in self._informers.jobs.by_uid().values():
@@ -267,12 +264,12 @@ class Scheduling:
                 return f"{workload} is {'suspended' if job.is_suspended else 'finished'}"
         return f"there is no workload {workload}"
 
-    def _note_broken(self, now: float) -> None:
-        """Remember since when gangs that run lack workers (R11)."""
+    def _track_broken_gangs(self, now: float) -> None:
+        """Record since when running gangs lack workers (R11)."""
         broken = {}
         for name, group in self._groups.items():
             if group.minimum == 1:
-                continue  # of most of them nobody need count the pods
+                continue  # most workloads: no need to count their pods
             up = sum(1 for pod in group.pods if pod.node and pod.deleted is None)
             if 0 < up < group.minimum:
                 broken[name] = self._broken_since.get(name, now)
