@@ -375,7 +375,7 @@ def _unread(sending: asyncio.Task[aiohttp.ClientResponse]) -> None:
 
 
 def _drop(answer: aiohttp.ClientResponse) -> None:
-    """Abort the connection of an answer; in the middle of a body TLS has no clean shutdown."""
+    """Abort the connection of an answer: nothing of its rest is needed."""
     if answer.connection is not None and answer.connection.transport is not None:
         answer.connection.transport.abort()
     answer.close()

@@ -1,4 +1,4 @@
-"""Leader election by a Lease: only the candidate that holds and renews it runs the scheduler.
+"""Leader election by a Lease: only its holder runs the scheduler.
 
 Follows client-go's protocol, so that `kubectl get lease` reads as usual. Each candidate measures
 time by its own clock from when it saw a change, so clocks may differ. A leader that cannot renew
@@ -95,7 +95,10 @@ class Leadership:
             await asyncio.sleep(self._every_s)
 
     async def _renew(self, api: Api) -> None:
-        """Return when the Lease is lost, or renewal has failed for two thirds of its duration."""
+        """Return when the Lease is lost, or renewal fails for too long.
+
+        The limit is two thirds of the Lease's duration.
+        """
         renewed = self._clock()
         while True:
             await asyncio.sleep(self._every_s)

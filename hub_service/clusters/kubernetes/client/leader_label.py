@@ -15,7 +15,7 @@ LOG = logging.getLogger("runai.service")
 
 LEADS = "runai/leads"
 SHOWN_WITHIN_S = 4.0
-"""Time limit of the patch; shorter than what a Lease has left when its leader gives up."""
+"""Less than a Lease has left when its leader gives up."""
 _ALIVE = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
