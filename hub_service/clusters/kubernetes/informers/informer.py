@@ -57,7 +57,10 @@ class Mirror(Generic[T]):
         self._seen = ""
         """The resourceVersion of the last change; "" before the first list."""
         self._ahead: dict[str, int] = {}
-        """Versions seen in answers but not yet in the watch, by key (they only grow: KEP-5504)."""
+        """Versions seen in answers but not yet in the watch, by key.
+
+        Versions only grow (KEP-5504).
+        """
         self._dropped: set[str] = set()
         """UIDs of objects that are deleted although the watch has not reported it yet."""
         self._listed = asyncio.Event()
@@ -92,7 +95,10 @@ class Mirror(Generic[T]):
             self._on_change()
 
     def forget(self) -> None:
-        """Clear the cache and list anew at the next `run`; call only while it does not run."""
+        """Clear the cache and list anew at the next `run`.
+
+        Call it only while `run` is not active.
+        """
         self._known, self._seen = {}, ""
         self._ahead.clear()
         self._dropped.clear()

@@ -227,7 +227,7 @@ def _is_served(kind: Object) -> bool:
 
 
 def _is_detail(before: Pod, now: Pod) -> bool:
-    """Return True if the only change is that a pod became ready or got its address."""
+    """Return True if a pod only became ready or got its address."""
     return not now.is_elastic and replace(before, is_up=now.is_up, address=now.address) == now
 
 
