@@ -25,7 +25,7 @@ def pod_path(pod: Pod, part: str = "") -> str:
 
 
 def binding(pod: Pod, node: str, annotations: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return a Binding of a pod to a node; it sets the annotations in the same request."""
+    """Return a Binding of a pod to a node; it also sets the annotations."""
     return {
         "apiVersion": "v1",
         "kind": "Binding",
@@ -58,7 +58,7 @@ async def tell_waiting(api: Api, pod: Pod, code: str, sentence: str, node: str =
 
 
 async def show_waiting(api: Api, pod: Pod, code: str, sentence: str, node: str = "") -> None:
-    """Write why a pod waits as its condition, and its nominated `node` if there is one."""
+    """Write why a pod waits as its condition, with its nominated `node` if any."""
     word = "Unschedulable" if code in _UNSCHEDULABLE else _word(code)
     condition = {
         "type": "PodScheduled",
