@@ -98,7 +98,7 @@ class Acting:
             self.refused.append(Refused(decision.workload, decision.worker, error.message))
 
     async def provide(self, decision: Start, claim: Claim, volume: Volume | None) -> None:
-        """Bind a claim on the chosen node: to an existing volume, or to one that is provisioned."""
+        """Bind a claim on the chosen node, to an existing volume or a provisioned one."""
         try:
             if volume is None:
                 await self._api.patch(claim.path, selected(claim, decision.node))
@@ -141,7 +141,7 @@ class Acting:
         return version
 
     async def hold(self, decision: Stop | Move, group: Group, now: float) -> None:
-        """Suspend a whole Job: its pods are deleted, and it keeps its place in the queue.
+        """Suspend a whole Job: its pods are deleted, its queue place stays.
 
         The reason is written to the Job; the Events of its pods are sent in the background.
         """

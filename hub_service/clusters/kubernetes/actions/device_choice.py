@@ -1,4 +1,4 @@
-"""Choice of devices for pods that use shares of GPUs: shared already, or to be reserved first.
+"""Choice of devices for GPU shares: already shared ones, or new reservations.
 
 A pod is bound only when the devices of all pods that start with it are known: node and devices are
 in one request, and a gang is bound together. A pod with a whole device waits until the reservation

@@ -46,9 +46,10 @@ async def resolve(api: Api, doing: OurDoing, clock: Callable[[], float]) -> None
 
 
 async def count_again(api: Api, pods: Iterable[Pod]) -> bool:
-    """Let Jobs count pods that stay after all; return True if some writes failed.
+    """Restore the finalizer of pods that stay; return True if some writes failed.
 
-    Pods that have ended meanwhile are included: they count as they ended.
+    Their Jobs then count them again. Pods that have ended meanwhile are included: they count as
+    they ended.
     """
     left: list[Pod] = []
 
@@ -66,7 +67,7 @@ async def count_again(api: Api, pods: Iterable[Pod]) -> bool:
 
 
 async def hold_no_more(api: Api, jobs: Iterable[Job], take: Callable[[Object], None]) -> bool:
-    """Remove the hold annotation from Jobs that a user resumed; return True if some writes failed.
+    """Remove the hold annotation from resumed Jobs; return True if some writes failed.
 
     `take` receives each changed Job.
     """
