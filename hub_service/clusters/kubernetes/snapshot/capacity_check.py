@@ -86,9 +86,10 @@ def room_for(
     groups: Iterable[Group],
     promises: Mapping[str, Promise],
 ) -> Room:
-    """Return the bookings on the plan's nodes; a stopping pod keeps its devices until it is gone.
+    """Return the device bookings on the plan's nodes.
 
-    A pod that restarts on other devices books both sets, so that no other pod gets the new ones.
+    A stopping pod keeps its devices until it is gone. A pod that restarts on other devices books
+    both sets, so that no other pod gets the new ones.
     """
     asked = {d.node for d in plan.decisions if isinstance(d, Start | Reserve | Move | Resize)}
     known = [machine for machine in machines if machine.name in asked]

@@ -34,12 +34,15 @@ class Slots:
         """Pods and result of the last call of `held`; reset when numbers are assigned."""
 
     def hold(self, unit: str, node: str, devices: tuple[int, ...]) -> None:
-        """Store the numbers that a plan assigned to a pod (by UID) or a reservation (by name)."""
+        """Store the numbers assigned to a pod (by UID) or reservation (by name)."""
         self._held[unit] = (node, devices)
         self._last_result = ((), {})
 
     def held(self, pods: Sequence[Pod]) -> Mapping[str, tuple[int, ...]]:
-        """Return the device numbers of each pod that holds some, by UID; drop all other numbers."""
+        """Return the device numbers of each pod that holds some, by UID.
+
+        Numbers of all other pods are dropped.
+        """
         if pods != self._last_result[0]:  # a cycle calls this several times with the same pods
             self._last_result = (pods, self._held_by(pods))
         return self._last_result[1]
