@@ -31,7 +31,7 @@ from runai.hub_service.scheduler.model.snapshot import Move, Plan, Start, Stop
 from runai.hub_service.wire.elastic_messages import Status, WorkerPhase
 
 LEFT = 143
-"""Exit code of a pod that left while its job goes on: its Job does not count it as a failure."""
+"""Exit code of a pod that left a running job: no failure to its Job."""
 COMES_UP_WITHIN_S = 60.0
 """Running workers wait this long for workers bound with them: pulling large images takes time."""
 FIRST_PORT, PORTS = 10_000, 20_000
@@ -83,7 +83,10 @@ class ElasticJobs:
         """True if a state could not be written."""
 
     def state_of(self, job: Job) -> ElasticState | None:
-        """Return the state of an elastic job, also one of a single process; None: not elastic."""
+        """Return the state of an elastic job; None: not elastic.
+
+        Elastic jobs of a single process are included.
+        """
         return self._known.get(job.uid, job.elastic) if job.is_elastic else job.elastic
 
     def shape(self, drawn: Drawn, now: float) -> Shape:
@@ -154,7 +157,7 @@ class ElasticJobs:
     async def ended(
         self, draw: Callable[[], Drawn | None], worker: str, exit_code: int
     ) -> int | None:
-        """Return the exit code for the pod of an ended worker; None: its job is gone.
+        """Return the exit code for an ended worker's pod; None: its job is gone.
 
         Only the last of the workers that finish together ends with 0: this completes the Job, and
         Kubernetes stops the remaining pods. A loss that the other workers survive is no failure.
@@ -281,7 +284,7 @@ def _is_up(worker: WorkerRecord) -> bool:
 
 
 def _reported_phases(record: WorkloadRecord, state: ElasticState) -> Mapping[str, WorkerPhase]:
-    """Return the phases of active workers; the next pod of a worker has not reported yet."""
+    """Return the phases of active workers; a worker's next pod must report anew."""
     there = {worker.name for worker in record.workers if worker.state in ACTIVE}
     return {name: phase for name, phase in state.phases.items() if name in there}
 

@@ -51,7 +51,7 @@ class Inventory:
             self._changes.signal()
 
     async def note_faults(self, node: str, faults: Mapping[str, str]) -> None:
-        """Take faulty shared devices out of use; the device plugin removes unshared ones."""
+        """Disable faulty shared devices; the device plugin removes unshared ones."""
         if self._sharing.learn_faults(node, faults):
             self._changes.signal()
 

@@ -116,9 +116,7 @@ class _Following:
         async for lines in _lines(self._api, pod, tail, is_followed=True):
             self._arrived.append(LogChunk(_index(pod), attempt, lines))
             self._woken.set()
-            while (
-                len(self._arrived) >= MOST_WAITING
-            ):  # backpressure: a slow client makes the kubelet wait
+            while len(self._arrived) >= MOST_WAITING:  # backpressure: the kubelet waits
                 self._taken.clear()
                 await self._taken.wait()
 
@@ -130,7 +128,10 @@ class _Following:
 async def _lines(
     api: Api, pod: Pod, tail: int | None, *, is_followed: bool
 ) -> AsyncGenerator[bytes, None]:
-    """Yield whole lines of a pod's log; none if the pod is gone or its node does not answer."""
+    """Yield whole lines of a pod's log.
+
+    There are none if the pod is gone or its node does not answer.
+    """
     query = {"follow": "true"} if is_followed else {}
     rest = b""
     if tail is not None:

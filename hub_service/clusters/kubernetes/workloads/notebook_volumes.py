@@ -1,4 +1,4 @@
-"""Settings that a job inherits from its user's notebook, and the node that its volumes require.
+"""Settings that a job inherits from its user's notebook, and its volumes' node.
 
 A job runs on the notebook's node if a volume cannot be mounted on any other.
 """

@@ -80,7 +80,7 @@ async def _run(channels: Channels, stdin: bytes) -> AsyncIterator[Piece | Ended]
 
 
 def _ended(status: Object) -> Ended:
-    """Return the exit status; a program that could not be started gets 127, as in a shell."""
+    """Return the exit status; 127, as in a shell, if the program did not start."""
     if status.get("status") == "Success":
         return Ended(0)
     causes = status.get("details", {}).get("causes", ())

@@ -71,7 +71,9 @@ class KeptProjects:
         )
 
     async def _read(self, name: str) -> Object | None:
-        """Return the current version of a project, by a list request: we have no right to `get`.
+        """Return the current version of a project, or None.
+
+        It is a list request: we have no right to `get`.
 
         Raises:
             Conflict: the project belongs to another pool.

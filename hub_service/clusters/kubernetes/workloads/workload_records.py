@@ -144,7 +144,7 @@ def _shown(record: WorkloadRecord) -> _Shown:
 
 
 def _is_left(pod: Pod) -> bool:
-    """Return True if a pod holds nothing and its Job is deleted or not seen yet.
+    """Return True if a pod holds nothing and its Job is gone or unseen.
 
     The control plane deletes a Job before its pods: pods that still run are listed until they end.
     A pod that a user keeps when deleting its Job has no owner any more.
@@ -312,7 +312,7 @@ def _shares(devices: Iterable[int], gpus: MilliGpu) -> tuple[DeviceShare, ...]:
 
 
 def _of_pod(pod: Pod, known: Known) -> WorkloadRecord:
-    """Build the record of a pod that is a workload of its own, such as a notebook server."""
+    """Build the record of a single pod, such as a notebook server."""
     project = project_of(pod, known.namespaces, known.default_project)
     spec = _spec_of(pod, project, name_of(pod), None)
     worker = _worker(pod, f"{spec.id}-0", 0, known, attempt=1 if pod.node else 0)
