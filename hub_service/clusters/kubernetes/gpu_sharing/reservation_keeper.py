@@ -142,7 +142,7 @@ class Sharing:
         return self._refusals.closed() | {pod.node for pod, _name, _device in unguarded(pods)}
 
     def learn_faults(self, node: str, faults: Mapping[str, str]) -> bool:
-        """Store why devices of a node are broken, by UUID; return True if that is new."""
+        """Store the faults of a node's devices, by UUID; return True if they are new."""
         before = self._faults.get(node, {})
         self._faults[node] = {uuid: why for uuid, why in {**before, **faults}.items() if why}
         return before != self._faults[node]
