@@ -38,7 +38,10 @@ LEAVING = "runai/leaving"
 """Annotation: we removed the finalizer because the pod is about to be evicted."""
 
 Counting = Literal["", "counted", "left out"]
-"""Whether a Job controller counts the pod's end: never did; does; does not, as we will evict it."""
+"""State of the finalizer by which a Job controller counts a pod's end.
+
+"": never set; "counted": set; "left out": removed by us before the pod's eviction.
+"""
 
 
 def read_counting(metadata: Object) -> Counting:
@@ -79,7 +82,7 @@ REPLICA_INDEX = "training.kubeflow.org/replica-index"
 ROLE = "training.kubeflow.org/replica-type"
 """Labels by which Kubeflow's operator distinguishes the pods of a PyTorchJob."""
 RESERVATIONS = "runai-reservation"
-"""Namespace of the pods that hold shared devices; only the scheduler may create pods in it."""
+"""Namespace of the reservation pods; only the scheduler may create pods in it."""
 RESERVED_DEVICE = "run.ai/reserve_for_gpu_index"
 """Annotation of a reservation pod: the UUID of its device (name from KAI and fake-gpu-operator)."""
 RESERVED_MIB = "runai/gpu-memory-mib"
@@ -147,7 +150,7 @@ class Pod:
     unsupported: str = ""
     """Why this scheduler cannot run it, as a sentence."""
     remark: str = ""
-    """Unsupported wish that does not keep it from running, as a sentence; sent when it starts."""
+    """Unsupported wish without which it can run, as a sentence; sent at its start."""
     is_up: bool = False
     """True if its containers run."""
     exit_code: int | None = None
@@ -169,8 +172,9 @@ class Pod:
     grant: Grant | None = None
     """Device shares it was bound to, if it asked for a share."""
     is_blind: str = ""
-    """Why it would not see its share; counts only for created pods, as admission may fix a
-    template's.
+    """Why it would not see its share.
+
+    It counts only for created pods, since admission may fix a template's.
     """
     device: str = ""
     """UUID of the device of a reservation pod; "" if not reported yet."""
@@ -391,7 +395,7 @@ def _condition(status: Object, kind: str) -> Object:
 
 
 def _half_a_gang(labels: Mapping[str, str], owner: Owner | None) -> str:
-    """Return the refusal of a gang without a Job: pods of unknown number would start alone."""
+    """Return why a gang needs a Job: without its size, pods would start alone."""
     if labels.get(GANG_LABEL) != "true" or (owner is not None and owner.is_job):
         return ""
     return f"{GANG_LABEL} is for the pods of a Job, which says how many start together: use a Job"

@@ -1,4 +1,4 @@
-"""GPU shares: the annotations by which a pod asks for one, and learns which devices it got.
+"""GPU shares: the annotations that request one and name its devices.
 
 A pod asks by annotations, as in Run:AI and KAI, and not by `nvidia.com/gpu`, which the kubelet
 would count. It sees its devices by an environment variable that reads an annotation of the pod
@@ -26,7 +26,7 @@ from runai.hub_service.scheduler.model.quantity import (
 
 FRACTION, MEMORY, DEVICES = "gpu-fraction", "gpu-memory", "gpu-fraction-num-devices"
 MOST = "runai/max-gpus"
-"""Annotation of a pod that may restart on more or fewer whole devices than it asks for."""
+"""Annotation: maximum of whole devices with which the pod may restart."""
 VARIABLE = "NVIDIA_VISIBLE_DEVICES"
 VISIBLE = "runai/visible-devices"
 """Annotation of a bound pod: the UUIDs of its devices, in the container runtime's format."""
@@ -35,7 +35,10 @@ GRANTED = "runai/devices"
 RESERVATION = "runai/reservation"
 """Annotation of a bound pod: the reservation pods of its devices, in the same order."""
 RESUMED = "runai/resumed"
-"""Annotation of a bound pod: "1" if its job was started before, and may find a checkpoint."""
+"""Annotation of a bound pod: "1" if its job may find a checkpoint.
+
+It is set if the job was started before.
+"""
 OF_MEMORY = (
     "RUNAI_GPU_MEMORY_LIMIT_MIB",
     "RUNAI_GPU_MEMORY_LIMITS_MIB",
@@ -73,7 +76,7 @@ class Part:
 
     @property
     def gpus(self) -> MilliGpu:
-        """Return the fraction of each device, or the sum of whole ones, as the core expects it."""
+        """Return the fraction of each device, or the sum of whole ones, for the core."""
         return MilliGpu(self.milli * (self.devices if self.most else 1))
 
     @property
@@ -107,7 +110,7 @@ class Grant:
 
 
 def read_part(annotations: Mapping[str, str], gpus: int) -> tuple[Part | None, str]:
-    """Return the share that annotations ask for, if any, and the error in them, if any.
+    """Return the requested share, or None, and the error in the annotations, or "".
 
     >>> read_part({"gpu-fraction": "0.5"}, 0)
     (Part(milli=500, mib=0, devices=1, most=0), '')

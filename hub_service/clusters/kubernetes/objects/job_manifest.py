@@ -45,7 +45,7 @@ from runai.hub_service.wire.errors import InvalidRequest
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """The admin's limits for the pods of all jobs; by default the same as for notebooks."""
+    """The admin's limits for the pods of all jobs; default: as for notebooks."""
 
     limits: Mapping[str, str] = field(default_factory=dict)
     """Limits of each pod, such as `{"cpu": "8"}`, instead of its notebook's."""
@@ -156,7 +156,7 @@ _OF_ONE_POD = "kube-api-access-"
 
 
 def surroundings(notebook: Object) -> Surroundings:
-    """Return the settings of a notebook's pod, without the ones that belong to that pod alone."""
+    """Return the settings of a notebook's pod that other pods can share."""
     spec = notebook["spec"]
     main = next((c for c in spec["containers"] if c["name"] == "notebook"), spec["containers"][0])
     mounts = [m for m in main.get("volumeMounts", ()) if not m["name"].startswith(_OF_ONE_POD)]

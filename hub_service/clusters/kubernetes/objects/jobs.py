@@ -100,7 +100,7 @@ class Job:
     is_held: bool = False
     """True if the scheduler suspended it: it waits in the queue."""
     is_freed: bool = False
-    """True if a user resumed it while it was held: the annotation is out of date."""
+    """True if a user resumed it while held: the annotation is out of date."""
     may_be_held: bool = True
     """True if no other controller decides about `suspend`."""
     outcome: str = ""
@@ -156,7 +156,10 @@ class Job:
 
     @property
     def is_resumed(self) -> bool:
-        """Return True if its pods ran before; for foreign Jobs the first start is not recorded."""
+        """Return True if its pods ran before.
+
+        For foreign Jobs the first start is not recorded.
+        """
         return len(self.starts) > (self.spec is not None)
 
     @property
@@ -236,16 +239,16 @@ def redrawn(job: Job, change: Callable[[Pod], Pod]) -> Job:
 
 
 def held(job: Job, *, now: float, why: str, priority: int) -> Steps:
-    """Return the patch that suspends a Job: its pods are stopped, and it waits in the queue."""
+    """Return the patch that suspends a Job and lets it wait in the queue."""
     notes = {HELD: why, PAUSES: _text((*job.pauses, now)), PRIORITY: str(priority)}
     return [*_unchanged(job), *_noted(job, notes), *_suspend(job, is_wanted=True)]
 
 
 def resizing(job: Job, *, why: str, priority: int) -> Steps:
-    """Return the patch that stops a Job's only pod, so that the next one gets other devices.
+    """Return the patch that restarts a Job's only pod with other devices.
 
-    The Job then waits in the queue as a held one: if the service dies now, it restarts with the
-    devices that are free.
+    The Job waits in the queue as a held one: if the service dies now, it restarts with the devices
+    that are free.
     """
     notes = {HELD: why, PRIORITY: str(priority)}
     if job.elastic is not None:
@@ -371,7 +374,10 @@ def drawn_pod(
 
 
 def _may_be_held(metadata: Object, spec: Object) -> bool:
-    """Return True if no controller above it, such as a JobSet or Kueue, decides when it runs."""
+    """Return True if no controller above the Job decides when it runs.
+
+    Such controllers are JobSet and Kueue.
+    """
     owners = [o["kind"] for o in metadata.get("ownerReferences", ()) if o.get("controller")]
     is_own = owners in ([], ["CronJob"]) and spec.get("managedBy", _CONTROLLER) == _CONTROLLER
     return is_own and not queued_by_kueue(metadata)

@@ -150,7 +150,7 @@ def unkept(spec: Object) -> str:
 
 
 def wanted(demands: Demands, label: str) -> tuple[str, ...]:
-    """Return the values of a node label of which a pod requires one; () if it requires none."""
+    """Return the values that a pod accepts for a node label; () if it accepts any."""
     for key, value in demands.selector:
         if key == label:
             return (value,)
@@ -190,7 +190,7 @@ def obstacle(
     taints: tuple[Taint, ...],
     stock: Mapping[str, int],
 ) -> str:
-    """Return why a pod with these demands may not run on a node; "" if it may.
+    """Return why a pod may not run on a node; "" if it may.
 
     `stock` is what is left of extended resources.
     """

@@ -206,7 +206,10 @@ def _draft(
     age: float,
     is_awaited: bool,  # noqa: FBT001
 ) -> _Draft:
-    """Build one workload; `whole` is its Job, else it is a single pod of that `age`."""
+    """Build one workload from its pods.
+
+    `whole` is its Job; without one it is a single pod of that `age`.
+    """
     if whole is None:
         first = pods[0]
         return _Draft(name_of(first), age, (first,), 1, None, first.key)

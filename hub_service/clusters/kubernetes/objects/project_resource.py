@@ -94,7 +94,7 @@ def misplaced(projects: Iterable[ProjectRecord]) -> dict[str, str]:
 
 
 def _ancestors(name: str, parents: Mapping[str, str | None]) -> list[str]:
-    """Return the ancestors of a project, up to a root or the start of a cycle."""
+    """Return the ancestors of a project, up to a root or a cycle."""
     path: list[str] = []
     above = parents[name]
     while above is not None and above not in path:
@@ -104,7 +104,10 @@ def _ancestors(name: str, parents: Mapping[str, str | None]) -> list[str]:
 
 
 def for_core(projects: Iterable[ProjectRecord], wrong: Mapping[str, str]) -> list[Project]:
-    """Return the projects for the core, oldest first; a misplaced one is a root with quota 0."""
+    """Return the projects for the core, oldest first.
+
+    A misplaced project is a root with quota 0.
+    """
     placed = [
         replace(record, spec=replace(record.spec, parent=None, quota=MilliGpu(0)))
         if record.spec.name in wrong

@@ -1,4 +1,4 @@
-"""Volume topology: the nodes that a pod's volumes allow, and the volume bindings before its own.
+"""Volume topology: nodes that a pod's volumes allow, and volume binding.
 
 These are the rules of kube-scheduler's VolumeBinding: a bound volume limits the nodes that may
 mount it; a claim whose class waits for its first consumer is bound, or provisioned, once its pod's
@@ -78,7 +78,7 @@ class StorageClass:
     """Provisioning rules of one storage class."""
 
     waits: bool
-    """True if a volume is provisioned or chosen only after its first pod has a node."""
+    """True if a volume is bound only after its first pod has a node."""
     is_provided: bool
     """True if a provisioner creates its volumes."""
     terms: tuple[Term, ...] | None = None
@@ -129,7 +129,7 @@ class Storage:
 
 
 def placed(pod: Pod, storage: Storage) -> Pod:
-    """Return a waiting pod with the node demands of its volumes, or with why it must wait."""
+    """Return a waiting pod with its volumes' node demands, or why it must wait."""
     demanded = []
     for name in pod.claims:
         claim = storage.claims.get(f"{pod.namespace}/{name}")
