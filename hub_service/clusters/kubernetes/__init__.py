@@ -1,1 +1,1 @@
-"""Kubernetes backend: the API server stores all state, and the service is one of its schedulers."""
+"""Kubernetes backend: the API server stores all state; the service is a scheduler."""
