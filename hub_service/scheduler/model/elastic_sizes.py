@@ -1,8 +1,8 @@
-"""One-worker elastic workloads: between which sizes they run, and when a resize repays (E2, E3).
+"""Sizes of one-worker elastic workloads, and when a resize pays off (E2, E3).
 
-Knows how such a worker is taken apart into its minimum and single GPUs beyond it, which then
-start, grow and are given back like the surplus workers of a gang (E1), and what one more GPU is
-worth. `worker.gpus` is what it asks for, `devices` what it holds. Used by `state` and `outcome`.
+Such a worker is split into its minimum and one part per GPU beyond it, so that each GPU starts and
+is reclaimed like a surplus worker of an elastic gang (E1). `worker.gpus` is the request, `devices`
+the allocation.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, Mib, MilliGpu
 from runai.hub_service.scheduler.model.snapshot import WorkerState, Workload
 
 LINEAR = 1000
-"""The gain of a GPU that is worth as much as each that the workload asks for."""
+"""Gain of a GPU that adds as much throughput as each requested GPU does on average."""
 
 
 class Sizes(NamedTuple):
-    """How many GPUs an elastic worker needs, asks for and could use."""
+    """Minimum, requested and maximum number of GPUs of an elastic worker."""
 
     least: int
     asked: int
@@ -27,11 +27,11 @@ class Sizes(NamedTuple):
 
 
 def sizes_of(workload: Workload) -> Sizes | None:
-    """Give the sizes between which a workload is resized; None where it is not (E2)."""
+    """Return the sizes between which a workload is resized; None if it is not elastic (E2)."""
     if workload.gpus_min is None and workload.gpus_max is None:
         return None
     if len(workload.workers) != 1 or not workload.is_preemptible:
-        return None  # Q1: what may not be stopped is not started anew for another size either
+        return None  # Q1: a resize restarts the worker, so non-preemptible ones are never resized
     asked, rest = divmod(workload.workers[0].gpus, WHOLE_GPU)
     if rest or not asked:
         return None
@@ -42,7 +42,7 @@ def sizes_of(workload: Workload) -> Sizes | None:
 
 
 def unfold(workload: Workload, sizes: Sizes) -> Workload:
-    """Take the one worker apart: the minimum first, then one worker for each GPU beyond it."""
+    """Split the single worker into its minimum and one worker per GPU beyond it."""
     worker = workload.workers[0]
     held = () if worker.state is WorkerState.PENDING else tuple(sorted(set(worker.devices)))
     base = replace(
@@ -56,9 +56,9 @@ def unfold(workload: Workload, sizes: Sizes) -> Workload:
 
 
 def gain(workload: Workload, sizes: Sizes | None, index: int) -> int:
-    """Give what the worker of an index adds, in thousandths of what one asked for adds (E3).
+    """Return the gain of the worker at `index`, in thousandths of a requested one's (E3).
 
-    Where nothing is known of its throughput every worker adds as much, so that E1 orders them.
+    Without a throughput table every worker gains the same, so that E1 alone orders them.
     """
     if not workload.throughput:
         return LINEAR
@@ -75,10 +75,10 @@ def gain(workload: Workload, sizes: Sizes | None, index: int) -> int:
 
 
 def repays(workload: Workload, before: int, after: int, *, started: int | None, now: int) -> bool:
-    """Tell whether growing from so many GPUs to so many does more work in the end (E3).
+    """Return True if growing from `before` to `after` GPUs does more work in the end (E3).
 
-    The horizon is what is left of `expected_runtime`; where that is not known, as long again as
-    the worker has run since it was last started. For `resize_cost` seconds of it nothing is done.
+    The horizon is the rest of `expected_runtime`. If that is unknown, it is the time since the
+    worker last started. No work is done during the `resize_cost` seconds of a restart.
     """
     slow, fast = _rate(workload, before), _rate(workload, after)
     if not workload.resize_cost:
@@ -94,9 +94,9 @@ def _rate(workload: Workload, gpus: int) -> int:
 
 
 def _throughput(table: Mapping[str, int], gpus: int) -> int:
-    """Read a throughput by number of GPUs, in thousandths: in a line between two that are given.
+    """Return the throughput with `gpus` GPUs in thousandths, interpolated linearly.
 
-    From nothing to the smallest in a line too; what is beyond the largest adds nothing.
+    The line starts at 0 GPUs with 0; GPUs beyond the largest size of the table add nothing.
     """
     sizes = {size: int(size) for size in table if size.isdecimal()}
     known = sorted((number, table[size]) for size, number in sizes.items() if number)

@@ -1,8 +1,7 @@
-"""What an explanation says: counterfactuals, the expected start, who is ahead, who holds what (X).
+"""Types of an explanation: counterfactuals, expected start, queue and device holders (X).
 
-Knows the words of an answer, which compare by value and travel as JSON (`plan_wire`), and
-the changes of a snapshot that a counterfactual is made of. How answers are found is
-`counterfactuals`' and `forecast`'s; what a change does to a snapshot is `what_if`'s.
+They compare by value and are serialized as JSON (`plan_json`). `Change` types are the edits of a
+snapshot that a counterfactual consists of.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ WholeSetting = Literal["weight", "priority", "min_runtime"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndWorkloads:
-    """These workloads end, or give their devices back and do not queue again."""
+    """Remove workloads: they end, or release their devices and do not queue again."""
 
     kind: ClassVar[Literal["end"]] = "end"
     workloads: tuple[Name, ...]
@@ -26,7 +25,7 @@ class EndWorkloads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetProject:
-    """A setting of a project becomes `value`: milli-GPU for amounts; None is no bound."""
+    """Set a project's setting to `value`: milli-GPU for amounts; None is no bound."""
 
     kind: ClassVar[Literal["set"]] = "set"
     project: Name
@@ -36,22 +35,22 @@ class SetProject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskOtherwise:
-    """A workload asks for something else; None leaves that part as it is."""
+    """Change a workload's request; None leaves that field unchanged."""
 
     kind: ClassVar[Literal["ask"]] = "ask"
     workload: Name
     gpus: MilliGpu | None = None
-    """For each worker."""
+    """GPUs per worker."""
     workers: Positive | None = None
     priority: int | None = None
     preemptible: bool | None = None
     anywhere: bool = False
-    """Without node selector, GPU types and named nodes."""
+    """True removes the node selector, GPU types and named nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllowMoves:
-    """The policy's phases name `consolidate` too (R10)."""
+    """Add `consolidate` to the policy's phases (R10)."""
 
     kind: ClassVar[Literal["consolidate"]] = "consolidate"
 
@@ -61,51 +60,52 @@ Change = EndWorkloads | SetProject | AskOtherwise | AllowMoves
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counterfactual:
-    """What would have to be otherwise for a workload to start; tried before it is told."""
+    """Changes with which a workload starts, verified by running the scheduler on them."""
 
     changes: tuple[Change, ...]
     text: str
     protected_until: int | None = None
-    """When those who would give something back may be asked to (R8), in seconds."""
+    """Time in seconds until which the victims are protected from preemption (R8)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedStart:
-    """When a workload starts if nothing is submitted any more, in seconds as `now` is.
+    """When a workload starts if nothing more is submitted; seconds on the clock of `now`.
 
-    `at` None: not as long as only what runs ends. `latest` None: no end can be told.
+    `at` is None if the workload does not start merely because running workloads end. `latest` is
+    None if no upper bound is known.
     """
 
     at: int | None
     earliest: int | None
     latest: int | None
     is_estimated: bool
-    """Whether it rests on run times that nobody stated."""
+    """True if it depends on estimated run times, not on stated ones."""
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """Who holds some of what a waiting workload needs, and until when."""
+    """A workload on devices that a waiting workload needs, and its expected end."""
 
     workload: str
-    """Empty where the reader may not know it."""
+    """Empty if the reader may not see its name."""
     project: Name
     user: str = ""
     gpus: MilliGpu
     until: int | None
-    """When it is expected to end; None where nothing tells."""
+    """Expected end in seconds; None if unknown."""
     is_estimated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """What is told beside the code, the sentence and the place in the queue."""
+    """Details of a waiting workload beyond its code, sentence and queue position."""
 
     ahead: tuple[Name, ...] = ()
-    """The first in its project's queue before it, names of those that the reader may see."""
+    """First workloads ahead in its project's queue; only names that the reader may see."""
     holders: tuple[Holder, ...] = ()
-    """Who holds most of what it needs."""
+    """Workloads on most of the capacity that it needs."""
     counterfactuals: tuple[Counterfactual, ...] = ()
-    """The nearest first; empty where nothing small was found that would help."""
+    """Smallest change first; empty if no small change would help."""
     expected_start: ExpectedStart

@@ -1,6 +1,7 @@
-"""Strict reading and writing of frozen dataclasses as JSON objects, by their type hints.
+"""Strict JSON codecs for frozen dataclasses, derived from their type hints.
 
-Errors name the object, the field and the value. Written by hand: the core is standard library only.
+Errors name the object, the field and the value. Handwritten, because the scheduler depends on the
+standard library only.
 """
 
 from __future__ import annotations
@@ -40,15 +41,15 @@ from runai.hub_service.scheduler.model.quantity import (
 T = TypeVar("T")
 
 MOST_GPUS: Final = 1_000_000_000
-"""Of anybody: sums of such amounts stay far below what stands for no bound."""
+"""Upper bound of any GPU amount, so that sums of amounts stay far below `UNLIMITED`."""
 
 
 class InvalidSnapshot(ValueError):
-    """A snapshot or plan in JSON breaks its format; the message is a sentence for people."""
+    """Malformed snapshot or plan in JSON; the message is a sentence for users."""
 
 
 class Field(NamedTuple):
-    """How one field is read (raising ValueError with the rest of a sentence) and written."""
+    """Reader and writer of one field; `read` raises ValueError with the end of a sentence."""
 
     read: Callable[[Any], Any]
     write: Callable[[Any], Any]
@@ -65,7 +66,7 @@ def _refuse(expected: str, value: object) -> ValueError:
 
 def _scalar(expected: str, kind: type, least: int | str | None = None) -> Callable[[Any], Any]:
     def read(value: Any) -> Any:  # noqa: ANN401  decoded JSON
-        # The very type: true is no number here.
+        # Compare the exact type: bool is a subclass of int, but true is no number here.
         if type(value) is not kind or (least is not None and value < least):  # type: ignore[operator]  # of one kind
             raise _refuse(expected, value)
         return value
@@ -73,7 +74,7 @@ def _scalar(expected: str, kind: type, least: int | str | None = None) -> Callab
     return read
 
 
-_read_name = _scalar("a name", str, "\0")  # no text but the empty one comes before that
+_read_name = _scalar("a name", str, "\0")  # "\0" is the smallest text that is not empty
 _read_count = _scalar("an integer from 0 upwards", int, 0)
 _read_positive = _scalar("an integer from 1 upwards", int, 1)
 
@@ -135,11 +136,11 @@ FIELDS: dict[Any, Field] = {
     MilliGpu: Field(_read_gpus, gpu_number),
     WorkerGpus: Field(_read_worker_gpus, gpu_number),
 }
-"""By type hint; a dataclass whose JSON has another shape than its fields adds its own."""
+"""Codecs by type hint. Modules register dataclasses whose JSON differs from their fields."""
 
 
 def field_of(hint: Any) -> Field:  # noqa: ANN401  any type hint
-    """Return how values of a type hint are read and written."""
+    """Return the codec of a type hint, deriving it on first use."""
     if hint not in FIELDS:
         FIELDS[hint] = _derived(hint)
     return FIELDS[hint]
@@ -148,7 +149,7 @@ def field_of(hint: Any) -> Field:  # noqa: ANN401  any type hint
 def _derived(hint: Any) -> Field:  # noqa: ANN401  any type hint
     origin, args = get_origin(hint), get_args(hint)
     is_union = origin in (Union, UnionType)
-    # The enum among a quota's types stands for a field that is left out.
+    # The enum in a quota's union stands for a field that is absent from the JSON.
     parts = [p for p in args if p is not NoneType and not _is_enum(p)] if is_union else [hint]
     words = [word for p in parts if get_origin(p) is Literal for word in get_args(p)]
     if words:
@@ -218,20 +219,20 @@ def _tagged(choices: Iterable[Any]) -> Field:
 
 
 class ObjectFormat(Generic[T]):
-    """The format of one kind of object: its dataclass and how its fields are read and written."""
+    """JSON codec of one dataclass."""
 
     def __init__(self, make: type[T]) -> None:
-        """Derive the fields from the type hints."""
+        """Derive the field codecs from the type hints."""
         kind = getattr(make, "kind", None)
         words = re.sub(r"(?<!^)(?=[A-Z])", "_", make.__name__).lower()
-        # A class variable, or the slot of a field of that name.
+        # A str is the class variable `kind`; a slot descriptor means a field of that name.
         self.word = kind if isinstance(kind, str) else words
         self.make = make
         hints = get_type_hints(make, include_extras=True)
         self._fields: dict[str, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] = {}
         self._defaults: dict[str, Any] = {}
         for field in fields(make):  # type: ignore[arg-type]  # T is always a dataclass
-            # `for` is no name in Python.
+            # `for` is a keyword of Python, so the attribute is `for_`.
             read, write = field_of(hints[field.name])
             self._fields[field.name.rstrip("_")] = field.name, read, write
             factory = field.default_factory
@@ -239,7 +240,7 @@ class ObjectFormat(Generic[T]):
         self._required = {name for name, value in self._defaults.items() if value is MISSING}
 
     def read(self, value: Any) -> T:  # noqa: ANN401  decoded JSON
-        """Check an object and build its dataclass.
+        """Validate an object and build its dataclass.
 
         Raises:
             InvalidSnapshot: a field is unknown, missing or wrong.
@@ -268,7 +269,7 @@ class ObjectFormat(Generic[T]):
         return self.make(**given)
 
     def write(self, value: T) -> dict[str, Any]:
-        """Give the object's JSON without the fields that have their default."""
+        """Return the object as JSON, without fields that have their default."""
         written = {}
         for key, (attribute, _, write) in self._fields.items():
             item = getattr(value, attribute)

@@ -1,7 +1,6 @@
-"""Plans as JSON objects: what `runai schedule` prints and the API gives.
+"""JSON of plans, as `runai schedule` prints them and the API returns them.
 
-Decoded JSON in and out, never text; snapshots are `snapshot_wire`'s. Fields are the dataclasses'
-own (`fields`).
+Values are decoded JSON (dicts and lists), not text. The fields are the dataclasses' own.
 """
 
 from __future__ import annotations
@@ -53,14 +52,14 @@ _PLAN = ObjectFormat(Plan)
 
 
 def decision_to_json(decision: Decision) -> Json:
-    """Write one decision as the wire has it."""
-    # Always name the devices: a worker without GPUs has the empty list.
+    """Return one decision as JSON."""
+    # Always include `devices`: a worker without GPUs has the empty list.
     devices: Json = {"devices": []} if hasattr(decision, "devices") else {}
     return {"kind": decision.kind, **devices, **field_of(type(decision)).write(decision)}
 
 
 def plan_to_json(plan: Plan) -> Json:
-    """Write a plan with its decisions in order and its projects by name."""
+    """Return a plan as JSON: decisions in order, projects by name."""
     return {
         "decisions": [decision_to_json(decision) for decision in plan.decisions],
         "projects": {
@@ -71,9 +70,9 @@ def plan_to_json(plan: Plan) -> Json:
 
 
 def plan_from_json(value: object) -> Plan:
-    """Read a plan back; the inverse of `plan_to_json`.
+    """Parse a plan; the inverse of `plan_to_json`.
 
     Raises:
-        InvalidSnapshot: a sentence that names what is wrong and where.
+        InvalidSnapshot: the message names the mistake and its place.
     """
     return _PLAN.read(value)

@@ -1,7 +1,6 @@
-"""Amounts of GPU, memory and time: integers, and how people write them.
+"""Amounts of GPU, memory and time as integers, and their text form.
 
-Knows the units (milli-GPU, MiB, seconds) and the arithmetic between them (P3). Leaves to others
-what an amount is for. Used by every file of the core and by whoever parses user input.
+Units are milli-GPU, MiB and seconds; conversions follow P3.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ MilliGpu = NewType("MilliGpu", int)
 Mib = NewType("Mib", int)
 """Mebibytes of device or main memory."""
 
-# Bounds that `fields` checks where JSON is read; to type checkers these are plain types.
+# Bounds that `fields` checks when it reads JSON; type checkers see plain types.
 Name = Annotated[str, "not empty"]
 Count = Annotated[int, "from 0"]
 Positive = Annotated[int, "from 1"]
@@ -23,7 +22,7 @@ DeviceCount = Annotated[int, "from 0 to MOST_DEVICES"]
 WorkerGpus = Annotated[MilliGpu, "whole, or a fraction of one"]
 
 MOST_DEVICES: Final = 10_000
-"""Of a node: each is looked at by itself."""
+"""Maximum of one node, because the scheduler visits each device on its own."""
 
 WHOLE_GPU: Final = MilliGpu(1000)
 
@@ -31,7 +30,7 @@ _TOLERANCE = 1e-6  # of a milli-GPU: 0.1 + 0.2 is written as 0.30000000000000004
 
 
 def milli_gpus(gpus: float) -> MilliGpu:
-    """Turn a number of GPUs as people write it into milli-GPU.
+    """Convert a number of GPUs to milli-GPU.
 
     >>> milli_gpus(0.1 + 0.2)
     300
@@ -50,7 +49,7 @@ def milli_gpus(gpus: float) -> MilliGpu:
 
 
 def gpu_number(milli: int) -> int | float:
-    """Turn milli-GPU into the number people write: 2000 is 2, 500 is 0.5.
+    """Convert milli-GPU to a number of GPUs: 2000 is 2, 500 is 0.5.
 
     >>> gpu_number(2000), gpu_number(350)
     (2, 0.35)
@@ -60,7 +59,7 @@ def gpu_number(milli: int) -> int | float:
 
 
 def gpu_text(milli: int) -> str:
-    """Write an amount for a sentence, without needless decimals.
+    """Format an amount for a sentence, without trailing zeros.
 
     >>> gpu_text(2000), gpu_text(2500)
     ('2', '2.5')
@@ -69,7 +68,7 @@ def gpu_text(milli: int) -> str:
 
 
 def gpu_holding_text(milli: int) -> str:
-    """Write what one user or workload holds, always with a decimal, so that 1.0 reads as a share.
+    """Format the allocation of a user or workload, always with a decimal as in 1.0.
 
     >>> gpu_holding_text(1000), gpu_holding_text(250)
     ('1.0', '0.25')
@@ -78,7 +77,7 @@ def gpu_holding_text(milli: int) -> str:
 
 
 def count_text(milli: int, noun: str = "GPU") -> str:
-    """Write an amount with its noun in the right number.
+    """Format an amount with its noun in singular or plural.
 
     >>> count_text(1000), count_text(500), count_text(3000, "build GPU")
     ('1 GPU', '0.5 GPUs', '3 build GPUs')
@@ -87,7 +86,7 @@ def count_text(milli: int, noun: str = "GPU") -> str:
 
 
 def duration_text(seconds: int) -> str:
-    """Write a time to wait in the unit that people would use, rounded up.
+    """Format a waiting time in days, hours, minutes or seconds, rounded up.
 
     >>> [duration_text(s) for s in (1, 90, 240, 5000, 100_000, 900_000)]
     ['1 second', '90 seconds', '4 minutes', '84 minutes', '28 hours', '11 days']
@@ -99,7 +98,7 @@ def duration_text(seconds: int) -> str:
 
 
 def memory_of_fraction(milli: int, device_mib: int) -> Mib:
-    """Give the device memory that a fraction books: the part rounded down (P3).
+    """Return the device memory that a fraction reserves, rounded down (P3).
 
     >>> memory_of_fraction(500, 81559)
     40779
@@ -108,7 +107,7 @@ def memory_of_fraction(milli: int, device_mib: int) -> Mib:
 
 
 def fraction_of_memory(mib: int, device_mib: int) -> MilliGpu:
-    """Give the milli-GPU that a memory request counts for in quotas: rounded up (P3).
+    """Return the milli-GPU that a memory request counts for in quotas, rounded up (P3).
 
     >>> fraction_of_memory(4096, 81559)
     51

@@ -1,8 +1,6 @@
-"""The world as one immutable picture, and what may be decided about it.
+"""Input and output of the scheduler: an immutable `Snapshot` and a `Plan`.
 
-Knows the data types that the core takes (a `Snapshot`) and gives (a `Plan`), with the names that
-they have on the wire. Knows no rules, and no JSON (`fields`). Built by clusters, the controller,
-the simulator and tests; everything in here is frozen and compares by value.
+Field names are those of the JSON interface. All types are frozen and compare by value.
 """
 
 from __future__ import annotations
@@ -48,21 +46,21 @@ StopCode = Literal["reclaimed", "preempted", "shrunk", "grown", "consolidated", 
 
 
 class WorkerState(StrEnum):
-    """What a worker does at the moment of the snapshot."""
+    """State of a worker at the time of the snapshot."""
 
     PENDING = "pending"
     RESERVED = "reserved"
-    """Waits for the devices that the previous plan holds for it (R7)."""
+    """Waits for devices that the previous plan reserved for it (R7)."""
     RUNNING = "running"
     STOPPING = "stopping"
-    """Was told to stop and still holds its devices."""
+    """Received a stop decision, and still occupies its devices."""
 
 
 class LeftOut(Enum):
-    """Stands for a quota that nobody gave: that of a parent is the sum of its children's (S3)."""
+    """Marker of an absent quota: a parent's is then the sum of its children's (S3)."""
 
     SUM_OF_CHILDREN = "sum of children"
-    """Nothing, for a project without children."""
+    """Zero for a project without children."""
 
 
 Quota = MilliGpu | None | LeftOut
@@ -71,7 +69,7 @@ Quota = MilliGpu | None | LeftOut
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What the operator chose; the defaults are what we recommend."""
+    """Settings of the operator; the defaults are the recommended values."""
 
     phases: tuple[Phase, ...] = ("allocate", "reclaim", "preempt", "stop_stale_gangs")
     packing: Packing = "binpack"
@@ -84,12 +82,12 @@ class Policy:
     max_pauses_per_hour: Count | None = None
     explain: Explain = "short"
     name_others: bool = True
-    """Whether reasons name workloads and people of other projects, or only their project (X)."""
+    """True if reasons name workloads and users of other projects, not only the project (X)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A machine and its devices, which are numbered from 0. None is "enough"."""
+    """A node and its devices, numbered from 0. None is unlimited CPU or memory."""
 
     name: Name
     devices: DeviceCount = 0
@@ -100,11 +98,11 @@ class Node:
     labels: Mapping[str, str] = field(default_factory=dict)
     schedulable: bool = True
     broken_devices: tuple[Count, ...] = ()
-    """Numbers of those that nothing new may be placed on; who is there stays (P5)."""
+    """Devices closed for new workers; workers already there continue (P5)."""
 
     @property
     def usable_devices(self) -> int:
-        """Count the devices that are not broken."""
+        """Return the number of devices that are not broken."""
         return self.devices - len(self.broken_devices)
 
 
@@ -118,18 +116,18 @@ class NodeTypes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Project:
-    """Who owns quota. Amounts in milli-GPU, `min_runtime` in seconds."""
+    """An owner of quota. Amounts in milli-GPU, `min_runtime` in seconds."""
 
     name: Name
     parent: Name | None = None
     quota: Quota = LeftOut.SUM_OF_CHILDREN
     quota_by_type: Mapping[str, MilliGpu | None] | None = None
-    """Stands in for `quota` where the guarantee is given by GPU type (Q4)."""
+    """Guarantee per GPU type; replaces `quota` if set (Q4)."""
     build_quota: MilliGpu | None = None
-    """None is the quota, which it never exceeds (Q1)."""
+    """None means the quota, which the build quota never exceeds (Q1)."""
     limit: MilliGpu | None = None
     weight: Count | None = None
-    """None is the quota in GPUs, or 1 where that is unlimited (S2)."""
+    """None means the quota in GPUs, or 1 if the quota is unlimited (S2)."""
     priority: int = 100
     created: int = 0
     min_runtime: Count = 0
@@ -141,10 +139,10 @@ class Project:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """One process of a workload, and where it is. Amounts are per device wanted.
+    """One process of a workload, and its place. Amounts are per wanted device.
 
-    Whole GPUs (`gpus` a multiple of 1000) go on as many devices; a fraction (`gpus` below 1000, or
-    `gpu_memory_mib`) goes on each of `devices_wanted` distinct devices.
+    Whole GPUs (`gpus` is a multiple of 1000) occupy as many devices. A fraction (`gpus` below 1000,
+    or `gpu_memory_mib`) occupies a part of each of `devices_wanted` distinct devices.
     """
 
     name: Name
@@ -156,7 +154,7 @@ class Worker:
     devices: tuple[Count, ...] = ()
     started: int | None = None
     gone_by: int | None = None
-    """When a stopping worker is gone at the latest; None is not known."""
+    """Latest time at which a stopping worker is gone; None is unknown."""
     cpu_milli: Count = 0
     memory_mib: Mib = Mib(0)
     node_selector: Mapping[str, str] = field(default_factory=dict)
@@ -166,7 +164,7 @@ class Worker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Anything that asks for GPUs: a session or a job with its workers. Times in seconds."""
+    """A session or a job with its workers. Times in seconds."""
 
     name: Name
     project: Name
@@ -174,12 +172,12 @@ class Workload:
     user: str = ""
     kind: WorkloadKind = "job"
     preemptible: bool | None = None
-    """None is the kind's own: jobs are, sessions are not."""
+    """None means the default of the kind: True for jobs, False for sessions."""
     priority: int | None = None
-    """None is the kind's own: 50 for a job, 100 for a session."""
+    """None means the default of the kind: 50 for jobs, 100 for sessions."""
     submitted: int = 0
     min_workers: Positive | None = None
-    """None is all of them: a gang (P4)."""
+    """None means all workers: a gang (P4)."""
     gpus_min: MilliGpu | None = None
     gpus_max: MilliGpu | None = None
     expected_runtime: Count | None = None
@@ -193,25 +191,25 @@ class Workload:
 
     @property
     def is_preemptible(self) -> bool:
-        """Tell whether it may be stopped for others: jobs may unless they say otherwise."""
+        """Return True if it may be stopped for other workloads: by default only jobs."""
         return self.kind == "job" if self.preemptible is None else self.preemptible
 
     @property
     def rank(self) -> int:
-        """Give its priority inside its project; higher goes first."""
+        """Return its priority in its project; higher goes first."""
         if self.priority is None:
             return 50 if self.kind == "job" else 100
         return self.priority
 
     @property
     def minimum(self) -> int:
-        """Give how many workers must run together."""
+        """Return the number of workers that must run together."""
         return len(self.workers) if self.min_workers is None else self.min_workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Everything that a decision may depend on, at `now` (seconds)."""
+    """Complete input of one scheduling decision, at `now` (seconds)."""
 
     now: int = 0
     policy: Policy = Policy()
@@ -222,7 +220,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class DeviceShare:
-    """A device of a node, and how much of it in milli-GPU."""
+    """A device of a node, and the allocated part of it in milli-GPU."""
 
     device: Count
     gpus: MilliGpu
@@ -230,7 +228,7 @@ class DeviceShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """Why: a stable code, the rule's letter, one sentence, and who gains by it."""
+    """Stable code, letter of the rule, one sentence, and the workload that benefits."""
 
     code: WaitCode | StopCode
     rule: Name
@@ -240,7 +238,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Start a worker now: its devices are free."""
+    """Start a worker now, on free devices."""
 
     kind: ClassVar[Literal["start"]] = "start"
     workload: Name
@@ -251,7 +249,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Take a worker's devices back. A job is paused and queues again (R9)."""
+    """Stop a worker and release its devices. A job is paused and queues again (R9)."""
 
     kind: ClassVar[Literal["stop"]] = "stop"
     workload: Name
@@ -261,7 +259,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reserve:
-    """Hold devices for a worker until those it waits for have left them (R7)."""
+    """Reserve devices for a worker until the workers in `waits_for` have left them (R7)."""
 
     kind: ClassVar[Literal["reserve"]] = "reserve"
     workload: Name
@@ -273,7 +271,7 @@ class Reserve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreserve:
-    """Give up what an earlier plan held for a worker."""
+    """Release what an earlier plan reserved for a worker."""
 
     kind: ClassVar[Literal["unreserve"]] = "unreserve"
     workload: Name
@@ -282,7 +280,7 @@ class Unreserve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """Pause a worker here and start it there, so that somebody else fits."""
+    """Pause a worker and restart it elsewhere, so that another workload fits."""
 
     kind: ClassVar[Literal["move"]] = "move"
     workload: Name
@@ -294,7 +292,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resize:
-    """Pause a worker and start it again on more or fewer devices of its node (E2)."""
+    """Pause a worker and restart it on more or fewer devices of its node (E2)."""
 
     kind: ClassVar[Literal["resize"]] = "resize"
     workload: Name
@@ -313,7 +311,7 @@ class Wait:
     reason: Reason
     position: Count
     explanation: Explanation | None = None
-    """Where somebody asked for it (`explain`), or the policy does (`explain: "full"`)."""
+    """Present if the caller passes `explain`, or the policy has `explain: "full"`."""
 
 
 Decision = Start | Stop | Reserve | Unreserve | Move | Resize | Wait
@@ -321,7 +319,7 @@ Decision = Start | Stop | Reserve | Unreserve | Move | Resize | Wait
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectShare:
-    """A project after the plan, in milli-GPU; an unlimited quota is None."""
+    """Share of a project after the plan, in milli-GPU; None is an unlimited quota."""
 
     quota: MilliGpu | None
     fair_share: MilliGpu
@@ -331,26 +329,26 @@ class ProjectShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to do now, and how the projects stand after it."""
+    """Decisions to carry out now, and the projects' shares after them."""
 
     decisions: tuple[Decision, ...] = ()
     projects: Mapping[str, ProjectShare] = field(default_factory=dict)
 
 
-_AT_LEAST = 60  # seconds that a run counts for when it has only begun
+_AT_LEAST = 60  # seconds; minimum elapsed time in estimates, for runs that have just begun
 
 
 class End(NamedTuple):
-    """When something running is expected to end."""
+    """Expected end of a running workload."""
 
     at: int
     is_estimated: bool
 
 
 def end_of(workload: Workload, now: int, factor: tuple[int, int] = (1, 1)) -> End | None:
-    """Tell when a running workload ends: as stated, or by how long it has run already.
+    """Return the end of a running workload: as stated, or estimated from its elapsed time.
 
-    None where it does not run, or nobody knows since when.
+    None if it does not run, or its start is unknown.
 
     >>> from runai.hub_service.scheduler.model.snapshot import Worker, WorkerState, Workload
     >>> run = Worker(name="w", state=WorkerState.RUNNING, started=700)

@@ -1,7 +1,7 @@
-"""Snapshots as JSON objects: the interface for tools, other languages and tests.
+"""JSON of snapshots: the interface for tools, other languages and tests.
 
-Decoded JSON (dicts and lists) in and out, never text; plans are `plan_wire`'s. Fields and defaults
-are the dataclasses' own (`fields`); rules between fields are checked here.
+Values are decoded JSON (dicts and lists), not text. Fields and defaults are the dataclasses' own;
+rules across fields are checked here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PROJECT = ObjectFormat(Project)
 
 
 def _read_project(value: Any) -> Project:  # noqa: ANN401  decoded JSON
-    """Read a project, whose quota may be a number, null, a table by GPU type, or left out."""
+    """Parse a project; its quota is a number, null, a table by GPU type, or absent."""
     if type(value) is dict and type(value.get("quota")) is dict:
         value = {**value, "quota_by_type": value["quota"]}
         del value["quota"]
@@ -54,13 +54,13 @@ _SNAPSHOT = ObjectFormat(Snapshot)
 
 
 def snapshot_from_json(value: object) -> Snapshot:
-    """Read a decoded JSON snapshot strictly; fields with a default may be left out.
+    """Parse a snapshot strictly; fields with a default are optional.
 
     >>> snapshot_from_json({"nodes": [{"name": "n", "devices": 2}]}).nodes[0].devices
     2
 
     Raises:
-        InvalidSnapshot: a sentence that names what is wrong and where.
+        InvalidSnapshot: the message names the mistake and its place.
     """
     snapshot = _SNAPSHOT.read(value)
     if mistake := next(_mistakes(snapshot), None):
@@ -69,24 +69,24 @@ def snapshot_from_json(value: object) -> Snapshot:
 
 
 def policy_from_json(value: object) -> Policy:
-    """Read a policy strictly; fields that are left out have their default.
+    """Parse a policy strictly; absent fields have their default.
 
     >>> policy_from_json({"packing": "spread"}).packing
     'spread'
 
     Raises:
-        InvalidSnapshot: a sentence that names what is wrong.
+        InvalidSnapshot: the message names the mistake.
     """
     return _POLICY.read(value)
 
 
 def snapshot_to_json(snapshot: Snapshot) -> Json:
-    """Write a snapshot, leaving out what has its default; `snapshot_from_json` gives it back."""
+    """Return a snapshot as JSON without defaults; the inverse of `snapshot_from_json`."""
     return _SNAPSHOT.write(snapshot)
 
 
 def _mistakes(snapshot: Snapshot) -> Iterator[str]:
-    """Yield contradictions; only the first counts, as later checks rely on earlier ones."""
+    """Yield contradictions. Use only the first: later checks rely on earlier ones."""
     workers = [worker for workload in snapshot.workloads for worker in workload.workers]
     yield from _same_names("node", snapshot.nodes)
     yield from _same_names("project", snapshot.projects)
@@ -153,7 +153,7 @@ def _worker_mistakes(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _size_mistakes(workload: Workload) -> Iterator[str]:
-    """Check that an elastic worker may have what it asks for (E2); nobody else has sizes."""
+    """Yield bounds that contradict the request of an elastic worker (E2)."""
     who, least, most = f"workload {workload.name}", workload.gpus_min, workload.gpus_max
     asked = workload.workers[0].gpus
     if len(workload.workers) > 1 or not asked or asked % WHOLE_GPU:

@@ -1,7 +1,6 @@
-"""What if: a snapshot with something changed, to ask `decide` about.
+"""Hypothetical snapshots, for counterfactuals and for `runai schedule --live`.
 
-Knows what each change makes of a snapshot, and whether a plan serves a workload. Shared by the
-counterfactuals of explanations and by the dry run on the live system (`runai schedule --live`).
+Apply changes to a snapshot, and check if the resulting plan serves a workload.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from runai.hub_service.scheduler.model.snapshot import (
 
 
 def changed(snapshot: Snapshot, changes: Iterable[Change]) -> Snapshot:
-    """Make the changes, in order; names that the snapshot does not have change nothing."""
+    """Apply the changes in order; names that the snapshot lacks are ignored."""
     for change in changes:
         match change:
             case EndWorkloads():
@@ -63,12 +62,15 @@ def changed(snapshot: Snapshot, changes: Iterable[Change]) -> Snapshot:
 
 
 def with_workloads(snapshot: Snapshot, added: Sequence[Workload]) -> Snapshot:
-    """Add workloads that are submitted now."""
+    """Return the snapshot with newly submitted workloads."""
     return replace(snapshot, workloads=(*snapshot.workloads, *added))
 
 
 def serves(plan: Plan, workload: Workload, *, at_once: bool = False) -> bool:
-    """Tell whether a plan lets its minimum run, or unless `at_once` reserves devices for it."""
+    """Return True if a plan lets the workload's minimum run.
+
+    A reservation counts too, unless `at_once` is set.
+    """
     mine = {worker.name for worker in workload.workers}
     counted = {WorkerState.RUNNING} if at_once else {WorkerState.RUNNING, WorkerState.RESERVED}
     has = {worker.name for worker in workload.workers if worker.state in counted}
@@ -86,7 +88,7 @@ def serves(plan: Plan, workload: Workload, *, at_once: bool = False) -> bool:
 
 
 def worker_after(worker: Worker, decision: Decision | None, now: int) -> Worker:
-    """Give a worker as it is once a decision about it has been carried out at once."""
+    """Return the worker as it is after a decision about it takes effect at once."""
     match decision:
         case Start() | Move() | Resize():
             return _placed(worker, decision, WorkerState.RUNNING, now)
@@ -109,7 +111,7 @@ def _placed(
 
 
 def pending_again(worker: Worker) -> Worker:
-    """Give a worker without its place."""
+    """Return the worker as pending, without a node and devices."""
     return replace(
         worker, state=WorkerState.PENDING, node=None, devices=(), started=None, gone_by=None
     )
