@@ -1,1 +1,1 @@
-"""State of one planning cycle: projects, capacity, requests, victims in order."""
+"""State of one planning cycle: projects, free capacity, requests and ordered victims."""

@@ -1,8 +1,7 @@
-"""The cluster kept in step with changes, so that a cycle costs what changed and not what there is.
+"""Cluster state updated incrementally, so that a cycle costs as much as what changed.
 
-Knows how workloads that come, change and go are carried into a `State`, and how to give the
-snapshot back. Decides nothing: `decide(index)` gives the plan of `decide(index.snapshot())`.
-Kept by the controller and the simulator.
+`Index` applies added, changed and removed workloads to a `State`, and returns the snapshot on
+request. `decide(index)` returns the same plan as `decide(index.snapshot())`.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ from runai.hub_service.scheduler.state.project_tree import tree_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What is different from the picture before. None is "as it was"."""
+    """Difference to the previous snapshot. None means unchanged."""
 
     now: int | None = None
     workloads: tuple[Workload, ...] = ()
-    """New ones, and those that take the place of one with their name."""
+    """New workloads, and replacements of workloads with the same name."""
     gone: tuple[str, ...] = ()
-    """Names of workloads that are not there any more."""
+    """Names of removed workloads."""
     nodes: tuple[Node, ...] | None = None
     projects: tuple[Project, ...] | None = None
     policy: Policy | None = None
 
 
 class Index:
-    """A snapshot that can change, with everything that a cycle looks up often.
+    """A mutable snapshot with the indexes that a cycle looks up often.
 
     >>> index = Index(Snapshot(nodes=(Node(name="dgx-1", devices=8),)))
     >>> index.apply(Changes(now=10, projects=(Project(name="vision"),)))
@@ -40,21 +39,21 @@ class Index:
     """
 
     def __init__(self, snapshot: Snapshot, *, rest: Rest = at_once) -> None:
-        """Read a snapshot whole, once; `rest` is told between pieces of that."""
+        """Build the state from a whole snapshot; call `rest` between batches of that work."""
         self._rest = rest
         self._state: State | None = None
         self._frame = replace(snapshot, workloads=())
         self._workloads = {workload.name: workload for workload in snapshot.workloads}
 
     def snapshot(self) -> Snapshot:
-        """Give the picture as it is now."""
+        """Return the current snapshot."""
         return replace(self._frame, workloads=tuple(self._workloads.values()))
 
     def apply(self, changes: Changes) -> None:
-        """Carry changes in: costs what changed, but for nodes, projects and policy.
+        """Apply changes at the cost of what changed; new nodes, projects or policy rebuild all.
 
         Raises:
-            KeyError: a workload that is said to be gone was not there.
+            KeyError: a workload in `gone` is not there.
         """
         frame = {
             name: value
@@ -64,7 +63,7 @@ class Index:
         if frame:
             self._frame = replace(self._frame, **frame)
         if any(name != "now" for name in frame):
-            self._forget()  # another cluster: everything is looked up anew
+            self._forget()  # other nodes, projects or policy invalidate every index
         for name in changes.gone:
             del self._workloads[name]
         for workload in changes.workloads:
@@ -73,10 +72,10 @@ class Index:
             self._carry_in(self._state, changes.gone, changes.workloads)
 
     def follow(self, snapshot: Snapshot) -> None:
-        """Become a snapshot: costs what differs, and a look at each workload that does not.
+        """Update to a snapshot, at the cost of the difference and one comparison per workload.
 
-        Who draws snapshots and gives the same object again for a workload that has not changed
-        makes that look the shortest one.
+        The comparison is by identity if the caller passes the same object for an unchanged
+        workload.
         """
         known, frame = self._workloads, self._frame
         different = []
@@ -85,7 +84,7 @@ class Index:
             if before is workload:
                 continue
             if before == workload:
-                known[workload.name] = workload  # next time a glance will do
+                known[workload.name] = workload  # the next comparison is by identity
             else:
                 different.append(workload)
         gone: Iterable[str] = ()
@@ -105,7 +104,7 @@ class Index:
 
     def _carry_in(self, state: State, gone: Iterable[str], come: tuple[Workload, ...]) -> None:
         if any(state.tree.lacks_queue(workload.project) for workload in come):
-            self._forget()  # a project with children has its first workload of its own
+            self._forget()  # a parent project has its first own workload, so the tree changes
             return
         for name in gone:
             state.remove(name)
@@ -116,7 +115,7 @@ class Index:
             state.add(workload)
 
     def state(self) -> State:
-        """Give the state for one cycle, which ends with `roll_back(0)`."""
+        """Return the state for one cycle. The caller ends the cycle with `roll_back(0)`."""
         if self._state is not None and self._state.has_stale_kinds:
             self._forget()
         if self._state is None:
@@ -131,5 +130,5 @@ class Index:
             self._state = None
 
     def __del__(self) -> None:
-        """Leave no circles behind: a forecast of 20,000 workloads is 40 MiB of them."""
+        """Break reference cycles: a forecast of 20,000 workloads holds 40 MiB in them."""
         self._forget()

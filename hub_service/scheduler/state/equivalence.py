@@ -1,8 +1,7 @@
-"""What waits: units that start together, in lanes of those that ask for the same (O2).
+"""Waiting workers as units that start together, in lanes of equal requests (O2).
 
-Knows how a workload is cut into units and keeps each account's units sorted. While the head of a
-lane finds no place, nobody behind it does, so that a cycle costs lanes and not workloads. Who is
-next is `order`'s; kept by `state` from cycle to cycle.
+Each account's units are sorted. If the head of a lane finds no place, no unit behind it does
+either, so that a cycle costs the number of lanes and not of workloads.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _key = attrgetter("key")
 
 
 class Unit:
-    """Workers of one item that start together: its minimum, or one surplus worker (E1)."""
+    """Workers of one workload that start together: its minimum, or one surplus worker (E1)."""
 
     __slots__ = ("demand", "is_surplus", "item", "key", "lane", "members", "signature")
 
@@ -34,7 +33,7 @@ class Unit:
         is_surplus: bool,
         runs: bool | None = None,
     ) -> None:
-        """Bundle workers; `runs` says whether some of the item does, where that is known."""
+        """Group workers; `runs` says if some of the workload runs, where the caller knows it."""
         self.item = item
         self.members = members
         self.is_surplus = is_surplus
@@ -48,13 +47,14 @@ class Unit:
             self.signature = tuple(sorted([member.kind.order for member in members]))
         turn = int(len(members) == len(item.members) or not (_runs(item) if runs is None else runs))
         if is_surplus:
-            # E3: the next GPU goes where it gains most.
+            # E3: the next GPU goes to the workload with the largest gain.
             turn += 2 * (LINEAR - gain(item.workload, item.sizes, first.index))
             if item.sizes is not None:
-                # Only the node where the rest of it is will do: nobody else asks for that.
+                # It fits only on the node of its other parts, so no other workload shares this
+                # lane.
                 self.signature = (item.name,)
-        # O2: sessions, then minima by priority (gangs that run below theirs first), age and name;
-        # what elastic workloads want beyond their minimum comes after every waiting minimum (E1).
+        # O2: sessions, then minima by priority (gangs that run below theirs first), age and name.
+        # Surplus of elastic workloads comes after every waiting minimum (E1).
         self.key: OrderKey = (
             _SURPLUS if is_surplus else _FIXED if item.is_fixed else _MINIMUM,
             -item.rank,
@@ -65,9 +65,10 @@ class Unit:
         self.lane: Lane | None = None
 
     def falls_short(self, *, now: bool = False) -> bool:
-        """Return True if its workload lacks even more: once every worker is in place, or now.
+        """Return True if the workload would still be below its minimum after placing this unit.
 
-        It does where workers were stopped since the unit was cut, and then waits whole (P4).
+        That happens if workers were stopped since the unit was formed; the workload then waits
+        whole (P4). `now` counts only workers that run already, not those that will.
         """
         return not self.is_surplus and not self.item.has_minimum(len(self.members), now=now)
 
@@ -80,7 +81,7 @@ def _runs(item: Item) -> bool:
 
 
 class Lane:
-    """Units of one account that ask for the same, in order: what stops one stops the rest."""
+    """Sorted units of one account with equal requests; if one is blocked, the rest are too."""
 
     __slots__ = ("account", "changes", "key", "units")
 
@@ -89,11 +90,11 @@ class Lane:
         self.key = key
         self.units: list[Unit] = []
         self.changes = 0
-        """How often a unit came or went."""
+        """Number of units added and removed so far."""
 
 
 def pending_units(item: Item) -> list[Unit]:
-    """Cut what a workload still wants into units; nothing while too many of it are stopping."""
+    """Group a workload's pending workers into units; none while too many are stopping."""
     pending = [member for member in item.members if member.standing is Standing.PENDING]
     if item.sizes is not None:
         pending = [member for member in pending if not item.is_extra(member)]
@@ -105,44 +106,44 @@ def pending_units(item: Item) -> list[Unit]:
     lacking = max(0, item.minimum - placed)
     if lacking > len(pending):
         return []
-    runs = _runs(item)  # asked once: they may be thousands
+    runs = _runs(item)  # computed once: a workload may have thousands of surplus workers
     first = [Unit(item, tuple(pending[:lacking]), is_surplus=False, runs=runs)] if lacking else []
     return first + [Unit(item, (m,), is_surplus=True, runs=runs) for m in pending[lacking:]]
 
 
 class Lanes:
-    """Every account's lanes."""
+    """Lanes of every account."""
 
     def __init__(self, *, by_user: bool) -> None:
-        """Start empty; `by_user` gives each user lanes of their own (O3)."""
+        """Start empty; `by_user` separates the lanes of each user (O3)."""
         self._by_user = by_user
         self._lanes: dict[Account, dict[LaneKey, Lane]] = {}
         self._units: dict[Item, list[Unit]] = {}
 
     @property
     def accounts(self) -> list[Account]:
-        """Give the accounts where something waits, or did."""
+        """Return the accounts that have lanes, or had some."""
         return list(self._lanes)
 
     def of(self, account: Account) -> list[Lane]:
-        """Give an account's lanes."""
+        """Return an account's lanes."""
         return list(self._lanes.get(account, {}).values())
 
     def key_of(self, unit: Unit) -> LaneKey:
-        """Say what a unit asks for, as far as it decides whether it can start."""
+        """Return the part of a unit's request that decides if it can start."""
         workload = unit.item.workload
         user = workload.user if self._by_user else ""
         return (*unit.key[:3], unit.signature, workload.pack_by, user)
 
     def lane_of(self, unit: Unit) -> Lane:
-        """Give the lane a unit belongs to, which may be a new one that nobody keeps."""
+        """Return the unit's lane: its own, one with the same key, or a new one not stored here."""
         if unit.lane is None:
             account, key = unit.item.account, self.key_of(unit)
             unit.lane = self._lanes.get(account, {}).get(key) or Lane(account, key)
         return unit.lane
 
     def add(self, item: Item) -> bool:
-        """Queue what a workload waits for; tell whether there is anything it could wait for."""
+        """Queue a workload's pending units; return True if there are any."""
         units = pending_units(item)
         if units:
             self._units[item] = units
@@ -165,7 +166,7 @@ class Lanes:
             insort(units, unit, key=_key)
 
     def remove(self, item: Item) -> None:
-        """Take a workload out of its lanes; an empty lane goes with it."""
+        """Remove a workload from its lanes; drop lanes that become empty."""
         for unit in self._units.pop(item, ()):
             lane = unit.lane
             assert lane is not None, "only queued units are removed"
@@ -177,7 +178,7 @@ class Lanes:
                 del self._lanes[lane.account][lane.key]
 
     def let_go(self) -> None:
-        """Part lanes from their units, who know each other."""
+        """Clear the units of every lane, because lanes and units reference each other."""
         for lanes in self._lanes.values():
             for lane in lanes.values():
                 lane.units.clear()

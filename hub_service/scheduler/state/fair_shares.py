@@ -1,7 +1,7 @@
-"""Fair shares: how the cluster is divided among projects this cycle (S1 to S5).
+"""Fair shares: the division of the cluster among projects in one cycle (S1 to S5).
 
-Knows the division and nothing of nodes or workloads: capacity and requests are given. Called once
-a cycle by `cycle`, before any order or placement; a pure calculation on the accounts of the tree.
+A pure calculation on the accounts of the tree, from capacity and requests; it runs before any
+ordering and placement.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ def set_fair_shares(
     history_weight: int = 0,
     by_type: Mapping[str, int] | None = None,
 ) -> None:
-    """Give every account its fair share, level by level: roots share the cluster (S3).
+    """Set every account's fair share, level by level: roots share the cluster (S3).
 
     Children share their parent's fair share; a share is a target, not a cap (S4). With a
-    `history_weight`, whoever used more than its part of late yields surplus to the others (S5).
-    `by_type` is the capacity of each GPU type, for quotas that tell types apart (Q4).
+    `history_weight`, projects that recently used more than their part yield surplus to their
+    siblings (S5). `by_type` is the capacity of each GPU type, for quotas by GPU type (Q4).
 
     >>> from runai.hub_service.scheduler.model.snapshot import Project
     >>> tree = ProjectTree([Project(name="a", quota=3000), Project(name="b", quota=1000)])
@@ -55,8 +55,8 @@ def _divide_level(
 
 def _divide(siblings: list[Account], capacity: int, history_weight: int) -> None:
     for account in siblings:
-        # S1: the guarantee comes first, and is never scaled down when quotas oversubscribe.
-        # An unlimited one is worth what there is to share.
+        # S1: the guarantee comes first, and is never scaled down when quotas oversubscribe. An
+        # unlimited quota is worth the whole capacity.
         quota = capacity if account.is_unlimited else account.quota
         account.fair_share = min(quota, account.limit, account.requested, account.reach)
     left = capacity - sum(account.fair_share for account in siblings)
@@ -80,10 +80,10 @@ def _missing(account: Account) -> int:
 def _divide_by_weight(
     bucket: list[Account], left: int, history_weight: int
 ) -> tuple[int, list[Account]]:
-    """Divide what is left by weight in whole GPUs (S2); give the rest, and who is due of it.
+    """Divide `left` by weight in whole GPUs (S2); return the remainder and who gets it first.
 
-    Rounds go on while someone is satisfied with less than its part. Due of what flooring leaves,
-    one GPU each, is the largest remainder of the last round, then the oldest, then by name.
+    Rounds continue while an account needs less than its part. Flooring leaves whole GPUs over; they
+    go one by one to the largest remainder of the last round, then the oldest, then by name.
     """
     remainders: list[tuple[int, Account]] = []
     again = True
@@ -109,10 +109,10 @@ def _divide_by_weight(
 
 
 def _weights(accounts: list[Account], history_weight: int) -> list[int]:
-    """Give each one's weight in the surplus, less what it used beyond its part of late (S5).
+    """Return the accounts' weights in the surplus, reduced by recent usage over their part (S5).
 
-    w <- max(0, w + k (w - u)), w and u being parts of the sum of all weights and of all usage;
-    multiplied by both sums, so that it stays in integers.
+    w <- max(0, w + k (w - u)), with w and u as fractions of the sums of all weights and all usage;
+    multiplied by both sums, so that the arithmetic stays in integers.
     """
     used = sum(account.usage for account in accounts)
     if not history_weight or not used:

@@ -1,8 +1,8 @@
-"""How much of what is free on a node is of no use to the requests that come (P6).
+"""Fragmentation of a node: its free GPU capacity that expected requests cannot use (P6).
 
-Knows the mix of requests and, for one node, the fragmentation of FGD (Weng et al., ATC'23): the
-free milli-GPU that a request cannot use, summed over the mix. CPU and memory count too: they may
-leave devices idle. Knows no room and no other node; `frag_room` asks before it chooses.
+The measure is that of FGD (Weng et al., ATC'23): the free milli-GPU that a request cannot use,
+summed over the mix of requests. CPU and memory count too, because a lack of them leaves devices
+idle.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from runai.hub_service.scheduler.model.quantity import fraction_of_memory
 from runai.hub_service.scheduler.state.request_shape import Kind
 
 _STRETCH = 2
-"""How far CPU and memory last, as a multiple of what one request needs for each of its GPUs.
+"""Multiple of the CPU and memory per GPU that a node may need before its GPUs count as lost.
 
-1 would count a device as lost as soon as a node cannot fill it with *this* request; but those who
-ask for less CPU will come too. From 1.3 to 3 more is allocated in the end than by FGD's own
-measure, which knows only whether one more fits (`benchmarks/openb.py`); 2 is in the middle. Found
-by trying values on that benchmark's own seeds: how much is gained holds for its mix of requests.
+1 would count a device as lost as soon as the node cannot fill it with *this* request, although
+requests for less CPU will come too. Values from 1.3 to 3 allocate more in the end than FGD's own
+measure, which only checks if one more request fits (`benchmarks/openb.py`); 2 is in the middle. The
+value is fitted on that benchmark's own seeds: the size of the gain holds for its mix.
 """
 
 _KEPT = 200_000
-"""Node states remembered; more is forgotten all at once."""
+"""Maximum number of cached node states; the whole cache is cleared beyond it."""
 
 
 class Free(NamedTuple):
-    """What a node has left: milli-GPU of each device in ascending order, CPU and memory."""
+    """Free capacity of a node: milli-GPU per device in ascending order, CPU and memory."""
 
     devices: tuple[int, ...]
     cpu: int
     memory: int
 
     def less(self, parts: Iterable[int], milli: int, kind: Kind) -> Free:
-        """Give what is left after a worker took `milli` of devices with `parts` free."""
+        """Return the capacity after a worker took `milli` of the devices that had `parts` free."""
         devices = list(self.devices)
         for part in parts:
             devices.remove(part)
@@ -44,7 +44,7 @@ class Free(NamedTuple):
 
 
 class _Demand:
-    """The requests for so much of so many devices, with the CPU and memory each wants."""
+    """Requests of one size (milli-GPU and number of devices), with their CPU and memory."""
 
     __slots__ = ("base", "devices", "milli", "most_cpu", "most_memory", "weight")
 
@@ -57,14 +57,14 @@ class _Demand:
         self.weight = 0
 
     def add(self, kind: Kind, weight: int) -> None:
-        """Count so many workers of a kind."""
+        """Add `weight` workers of a kind."""
         self.base.append((kind.cpu, kind.memory, weight))
         self.most_cpu = max(self.most_cpu, kind.cpu)
         self.most_memory = max(self.most_memory, kind.memory)
         self.weight += weight
 
     def usable(self, free: Free) -> int:
-        """Sum over these requests how much of the free milli-GPU each could use."""
+        """Return the free milli-GPU that each of these requests could use, summed."""
         fitting = [milli for milli in free.devices if milli >= self.milli]
         if len(fitting) < self.devices:
             return 0
@@ -91,10 +91,10 @@ class _Demand:
 
 
 class Profile:
-    """The mix as one sort of node sees it: nodes that the same requests may use."""
+    """The mix of requests on one class of nodes: nodes that the same requests may use."""
 
     def __init__(self, kinds: Iterable[tuple[Kind, int]], total: int, device_mib: int) -> None:
-        """Group the kinds that may come here; `total` counts those that may not, too."""
+        """Group the kinds allowed here; `total` also counts the requests that are not."""
         self._total = total
         self._device_mib = device_mib
         demands: dict[tuple[int, int], _Demand] = {}
@@ -105,11 +105,11 @@ class Profile:
         self._known: dict[Free, int] = {}
 
     def milli_of(self, kind: Kind) -> int:
-        """Give what a kind takes of each device here; a memory request by its part of it."""
+        """Return the milli-GPU per device that a kind takes here; memory counts by its fraction."""
         return fraction_of_memory(kind.mib, self._device_mib) if kind.mib else kind.milli
 
     def fragmentation(self, free: Free) -> int:
-        """Sum over all requests of the mix the free milli-GPU that they cannot use here."""
+        """Return the free milli-GPU that requests cannot use here, summed over the mix."""
         known = self._known.get(free)
         if known is not None:
             return known
@@ -125,11 +125,11 @@ class Profile:
         return lost
 
     def after(self, free: Free, kind: Kind) -> Free:
-        """Give what is left once a worker took the devices that add least fragmentation."""
+        """Return the capacity after a worker took the devices that add least fragmentation."""
         milli = self.milli_of(kind)
         fitting = [part for part in free.devices if part >= milli]
         if len(fitting) < kind.devices:
-            return free  # by rounded memory it does not fit, though it does
+            return free  # rounding the memory makes it look too large, although it fits
         if kind.is_whole:
             return free.less(fitting[-kind.devices :], milli, kind)
         if kind.devices == 1:
@@ -137,7 +137,7 @@ class Profile:
         return free.less(fitting[: kind.devices], milli, kind)
 
     def best_part(self, free: Free, parts: Iterable[int], kind: Kind) -> int:
-        """Choose on which of these devices a fraction adds least; of equals the fullest (P2)."""
+        """Choose the device where a fraction adds least fragmentation; on ties the fullest (P2)."""
         milli = self.milli_of(kind)
         first, *others = sorted(set(parts))
         if not others:
@@ -149,11 +149,11 @@ class Profile:
 
 
 class Mix:
-    """What the workers of a snapshot ask for, and how many of them ask for it."""
+    """The kinds of request in a snapshot, and the number of workers of each."""
 
     def __init__(self, workers: Mapping[Kind, int], device_mib: Sequence[int]) -> None:
-        """Sort the nodes, of which `device_mib` is the size of their devices, into profiles."""
-        # Who asks for no GPU suffers from no fragmentation.
+        """Group the nodes into profiles; `device_mib` is the device memory of each node."""
+        # Requests without GPUs suffer no fragmentation.
         asking = [(kind, count) for kind, count in workers.items() if kind.devices]
         self.counts = dict(workers)
         total = sum(count for _, count in asking)
@@ -163,7 +163,7 @@ class Mix:
                 who[node].append(index)
         profiles: dict[tuple[int, tuple[int, ...]], Profile] = {}
         self.profiles: list[Profile] = []
-        """Each node's."""
+        """Profile of each node, by index."""
         for mib, indices in zip(device_mib, who, strict=True):
             key = (mib, tuple(indices))
             profile = profiles.get(key)

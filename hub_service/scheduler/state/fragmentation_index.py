@@ -1,8 +1,7 @@
-"""A room that is filled so that what stays free is of most use (P6).
+"""Free capacity allocated so that the least of it becomes fragmented (P6).
 
-Knows which node and device add least fragmentation for a request, and keeps that order for each
-kind: only nodes that changed are weighed again. Ties are P2's. How a node is weighed is
-`fragmentation`'s; made by `state` where the policy says `packing: "frag"`.
+For each kind of request, nodes are ranked by the fragmentation that it would add; only changed
+nodes are ranked again. Ties follow P2. Used for the policy `packing: "frag"`.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from runai.hub_service.scheduler.state.free_capacity import Room
 from runai.hub_service.scheduler.state.request_shape import Booking, Kind
 
 Rank = tuple[int, ...]
-"""Growth of fragmentation, then P2: a shared device's rest, or a node's idle and free devices."""
+"""Added fragmentation, then P2: free part of a shared device, or idle and free devices."""
 
 _SLACK = 4
-"""How many entries that no longer hold an order may have for each that does."""
+"""Maximum number of stale entries of a heap per valid entry."""
 
 
 class Ranking:
-    """The nodes where one kind fits, by rank; `seen` counts the changes that it knows of."""
+    """Nodes where one kind fits, by rank; `seen` counts the changes already applied."""
 
     __slots__ = ("heap", "ranks", "seen")
 
@@ -34,7 +33,7 @@ class Ranking:
         self.seen: int
 
     def put(self, node: int, rank: Rank | None) -> None:
-        """Note a node's rank; None where the kind does not fit."""
+        """Store a node's rank; None means the kind does not fit."""
         if rank is None:
             self.ranks.pop(node, None)
         elif self.ranks.get(node) != rank:
@@ -42,7 +41,7 @@ class Ranking:
             heappush(self.heap, (rank, node))
 
     def first(self) -> int | None:
-        """Give the node of the smallest rank, of equals the first by name."""
+        """Return the node of the smallest rank; on ties the first by name."""
         heap, ranks = self.heap, self.ranks
         if len(heap) > _SLACK * (len(ranks) + 16):
             heap[:] = [(rank, node) for node, rank in ranks.items()]
@@ -56,10 +55,10 @@ class Ranking:
 
 
 class FragRoom(Room):
-    """One view of what is free, handed out by least growth of fragmentation."""
+    """Free capacity of the nodes, allocated by least added fragmentation."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
-        """Start with everything free and nobody asking: P2's order."""
+        """Start with everything free and an empty mix, which gives the order of P2."""
         super().__init__(nodes, spread=False)
         self._mix = Mix({}, self.device_mib)
         self._orders: dict[Kind, Ranking] = {}
@@ -67,7 +66,7 @@ class FragRoom(Room):
         self._free: list[Free | None] = [None] * len(nodes)
 
     def expect(self, workers: Mapping[Kind, int]) -> None:
-        """Choose for this mix of requests from now on."""
+        """Use this mix of requests from now on."""
         if workers != self._mix.counts:
             self._mix = Mix(workers, self.device_mib)
             self._forget()
@@ -77,17 +76,17 @@ class FragRoom(Room):
         self._changed.clear()
 
     def take(self, booking: Booking, sign: int = 1) -> None:
-        """Book a worker, or with sign -1 give back what it had."""
+        """Reserve a worker's capacity, or release it with sign -1."""
         super().take(booking, sign)
         if booking.node >= 0:
             self._free[booking.node] = None
             if self._orders:
                 self._changed.append(booking.node)
 
-    # ---- looking
+    # ---- placement
 
     def find(self, kind: Kind) -> tuple[int, tuple[int, ...]] | None:
-        """Find the place for one worker that adds least fragmentation, or None (P6)."""
+        """Return the place for one worker that adds least fragmentation, or None (P6)."""
         if len(self._changed) > _SLACK * (len(self.nodes) + 256):
             self._forget()
         order = self._orders.get(kind)
@@ -110,21 +109,21 @@ class FragRoom(Room):
     def devices_on(
         self, node: int, kind: Kind, *, spread: bool | None = None
     ) -> tuple[int, ...] | None:
-        """Choose the devices of a node for a kind, or None where it does not fit (P6)."""
+        """Choose devices of a node for a kind; None if it does not fit (P6)."""
         if kind.devices != 1 or kind.is_whole or spread is not None:
             return super().devices_on(node, kind, spread=spread)
         self.looks += 1
         return self._best_device(node, kind)
 
     def in_order(self, kinds: Sequence[Kind], nodes: Iterable[int]) -> Iterable[int]:
-        """Put nodes that each hold all of these in the order in which to try them (P4, P6)."""
+        """Sort nodes that each fit all of `kinds` by added fragmentation (P4, P6)."""
         return sorted(nodes, key=lambda node: (self._growth_of_all(node, kinds), node))
 
     def preference(self, node: int, kind: Kind) -> tuple[int, ...]:
-        """Rank a node that has room for a kind: smallest first."""
+        """Return the rank of a node with room for a kind; the smallest is best."""
         return (self._growth(node, kind), *self.fullness(node))
 
-    # ---- weighing
+    # ---- ranking
 
     def _left_on(self, node: int) -> Free:
         free = self._free[node]
@@ -153,7 +152,7 @@ class FragRoom(Room):
         return self._growth_of_all(node, (kind,))
 
     def _growth_of_all(self, node: int, kinds: Sequence[Kind]) -> int:
-        """Weigh several workers on one node, each after those before it."""
+        """Return the fragmentation that several workers add to one node, placed in order."""
         profile = self._mix.profiles[node]
         before = free = self._left_on(node)
         for kind in kinds:
@@ -174,5 +173,5 @@ class FragRoom(Room):
 
 
 def room_for(packing: Packing, nodes: Sequence[Node]) -> Room:
-    """Make the room that hands out what is free as the policy's `packing` says (P2, P6)."""
+    """Build the free-capacity index for the policy's `packing` (P2, P6)."""
     return FragRoom(nodes) if packing == "frag" else Room(nodes, spread=packing == "spread")

@@ -1,8 +1,8 @@
-"""What is free on nodes and devices, indexed by fullness so that a place is found by few looks.
+"""Free capacity of nodes and devices, indexed by fullness to find a place quickly.
 
-Knows devices (milli-GPU and MiB), CPU and memory of one view of the cluster, and the order in
-which `binpack` and `spread` look at them (P1 to P3). Knows no workloads and no quotas. `state`
-keeps two views: what is free now, and what will be when those that are stopping have gone.
+Covers devices (milli-GPU and MiB), CPU and memory in one view of the cluster, and the node orders
+of `binpack` and `spread` (P1 to P3). The planning state has two views: capacity free now, and
+capacity free once stopping workers are gone.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from runai.hub_service.scheduler.model.snapshot import Node
 from runai.hub_service.scheduler.state.request_shape import Booking, Kind
 
 ENOUGH = 1 << 62
-"""CPU or memory of a node that does not say how much it has."""
+"""CPU or memory of a node that does not report it."""
 
 
 class Room:
-    """One view of what is free. Nodes are indices in the order of their names."""
+    """One view of the free capacity. Nodes are indices in the order of their names."""
 
     def __init__(self, nodes: Sequence[Node], *, spread: bool) -> None:
         """Start with everything free."""
@@ -34,7 +34,8 @@ class Room:
         self.idle = [node.devices for node in nodes]
         for index, node in enumerate(nodes):
             for device in node.broken_devices:
-                # As if somebody had it for ever; who is there owes it, as on any taken device.
+                # Permanently taken; a worker on it makes the amount negative, as on any full
+                # device.
                 self.milli[index][device] = self.mib[index][device] = 0
                 self.idle[index] -= 1
         self._open = [node.schedulable for node in nodes]
@@ -45,12 +46,12 @@ class Room:
             self._by_idle[idle].append(index)
         self._shared: list[tuple[int, int, int]] = []  # largest fraction that fits, node, device
         self.looks = 0
-        """Candidates looked at: what the growth of the cost is measured by."""
+        """Number of candidates examined, to measure how the cost grows."""
 
     # ---- bookkeeping
 
     def take(self, booking: Booking, sign: int = 1) -> None:
-        """Book a worker, or with sign -1 give back what it had."""
+        """Reserve a worker's capacity, or release it with sign -1."""
         node, devices, milli, mib, cpu, memory, _, _ = booking
         if node < 0:
             return
@@ -67,7 +68,7 @@ class Room:
             now, has = was - sign * milli, had - sign * mib
             was_idle = was == WHOLE_GPU and had == full
             is_idle = now == WHOLE_GPU and has == full
-            # What is idle, busy, or owed to one more than it holds, nobody can share.
+            # Idle, full and overcommitted devices cannot be shared, so they are not in the index.
             if was > 0 and not was_idle:
                 self._unshare(node, device)
             millis[device], mibs[device] = now, has
@@ -85,11 +86,11 @@ class Room:
             insort(self._by_idle[idle], node)
 
     def largest_fraction(self, node: int, device: int) -> int:
-        """Give the largest fraction that still fits on a device, in milli-GPU; below 1 is none."""
+        """Return the largest fraction that still fits on a device, in milli-GPU; below 1 is none."""
         milli, full = self.milli[node][device], self.device_mib[node]
         if not full:
             return milli
-        # f fits if its memory, rounded down, does: floor(f * full / 1000) <= free.
+        # A fraction f fits if its memory, rounded down, does: floor(f * full / 1000) <= free.
         return min(milli, -(-WHOLE_GPU * (self.mib[node][device] + 1) // full) - 1)
 
     def _share(self, node: int, device: int) -> None:
@@ -102,14 +103,14 @@ class Room:
         if fraction > 0:
             del self._shared[bisect_left(self._shared, (fraction, node, device))]
 
-    # ---- looking
+    # ---- placement
 
     def has_base(self, node: int, kind: Kind) -> bool:
-        """Tell whether a node has the CPU and memory."""
+        """Return True if a node has the CPU and memory."""
         return self.cpu[node] >= kind.cpu and self.memory[node] >= kind.memory
 
     def fits_device(self, node: int, device: int, kind: Kind) -> bool:
-        """Tell whether a device has room for one part of a kind (P3)."""
+        """Return True if a device fits one part of a kind (P3)."""
         full = self.device_mib[node]
         if kind.mib:
             return self.mib[node][device] >= kind.mib
@@ -120,9 +121,9 @@ class Room:
     def devices_on(
         self, node: int, kind: Kind, *, spread: bool | None = None
     ) -> tuple[int, ...] | None:
-        """Choose the devices of a node for a kind, or None where it does not fit (P2).
+        """Choose devices of a node for a kind; None if it does not fit (P2).
 
-        `spread` takes the emptiest instead of the fullest, or the other way round.
+        `spread=True` prefers the emptiest devices, False the fullest; None follows the policy.
         """
         self.looks += 1
         if not self.has_base(node, kind):
@@ -136,7 +137,7 @@ class Room:
             full, mibs = self.device_mib[node], self.mib[node]
             found: list[int] = []
             device = -1
-            while len(found) < kind.devices:  # so many are idle
+            while len(found) < kind.devices:  # the node has enough idle devices
                 device = millis.index(WHOLE_GPU, device + 1)
                 if mibs[device] == full:
                     found.append(device)
@@ -149,7 +150,7 @@ class Room:
         return tuple(sorted(found[: kind.devices]))
 
     def slots(self, node: int, kind: Kind) -> int:
-        """Count how many workers of a kind fit on a node together."""
+        """Return how many workers of a kind fit on a node together."""
         self.looks += 1
         slots = self.device_slots(node, kind) if kind.devices else ENOUGH
         if kind.cpu:
@@ -159,10 +160,10 @@ class Room:
         return max(0, slots)
 
     def roomy(self, kind: Kind, nodes: frozenset[int] | None = None) -> dict[int, int]:
-        """Count how many of a kind fit on each node where any does (of `nodes`, if given)."""
+        """Return the number of workers that fit on each node with room (of `nodes`, if given)."""
         if nodes is None:
             nodes = kind.nodes
-        # Whole devices are only on nodes that have so many idle ones.
+        # Whole devices need a node with as many idle ones.
         among = self.nodes_by_fullness(kind.devices) if kind.is_whole else nodes
         found = {}
         for node in among:
@@ -173,12 +174,12 @@ class Room:
         return found
 
     def device_slots(self, node: int, kind: Kind) -> int:
-        """Count how many workers of a kind the devices of a node would take."""
+        """Return how many workers of a kind fit on a node's devices."""
         if kind.is_whole:
             return self.idle[node] // kind.devices
         parts = [self._parts(node, device, kind) for device in range(len(self.milli[node]))]
         slots = sum(parts) // kind.devices
-        # Each takes distinct devices, so one device serves each at most once.
+        # A worker needs distinct devices, so each device serves each worker at most once.
         while sum(min(part, slots) for part in parts) < slots * kind.devices:
             slots -= 1
         return slots
@@ -192,38 +193,38 @@ class Room:
         return max(0, min(parts, mib // book) if book else parts)
 
     def fullness(self, node: int) -> tuple[int, int, int]:
-        """Rank a node among its like in the order of P2: smallest first, ties by name."""
+        """Return a node's rank among nodes with room, in the order of P2; ties by name."""
         idle, free = self.idle[node], self.free_on(node)
         return (-idle, -free, node) if self.spread else (idle, free, node)
 
     def broken_unheld(self, node: int) -> int:
-        """Count the broken devices of a node that nobody is on: they are no capacity."""
+        """Return the number of a node's broken devices without a worker: they are no capacity."""
         milli, mib = self.milli[node], self.mib[node]
         return sum(milli[d] >= 0 and mib[d] >= 0 for d in self.nodes[node].broken_devices)
 
     def free_on(self, node: int) -> int:
-        """Sum what is free on a node's devices, in milli-GPU."""
+        """Return the free milli-GPU on a node's devices, summed."""
         return sum([milli for milli in self.milli[node] if milli > 0])
 
     def preference(self, node: int, kind: Kind) -> tuple[int, ...]:  # noqa: ARG002  see FragRoom
-        """Rank a node that has room for a kind: smallest first."""
+        """Return the rank of a node with room for a kind; the smallest is best."""
         return self.fullness(node)
 
     def in_order(self, kinds: Sequence[Kind], nodes: Iterable[int]) -> Iterable[int]:  # noqa: ARG002
-        """Put nodes, fullest first, that each hold all of these in the order to try them."""
+        """Sort nodes that each fit all of `kinds`; callers pass them fullest first."""
         return nodes
 
     def nodes_by_fullness(self, least_idle: int) -> Iterator[int]:
-        """Go through the nodes with so many idle devices, in the order of P2."""
+        """Yield the nodes with at least `least_idle` idle devices, in the order of P2."""
         buckets = range(least_idle, len(self._by_idle))
         for idle in reversed(buckets) if self.spread else buckets:
             yield from self._by_idle[idle]
 
     def find(self, kind: Kind) -> tuple[int, tuple[int, ...]] | None:
-        """Find the place for one worker (P2), or None.
+        """Return the place for one worker, or None (P2).
 
-        Binpack puts a fraction on the fullest shared device that has room, before it opens a
-        new one; whole devices, and a new one to share, come from the fullest node.
+        Binpack puts a fraction on the fullest shared device that has room, before it opens a new
+        one. Whole devices, and a new device to share, come from the fullest node.
         """
         if kind.devices == 1 and not kind.is_whole and not self.spread:
             shared = self._find_shared(kind)

@@ -1,7 +1,6 @@
-"""Workloads and their workers while a plan is being made.
+"""Workloads and workers while a plan is computed.
 
-Knows an item (a workload with its account), its members (workers) and what each member does at
-the moment. Knows nothing of rooms: `state` changes standings, and whatever depends on them.
+An `Item` is a workload with its account, a `Member` one of its workers with its current standing.
 """
 
 from __future__ import annotations
@@ -16,32 +15,32 @@ from runai.hub_service.scheduler.state.request_shape import Booking, Kind
 
 
 class Standing(Enum):
-    """What a worker does while the plan is made."""
+    """State of a worker in the plan so far."""
 
     PENDING = "pending"
     RUNNING = "running"
     GOING = "going"
-    """Was told to stop, by this plan or before; still on its devices now, not later."""
+    """Received a stop decision, now or earlier; occupies its devices now, but not later."""
     RESERVED = "reserved"
     STARTED = "started"
-    """Starts by this plan."""
+    """Starts with this plan."""
     MOVED = "moved"
-    """Still on its old devices now, on new ones later."""
+    """Occupies its old devices now, and new ones later."""
 
     def __init__(self, word: str) -> None:
-        """Note what is asked of a standing at every change."""
+        """Cache the properties that every state change reads."""
         self.holds_later = word not in {"pending", "going"}
         self.leaves = word in {"going", "moved"}
 
 
 ACTIVE = (Standing.RUNNING, Standing.RESERVED, Standing.STARTED)
-"""Holds devices that can be taken."""
+"""Standings with devices that can be reclaimed."""
 _NOW = (Standing.RUNNING, Standing.STARTED)
 _LATER = (*_NOW, Standing.RESERVED, Standing.MOVED)
 
 
 class Member:
-    """A worker of an item; `origin` is its booking in the snapshot, `booking` the present one."""
+    """A worker of an item; `origin` is its booking in the snapshot, `booking` the current one."""
 
     __slots__ = ("booking", "index", "item", "kind", "origin", "standing", "was", "worker")
 
@@ -52,7 +51,7 @@ class Member:
         self.kind = kind
         self.standing = Standing.PENDING
         self.was = Standing.PENDING
-        """Its standing in the snapshot."""
+        """Standing in the snapshot."""
         self.booking: Booking | None = None
         self.origin: Booking | None = None
 
@@ -77,9 +76,9 @@ class Item:
 
     def __init__(self, workload: Workload, account: Account, *, is_known: bool = True) -> None:
         self.given = workload
-        """As the snapshot has it."""
+        """The workload as in the snapshot."""
         self.sizes = sizes_of(workload)
-        """Between which sizes its one worker is resized, whose parts its members are (E2)."""
+        """Sizes of an elastic worker, whose parts the members then are (E2); None otherwise."""
         if self.sizes is not None:
             workload = unfold(workload, self.sizes)
         self.workload = workload
@@ -88,32 +87,33 @@ class Item:
         self.members: list[Member] = []
         self.minimum = min(workload.minimum, len(workload.workers))
         self.is_known = is_known
-        """Whether its project is one; without one it may only hold what it has."""
+        """True if its project exists; otherwise it only keeps the devices that it has."""
         self.is_fixed = not workload.is_preemptible
-        """A session within the build quota: never preempted (Q1)."""
+        """A session within the build quota, which is never preempted (Q1)."""
         self.rank = workload.rank
         self.age = (workload.submitted, workload.name)
         self.place_in_queue = (not self.is_fixed, -self.rank, self.age)
-        """Orders a project's queue as its users see it (O2)."""
+        """Sort key of a project's queue as users see it (O2)."""
 
     def is_extra(self, member: Member) -> bool:
-        """Tell whether a member is beyond what the workload asks for: on idle GPUs only (E2)."""
+        """Return True if a member exceeds the request and thus only runs on idle GPUs (E2)."""
         sizes = self.sizes
         return sizes is not None and member.index > sizes.asked - sizes.least
 
     def request(self, wanted: int) -> int:
-        """Cut what its workers want to what it asks for, in milli-GPU (E2)."""
+        """Cap the wanted milli-GPU at the workload's request (E2)."""
         sizes = self.sizes
         return wanted if sizes is None else min(wanted, sizes.asked * WHOLE_GPU)
 
     def count(self, *standings: Standing) -> int:
-        """Count its workers in these standings."""
+        """Return the number of workers in these standings."""
         return sum(1 for member in self.members if member.standing in standings)
 
     def has_minimum(self, more: int = 0, *, now: bool = False) -> bool:
-        """Tell whether its minimum is there with so many more: once each is in place, or now.
+        """Return True if the minimum is reached with `more` workers added.
 
-        Less than that is never started, moved or held (P4).
+        A workload below it is never started, moved or reserved for (P4). `now` counts only workers
+        that run already.
         """
         lacking = self.minimum - more
         return lacking <= 0 or self.count(*(_NOW if now else _LATER)) >= lacking

@@ -1,8 +1,7 @@
-"""The cluster while a plan is being made: who holds what now, and who will.
+"""Cluster state while a plan is computed: current and future allocations.
 
-Knows every worker's standing, keeps rooms, accounts, lanes and victims in step with it, and takes
-back what was only tried (`mark`, `roll_back`). Knows no rule about who may. Built from a snapshot;
-changed by `placement`, `reclaim` and `cycle`; thrown away with the plan made, or kept by `index`.
+`State.set` changes a worker and updates capacity, accounts, lanes and victims with it; `mark` and
+`roll_back` undo trial placements. It applies changes without checking quotas or priorities.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ _GOING = Standing.GOING
 
 
 class State:
-    """Rooms, accounts and items, changed together by `set` alone."""
+    """Capacity, accounts and items of one cycle, changed together by `set` alone."""
 
     def __init__(self, snapshot: Snapshot, tree: ProjectTree, rest: Rest = at_once) -> None:
-        """Book everything that the snapshot says is running, stopping or reserved."""
+        """Book every running, stopping and reserved worker of the snapshot."""
         self.policy: Policy = snapshot.policy
         self.time = snapshot.now
         self.tree = tree
@@ -60,39 +59,39 @@ class State:
         self._with_broken = [i for i, node in enumerate(self.nodes) if node.broken_devices]
         self._journal: list[tuple[Member, Standing, Booking | None]] = []
         self.touched: set[Account] = set()
-        """Accounts whose allocation changed since the order last looked."""
+        """Accounts whose allocation changed since the queue order last read them."""
         self.victim_looks = 0
         self.asks = 0
-        """Units that were next in some order so far, whether they could be placed or not."""
+        """Number of units that an order has returned so far, placed or not."""
         self._leaving: dict[int, dict[Member, None]] = {}
         self.on_node: dict[int, dict[Member, None]] = {}
-        """The workers that have a booking on a node, or will."""
+        """Workers with a current or future booking on a node."""
         self.by_name: dict[str, Item] = {}
         self.turns = Turns() if snapshot.policy.users_take_turns else None
-        """What users hold, where they take turns (O3)."""
+        """Allocations per user, if users take turns (O3)."""
         self.lanes = Lanes(by_user=snapshot.policy.users_take_turns)
         self.victims = Victims()
         self.reserved: dict[Item, None] = {}
-        """Workloads with a worker that the snapshot has a reservation for (R7)."""
+        """Workloads with a reserved worker in the snapshot (R7)."""
         self.broken: dict[Item, None] = {}
-        """Workloads that the snapshot says are below their minimum (R11)."""
+        """Workloads below their minimum in the snapshot (R11)."""
         self.slots_ever: dict[Kind, int] = {}
-        """How many of a kind fit when nobody is there, once that was counted."""
+        """Number of workers of a kind that fit into the empty cluster, cached."""
         self.fixed: dict[Item, None] = {}
         """Sessions within the build quota (Q1)."""
         self.undecided: dict[Item, None] = {}
-        """Workloads that wait and may use several GPU types that their quota tells apart (Q4)."""
+        """Waiting workloads that may use several GPU types with separate quotas (Q4)."""
         self._type_of: dict[str, str] = {}
         if tree.has_parts:
             self._type_of = {node.name: node.gpu_type for node in self.nodes if node.devices}
         self.resizable: dict[Item, None] = {}
-        """Workloads whose one worker may have more or fewer GPUs (E2)."""
+        """Workloads with one elastic worker (E2)."""
         self.stuck: dict[Item, None] = {}
-        """Workloads with pending workers that cannot be placed as things are."""
+        """Workloads with pending workers that cannot be placed at present."""
         self.protects = self.policy.max_pauses_per_hour is not None or any(
             project.min_runtime for project in snapshot.projects
         )
-        """Whether anybody may be protected from being stopped at all (R8)."""
+        """True if any workload may be protected from being stopped (R8)."""
         self._restricted = any(project.node_types != _ANY for project in snapshot.projects)
         oldest_first = sorted(snapshot.workloads, key=lambda w: (w.submitted, w.name))
         for workload in with_rests(oldest_first, rest):
@@ -100,21 +99,21 @@ class State:
 
     @property
     def has_stale_kinds(self) -> bool:
-        """Tell whether most kinds of request it knows are those of workloads long gone."""
+        """Return True if most cached kinds of request belong to workloads long gone."""
         return len(self._kinds) > _KINDS_KEPT + 4 * len(self.by_name)
 
     @cached_property
     def empty(self) -> Room:
-        """Give the room that there is when nobody is there."""
+        """Return the capacity of the empty cluster."""
         return Room(self.nodes, spread=False)
 
     @cached_property
     def told(self) -> Told:
-        """Give what those who wait were told in the cycle before (X)."""
+        """Return the wait decisions of the previous cycle (X)."""
         return Told()
 
     def expect_its_like(self) -> None:
-        """Let rooms that choose by fragmentation know what is asked for here (P6)."""
+        """Set the mix of requests that fragmentation-aware capacity expects (P6)."""
         rooms = [room for room in (self.now, self.later) if isinstance(room, FragRoom)]
         if rooms:
             members = (member for item in self.by_name.values() for member in item.members)
@@ -122,10 +121,10 @@ class State:
             for room in rooms:
                 room.expect(workers)
 
-    # ---- what the snapshot says
+    # ---- workloads of the snapshot
 
     def add(self, workload: Workload, part: Account | None = None) -> None:
-        """Book a workload as the snapshot has it, on a part of its project where it has any."""
+        """Book a workload as in the snapshot, on `part` of its project's quota if given."""
         account = self.tree.queue_of(workload.project)
         is_known = account is not None
         account = account or Account(Project(name=workload.project), None)
@@ -146,7 +145,7 @@ class State:
                 continue
             member.origin = self._booking_in_snapshot(worker, member.kind)
             if state is WorkerState.STOPPING:
-                # A paused job counts as pending; one that is stopping asks for nothing now.
+                # A paused job is pending; a stopping worker requests nothing at present.
                 member.was = Standing.GOING
                 self._apply(member, Standing.GOING, None)
                 continue
@@ -155,7 +154,7 @@ class State:
                 member.was = Standing.RUNNING
                 self._apply(member, Standing.RUNNING, member.origin)
             else:
-                # It waits until `honour_reservations` has checked that it still holds.
+                # It stays pending until `honour_reservations` has verified its reservation.
                 is_reserved, member.was = True, Standing.RESERVED
         if wanted:
             wanted = item.request(wanted)
@@ -177,7 +176,7 @@ class State:
                 listed[item] = None
 
     def remove(self, name: str) -> None:
-        """Forget a workload; nothing may have been changed since the last `roll_back(0)`."""
+        """Remove a workload. Call it only when no change is pending, after `roll_back(0)`."""
         item = self.by_name.pop(name)
         self.victims.remove(item)
         self.lanes.remove(item)
@@ -201,9 +200,9 @@ class State:
         item.members.clear()
 
     def let_go(self) -> None:
-        """Part workloads from their workers, who know each other: nothing of it is asked again.
+        """Clear references between workloads and their workers; the state is unusable afterwards.
 
-        So all of it goes by itself, which else only a look through everything would find.
+        Reference counting then frees everything, without a full run of the garbage collector.
         """
         for item in self.by_name.values():
             item.members.clear()
@@ -220,7 +219,7 @@ class State:
         return self.book(kind, index, devices)
 
     def _node_types(self, item: Item) -> tuple[tuple[str, ...], ...]:
-        """Collect what its project and each ancestor restrict a workload to (P5)."""
+        """Return the node types that its project and each ancestor allow a workload (P5)."""
         if not self._restricted:
             return ()
         is_job = item.workload.kind == "job"
@@ -233,7 +232,7 @@ class State:
     # ---- changes
 
     def set(self, member: Member, standing: Standing, booking: Booking | None) -> None:
-        """Change a worker's standing; rooms and accounts follow."""
+        """Change a worker's standing; capacity and accounts follow."""
         self._journal.append((member, member.standing, member.booking))
         self._apply(member, standing, booking)
 
@@ -288,7 +287,7 @@ class State:
         booking: Booking | None,
         origin: Booking | None,
     ) -> None:
-        # Who was told to stop is still where it was; who moves is there and at its new place.
+        # A stopping worker still occupies its old place; a moving one its old and its new place.
         before = origin if old_standing.leaves else old
         after = origin if standing.leaves else booking
         if before is not after:
@@ -303,11 +302,11 @@ class State:
 
     @property
     def looks(self) -> int:
-        """Count the candidates looked at so far: what the growth of the cost is measured by."""
+        """Return the number of candidates examined so far, to measure how the cost grows."""
         return self.now.looks + self.later.looks + self.victim_looks
 
     def capacity_by_type(self) -> dict[str, int]:
-        """Divide the capacity by GPU type, where a quota does (Q4)."""
+        """Return the capacity per GPU type, if a quota depends on it (Q4)."""
         by_type: dict[str, int] = {}
         if self.tree.has_parts:
             for index, node in enumerate(self.nodes):
@@ -320,22 +319,22 @@ class State:
         return candidates(account, workload, self._type_of) if account.parts else [account]
 
     def parts_for(self, item: Item) -> list[Account]:
-        """Give the parts of its project's quota that a workload may be booked on (Q4)."""
+        """Return the parts of its project's quota that a workload may be charged to (Q4)."""
         return self._choices(item.account.parent or item.account, item.given)
 
     def kind_on(self, part: Account, member: Member) -> Kind:
-        """Give what a worker would ask for on another part of its project's quota (Q4)."""
+        """Return a worker's kind of request on another part of its project's quota (Q4)."""
         worker = within(part, member.worker, self._type_of.values())
         return self._kinds.of(worker, self._node_types(member.item))
 
     def rebook(self, item: Item, part: Account) -> Item:
-        """Book a workload that has no place on another part; give its new item (Q4)."""
+        """Charge a workload without a place to another part; return its new item (Q4)."""
         self.remove(item.name)
         self.add(item.given, part)
         return self.by_name[item.name]
 
     def capacity(self) -> int:
-        """Count the milli-GPU to share: open nodes, and what is in use that is closed or broken."""
+        """Return the milli-GPU to share: open nodes, plus used devices that are closed or broken."""
         total = self._open_devices
         for index in self._closed:
             total += self.nodes[index].devices - self.now.idle[index]
@@ -344,18 +343,18 @@ class State:
         return total * WHOLE_GPU
 
     def leaving(self, booking: Booking) -> list[Member]:
-        """Give the workers that must leave before a reservation here can start."""
+        """Return the workers that must leave before a reservation here can start."""
         on_node = self._leaving.get(booking.node)
         if not on_node:
             return []
         wanted = set(booking.devices)
         found = [m for m in on_node if m.origin and not wanted.isdisjoint(m.origin.devices)]
         if not found and not self._is_free_now(booking):
-            found = list(on_node)  # they have the CPU or the memory of the node that it needs
+            found = list(on_node)  # they occupy the CPU or memory that the reservation needs
         return sorted(found, key=lambda member: (member.item.age, member.index))
 
     def told_to_stop(self, accounts: AbstractSet[Account]) -> list[Member]:
-        """Give the workers of these projects that are to end and have not yet."""
+        """Return the stopping workers of these projects that have not ended yet."""
         told = [
             member
             for on_node in self._leaving.values()
@@ -365,26 +364,26 @@ class State:
         return sorted(told, key=lambda member: (member.item.age, member.index))
 
     def _is_free_now(self, booking: Booking) -> bool:
-        # The booking itself is counted in, so nothing may be overdrawn.
+        # The booking itself is included, so the rest must not be negative.
         return self.now.cpu[booking.node] >= 0 and self.now.memory[booking.node] >= 0
 
     def mark(self) -> int:
-        """Remember this point for `roll_back`."""
+        """Return the current point of the journal, for `roll_back`."""
         return len(self._journal)
 
     def roll_back(self, mark: int) -> None:
-        """Undo every change since a mark, latest first; 0 goes back to the snapshot."""
+        """Undo every change since a mark, latest first; 0 restores the snapshot."""
         journal = self._journal
         while len(journal) > mark:
             member, standing, booking = journal.pop()
             self._apply(member, standing, booking)
 
     def changed(self) -> Iterable[Item]:
-        """Give the workloads that this cycle has changed so far."""
+        """Return the workloads changed in this cycle so far."""
         return dict.fromkeys([member.item for member, _, _ in self._journal])
 
     def release(self, member: Member) -> None:
-        """Take a victim's devices back: a running worker goes, a reservation just ends."""
+        """Release a victim's devices: a running worker stops, a reservation ends at once."""
         if member.standing is Standing.RUNNING or (
             member.standing is Standing.MOVED and member.was is Standing.RUNNING
         ):

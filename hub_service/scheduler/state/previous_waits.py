@@ -1,7 +1,7 @@
-"""What those who wait were told, kept from cycle to cycle by `state` (X).
+"""Wait decisions of the previous cycle, reused where nothing changed (X).
 
-Thousands wait, and most are told the same again in the same place: that is not written anew. Knows
-who was told what; in which order they stand and why they wait is `waits`'.
+Thousands of workloads wait, and most have the same reason and position as before; reusing the
+objects saves building them again.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from runai.hub_service.scheduler.state.planned_workloads import Item
 _Queue = tuple[Sequence[Item], Sequence[Reason], list[Wait]]
 
 Lines = tuple[tuple[object, int, Reason], ...]
-"""A queue in short: its lanes, how often each has changed, and why all in it wait."""
+"""Digest of a queue: its lanes, their numbers of changes, and the common reason."""
 
 
 class Told:
-    """The queue of each project as it was told last."""
+    """Queues of all projects as last reported."""
 
     def __init__(self) -> None:
-        """Nobody was told anything yet."""
+        """Start without reported queues."""
         self._queues: dict[str, _Queue] = {}
         self._lines: Mapping[str, Lines] = {}
         self._before: dict[Reason, Reason] = {}
         self._reasons: dict[Reason, Reason] = {}
 
     def again(self, reason: Reason) -> Reason:
-        """Give the object that said the same the last time, so that a glance at it will do."""
+        """Return the equal object of the previous cycle, so that comparisons are by identity."""
         reason = self._before.get(reason, reason)
         return self._reasons.setdefault(reason, reason)
 
     def says(self, project: str, lines: Lines) -> bool:
-        """Tell whether a project's queue was told last just as it is in short."""
+        """Return True if a project's queue was last reported with this digest."""
         return self._lines.get(project) == lines
 
     def tell(
@@ -43,9 +43,9 @@ class Told:
         why: Mapping[Item, Reason],
         lines: Mapping[str, Lines],
     ) -> list[Wait]:
-        """Give what everybody is told, project by project; reasons have been told `again`.
+        """Return all wait decisions, project by project; reasons must come from `again`.
 
-        Of projects that have lines and are not among the queues, the same as last.
+        Projects in `lines` without a queue keep their previous decisions.
         """
         before, self._queues = self._queues, {}
         self._before, self._reasons = self._reasons, {}
@@ -64,7 +64,7 @@ class Told:
 
 
 def _told(queue: Sequence[Item], reasons: Sequence[Reason], before: _Queue) -> list[Wait]:
-    """Keep the beginning that is as it was."""
+    """Build wait decisions, reusing the unchanged beginning of the previous ones."""
     items_then, reasons_then, waits = before
     kept = _alike(queue, items_then)
     kept = min(kept, _alike(reasons, reasons_then))
@@ -75,6 +75,6 @@ def _told(queue: Sequence[Item], reasons: Sequence[Reason], before: _Queue) -> l
 
 
 def _alike(these: Sequence[object], those: Sequence[object]) -> int:
-    """Count how many of the first are the same objects."""
+    """Return the length of the common prefix of identical objects."""
     alike = list(map(is_, these, those))
     return alike.index(False) if False in alike else len(alike)

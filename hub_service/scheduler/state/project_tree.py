@@ -1,8 +1,7 @@
-"""The project tree with its defaults resolved, and what each project holds at this moment.
+"""The project tree with resolved defaults and current allocations.
 
-Knows quotas, limits and weights of every account and keeps three running sums up the tree:
-allocated, build (non-preemptible) and requested. Knows no shares, order or devices. Built once a
-cycle by `state`; read by every rule.
+Each account has its quotas, limits and weights, and three sums maintained up the tree: allocated,
+build (non-preemptible) and requested.
 """
 
 from __future__ import annotations
@@ -13,17 +12,17 @@ from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
 from runai.hub_service.scheduler.model.snapshot import LeftOut, Project, Quota, Snapshot
 
 UNLIMITED = 1 << 62
-"""Stands for "no limit" in comparisons; larger than any sum of milli-GPU."""
+""""No limit" in comparisons; larger than any sum of milli-GPU."""
 
 ANY_OTHER = "*"
-"""In a table of quotas: every GPU type that it does not name (Q4)."""
+"""Key in a table of quotas for every GPU type that the table does not name (Q4)."""
 
 Age = tuple[int, str]
-"""When something was created or submitted, then its name: the last two words of every tie."""
+"""Time of creation or submission, then the name: the last two keys of every sort order."""
 
 
 class Account:
-    """A project in the tree. Amounts in milli-GPU, `UNLIMITED` where there is no bound."""
+    """A project in the tree. Amounts in milli-GPU, `UNLIMITED` if there is no bound."""
 
     __slots__ = (
         "age",
@@ -67,31 +66,31 @@ class Account:
         self.fair_share = 0
         self.allocated = 0
         self.leaving = 0
-        """What those still have that were told to stop: `limit` counts it until they end (Q3)."""
+        """Allocation of stopping workers, which `limit` counts until they end (Q3)."""
         self.build = 0
         self.requested = 0
         self.usage = 0
-        """What it used of late, decayed (S5); only its part of its siblings' matters."""
+        """Recent usage, decayed (S5); only its ratio to the siblings' usage matters."""
         self.parts: list[Account] = []
-        """Its quotas by GPU type, each an account of its own (Q4); mostly none."""
+        """Accounts of its quotas by GPU type (Q4); usually empty."""
         self.gpu_type: str | None = None
-        """Of such a part: the type it stands for, or `ANY_OTHER`."""
+        """GPU type of such a part, or `ANY_OTHER`."""
         self.reach = UNLIMITED
-        """What there is of the types that it may use; its fair share ends there (Q4)."""
+        """Capacity of the GPU types that it may use, an upper bound of its fair share (Q4)."""
 
     @property
     def is_unlimited(self) -> bool:
-        """Tell whether its quota has no bound."""
+        """Return True if its quota has no bound."""
         return self.quota >= UNLIMITED
 
     @property
     def siblings(self) -> list[Account]:
-        """Give the parts of the project that it is a part of, itself included (Q4)."""
+        """Return the parts of its project's quota, itself included (Q4)."""
         return self.parent.parts if self.parent else []
 
     @property
     def overage(self) -> int:
-        """How far it is over its entitlement; negative where it is below (R4)."""
+        """Return its allocation beyond its entitlement; negative if it is below (R4)."""
         return self.allocated - max(self.quota, self.fair_share)
 
 
@@ -99,7 +98,7 @@ class ProjectTree:
     """All accounts by name, and the roots that share the cluster."""
 
     def __init__(self, projects: Iterable[Project], with_workloads: Iterable[str] = ()) -> None:
-        """Resolve defaults; `with_workloads` names the projects that own workloads themselves."""
+        """Resolve defaults; `with_workloads` names projects that own workloads themselves."""
         given = {project.name: project for project in projects}
         self.accounts: dict[str, Account] = {}
         self.roots: list[Account] = []
@@ -116,7 +115,7 @@ class ProjectTree:
         for name in parents.intersection(with_workloads):
             self._queues[name] = _own_queue(self.accounts[name])
         self.has_parts = any(account.parts for account in self.accounts.values())
-        """Whether any quota is a table by GPU type (Q4)."""
+        """True if any quota is a table by GPU type (Q4)."""
         self.holders = [a for a in self.accounts.values() if a.never_lent]
 
     def _add(self, name: str, given: dict[str, Project], above: set[str]) -> Account:
@@ -125,7 +124,7 @@ class ProjectTree:
             return known
         project = given[name]
         parent = None
-        # decide is total: without its parent, or in a circle, a project stands at the root.
+        # `decide` accepts any snapshot: a project with a missing or circular parent is a root.
         if project.parent in given and project.parent not in above | {name}:
             parent = self._add(project.parent, given, above | {name})
         account = Account(project, parent)
@@ -134,25 +133,25 @@ class ProjectTree:
         return account
 
     def queue_of(self, project: str) -> Account | None:
-        """Give the account that a workload of this project is booked on."""
+        """Return the account that workloads of this project are charged to."""
         return self._queues.get(project)
 
     def lacks_queue(self, project: str) -> bool:
-        """Tell whether a project has no account for workloads of its own yet."""
+        """Return True if a project exists but has no account for workloads of its own yet."""
         return project in self.accounts and project not in self._queues
 
 
 def _own_queue(account: Account) -> Account:
-    """Give a parent's own workloads an account beside its children's.
+    """Add an account for a parent's own workloads beside its children.
 
-    It has what the parent's quota leaves over when every child has its own.
+    Its quota is the rest of the parent's quota after the children's.
     """
     own = Account(Project(name=account.name, created=account.project.created), account)
     own.name = f"{account.name} itself"
     own.priority = account.priority
     left = account.quota - sum(child.quota for child in account.children)
     own.quota = UNLIMITED if account.is_unlimited else max(0, left)
-    own.build_quota = UNLIMITED  # the parent's own cap is above it
+    own.build_quota = UNLIMITED  # the parent's own cap applies further up the path
     own.weight = WHOLE_GPU if own.is_unlimited else own.quota or WHOLE_GPU
     account.children.append(own)
     return own
@@ -162,7 +161,7 @@ def _quota_of(account: Account) -> int:
     quota: Quota = account.project.quota
     table = account.project.quota_by_type
     if table is not None:
-        # Q4: judged type by type where the project owns workloads; a parent's counts as its sum.
+        # Q4: checked per type where the project owns workloads; a parent's quota is the sum.
         return UNLIMITED if None in table.values() else sum(v for v in table.values() if v)
     if quota is None:
         return UNLIMITED
@@ -188,7 +187,7 @@ def _resolve(account: Account) -> None:
 
 
 def _split(account: Account) -> None:
-    """Give a project whose quota is a table an account for each entry (Q4)."""
+    """Add an account for each entry of a project's table of quotas (Q4)."""
     project = account.project
     table = project.quota_by_type
     if table is None or account.children:
@@ -210,5 +209,5 @@ def _split(account: Account) -> None:
 
 
 def tree_of(snapshot: Snapshot) -> ProjectTree:
-    """Build the tree of a snapshot."""
+    """Build the project tree of a snapshot."""
     return ProjectTree(snapshot.projects, {w.project for w in snapshot.workloads})

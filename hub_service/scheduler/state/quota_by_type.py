@@ -1,9 +1,7 @@
 """Quotas by GPU type: the parts of a project whose guarantee is a table (Q4).
 
-Knows which types a part stands for, what of a cluster siblings share together, and which of its
-nodes a worker of a part may use. A part is an account below its project's: whatever the rules ask
-of a project (within its quota, over its share) is asked of the part, and of the whole only its
-caps. `tree` makes the parts, `shares` divides by them, `state` books on them.
+A part is an account below its project's. Rules about a project (within its quota, over its share)
+apply to the part; only the caps apply to the whole project.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from runai.hub_service.scheduler.state.project_tree import ANY_OTHER, Account
 
 
 def types_of(part: Account, types: Iterable[str]) -> frozenset[str]:
-    """Give which of these GPU types a part stands for; an undivided project stands for all."""
+    """Return the GPU types, out of `types`, of a part; an undivided project has all."""
     if part.gpu_type is None:
         return frozenset(types)
     if part.gpu_type != ANY_OTHER:
@@ -26,10 +24,10 @@ def types_of(part: Account, types: Iterable[str]) -> frozenset[str]:
 
 
 def candidates(project: Account, workload: Workload, type_of: Mapping[str, str]) -> list[Account]:
-    """Give the parts that a workload may be booked on, "any other" first; never none.
+    """Return the parts that a workload may be charged to, "any other" first; never empty.
 
-    `type_of` names each node's GPU type. Who is somewhere is booked where it is; a gang stays in
-    one part. Who may use no node of any part is booked on "any other" and finds no node there.
+    `type_of` is the GPU type of each node. A placed workload is charged where it is, and a gang to
+    one part. A workload that may use no node of any part gets "any other", and finds no node there.
     """
     parts = sorted(project.parts, key=lambda part: (part.gpu_type != ANY_OTHER, part.gpu_type))
     for worker in workload.workers:
@@ -52,7 +50,7 @@ def candidates(project: Account, workload: Workload, type_of: Mapping[str, str])
 
 
 def within(part: Account, worker: Worker, types: Iterable[str]) -> Worker:
-    """Give what a worker asks for when it is booked on a part: nodes of the part's types only."""
+    """Return the worker's request restricted to nodes of the part's GPU types."""
     if part.gpu_type is None or not _asks(worker):
         return worker
     allowed = types_of(part, types)
@@ -70,14 +68,15 @@ def _asks(worker: Worker) -> bool:
 def groups(
     siblings: Sequence[Account], capacity: int, by_type: Mapping[str, int]
 ) -> list[tuple[list[Account], int]]:
-    """Say who shares how much: types that somebody's quota does not tell apart go together (S2).
+    """Return the groups of accounts that share GPUs, and the milli-GPU of each group (S2).
 
-    `capacity` is what these siblings share in all, `by_type` what the cluster has of each type.
-    Sets how far each can reach: a share is of no use beyond what there is of its types.
+    GPU types that one quota covers together belong to one group. `capacity` is the total of these
+    siblings, `by_type` the cluster's capacity of each type. Also sets `reach` of each account: the
+    capacity of its types, beyond which a share is of no use.
     """
     buckets = [part for account in siblings for part in account.parts or (account,)]
     named = {part.gpu_type for part in buckets} - {None, ANY_OTHER}
-    # What nobody names is one type to everybody.
+    # All types without a quota of their own count as one type.
     there = {ANY_OTHER: sum(milli for t, milli in by_type.items() if t not in named)}
     there.update((t, by_type.get(t, 0)) for t in named if t is not None)
     grouped: list[tuple[frozenset[str], list[Account]]] = []

@@ -1,7 +1,7 @@
-"""Kinds of request: what workers ask of nodes, and where they may go at all (P3, P5).
+"""Kinds of request: the resources of a worker and the nodes allowed for it (P3, P5).
 
-Knows how a worker becomes a kind that all its like share, so that nodes are compared with a kind
-once and not with each worker. Knows nothing of what is free (`room`). Used by `state`.
+Workers with equal requests share one kind, so that nodes are compared once per kind and not once
+per worker.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ NODE_TYPE_LABEL = "runai/node-type"
 
 
 class Kind:
-    """One kind of request: every worker that asks for the same shares one object.
+    """One kind of request, shared by all workers with equal requests.
 
-    A worker goes on `devices` distinct devices with `milli` on each (1000 is a whole one), or
-    with `mib` where it asks for memory; `nodes` are those that could ever hold it (P5), as
-    indices into the nodes sorted by name.
+    A worker takes `milli` (1000 is a whole device) on each of `devices` distinct devices, or `mib`
+    if it requests memory. `nodes` are the nodes that could ever fit it (P5), as indices into the
+    nodes sorted by name.
     """
 
     __slots__ = ("cpu", "devices", "memory", "mib", "milli", "nodes", "order", "quota")
@@ -40,20 +40,20 @@ class Kind:
         self.memory = memory
         self.nodes: frozenset[int] = frozenset()
         self.quota = devices * milli
-        """What it counts for in quotas while it is pending (P3)."""
+        """Amount that it counts for in quotas while it is pending (P3)."""
 
     @property
     def is_whole(self) -> bool:
-        """Tell whether it takes devices for itself."""
+        """Return True if it takes whole devices."""
         return self.milli == WHOLE_GPU
 
     def mib_on(self, device_mib: int) -> int:
-        """Give the memory it books on a device of that size."""
+        """Return the memory that it takes of a device of this size."""
         return self.mib or memory_of_fraction(self.milli, device_mib)
 
 
 class Booking(NamedTuple):
-    """Where a worker is or goes, and what it takes there; node -1 is one we do not know."""
+    """Place and resources of a worker; node -1 is unknown to the snapshot."""
 
     node: int
     devices: tuple[int, ...]
@@ -63,14 +63,14 @@ class Booking(NamedTuple):
     memory: int
     quota: int
     shares: int
-    """The milli-GPU on each device as quotas count them: `milli`, or that of the memory."""
+    """Milli-GPU per device that quotas count: `milli`, or the fraction of the memory."""
 
 
 class Kinds:
-    """Every kind that a snapshot's workers have, made as they are met."""
+    """All kinds of request of a snapshot, created on first use."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
-        """Compare with these nodes, in the order of their names."""
+        """Start empty, for nodes in the order of their names."""
         self._nodes = nodes
         self._known: dict[tuple[object, ...], Kind] = {}
 
@@ -78,7 +78,7 @@ class Kinds:
         return len(self._known)
 
     def of(self, worker: Worker, node_types: tuple[tuple[str, ...], ...]) -> Kind:
-        """Give a worker's kind; `node_types` are what its projects restrict it to, each."""
+        """Return a worker's kind; `node_types` are the restrictions of each of its projects."""
         key = (
             worker.gpus,
             worker.gpu_memory_mib,
@@ -117,14 +117,14 @@ class Kinds:
             if _may_use(node, worker, node_types) and _could_hold(node, kind)
         )
         if memory:
-            # Pending, it counts by the smallest device that it may use (P3).
+            # A pending worker counts by the smallest device that it may use (P3).
             sizes = [self._nodes[index].device_memory_mib for index in kind.nodes]
             size = min(sizes, default=memory)
             kind.quota = devices * fraction_of_memory(memory, size)
         return kind
 
     def book(self, kind: Kind, node: int, devices: tuple[int, ...]) -> Booking:
-        """Make the booking of a worker of this kind at a place."""
+        """Return the booking of a worker of this kind at a place."""
         full = self._nodes[node].device_memory_mib if node >= 0 else 0
         shares, mib = kind.milli, kind.mib_on(full)
         quota = kind.quota
@@ -135,7 +135,7 @@ class Kinds:
 
 
 def _may_use(node: Node, worker: Worker, node_types: tuple[tuple[str, ...], ...]) -> bool:
-    """Tell whether a worker may go on a node at all (P5)."""
+    """Return True if a worker is allowed on a node (P5)."""
     labels = node.labels
     return (
         node.schedulable
@@ -147,7 +147,7 @@ def _may_use(node: Node, worker: Worker, node_types: tuple[tuple[str, ...], ...]
 
 
 def _could_hold(node: Node, kind: Kind) -> bool:
-    """Tell whether a node has enough of everything when it is empty."""
+    """Return True if the empty node has enough of every resource."""
     return (
         node.usable_devices >= kind.devices
         and node.device_memory_mib >= kind.mib

@@ -1,8 +1,7 @@
-"""Users of a project take turns by what they hold (O3).
+"""Turns of a project's users, by their allocations (O3).
 
-Knows what each user holds in each project, kept by `state`, and puts waiting workloads in the order
-in which their users' turns come. Used by `order` to choose and by `reasons` to say a position; not
-there at all unless the policy says `users_take_turns`.
+Sorts waiting workloads so that the user with the smallest allocation is next. Used only if the
+policy has `users_take_turns`.
 """
 
 from __future__ import annotations
@@ -16,25 +15,25 @@ from runai.hub_service.scheduler.state.project_tree import Account
 
 
 class Turns:
-    """Sums of milli-GPU by project and user."""
+    """Allocated milli-GPU by project and user."""
 
     def __init__(self) -> None:
-        """Start with nobody holding anything."""
+        """Start without allocations."""
         self._held: dict[tuple[Account, str], int] = {}
 
     def book(self, item: Item, change: int) -> None:
-        """Count what a workload's user got, or with a negative change gave."""
+        """Add to the allocation of a workload's user; a negative change subtracts."""
         key = item.account, item.workload.user
         self._held[key] = self._held.get(key, 0) + change
 
     def held(self, item: Item) -> int:
-        """Give what a workload's user holds in its project; sessions and jobs together."""
+        """Return the allocation of a workload's user in its project, sessions and jobs together."""
         return self._held.get((item.account, item.workload.user), 0)
 
     def in_turn(self, queue: Iterable[Item]) -> list[Item]:
-        """Sort one project's queue: by priority as ever (O2), then each time who holds least.
+        """Sort one project's queue by priority (O2), then by the smallest allocation of the user.
 
-        Whoever has had a turn counts as holding what it asked for.
+        After a turn, the request of the workload counts as allocated to its user.
         """
         groups: dict[tuple[bool, int], dict[str, list[Item]]] = {}
         for item in sorted(queue, key=attrgetter("place_in_queue"), reverse=True):

@@ -1,7 +1,6 @@
-"""What could be taken from whom, and in which order (R4).
+"""Preemptible workloads as victims, in the order of reclaiming (R4).
 
-Knows how a preemptible workload is cut into victims and keeps each account's sorted, the best
-last. Who may be taken, and whether it helps, is `search`'s; kept by `state` from cycle to cycle.
+Each account's victims are sorted, the best last.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _key = attrgetter("key")
 
 
 class Victim:
-    """Workers that are taken together: one surplus worker, or what an item needs to run."""
+    """Workers that are stopped together: one surplus worker, or a workload's minimum."""
 
     __slots__ = ("alone", "is_extra", "is_lent", "is_surplus", "item", "key", "member")
 
@@ -30,15 +29,16 @@ class Victim:
         self.member = member
         self.is_surplus = is_surplus
         self.alone = (member,) if is_surplus or len(item.members) == 1 else None
-        """What goes, where that is always one worker."""
+        """The single worker that goes; None if several may go."""
         safe = item.workload.checkpointed
         self.is_extra = is_surplus and item.is_extra(member)
-        """Whether it is beyond what its workload asks for: given back before all else (E2)."""
+        """True if it exceeds its workload's request: reclaimed before all others (E2)."""
         self.is_lent = self.is_extra or (is_surplus and item.sizes is None)
-        """Whether it only uses what is idle: whoever waits in its project may take it (E1, E2)."""
-        # R4 (2) to (5), the best victim greatest: what is only lent (E2), lowest priority, surplus,
-        # least work lost where that is known (who never told of a checkpoint may lose everything),
-        # latest, last by name.
+        """True if it only uses idle GPUs: any waiting workload of its project may take it (E1, E2).
+        """
+        # R4 (2) to (5), the best victim greatest: only on idle GPUs (E2), lowest priority, surplus,
+        # least work lost if known (without a reported checkpoint all may be lost), latest, last by
+        # name.
         self.key: VictimKey = (
             self.is_extra,
             -item.rank,
@@ -51,44 +51,44 @@ class Victim:
 
     @property
     def is_active(self) -> bool:
-        """Tell whether there still is something to take."""
+        """Return True if it still has devices to reclaim."""
         return self.member.standing in ACTIVE
 
     def workers(self) -> tuple[Member, ...]:
-        """Give the workers that go: with its minimum, an item loses all that it still has."""
+        """Return the workers that stop: without its minimum, a workload loses all its workers."""
         return self.alone or tuple(
             [member for member in self.item.members if member.standing in ACTIVE]
         )
 
     @property
     def is_settled(self) -> bool:
-        """Tell whether nothing of its workload goes before it: how long it has run stays so.
+        """Return True if no part of its workload is reclaimed before it, so its run time is final.
 
-        Asked of what may be protected, which surplus never is (R8).
+        Only relevant for victims that may be protected, which surplus never is (R8).
         """
         return self.alone is not None or self.item.count(*ACTIVE) <= self.item.minimum
 
 
 class Protected(NamedTuple):
-    """A victim that may not be taken yet (R8)."""
+    """A victim that must not be stopped yet (R8)."""
 
     victim: Victim
     until: int
 
 
 def victims_of(item: Item) -> tuple[Victim, ...]:
-    """Cut a preemptible workload into victims: each surplus worker, then the rest together."""
+    """Split a preemptible workload into victims: each surplus worker, then the rest together."""
     if item.is_fixed:
         return ()  # Q1: sessions within the build quota are never victims
     active = [member for member in item.members if member.standing in ACTIVE]
     if not active or item.count(Standing.MOVED):
-        return ()  # whoever makes room by moving is not taken as well (R10)
+        return ()  # R10: a workload that moves to make room is not reclaimed as well
     if len(active) > item.minimum:
         active.sort(key=_waits)  # P4: the minimum runs on, whichever surplus goes
     surplus = [
         Victim(item, member, is_surplus=True)
         for member in active[item.minimum :]
-        # E2: what is reserved for a worker starts as it is, or not at all.
+        # E2: a reserved worker starts with all its parts, or not at all.
         if item.sizes is None or member.standing is not Standing.RESERVED
     ]
     return (*surplus, Victim(item, active[0], is_surplus=False))
@@ -99,16 +99,16 @@ def _waits(member: Member) -> bool:
 
 
 class Victims:
-    """Every account's victims, as the snapshot has them."""
+    """Victims of every account, as in the snapshot."""
 
     def __init__(self) -> None:
-        """Start with nobody."""
+        """Start without victims."""
         self._victims: dict[Account, list[Victim]] = {}
         self._surplus: dict[Account, int] = {}
         self._cut: dict[Item, tuple[Victim, ...]] = {}
 
     def add(self, item: Item) -> None:
-        """Sort in what a workload could lose."""
+        """Insert a workload's victims in order."""
         victims = victims_of(item)
         if victims:
             self._cut[item] = victims
@@ -123,7 +123,7 @@ class Victims:
                 self._surplus[account] = self._surplus.get(account, 0) + 1
 
     def remove(self, item: Item) -> None:
-        """Take a workload out again."""
+        """Remove a workload's victims."""
         for victim in self._cut.pop(item, ()):
             account = victim.item.account
             listed = self._victims[account]
@@ -134,12 +134,12 @@ class Victims:
                 self._surplus[account] -= 1
 
     def view(self, changed: Iterable[Item]) -> VictimsView:
-        """Give what a pass may take from, after this cycle changed these items."""
+        """Return the victims for one pass, with the changed workloads split again."""
         return VictimsView(self._victims, self._cut, self._surplus, changed)
 
 
 class VictimsView:
-    """One pass's own lists: copied when they are first asked for, and free to be shortened."""
+    """Lists of victims for one pass: copied on first access, so that the pass may modify them."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class VictimsView:
         surplus: dict[Account, int],
         changed: Iterable[Item],
     ) -> None:
-        """Cut the changed items anew."""
+        """Split the changed workloads into victims again."""
         self._kept = kept
         self._cut = cut
         self._changed: dict[Account, set[Item]] = {}
@@ -164,7 +164,7 @@ class VictimsView:
         )
 
     def of(self, account: Account, *, surplus_only: bool) -> list[Victim]:
-        """Give an account's victims, the best last."""
+        """Return an account's victims, the best last."""
         known = self._lists.get((account, surplus_only))
         if known is not None:
             return known
@@ -184,14 +184,14 @@ class VictimsView:
         return listed
 
     def protected(self, account: Account) -> list[Protected]:
-        """Give those of an account's victims that are known to be protected, the best last.
+        """Return an account's victims that are known to be protected, the best last.
 
-        Searches set them apart, so that each is met once in a pass and not once a search.
+        Searches move them here, so that a pass checks each only once and not once per search.
         """
         return self._protected.setdefault(account, [])
 
     def on(self, members: Collection[Member]) -> dict[Account, list[Victim]]:
-        """Give the victims that hold anything of what these members hold, by account."""
+        """Return the victims that include any of these workers, by account."""
         there: defaultdict[Account, list[Victim]] = defaultdict(list)
         present = set(members)
         for item in dict.fromkeys(member.item for member in members):
@@ -209,16 +209,16 @@ HOUR = 3600
 
 
 def protected_until(item: Item, members: Iterable[Member], policy: Policy, now: int) -> int | None:
-    """Give when a workload may be paused; None where it may be now.
+    """Return the time until which a workload must not be paused; None if it may be now.
 
-    Elastic surplus is never protected: its workload goes on, so nothing is paused (R8).
+    Elastic surplus is never protected: its workload runs on, so nothing is paused (R8).
     """
     until = max(_has_run(item, members, now), _has_rested(item, policy, now))
     return until if until > now else None
 
 
 def _has_run(item: Item, members: Iterable[Member], now: int) -> int:
-    """Give when the minimum run time of its project, or of one above, is over; now at least."""
+    """Return the end of the minimum run time of its project or an ancestor, at least `now`."""
     least = max(account.min_runtime for account in item.account.path)
     if not least:
         return now
@@ -231,7 +231,7 @@ def _has_run(item: Item, members: Iterable[Member], now: int) -> int:
 
 
 def _has_rested(item: Item, policy: Policy, now: int) -> int:
-    """Give when less than the permitted number of its pauses are younger than an hour."""
+    """Return when it has fewer than the maximum number of pauses in the last hour."""
     most = policy.max_pauses_per_hour
     if most is None:
         return now
