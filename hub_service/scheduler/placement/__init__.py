@@ -1,1 +1,1 @@
-"""Placement: which workload is next, whether it fits, and on which devices."""
+"""Queue order, quota checks and placement on devices."""

@@ -1,8 +1,8 @@
-"""Holding nodes for the oldest blocked gang, and who may use them meanwhile (O4).
+"""Capacity held for the oldest blocked gang, with backfill until it starts (O4).
 
-Knows where and when a blocked unit is expected to start, by the ends of what runs, and keeps what
-is idle there from whoever would be in its way. Moves and stops nobody. Made by `cycle` where the
-policy says `backfill`; `allocate`, `consolidate` and `reclaim` open it around each unit they try.
+The expected start of a blocked unit follows from the ends of running workloads. Idle devices there
+are held; other units may use them only if they do not delay it. No worker is moved or stopped.
+Active if the policy has `backfill`.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ Device = tuple[int, int]
 
 
 class Hold(NamedTuple):
-    """Devices kept for a unit until it is expected to start."""
+    """Devices held for a unit until its expected start."""
 
     unit: Unit
     start: int
     keepers: tuple[Member, ...]
-    """Stand on those devices that are idle, so that nobody else is put there."""
+    """Placeholder workers on the idle ones of these devices."""
 
 
 class Holds:
-    """What is held for whom in one cycle; empty unless the policy says `backfill`."""
+    """Holds of one cycle; empty unless the policy has `backfill`."""
 
     def __init__(self, state: State) -> None:
-        """Hold nothing yet."""
+        """Start without holds."""
         self._state = state
         self._holds: list[Hold] = []
 
     def __bool__(self) -> bool:
-        """Tell whether anything is held."""
+        """Return True if there is any hold."""
         return bool(self._holds)
 
-    # ---- who holds
+    # ---- holds
 
     def hold(self) -> None:
-        """Let the oldest blocked unit of each project hold the places where it starts soonest."""
+        """Hold, for the oldest blocked unit of each project, the place where it starts soonest."""
         state = self._state
         blocked = [unit for account in state.lanes.accounts for unit in self._oldest(account)]
         if not blocked:
@@ -69,7 +69,7 @@ class Holds:
             self._holds.append(Hold(unit, start, self._keepers(unit, devices)))
 
     def _oldest(self, account: Account) -> list[Unit]:
-        """Find a project's first unit in order that would fit its share, but not what is free."""
+        """Return a project's first unit that fits its share but not the free capacity."""
         lanes = [lane for lane in self._state.lanes.of(account) if not lane.units[0].is_surplus]
         for unit in sorted((lane.units[0] for lane in lanes), key=lambda unit: unit.key):
             if (
@@ -89,7 +89,7 @@ class Holds:
         return fits
 
     def _when_devices_are_free(self) -> list[list[int]]:
-        """Give for every device when the last that is on it is expected to leave."""
+        """Return, for every device, when its last worker is expected to leave."""
         state = self._state
         free_at: list[list[int]] = [
             [state.time if milli == WHOLE_GPU else NEVER for milli in devices]
@@ -112,7 +112,7 @@ class Holds:
     def _keepers(self, unit: Unit, devices: list[Device]) -> tuple[Member, ...]:
         state = self._state
         workload = Workload(name=unit.item.name, project=unit.item.name, workers=())
-        # An account of its own: what is held counts for nobody.
+        # A separate account, so that held devices count for no project.
         item = Item(workload, Account(Project(name=unit.item.name), None))
         keepers: list[Member] = []
         for node, device in devices:
@@ -123,10 +123,10 @@ class Holds:
                 keepers.append(keeper)
         return tuple(keepers)
 
-    # ---- who may use it meanwhile
+    # ---- backfill
 
     def open_to(self, unit: Unit) -> AbstractContextManager[tuple[bool, ...]]:
-        """Let a unit see what is held, as far as it may use it; give which holds it may pass."""
+        """Lift the holds that a unit may use while it is tried; yield True for each of them."""
         return self._lift_for(unit) if self._holds else _NOTHING_HELD
 
     @contextmanager
@@ -143,13 +143,13 @@ class Holds:
             self._state.set(keeper, Standing.PENDING, None)
         yield may_pass
         for keeper, booking in lifted:
-            # Where somebody was put meanwhile there is nothing to hold any more.
+            # A device that a worker took meanwhile is held no longer.
             (device,) = booking.devices
             if _is_idle(self._state, booking.node, device):
                 self._state.set(keeper, Standing.RESERVED, booking)
 
     def in_the_way(self, unit: Unit) -> Hold | None:
-        """Find the hold without which this unit would fit now."""
+        """Return the hold without which this unit would fit now."""
         state = self._state
         mark = state.mark()
         found = None
@@ -164,7 +164,7 @@ class Holds:
         return found
 
     def let_go(self) -> None:
-        """Hold nothing any more: every unit has been tried."""
+        """Remove all holds, after every unit was tried."""
         for hold in self._holds:
             for keeper in hold.keepers:
                 if keeper.booking is not None:
@@ -173,7 +173,7 @@ class Holds:
     def _may_pass(self, unit: Unit, hold: Hold) -> bool:
         mine, theirs = unit.item, hold.unit.item
         if unit is hold.unit or mine.is_fixed:
-            return True  # Q1: a build GPU is always there
+            return True  # Q1: build GPUs are always available
         stated = mine.workload.expected_runtime
         if stated is not None and self._state.time + stated <= hold.start:
             return True
@@ -204,9 +204,9 @@ def _fits_quota(unit: Unit) -> bool:
 
 
 def _soonest(unit: Unit, free_at: list[list[int]]) -> tuple[int, list[Device]] | None:
-    """Find when and where all workers of a unit fit first; None if that cannot be foreseen.
+    """Return when and where all workers of a unit fit first; None if unknown.
 
-    Whole devices only: a fraction counts as one. CPU and memory are not foreseen.
+    Only whole devices count, a fraction as one. CPU and memory are not predicted.
     """
     start, taken = 0, set[Device]()
     kinds: dict[Kind, int] = {}
@@ -232,7 +232,7 @@ def _soonest(unit: Unit, free_at: list[list[int]]) -> tuple[int, list[Device]] |
 def _next_slot(
     kind: Kind, node: int, free_at: list[list[int]], taken: set[Device]
 ) -> tuple[int, int, list[int]]:
-    """Give when a node has room for one more worker of a kind, and on which devices."""
+    """Return when a node has room for one more worker of a kind, and on which devices."""
     free = sorted(
         (at, device) for device, at in enumerate(free_at[node]) if (node, device) not in taken
     )[: kind.devices]

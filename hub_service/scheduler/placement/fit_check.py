@@ -1,7 +1,7 @@
-"""Whether a unit would fit, asked again and again while victims are taken and given back.
+"""Incremental feasibility check of a unit while victims are taken and given back.
 
-Knows how to answer from the nodes that changed, so that a search costs one look per victim and
-not one per node. Decides nothing. Used by `search` only.
+Only changed nodes are counted again, so that a search costs one check per victim and not one per
+node.
 """
 
 from __future__ import annotations
@@ -15,38 +15,38 @@ from runai.hub_service.scheduler.state.request_shape import Booking
 
 
 class Fit:
-    """The question whether these workers fit into what will be free."""
+    """Feasibility of placing certain workers in the future free capacity."""
 
     def __init__(self, state: State, members: Sequence[Member]) -> None:
-        """Remember the question; nothing is counted before it is asked."""
+        """Store the workers; counting starts with the first call of `fits`."""
         self._state = state
         self._members = members
         kind, *others = {member.kind for member in members}
         self.nodes = kind.nodes
         if others:
             self.nodes = kind.nodes.union(*(other.nodes for other in others))
-        # Slots add up exactly for whole devices and for fractions on one device each.
+        # Slots add up exactly for whole devices, and for fractions on one device each.
         adds_up = not others and (kind.is_whole or kind.devices <= 1)
         self._kind = kind if adds_up else None
         self.counts_base = self._kind is None or bool(kind.cpu or kind.memory)
-        """Whether CPU or memory may be what is missing, so that needs change as one frees."""
+        """True if CPU or memory may be what lacks, so that freeing one changes the need."""
         self._slots: dict[int, int] | None = None
         self._total: int
         self._is_known = False
-        """Whether there is an answer for one worker, as far as nothing was freed since."""
+        """True if the result for one worker is valid, except for the nodes in `_freed`."""
         self.place: tuple[int, tuple[int, ...]] | None = None
-        """Where one worker goes, where that answer was yes."""
+        """Place of one worker, if it fits."""
         self._freed: set[int] = set()
 
     def ask_for(self, members: Sequence[Member], *, fits: bool | None) -> None:
-        """Ask the same for other workers; `fits` is the answer where that is known."""
+        """Check other workers with the same request; `fits` is the result if already known."""
         self._members = members
         self._slots = None
         self._is_known, self.place = fits is False, None
         self._freed.clear()
 
     def gains_from(self, booking: Booking) -> bool:
-        """Tell whether one more worker would fit but for something that this booking has."""
+        """Return True if one more worker could fit after this booking is released."""
         kind, node, room = self._kind, booking.node, self._state.later
         if node not in self.nodes:
             return False
@@ -62,19 +62,19 @@ class Fit:
         )
 
     def freed(self, nodes: Iterable[int]) -> None:
-        """Tell that something was taken from victims on these nodes."""
+        """Update the counts after victims on these nodes were released."""
         if self.place is not None:
-            self._is_known, self.place = False, None  # by now another may be better
+            self._is_known, self.place = False, None  # another place may be better now
         self._freed.update(nodes)
         self._recount(nodes)
 
     def given_back(self, nodes: Iterable[int]) -> None:
-        """Tell that victims on these nodes have theirs again."""
+        """Update the counts after victims on these nodes were restored."""
         self._is_known, self.place = False, None
         self._recount(nodes)
 
     def fits(self) -> bool:
-        """Answer for the present state, which is left as it is."""
+        """Return True if the workers fit the current state, which stays unchanged."""
         kind, room = self._kind, self._state.later
         if kind is None:
             return self._try()
@@ -88,7 +88,7 @@ class Fit:
         if not self._is_known:
             self.place = room.find(kind)
         elif self.place is None:
-            # Nothing fitted before: only where something was freed can it fit now.
+            # It did not fit before, so it can only fit where capacity was freed.
             places = []
             for node in self._freed:
                 devices = room.devices_on(node, kind) if node in kind.nodes else None

@@ -1,8 +1,7 @@
-"""Where units go: devices for one worker, nodes for a gang (P1 to P6).
+"""Placement of units: devices for one worker, nodes for a gang (P1 to P6).
 
-Knows how to place all workers of a unit or none, in the room of now or of later, and to prefer
-one node, then one topology domain, then few nodes (P4). Leaves the choice of devices on a node
-to `room`, and who may be placed to its callers `cycle` and `reclaim`.
+All workers of a unit are placed, or none. A gang goes on one node if possible, else in one topology
+domain, else on few nodes (P4).
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from runai.hub_service.scheduler.state.request_shape import Kind
 
 
 def place(state: State, members: Sequence[Member], standing: Standing) -> bool:
-    """Place all workers or none: `STARTED` in what is free now, else in what will be (P4).
+    """Place all workers or none (P4): `STARTED` in the capacity free now, else free later.
 
-    On False the state is as it was.
+    On False the state is unchanged.
     """
     room = state.now if standing is Standing.STARTED else state.later
     if members[0].item.sizes is not None:
@@ -40,7 +39,7 @@ def _place_gang(state: State, members: Sequence[Member], standing: Standing, roo
         return True
     state.roll_back(mark)
     if any(m.kind.devices > 1 and not m.kind.is_whole for m in members):
-        # Fractions on several devices each: how many fit depends on which devices are chosen.
+        # With fractions on several devices each, the choice of devices decides how many fit.
         for spread in (False, True):
             if _place_one_by_one(state, members, standing, room, spread=spread):
                 return True
@@ -59,7 +58,7 @@ def _place_one(state: State, member: Member, standing: Standing, room: Room) -> 
 def _place_resizable(
     state: State, members: Sequence[Member], standing: Standing, room: Room
 ) -> bool:
-    """Place parts of one elastic worker: on one node, chosen for what it asks for (E2)."""
+    """Place parts of an elastic worker on one node, chosen for its whole request (E2)."""
     first, item = members[0], members[0].item
     base = item.members[0]
     if first is not base:
@@ -75,7 +74,7 @@ def _place_resizable(
     for count in range(len(wanted), 0, -1):
         if _place_on_one_node(state, [base, *wanted[:count]], standing, room):
             for member in wanted[:count]:
-                state.set(member, Standing.PENDING, None)  # each in its turn (E1)
+                state.set(member, Standing.PENDING, None)  # each starts in its turn (E1)
             return True
     return _place_one(state, base, standing, room)
 
@@ -156,7 +155,7 @@ def _place_on_few_nodes(
     room: Room,
     domain: frozenset[int] | None,
 ) -> bool:
-    """Fill the nodes that take most of a kind, and end on the fullest that takes the rest."""
+    """Fill the nodes with most slots of a kind, and end on the fullest that fits the rest."""
     groups: dict[Kind, list[Member]] = {}
     for member in _largest_first(members):
         groups.setdefault(member.kind, []).append(member)
@@ -165,7 +164,7 @@ def _place_on_few_nodes(
         slots = room.roomy(kind, nodes)
         if sum(slots.values()) < len(group):
             return False
-        # Most of them first; of equals the one that a single worker would take (P2, P6).
+        # Most slots first; on ties the node that a single worker would get (P2, P6).
         roomy = sorted(slots, key=lambda node: (-slots[node], room.preference(node, kind)))
         left = group[::-1]
         for node in _fewest(roomy, slots, len(group)):
@@ -177,7 +176,7 @@ def _place_on_few_nodes(
 
 
 def _fewest(roomy: Sequence[int], slots: Mapping[int, int], wanted: int) -> list[int]:
-    """Choose as few nodes as hold them all; the last is the one that it fills best."""
+    """Return as few nodes as fit all workers; the last is the one that gets fullest."""
     chosen: list[int] = []
     for index, node in enumerate(roomy):
         if slots[node] < wanted:

@@ -1,7 +1,7 @@
-"""Who is next: the most deprived project's next unit (O1, O2).
+"""Queue order: the next unit of the most deprived project (O1, O2).
 
-Knows which account is the most deprived now, and goes through the lanes of waiting units without
-changing them. Knows nothing of nodes. Used by `allocate` for starting, and by `reclaim`.
+Iterates over the lanes of waiting units without changing them, and ranks projects again after each
+change of their allocation.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _HUGE = 10**30
 
 _Key = OrderKey | tuple[int, int, int, int, int, str, int]
 _Head = tuple[_Key, Lane, list[Unit], int]
-"""A lane's next unit: its key, which no other has, the lane, its units, and the place in them."""
+"""A lane's next unit: its unique key, the lane, its units, and the index in them."""
 
 
 class FairOrder:
-    """Pops the next unit of the most deprived project, re-evaluated after each (O1)."""
+    """Iterator over waiting units; the most deprived project is evaluated before each (O1)."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class FairOrder:
         waiting: bool = True,
         surplus: bool = True,
     ) -> None:
-        """Go through what waits (with or without surplus), and `extra` units as they are."""
+        """Include waiting units (with or without surplus), and `extra` units as they are."""
         self._state = state
         self._heads: dict[Account, list[_Head]] = {}
         if waiting:
@@ -49,9 +49,9 @@ class FairOrder:
             units.sort()
             self._enter(lane, units)
         self._last: Account | None = None
-        """Whose head was popped and is not replaced yet."""
+        """Account of the last popped unit, which is still at the head of its lane."""
         self._is_aside = False
-        """Whether the rest of that head's lane was left out."""
+        """True if the rest of that lane is skipped."""
         self._ranked: dict[Account | None, list[tuple[tuple[object, ...], int, Account]]] = {}
         self._versions = count()
         self._version: dict[Account, int] = {}
@@ -69,7 +69,7 @@ class FairOrder:
 
     def _next_head(self, lane: Lane, units: list[Unit], index: int) -> _Head | None:
         if units is lane.units:
-            # What was placed meanwhile does not wait any more.
+            # Units placed meanwhile do not wait any more.
             while index < len(units) and units[index].members[0].standing is not Standing.PENDING:
                 index += 1
         if index >= len(units):
@@ -80,15 +80,15 @@ class FairOrder:
         turns = self._state.turns
         if turns is None:
             return unit.key
-        # O3: of equal priority, whose user holds least; then by age as ever.
+        # O3: among equal priorities, the user with the smallest allocation, then by age.
         return (*unit.key[:3], turns.held(unit.item), *unit.key[3:])
 
     def pop(self) -> Unit | None:
-        """Take the next unit, or None when all are taken."""
+        """Return the next unit; None at the end."""
         self._state.asks += 1
         self._advance()
         if len(self._heads) == 1 and self._state.turns is None:
-            (heads,) = self._heads.values()  # nobody to compare with
+            (heads,) = self._heads.values()  # no other account to compare with
             _, lane, units, index = heads[0]
             self._last = lane.account
             return units[index]
@@ -112,7 +112,7 @@ class FairOrder:
         return units[index]
 
     def set_aside(self) -> None:
-        """Leave out the rest of the lane that the last unit came from."""
+        """Skip the rest of the lane of the last popped unit."""
         assert self._last is not None, "a unit was popped"
         self._is_aside = True
 
@@ -149,7 +149,7 @@ class FairOrder:
         heads = self._heads.get(account)
         if heads:
             if self._state.turns is not None:
-                # Somebody got or gave something: whose turn it is may have changed (O3).
+                # An allocation has changed, so another user may be next (O3).
                 heads[:] = [(self._key_of(units[i]), lane, units, i) for _, lane, units, i in heads]
                 heapify(heads)
             _, _, units, index = heads[0]
@@ -165,9 +165,12 @@ class FairOrder:
 
 
 def _deprivation(account: Account, unit: Unit) -> tuple[object, ...]:
-    """Rank siblings (O1): smallest first. Ends in the account's age and name, so never ties."""
+    """Return the rank of an account among its siblings, smallest first (O1).
+
+    It ends in the account's age and name, so that ranks are unique.
+    """
     if account.parts:
-        account = unit.item.account  # Q4: judged by the part of its quota that the unit is on
+        account = unit.item.account  # Q4: the part of the quota that the unit is charged to decides
     allocated, quota = account.allocated, account.quota
     after = allocated + unit.demand
     allocatable = min(account.limit, max(quota, account.fair_share))

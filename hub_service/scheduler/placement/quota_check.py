@@ -1,7 +1,7 @@
-"""What a project may hold at all: build quota, limit and devices that are never lent (Q1 to Q3).
+"""Caps of projects: limit, build quota and devices that are never lent (Q1 to Q3).
 
-Knows the caps, checked at the project and at every ancestor before every placement, and says
-where guarantees promise more than there is. Knows nothing of fairness (`shares`, `reclaim`).
+They are checked at the project and at every ancestor before every placement. `oversubscribed`
+reports guarantees beyond the capacity.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from runai.hub_service.scheduler.state.project_tree import (
 
 
 class Block(NamedTuple):
-    """What stands in a workload's way, before it is put in words."""
+    """Reason why a workload is blocked, before it is formatted for users."""
 
     code: WaitCode
     rule: str
@@ -32,7 +32,7 @@ class Block(NamedTuple):
 
 
 def cap_in_the_way(item: Item, demand: int) -> Block | None:
-    """Find the first cap that this much more would break: limits (Q3), then build quotas (Q1)."""
+    """Return the first cap that `demand` would break: limits (Q3), then build quotas (Q1)."""
     if not demand:
         return None
     for account in item.account.path:
@@ -44,15 +44,15 @@ def cap_in_the_way(item: Item, demand: int) -> Block | None:
 
 
 def still_over(item: Item) -> set[Account]:
-    """Give the projects whose limit is exceeded until those told to stop have ended (Q3).
+    """Return the projects over their limit until stopping workers have ended (Q3).
 
-    Called after a trial placement: what only starts when they are gone may be reserved already.
+    Called after a trial placement: it decides between a start now and a reservation.
     """
     return {a for a in item.account.path if a.leaving and a.allocated + a.leaving > a.limit}
 
 
 def held_back(state: State, item: Item) -> int:
-    """Count the milli-GPU that stay idle for others than this workload's projects (Q2)."""
+    """Return the milli-GPU that must stay idle for other projects (Q2)."""
     return sum(_held_by(root, item.account.path) for root in state.tree.roots)
 
 
@@ -62,7 +62,7 @@ def _held_by(account: Account, mine: tuple[Account, ...]) -> int:
 
 
 def leaves_what_is_never_lent(state: State, item: Item) -> bool:
-    """Tell whether enough is idle for the projects that never lend theirs (Q2).
+    """Return True if enough stays idle for the projects that never lend their GPUs (Q2).
 
     Called after a trial placement; whole GPUs must stay whole.
     """
@@ -74,9 +74,10 @@ def leaves_what_is_never_lent(state: State, item: Item) -> bool:
 
 
 def oversubscribed(snapshot: Snapshot) -> tuple[str, ...]:
-    """Say in sentences where quotas or build quotas promise more than there is (S1, Q1).
+    """Return sentences on quotas and build quotas that exceed the capacity (S1, Q1).
 
-    That is allowed and nothing is scaled down, but then not every guarantee can be kept at once.
+    Oversubscription is allowed and nothing is scaled down, but then not every guarantee can be met
+    at the same time.
     """
     tree = tree_of(snapshot)
     capacity = _usable(snapshot.nodes) * WHOLE_GPU
@@ -93,7 +94,7 @@ def oversubscribed(snapshot: Snapshot) -> tuple[str, ...]:
 
 
 def _excess_by_type(snapshot: Snapshot, tree: ProjectTree) -> list[str]:
-    """Say where tables promise more of a GPU type than there is (Q4)."""
+    """Return sentences on quotas by GPU type that exceed its capacity (Q4)."""
     promised: dict[str, list[int]] = {}
     for account in tree.accounts.values():
         for part in account.parts:
