@@ -1,8 +1,7 @@
-"""Starting what fits and keeping what is reserved (Q, P, R7).
+"""Allocation of free capacity, and of earlier reservations (Q, P, R7).
 
-Knows how one unit is tried: caps first, then devices that are free now, then devices that will
-be. Remembers why each blocked workload was blocked. The order comes from `order`, places from
-`placement`; taking back from others is `reclaim`'s.
+A unit must pass the caps; then it starts on devices that are free now, or reserves devices that
+will be. The reason for each blocked lane is stored.
 """
 
 from __future__ import annotations
@@ -33,29 +32,29 @@ _HELD_UP = Block("held_for", "O4")
 
 
 class Allocation:
-    """The part of a cycle that hands out devices; keeps the order in which it did."""
+    """Allocations of one cycle, in the order in which they were made."""
 
     def __init__(self, state: State) -> None:
-        """Start with nothing decided."""
+        """Start without allocations."""
         self._state = state
         self._hopeless_now: set[tuple[object, ...]] = set()
         self._hopeless_later: set[tuple[object, ...]] = set()
         self.holds = Holds(state)
-        """What is kept for the oldest blocked gangs (O4)."""
+        """Devices held for the oldest blocked gangs (O4)."""
         self.held_up: dict[Item, Hold] = {}
-        """Who would fit but for a hold."""
+        """Workloads that would fit but for a hold."""
         self.blocks: dict[Lane, Block] = {}
-        """Why nobody more of a lane could be placed."""
+        """Reason why no more units of a lane could be placed."""
         self.placed: list[Member] = []
         """Workers in the order in which they got their devices."""
 
     # ---- R7
 
     def honour_reservations(self, *, start: bool) -> None:
-        """Book what the previous plan reserved where that still holds; start what is free now.
+        """Keep the reservations of the previous plan that are still valid; start what is free now.
 
-        A reservation that breaks a cap, whose devices are not there any more, or which is for a
-        part of a gang that lost other workers since (P4), ends.
+        A reservation ends if it breaks a cap, if its devices are gone, or if its gang has lost
+        other workers since and is below its minimum (P4).
         """
         for item in sorted(self._state.reserved, key=lambda item: (not item.is_fixed, item.age)):
             reserved = [m for m in item.members if m.worker.state is WorkerState.RESERVED]
@@ -65,7 +64,7 @@ class Allocation:
                 self._start_in_place(reserved)
 
     def _keep(self, item: Item, reserved: Sequence[Member]) -> bool:
-        # Its own workers that still stop may be what it lacks, and wait again when they are gone.
+        # Workers still stopping count: they queue again once they are gone, and complete the gang.
         if not item.has_minimum(len(reserved) + item.count(Standing.GOING)):
             return False
         mark = self._state.mark()
@@ -100,7 +99,7 @@ class Allocation:
     # ---- O, Q, P
 
     def start_what_fits(self) -> None:
-        """Try what waits, the most deprived project's next unit first (O1)."""
+        """Try the waiting units, the most deprived project's next unit first (O1)."""
         units = self.unkept_units()
         units += [unit for item in self._state.reserved for unit in _reserved_unit(item)]
         order = FairOrder(self._state, units)
@@ -109,16 +108,16 @@ class Allocation:
                 order.set_aside()
 
     def start(self, unit: Unit) -> bool:
-        """Try one unit; tell whether it starts now."""
+        """Try one unit; return True if it starts now."""
         self._try(unit)
         return unit.members[0].standing is Standing.STARTED
 
     def unkept_units(self) -> list[Unit]:
-        """Cut what workloads with reservations want besides: it hangs on what was kept of them."""
+        """Return the units that workloads with reservations want beyond the kept reservations."""
         return [unit for item in self._state.reserved for unit in pending_units(item)]
 
     def place_leftovers(self, victims: Iterable[Unit], *, others: bool) -> None:
-        """Give what reclaiming left over to the stopped (they move, R5) and those who wait."""
+        """Place remaining capacity: stopped units move to it (R5), waiting units start on it."""
         units = list(victims)
         if others:
             units += self.unkept_units()
@@ -130,7 +129,7 @@ class Allocation:
                 order.set_aside()
 
     def _try(self, unit: Unit) -> bool:
-        """Place a unit if it may and can; tell whether the rest of its lane need not try."""
+        """Place a unit if caps and capacity allow; return True to skip the rest of its lane."""
         item, members = unit.item, unit.members
         if unit.is_surplus and item.count(Standing.RUNNING, Standing.STARTED) < item.minimum:
             return False
@@ -145,7 +144,7 @@ class Allocation:
             self.placed += members
             return False
         if block is _HELD_UP:
-            return False  # others who ask for the same may end in time
+            return False  # other units with this request may end before the hold starts
         if members[0].standing is not Standing.RESERVED and not unit.is_surplus:
             self.blocks[self._state.lanes.lane_of(unit)] = block
         return True
@@ -153,7 +152,7 @@ class Allocation:
     # ---- E2, E3
 
     def grow(self) -> None:
-        """Lend elastic workers what is still idle beyond their request; undo what never repays."""
+        """Place surplus of elastic workers on idle GPUs; undo a growth that never pays off."""
         state = self._state
         units = [
             Unit(item, (member,), is_surplus=True)
@@ -172,8 +171,8 @@ class Allocation:
                     state.set(member, Standing.PENDING, None)
 
     def _may_grow(self, item: Item, unit: Unit) -> bool:
-        """Tell whether one more GPU is of use to an elastic workload, at what it costs (E3)."""
-        if item.sizes is None:  # whichever of its workers run, so many do
+        """Return True if one more GPU is worth its cost to an elastic workload (E3)."""
+        if item.sizes is None:  # the gain depends on the number of running workers, not on which
             running = item.count(Standing.RUNNING, Standing.STARTED)
             return gain(item.workload, None, running) > 0
         if gain(item.workload, item.sizes, unit.members[0].index) <= 0:
@@ -187,7 +186,7 @@ class Allocation:
         return self._repays(item, min(idle, item.count(Standing.PENDING)))
 
     def _resizes(self, item: Item) -> bool:
-        """Tell whether it runs already, so that it would have to start again to grow."""
+        """Return True if it runs already, so that growing means a restart."""
         return item.members[0].standing is Standing.RUNNING
 
     def _repays(self, item: Item, more: int) -> bool:
@@ -224,15 +223,15 @@ class Allocation:
             if not place(state, unit.members, Standing.STARTED):
                 self._hopeless_now.add(signature)
             elif _asks_for_gpus(unit.members) and still_over(unit.item):
-                pass  # Q3: its place may be reserved until those told to stop have ended
+                pass  # Q3: it may reserve the place until the stopping workers have ended
             elif leaves_what_is_never_lent(state, unit.item):
                 return None
             else:
                 held = True
             state.roll_back(mark)
         if was_reserved:
-            return _NO_ROOM  # it stays where it is reserved
-        # E1: surplus runs on what is idle; nothing is held for it.
+            return _NO_ROOM  # it keeps its reservation
+        # E1: surplus only runs on idle GPUs, so nothing is reserved for it.
         if not unit.is_surplus and not held and signature not in self._hopeless_later:
             if not place(state, unit.members, Standing.RESERVED):
                 self._hopeless_later.add(signature)
@@ -244,7 +243,7 @@ class Allocation:
         return HELD if held else _NO_ROOM
 
     def _try_to_move(self, unit: Unit) -> bool:
-        """Place a stopped unit elsewhere if it can be; tell whether its like need not try."""
+        """Place a stopped unit elsewhere if possible; return True to skip the rest of its lane."""
         item = unit.item
         stays = (Standing.RUNNING, Standing.STARTED, Standing.MOVED)
         if unit.is_surplus and item.count(*stays) < item.minimum:
@@ -268,7 +267,7 @@ class Allocation:
 
 
 def _reserved_unit(item: Item) -> list[Unit]:
-    """Cut the workers that still wait for reserved devices: they may start elsewhere now."""
+    """Return a unit of the workers that wait for reservations: they may start elsewhere now."""
     reserved = tuple(m for m in item.members if m.standing is Standing.RESERVED)
     return [Unit(item, reserved, is_surplus=False)] if reserved else []
 

@@ -1,8 +1,7 @@
-"""Making room by moving: blocked work fits because others go on elsewhere (R10).
+"""Consolidation: move running workers so that a blocked unit fits (R10).
 
-Knows that nobody may end without a place, and how to prove by counting that moving cannot help.
-Leaves who could leave a node to `vacate`, and the order of claimants to `order`. Called by `cycle`
-before anything is paused (R6), only where the policy names `consolidate`.
+Each moved worker must get another place. Counting proves early that moving cannot help. It runs
+before any worker is paused (R6), only if the policy has `consolidate`.
 """
 
 from __future__ import annotations
@@ -21,31 +20,31 @@ from runai.hub_service.scheduler.steps.reclaim import Loss, Reclaim
 from runai.hub_service.scheduler.steps.vacate_node import Leaving, Vacancies
 
 _TRIES = 24
-"""So many ways to make room may fail for a claimant before it gives up, not proven."""
+"""Maximum number of failed moves per claimant; beyond it the result is "not proven"."""
 
 _PLACED = (Standing.RESERVED, Standing.STARTED, Standing.MOVED)
 
 
 class Consolidation:
-    """One pass of moving; what it moves is written into the reclaim's losses."""
+    """One pass of consolidation; moves are recorded as losses of the reclaim."""
 
     def __init__(self, state: State, allocation: Allocation, reclaim: Reclaim) -> None:
-        """Look at nobody yet."""
+        """Start without moves."""
         self._state = state
         self._allocation = allocation
         self._reclaim = reclaim
         self._room = state.later
         self._vacancies: Vacancies | None = None
         self._sight: tuple[bool, ...] = ()
-        """Which holds (O4) the present claimant may pass: others see less that is idle."""
+        """Holds (O4) open to the current claimant: it sees more idle capacity than other units."""
         self._hopeless: dict[tuple[object, ...], int] = {}
-        """How many workers that ask for the same were already too many."""
+        """Smallest number of workers that failed, by kind of claim."""
         self._moved_for: dict[Member, Unit] = {}
         self._touched: set[int] = set()
-        """Nodes where somebody came or went while the present claimant was tried."""
+        """Nodes changed while the current claimant was tried."""
 
     def make_room(self) -> None:
-        """Let every waiting preemptible minimum try, the most deprived project first (O1)."""
+        """Try every waiting preemptible minimum, the most deprived project first (O1)."""
         unkept = [unit for unit in self._allocation.unkept_units() if not unit.is_surplus]
         order = FairOrder(self._state, unkept, surplus=False)
         while (unit := order.pop()) is not None:
@@ -61,9 +60,9 @@ class Consolidation:
             return self._may_help(unit) and self._serve(unit)
 
     def settle(self) -> None:
-        """Undo moves whose claimant lost its place again, or name who has that place now.
+        """Undo moves whose claimant lost its place again, or record the new claimant.
 
-        Whoever is owed may take it: reclaiming comes after consolidating.
+        Reclaim runs after consolidation and may give the place to a unit that is entitled to it.
         """
         losses = self._reclaim.losses
         for member, unit in self._moved_for.items():
@@ -77,7 +76,7 @@ class Consolidation:
     # ---- proofs by counting
 
     def _may_help(self, unit: Unit) -> bool:
-        """Tell whether moving could help at all: nothing that moves leaves the cluster."""
+        """Return True if moving could help: moved workers stay in the cluster."""
         members = unit.members
         if any(not member.kind.nodes for member in members):
             return False
@@ -88,8 +87,8 @@ class Consolidation:
         return len(members) < self._hopeless.get(self._like(unit), len(members) + 1)
 
     def _like(self, unit: Unit) -> tuple[object, ...]:
-        # Where workers ask for the same, and two are too many, so are three. What is never lent
-        # (Q2) makes a difference between projects.
+        # If two workers with equal requests do not fit, three do not either. Capacity that is never
+        # lent (Q2) differs between projects.
         kinds = {member.kind.order for member in unit.members}
         like = tuple(kinds) if len(kinds) == 1 else unit.signature
         return (like, self._sight, unit.item.account if self._state.tree.holders else None)
@@ -124,12 +123,12 @@ class Consolidation:
         for member in moved:
             self._moved_for[member] = unit
             self._reclaim.losses[member] = Loss(unit.item, "R10", account, is_surplus=False)
-        self._reclaim.took_something = True  # what those who moved leave over is others' to use
+        self._reclaim.took_something = True  # other units may use what moves leave over
         self._allocation.placed += [*moved, *unit.members]
         self._hopeless.clear()
 
     def _place_all(self, unit: Unit, vacancies: Vacancies) -> list[Member] | None:
-        """Place every worker, moving others where none has room; give those, None if stuck."""
+        """Place every worker, moving running ones if necessary; return these, None on failure."""
         state, displaced = self._state, list[Member]()
         tries = _TRIES
         for claimant in sorted(unit.members, key=_size):
@@ -158,25 +157,25 @@ class Consolidation:
         return displaced
 
     def _has_place(self, kind: Kind, known: dict[Kind, bool]) -> bool:
-        """Tell whether one of a kind has a place before room is made: afterwards there is less."""
+        """Return True if a kind fits before the claimant is placed, when there is more room."""
         if kind not in known:
             known[kind] = self._room.find(kind) is not None
         return known[kind]
 
     def _move(self, claimant: Member, leaving: Leaving, vacancies: Vacancies) -> bool:
-        """Give a claimant the place of those who leave, and each of them another one."""
+        """Place a claimant where workers leave, and each leaving worker elsewhere."""
         state, room = self._state, self._room
         mark = state.mark()
         starts = {m for m in leaving.members if m.standing is Standing.STARTED}
         for member in leaving.members:
             state.set(member, Standing.PENDING if member in starts else Standing.GOING, None)
         devices = room.devices_on(leaving.node, claimant.kind)
-        assert devices is not None, "it fits when these have left"
+        assert devices is not None, "the claimant fits once these workers left"
         booking = state.book(claimant.kind, leaving.node, devices)
         state.set(claimant, Standing.RESERVED, booking)
         changed = [leaving.node]
         for member in sorted(leaving.members, key=_size):
-            # Whoever starts by this plan starts elsewhere: no less now than it would have.
+            # A worker that starts with this plan must still start now, only elsewhere.
             found = (state.now if member in starts else room).find(member.kind)
             if found is None:
                 state.roll_back(mark)
@@ -197,9 +196,9 @@ def _size(member: Member) -> tuple[int, int, int]:
 
 
 def _returns(state: State, member: Member) -> bool:
-    """Let a worker stay where it is after all, if nobody took that place."""
+    """Leave a worker where it is, if its place is still free; return True if so."""
     new, old, room, kind = member.booking, member.origin, state.later, member.kind
-    assert old is not None, "who moves has been somewhere"
+    assert old is not None, "moved workers have an original booking"
     state.set(member, Standing.GOING, None)
     if room.has_base(old.node, kind) and all(
         room.fits_device(old.node, device, kind) for device in old.devices
@@ -211,9 +210,9 @@ def _returns(state: State, member: Member) -> bool:
 
 
 def _successor(state: State, moved: Member) -> Item | None:
-    """Find who gets the place that a worker moved away from."""
+    """Return the workload that gets the place of a moved worker."""
     old = moved.origin
-    assert old is not None, "who moves has been somewhere"
+    assert old is not None, "moved workers have an original booking"
     on_node = [
         member
         for member in sorted(state.on_node[old.node], key=lambda m: (m.item.age, m.index))

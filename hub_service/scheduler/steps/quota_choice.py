@@ -1,8 +1,7 @@
-"""Who may use several GPU types: on which part of its project's quota it is tried (Q4).
+"""Choice of the per-GPU-type quota that a waiting workload is charged to (Q4).
 
-Knows how such a workload is booked before it has a place: where GPUs are idle, then where the
-quota has room, "any other" before a named type. Leaves parts themselves to `parts`, and starting
-to `allocate`. Called by `cycle`; does nothing where no quota is a table.
+Parts with idle GPUs come first, then parts with free quota, and "any other" before a named type.
+Without quotas by GPU type this does nothing.
 """
 
 from __future__ import annotations
@@ -17,9 +16,10 @@ from runai.hub_service.scheduler.steps.allocate import Allocation
 
 
 def choose_parts(state: State) -> bool:
-    """Book whoever waits and may use several types on one part; tell whether any changed.
+    """Charge each waiting workload with several allowed GPU types to one part.
 
-    Asked again once what is idle has been handed out: from then on only quota counts.
+    Return True if any charge changed. When it is called again after the allocation of idle GPUs,
+    only the free quota decides.
     """
     undecided = _in_order(state)
     has_changed = False
@@ -44,7 +44,7 @@ def choose_parts(state: State) -> bool:
 
 
 def try_other_parts(state: State, allocation: Allocation) -> None:
-    """Start on another part who found no place on the one that was chosen for it."""
+    """Start workloads on another part if the chosen one has no place for them."""
     for waiting in _in_order(state):
         item, chosen = waiting, waiting.account
         for part in state.parts_for(item):

@@ -1,8 +1,7 @@
-"""Taking back: which waiting units may try, along which ways, and what that stopped (R1 to R6).
+"""Reclaim and preemption: the order of claimants and scopes, and the losses (R1 to R6).
 
-Knows the order of claimants and of the ways (surplus first, other projects, the own one), and
-for whom each worker was stopped. How one set of victims is found is `search`'s. Called by `cycle`
-after everything idle has been handed out.
+Scopes are tried in order: surplus first, then other projects, then the claimant's own project. It
+runs after all idle capacity is allocated.
 """
 
 from __future__ import annotations
@@ -28,69 +27,69 @@ from runai.hub_service.scheduler.steps.victim_search import Search
 from runai.hub_service.scheduler.steps.victim_selection import Choice, Way
 
 _NODES_TRIED = 32
-"""A claim for one worker looks at so many nodes one by one before it gives up, not proven."""
+"""Maximum number of nodes tried one by one for a single worker; then "not proven"."""
 
 _TIMES = (1, 2, 4)
-"""A gang's claim looks at so many times the nodes that it needs, after all of them at once."""
+"""Multiples of the needed nodes that a gang tries, after all victims at once."""
 
 _PASSES = 3
 
 
 class Loss(NamedTuple):
-    """Why a worker was stopped."""
+    """Reason why a worker was stopped."""
 
     claimant: Item | None
-    """Who gains; nobody where a stale gang is stopped (R11)."""
+    """The workload that benefits; None for a stale gang (R11)."""
     rule: str
     giver: Account
-    """The project, at R2's level, that was over; the own one for a preemption."""
+    """The project over its entitlement, at R2's level; the own one for a preemption."""
     is_surplus: bool
 
 
 class Reclaim:
-    """One pass of taking back; keeps what was stopped and for whom."""
+    """One pass of reclaim and preemption, with the stopped workers and their claimants."""
 
     def __init__(self, state: State, allocation: Allocation) -> None:
-        """Take nothing yet."""
+        """Start without losses."""
         self._state = state
         self._allocation = allocation
         self._victims: VictimsView
         self._counted: Bounds | None = None
         self._surplus_only: bool
         self._lane: Lane | None = None
-        """Who was served last, by the search that the next of the lane may go on with."""
+        """Lane last served; `_search` can continue with the lane's next unit."""
         self._search: Search | None = None
         self.took_something = False
-        """Whether anybody lost devices or a reservation."""
+        """True if a victim lost devices or a reservation."""
         self.losses: dict[Member, Loss] = {}
         self.over_share: set[Lane] = set()
         """Claimants whose project would exceed its fair share."""
         self.not_proven: set[Lane] = set()
-        """Claimants whose search gave up before it had looked everywhere."""
+        """Claimants whose search stopped before it had examined all nodes."""
         self.protected: dict[Lane, int] = {}
-        """Claimants that met protected victims, and when the first may be taken (R8)."""
+        """Claimants with protected victims, and when the first protection ends (R8)."""
         self.exhausted: set[Lane] = set()
-        """Claimants that would stop more than is left of what one plan may stop (R8)."""
+        """Claimants that would exceed the number of workers that one plan may stop (R8)."""
 
     @property
     def _bounds(self) -> Bounds:
-        """Give what nodes could give at most, as things are."""
+        """Return the upper bounds of reclaimable capacity in the current state."""
         if self._counted is None:
             self._counted = Bounds(self._state)
         return self._counted
 
     @property
     def stopped(self) -> list[Unit]:
-        """Give what was stopped by this pass as units that may be placed elsewhere."""
+        """Return the workers stopped by this pass, as units that may be placed elsewhere."""
         units: dict[tuple[Item, Member | None], list[Member]] = {}
         is_full = not self._state.later.free_milli
         for member, loss in self.losses.items():
             if is_full and member.kind.devices:
                 continue
-            # Q5: a preemptible session ends; there is nothing to move.
+            # Q5: a preemptible session ends, so it cannot move.
             is_job = member.item.workload.kind == "job"
             if loss.is_surplus and member.item.sizes is not None:
-                continue  # E2: its worker goes on without it, on its node
+                continue  # E2: its worker continues on its node without this part
             if member.standing is Standing.GOING and is_job and loss.claimant:
                 alone = member if loss.is_surplus else None
                 units.setdefault((member.item, alone), []).append(member)
@@ -101,20 +100,20 @@ class Reclaim:
 
     @property
     def may_stop(self) -> int | None:
-        """Give how many workers this plan may still stop or move; None is any number (R8)."""
+        """Return how many more workers this plan may stop or move; None is no limit (R8)."""
         most = self._state.policy.max_evictions
         return None if most is None else most - len(self.losses)
 
     def shrink(self) -> None:
-        """Take back surplus alone, where somebody may move next: that costs less (R6)."""
+        """Reclaim surplus alone, before any consolidation, because that costs less (R6)."""
         if self._state.policy.shrink_first:
             self.take_back(surplus_only=True)
 
     def take_back(self, *, surplus_only: bool = False) -> None:
-        """Let every waiting minimum try, the most deprived project first.
+        """Try every waiting minimum, the most deprived project first.
 
-        One search for each kind of claim: who asks for the same as one that failed fails as well.
-        Whoever took something may have made others' claims good: they try once more (R8).
+        Equal claims share one search: if it fails for one, it fails for all. A successful claim may
+        make other claims possible, so failed ones are tried again (R8).
         """
         self._surplus_only = surplus_only
         for _ in range(_PASSES):
@@ -123,7 +122,7 @@ class Reclaim:
                 break
 
     def _serves_all(self) -> bool:
-        """Let everybody try once; tell whether nobody waits any more."""
+        """Try all waiting units once; return True if none waits any more."""
         state, allocation = self._state, self._allocation
         self._counted = None
         self._lane = self._search = None
@@ -144,7 +143,7 @@ class Reclaim:
         return is_all
 
     def stop_stale_gangs(self) -> None:
-        """Stop gangs whole that have run below their minimum for longer than their grace (R11)."""
+        """Stop gangs that were below their minimum for longer than their grace period (R11)."""
         state = self._state
         for item in sorted(state.broken, key=lambda item: item.age):
             since = item.workload.below_min_since
@@ -172,7 +171,7 @@ class Reclaim:
         if "preempt" in policy.phases:
             mine = _first_to_go(self._victims.of(account, surplus_only=False))
             mine += [known.victim for known in self._victims.protected(account)[-1:]]
-            # The lowest priority stands last (R1); surplus gives way to any minimum (E1).
+            # The lowest priority is last in the list (R1); surplus yields to any minimum (E1).
             lower = any(item.is_fixed or v.item.rank < item.rank for v in mine)
             surplus = self._victims.of(account, surplus_only=True)
             lent = [victim.member.kind for victim in surplus if victim.is_lent]
@@ -182,16 +181,16 @@ class Reclaim:
         for surplus_only in kinds[:-1] if self._surplus_only else kinds:
             if others and over <= 0:
                 yield Way(others=True, own=False, surplus_only=surplus_only)
-            # What is only lent was asked for already where surplus came first (R6).
+            # Surplus came first (R6), so the own surplus was tried already.
             if own and (lower or surplus_only or not has_surplus):
                 yield Way(others=False, own=True, surplus_only=surplus_only, lent=bool(lent))
-            # Own surplus would come back to what is idle at once: giving it up makes no claim
-            # on others good, or two projects take from each other in turn (R8).
+            # Stopped own surplus would start again on idle GPUs at once. It justifies no claim on
+            # other projects: two projects would otherwise reclaim from each other in turn (R8).
             if others and lower:
                 yield Way(others=True, own=True, surplus_only=surplus_only)
 
     def _could_do(self, unit: Unit, lent: list[Kind]) -> bool:
-        """Tell by counting whether what its project only lent could make room for one worker."""
+        """Return True if the project's own surplus could make room for one worker, by counting."""
         kind = unit.members[0].kind
         idle = max(self._state.later.idle)
         return not kind.is_whole or idle + sum(each.devices for each in lent) >= kind.devices
@@ -201,7 +200,7 @@ class Reclaim:
             return False
         block = cap_in_the_way(unit.item, unit.demand)
         if block is not None and block.code == "over_build_quota":
-            return False  # only preemptible work can be taken, which that cap does not count
+            return False  # only preemptible work can go, which the cap excludes
         if lane is self._lane and self._search and self._search.go_on(unit, self.may_stop):
             self._record(unit, self._search)
             return True
@@ -214,26 +213,27 @@ class Reclaim:
                 if search.run():
                     self._record(unit, search)
                     if not has_taken:
-                        # Ways before this one have nobody for the next in the lane either.
+                        # The scopes before this one have no victims for the lane's next unit
+                        # either.
                         self._lane, self._search = lane, search
                     return True
                 self._remember(lane, search)
                 has_taken = has_taken or bool(search.taken)
                 if is_first and not search.taken:
-                    break  # nobody may be taken anywhere
+                    break  # no victim is available on any node
                 is_first = False
         return False
 
     def _choices(self, unit: Unit, lane: Lane, way: Way) -> Iterator[Choice]:
-        """Give the victims to choose from: all of them, then those of a few nodes at a time.
+        """Yield sets of victims to choose from: all of them, then the victims on a few nodes.
 
-        Who is over may give so much and no more: taken in R4's order alone it may come from
-        nodes where it helps nobody. On no more nodes than it needs, it is enough or it is not.
-        That chooses by place and not by R4, so whoever is there may have run for long: beyond its
-        quota a claim takes that way only from those who have saved their work (ADR 0018).
+        A project over its entitlement yields only that much. Victims in R4's order alone may leave
+        nodes where the claimant does not fit; victims on just the needed nodes either suffice or
+        not. That selection ignores R4, and may stop a workload that has run for long. A claim
+        beyond its quota therefore takes only workloads with a checkpoint this way (ADR 0018).
         """
         if self._victims.has_surplus and not self._could_help(unit, way):
-            return  # there is much to take in vain
+            return  # a long search could not succeed
         protected = None if way.surplus_only else self._victims.protected
         yield Choice(partial(self._victims.of, surplus_only=way.surplus_only), None, protected)
         if way.surplus_only:
@@ -250,19 +250,21 @@ class Reclaim:
                 yield Choice(there.__getitem__, among)
 
     def _could_help(self, unit: Unit, way: Way) -> bool:
-        """Tell whether there is a node where one of its workers could ever have room."""
+        """Return True if a node exists where one of its workers could have room."""
         state, kind = self._state, unit.members[0].kind
         if kind.devices <= 1 or state.later.find(kind) is not None:
-            return True  # to search is quicker; or something else is in the way
+            return (
+                True  # a search is cheaper than this check, or something other than devices lacks
+            )
         if state.protects and state.policy.explain != "none":
-            return True  # until when others are protected (R8), only a search can tell
+            return True  # only a search finds the end of a protection (R8)
         return self._bounds.is_anybody_over(unit, way) and any(
             node in kind.nodes and self._bounds.could_suffice([node], unit, way)
             for node in self._emptiest_first
         )
 
     def _node_sets(self, unit: Unit, lane: Lane, way: Way) -> Iterator[list[int]]:
-        """Give the nodes to look at: one after another, for a gang ever more at once."""
+        """Yield the nodes to try: one by one, or for a gang a growing number."""
         state, kind = self._state, unit.members[0].kind
         if any(member.kind is not kind for member in unit.members):
             return
@@ -278,7 +280,7 @@ class Reclaim:
                     return
                 yield [node]
             return
-        # Where only a cap is in the way nothing is lacking.
+        # If only a cap blocks the unit, no node lacks capacity.
         lacking = max(1, len(unit.members) - sum(state.later.roomy(kind).values()))
         full = (node for node in roomy if not state.later.slots(node, kind))
         nodes = list(islice(full, max(_TIMES) * lacking))
@@ -291,13 +293,13 @@ class Reclaim:
 
     @cached_property
     def _emptiest_first(self) -> list[int]:
-        """Order the nodes where anybody is, once for a pass: those that need least come first."""
+        """Nodes with workers, emptiest first, because they need the fewest victims; sorted once."""
         on_node = self._state.on_node
         nodes = [node for node in range(len(self._state.nodes)) if on_node.get(node)]
         return sorted(nodes, key=self._state.later.fullness, reverse=True)
 
     def _record(self, unit: Unit, search: Search) -> None:
-        self._counted = None  # somebody has come, or gone
+        self._counted = None  # workers came or went
         self.took_something = self.took_something or bool(search.taken)
         for taken in search.taken:
             for member, standing in zip(taken.members, taken.standings, strict=True):
@@ -322,9 +324,9 @@ class Reclaim:
 
 
 def _first_to_go(victims: Sequence[Victim]) -> list[Victim]:
-    """Give the last of what is beyond a request (E2), and the last of the others: each its lowest.
+    """Return the lowest-priority victim beyond its request (E2), and that of the rest.
 
-    The former stands behind the latter, whatever its priority (R4).
+    The former is last in R4's order, whatever its priority, so the lowest of all may be either.
     """
     begins = bisect_left(victims, True, key=attrgetter("is_extra"))
     return [*victims[:begins][-1:], *victims[begins:][-1:]]

@@ -1,7 +1,6 @@
-"""How much nodes could give at most, by counting: infeasible searches need not be begun.
+"""Upper bounds of reclaimable capacity per node, to skip infeasible searches.
 
-Knows an upper bound of what R1, R2, R6, R8 and E1 let a claimant take on some nodes. Never says no
-where a search could succeed; what really can be taken is `search`'s. Used by `reclaim`.
+The bounds follow from R1, R2, R6, R8 and E1. They never exclude a search that could succeed.
 """
 
 from __future__ import annotations
@@ -19,38 +18,38 @@ from runai.hub_service.scheduler.steps.victim_selection import Way
 
 
 class Loss(NamedTuple):
-    """What an account could lose, in devices."""
+    """Devices that an account could lose."""
 
     total: int
     largest: int
-    """By one of its items."""
+    """Most devices that one of its workloads could lose."""
 
 
 class Held(NamedTuple):
-    """What one account has on some nodes that could be taken."""
+    """Devices that one account could lose on some nodes."""
 
     account: Account
     devices: dict[Item, int]
     surplus: dict[Item, int]
-    """At most so many of them are surplus (E1)."""
+    """Upper bound of surplus among them, by workload (E1)."""
     is_shared: bool
-    """Whether others may be on the same devices."""
+    """True if other accounts may use the same devices."""
     everything: Loss
     all_surplus: Loss
 
 
 class Bounds:
-    """What there is to take, node by node; counted once, as long as nobody takes anything."""
+    """Reclaimable devices by node; valid until a worker starts or stops."""
 
     def __init__(self, state: State) -> None:
-        """Count nothing yet."""
+        """Start without counts."""
         self._state = state
         self._on: dict[int, list[Held]] = {}
         self._over: dict[tuple[Account, bool], int] = {}
         self._protected: dict[Item, bool] = {}
 
     def could_suffice(self, nodes: Collection[int], unit: Unit, way: Way, workers: int = 1) -> bool:
-        """Tell whether so many workers of one kind could have room if all left that may go."""
+        """Return True if `workers` workers of one kind could fit once all possible victims left."""
         kind = unit.members[0].kind
         idle = sum(self._state.later.idle[node] for node in nodes)
         wanted = workers * kind.devices - idle
@@ -64,7 +63,8 @@ class Bounds:
             elif way.others:
                 loss = held.all_surplus if way.surplus_only else held.everything
                 if held.is_shared or mine.parent is not None or held.account.parent is not None:
-                    # A fraction costs less than the device it frees; in a tree others are judged.
+                    # A fraction counts less than the device it frees; in a tree, ancestors are
+                    # judged (R2).
                     wanted -= loss.total
                 else:
                     wanted -= min(loss.total, self._bound(held.account, loss.largest, within))
@@ -73,7 +73,10 @@ class Bounds:
         return False
 
     def is_anybody_over(self, unit: Unit, way: Way) -> bool:
-        """Tell whether any project could give anything (R2); in a tree, and of its own, maybe."""
+        """Return True if any project may yield something (R2); True without a check in trees.
+
+        Also True for claims on the own project.
+        """
         mine, roots = unit.item.account, self._state.tree.roots
         if way.own or mine.parent is not None or any(root.children for root in roots):
             return True
@@ -81,7 +84,7 @@ class Bounds:
         return any(self._bound(root, 1, within) > 0 for root in roots if root is not mine)
 
     def _bound(self, account: Account, largest: int, within: bool) -> int:  # noqa: FBT001  hot
-        """Bound it by R2: a unit may go while its project is over, so the last may be over it."""
+        """Bound by R2: a unit may go while its project is over, so the last one may exceed it."""
         over = self._over.get((account, within))
         if over is None:
             bound = account.quota if within else max(account.quota, account.fair_share)
@@ -121,7 +124,7 @@ class Bounds:
         return held
 
     def _is_protected(self, item: Item) -> bool:
-        """Tell whether it may not be paused yet (R8); an elastic one may be when it has shrunk."""
+        """Return True if pausing is not allowed yet (R8); elastic workloads may shrink first."""
         if len(item.members) > item.minimum:
             return False
         known = self._protected.get(item)
@@ -138,7 +141,7 @@ def _loss(devices: dict[Item, int]) -> Loss:
 
 
 def _surplus(item: Item, devices: int) -> int:
-    """Bound how many of these devices an item could lose and go on (E1, E2)."""
+    """Return the most devices that a workload could lose and still run (E1, E2)."""
     if len(item.members) == item.minimum:
         return 0
     beyond = max(0, item.count(*ACTIVE) - item.minimum)
@@ -146,7 +149,10 @@ def _surplus(item: Item, devices: int) -> int:
 
 
 def _own_loss(held: Held, unit: Unit, way: Way) -> int:
-    """Bound what the claimant may take of its own project: less priority, or surplus (R1, E1)."""
+    """Return the most that a claimant may take of its own project (R1, E1).
+
+    That is workloads of lower priority, and surplus.
+    """
     claimant = unit.item
     if way.surplus_only:
         return held.all_surplus.total

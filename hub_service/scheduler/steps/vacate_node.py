@@ -1,7 +1,7 @@
-"""Who would have to leave a node so that one more worker fits there (R10).
+"""Sets of workers to move so that one more worker fits on a node (R10).
 
-Knows which preemptible work may move at all, and finds small sets of it node by node, those that
-disturb least first. Moves nobody, and does not know where they would go: that is `consolidate`'s.
+Only preemptible workloads may move. Small sets are found node by node, the least disturbance first;
+the new places of the workers are not chosen here.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ _VictimKey = tuple[int, int, bool, int, str, int]
 
 
 class Leaving(NamedTuple):
-    """A node and those who would leave it; the smallest disturbs least."""
+    """A node and the workers that would leave it; the smallest is the least disturbance."""
 
     gpus: int
-    """Devices that stand still meanwhile: all of a gang's, if one of it moves."""
+    """Devices that stop during the move: all of a gang's, if one of its workers moves."""
     workers: int
     order: tuple[_VictimKey, ...]
-    """What ranks them in the order of victims (R4), the best first."""
+    """Sort keys of the workers in the order of victims (R4), the best first."""
     node: int
     members: tuple[Member, ...]
 
 
 class Vacancies:
-    """What could be made free by moving, while one plan is being made."""
+    """Cached sets of workers that could leave, per node and kind, for one plan."""
 
     def __init__(self, state: State) -> None:
-        """Look at nobody yet."""
+        """Start with an empty cache."""
         self._state = state
         self._room = state.later
         self._known: dict[int, dict[Kind, list[Leaving]]] = {}
 
     def cheapest_first(self, kind: Kind) -> Iterator[Leaving]:
-        """Go through the ways to make room for one worker of a kind.
+        """Yield the ways to make room for one worker of a kind, least disturbance first.
 
-        Nodes are looked at from the emptiest, and only as far as they can be better than what is
-        known already.
+        Nodes are examined from the emptiest, and only while one could be better than the best
+        known.
         """
         idle, on_node = self._room.idle, self._state.on_node
         found: list[Leaving] = []
         for node in sorted(kind.nodes & on_node.keys(), key=lambda n: (-idle[n], n)):
-            # Whoever has not started yet loses nothing.
+            # A worker that has not started yet loses nothing.
             starts = any(member.standing is Standing.STARTED for member in on_node[node])
             least = 0 if starts or not kind.is_whole else kind.devices - idle[node]
             while found and found[0].gpus < least:
@@ -62,7 +62,7 @@ class Vacancies:
             yield heappop(found)
 
     def forget(self, nodes: Iterable[int]) -> None:
-        """Look at these nodes anew: somebody came or went."""
+        """Drop the cached sets of changed nodes."""
         for node in nodes:
             self._known.pop(node, None)
 
@@ -70,7 +70,7 @@ class Vacancies:
         room = self._room
         there = sorted(filter(self._may_move, self._state.on_node[node]), key=_as_victim)
         if kind.is_whole:
-            # Count first: even if all of them left, would there be enough?
+            # Count first: is there enough room if all of them leave?
             idle = room.idle[node] + sum(member.kind.devices for member in there)
             if idle < kind.devices:
                 return
@@ -78,7 +78,7 @@ class Vacancies:
             self._book(member, -1)
         found: set[tuple[Member, ...]] = set()
         if room.devices_on(node, kind) is not None:
-            # Who stays comes first: the best protected; else the largest; else the smallest.
+            # Three orders of staying: the best protected, the largest, or the smallest first.
             protected = there[::-1]
             largest = sorted(protected, key=lambda m: -m.kind.quota)
             for keeping in (protected, largest, largest[::-1]):
@@ -93,7 +93,7 @@ class Vacancies:
     def _those_in_the_way(
         self, node: int, kind: Kind, order: Iterable[Member]
     ) -> tuple[Member, ...]:
-        """Let everybody stay, in this order, who leaves room for one worker; give the others."""
+        """Return the workers that must leave, if workers stay in `order` as far as possible."""
         room = self._room
         staying: list[Member] = []
         leaving: list[Member] = []
@@ -110,7 +110,7 @@ class Vacancies:
 
     def _may_move(self, member: Member) -> bool:
         item, state = member.item, self._state
-        # Q5: a preemptible session would end; there is nothing to move.
+        # Q5: a preemptible session would end, so it cannot move.
         if item.is_fixed or not item.is_known or item.workload.kind != "job":
             return False
         if item.sizes is not None:
@@ -123,7 +123,7 @@ class Vacancies:
         )
 
     def _book(self, member: Member, sign: int) -> None:
-        assert member.booking is not None, "who runs is somewhere"
+        assert member.booking is not None, "running workers have a booking"
         self._room.take(member.booking, sign)
 
 
@@ -141,7 +141,7 @@ def _as_victim(member: Member) -> _VictimKey:
 
 
 def _standing_still(members: Iterable[Member]) -> int:
-    """Count the devices that do nothing while these move."""
+    """Return the number of devices that stop while these workers move."""
     leaving: dict[Member, None] = dict.fromkeys(members)
     still = 0
     for item in dict.fromkeys(member.item for member in leaving):

@@ -1,8 +1,7 @@
-"""The search for victims of one unit: how few suffice, and that they do.
+"""Search for a minimal set of victims of one unit (R5).
 
-Knows R5 (proven by placing the claimant, and minimal) and gives everything back where it fails.
-Who may be taken and in which order is `givers`'; the order of claimants and ways is `reclaim`'s,
-its caller; places are `placement`'s.
+A result is proven by placing the claimant, and no victim can be left out. A failed search rolls
+back its changes.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _RESERVED = Standing.RESERVED
 
 
 class Taken(NamedTuple):
-    """A victim with what it had, so that it can be given back."""
+    """A victim with its previous standings and bookings, for the undo."""
 
     giver: Giver
     members: tuple[Member, ...]
@@ -36,17 +35,17 @@ class Taken(NamedTuple):
 
     @property
     def is_surplus(self) -> bool:
-        """Tell whether the workload goes on without it."""
+        """Return True if the workload continues without it."""
         return self.giver.victim.is_surplus
 
     @property
     def nodes(self) -> list[int]:
-        """Where something is freed."""
+        """Nodes where capacity is freed."""
         return [booking.node for booking in self.bookings if booking]
 
 
 class Search:
-    """The search of one unit along one way. Leaves the state changed only if it succeeds."""
+    """Victim search of one unit in one scope; changes the state only on success."""
 
     def __init__(
         self,
@@ -56,23 +55,23 @@ class Search:
         choice: Choice,
         may_stop: int | None = None,
     ) -> None:
-        """Look at nobody yet; `may_stop` is how many workers it may stop, None is any."""
+        """Start without victims; `may_stop` limits the stopped workers, None is no limit."""
         self._state = state
         self._unit = unit
         self._may_stop = may_stop
         self._fit = Fit(state, unit.members)
         self.givers = Givers(state, unit, way, choice, self._fit)
-        """Whom it asks, and what kept it from more."""
+        """Source of victims, which also records why there are no more."""
         self._end: int | None = None
-        """Where its success left the state, if the next claimant may go on from there."""
+        """Mark of the journal after success, if the lane's next unit can continue from it."""
         self.taken: list[Taken] = []
         self.is_held = False
-        """Whether it would fit but for what is never lent (Q2)."""
+        """True if only capacity that is never lent (Q2) prevents the placement."""
         self.stops_too_many = False
-        """Whether it would stop more workers than one plan may (R8)."""
+        """True if it would stop more workers than one plan may (R8)."""
 
     def run(self) -> bool:
-        """Take victims until the unit fits, give back what is not needed, and place it."""
+        """Take victims until the unit fits, restore unnecessary ones, and place the unit."""
         state = self._state
         mark = state.mark()
         is_served = self._is_served()
@@ -86,13 +85,13 @@ class Search:
             self._take(found)
             is_served = self._is_served()
         taken = len(self.taken)
-        if taken > 1:  # without its only victim it did not fit
+        if taken > 1:  # a single victim is necessary: without it the unit did not fit
             self._minimise()
         if self._may_stop is not None and self._stops > self._may_stop:
             self.stops_too_many = True
             state.roll_back(mark)
             return False
-        # Where only a cap was in the way it may start at once; else it waits for its victims (R7).
+        # If only a cap was in the way it may start now; else it waits for its victims to end (R7).
         is_free = self.givers.relieves_caps or "allocate" not in state.policy.phases
         may_start = is_free and not self._unit.falls_short(now=True)
         placed_from = state.mark()
@@ -123,11 +122,11 @@ class Search:
         return True
 
     def go_on(self, unit: Unit, may_stop: int | None) -> bool:
-        """Serve the next that asks for the same, from where the one before it was served.
+        """Serve the lane's next unit, continuing from the result of the previous one.
 
-        Who was of no use then is of none now, so that the claims of a lane go through the victims
-        once together. False says nothing but that it takes a search of its own: something else
-        happened since, or a cap is in the way, or nobody is left to take.
+        Victims that were useless then are useless now, so that the claims of a lane iterate over
+        the victims only once. False means that the unit needs a search of its own: the state
+        changed since, a cap is in the way, or no victim is left.
         """
         if (
             self._end != self._state.mark()
@@ -146,7 +145,7 @@ class Search:
         return self.run()
 
     def _took_what_was_freed(self) -> bool:
-        """Tell whether the unit is where its only victim was, so that nobody has more room now."""
+        """Return True if the unit took just the place of its only victim, adding no free room."""
         freed = [_devices_of(booking) for taken in self.taken for booking in taken.bookings]
         return freed == [_devices_of(member.booking) for member in self._unit.members]
 
@@ -158,7 +157,7 @@ class Search:
             return False
         return self._fit.fits()
 
-    # ---- taking and giving back (R5)
+    # ---- take and restore victims (R5)
 
     def _take(self, giver: Giver) -> None:
         members = giver.victim.workers()
@@ -184,7 +183,7 @@ class Search:
         self._fit.given_back(taken.nodes)
 
     def _minimise(self) -> None:
-        """Give back each victim, the last chosen first, while the unit still fits."""
+        """Restore each victim, the last chosen first, while the unit still fits."""
         judged = Counter(_judged(taken.giver) for taken in self.taken)
         gone_whole = {taken.giver.victim.item for taken in self.taken if not taken.is_surplus}
         needed: list[Taken] = []
@@ -203,7 +202,7 @@ class Search:
         self.taken = needed[::-1]
 
     def _may_keep(self, judged: Counter[tuple[int, bool]]) -> bool:
-        """Tell whether R2 still allows all that is taken, with what was given back."""
+        """Return True if R2 still allows all remaining victims, with one restored."""
         left = [judgement for judgement, count in judged.items() if count]
         highest = max((level for level, _ in left), default=-1)
         return all(self.givers.stays_within_share(level) for level in range(highest + 1)) and all(

@@ -1,7 +1,6 @@
-"""Who gives next: the victim that a claimant may take and that is of use to it (R1, R2, R4).
+"""Selection of the next victim that a claimant may take and that helps it (R1, R2, R4).
 
-Knows which projects are over what they are entitled to, the furthest first, which of their
-victims would help, and whom R8 protects. Takes nobody: that is `search`'s, its caller.
+Projects are ordered by their overage, the furthest over first; R8 excludes protected victims.
 """
 
 from __future__ import annotations
@@ -20,69 +19,69 @@ from runai.hub_service.scheduler.state.project_tree import Account, Age
 from runai.hub_service.scheduler.state.victim_order import Protected, Victim, protected_until
 
 Overage = tuple[int, Age]
-"""How far a project is over what it is entitled to, and its age: who is greatest gives first."""
+"""Allocation of a project beyond its entitlement, and its age; the greatest yields first."""
 
 
 class Way(NamedTuple):
-    """From whom a unit tries to take: other projects (R2), its own (R1), surplus only (R6)."""
+    """Scope of a search: other projects (R2), the own one (R1), or surplus only (R6)."""
 
     others: bool
     own: bool
     surplus_only: bool
     lent: bool = False
-    """Whether surplus of its own project, which only uses what is idle, is among it (E1)."""
+    """True if it includes the own project's surplus, which only uses idle GPUs (E1)."""
 
 
 class Choice(NamedTuple):
-    """Whom a search may take from: everybody that its way allows, or those on one node."""
+    """Candidate victims of a search: all in its scope, or only the ones on some nodes."""
 
     victims: Callable[[Account], list[Victim]]
-    """Gives an account's victims, the best last."""
+    """Returns an account's victims, the best last."""
     among: AbstractSet[Account] | None = None
-    """The accounts that have any of them, or somebody below has; None is any."""
+    """Accounts with candidates, and their ancestors; None is all."""
     protected: Callable[[Account], list[Protected]] | None = None
-    """Gives those that earlier searches found to be protected and took out of the victims."""
+    """Returns an account's protected victims, which earlier searches removed from `victims`."""
 
 
 class Giver(NamedTuple):
-    """A victim, by which rule it may be taken, and who was judged for it."""
+    """A victim, the rule that allows taking it, and the project judged for it."""
 
     victim: Victim
     rule: str
     account: Account
-    """The project, at R2's level, that is over; the own one for a preemption."""
+    """The project over its entitlement, at R2's level; the own one for a preemption."""
     level: int
-    """How far up the claimant's path R2 judged it; -1 for a preemption."""
+    """Level in the claimant's path at which R2 judged it; -1 for a preemption."""
     within_quota: bool = False
-    """Whether it may be taken only by who stays within the quota there (R2)."""
+    """True if only a claimant within its quota at that level may take it (R2)."""
 
 
 class Givers:
-    """Everybody who may give to one claimant along one way, asked one after another."""
+    """Iterator over the victims of one claimant in one scope."""
 
     def __init__(self, state: State, unit: Unit, way: Way, choice: Choice, fit: Fit) -> None:
-        """Look at nobody yet."""
+        """Start before the first victim."""
         self._state = state
         self.unit = unit
-        """The claimant; others that ask for the same may take its place."""
+        """The claimant; replaced by other units with the same request."""
         self.way = way
         self._choice = choice
         self._fit = fit
         self._path = unit.item.account.path
-        # Q4: of a project whose quota is a table the part that the unit is on is judged.
+        # Q4: with a table of quotas, the part that the unit is charged to is judged.
         self._judged = [self._path[0] if a.parts else a for a in self._path]
         self._cursors: dict[Account, int] = {}
         self._begun: set[Account] = set()
         self._rivals: dict[tuple[int, bool], list[tuple[Overage, Account]]] = {}
         self._protected: list[Protected] = []
-        """Whom it met and may not take yet, but for those that every search would meet (R8)."""
+        """Protected victims found here, except the ones shared by all searches of the pass (R8)."""
         self.relieves_caps = cap_in_the_way(unit.item, unit.demand) is not None
-        """Whether the claimant is in want of less held by its project, rather than of room."""
+        """True if the claimant is blocked by its project's caps, not by a lack of capacity."""
         self.exceeds_share = False
-        """Whether R2 forbade it to take from others."""
+        """True if R2 forbids taking from other projects."""
 
     def next(self) -> Giver | None:
-        """Choose who loses something next; None where nobody else may or would help."""
+        """Return the next victim; None if no other is allowed or helps."""
         if self.way.others:
             found = self._next_of_others()
             if found is not None:
@@ -119,7 +118,7 @@ class Givers:
     def _rivals_at(
         self, level: int, mine: Account, *, is_within_quota: bool
     ) -> list[tuple[Overage, Account]]:
-        """Rank who may lose something at a level, the furthest over last (R4)."""
+        """Return the projects that may lose something at a level, the furthest over last (R4)."""
         key, among = (level, is_within_quota), self._choice.among
         rivals = self._rivals.get(key)
         if rivals is None:
@@ -136,7 +135,7 @@ class Givers:
         return rivals
 
     def rank_again(self, giver: Account) -> None:
-        """Note that somebody lost something."""
+        """Update the rank of a project that lost something."""
         for rivals in self._rivals.values():
             for index in range(len(rivals) - 1, -1, -1):
                 if rivals[index][1] is giver:
@@ -145,24 +144,24 @@ class Givers:
                     break
 
     def look_again(self) -> None:
-        """Look at everybody anew: who was of no use may be, with another thing missing."""
+        """Start over from the first victim: useless ones may help once other resources lack."""
         self._cursors.clear()
         self._rivals.clear()
 
     def stays_within_share(self, level: int) -> bool:
-        """Tell whether a level of the claimant's path keeps to its fair share with it (R2)."""
+        """Return True if a level of the claimant's path stays within its fair share (R2)."""
         mine = self._judged[level]
         return mine.allocated + self.unit.demand <= mine.fair_share
 
     def stays_within_quota(self, level: int) -> bool:
-        """Tell whether a level of the claimant's path keeps to its quota with it (R2)."""
+        """Return True if a level of the claimant's path stays within its quota (R2)."""
         mine = self._judged[level]
         return mine.allocated + self.unit.demand <= mine.quota
 
     def _pick(self, account: Account) -> Victim | None:
         if not account.children:
             return self._peek(account, own=False)
-        # A child is not protected by its quota while its ancestor is over (R2).
+        # A child's quota does not protect it while its ancestor is over (R2).
         ranked = sorted(account.children, key=lambda a: (a.overage, a.age), reverse=True)
         for child in ranked:
             victim = self._pick(child)
@@ -177,7 +176,7 @@ class Givers:
             if account not in self._begun:
                 self._begun.add(account)
                 while victims and not victims[-1].is_active:
-                    victims.pop()  # gone for good: this search has not taken from here yet
+                    victims.pop()  # stopped before this search took anything here
             cursor = len(victims) - 1
         claimant = self.unit.item
         while cursor >= 0:
@@ -185,7 +184,7 @@ class Givers:
             victim = victims[cursor]
             may_go = not own or self._goes_before(victim) or (self.way.lent and victim.is_lent)
             if not may_go and not self.way.lent and not victim.is_extra:
-                cursor = -1  # from here on everybody's priority is as high (R1)
+                cursor = -1  # from here on, priorities are as high (R1)
                 break
             is_there = may_go and victim.is_active and victim.item is not claimant
             if is_there and self._is_useful(victim):
@@ -198,12 +197,12 @@ class Givers:
         return victims[cursor] if cursor >= 0 else None
 
     def _goes_before(self, victim: Victim) -> bool:
-        """Tell whether the claimant preempts a victim of its own project (R1)."""
+        """Return True if the claimant preempts a victim of its own project (R1)."""
         claimant = self.unit.item
         return claimant.is_fixed or victim.item.rank < claimant.rank
 
     def _rule_for(self, victim: Victim) -> str:
-        """Name the rule by which a victim of the own project gives way."""
+        """Return the rule by which a victim of the own project yields."""
         if victim.is_extra:
             return "E2"
         return "R1" if self._goes_before(victim) else "E1"
@@ -216,7 +215,7 @@ class Givers:
                 return True
         return False
 
-    # ---- who may not be taken yet (R8)
+    # ---- protected victims (R8)
 
     def _protected_until(self, victim: Victim) -> int | None:
         state = self._state
@@ -232,7 +231,7 @@ class Givers:
             self._protected.append(protected)
 
     def protected_until(self) -> int | None:
-        """Give when the first that would be of use may be taken; None if nobody was protected."""
+        """Return when the first useful victim loses its protection; None if none is protected."""
         known = self._protected
         if self._choice.protected is not None:
             known = known + [p for a in self._begun for p in self._choice.protected(a)]
@@ -249,5 +248,5 @@ class Givers:
 
 
 def _may_take(rival: Account, *, is_within_quota: bool) -> bool:
-    """Tell whether a project may lose something (R2), judged before it does."""
+    """Return True if a project may lose something, judged before it does (R2)."""
     return rival.overage > 0 or (is_within_quota and rival.allocated > rival.quota)
