@@ -1,1 +1,1 @@
-"""Explanations: wait reasons, forecasts, counterfactuals."""
+"""Wait reasons, queue positions, forecasts and counterfactuals of a plan."""

@@ -1,8 +1,7 @@
-"""What would have to be otherwise for a workload to start: found by asking `decide` (X).
+"""Counterfactuals: changes with which a waiting workload would start (X).
 
-Knows which changes are worth trying for each code of a wait, in which order, and tells only those
-with which `decide` starts the workload or reserves its devices. The sentences are `wording`'s; what
-a change does is `what_if`'s. Called by `explain`.
+Each code of a wait has a list of changes worth trying, in order. A change is reported only if
+`decide` starts the workload with it, or reserves its devices.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ _WHOLE = 1000
 
 
 class Trials:
-    """Asks `decide` about changed snapshots, a bounded number of times."""
+    """Runs `decide` on changed snapshots, a limited number of times."""
 
     def __init__(
         self, snapshot: Snapshot, workload: Workload, decide: Decide, most: int, *, at_once: bool
     ) -> None:
-        """Ask at most `most` times; `at_once`: reserved devices are not enough."""
-        # Nobody reads these plans: sentences would only cost time.
+        """Allow `most` runs; with `at_once`, a reservation does not count as success."""
+        # Skip wait reasons: nothing reads these plans, and sentences cost time.
         self._base = replace(snapshot, policy=replace(snapshot.policy, explain="none"))
         self._index = Index(self._base)
         self._present = {w.name: w for w in snapshot.workloads}
@@ -50,7 +49,7 @@ class Trials:
         self.left = most
 
     def succeed(self, changes: Sequence[Change]) -> bool:
-        """Tell whether the workload is served with these changes."""
+        """Return True if the workload is served with these changes."""
         if not self.left:
             return False
         self.left -= 1
@@ -59,7 +58,10 @@ class Trials:
         return serves(self._plan(world), workload, at_once=self._at_once)
 
     def _plan(self, world: Snapshot) -> Plan:
-        """Decide; where only workloads differ, on the index, which is put back as it was."""
+        """Return the plan.
+
+        If only workloads differ, the shared index is changed for it and restored.
+        """
         if (world.projects, world.policy) != (self._base.projects, self._base.policy):
             return self._decide(world)
         left = {w.name: w for w in world.workloads}
@@ -73,7 +75,7 @@ class Trials:
 
 
 class Search:
-    """Finds the counterfactuals of one wait."""
+    """Search for the counterfactuals of one wait."""
 
     def __init__(
         self,
@@ -84,7 +86,7 @@ class Search:
         wording: Wording,
         trials: Trials,
     ) -> None:
-        """Try nothing yet."""
+        """Start without counterfactuals."""
         self._now = snapshot.now
         self._workload = workload
         self._reason = reason
@@ -93,7 +95,7 @@ class Search:
         self._trials = trials
 
     def run(self) -> tuple[Counterfactual, ...]:
-        """Give at most three, each of another kind, in the order of what is nearest."""
+        """Return at most three counterfactuals of different kinds, the nearest first."""
         told: list[Counterfactual] = []
         for way in self._ways():
             if len(told) == MOST_TOLD or not self._trials.left:
@@ -122,10 +124,10 @@ class Search:
             "fragmented": (self._moves, self._an_end, self._giving_back, self._less),
         }.get(self._reason.code, any_room)
 
-    # ---- others
+    # ---- other workloads
 
     def _giving_back(self) -> Counterfactual | None:
-        """Find how little a project that is over its entitlement would have to give back."""
+        """Find the least that a project over its entitlement would have to release."""
         for rival in self._holdings.rivals():
             for chosen in self._holdings.sets_of(rival):
                 names = tuple(held.workload.name for held in chosen)
@@ -136,7 +138,7 @@ class Search:
         return None
 
     def _fewest(self, chosen: Sequence[Held]) -> list[Held]:
-        """Leave out who is not needed, the first to be asked kept longest."""
+        """Drop unnecessary workloads; the first in R4's order are kept longest."""
         needed = list(chosen)
         for held in reversed(chosen):
             fewer = [h for h in needed if h is not held]
@@ -156,7 +158,7 @@ class Search:
         )
 
     def _an_end(self) -> Counterfactual | None:
-        """Find the workload whose end is expected first among those that would do."""
+        """Find the sufficient workload with the earliest expected end."""
         for held in self._holdings.by_end(self._reason.code)[:_ENDINGS_TRIED]:
             found = self._if_ended([held.workload])
             if found is not None:
@@ -164,7 +166,7 @@ class Search:
         return None
 
     def _others_gone(self) -> Counterfactual | None:
-        """Leave out whom the wait itself names."""
+        """Try without the workload named by the wait reason."""
         named = [w for w in self._holdings.workloads if w.name == self._reason.for_]
         return self._if_ended(named, "were not there") if named else None
 
@@ -185,7 +187,7 @@ class Search:
     # ---- settings of projects
 
     def _a_higher_cap(self) -> Counterfactual | None:
-        """Raise each cap that is too low by what is missing (Q1, Q3)."""
+        """Raise each cap that is too low to the needed value (Q1, Q3)."""
         demand = self._holdings.demand
         changes: list[Change] = []
         for account in self._holdings.path:
@@ -210,7 +212,7 @@ class Search:
         return self._told(changes, self._wording.settings(changes)) if changes else None
 
     def _lent(self) -> Counterfactual | None:
-        """Lend what is kept for others (Q2)."""
+        """Lend the GPUs that other projects never lend (Q2)."""
         changes: list[Change] = []
         for account in self._holdings.keepers():
             changes += self._settings(account, never_lent=0)
@@ -219,7 +221,7 @@ class Search:
     @staticmethod
     def _settings(account: Account, **settings: int | None) -> Iterator[Change]:
         if account.project.name != account.name:
-            return  # a parent's own queue is no project: its parent is what can be set
+            return  # a parent's own queue has no settings; only the parent has
         for setting, value in settings.items():
             if value is not None and value < UNLIMITED:
                 yield SetProject(project=account.name, setting=setting, value=value)  # type: ignore[arg-type]  # the keywords above

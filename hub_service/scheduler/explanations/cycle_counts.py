@@ -1,7 +1,6 @@
-"""How much there is of what, counted once a cycle for every sentence that needs it.
+"""Counts of free, allocated and fitting capacity, cached for one cycle's sentences.
 
-Knows what is free, who has what on which nodes, and how many of a kind fit. Counts in the state
-as the plan leaves it and changes nothing. Used by `reasons` and `outcome`.
+They reflect the state after the plan, and do not change it.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from runai.hub_service.scheduler.state.request_shape import Booking, Kind
 
 
 class Census:
-    """Counts for one plan; nothing may change while it is used."""
+    """Cached counts of one plan; the state must not change while it is used."""
 
     def __init__(self, state: State) -> None:
-        """Note what this cycle placed."""
+        """Collect the workers that this cycle placed."""
         self._state = state
         changed = [
             member
@@ -40,14 +39,14 @@ class Census:
         self._slots_now: dict[Kind, int] = {}
 
     def free_on(self, nodes: frozenset[int]) -> int:
-        """Sum what is free now, in milli-GPU."""
+        """Return the free milli-GPU now."""
         free = self._free.get(nodes)
         if free is None:
             free = self._free[nodes] = sum(map(self._state.now.free_on, nodes))
         return free
 
     def devices_on(self, nodes: frozenset[int]) -> int:
-        """Count the devices."""
+        """Return the number of devices that are not broken."""
         count = self._devices.get(nodes)
         if count is None:
             all_nodes = self._state.nodes
@@ -55,7 +54,7 @@ class Census:
         return count
 
     def projects_on(self, nodes: frozenset[int]) -> dict[str, int]:
-        """Sum what each project has there, in milli-GPU."""
+        """Return the allocated milli-GPU per project."""
         sums = self._projects.get(nodes)
         if sums is None:
             sums = self._projects[nodes] = {}
@@ -68,15 +67,15 @@ class Census:
         return sums
 
     def reserved_on(self, nodes: frozenset[int], but: Item) -> dict[Item, int]:
-        """Sum what this cycle reserved there by workload, in milli-GPU, but for one."""
+        """Return the milli-GPU that this cycle reserved per workload, without `but`."""
         return _without(but, _remembered(self._reserved_on, nodes, self._reserved))
 
     def started_on(self, nodes: frozenset[int], but: Item) -> dict[Item, int]:
-        """Sum what this cycle started there by workload, in milli-GPU, but for one."""
+        """Return the milli-GPU that this cycle started per workload, without `but`."""
         return _without(but, _remembered(self._started_on, nodes, self._started))
 
     def session_holders(self, account: Account) -> dict[str, int]:
-        """Sum what each user's sessions within the build quota have, in milli-GPU."""
+        """Return the milli-GPU per user in sessions within the build quota."""
         sums: dict[str, int] = {}
         for item in sorted(self._state.fixed, key=lambda item: item.age):
             if account in item.account.path:
@@ -87,16 +86,17 @@ class Census:
         return sums
 
     def leaving(self, booking: Booking) -> list[Member]:
-        """Give who must leave before a reservation can start."""
+        """Return the workers that must leave before a reservation can start."""
         known = self._leaving.get(booking)
         if known is None:
             known = self._leaving[booking] = self._state.leaving(booking)
         return known
 
     def waited_for(self, members: Iterable[Member]) -> list[Member]:
-        """Give who must end before those with a reservation start: at its place, or in its project.
+        """Return the workers that must end before reserved ones start.
 
-        The latter where a limit counts both (Q3), and only if nobody is at its place.
+        They are at the reserved place; if there are none, they are stopping workers of projects
+        whose limit counts both (Q3).
         """
         reserved = list(members)
         there = [m for mine in reserved if mine.booking for m in self.leaving(mine.booking)]
@@ -106,9 +106,9 @@ class Census:
         return self._state.told_to_stop(over) if over else []
 
     def fitting(self, unit: Unit, *, ever: bool = False) -> int:
-        """Count how many of a unit's workers there are places for, each kind for itself.
+        """Return how many of a unit's workers fit, counting each kind on its own.
 
-        Now, or `ever`: if nobody else were there.
+        They fit now, or with `ever` into the empty cluster.
         """
         known, room = self._slots_now, self._state.now
         if ever:
@@ -147,11 +147,11 @@ def _held_on(nodes: frozenset[int], members: Iterable[Member]) -> dict[Item, int
 
 
 def nodes_of(unit: Unit) -> frozenset[int]:
-    """Give the nodes that any of a unit's workers could ever use."""
+    """Return the nodes that any of a unit's workers could ever use."""
     kind, *others = {member.kind for member in unit.members}
     return kind.nodes.union(*(other.nodes for other in others)) if others else kind.nodes
 
 
 def _holder(item: Item) -> str:
-    """Name a session by its user, a job by its name."""
+    """Return the user of a session, or the name of a job."""
     return item.workload.user or item.name if item.workload.kind == "session" else item.name

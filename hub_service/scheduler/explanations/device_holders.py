@@ -1,8 +1,7 @@
-"""Who holds what a waiting workload needs, and who would be asked to give it back first.
+"""Workloads on devices that a waiting workload needs, in the order of reclaiming.
 
-Knows which nodes one workload could use, who is on them after a plan, and R2 and R4 as orders of
-rivals and of their workloads; takes nothing from anybody. Called by `explain` and
-`counterfactuals`.
+Covers the nodes that the workload could use and the workers there after a plan. Rivals are ordered
+by R2, their workloads by R4.
 """
 
 from __future__ import annotations
@@ -31,31 +30,31 @@ _CAPS = ("over_build_quota", "over_limit")
 
 
 class Held(NamedTuple):
-    """What one workload holds, after the plan."""
+    """Allocation of one workload after the plan."""
 
     workload: Workload
     account: Account
     total: int
-    """In milli-GPU, wherever it is."""
+    """Milli-GPU on all nodes."""
     quota: int
-    """The part of it on nodes that the waiting workload may use."""
+    """Milli-GPU on nodes that the waiting workload may use."""
     by_node: dict[str, int]
-    """That part, by node."""
+    """The same by node."""
     end: End | None
     protected_until: int
-    """From when on R8 lets others take it; 0: always."""
+    """Time until which R8 protects it from being reclaimed; 0 is unprotected."""
 
     @property
     def first_to_go(self) -> tuple[int, int, str]:
-        """Sort by R4: the first to be asked is the greatest."""
+        """Sort key by R4: the greatest is reclaimed first."""
         return (-self.workload.rank, self.workload.submitted, self.workload.name)
 
 
 class Holdings:
-    """The cluster after a plan, as one waiting workload sees it."""
+    """Allocations after a plan, relevant to one waiting workload."""
 
     def __init__(self, snapshot: Snapshot, plan: Plan, workload: Workload) -> None:
-        """Sum up who holds what; `workload` waits."""
+        """Compute the allocations; `workload` waits."""
         self._now = snapshot.now
         self._tree = tree_of(snapshot)
         self._nodes = sorted(snapshot.nodes, key=lambda node: node.name)
@@ -73,7 +72,7 @@ class Holdings:
         ]
         running = len(kinds) - len(lacking)
         self.demand = sum(lacking[: max(0, workload.minimum - running)])
-        """What its minimum still lacks, in milli-GPU as quotas count it."""
+        """Milli-GPU that its minimum lacks, as quotas count them."""
         self.workloads = snapshot.workloads
         for share in self._tree.accounts.values():
             known = plan.projects.get(share.name)
@@ -107,7 +106,7 @@ class Holdings:
                 continue
             kind = self._kind(workload, index)
             if kind.is_whole:
-                booked = len(worker.devices) * WHOLE_GPU  # a resized one has more or fewer (E2)
+                booked = len(worker.devices) * WHOLE_GPU  # resized ones differ (E2)
             else:
                 booked = self._kinds.book(kind, node, worker.devices).quota
             total += booked
@@ -132,14 +131,17 @@ class Holdings:
             protected_until=max(starts) + least if starts and least else 0,
         )
 
-    # ---- in order
+    # ---- sorted
 
     def holders(self, code: str) -> list[Held]:
-        """Give whoever holds anything that it needs, most first: under a cap, of its projects."""
+        """Return the workloads on capacity that it needs, largest first.
+
+        Under a cap, these are the workloads that count towards it.
+        """
         return sorted(self._relevant(code), key=lambda h: (-h.total, h.workload.name))
 
     def by_end(self, code: str) -> list[Held]:
-        """Give those of whom one alone may hold enough, who ends first first."""
+        """Return the workloads of which one alone may suffice, earliest end first."""
         missing = self.demand - self._spare(code)
         enough = [held for held in self._relevant(code) if held.total >= missing]
         return sorted(enough, key=_by_end)
@@ -171,11 +173,11 @@ class Holdings:
         return free
 
     def keepers(self) -> list[Account]:
-        """Give the projects of others that keep GPUs idle for themselves (Q2)."""
+        """Return the other projects that keep GPUs idle for themselves (Q2)."""
         return [account for account in self._tree.holders if account not in self.path]
 
     def leaving(self) -> list[Workload]:
-        """Give those whose workers are about to leave the devices that are reserved for it."""
+        """Return the workloads whose workers are leaving devices reserved for it."""
         reserved = [worker for worker in self._after(self._workload) if _is_reserved(worker)]
         wanted = {(worker.node, device) for worker in reserved for device in worker.devices}
         return [
@@ -194,21 +196,21 @@ class Holdings:
     # ---- R2 and R4
 
     def rivals(self) -> list[Account]:
-        """Give the projects that are over their entitlement where it needs something (R2)."""
+        """Return the projects over their entitlement on nodes that it may use (R2)."""
         found = {self._judged(held.account) for held in self._victims()}
         over = [account for account in found if account is not None and self.over(account) > 0]
         return sorted(over, key=lambda account: (-self.over(account), account.age))
 
     def over(self, account: Account) -> int:
-        """Tell how far a project is over its share; over its quota, for one within its own."""
+        """Return a project's overage: over its share, or quota for a claimant within its own."""
         is_within = all(a.allocated + self.demand <= a.quota for a in self.path[:1])
         return account.allocated - account.quota if is_within else account.overage
 
     def sets_of(self, rival: Account) -> Iterator[list[Held]]:
-        """Give sets of a rival's workloads that may be enough: on one node first, then anywhere."""
+        """Yield sets of a rival's workloads that may suffice: on one node first, then anywhere."""
         victims = [held for held in self._victims() if self._judged(held.account) is rival]
         victims.sort(key=lambda held: held.first_to_go, reverse=True)
-        # Whoever may be asked now comes first, then those who may be asked soon (R8).
+        # Unprotected workloads come first, then by the end of their protection (R8).
         victims.sort(key=lambda held: max(self._now, held.protected_until))
         yield from self._on_one_node(victims)
         many = 1
@@ -232,7 +234,7 @@ class Holdings:
                     missing -= held.by_node[node]
             if missing <= 0:
                 sets.append((sum(held.total for held in chosen), chosen))
-        sets.sort(key=itemgetter(0))  # of equals the first by name, as they are
+        sets.sort(key=itemgetter(0))  # stable: ties stay in order of node names
         for _, chosen in sets[:_NODES_COMPARED]:
             yield chosen
 
@@ -240,7 +242,7 @@ class Holdings:
         return [held for held in self.held if held.quota and held.workload.is_preemptible]
 
     def _judged(self, account: Account) -> Account | None:
-        """Give the ancestor that stands for a project: the one below their common ancestor (R2)."""
+        """Return the ancestor judged for a project: the one below their common ancestor (R2)."""
         if account in self.path:
             return None
         above = [a for a in account.path if a not in self.path]

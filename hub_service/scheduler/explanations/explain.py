@@ -1,8 +1,7 @@
-"""`explain`: what a wait's one sentence leaves out, for whoever looks (X).
+"""Detailed explanations of waits, on request or for the policy `explain: "full"` (X).
 
-Knows what an explanation consists of and how much work it may be. Its parts are found by
-`counterfactuals` and `forecast`. Called by `cycle`, which passes `decide`: on demand, and for every
-wait where the policy says `explain: "full"`.
+An explanation has the queue ahead, device holders, counterfactuals and the expected start; its cost
+is bounded.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ MOST_TRIALS = 32
 MOST_CYCLES = 200
 MOST_CYCLES_FOR_ALL = 50
 MOST_CYCLES_FOR_SOME = 12
-"""Somebody fills in a form meanwhile."""
+"""Less than for all, because a user waits for the answer while filling in a form."""
 FEWEST = 3
 EFFORT = 100_000
-"""Workers and devices that may be looked at in all: a large cluster gets fewer trials."""
+"""Maximum workers and devices examined in total: a larger cluster gets fewer trials."""
 _SHOWN = 8
 
 MayKnow = Callable[[Workload], bool]
@@ -44,10 +43,10 @@ def explain_with(
     workload: str,
     may_know: MayKnow = lambda _workload: True,
 ) -> Wait | None:
-    """Give a workload's wait with its explanation; None if it does not wait in this plan.
+    """Return a workload's wait with its explanation; None if it does not wait in this plan.
 
-    `plan` is what `decide` makes of `snapshot`. Workloads for which `may_know` is false count, but
-    are not named. The work is bounded: what is not found within it is not told.
+    `plan` is the result of `decide` for `snapshot`. Workloads for which `may_know` is False count,
+    but are not named. The work is bounded, so an explanation may omit counterfactuals that exist.
     """
     wait = next((d for d in plan.decisions if d.kind == "wait" and d.workload == workload), None)
     asked = next((w for w in snapshot.workloads if w.name == workload), None)
@@ -79,9 +78,10 @@ def forecast_with(
     only: Collection[str] | None,
     rest: Rest = at_once,
 ) -> dict[str, ExpectedStart]:
-    """Tell of every workload that waits in a plan when it starts; names no other workload.
+    """Return the expected start of each workload that waits in a plan, limited to `only`.
 
-    Looks less far ahead than an explanation: nobody has asked for one in particular.
+    The sentences name no other workload. The horizon is shorter than that of an explanation, which
+    is requested for one workload.
     """
     waiting = [d.workload for d in plan.decisions if d.kind == "wait"]
     if only is not None:
@@ -92,7 +92,7 @@ def forecast_with(
 
 
 def explained(decide: Decide, snapshot: Snapshot, plan: Plan) -> Plan:
-    """Give every wait of a plan its explanation (policy `explain: "full"`)."""
+    """Add an explanation to every wait of a plan (policy `explain: "full"`)."""
 
     def told(decision: Decision) -> Decision:
         if decision.kind != "wait":
@@ -103,7 +103,7 @@ def explained(decide: Decide, snapshot: Snapshot, plan: Plan) -> Plan:
 
 
 def bounded(snapshot: Snapshot, most: int) -> int:
-    """Cut a number of trials or cycles to what so large a cluster may cost, but to some."""
+    """Reduce a number of trials or cycles to the cluster's size, but not below `FEWEST`."""
     size = sum(len(w.workers) for w in snapshot.workloads) + sum(n.devices for n in snapshot.nodes)
     return max(FEWEST, min(most, EFFORT // max(1, size)))
 

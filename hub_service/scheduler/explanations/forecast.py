@@ -1,8 +1,7 @@
-"""When will it start? The future as `decide` would make it, from known and estimated ends (X).
+"""Forecast of starts: `decide` simulated in virtual time (X).
 
-Knows how long running work is expected to last, and plays cycles forward in virtual time: what
-has ended leaves, what the plan starts runs, what it stops queues again. Called by `explain`; asks
-the `decide` it is given.
+Ends of running workloads are stated or estimated. In each cycle, ended workloads leave, the plan's
+starts run, and stopped jobs queue again.
 """
 
 from __future__ import annotations
@@ -37,16 +36,16 @@ _PAUSES_COUNT_FOR = 3600
 _CYCLES_AT_ONE_INSTANT = 8
 
 SHORTER, EXPECTED, LONGER = (1, 3), (1, 1), (3, 1)
-"""What is left of a run of unknown length, in terms of how long it has lasted.
+"""Remaining run time of a run of unknown length, as a factor of its elapsed time.
 
-Knowing only that something has lasted t, the odds that it lasts x more are t / (t + x): it is even
-odds for x = t, three to one for t / 3 and one to three for 3t (J. R. Gott, Nature 363, 1993; the
-Lindy effect). So "between earliest and latest" is right in half of the cases.
+If only the elapsed time t is known, the odds that it lasts x more are t / (t + x): even for x = t,
+three to one for t / 3, and one to three for 3t (J. R. Gott, Nature 363, 1993; the Lindy effect).
+"Between earliest and latest" is therefore right in half of the cases.
 """
 
 
 def expected_start(snapshot: Snapshot, name: str, decide: Decide, *, cycles: int) -> ExpectedStart:
-    """Tell when a waiting workload starts if nothing else is submitted; see `expected_starts`."""
+    """Return the expected start of one waiting workload; see `expected_starts`."""
     return expected_starts(snapshot, [name], decide, cycles=cycles)[name]
 
 
@@ -58,13 +57,13 @@ def expected_starts(
     cycles: int,
     rest: Rest = at_once,
 ) -> dict[str, ExpectedStart]:
-    """Tell when each waiting workload starts if nothing else is submitted.
+    """Return when each waiting workload starts if nothing else is submitted.
 
-    Plays forward three times where run times are estimated: as expected, with the shorter and with
-    the longer ones. Looks at most `cycles` cycles ahead, each time; asking for many costs hardly
-    more than asking for the one that starts last. `rest` is told between pieces of the work.
+    If run times are estimated, the simulation runs three times: with expected, shorter and longer
+    run times, each for at most `cycles` cycles. Many workloads cost hardly more than the one that
+    starts last. `rest` is called between batches of the work.
     """
-    # Nobody reads these plans: sentences would only cost time.
+    # Skip wait reasons: nothing reads these plans, and sentences cost time.
     silent = replace(snapshot, policy=replace(snapshot.policy, explain="none"))
     index = Index(silent, rest=rest)
     future = _Future(index, silent, decide, EXPECTED, rest)
@@ -77,7 +76,7 @@ def expected_starts(
     starts: dict[str, ExpectedStart] = {}
     for name in with_rests(names, rest):
         seen = tuple([found[name] for found in courses])
-        if seen not in alike:  # thousands start too late to be looked for
+        if seen not in alike:  # thousands start after the horizon and share one result
             alike[seen] = _start(seen, snapshot.now)
         starts[name] = alike[seen]
     return starts
@@ -86,15 +85,15 @@ def expected_starts(
 class _Found(NamedTuple):
     at: int | None
     until: int | None
-    """Where the look ahead was broken off; None if it saw all there is to see."""
+    """Time at which the simulation stopped at its limit; None if it ran to the end."""
     is_estimated: bool
 
 
 def _start(seen: Sequence[_Found], now: int) -> ExpectedStart:
-    """Put the courses of events together, the expected one first."""
+    """Combine the simulations into one expected start, the expected simulation first."""
     expected = seen[0]
     starts = [found.at for found in seen if found.at is not None]
-    # A run that was broken off starts it later than it looked, whenever that is.
+    # A simulation that stopped early implies a start later than its last moment.
     bounds = [found.until for found in seen]
     start = ExpectedStart(
         at=expected.at,
@@ -107,7 +106,7 @@ def _start(seen: Sequence[_Found], now: int) -> ExpectedStart:
 
 
 class _Future:
-    """One course of events, played upon an index that has the snapshot, or another's future."""
+    """One simulation on an index, which may come from another simulation."""
 
     def __init__(
         self,
@@ -126,11 +125,11 @@ class _Future:
         self._workloads = {workload.name: workload for workload in snapshot.workloads}
         workloads = snapshot.workloads
         self._lively = {w.name: None for w in with_rests(workloads, rest) if not _is_at_rest(w)}
-        """Those for which time may do something: of thousands that wait, few."""
+        """Workloads that time may change: only few of thousands that wait."""
         self._touched: set[str] = set(self._workloads)
         self._ends: dict[str, End] = {}
         self._left: dict[str, End] = {}
-        """Seconds of work that are left of what does not run."""
+        """Remaining run time, in seconds, of workloads that do not run."""
         self._is_estimated = False
         for workload in with_rests(workloads, rest):
             end = end_of(workload, snapshot.now, factor)
@@ -145,7 +144,7 @@ class _Future:
                     self._left[workload.name] = left
 
     def starts_of(self, names: Collection[str], cycles: int) -> dict[str, _Found]:
-        """Play forward until the minimum of each of these workloads has run."""
+        """Simulate until the minimum of each of these workloads has run."""
         found: dict[str, _Found] = {}
         wanted = frozenset(names)
         at_once = 0
@@ -162,14 +161,14 @@ class _Future:
                 return found
             at_once = at_once + 1 if frees else 0
             if frees and at_once < _CYCLES_AT_ONE_INSTANT:
-                continue  # what was reserved starts now that its victims are gone (R7)
+                continue  # reservations start now, after their victims have left (R7)
             if not self._advance():
                 never = _Found(None, None, self._is_estimated)
                 return dict.fromkeys(names, never) | found
         return dict.fromkeys(names, _Found(None, self._now, self._is_estimated)) | found
 
     def _is_settled(self, name: str) -> bool:
-        """Tell whether a workload's minimum runs, or it will never queue again."""
+        """Return True if a workload's minimum runs, or it will never queue again."""
         workload = self._workloads.get(name)
         if workload is None:
             return True
@@ -177,13 +176,13 @@ class _Future:
         return len(running) >= workload.minimum
 
     def guesses(self) -> bool:
-        """Tell whether any run time is estimated."""
+        """Return True if any run time is estimated."""
         return any(end.is_estimated for end in (*self._ends.values(), *self._left.values()))
 
-    # ---- what a plan does
+    # ---- effects of a plan
 
     def _apply(self, plan: Plan) -> bool:
-        """Carry a plan out; tell whether that freed anything."""
+        """Apply a plan; return True if it freed capacity."""
         changes: dict[str, dict[str, Decision]] = {}
         for decision in plan.decisions:
             if decision.kind != "wait":
@@ -200,7 +199,7 @@ class _Future:
             elif was and not runs:
                 after = self._pause(after)
                 if after.kind == "session":
-                    self._remove([name])  # Q5: it ends, it is not queued again
+                    self._remove([name])  # Q5: it ends and does not queue again
                     continue
             self._put(after)
         return any(isinstance(d, Stop | Move | Resize | Unreserve) for d in plan.decisions)
@@ -216,10 +215,10 @@ class _Future:
             self._left[workload.name] = End(end.at - self._now, end.is_estimated)
         return replace(workload, pauses=(*workload.pauses, self._now))
 
-    # ---- what time does
+    # ---- effects of time
 
     def _advance(self) -> bool:
-        """Go to the next moment at which anything changes; False if nothing ever does."""
+        """Advance to the next moment of a change; return False if there is none."""
         moments = [end.at for end in self._ends.values()]
         moments += self._rules_change()
         later = [moment for moment in moments if moment > self._now]
@@ -255,7 +254,7 @@ class _Future:
             self._index.apply(Changes(gone=(name,)))
 
     def _rules_change(self) -> Iterable[int]:
-        """Name the moments at which a rule allows what it did not: R8's times and R11's."""
+        """Yield the moments at which R8 or R11 allow something new, or a stopping worker is gone."""
         for workload in map(self._workloads.__getitem__, self._lively):
             for worker in workload.workers:
                 if worker.state is WorkerState.STOPPING:
@@ -271,7 +270,7 @@ class _Future:
 
 
 def _typical_run(snapshot: Snapshot, ends: Mapping[str, End]) -> End | None:
-    """Guess the run time of what never ran and states none: the median of what runs."""
+    """Return the median of running workloads, as the run time of one without any estimate."""
     runs = []
     for workload in snapshot.workloads:
         end = ends.get(workload.name)
@@ -286,7 +285,7 @@ def _is_running(workload: Workload) -> bool:
 
 
 def _is_at_rest(workload: Workload) -> bool:
-    """Tell whether it only waits, and never did anything else that counts."""
+    """Return True if it only waits, and no rule depends on its past."""
     return (
         workload.below_min_since is None
         and not workload.pauses
@@ -301,7 +300,7 @@ def _unless_gone(worker: Worker, now: int) -> Worker:
 
 
 def retold(start: ExpectedStart, now: int) -> ExpectedStart:
-    """Say it as of a later time: what was to be in 90 seconds half a minute ago is in 60."""
+    """Update the sentence to a later time: 30 s later, "in 90 seconds" is "in 60"."""
     return start if start.at is None else replace(start, text=_sentence(start, None, now))
 
 

@@ -1,7 +1,6 @@
-"""The plan: what changed between the snapshot and the state, with a reason for who waits (X).
+"""The plan: differences between snapshot and state as decisions, with wait reasons (X).
 
-Knows how standings become decisions, in which order they stand in a plan, and each project's
-numbers after it. The sentences are `reasons`'. Called last by `cycle`.
+Decisions are in the order of their execution; the projects' shares follow.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from runai.hub_service.scheduler.steps.reclaim import Loss, Reclaim
 
 
 def plan_of(state: State, allocation: Allocation, reclaim: Reclaim) -> Plan:
-    """Write the decisions in the order in which they are applied, then the projects."""
+    """Build the plan: decisions in the order of execution, then the projects."""
     losses = reclaim.losses
     census = Census(state)
     reasons = Reasons(state, allocation, reclaim, census)
@@ -74,12 +73,12 @@ def plan_of(state: State, allocation: Allocation, reclaim: Reclaim) -> Plan:
 
 
 def _is_part(member: Member) -> bool:
-    """Tell whether a member is a GPU of an elastic worker: its first member speaks for all (E2)."""
+    """Return True if a member is a GPU of an elastic worker, represented by the first one (E2)."""
     return member.item.sizes is not None and member.index > 0
 
 
 def _resizes(state: State, losses: Mapping[Member, Loss], reasons: Reasons) -> list[Resize]:
-    """Write what running elastic workers gain and give back (E2)."""
+    """Return the resizes of running elastic workers (E2)."""
     resizes = []
     for item in sorted(state.resizable, key=lambda item: item.age):
         base, *parts = item.members

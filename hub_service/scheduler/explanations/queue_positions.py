@@ -1,7 +1,6 @@
-"""Who waits in which place of their project's queue, and why (O2, O3, X).
+"""Waiting workloads with their queue position and reason (O2, O3, X).
 
-Knows the order of a queue and that those of a lane wait for the same; the words are `reasons`'.
-Called by `outcome`.
+Workloads in one lane have the same reason.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _place_in_queue = attrgetter("place_in_queue")
 
 
 def waits_of(state: State, reasons: Reasons) -> list[Wait]:
-    """Tell everybody who waits in which place of the queue, and why."""
+    """Return the wait decision of every waiting workload: its position and reason."""
     queues: dict[str, list[Item]] = {}
     why: dict[Item, Reason] = {}
     lines: dict[str, Lines] = {}
@@ -29,7 +28,7 @@ def waits_of(state: State, reasons: Reasons) -> list[Wait]:
     changed = {item.workload.project for item in (*state.changed(), *others)}
     for project, lanes in _lanes_by_project(state).items():
         if project not in changed and not reasons.lost and not reasons.held_up:
-            # As nearly everywhere in nearly every cycle: all in a lane wait for the same.
+            # The common case: the whole lane has one reason.
             lines[project] = tuple(
                 [(lane, lane.changes, _why(state, lane, reasons)) for lane in lanes]
             )
@@ -42,7 +41,7 @@ def waits_of(state: State, reasons: Reasons) -> list[Wait]:
             why.update(found)
     for item in others:
         if item in reasons.lost and _ran_whole(item):
-            continue  # told that it is stopped
+            continue  # its stop decision has the reason
         if item.count(*_RUNS) < item.minimum and item.count(*_WAITS):
             queues.setdefault(item.workload.project, []).append(item)
             why[item] = state.told.again(reasons.of_wait(item, None))
@@ -56,12 +55,12 @@ def waits_of(state: State, reasons: Reasons) -> list[Wait]:
 
 
 def _ran_whole(item: Item) -> bool:
-    """Tell whether its minimum ran before this plan: else it has waited all the time."""
+    """Return True if its minimum ran before this plan; otherwise it has waited all along."""
     return sum(member.was is Standing.RUNNING for member in item.members) >= item.minimum
 
 
 def _lanes_by_project(state: State) -> dict[str, list[Lane]]:
-    """Give the lanes of those who wait for their minimum."""
+    """Return the lanes of workloads that wait for their minimum, by project."""
     found: dict[str, list[Lane]] = {}
     for account in state.lanes.accounts:
         for lane in state.lanes.of(account):
@@ -77,12 +76,12 @@ def _why(state: State, lane: Lane, reasons: Reasons) -> Reason:
 
 
 def _of_lane(state: State, lane: Lane, reasons: Reasons) -> dict[Item, Reason]:
-    """Give those of a lane who wait, and why."""
+    """Return the waiting workloads of a lane with their reasons."""
     units = lane.units
     again, pending, reserved = state.told.again, Standing.PENDING, Standing.RESERVED
     waiting = [unit.item for unit in units if unit.members[0].standing is pending]
     if len(waiting) == len(units) and not reasons.lost and not reasons.held_up:
-        # Nothing has happened here.
+        # No unit of this lane changed.
         return dict.fromkeys(waiting, _why(state, lane, reasons))
     found = {}
     for unit in units:

@@ -1,7 +1,4 @@
-"""The sentences of counterfactuals, naming only workloads that the reader may know (X).
-
-Knows the words and nothing else. Called by `counterfactuals` and `explain`.
-"""
+"""Sentences of counterfactuals, naming only workloads that the reader may know (X)."""
 
 from __future__ import annotations
 
@@ -17,18 +14,18 @@ _AMOUNTS = {"quota": "quota", "build_quota": "build quota", "limit": "limit"}
 
 
 class Wording:
-    """Puts changes into words for one reader."""
+    """Formatter of changes as sentences for one reader."""
 
     def __init__(
         self, now: int, accounts: dict[str, Account], may_know: Callable[[Workload], bool]
     ) -> None:
-        """Remember who may be named."""
+        """Store `may_know`, the check for workloads that may be named."""
         self._now = now
         self._accounts = accounts
         self._may_know = may_know
 
     def label(self, workload: Workload) -> str:
-        """Name a workload, or only what it is and whose project's."""
+        """Return a workload's name, or only its kind and project."""
         if not self._may_know(workload):
             return f"a {workload.kind} of {workload.project}"
         if workload.kind == "session" and workload.user:
@@ -36,7 +33,7 @@ class Wording:
         return workload.name
 
     def giving_back(self, project: str, amount: int, overage: int, until: int) -> str:
-        """Say how much of its overage a project would have to give back, and from when it may."""
+        """Format the amount that a project would release, and the end of its protection."""
         if amount <= overage:
             what = f"{gpu_text(amount)} of the {count_text(overage)} it holds over its share"
         else:
@@ -46,17 +43,17 @@ class Wording:
         return f"would start if {project} gave back {what}{guard}"
 
     def gone(self, workloads: Sequence[Workload], verb: str) -> str:
-        """Say who would have to be gone."""
+        """Format the workloads that would have to end."""
         names = [self.label(workload) for workload in workloads]
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         return f"would start if {_joined(names[:_SHOWN], last=not more)}{more} {verb}"
 
     def moves(self) -> str:
-        """Say that work of others would have to move together."""
+        """Format that running jobs would have to be moved."""
         return "would start if running jobs could be moved together (policy phase consolidate)"
 
     def settings(self, changes: Iterable[Change]) -> str:
-        """Say which settings would have to be otherwise."""
+        """Format the changed settings."""
         parts = [self._setting(c) for c in changes if isinstance(c, SetProject)]
         return f"would start if {' and '.join(parts)}"
 
@@ -69,12 +66,12 @@ class Wording:
             "build_quota": account.build_quota,
             "limit": account.limit,
         }[change.setting]
-        assert change.value is not None, "who is given more is given a number"
+        assert change.value is not None, "raised amounts are numbers"
         word, amount = _AMOUNTS[change.setting], count_text(change.value)
         return f"{change.project}'s {word} were {amount} instead of {gpu_text(before)}"
 
     def asking(self, workload: Workload, change: AskOtherwise) -> str:
-        """Say what the workload would have to ask for."""
+        """Format the changed request of the workload."""
         if change.workers is not None:
             workers = f"{change.workers} worker{'' if change.workers == 1 else 's'}"
             return f"would start with {workers} instead of {workload.minimum}"

@@ -1,7 +1,6 @@
-"""Why somebody waits or stops: a stable code, the rule, and one sentence with the numbers (X).
+"""Reasons of waits, stops and moves: a stable code, the rule and a sentence (X).
 
-Knows the codes and the words. Counts in the state as the plan leaves it and changes nothing.
-Called by `outcome`; the blocks it starts from were met by `allocate` and `reclaim`.
+The numbers reflect the state after the plan, which is not changed.
 """
 
 from __future__ import annotations
@@ -30,43 +29,46 @@ from runai.hub_service.scheduler.steps.reclaim import Loss, Reclaim
 
 T = TypeVar("T")
 
-_SHOWN = 4  # names in a sentence; the rest are counted
+_SHOWN = 4  # maximum number of names in a sentence; the rest is counted
 
 
 class Reasons:
-    """Finds the words for one plan."""
+    """Reasons for the decisions of one plan."""
 
     def __init__(
         self, state: State, allocation: Allocation, reclaim: Reclaim, census: Census
     ) -> None:
-        """Look at the state after every decision."""
+        """Start from the state after every decision."""
         self._state = state
         self._census = census
         self._allocation = allocation
         self._reclaim = reclaim
         self.lost = {member.item for member in reclaim.losses}
-        """Who loses a worker by this plan, and is told that."""
+        """Workloads that lose a worker by this plan; the stop has the reason."""
         self.held_up = allocation.held_up
-        """Who would fit but for a hold, and waits for something of their own."""
+        """Workloads that would fit but for a hold; each has its own reason."""
         self._of_lane: dict[Lane, Reason] = {}
 
     # ---- stops and moves
 
     def of_loss(self, member: Member, loss: Loss) -> Reason:
-        """Say for whom and by which rule a worker is stopped."""
+        """Return the reason of a stop: the claimant and the rule."""
         if loss.claimant is None:
             text = f"fewer than its {member.item.minimum} workers have run for too long"
             return Reason(code="stale_gang", rule="R11", text=text)
         return self._of_taking(loss, loss.claimant, member.item, count_text(_held(member)))
 
     def of_shrinking(self, members: Sequence[Member], loss: Loss) -> Reason:
-        """Say for whom and by which rule a worker gives GPUs back; the first loss names both."""
-        assert loss.claimant is not None, "nobody shrinks for nobody"
+        """Return the reason of a shrinking; `loss` is the first worker's.
+
+        It determines the claimant and the rule of the sentence.
+        """
+        assert loss.claimant is not None, "a workload shrinks for a claimant"
         what = count_text(sum(map(_held, members)))
         return self._of_taking(loss, loss.claimant, members[0].item, what)
 
     def of_growing(self, members: Sequence[Member], node: str) -> Reason:
-        """Say what a worker gets more."""
+        """Return the reason of a growth."""
         text = f"{count_text(sum(map(_held, members)))} more of {node} would be idle"
         return Reason(code="grown", rule="E2", text=text)
 
@@ -89,7 +91,7 @@ class Reasons:
         )
 
     def of_move(self, member: Member, loss: Loss, node: str) -> Reason:
-        """Say why a worker goes on elsewhere."""
+        """Return the reason of a move."""
         assert loss.claimant is not None, "broken gangs are not moved"
         text = f"makes room for {self._name(loss.claimant, member.item)} and goes on at {node}"
         rule = "R10" if loss.rule == "R10" else "R5"
@@ -99,7 +101,7 @@ class Reasons:
     # ---- waits
 
     def of_wait(self, item: Item, unit: Unit | None) -> Reason:
-        """Say what a workload waits for; `unit` is what could not be placed, if that is known."""
+        """Return the reason of a wait; `unit` is the unplaced unit, if known."""
         if unit is None or item in self.lost:
             if not item.is_known:
                 text = f"there is no project {item.workload.project}"
@@ -115,7 +117,7 @@ class Reasons:
         hold = self.held_up.get(item)
         if hold is not None and hold.unit.item is not item:
             return self._of_hold(hold, item)
-        # Whoever asks for the same waits for the same.
+        # Equal requests have the same reason.
         lane = self._state.lanes.lane_of(unit)
         reason = self._of_lane.get(lane)
         if reason is None:
@@ -143,7 +145,7 @@ class Reasons:
         return Reason(code="stopping", rule="R7", text=text)
 
     def _grace_left(self, going: Sequence[Member]) -> str:
-        """Say how long those that were told to stop may take, where the snapshot tells."""
+        """Return the remaining grace period of stopping workers, if the snapshot has it."""
         ends = [member.worker.gone_by for member in going]
         known = [end for end in ends if end is not None]
         if len(known) < len(ends):
@@ -184,13 +186,13 @@ class Reasons:
         return Reason(code="no_such_node", rule="P5", text=text)
 
     def _types_that_are_not(self, unit: Unit) -> str:
-        """Name the types that a worker asks for, if no node has one of them."""
+        """Return the requested GPU types, if no node has one of them."""
         there = {node.gpu_type for node in self._state.nodes}
         asked = (member.worker.gpu_types for member in unit.members)
         return next((" or ".join(t) for t in asked if t and there.isdisjoint(t)), "")
 
     def _of_too_many(self, unit: Unit) -> Reason | None:
-        """Say it where a gang would not fit even if nobody else were there."""
+        """Return a reason if a gang does not fit into the empty cluster."""
         total = len(unit.members)
         fitting = self._census.fitting(unit, ever=True) if total > 1 else total
         if fitting >= total:
@@ -240,8 +242,8 @@ class Reasons:
         if not started or free + sum(started.values()) < unit.demand:
             return None
         if self._over(unit, lane) and all(i.account is not unit.item.account for i in started):
-            # Not whoever was quickest holds them up, but what their project has: the same in each
-            # cycle, so that not all who wait are told something else whenever somebody starts.
+            # The reason is the project's allocation, not the workload that started first: it stays
+            # the same in each cycle, so that waiting users see no new reason at every start.
             return None
         text = f"{self._names_of(started, unit.item)} went first"
         first = self._id(next(iter(started)), unit.item)
@@ -275,7 +277,7 @@ class Reasons:
         return Reason(code="no_room", rule="P1", text=f"{used}{_listing(users)}")
 
     def _over(self, unit: Unit, lane: Lane) -> Account | None:
-        """Give whose fair share is too small for it, if that is why nobody gives way (R2)."""
+        """Return the account whose fair share is too small, if that prevents a reclaim (R2)."""
         if lane not in self._reclaim.over_share:
             return None
         return next(
@@ -303,7 +305,7 @@ class Reasons:
         return same or self._state.policy.name_others
 
     def _name(self, item: Item, reader: Item) -> str:
-        """Name a workload to those who read of another one; else say only of which project."""
+        """Return a workload's name for readers of another one, or only its kind and project."""
         if self._may_name(item, reader):
             return _label(item)
         return f"a {item.workload.kind} of {item.workload.project}"
@@ -315,7 +317,7 @@ class Reasons:
         return _names(dict.fromkeys(self._name(item, reader) for item in items), str)
 
     def _holders_of(self, account: Account, reader: Item) -> dict[str, int]:
-        """Sum what sessions hold of a build quota by user, where they may be named to a reader."""
+        """Return allocations of a build quota by user; empty if the reader may not see them."""
         if self._state.policy.name_others or account.name == reader.workload.project:
             return self._census.session_holders(account)
         return {}
