@@ -1,8 +1,7 @@
-"""The pure core: who gets which devices, decided by one function.
+"""Scheduler core: the pure function `decide(snapshot) -> Plan`.
 
-`decide(snapshot) -> Plan` is deterministic and total, and uses the standard library only: no
-clock, no I/O, no randomness, no floating point. Everything else of the platform is a shell
-around it. The rules have letters (S, O, Q, R, P, E, X), cited where they are implemented.
+It is deterministic and total, and uses the standard library only: no clock, no I/O, no randomness,
+no floating point. Rules have letters (S, O, Q, R, P, E, X), cited in the code that implements them.
 """
 
 from runai.hub_service.scheduler.cycle import decide, explain, forecast

@@ -1,7 +1,6 @@
-"""`runai schedule`: the dry run. A snapshot in JSON goes in, the plan in JSON comes out.
+"""`runai schedule`: dry run from a JSON snapshot to a JSON plan.
 
-Knows files, standard input and exit statuses, nothing of scheduling. Called as
-`python -m runai.hub_service.scheduler` and by the `runai` command.
+Also runs as `python -m runai.hub_service.scheduler`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ OK, WRONG_INPUT = 0, 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the plan of each snapshot; give 2 where one cannot be read, else 0."""
+    """Print the plan of each snapshot; return 2 if one is invalid, else 0."""
     parser = argparse.ArgumentParser(
         prog="runai schedule",
         description="Print what would start, stop and wait in a cluster described in JSON.",
@@ -53,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _answer(file: TextIO, options: argparse.Namespace) -> int:
     status, jsonl = OK, options.jsonl
     for text in _lines(file) if jsonl else [file.read()]:
-        gc.disable()  # nothing that is made for an answer is garbage before it is given
+        gc.disable()  # an answer creates no garbage before it is printed
         try:
             answer = _answer_to(_read(text), options.explain)
         except InvalidSnapshot as error:
@@ -72,14 +71,14 @@ def _read(text: str) -> Snapshot:
         raise
     except RecursionError:
         message = "not JSON: it is nested too deeply"
-    except ValueError as error:  # a number of thousands of digits is one, too
+    except ValueError as error:  # also for integers of thousands of digits
         message = f"not JSON: {error}"
     raise InvalidSnapshot(message)
 
 
 def _print(answer: dict[str, Any], indent: int | None) -> None:
     written = json.dumps(answer, indent=indent, ensure_ascii=False)
-    # Half a letter cannot be encoded; as an escape it is the JSON that it came as.
+    # Lone surrogates cannot be encoded; escape them as they were in the JSON input.
     print(written.encode(errors="backslashreplace").decode(), flush=True)
 
 
@@ -100,10 +99,10 @@ def _lines(file: Iterable[str]) -> Iterator[str]:
 
 
 def _refuse(message: str, *, jsonl: bool) -> int:
-    # One line in, one line out: whoever pipes lines through stays in step.
+    # Print one line per input line, so that pipes stay in step.
     if jsonl:
         _print({"error": message}, indent=None)
-    # A name may move a cursor.
+    # Names may contain control characters of terminals.
     print("".join(c if c.isprintable() else ascii(c)[1:-1] for c in message), file=sys.stderr)
     return WRONG_INPUT
 

@@ -1,8 +1,4 @@
-"""One run of `decide`: the rules in the order in which they act.
-
-Knows the order of the steps and what a plan consists of. Leaves every rule to its file. Called by
-the controller, the simulator, `runai schedule` and the tests.
-"""
+"""The scheduling cycle: `decide` runs all steps in order."""
 
 from __future__ import annotations
 
@@ -25,11 +21,11 @@ from runai.hub_service.scheduler.steps.reclaim import Reclaim
 
 
 def decide(snapshot: Snapshot | Index, policy: Policy | None = None) -> Plan:
-    """Decide who starts, stops and waits, from the snapshot alone.
+    """Return the plan for a snapshot: starts, stops, moves and waits.
 
-    Pure, deterministic and total: equal snapshots give equal plans, whatever the order of what
-    is in them. `policy` replaces the snapshot's own. An index gives the plan of its snapshot, at
-    the cost of what changed.
+    Pure, deterministic and total: equal snapshots give equal plans, whatever the order of their
+    contents. `policy` replaces the snapshot's own. An index gives the plan of its snapshot, at the
+    cost of the changes since the last one.
 
     >>> from runai.hub_service.scheduler.model.snapshot_json import snapshot_from_json
     >>> plan = decide(snapshot_from_json({
@@ -63,9 +59,9 @@ def explain(
     workload: str,
     may_know: Callable[[Workload], bool] = lambda _workload: True,
 ) -> Wait | None:
-    """Explain at length why a workload waits and when it starts; None if it does not wait.
+    """Explain in detail why a workload waits and when it starts; None if it does not wait.
 
-    `plan` is what `decide` made of `snapshot`. Names no workload that the reader may not know of.
+    `plan` is the result of `decide` for `snapshot`. Only workloads allowed by `may_know` are named.
     """
     return explain_with(decide, snapshot, plan, workload, may_know)
 
@@ -77,66 +73,67 @@ def forecast(
     *,
     rest: Rest = at_once,
 ) -> dict[str, ExpectedStart]:
-    """Tell when each workload that waits starts if nothing else is submitted.
+    """Return when each waiting workload starts if nothing else is submitted.
 
-    `plan` is what `decide` made of `snapshot`. Of `only` these, it is told sooner and less far.
-    Tens of cycles are played: `rest` is told between pieces of the work, and may take its time.
+    `plan` is the result of `decide` for `snapshot`. `only` limits the workloads: faster, with a
+    shorter horizon. Tens of cycles are simulated, with `rest` called between batches of the work;
+    it may take its time.
     """
     return forecast_with(decide, snapshot, plan, only, rest)
 
 
 def run(state: State) -> Plan:
-    """Take the steps of one cycle on a fresh state; afterwards it can tell what they cost."""
+    """Run the steps of one cycle on a fresh state, which then has the cost counters."""
     phases = state.policy.phases
 
-    # 1. See what is asked for, and divide the cluster (P6, Q4, S).
+    # 1. Count requests, and divide the cluster (P6, Q4, S).
     choose_parts(state)
     state.expect_its_like()
     _divide(state)
 
     allocation = Allocation(state)
-    # 2. Keep what earlier plans reserved, and start it where it is free now (R7).
+    # 2. Keep earlier reservations, and start them where capacity is free now (R7).
     allocation.honour_reservations(start="allocate" in phases)
 
-    # 3. Hold nodes for the oldest blocked gangs, where that is wanted (O4).
+    # 3. Hold nodes for the oldest blocked gangs, if the policy has backfill (O4).
     if state.policy.backfill and "allocate" in phases:
         allocation.holds.hold()
 
-    # 4. Start what fits into what is idle, the most deprived project first (O, Q, P).
+    # 4. Start units that fit idle capacity, the most deprived project first (O, Q, P).
     if "allocate" in phases:
         allocation.start_what_fits()
         try_other_parts(state, allocation)
         if choose_parts(state):
             _divide(state)
 
-    # 5. Make room by moving those who can go on elsewhere, where that is wanted (R10).
+    # 5. Consolidate: move workers to make room, if the policy has this phase (R10).
     reclaim = Reclaim(state, allocation)
     consolidation = Consolidation(state, allocation, reclaim)
     may_take = "reclaim" in phases or "preempt" in phases
     if "consolidate" in phases:
         if may_take:
-            reclaim.shrink()  # which comes first (R6)
+            reclaim.shrink()  # surplus first (R6)
         consolidation.make_room()
 
-    # 6. Take back for those that are owed, as little as will do (R).
+    # 6. Reclaim and preempt for entitled units, as few victims as possible (R).
     if may_take:
         reclaim.take_back()
         consolidation.settle()
 
-    # 7. Stop gangs that have been broken for too long (R11).
+    # 7. Stop gangs that were below their minimum for too long (R11).
     if "stop_stale_gangs" in phases:
         reclaim.stop_stale_gangs()
 
-    # 8. Give what stopping left over to the stopped, and to those who still wait (R5).
+    # 8. Place the capacity left over by stops: stopped units move first, then units start (R5).
     if reclaim.took_something:
         allocation.place_leftovers(reclaim.stopped, others="allocate" in phases)
 
-    # 9. Lend elastic workers what nobody else can use (E2, E3).
+    # 9. Lend otherwise unusable GPUs to elastic workers (E2, E3).
     if "allocate" in phases:
         allocation.grow()
     allocation.holds.let_go()
 
-    # 10. Say it, with the reason for everybody who waits (X).
+    # 10. Build the plan, with a reason for every waiting workload (X).
     return plan_of(state, allocation, reclaim)
 
 

@@ -68,7 +68,7 @@ class Unit:
         """Return True if the workload would still be below its minimum after placing this unit.
 
         That happens if workers were stopped since the unit was formed; the workload then waits
-        whole (P4). `now` counts only workers that run already, not those that will.
+        whole (P4). `now` counts running workers only, without reserved and moving ones.
         """
         return not self.is_surplus and not self.item.has_minimum(len(self.members), now=now)
 

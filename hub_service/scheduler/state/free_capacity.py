@@ -86,7 +86,7 @@ class Room:
             insort(self._by_idle[idle], node)
 
     def largest_fraction(self, node: int, device: int) -> int:
-        """Return the largest fraction that still fits on a device, in milli-GPU; below 1 is none."""
+        """Return the largest fraction that fits on a device, in milli-GPU; below 1 is none."""
         milli, full = self.milli[node][device], self.device_mib[node]
         if not full:
             return milli

@@ -334,7 +334,7 @@ class State:
         return self.by_name[item.name]
 
     def capacity(self) -> int:
-        """Return the milli-GPU to share: open nodes, plus used devices that are closed or broken."""
+        """Return the milli-GPU to share: open nodes, and used devices that are closed or broken."""
         total = self._open_devices
         for index in self._closed:
             total += self.nodes[index].devices - self.now.idle[index]

@@ -32,7 +32,7 @@ class Victim:
         """The single worker that goes; None if several may go."""
         safe = item.workload.checkpointed
         self.is_extra = is_surplus and item.is_extra(member)
-        """True if it exceeds its workload's request: reclaimed before all others (E2)."""
+        """True if it exceeds its workload's request: reclaimed before all other victims (E2)."""
         self.is_lent = self.is_extra or (is_surplus and item.sizes is None)
         """True if it only uses idle GPUs: any waiting workload of its project may take it (E1, E2).
         """
