@@ -90,8 +90,8 @@ def _answer_to(snapshot: Snapshot, workload: str | None) -> dict[str, Any]:
         message = f"there is no workload {workload} in the snapshot"
         raise InvalidSnapshot(message)
     wait = explain(snapshot, plan, workload)
-    told = [wait] if wait else [d for d in plan.decisions if d.workload == workload]
-    return {"decisions": [decision_to_json(decision) for decision in told]}
+    decisions = [wait] if wait else [d for d in plan.decisions if d.workload == workload]
+    return {"decisions": [decision_to_json(decision) for decision in decisions]}
 
 
 def _lines(file: Iterable[str]) -> Iterator[str]:

@@ -53,18 +53,18 @@ class Trials:
         if not self.left:
             return False
         self.left -= 1
-        world = changed(self._base, changes)
-        workload = next(w for w in world.workloads if w.name == self._name)
-        return serves(self._plan(world), workload, at_once=self._at_once)
+        hypothetical = changed(self._base, changes)
+        workload = next(w for w in hypothetical.workloads if w.name == self._name)
+        return serves(self._plan(hypothetical), workload, at_once=self._at_once)
 
-    def _plan(self, world: Snapshot) -> Plan:
+    def _plan(self, hypothetical: Snapshot) -> Plan:
         """Return the plan.
 
         If only workloads differ, the shared index is changed for it and restored.
         """
-        if (world.projects, world.policy) != (self._base.projects, self._base.policy):
-            return self._decide(world)
-        left = {w.name: w for w in world.workloads}
+        if (hypothetical.projects, hypothetical.policy) != (self._base.projects, self._base.policy):
+            return self._decide(hypothetical)
+        left = {w.name: w for w in hypothetical.workloads}
         new = tuple(w for name, w in left.items() if self._present[name] is not w)
         gone = tuple(name for name in self._present if name not in left)
         self._index.apply(Changes(workloads=new, gone=gone))
@@ -96,43 +96,58 @@ class Search:
 
     def run(self) -> tuple[Counterfactual, ...]:
         """Return at most three counterfactuals of different kinds, the nearest first."""
-        told: list[Counterfactual] = []
-        for way in self._ways():
-            if len(told) == MOST_TOLD or not self._trials.left:
+        found_so_far: list[Counterfactual] = []
+        for way in self._attempts():
+            if len(found_so_far) == MOST_TOLD or not self._trials.left:
                 break
             found = way()
-            if found is not None and all(found.changes != other.changes for other in told):
-                told.append(found)
-        return tuple(told)
+            if found is not None and all(found.changes != other.changes for other in found_so_far):
+                found_so_far.append(found)
+        return tuple(found_so_far)
 
-    def _ways(self) -> Sequence[Callable[[], Counterfactual | None]]:
+    def _attempts(self) -> Sequence[Callable[[], Counterfactual | None]]:
         any_room = (
-            self._giving_back,
-            self._an_end,
-            self._more_quota,
-            self._before_them,
-            self._less,
+            self._release_overage,
+            self._earliest_end,
+            self._raise_quotas,
+            self._raise_priority,
+            self._smaller_request,
         )
         return {
             "unknown_project": (),
-            "stopping": (self._when_gone,),
-            "no_such_node": (self._less, self._anywhere),
-            "over_build_quota": (self._an_end, self._a_higher_cap, self._preemptible),
-            "over_limit": (self._an_end, self._less, self._a_higher_cap),
-            "held_for": (self._others_gone, self._lent, self._an_end, self._less),
-            "behind": (self._others_gone, self._before_them, self._less, self._more_quota),
-            "fragmented": (self._moves, self._an_end, self._giving_back, self._less),
+            "stopping": (self._without_leaving,),
+            "no_such_node": (self._smaller_request, self._any_node),
+            "over_build_quota": (self._earliest_end, self._raise_caps, self._preemptible),
+            "over_limit": (self._earliest_end, self._smaller_request, self._raise_caps),
+            "held_for": (
+                self._without_named,
+                self._lend_reserved,
+                self._earliest_end,
+                self._smaller_request,
+            ),
+            "behind": (
+                self._without_named,
+                self._raise_priority,
+                self._smaller_request,
+                self._raise_quotas,
+            ),
+            "fragmented": (
+                self._moves,
+                self._earliest_end,
+                self._release_overage,
+                self._smaller_request,
+            ),
         }.get(self._reason.code, any_room)
 
     # ---- other workloads
 
-    def _giving_back(self) -> Counterfactual | None:
+    def _release_overage(self) -> Counterfactual | None:
         """Find the least that a project over its entitlement would have to release."""
         for rival in self._holdings.rivals():
             for chosen in self._holdings.sets_of(rival):
                 names = tuple(held.workload.name for held in chosen)
                 if self._trials.succeed([EndWorkloads(workloads=names)]):
-                    return self._given_back(rival, self._fewest(chosen))
+                    return self._released(rival, self._fewest(chosen))
                 if not self._trials.left:
                     return None
         return None
@@ -147,7 +162,7 @@ class Search:
                 needed = fewer
         return needed
 
-    def _given_back(self, rival: Account, chosen: Sequence[Held]) -> Counterfactual:
+    def _released(self, rival: Account, chosen: Sequence[Held]) -> Counterfactual:
         until = max(held.protected_until for held in chosen)
         changes = (EndWorkloads(workloads=tuple(held.workload.name for held in chosen)),)
         amount = sum(held.total for held in chosen)
@@ -157,7 +172,7 @@ class Search:
             protected_until=until if until > self._now else None,
         )
 
-    def _an_end(self) -> Counterfactual | None:
+    def _earliest_end(self) -> Counterfactual | None:
         """Find the sufficient workload with the earliest expected end."""
         for held in self._holdings.by_end(self._reason.code)[:_ENDINGS_TRIED]:
             found = self._if_ended([held.workload])
@@ -165,12 +180,12 @@ class Search:
                 return found
         return None
 
-    def _others_gone(self) -> Counterfactual | None:
+    def _without_named(self) -> Counterfactual | None:
         """Try without the workload named by the wait reason."""
         named = [w for w in self._holdings.workloads if w.name == self._reason.for_]
         return self._if_ended(named, "were not there") if named else None
 
-    def _when_gone(self) -> Counterfactual | None:
+    def _without_leaving(self) -> Counterfactual | None:
         return self._if_ended(self._holdings.leaving(), "had gone")
 
     def _if_ended(
@@ -179,14 +194,14 @@ class Search:
         if not workloads:
             return None
         change = EndWorkloads(workloads=tuple(w.name for w in workloads))
-        return self._told([change], self._wording.gone(workloads, verb))
+        return self._verified([change], self._wording.gone(workloads, verb))
 
     def _moves(self) -> Counterfactual | None:
-        return self._told([AllowMoves()], self._wording.moves())
+        return self._verified([AllowMoves()], self._wording.moves())
 
     # ---- settings of projects
 
-    def _a_higher_cap(self) -> Counterfactual | None:
+    def _raise_caps(self) -> Counterfactual | None:
         """Raise each cap that is too low to the needed value (Q1, Q3)."""
         demand = self._holdings.demand
         changes: list[Change] = []
@@ -200,23 +215,23 @@ class Search:
                     quota=needed if needed > account.quota else None,
                     build_quota=needed if account.project.build_quota is not None else None,
                 )
-        return self._told(changes, self._wording.settings(changes)) if changes else None
+        return self._verified(changes, self._wording.settings(changes)) if changes else None
 
-    def _more_quota(self) -> Counterfactual | None:
+    def _raise_quotas(self) -> Counterfactual | None:
         """Raise the quotas on its path so that the workload is within them."""
         changes: list[Change] = []
         for account in self._holdings.path:
             needed = account.allocated + self._holdings.demand
             if needed > account.quota and self._holdings.demand:
                 changes += self._settings(account, quota=-(-needed // _WHOLE) * _WHOLE)
-        return self._told(changes, self._wording.settings(changes)) if changes else None
+        return self._verified(changes, self._wording.settings(changes)) if changes else None
 
-    def _lent(self) -> Counterfactual | None:
+    def _lend_reserved(self) -> Counterfactual | None:
         """Lend the GPUs that other projects never lend (Q2)."""
         changes: list[Change] = []
         for account in self._holdings.keepers():
             changes += self._settings(account, never_lent=0)
-        return self._told(changes, self._wording.settings(changes)) if changes else None
+        return self._verified(changes, self._wording.settings(changes)) if changes else None
 
     @staticmethod
     def _settings(account: Account, **settings: int | None) -> Iterator[Change]:
@@ -228,20 +243,20 @@ class Search:
 
     # ---- the workload itself
 
-    def _before_them(self) -> Counterfactual | None:
+    def _raise_priority(self) -> Counterfactual | None:
         if self._workload.kind != "job" or self._workload.rank >= _PRIORITY_HIGH:
             return None
-        return self._asking(priority=_PRIORITY_HIGH)
+        return self._with_request(priority=_PRIORITY_HIGH)
 
     def _preemptible(self) -> Counterfactual | None:
-        return None if self._workload.is_preemptible else self._asking(preemptible=True)
+        return None if self._workload.is_preemptible else self._with_request(preemptible=True)
 
-    def _anywhere(self) -> Counterfactual | None:
+    def _any_node(self) -> Counterfactual | None:
         if not any(w.node_selector or w.gpu_types or w.nodes for w in self._workload.workers):
             return None
-        return self._asking(anywhere=True)
+        return self._with_request(anywhere=True)
 
-    def _less(self) -> Counterfactual | None:
+    def _smaller_request(self) -> Counterfactual | None:
         """Find the largest smaller request that would start."""
         workload = self._workload
         first = workload.workers[0]
@@ -265,11 +280,11 @@ class Search:
     def _ask(self, **otherwise: int | bool) -> AskOtherwise:
         return AskOtherwise(workload=self._workload.name, **otherwise)  # type: ignore[arg-type]  # its own fields
 
-    def _asking(self, **otherwise: int | bool) -> Counterfactual | None:
+    def _with_request(self, **otherwise: int | bool) -> Counterfactual | None:
         change = self._ask(**otherwise)
-        return self._told([change], self._wording.asking(self._workload, change))
+        return self._verified([change], self._wording.asking(self._workload, change))
 
-    def _told(self, changes: Sequence[Change], text: str) -> Counterfactual | None:
+    def _verified(self, changes: Sequence[Change], text: str) -> Counterfactual | None:
         return (
             Counterfactual(changes=tuple(changes), text=text)
             if self._trials.succeed(changes)

@@ -68,11 +68,11 @@ class Census:
 
     def reserved_on(self, nodes: frozenset[int], but: Item) -> dict[Item, int]:
         """Return the milli-GPU that this cycle reserved per workload, without `but`."""
-        return _without(but, _remembered(self._reserved_on, nodes, self._reserved))
+        return _without(but, _cached(self._reserved_on, nodes, self._reserved))
 
     def started_on(self, nodes: frozenset[int], but: Item) -> dict[Item, int]:
         """Return the milli-GPU that this cycle started per workload, without `but`."""
-        return _without(but, _remembered(self._started_on, nodes, self._started))
+        return _without(but, _cached(self._started_on, nodes, self._started))
 
     def session_holders(self, account: Account) -> dict[str, int]:
         """Return the milli-GPU per user in sessions within the build quota."""
@@ -123,7 +123,7 @@ def _slots(kind: Kind, room: Room, known: dict[Kind, int]) -> int:
     return known[kind]
 
 
-def _remembered(
+def _cached(
     known: dict[frozenset[int], dict[Item, int]],
     nodes: frozenset[int],
     members: Iterable[Member],

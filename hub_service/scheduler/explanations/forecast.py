@@ -67,10 +67,10 @@ def expected_starts(
     silent = replace(snapshot, policy=replace(snapshot.policy, explain="none"))
     index = Index(silent, rest=rest)
     future = _Future(index, silent, decide, EXPECTED, rest)
-    others = (SHORTER, LONGER) if future.guesses() else ()
+    factors = (SHORTER, LONGER) if future.guesses() else ()
     courses = [future.starts_of(names, cycles)]
     courses += [
-        _Future(index, silent, decide, how, rest).starts_of(names, cycles) for how in others
+        _Future(index, silent, decide, how, rest).starts_of(names, cycles) for how in factors
     ]
     alike: dict[tuple[_Found, ...], ExpectedStart] = {}
     starts: dict[str, ExpectedStart] = {}
@@ -124,11 +124,11 @@ class _Future:
         self._now = snapshot.now
         self._workloads = {workload.name: workload for workload in snapshot.workloads}
         workloads = snapshot.workloads
-        self._lively = {w.name: None for w in with_rests(workloads, rest) if not _is_at_rest(w)}
+        self._active = {w.name: None for w in with_rests(workloads, rest) if not _only_waits(w)}
         """Workloads that time may change: only few of thousands that wait."""
-        self._touched: set[str] = set(self._workloads)
+        self._changed: set[str] = set(self._workloads)
         self._ends: dict[str, End] = {}
-        self._left: dict[str, End] = {}
+        self._remaining: dict[str, End] = {}
         """Remaining run time, in seconds, of workloads that do not run."""
         self._is_estimated = False
         for workload in with_rests(workloads, rest):
@@ -141,7 +141,7 @@ class _Future:
                 stated = workload.expected_runtime
                 left = typical if stated is None else End(stated, is_estimated=False)
                 if left is not None:
-                    self._left[workload.name] = left
+                    self._remaining[workload.name] = left
 
     def starts_of(self, names: Collection[str], cycles: int) -> dict[str, _Found]:
         """Simulate until the minimum of each of these workloads has run."""
@@ -152,11 +152,11 @@ class _Future:
             plan = self._decide(self._index)
             frees = self._apply(plan)
             self._rest()
-            for name in with_rests(self._touched & wanted, self._rest):
+            for name in with_rests(self._changed & wanted, self._rest):
                 if name not in found and self._is_settled(name):
                     at = self._now if name in self._workloads else None
                     found[name] = _Found(at, None, self._is_estimated)
-            self._touched.clear()
+            self._changed.clear()
             if len(found) == len(names):
                 return found
             at_once = at_once + 1 if frees else 0
@@ -177,7 +177,7 @@ class _Future:
 
     def guesses(self) -> bool:
         """Return True if any run time is estimated."""
-        return any(end.is_estimated for end in (*self._ends.values(), *self._left.values()))
+        return any(end.is_estimated for end in (*self._ends.values(), *self._remaining.values()))
 
     # ---- effects of a plan
 
@@ -205,14 +205,14 @@ class _Future:
         return any(isinstance(d, Stop | Move | Resize | Unreserve) for d in plan.decisions)
 
     def _start(self, name: str) -> None:
-        left = self._left.pop(name, None)
+        left = self._remaining.pop(name, None)
         if left is not None:
             self._ends[name] = End(self._now + left.at, left.is_estimated)
 
     def _pause(self, workload: Workload) -> Workload:
         end = self._ends.pop(workload.name, None)
         if end is not None:
-            self._left[workload.name] = End(end.at - self._now, end.is_estimated)
+            self._remaining[workload.name] = End(end.at - self._now, end.is_estimated)
         return replace(workload, pauses=(*workload.pauses, self._now))
 
     # ---- effects of time
@@ -230,7 +230,7 @@ class _Future:
             self._is_estimated |= end.is_estimated
             del self._ends[name]
         self._remove(ended)
-        for workload in [self._workloads[name] for name in self._lively]:
+        for workload in [self._workloads[name] for name in self._active]:
             workers = tuple(_unless_gone(worker, self._now) for worker in workload.workers)
             if workers != workload.workers:
                 self._put(replace(workload, workers=workers))
@@ -239,23 +239,23 @@ class _Future:
 
     def _put(self, workload: Workload) -> None:
         self._workloads[workload.name] = workload
-        self._touched.add(workload.name)
-        if _is_at_rest(workload):
-            self._lively.pop(workload.name, None)
+        self._changed.add(workload.name)
+        if _only_waits(workload):
+            self._active.pop(workload.name, None)
         else:
-            self._lively[workload.name] = None
+            self._active[workload.name] = None
         self._index.apply(Changes(workloads=(workload,)))
 
     def _remove(self, names: Iterable[str]) -> None:
         for name in names:
             del self._workloads[name]
-            self._touched.add(name)
-            self._lively.pop(name, None)
+            self._changed.add(name)
+            self._active.pop(name, None)
             self._index.apply(Changes(gone=(name,)))
 
     def _rules_change(self) -> Iterable[int]:
-        """Yield the moments at which R8 or R11 allow something new, or a stopping worker is gone."""
-        for workload in map(self._workloads.__getitem__, self._lively):
+        """Yield the moments at which R8 or R11 allow more, or a stopping worker is gone."""
+        for workload in map(self._workloads.__getitem__, self._active):
             for worker in workload.workers:
                 if worker.state is WorkerState.STOPPING:
                     yield max(self._now + 1, worker.gone_by or 0)
@@ -284,7 +284,7 @@ def _is_running(workload: Workload) -> bool:
     return any(worker.state is WorkerState.RUNNING for worker in workload.workers)
 
 
-def _is_at_rest(workload: Workload) -> bool:
+def _only_waits(workload: Workload) -> bool:
     """Return True if it only waits, and no rule depends on its past."""
     return (
         workload.below_min_since is None

@@ -56,7 +56,7 @@ class Reasons:
         if loss.claimant is None:
             text = f"fewer than its {member.item.minimum} workers have run for too long"
             return Reason(code="stale_gang", rule="R11", text=text)
-        return self._of_taking(loss, loss.claimant, member.item, count_text(_held(member)))
+        return self._of_stop(loss, loss.claimant, member.item, count_text(_held(member)))
 
     def of_shrinking(self, members: Sequence[Member], loss: Loss) -> Reason:
         """Return the reason of a shrinking; `loss` is the first worker's.
@@ -65,14 +65,14 @@ class Reasons:
         """
         assert loss.claimant is not None, "a workload shrinks for a claimant"
         what = count_text(sum(map(_held, members)))
-        return self._of_taking(loss, loss.claimant, members[0].item, what)
+        return self._of_stop(loss, loss.claimant, members[0].item, what)
 
     def of_growing(self, members: Sequence[Member], node: str) -> Reason:
         """Return the reason of a growth."""
         text = f"{count_text(sum(map(_held, members)))} more of {node} would be idle"
         return Reason(code="grown", rule="E2", text=text)
 
-    def _of_taking(self, loss: Loss, claimant: Item, loser: Item, what: str) -> Reason:
+    def _of_stop(self, loss: Loss, claimant: Item, loser: Item, what: str) -> Reason:
         who = self._name(claimant, loser)
         if loss.rule == "E2":
             text = f"{who} waits for the {what} that it has beyond its request"
@@ -177,7 +177,7 @@ class Reasons:
             )
         elif kind.mib > max((n.device_memory_mib for n in self._state.nodes), default=0):
             text = f"no device has {kind.mib} MiB of memory"
-        elif asked := self._types_that_are_not(unit):
+        elif asked := self._missing_types(unit):
             there = sorted({node.gpu_type for node in self._state.nodes if node.gpu_type})
             others = f"there is {' and '.join(there)}" if there else "no node says which it has"
             text = f"no node has a GPU of type {asked}; {others}"
@@ -185,7 +185,7 @@ class Reasons:
             text = "no node that it may use has what it asks for"
         return Reason(code="no_such_node", rule="P5", text=text)
 
-    def _types_that_are_not(self, unit: Unit) -> str:
+    def _missing_types(self, unit: Unit) -> str:
         """Return the requested GPU types, if no node has one of them."""
         there = {node.gpu_type for node in self._state.nodes}
         asked = (member.worker.gpu_types for member in unit.members)

@@ -22,7 +22,7 @@ measure, which only checks if one more request fits (`benchmarks/openb.py`); 2 i
 value is fitted on that benchmark's own seeds: the size of the gain holds for its mix.
 """
 
-_KEPT = 200_000
+_CACHE_SIZE = 200_000
 """Maximum number of cached node states; the whole cache is cleared beyond it."""
 
 
@@ -113,7 +113,7 @@ class Profile:
         known = self._known.get(free)
         if known is not None:
             return known
-        if len(self._known) > _KEPT:
+        if len(self._known) > _CACHE_SIZE:
             self._known.clear()
         most = max(free.devices, default=0)
         usable = 0
@@ -157,14 +157,14 @@ class Mix:
         asking = [(kind, count) for kind, count in workers.items() if kind.devices]
         self.counts = dict(workers)
         total = sum(count for _, count in asking)
-        who: list[list[int]] = [[] for _ in device_mib]
+        allowed: list[list[int]] = [[] for _ in device_mib]
         for index, (kind, _) in enumerate(asking):
             for node in kind.nodes:
-                who[node].append(index)
+                allowed[node].append(index)
         profiles: dict[tuple[int, tuple[int, ...]], Profile] = {}
         self.profiles: list[Profile] = []
         """Profile of each node, by index."""
-        for mib, indices in zip(device_mib, who, strict=True):
+        for mib, indices in zip(device_mib, allowed, strict=True):
             key = (mib, tuple(indices))
             profile = profiles.get(key)
             if profile is None:

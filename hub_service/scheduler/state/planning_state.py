@@ -34,7 +34,7 @@ from runai.hub_service.scheduler.state.request_shape import Booking, Kind, Kinds
 from runai.hub_service.scheduler.state.user_turns import Turns
 from runai.hub_service.scheduler.state.victim_order import Victims
 
-_KINDS_KEPT = 1000
+_MAX_STALE_KINDS = 1000
 _ANY = NodeTypes()
 _GOING = Standing.GOING
 
@@ -100,7 +100,7 @@ class State:
     @property
     def has_stale_kinds(self) -> bool:
         """Return True if most cached kinds of request belong to workloads long gone."""
-        return len(self._kinds) > _KINDS_KEPT + 4 * len(self.by_name)
+        return len(self._kinds) > _MAX_STALE_KINDS + 4 * len(self.by_name)
 
     @cached_property
     def empty(self) -> Room:

@@ -57,24 +57,24 @@ class Told:
                 self._queues[project] = before[project]
             else:
                 reasons = [why[item] for item in queue]
-                told = _told(queue, reasons, before.get(project, ((), (), [])))
+                told = _waits_reusing(queue, reasons, before.get(project, ((), (), [])))
                 self._queues[project] = queue, reasons, told
             waits += self._queues[project][2]
         return waits
 
 
-def _told(queue: Sequence[Item], reasons: Sequence[Reason], before: _Queue) -> list[Wait]:
+def _waits_reusing(queue: Sequence[Item], reasons: Sequence[Reason], before: _Queue) -> list[Wait]:
     """Build wait decisions, reusing the unchanged beginning of the previous ones."""
     items_then, reasons_then, waits = before
-    kept = _alike(queue, items_then)
-    kept = min(kept, _alike(reasons, reasons_then))
+    kept = _common_prefix(queue, items_then)
+    kept = min(kept, _common_prefix(reasons, reasons_then))
     return waits[:kept] + [
         Wait(workload=queue[n].name, reason=reasons[n], position=n + 1)
         for n in range(kept, len(queue))
     ]
 
 
-def _alike(these: Sequence[object], those: Sequence[object]) -> int:
+def _common_prefix(left: Sequence[object], right: Sequence[object]) -> int:
     """Return the length of the common prefix of identical objects."""
-    alike = list(map(is_, these, those))
-    return alike.index(False) if False in alike else len(alike)
+    same = list(map(is_, left, right))
+    return same.index(False) if False in same else len(same)

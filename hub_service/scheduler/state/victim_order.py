@@ -84,7 +84,7 @@ def victims_of(item: Item) -> tuple[Victim, ...]:
     if not active or item.count(Standing.MOVED):
         return ()  # R10: a workload that moves to make room is not reclaimed as well
     if len(active) > item.minimum:
-        active.sort(key=_waits)  # P4: the minimum runs on, whichever surplus goes
+        active.sort(key=_has_reservation)  # P4: the minimum runs on, whichever surplus goes
     surplus = [
         Victim(item, member, is_surplus=True)
         for member in active[item.minimum :]
@@ -94,7 +94,7 @@ def victims_of(item: Item) -> tuple[Victim, ...]:
     return (*surplus, Victim(item, active[0], is_surplus=False))
 
 
-def _waits(member: Member) -> bool:
+def _has_reservation(member: Member) -> bool:
     return member.standing is Standing.RESERVED
 
 
@@ -149,7 +149,7 @@ class VictimsView:
         changed: Iterable[Item],
     ) -> None:
         """Split the changed workloads into victims again."""
-        self._kept = kept
+        self._base = kept
         self._cut = cut
         self._changed: dict[Account, set[Item]] = {}
         self._fresh: dict[Account, list[Victim]] = {}
@@ -158,7 +158,7 @@ class VictimsView:
             self._fresh.setdefault(item.account, []).extend(victims_of(item))
         self._lists: dict[tuple[Account, bool], list[Victim]] = {}
         self._protected: dict[Account, list[Protected]] = {}
-        self._kept_surplus = surplus
+        self._base_surplus = surplus
         self.has_surplus = any(surplus.values()) or any(
             victim.is_surplus for fresh in self._fresh.values() for victim in fresh
         )
@@ -170,10 +170,10 @@ class VictimsView:
             return known
         if surplus_only:
             listed = []
-            if self._kept_surplus.get(account) or account in self._fresh:
+            if self._base_surplus.get(account) or account in self._fresh:
                 listed = [v for v in self.of(account, surplus_only=False) if v.is_surplus]
         else:
-            kept, changed = self._kept.get(account, []), self._changed.get(account)
+            kept, changed = self._base.get(account, []), self._changed.get(account)
             if changed is None:
                 listed = kept[:]
             else:
@@ -213,11 +213,11 @@ def protected_until(item: Item, members: Iterable[Member], policy: Policy, now: 
 
     Elastic surplus is never protected: its workload runs on, so nothing is paused (R8).
     """
-    until = max(_has_run(item, members, now), _has_rested(item, policy, now))
+    until = max(_min_runtime_end(item, members, now), _pauses_expire(item, policy, now))
     return until if until > now else None
 
 
-def _has_run(item: Item, members: Iterable[Member], now: int) -> int:
+def _min_runtime_end(item: Item, members: Iterable[Member], now: int) -> int:
     """Return the end of the minimum run time of its project or an ancestor, at least `now`."""
     least = max(account.min_runtime for account in item.account.path)
     if not least:
@@ -230,7 +230,7 @@ def _has_run(item: Item, members: Iterable[Member], now: int) -> int:
     return max(starts) + least if starts else now
 
 
-def _has_rested(item: Item, policy: Policy, now: int) -> int:
+def _pauses_expire(item: Item, policy: Policy, now: int) -> int:
     """Return when it has fewer than the maximum number of pauses in the last hour."""
     most = policy.max_pauses_per_hour
     if most is None:

@@ -28,7 +28,7 @@ from runai.hub_service.scheduler.state.request_shape import Booking
 _NO_NODE = Block("no_such_node", "P5")
 _NO_ROOM = Block("no_room", "P1")
 HELD = Block("held_for", "Q2")
-_HELD_UP = Block("held_for", "O4")
+_BLOCKED_BY_HOLD = Block("held_for", "O4")
 
 
 class Allocation:
@@ -37,8 +37,8 @@ class Allocation:
     def __init__(self, state: State) -> None:
         """Start without allocations."""
         self._state = state
-        self._hopeless_now: set[tuple[object, ...]] = set()
-        self._hopeless_later: set[tuple[object, ...]] = set()
+        self._infeasible_now: set[tuple[object, ...]] = set()
+        self._infeasible_later: set[tuple[object, ...]] = set()
         self.holds = Holds(state)
         """Devices held for the oldest blocked gangs (O4)."""
         self.held_up: dict[Item, Hold] = {}
@@ -121,7 +121,7 @@ class Allocation:
         units = list(victims)
         if others:
             units += self.unkept_units()
-        self._hopeless_later.clear()
+        self._infeasible_later.clear()
         order = FairOrder(self._state, units, waiting=others)
         while (unit := order.pop()) is not None:
             is_going = unit.members[0].standing is Standing.GOING
@@ -143,7 +143,7 @@ class Allocation:
         if block is None:
             self.placed += members
             return False
-        if block is _HELD_UP:
+        if block is _BLOCKED_BY_HOLD:
             return False  # other units with this request may end before the hold starts
         if members[0].standing is not Standing.RESERVED and not unit.is_surplus:
             self.blocks[self._state.lanes.lane_of(unit)] = block
@@ -201,27 +201,27 @@ class Allocation:
         if any(not member.kind.nodes for member in unit.members):
             return _NO_NODE
         if not self.holds:
-            return self._place_in_sight(unit, unit.signature)
+            return self._place_now_or_later(unit, unit.signature)
         with self.holds.open_to(unit) as may_pass:
-            block = self._place_in_sight(unit, (unit.signature, may_pass))
+            block = self._place_now_or_later(unit, (unit.signature, may_pass))
         if block is _NO_ROOM and unit.members[0].standing is Standing.PENDING:
             hold = self.holds.in_the_way(unit)
             if hold is not None and not unit.is_surplus:
                 self.held_up[unit.item] = hold
-            return _NO_ROOM if hold is None else _HELD_UP
+            return _NO_ROOM if hold is None else _BLOCKED_BY_HOLD
         return block
 
-    def _place_in_sight(self, unit: Unit, signature: tuple[object, ...]) -> Block | None:
+    def _place_now_or_later(self, unit: Unit, signature: tuple[object, ...]) -> Block | None:
         state = self._state
         mark = state.mark()
         was_reserved = unit.members[0].standing is Standing.RESERVED
         held = False
-        if not unit.falls_short(now=True) and signature not in self._hopeless_now:
+        if not unit.falls_short(now=True) and signature not in self._infeasible_now:
             for member in unit.members:
                 if was_reserved:
                     state.set(member, Standing.PENDING, None)
             if not place(state, unit.members, Standing.STARTED):
-                self._hopeless_now.add(signature)
+                self._infeasible_now.add(signature)
             elif _asks_for_gpus(unit.members) and still_over(unit.item):
                 pass  # Q3: it may reserve the place until the stopping workers have ended
             elif leaves_what_is_never_lent(state, unit.item):
@@ -232,9 +232,9 @@ class Allocation:
         if was_reserved:
             return _NO_ROOM  # it keeps its reservation
         # E1: surplus only runs on idle GPUs, so nothing is reserved for it.
-        if not unit.is_surplus and not held and signature not in self._hopeless_later:
+        if not unit.is_surplus and not held and signature not in self._infeasible_later:
             if not place(state, unit.members, Standing.RESERVED):
-                self._hopeless_later.add(signature)
+                self._infeasible_later.add(signature)
             elif leaves_what_is_never_lent(state, unit.item):
                 return None
             else:
@@ -253,11 +253,11 @@ class Allocation:
         if cap_in_the_way(item, unit.demand):
             return True
         signature = unit.signature
-        if signature in self._hopeless_later:
+        if signature in self._infeasible_later:
             return True
         mark = self._state.mark()
         if not place(self._state, unit.members, Standing.MOVED):
-            self._hopeless_later.add(signature)
+            self._infeasible_later.add(signature)
             return True
         if leaves_what_is_never_lent(self._state, item):
             self.placed += unit.members

@@ -35,12 +35,12 @@ class Consolidation:
         self._reclaim = reclaim
         self._room = state.later
         self._vacancies: Vacancies | None = None
-        self._sight: tuple[bool, ...] = ()
+        self._open_holds: tuple[bool, ...] = ()
         """Holds (O4) open to the current claimant: it sees more idle capacity than other units."""
-        self._hopeless: dict[tuple[object, ...], int] = {}
+        self._infeasible: dict[tuple[object, ...], int] = {}
         """Smallest number of workers that failed, by kind of claim."""
         self._moved_for: dict[Member, Unit] = {}
-        self._touched: set[int] = set()
+        self._changed_nodes: set[int] = set()
         """Nodes changed while the current claimant was tried."""
 
     def make_room(self) -> None:
@@ -50,13 +50,13 @@ class Consolidation:
         while (unit := order.pop()) is not None:
             if unit.falls_short():
                 continue
-            if unit.item.is_fixed or not self._tries(unit):
+            if unit.item.is_fixed or not self._try_unit(unit):
                 order.set_aside()
 
-    def _tries(self, unit: Unit) -> bool:
+    def _try_unit(self, unit: Unit) -> bool:
         with self._allocation.holds.open_to(unit) as may_pass:
-            if may_pass != self._sight:
-                self._sight, self._vacancies = may_pass, None
+            if may_pass != self._open_holds:
+                self._open_holds, self._vacancies = may_pass, None
             return self._may_help(unit) and self._serve(unit)
 
     def settle(self) -> None:
@@ -68,10 +68,12 @@ class Consolidation:
         for member, unit in self._moved_for.items():
             if all(claimant.standing in _PLACED for claimant in unit.members):
                 continue
-            if _returns(self._state, member):
+            if _stays(self._state, member):
                 del losses[member]
             else:
-                losses[member] = losses[member]._replace(claimant=_successor(self._state, member))
+                losses[member] = losses[member]._replace(
+                    claimant=_new_claimant(self._state, member)
+                )
 
     # ---- proofs by counting
 
@@ -84,14 +86,14 @@ class Consolidation:
             return False
         if sum(m.kind.devices * m.kind.milli for m in members) > self._room.free_milli:
             return False
-        return len(members) < self._hopeless.get(self._like(unit), len(members) + 1)
+        return len(members) < self._infeasible.get(self._claim_kind(unit), len(members) + 1)
 
-    def _like(self, unit: Unit) -> tuple[object, ...]:
+    def _claim_kind(self, unit: Unit) -> tuple[object, ...]:
         # If two workers with equal requests do not fit, three do not either. Capacity that is never
         # lent (Q2) differs between projects.
         kinds = {member.kind.order for member in unit.members}
         like = tuple(kinds) if len(kinds) == 1 else unit.signature
-        return (like, self._sight, unit.item.account if self._state.tree.holders else None)
+        return (like, self._open_holds, unit.item.account if self._state.tree.holders else None)
 
     # ---- one claimant
 
@@ -102,15 +104,15 @@ class Consolidation:
         mark = state.mark()
         displaced = self._place_all(unit, self._vacancies) or []
         starts = [member for member in displaced if member.standing is Standing.STARTED]
-        moved = [m for m in displaced if m.standing is Standing.MOVED and not _returns(state, m)]
+        moved = [m for m in displaced if m.standing is Standing.MOVED and not _stays(state, m)]
         is_served = bool(moved or starts) and self._is_allowed(unit, moved)
         if is_served:
             self._record(unit, moved)
         else:
             state.roll_back(mark)
-            self._hopeless[self._like(unit)] = len(unit.members)
-        self._vacancies.forget(self._touched)
-        self._touched.clear()
+            self._infeasible[self._claim_kind(unit)] = len(unit.members)
+        self._vacancies.forget(self._changed_nodes)
+        self._changed_nodes.clear()
         return is_served
 
     def _is_allowed(self, unit: Unit, moved: list[Member]) -> bool:
@@ -125,7 +127,7 @@ class Consolidation:
             self._reclaim.losses[member] = Loss(unit.item, "R10", account, is_surplus=False)
         self._reclaim.took_something = True  # other units may use what moves leave over
         self._allocation.placed += [*moved, *unit.members]
-        self._hopeless.clear()
+        self._infeasible.clear()
 
     def _place_all(self, unit: Unit, vacancies: Vacancies) -> list[Member] | None:
         """Place every worker, moving running ones if necessary; return these, None on failure."""
@@ -135,7 +137,7 @@ class Consolidation:
             found = self._room.find(claimant.kind)
             if found is not None:
                 state.set(claimant, Standing.RESERVED, state.book(claimant.kind, *found))
-                self._touch(vacancies, [found[0]])
+                self._mark_changed(vacancies, [found[0]])
                 continue
             has_place: dict[Kind, bool] = {}
             for leaving in vacancies.cheapest_first(claimant.kind):
@@ -183,19 +185,19 @@ class Consolidation:
             standing = Standing.STARTED if member in starts else Standing.MOVED
             state.set(member, standing, state.book(member.kind, *found))
             changed.append(found[0])
-        self._touch(vacancies, changed)
+        self._mark_changed(vacancies, changed)
         return True
 
-    def _touch(self, vacancies: Vacancies, nodes: list[int]) -> None:
+    def _mark_changed(self, vacancies: Vacancies, nodes: list[int]) -> None:
         vacancies.forget(nodes)
-        self._touched.update(nodes)
+        self._changed_nodes.update(nodes)
 
 
 def _size(member: Member) -> tuple[int, int, int]:
     return -member.kind.devices, -member.kind.milli, member.index
 
 
-def _returns(state: State, member: Member) -> bool:
+def _stays(state: State, member: Member) -> bool:
     """Leave a worker where it is, if its place is still free; return True if so."""
     new, old, room, kind = member.booking, member.origin, state.later, member.kind
     assert old is not None, "moved workers have an original booking"
@@ -209,7 +211,7 @@ def _returns(state: State, member: Member) -> bool:
     return False
 
 
-def _successor(state: State, moved: Member) -> Item | None:
+def _new_claimant(state: State, moved: Member) -> Item | None:
     """Return the workload that gets the place of a moved worker."""
     old = moved.origin
     assert old is not None, "moved workers have an original booking"

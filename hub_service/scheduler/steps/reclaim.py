@@ -118,10 +118,10 @@ class Reclaim:
         self._surplus_only = surplus_only
         for _ in range(_PASSES):
             before = len(self.losses)
-            if self._serves_all() or len(self.losses) == before:
+            if self._serve_all() or len(self.losses) == before:
                 break
 
-    def _serves_all(self) -> bool:
+    def _serve_all(self) -> bool:
         """Try all waiting units once; return True if none waits any more."""
         state, allocation = self._state, self._allocation
         self._counted = None
@@ -169,13 +169,13 @@ class Reclaim:
             self.over_share.add(lane)
         lower, lent = False, list[Kind]()
         if "preempt" in policy.phases:
-            mine = _first_to_go(self._victims.of(account, surplus_only=False))
+            mine = _lowest_victims(self._victims.of(account, surplus_only=False))
             mine += [known.victim for known in self._victims.protected(account)[-1:]]
             # The lowest priority is last in the list (R1); surplus yields to any minimum (E1).
             lower = any(item.is_fixed or v.item.rank < item.rank for v in mine)
             surplus = self._victims.of(account, surplus_only=True)
             lent = [victim.member.kind for victim in surplus if victim.is_lent]
-        own = lower or (bool(lent) and self._could_do(unit, lent))
+        own = lower or (bool(lent) and self._could_make_room(unit, lent))
         has_surplus = policy.shrink_first and self._victims.has_surplus
         kinds = (True, False) if has_surplus else (False,)
         for surplus_only in kinds[:-1] if self._surplus_only else kinds:
@@ -189,7 +189,7 @@ class Reclaim:
             if others and lower:
                 yield Way(others=True, own=True, surplus_only=surplus_only)
 
-    def _could_do(self, unit: Unit, lent: list[Kind]) -> bool:
+    def _could_make_room(self, unit: Unit, lent: list[Kind]) -> bool:
         """Return True if the project's own surplus could make room for one worker, by counting."""
         kind = unit.members[0].kind
         idle = max(self._state.later.idle)
@@ -217,7 +217,7 @@ class Reclaim:
                         # either.
                         self._lane, self._search = lane, search
                     return True
-                self._remember(lane, search)
+                self._record_failure(lane, search)
                 has_taken = has_taken or bool(search.taken)
                 if is_first and not search.taken:
                     break  # no victim is available on any node
@@ -311,7 +311,7 @@ class Reclaim:
                         is_surplus=taken.is_surplus,
                     )
 
-    def _remember(self, lane: Lane, search: Search) -> None:
+    def _record_failure(self, lane: Lane, search: Search) -> None:
         if search.is_held:
             self._allocation.blocks[lane] = HELD
         if search.givers.exceeds_share:
@@ -323,7 +323,7 @@ class Reclaim:
             self.protected[lane] = until
 
 
-def _first_to_go(victims: Sequence[Victim]) -> list[Victim]:
+def _lowest_victims(victims: Sequence[Victim]) -> list[Victim]:
     """Return the lowest-priority victim beyond its request (E2), and that of the rest.
 
     The former is last in R4's order, whatever its priority, so the lowest of all may be either.

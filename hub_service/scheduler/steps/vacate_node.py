@@ -82,17 +82,15 @@ class Vacancies:
             protected = there[::-1]
             largest = sorted(protected, key=lambda m: -m.kind.quota)
             for keeping in (protected, largest, largest[::-1]):
-                found.add(self._those_in_the_way(node, kind, keeping))
+                found.add(self._must_leave(node, kind, keeping))
         for member in there:
             self._book(member, 1)
         for members in found:
             if members:
                 order = tuple(map(_as_victim, members))
-                yield Leaving(_standing_still(members), len(members), order, node, members)
+                yield Leaving(_idle_devices(members), len(members), order, node, members)
 
-    def _those_in_the_way(
-        self, node: int, kind: Kind, order: Iterable[Member]
-    ) -> tuple[Member, ...]:
+    def _must_leave(self, node: int, kind: Kind, order: Iterable[Member]) -> tuple[Member, ...]:
         """Return the workers that must leave, if workers stay in `order` as far as possible."""
         room = self._room
         staying: list[Member] = []
@@ -140,7 +138,7 @@ def _as_victim(member: Member) -> _VictimKey:
     )
 
 
-def _standing_still(members: Iterable[Member]) -> int:
+def _idle_devices(members: Iterable[Member]) -> int:
     """Return the number of devices that stop while these workers move."""
     leaving: dict[Member, None] = dict.fromkeys(members)
     still = 0
