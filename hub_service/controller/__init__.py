@@ -1,1 +1,1 @@
-"""Control loop of the service, usage history, idle GPUs, notifications."""
+"""Control loop of the service, usage history, idle GPUs and notifications."""

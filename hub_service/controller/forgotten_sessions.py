@@ -1,8 +1,8 @@
-"""End sessions whose server the hub has forgotten, so that no allocation outlives its notebook.
+"""Cleanup of sessions whose server is gone from the hub, to free their GPUs.
 
-The cluster sees a dead process by itself; this covers what it cannot see: a hub that lost its
-database, a server deleted while the service was away. Asks the hub now and then; ends a session
-only after two answers in a row without its server. Owned by the composition root.
+The cluster notices dead processes itself. This covers a hub that lost its database, and servers
+deleted while the service was down. A session ends after two consecutive hub responses without its
+server.
 """
 
 import asyncio
@@ -18,22 +18,22 @@ LOG = logging.getLogger("runai.sessions")
 
 EVERY_S = 60.0
 TIMES = 2
-"""A server that is being started or stopped may be missing from one answer."""
+"""Required responses without the server: one may miss a server that is starting or stopping."""
 
 Servers = Mapping[str, Mapping[str, Any]]
 
 
 class ForgottenSessions:
-    """Compare the cluster's sessions with the hub's servers."""
+    """Comparison of the cluster's sessions with the hub's servers."""
 
     def __init__(self, cluster: Cluster, servers: Callable[[], Awaitable[Servers]]) -> None:
-        """Look at `cluster`; `servers` asks the hub for the active ones, by user and name."""
+        """Check the sessions of `cluster`; `servers` fetches active servers by user and name."""
         self._cluster = cluster
         self._servers = servers
         self._missing: dict[WorkloadId, int] = {}
 
     async def run(self) -> NoReturn:
-        """Check at once and every minute, for ever."""
+        """Check at once and then every minute, forever."""
         while True:
             try:
                 await self.check()
@@ -42,12 +42,13 @@ class ForgottenSessions:
             await asyncio.sleep(EVERY_S)
 
     async def check(self) -> None:
-        """Ask once; end those that were missing the last time too.
+        """Fetch the servers once; end sessions that were missing in the previous check too.
 
         Raises:
-            Unavailable: the hub cannot be asked; nothing was ended.
+            Unavailable: the hub does not respond; no session was ended.
         """
-        # Sessions first: one that is submitted while the hub answers is not looked for.
+        # List sessions first: one submitted during the request to the hub must not count as
+        # missing.
         sessions = [
             record
             for record in await self._cluster.workloads()

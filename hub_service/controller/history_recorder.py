@@ -1,7 +1,6 @@
-"""Tell the ledger who holds what from when on, what everybody asked for, and what became of it.
+"""Recorder of allocations, requests and state changes in the ledger.
 
-Runs after every cycle, so allocated GPU-seconds are exact even without an agent. Knows records and
-the ledger; changes nothing in the cluster. Owned by the composition root.
+It runs after every cycle, so that allocated GPU-seconds are exact even without an agent.
 """
 
 import asyncio
@@ -21,16 +20,16 @@ from runai.hub_service.scheduler.model.snapshot import Snapshot, WorkerState, Wo
 from runai.hub_service.wire.errors import NotFound
 
 AT_A_TIME, REQUESTS_AT_A_TIME = 1000, 25
-"""Between which others have their turn: a millisecond's work."""
+"""Batch sizes (records and requests) between yields to the event loop; about 1 ms of work."""
 QUICK_S = 0.01
 RESTS = 10
-"""How much longer it rests than it works: thousands of workloads take a fiftieth of a second."""
+"""Pause after each run, as a multiple of its duration: a run takes 0.02 s for thousands."""
 
 
 def held_devices(
     workloads: Iterable[WorkloadRecord], devices: Mapping[str, Sequence[Device]]
 ) -> list[Held]:
-    """Return every share of every device that somebody holds."""
+    """Return all allocated device shares."""
     uuids = {(node, d.index): d.uuid for node, found in devices.items() for d in found}
     return [
         Held(
@@ -49,20 +48,20 @@ def held_devices(
 
 
 class Holdings:
-    """Who holds what now, for those who ask each second; the same list until that changes."""
+    """Cached list of allocations, for callers that read it every second."""
 
     def __init__(self, cluster: Cluster) -> None:
-        """Look at nothing yet."""
+        """Start with an empty cache."""
         self._cluster = cluster
         self._seen: tuple[object, object] = None, None
         self._held: Sequence[Held] = ()
         self._rests_until = 0.0
 
     async def now(self) -> Sequence[Held]:
-        """Return every share of every device that somebody holds.
+        """Return all allocated device shares.
 
-        Where thousands hold something and that changes many times a second, it may be as it was a
-        moment ago, as `Bookkeeping` is then.
+        If thousands of allocations change many times a second, the list may be slightly outdated,
+        as the ledger of `Bookkeeping` then is.
         """
         holders, devices = await self._cluster.holders(), await self._cluster.devices()
         began = time.perf_counter()
@@ -76,7 +75,7 @@ class Holdings:
 
 
 class Bookkeeping:
-    """Follow the cluster and write down what it does."""
+    """Recorder that follows the cluster and writes its changes to the ledger."""
 
     def __init__(
         self,
@@ -87,45 +86,44 @@ class Bookkeeping:
         *,
         seen: Callable[[], Snapshot] = Snapshot,
     ) -> None:
-        """Follow `cluster`; `seen` gives what the last cycle decided about."""
+        """Follow `cluster`; `seen` returns the snapshot of the last cycle."""
         self._cluster = cluster
         self._ledger = ledger
         self._changes = changes
         self._clock = clock
         self._records: Sequence[WorkloadRecord] | None = None
-        """As they were last; None: nothing was written down yet."""
+        """Records of the last run; None before the first run."""
         self._states: dict[WorkloadId, WorkloadState] = {}
         self._seen = seen
         self._workloads: Sequence[Workload] = ()
         self._wanted: dict[WorkloadId, Workload] = {}
         self._requests: dict[WorkloadId, Asked] = {}
-        """As they were written down."""
+        """Requests as last written."""
 
     async def run(self) -> NoReturn:
-        """Write down every change, for ever; where that takes long, several at once."""
+        """Write every change, forever; combine several changes if a run takes long."""
         while True:
             version = self._changes.version
             took = await self.write_down()
             await self._changes.after(version)
-            # After a change, not before the next one: the cycle that may follow it at once goes
-            # first.
+            # Pause after a change and not before it, so that the next scheduling cycle runs first.
             await asyncio.sleep(RESTS * took)
 
     async def write_down(self) -> float:
-        """Write down what is held now and what became of the workloads since the last time.
+        """Write the current allocations, and the state changes since the last run.
 
-        Return for how many seconds it was at it.
+        Return the duration of the run in seconds.
         """
         way = Way()
-        # Asked before who is there: agents' reports tell the ledger of who comes meanwhile.
+        # Read before the cluster, because agent reports add new workloads to the ledger meanwhile.
         counted = set(self._ledger.workloads())
         records = await self._cluster.workloads()
         holders = await self._cluster.holders()
         held = held_devices(holders.values(), await self._cluster.devices())
         self._ledger.record(self._clock(), 0.0, held)
-        # What happened while nobody watched is in the cluster's own history; who went meanwhile, or
-        # just before a crash, is still in the ledger, and so is who came and went since the last
-        # time while an agent reported.
+        # Changes before the first run are in the cluster's own history. Workloads that ended
+        # meanwhile, or just before a crash, are still in the ledger; so are workloads that came and
+        # went between two runs, if an agent reported them.
         is_first, before = self._records is None, self._records or ()
         differences = compared(before, records, is_same_workload)
         left = [before[place].id for place in differences.gone]
@@ -155,7 +153,7 @@ class Bookkeeping:
     async def _write_down_requests(
         self, changed: Mapping[WorkloadId, WorkloadRecord], way: Way
     ) -> None:
-        """Keep what everybody asks for, who is new or has changed since."""
+        """Write the requests of new and changed workloads."""
         before, self._workloads = self._workloads, self._seen().workloads
         differences = compared(before, self._workloads, _has_same_name)
         for was in differences.gone:
@@ -171,7 +169,7 @@ class Bookkeeping:
                 continue
             known = self._requests.get(name)
             if known is not None and name not in come and known.starts == record.attempts:
-                continue  # it moves up in its queue: nothing else is asked for
+                continue  # only its queue position changed, not its request
             asked = _asked(workload, record, "" if known is None else known.text)
             if asked != known:
                 self._ledger.asked(name, asked)
@@ -180,7 +178,7 @@ class Bookkeeping:
     async def _record(
         self, name: WorkloadId, changed: Mapping[WorkloadId, WorkloadRecord]
     ) -> WorkloadRecord | None:
-        """Return a workload as it was written down; None: it is not there, or only comes."""
+        """Return a workload's record; None if it is gone or not recorded yet."""
         if name not in self._states:
             return None
         with suppress(NotFound):
@@ -198,10 +196,10 @@ def _asked(workload: Workload, record: WorkloadRecord, known: str) -> Asked:
 
 
 def _is_whole(workload: Workload, record: WorkloadRecord, known: str) -> bool:
-    """Tell whether it is seen with all that it asks for: not while parts of it come to rest.
+    """Return True if the workload is seen with its whole request, not while parts are stopping.
 
-    Of an elastic job on Kubernetes what it asks for beyond its minimum may never be seen together;
-    where nothing is known, the part that is seen is.
+    The part of an elastic job beyond its minimum may never be seen as a whole on Kubernetes. If no
+    request was written yet, the visible part is written.
     """
     is_leaving = any(worker.state is WorkerState.STOPPING for worker in workload.workers)
     is_all = len(workload.workers) == len(record.workers) and record.released is None

@@ -1,7 +1,6 @@
-"""The imperative shell round `decide`: observe → decide → record → apply, after every change.
+"""The control loop around `decide`: observe, decide, record and apply after every change.
 
-Knows when to run a cycle and what the last one came to. Leaves what to do to the scheduler and how
-to the cluster. Owned by the composition root; the API reads the last cycle and waits for the next.
+`Controller.last` is the most recent cycle; `changes` notifies of each new one.
 """
 
 import asyncio
@@ -25,40 +24,41 @@ LOG = logging.getLogger("runai.controller")
 
 AT_LEAST_EVERY_S = 10.0
 SETTLE_S = 0.02
-"""A burst of changes makes one cycle; far below the 0.1 s within which a change must be seen."""
+"""Wait that merges a burst of changes into one cycle; far below the limit of 0.1 s."""
 THREAD_ABOVE = 1000
-"""Workloads above which a decision would keep the event loop from answering requests."""
+"""Workloads above which a decision runs in a thread, to keep the event loop responsive."""
 LONGEST_BACK_OFF_S = 10.0
 NOT_PRESSING = 24.0
-"""Times the rest after a cycle, where the next one would give nobody a device: one who deletes
-thousands of waiting jobs, one by one, would have everybody's time spent on deciding."""
+"""Multiple of the rest after a cycle, if the next one would allocate no device. Otherwise, deleting
+thousands of waiting jobs one by one would spend all CPU time on decisions.
+"""
 LONGEST_REST_S = 0.25
-"""After a cycle that took in thousands: who submits then waits for its end and for the next one."""
+"""Upper bound in seconds, because a submission waits for the current cycle and the next one."""
 LATEST_S = 2.0
-"""After a cycle, however long that took, before what is not pressing is decided about."""
+"""Upper bound in seconds between a cycle and a next one without urgent changes."""
 
 Phase = Literal["observe", "decide", "apply"]
 
 
 @dataclass(frozen=True)
 class Cycle:
-    """What one cycle saw and decided, and what of it could not be done."""
+    """Snapshot, plan and refused decisions of one cycle."""
 
     snapshot: Snapshot = field(default_factory=Snapshot)
     plan: Plan = field(default_factory=Plan)
     refused: Sequence[Refused] = ()
     seconds: float = 0.0
     phases: Mapping[Phase, float] = field(default_factory=dict)
-    """How long each part of it took, in seconds."""
+    """Duration of each phase in seconds."""
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Return the workloads that it saw."""
+        """Return the names of the workloads in the snapshot."""
         return frozenset(workload.name for workload in self.snapshot.workloads)
 
 
 class Controller:
-    """Keep the cluster doing what the scheduler decides."""
+    """Loop that keeps the cluster in line with the scheduler's plans."""
 
     def __init__(
         self,
@@ -71,18 +71,18 @@ class Controller:
         rests: float = 0.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Drive `cluster` by `decide`; `on_cycle` is told of each cycle (metrics).
+        """Drive `cluster` by `decide`; call `on_cycle` after each cycle (metrics).
 
-        Where changes never end, the next cycle begins `rests` times as long after the last one as
-        its decision took, at the earliest: whoever asks something needs the same interpreter.
+        The next cycle starts at least `rests` times the last decision's duration after it, because
+        API requests need the same interpreter.
 
-        `policy` is what the operator chose, None the scheduler's own. `history` adds what projects
-        used of late, where the policy lets that count.
+        `policy` is the operator's; None is the scheduler's default. `history` adds the projects'
+        recent usage, if the policy uses it.
         """
         self._cluster = cluster
         self._decide = decide
         if policy is not None and policy.explain == "full":
-            # At length it is told to those who ask, and may know: not in every cycle.
+            # Full explanations are computed on request, for users allowed to see them.
             policy = replace(policy, explain="short")
         self._policy = policy
         self._history = history
@@ -91,30 +91,30 @@ class Controller:
         self._clock = clock
         self._one_at_a_time = asyncio.Lock()
         self._index: Index | None = None
-        """The cluster as the last cycle left it, so that the next one costs what has changed."""
+        """Index of the previous cycle, so that the next one costs only what changed."""
         self.last = Cycle()
         self._ended = -1.0
         self._pressed = True
-        """Whether the last cycle was made for something pressing."""
+        """True if the last cycle had an urgent change."""
         self._failing = ""
         self.changes = Broadcast()
-        """Announced after every cycle, so after every change that anybody could see."""
+        """Announced after every cycle, so after every visible change."""
         self.word = Word()
 
     def trouble(self) -> str:
-        """Say why nothing is decided now; "" while cycles are run and succeed."""
+        """Return why no plan is made at present; "" while cycles succeed."""
         if self._failing:
             return f"the last cycle failed ({self._failing})"
         late = self._clock() - self._ended > 3 * AT_LEAST_EVERY_S
         return "no cycle was run yet, or of late" if self._ended < 0 or late else ""
 
     async def run(self) -> NoReturn:
-        """Run a cycle at once, after every change, and at least every ten seconds; for ever."""
+        """Run a cycle at once, after every change, and at least every ten seconds; forever."""
         failures = 0
         while True:
             try:
                 await self.cycle()
-            except Exception as failed:  # the loop outlives whatever one cycle meets
+            except Exception as failed:  # the loop must survive any failed cycle
                 failures += 1
                 pause = min(0.1 * 2**failures, LONGEST_BACK_OFF_S)
                 self._failing = type(failed).__name__
@@ -130,7 +130,7 @@ class Controller:
             await self._next_occasion()
 
     async def cycle(self) -> Cycle:
-        """Observe, decide, apply; keep and announce what came of it. One at a time."""
+        """Run one cycle: observe, decide, apply, announce. Concurrent calls wait for each other."""
         async with self._one_at_a_time:
             return await self._cycle()
 
@@ -162,11 +162,11 @@ class Controller:
         return self.last
 
     async def plan(self, snapshot: Snapshot) -> Plan:
-        """Decide about a snapshot, without applying anything."""
+        """Return the plan for a snapshot, without applying it."""
         return await self._beside_requests(snapshot, self._decide)
 
     async def _decided(self, snapshot: Snapshot) -> Plan:
-        # Whoever breaks off leaves no index behind: it may be half way, or still at it in a thread.
+        # A cancelled decision drops its index: it may be half updated, or still in use in a thread.
         index, self._index = self._index, None
         if index is None:
             index = Index(snapshot)
@@ -182,7 +182,7 @@ class Controller:
     async def _beside_requests(
         self, snapshot: Snapshot, decide: Callable[[Snapshot], Plan]
     ) -> Plan:
-        """Decide in a thread where it takes long, so that requests are answered meanwhile."""
+        """Decide, for many workloads in a thread, so that the event loop keeps serving requests."""
         if len(snapshot.workloads) > THREAD_ABOVE:
             return await asyncio.to_thread(decide, snapshot)
         return decide(snapshot)
@@ -195,7 +195,7 @@ class Controller:
             return
         rest = min(LONGEST_REST_S, self._rests * self.last.phases.get("decide", 0.0))
         later = min(LATEST_S, NOT_PRESSING * self._rests * self.last.seconds)
-        # There is one of those in 25 times its length: nobody need rest from it besides.
+        # A cycle without urgent changes already waited 24 times as long; no further rest is needed.
         rest, self._pressed = (rest if self._pressed else 0.0), True
         try:
             async with asyncio.timeout(self._left_of(later)):
@@ -209,7 +209,7 @@ class Controller:
 
 
 def _log_plan(plan: Plan, *, observing: float, deciding: float) -> None:
-    """Say what was decided in the moment in which it was, for who looks closely."""
+    """Log the counts of decisions at debug level."""
     if LOG.isEnabledFor(logging.DEBUG):
         what = ", ".join(
             f"{n} {kind}" for kind, n in Counter(d.kind for d in plan.decisions).items()

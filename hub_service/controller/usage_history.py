@@ -1,7 +1,7 @@
-"""Give the scheduler what projects used of late, where the policy lets the past count (S5).
+"""Recent usage of projects for the scheduler, if the policy counts it (S5).
 
-A project's usage is what it held on average, each hour counting half as much as one a week later.
-Reads the ledger now and then; the cycles only look it up. Owned by the composition root.
+A project's usage is its average allocation; an hour a week ago counts half as much as one now. It
+is read from the ledger periodically, and cycles use the cached result.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ LOG = logging.getLogger("runai.usage_history")
 HOUR_S = 3600
 HALF_LIFE_S = 7 * 24 * HOUR_S
 REACHES_BACK_S = 4 * HALF_LIFE_S
-"""What is older would count for less than a sixteenth."""
+"""Older usage would count for less than a sixteenth."""
 
 EVERY_S = 600.0
 AGAIN_S = 10.0
 
 
 class UsageHistory:
-    """What each project used of late."""
+    """Cached recent usage of each project."""
 
     def __init__(
         self, cluster: Cluster, ledger: Ledger, clock: Callable[[], float] = time.time
@@ -41,13 +41,13 @@ class UsageHistory:
         self._is_read = False
 
     async def run(self) -> NoReturn:
-        """Read it again every ten minutes, for ever; sooner where it could not be read."""
+        """Read the usage every ten minutes, forever; retry sooner after a failure."""
         while True:
             await asyncio.sleep(EVERY_S if self._is_read else AGAIN_S)
             await self.begin()
 
     async def begin(self) -> None:
-        """Read it if that can be; nothing is decided otherwise than without it until then."""
+        """Read the usage if possible; until then, scheduling continues without it."""
         try:
             await self.read()
             self._is_read = True
@@ -56,7 +56,7 @@ class UsageHistory:
             LOG.warning("usage could not be read, the last one holds: %s", away.code)
 
     async def read(self) -> None:
-        """Read what every project used."""
+        """Read the usage of every project."""
         now = self._clock()
         usage: dict[str, MilliGpu] = {}
         for record in await self._cluster.projects():
@@ -66,7 +66,7 @@ class UsageHistory:
         self._usage = usage
 
     def told(self, snapshot: Snapshot) -> Snapshot:
-        """Return the snapshot with the projects' usage; a parent's is that of its children."""
+        """Return the snapshot with the projects' usage; a parent's is the sum of its children's."""
         parents = {project.parent for project in snapshot.projects}
         return replace(
             snapshot,
@@ -80,7 +80,7 @@ class UsageHistory:
 
 
 def decayed(usage: Usage, now: float) -> MilliGpu:
-    """Return what was held on average, in milli-GPU; what nobody watched counts as nothing."""
+    """Return the average allocation in milli-GPU; unrecorded time counts as zero."""
     held = weights = 0.0
     for point in usage.points:
         weight = 0.5 ** ((now - point.at) / HALF_LIFE_S)

@@ -1,5 +1,4 @@
-"""Idle GPUs: when an allocation counts as idle, who is told, and when it is given to others.
+"""Idle GPUs: detection, warnings to owners, and release to other workloads.
 
-`rules` is what a project sets, `machine` the pure decisions, `watch` the thin shell that carries
-them out, `culler` lets jupyterhub-idle-culler ask us before it stops a server.
+`decision` has the pure rules, `watch` carries them out.
 """

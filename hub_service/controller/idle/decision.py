@@ -1,7 +1,7 @@
-"""Decide about idle allocations: rules, what was measured and time in, actions out. Pure.
+"""Pure decisions about idle allocations, from rules, measurements and time.
 
-Idle time is measured time: what nobody measured counts for nobody, neither as idle nor as use. An
-active second begins anew. Called by `watch`, once for each report of a workload that holds GPUs.
+Idle time is measured time: unmeasured time counts neither as idle nor as use. An active second
+resets it.
 """
 
 from dataclasses import dataclass, replace
@@ -19,14 +19,14 @@ from runai.hub_service.model.records import (
 from runai.hub_service.scheduler.model.quantity import count_text
 
 CPU_BUSY = 0.5
-"""Processor cores above which a kernel is at work, though not on the GPU."""
+"""Busy CPU cores above which a kernel counts as working, although its GPU is idle."""
 
 GAP_S = 15.0
-"""A longer time between two reports was measured by nobody."""
+"""Longest measured time between two reports, in seconds; the rest counts as unmeasured."""
 
 
 class Do(StrEnum):
-    """What is to be done."""
+    """Kinds of action."""
 
     BADGE = "badge"
     NOTIFY = "notify"
@@ -37,40 +37,40 @@ class Do(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One workload in the interval that ends at `at`."""
+    """Measurement of one workload in the interval that ends at `at`."""
 
     at: float
     interval: float
     busy: float | None
-    """The busiest of its devices, 0..1; None: not measured."""
+    """Utilization of the busiest device, 0 to 1; None if not measured."""
     on_device: bool
-    """Whether any program of it, notebook servers left out, is on a device."""
+    """True if a program of it, except a notebook server, uses a device."""
     cpu: float | None = None
-    """Processor cores that those programs kept busy; None: not measured."""
+    """CPU cores used by these programs; None if not measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Idleness:
-    """What is remembered of a workload since it got its devices."""
+    """Idle state of a workload since it got its devices."""
 
     at: float
-    """Until when it was looked at."""
+    """Time of the last measurement."""
     idle_s: float = 0.0
-    """Measured idle seconds since it was active last."""
+    """Measured idle seconds since the last activity."""
     unused_s: float = 0.0
-    """Measured seconds since it got its devices, while nothing was ever on them."""
+    """Measured seconds since it got its devices, without any program on them."""
     used: bool = False
     level: Do | None = None
-    """The last thing that was done in this idle stretch."""
+    """Last action in this idle period."""
     keeps: int = 0
-    """How often its owner asked for more time in this stretch."""
+    """Number of extensions by its owner in this idle period."""
     extended: bool = False
-    """Whether it was given more time for being at work on the processor."""
+    """True if it got an extension for work on the CPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What is to be done now, and the numbers that it is for."""
+    """Action to carry out now, and the numbers that justify it."""
 
     do: Do
     idle_s: float
@@ -81,9 +81,9 @@ class Action:
 def look(
     rules: IdleRules, known: Idleness, now: Measured, *, releases: bool = True
 ) -> tuple[Idleness, Action | None]:
-    """Return what is known after a measurement, and what is to be done about it.
+    """Return the new idle state after a measurement, and the action to carry out.
 
-    `releases` says whether there is anything to release: only sessions go on without their GPUs.
+    `releases` says if GPUs can be released: only sessions continue without them.
     """
     if now.at <= known.at:
         return known, None
@@ -93,7 +93,7 @@ def look(
     if now.busy >= IDLE_BELOW:
         return Idleness(now.at, used=True), None
     used = known.used or now.on_device
-    # Of hundreds each second: `replace` takes three times as long.
+    # This runs hundreds of times a second, and `replace` takes three times as long.
     known = Idleness(
         now.at,
         known.idle_s + seconds,
@@ -117,12 +117,12 @@ def _then(known: Idleness, now: Measured, action: Action | None) -> tuple[Idlene
 
 
 def kept(known: Idleness) -> Idleness | None:
-    """Give 30 more minutes; None where it was asked for too often."""
+    """Return the state with 30 more minutes; None after too many extensions."""
     return replace(known, keeps=known.keeps + 1) if known.keeps < KEEPS else None
 
 
 def due_in(rules: IdleRules, known: Idleness, *, releases: bool = True) -> tuple[Do, float] | None:
-    """Say what is taken next if it stays idle, and in how many seconds; None: nothing is."""
+    """Return the next release or stop, and the seconds until then; None if there is none."""
     return min(
         (
             (do, max(0.0, limit + _more(known, limit) - spent))
@@ -144,7 +144,7 @@ def _due(rules: IdleRules, known: Idleness, *, releases: bool) -> Action | None:
 
 
 def _limits(rules: IdleRules, known: Idleness, *, releases: bool) -> list[tuple[Do, float, int]]:
-    """Return what may be taken: what it is, the time spent towards it, and the limit."""
+    """Return possible releases and stops, with the time counted and the limit of each."""
     found = []
     if rules.stop_s is not None:
         found.append((Do.STOP, known.idle_s, rules.stop_s))
@@ -156,7 +156,7 @@ def _limits(rules: IdleRules, known: Idleness, *, releases: bool) -> list[tuple[
 
 
 def _more(known: Idleness, limit: int) -> float:
-    """Return what was added to a limit: by its owner, and once for work on the processor."""
+    """Return the extension of a limit: by the owner, and once for work on the CPU."""
     return known.keeps * KEEP_S + (limit if known.extended else 0)
 
 
@@ -166,7 +166,7 @@ def _is_more(do: Do, level: Do | None) -> bool:
 
 
 def evidence(record: WorkloadRecord, action: Action, totals: Totals) -> str:
-    """Return what was measured: how long it was idle, and what it used of what it held."""
+    """Return a sentence with the measured idle time and GPU-hours."""
     held = count_text(record.allocated)
     if action.never_used:
         first = f"no program has used its {held} since it got it, for {minutes(action.limit_s)}"
@@ -177,7 +177,7 @@ def evidence(record: WorkloadRecord, action: Action, totals: Totals) -> str:
 
 
 def minutes(seconds: float) -> str:
-    """Return a time in whole minutes, or seconds below one.
+    """Format a time in whole minutes, or in seconds below one minute.
 
     >>> minutes(1805), minutes(42)
     ('30 min', '42 s')

@@ -1,8 +1,7 @@
-"""Watch what holds GPUs and uses none, and do what the project says: tell, release, stop.
+"""Watcher of allocated but idle GPUs, following the project's rules.
 
-The shell round `machine`: knows records, reports, sentences and who is asked; decides nothing.
-A release ends the programs that are on the devices first (the agent does), then gives the devices
-to others. Owned by the composition root; the API shows it reports and asks what is so now.
+A rule warns the owner, releases the GPUs, or stops the workload. For a release, the agent first
+ends the programs on the devices; then the GPUs are free for other workloads.
 """
 
 from collections.abc import Iterable, Mapping
@@ -34,60 +33,60 @@ from runai.hub_service.wire.agent_reports import AgentReport
 from runai.hub_service.wire.errors import Conflict, NotFound
 
 REPORTED_S = 15.0
-"""A longer time between two reports is not counted as reclaimed."""
+"""Longest time between two reports that counts as reclaimed, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdleNow:
-    """How idle a workload is, and what comes next."""
+    """Idle state of a workload, and the next action."""
 
     idle_s: float
     level: Do | None
     next: Do | None = None
-    """What is taken if it stays so; None: nothing is."""
+    """Action if it stays idle; None if there is none."""
     in_s: float | None = None
     keeps_left: int = KEEPS
     releasing: bool = False
-    """Whether its programs are being ended, so that its GPUs can go to others."""
+    """True if its programs are being ended to release its GPUs."""
     releasable: bool = False
-    """Whether it would go on without its GPUs: no pod would, and no session of one command."""
+    """True if it can continue without its GPUs: no pod can, and no session of one command."""
 
     @property
     def said(self) -> tuple[object, ...]:
-        """Return all of it but its times, which are others with each measurement."""
+        """Return all fields except the times, which change with each measurement."""
         return self.level, self.next, self.keeps_left, self.releasing, self.releasable
 
 
 @dataclass(slots=True)
 class _Watched:
-    """One holding of GPUs."""
+    """One allocation of GPUs."""
 
     started: float | None
     known: Idleness
     rules: IdleRules
     releases: bool
     record: WorkloadRecord | None = None
-    """What the rest follows from, with its project."""
+    """Record, with its project, from which the other fields are derived."""
     project: ProjectSpec | None = None
     releasing: str = ""
-    """Why its GPUs are about to be released; "" while they are not."""
+    """Reason of the current release; "" if there is none."""
 
 
 class IdleWatch:
-    """Follow every workload that holds GPUs."""
+    """Idle state of every workload with GPUs."""
 
     def __init__(self, cluster: Cluster, ledger: Ledger, *, releases: bool = True) -> None:
-        """Watch a cluster; `releases`: its sessions can go on without their GPUs (no pod can)."""
+        """Watch a cluster; `releases` is True if its sessions can continue without GPUs."""
         self._cluster = cluster
         self._releases = releases
         self._ledger = ledger
         self._watched: dict[WorkloadId, _Watched] = {}
         self._reported = 0.0
 
-    # -- what the API asks -----------------------------------------------------------------------
+    # -- for the API ------------------------------------------------------------------------------
 
     def now(self, workload: WorkloadId) -> IdleNow | None:
-        """Return how idle a workload is; None: it is not, or holds nothing."""
+        """Return the idle state of a workload; None if it is not idle or has no GPUs."""
         one = self._watched.get(workload)
         if one is None or (one.known.idle_s <= 0 and not one.releasing):
             return None
@@ -103,20 +102,20 @@ class IdleWatch:
         )
 
     def releasing(self, record: WorkloadRecord) -> bool:
-        """Tell whether no program of a workload is to be on a device."""
+        """Return True if programs of a workload may not use a device."""
         one = self._watched.get(record.id)
         return record.released is not None or (one is not None and bool(one.releasing))
 
     def all_releasing(self, records: Iterable[WorkloadRecord]) -> set[WorkloadId]:
-        """Return those of them of which no program is to be on a device."""
+        """Return the workloads whose programs may not use a device."""
         released = {record.id for record in records if record.released is not None}
         return released.union(w for w, one in self._watched.items() if one.releasing)
 
     async def keep(self, workload: WorkloadId, *, by: str) -> None:
-        """Give an idle workload 30 more minutes.
+        """Extend an idle workload's time by 30 minutes.
 
         Raises:
-            Conflict: nothing is to be taken from it, or it was given more time twice.
+            Conflict: no action is due on it, or it was extended twice already.
         """
         one = self._watched.get(workload)
         if one is None or one.releasing or not due_in(one.rules, one.known, releases=one.releases):
@@ -136,10 +135,10 @@ class IdleWatch:
         await self._tell(workload, "idle", f"{by} keeps it for {minutes(KEEP_S)} more")
 
     async def release(self, record: WorkloadRecord, *, by: str) -> None:
-        """Give a session's GPUs to others because its owner says so.
+        """Release a session's GPUs at the request of its owner.
 
         Raises:
-            Conflict: it is no running session that holds GPUs.
+            Conflict: it is not a running session with GPUs.
         """
         one = self._watched.get(record.id)
         if not self._can_release(record) or not record.allocated or one is None:
@@ -150,10 +149,10 @@ class IdleWatch:
             )
         one.releasing = one.releasing or f"{by} gives its GPUs back"
 
-    # -- what the agents report ------------------------------------------------------------------
+    # -- reports of agents ------------------------------------------------------------------------
 
     async def observe(self, report: AgentReport) -> None:
-        """Look at everything that a node's agent has measured."""
+        """Process the measurements of one node's agent."""
         holders = await self._cluster.holders()
         projects = {p.spec.name: p.spec for p in await self._cluster.projects()}
         self._count_reclaimed(report.at, holders.values())
@@ -175,8 +174,8 @@ class IdleWatch:
         for workload, measured in _measured(report, holding).items():
             one = self._watched.get(workload)
             if one is None:
-                continue  # others were told meanwhile that it holds nothing any more
-            # It may have ended meanwhile; the report is true all the same.
+                continue  # its allocation ended during an await
+            # The workload may have ended meanwhile; the rest of the report is still valid.
             with suppress(Conflict, NotFound):
                 await self._look(holding[workload], one, measured)
 
@@ -185,7 +184,7 @@ class IdleWatch:
     ) -> _Watched:
         one = self._watched.get(workload)
         if one is not None and one.record is record and one.project is project:
-            return one  # as of hundreds each second
+            return one  # unchanged, as for hundreds of workloads each second
         spec = project or ProjectSpec(record.spec.project)
         rules = spec.idle_session if record.spec.kind == "session" else spec.idle_job
         started = max((w.started for w in record.workers if w.started), default=None)
@@ -204,7 +203,7 @@ class IdleWatch:
             if not measured.on_device:
                 await self._cluster.release(record.id, why=one.releasing)
                 self._write(record, "released", one.releasing)
-                self._watched.pop(record.id, None)  # unless others told it meanwhile
+                self._watched.pop(record.id, None)  # the watch may have dropped it during an await
             return
         one.known, action = look(one.rules, one.known, measured, releases=one.releases)
         if action is not None and action.do is not Do.BADGE:
@@ -238,7 +237,7 @@ class IdleWatch:
         self._write(record or await self._cluster.workload(workload), kind, text)
 
     def _write(self, record: WorkloadRecord, kind: str, text: str) -> None:
-        """Keep it with the usage: it outlives the workload, so it can be disputed."""
+        """Write to the ledger, which outlives the workload, so that its owner can dispute it."""
         spec = record.spec
         self._ledger.event(record.id, kind, text, project=spec.project, user=spec.user)
 
@@ -259,7 +258,7 @@ _TAKEN = {Do.RELEASE: "left without its GPUs", Do.STOP: "stopped"}
 def _measured(
     report: AgentReport, records: Mapping[WorkloadId, WorkloadRecord]
 ) -> Mapping[WorkloadId, Measured]:
-    """Return what was measured of each workload that holds something on the report's node."""
+    """Return the measurements of each workload with devices on the report's node."""
     servers = {
         w.process.pid
         for r in records.values()

@@ -1,4 +1,4 @@
-"""Tell people what happened to their workloads: on pages and panels, by webhook and by e-mail."""
+"""Notifications to users about their workloads: pages, panels, webhook and e-mail."""
 
 from runai.hub_service.controller.notifications.news import Kind, Notification, Recent
 from runai.hub_service.controller.notifications.settings import NotificationSettings

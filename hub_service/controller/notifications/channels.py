@@ -1,6 +1,6 @@
-"""Ways out of the service: a webhook, and e-mail. Each sends one notification or says why not.
+"""Notification channels: a webhook, and e-mail.
 
-What they say when they fail names no address, no password and no URL, all of which may be secret.
+Error texts contain no address, password or URL, because all of them may be secret.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ SIGNATURE_HEADER = "X-Runai-Signature"
 
 
 class Undelivered(Exception):
-    """A notification could not be sent; `worth_again` says whether it may be later."""
+    """Failed delivery; `worth_again` is True if a retry may succeed."""
 
     def __init__(self, why: str, *, worth_again: bool) -> None:
         super().__init__(why)
@@ -32,20 +32,20 @@ class Undelivered(Exception):
 
 
 class Channel(Protocol):
-    """A way to tell people."""
+    """Transport of notifications."""
 
     name: str
 
     async def send(self, notification: Notification) -> None:
-        """Send one.
+        """Send one notification.
 
         Raises:
-            Undelivered: it did not arrive.
+            Undelivered: the delivery failed.
         """
 
 
 class Webhook:
-    """Post each notification as JSON, signed where a secret is known."""
+    """JSON posts of notifications, signed if a secret is configured."""
 
     name = "the webhook"
 
@@ -53,7 +53,7 @@ class Webhook:
         self._settings = settings
 
     async def send(self, notification: Notification) -> None:
-        """Post it; redirects are not followed, since the address was chosen by an admin."""
+        """Post a notification; do not follow redirects, since an admin chose the address."""
         body = json.dumps(
             {
                 "at": datetime.fromtimestamp(notification.at, UTC).isoformat(),
@@ -79,7 +79,7 @@ class Webhook:
 
 
 class Mail:
-    """Send each notification to the workload's owner."""
+    """E-mails to the owners of workloads."""
 
     name = "the mail server"
 
@@ -87,7 +87,7 @@ class Mail:
         self._settings = settings
 
     async def send(self, notification: Notification) -> None:
-        """Send it, unless the user's name makes no address."""
+        """Send a notification, if the user name gives an address."""
         message = self._message(notification)
         try:
             await asyncio.to_thread(self._post, message)
@@ -95,7 +95,7 @@ class Mail:
             again = 400 <= refused.smtp_code < 500
             raise Undelivered(f"it answered {refused.smtp_code}", worth_again=again) from None
         except smtplib.SMTPRecipientsRefused as refused:
-            # Servers that do not know us yet say "later" at first.
+            # Servers with greylisting first reject unknown senders with a temporary error.
             later = all(400 <= code < 500 for code, _ in refused.recipients.values())
             raise Undelivered("it does not take the recipient", worth_again=later) from None
         except (smtplib.SMTPException, OSError) as error:

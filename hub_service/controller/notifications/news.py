@@ -1,6 +1,6 @@
-"""What is worth telling about a workload, and what was told lately.
+"""Events worth a notification, and recent notifications.
 
-Pure: compares what is with what was. Known by everything that tells it.
+Events are found by comparing a workload's previous and current state.
 """
 
 from collections import deque
@@ -18,7 +18,7 @@ MOST = 1000
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """One thing that happened, as a sentence for the owner of the workload."""
+    """One event, as a sentence for the owner of the workload."""
 
     at: float
     kind: Kind
@@ -30,22 +30,22 @@ class Notification:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What tells whether something happened since."""
+    """State of a workload to compare with later."""
 
     state: WorkloadState
     pauses: int
     away: bool = False
-    """Whether it was paused and does not run again yet."""
+    """True if it was paused and does not run again yet."""
     is_idle: bool = False
-    """Whether its owner has been told that its GPUs are idle."""
+    """True if its owner was notified of idle GPUs."""
 
 
 NEVER_RAN = Seen(WorkloadState.QUEUED, 0)
-"""What is remembered of whatever waits for its first start: nothing can have happened to it."""
+"""State of workloads that wait for their first start, without any event yet."""
 
 
 def seen(record: WorkloadRecord, before: Seen | None, *, is_idle: bool) -> Seen:
-    """Return what is to be remembered of a workload."""
+    """Return the state of a workload to compare with later."""
     paused = before is not None and len(record.pauses) > before.pauses
     away = paused or record.state is WorkloadState.PAUSED or (before is not None and before.away)
     runs = record.state is WorkloadState.RUNNING or record.state.finished
@@ -53,7 +53,7 @@ def seen(record: WorkloadRecord, before: Seen | None, *, is_idle: bool) -> Seen:
 
 
 def happened(before: Seen, now: Seen) -> list[Kind]:
-    """Name what happened to a workload between two looks, in the order in which it did."""
+    """Return the events between two states, in their order."""
     kinds: list[Kind] = []
     if now.pauses > before.pauses:
         kinds.append("paused")
@@ -69,14 +69,14 @@ def happened(before: Seen, now: Seen) -> list[Kind]:
 
 @dataclass
 class Recent:
-    """The notifications of the last hour, in memory: histories keep what happened for good."""
+    """Notifications of the last hour in memory; workload histories are permanent."""
 
     _all: deque[Notification] = field(default_factory=lambda: deque(maxlen=MOST))
 
     def add(self, notification: Notification) -> None:
-        """Keep one."""
+        """Add one notification."""
         self._all.append(notification)
 
     def of(self, user: str, now: float) -> Sequence[Notification]:
-        """Return a user's own, the latest first."""
+        """Return a user's notifications, the latest first."""
         return [n for n in reversed(self._all) if n.user == user and now - n.at < RECENT_S]

@@ -1,6 +1,6 @@
-"""Where notifications go, from the service's environment; nowhere unless it says so.
+"""Settings of notification channels from environment variables; off by default.
 
-Validated here: a wrong address is told at the start, and never with what may be secret in it.
+Invalid addresses are reported at startup, without any part that may be secret.
 """
 
 import re
@@ -21,28 +21,28 @@ _PORTS = {"smtp": 587, "smtps": 465}
 
 @dataclass(frozen=True, slots=True)
 class WebhookSettings:
-    """Where to post; the URL of many services is a secret itself."""
+    """Address to post to; the URL of many services is itself a secret."""
 
     url: str = field(repr=False)
     secret: str = field(default="", repr=False)
-    """Signs what is posted; "" does not."""
+    """Key of the signature; "" disables it."""
 
 
 @dataclass(frozen=True, slots=True)
 class MailSettings:
-    """The server that takes mail, from whom it is and to whom."""
+    """Mail server, sender and recipient."""
 
     host: str
     port: int
     security: Literal["tls", "starttls", "none"]
     sender: str
     to: str
-    """An address with `{user}` in it."""
+    """An address that contains `{user}`."""
     user: str = ""
     password: str = field(default="", repr=False)
 
     def address_of(self, user: str) -> str:
-        """Return a user's address; "" where the name makes none."""
+        """Return a user's address; "" if the name is not valid in one."""
         if not _LOCAL_PART.fullmatch(user):
             return ""
         return _address(self.to.replace("{user}", user))
@@ -50,7 +50,7 @@ class MailSettings:
 
 @dataclass(frozen=True, slots=True)
 class NotificationSettings:
-    """Both ways out, each off unless it is set."""
+    """Settings of both channels; None is off."""
 
     webhook: WebhookSettings | None = None
     mail: MailSettings | None = None
@@ -60,7 +60,7 @@ class NotificationSettings:
         """Read the settings.
 
         Raises:
-            InvalidRequest: one cannot be meant; the sentence does not repeat it.
+            InvalidRequest: a value is invalid; the sentence does not repeat it.
         """
         return cls(_webhook(environ), _mail(environ))
 
@@ -97,7 +97,7 @@ def _mail(environ: Mapping[str, str]) -> MailSettings | None:
         raise InvalidRequest(
             "RUNAI_NOTIFY_FROM is no address.", hint="From whom mail is: gpus@lab.example."
         )
-    # "{user}" alone: names are addresses already.
+    # "{user}" alone: user names are addresses already.
     if to != "{user}" and ("{user}" not in to or not _address(to.replace("{user}", "bob"))):
         raise InvalidRequest(
             "RUNAI_NOTIFY_TO makes no addresses.",
@@ -106,7 +106,8 @@ def _mail(environ: Mapping[str, str]) -> MailSettings | None:
     return MailSettings(
         host=host,
         port=parts.port or _PORTS[parts.scheme],
-        # A server on this machine may have no certificate, and nobody is in between.
+        # A server on this machine may lack a certificate, and loopback traffic cannot be
+        # intercepted.
         security="none" if secure == "starttls" and host in LOOPBACK else secure,
         sender=sender,
         to=to,
@@ -118,7 +119,7 @@ def _mail(environ: Mapping[str, str]) -> MailSettings | None:
 def _split(url: str) -> SplitResult | None:
     try:
         parts = urlsplit(url)
-        parts.port  # noqa: B018  raises where it is no number
+        parts.port  # noqa: B018  raises ValueError if it is not a number
     except ValueError:
         return None
     fits = url.isascii() and url.isprintable() and " " not in url
@@ -126,9 +127,9 @@ def _split(url: str) -> SplitResult | None:
 
 
 def _address(text: str) -> str:
-    """Return an address, "" where it is none."""
+    """Return the address; "" if it is invalid."""
     if not _ADDRESS.fullmatch(text):
-        return ""  # the library trips over many of them
+        return ""  # the library fails on many invalid addresses
     try:
         found = Address(addr_spec=text)
     except (ValueError, HeaderParseError, IndexError):

@@ -1,7 +1,7 @@
-"""Watch the cluster for what people should be told, keep it for pages, hand it to the channels.
+"""Notifier that watches the cluster and sends events to pages and channels.
 
-A slow or broken channel delays nobody: each has a queue of its own, and what does not fit is
-dropped and counted in the log, which names no address and no secret. Made by the composition root.
+Each channel has its own queue, so that a slow or broken one delays no other. Notifications beyond
+its capacity are dropped and logged, without addresses and secrets.
 """
 
 import asyncio
@@ -31,17 +31,17 @@ from runai.hub_service.wire.errors import RunaiError
 LOG = logging.getLogger("runai.notifications")
 
 LOOK_EVERY_S = 5.0
-"""Idleness makes no change that wakes anybody."""
+"""Poll interval in seconds, since idleness does not trigger a change signal."""
 AT_A_TIME = 1000
 RESTS = 10
-"""How much longer it rests than it looks: who has thousands of workloads learns a little later."""
+"""Pause after each poll, as a multiple of its duration: many workloads mean some delay."""
 QUEUED = 1000
 TRIES = 3
 AGAIN_S = 10.0
 
 
 class Notifier:
-    """Tell what happens from now on."""
+    """Sender of notifications about events from now on."""
 
     def __init__(
         self,
@@ -64,10 +64,10 @@ class Notifier:
         self._records: Sequence[WorkloadRecord] = ()
         self._seen: dict[WorkloadId, Seen] = {}
         self._lively: dict[WorkloadId, WorkloadRecord] = {}
-        """Whose idleness may change without them."""
+        """Workloads whose idleness may change without a change of their record."""
 
     async def run(self) -> None:
-        """Watch and deliver for ever."""
+        """Poll and deliver, forever."""
         async with asyncio.TaskGroup() as tasks:
             for channel, queue in self._queues:
                 tasks.create_task(self._deliver(channel, queue))
@@ -79,9 +79,9 @@ class Notifier:
                         await self._changes.after(version)
 
     async def look(self) -> float:
-        """Tell what has happened since the last look; the first one only remembers.
+        """Send the events since the last poll; the first poll only stores states.
 
-        Return for how many seconds it was at it.
+        Return the duration of the poll in seconds.
         """
         way = Way()
         before, records = self._records, await self._cluster.workloads()
@@ -89,7 +89,7 @@ class Notifier:
         for was in differences.gone:
             self._seen.pop(before[was].id, None)
             self._lively.pop(before[was].id, None)
-        # Of thousands few change, and few are neither waiting for their first start nor finished.
+        # Few of thousands change, and most wait for their first start or have finished.
         others = self._lively | {record.id: record for record in differences.come(records)}
         for place, (workload, record) in enumerate(others.items()):
             if place % AT_A_TIME == 0:
@@ -102,7 +102,7 @@ class Notifier:
                 self._lively[workload] = record
             last = self._seen.get(workload)
             if last is not None and record.state.finished and last.state is record.state:
-                continue  # nothing comes of it any more
+                continue  # no further events after the end
             idle = self._idle(workload)
             told = idle is not None and idle.level not in {None, Do.BADGE}
             self._seen[workload] = seen(record, last, is_idle=told)
@@ -114,7 +114,7 @@ class Notifier:
     async def _notification(self, kind: Kind, record: WorkloadRecord) -> Notification:
         history_kind, sentence = _SENTENCES[kind]
         why = ""
-        with suppress(RunaiError):  # deleted since, or its history cannot be read now
+        with suppress(RunaiError):  # deleted since, or its history is not readable now
             events = await self._cluster.history(record.id)
             why = next((e.text for e in reversed(events) if e.kind == history_kind), "")
         text = sentence.format(record.id) + (f": {why}" if why else "")
@@ -150,4 +150,4 @@ _SENTENCES: dict[Kind, tuple[str, str]] = {
     "failed": ("failed", "{} failed"),
     "idle": ("warning", "{} keeps no GPU busy"),
 }
-"""Which line of its history tells more, and the sentence."""
+"""Kind of the history entry with details, and the sentence, for each kind of event."""
