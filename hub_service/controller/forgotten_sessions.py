@@ -1,4 +1,4 @@
-"""Cleanup of sessions whose server is gone from the hub, to free their GPUs.
+"""Cleanup of sessions that the hub has forgotten, to free their GPUs.
 
 The cluster notices dead processes itself. This covers a hub that lost its database, and servers
 deleted while the service was down. A session ends after two consecutive hub responses without its
@@ -38,7 +38,7 @@ class ForgottenSessions:
             try:
                 await self.check()
             except Unavailable:
-                LOG.warning("the hub is not answering: sessions are not checked now")
+                LOG.warning("the hub does not respond: sessions are not checked now")
             await asyncio.sleep(EVERY_S)
 
     async def check(self) -> None:
@@ -65,7 +65,7 @@ class ForgottenSessions:
         for workload, times in list(missing.items()):
             if times < TIMES:
                 continue
-            LOG.warning("%s is ended: the hub has no such server", workload)
+            LOG.warning("ending session %s: the hub has no server for it", workload)
             del missing[workload]
             try:
                 await self._cluster.delete(workload, by="the hub")

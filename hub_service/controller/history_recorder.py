@@ -147,10 +147,10 @@ class Bookkeeping:
             self._ledger.event(gone, "deleted", "")
             self._ledger.forget(gone)
         self._records = records
-        await self._write_down_requests({record.id: record for record in come}, way)
+        await self._record_requests({record.id: record for record in come}, way)
         return way.passed
 
-    async def _write_down_requests(
+    async def _record_requests(
         self, changed: Mapping[WorkloadId, WorkloadRecord], way: Way
     ) -> None:
         """Write the requests of new and changed workloads."""
@@ -191,11 +191,11 @@ def _has_same_name(one: Workload, other: Workload) -> bool:
 
 
 def _asked(workload: Workload, record: WorkloadRecord, known: str) -> Asked:
-    text = request_of(workload) if _is_whole(workload, record, known) else known
+    text = request_of(workload) if _is_complete(workload, record, known) else known
     return Asked(workload.submitted, text, record.attempts)
 
 
-def _is_whole(workload: Workload, record: WorkloadRecord, known: str) -> bool:
+def _is_complete(workload: Workload, record: WorkloadRecord, known: str) -> bool:
     """Return True if the workload is seen with its whole request, not while parts are stopping.
 
     The part of an elastic job beyond its minimum may never be seen as a whole on Kubernetes. If no

@@ -94,7 +94,7 @@ class Controller:
         """Index of the previous cycle, so that the next one costs only what changed."""
         self.last = Cycle()
         self._ended = -1.0
-        self._pressed = True
+        self._was_urgent = True
         """True if the last cycle had an urgent change."""
         self._failing = ""
         self.changes = Broadcast()
@@ -127,7 +127,7 @@ class Controller:
                 await asyncio.sleep(pause)
                 continue
             failures, self._failing = 0, ""
-            await self._next_occasion()
+            await self._wait_for_change()
 
     async def cycle(self) -> Cycle:
         """Run one cycle: observe, decide, apply, announce. Concurrent calls wait for each other."""
@@ -147,7 +147,11 @@ class Controller:
         _log_plan(plan, observing=seen - began, deciding=decided - seen)
         refused = await self._cluster.apply(plan, told=self.word.give)
         for refusal in refused:
-            LOG.warning("not done: %s: %s", refusal.worker or refusal.workload, refusal.text)
+            LOG.warning(
+                "the cluster refused a decision about %s: %s",
+                refusal.worker or refusal.workload,
+                refusal.text,
+            )
         self._ended = self._clock()
         phases: dict[Phase, float] = {
             "observe": seen - began,
@@ -163,7 +167,7 @@ class Controller:
 
     async def plan(self, snapshot: Snapshot) -> Plan:
         """Return the plan for a snapshot, without applying it."""
-        return await self._beside_requests(snapshot, self._decide)
+        return await self._run_decide(snapshot, self._decide)
 
     async def _decided(self, snapshot: Snapshot) -> Plan:
         # A cancelled decision drops its index: it may be half updated, or still in use in a thread.
@@ -175,19 +179,17 @@ class Controller:
             index.follow(snapshot)
             return self._decide(index)
 
-        plan = await self._beside_requests(snapshot, followed)
+        plan = await self._run_decide(snapshot, followed)
         self._index = index
         return plan
 
-    async def _beside_requests(
-        self, snapshot: Snapshot, decide: Callable[[Snapshot], Plan]
-    ) -> Plan:
+    async def _run_decide(self, snapshot: Snapshot, decide: Callable[[Snapshot], Plan]) -> Plan:
         """Decide, for many workloads in a thread, so that the event loop keeps serving requests."""
         if len(snapshot.workloads) > THREAD_ABOVE:
             return await asyncio.to_thread(decide, snapshot)
         return decide(snapshot)
 
-    async def _next_occasion(self) -> None:
+    async def _wait_for_change(self) -> None:
         try:
             async with asyncio.timeout(AT_LEAST_EVERY_S):
                 await self._cluster.changed()
@@ -196,15 +198,15 @@ class Controller:
         rest = min(LONGEST_REST_S, self._rests * self.last.phases.get("decide", 0.0))
         later = min(LATEST_S, NOT_PRESSING * self._rests * self.last.seconds)
         # A cycle without urgent changes already waited 24 times as long; no further rest is needed.
-        rest, self._pressed = (rest if self._pressed else 0.0), True
+        rest, self._was_urgent = (rest if self._was_urgent else 0.0), True
         try:
-            async with asyncio.timeout(self._left_of(later)):
+            async with asyncio.timeout(self._remaining_rest(later)):
                 await self._cluster.changed(pressing=True)
         except TimeoutError:
-            self._pressed = False
-        await asyncio.sleep(max(SETTLE_S, self._left_of(rest)))
+            self._was_urgent = False
+        await asyncio.sleep(max(SETTLE_S, self._remaining_rest(rest)))
 
-    def _left_of(self, rest: float) -> float:
+    def _remaining_rest(self, rest: float) -> float:
         return rest - (self._clock() - self._ended)
 
 

@@ -53,7 +53,7 @@ class UsageHistory:
             self._is_read = True
         except Unavailable as away:
             self._is_read = False
-            LOG.warning("usage could not be read, the last one holds: %s", away.code)
+            LOG.warning("recent usage could not be read, keeping the previous one: %s", away.code)
 
     async def read(self) -> None:
         """Read the usage of every project."""

@@ -103,15 +103,17 @@ def look(
         known.keeps,
         known.extended,
     )
-    return _then(known, now, _due(rules, known, releases=releases))
+    return _escalate(known, now, _due(rules, known, releases=releases))
 
 
-def _then(known: Idleness, now: Measured, action: Action | None) -> tuple[Idleness, Action | None]:
+def _escalate(
+    known: Idleness, now: Measured, action: Action | None
+) -> tuple[Idleness, Action | None]:
     if action is None:
         return known, None
     if action.do in {Do.RELEASE, Do.STOP} and not known.extended and (now.cpu or 0.0) >= CPU_BUSY:
         return replace(known, extended=True), replace(action, do=Do.EXTEND)
-    if action.do in {Do.BADGE, Do.NOTIFY} and not _is_more(action.do, known.level):
+    if action.do in {Do.BADGE, Do.NOTIFY} and not _is_escalation(action.do, known.level):
         return known, None
     return replace(known, level=action.do), action
 
@@ -125,7 +127,7 @@ def due_in(rules: IdleRules, known: Idleness, *, releases: bool = True) -> tuple
     """Return the next release or stop, and the seconds until then; None if there is none."""
     return min(
         (
-            (do, max(0.0, limit + _more(known, limit) - spent))
+            (do, max(0.0, limit + _extension(known, limit) - spent))
             for do, spent, limit in _limits(rules, known, releases=releases)
         ),
         key=lambda one: one[1],
@@ -135,11 +137,11 @@ def due_in(rules: IdleRules, known: Idleness, *, releases: bool = True) -> tuple
 
 def _due(rules: IdleRules, known: Idleness, *, releases: bool) -> Action | None:
     for do, spent, limit in _limits(rules, known, releases=releases):
-        if spent >= limit + _more(known, limit):
+        if spent >= limit + _extension(known, limit):
             return Action(do, known.idle_s, limit, never_used=spent != known.idle_s)
-    for do, told in ((Do.NOTIFY, rules.notify_s), (Do.BADGE, rules.badge_s)):
-        if told is not None and known.idle_s >= told:
-            return Action(do, known.idle_s, told)
+    for do, after in ((Do.NOTIFY, rules.notify_s), (Do.BADGE, rules.badge_s)):
+        if after is not None and known.idle_s >= after:
+            return Action(do, known.idle_s, after)
     return None
 
 
@@ -155,12 +157,12 @@ def _limits(rules: IdleRules, known: Idleness, *, releases: bool) -> list[tuple[
     return found
 
 
-def _more(known: Idleness, limit: int) -> float:
+def _extension(known: Idleness, limit: int) -> float:
     """Return the extension of a limit: by the owner, and once for work on the CPU."""
     return known.keeps * KEEP_S + (limit if known.extended else 0)
 
 
-def _is_more(do: Do, level: Do | None) -> bool:
+def _is_escalation(do: Do, level: Do | None) -> bool:
     ladder = (None, Do.BADGE, Do.NOTIFY)
     return level in ladder and ladder.index(do) > ladder.index(level)
 

@@ -168,7 +168,7 @@ class IdleWatch:
             if workload in holders and holders[workload].holds_devices
         }
         self._watched |= {
-            w: self._watched_of(w, record, projects.get(record.spec.project), report.at)
+            w: self._watch_workload(w, record, projects.get(record.spec.project), report.at)
             for w, record in holding.items()
         }
         for workload, measured in _measured(report, holding).items():
@@ -177,9 +177,9 @@ class IdleWatch:
                 continue  # its allocation ended during an await
             # The workload may have ended meanwhile; the rest of the report is still valid.
             with suppress(Conflict, NotFound):
-                await self._look(holding[workload], one, measured)
+                await self._process(holding[workload], one, measured)
 
-    def _watched_of(
+    def _watch_workload(
         self, workload: WorkloadId, record: WorkloadRecord, project: ProjectSpec | None, at: float
     ) -> _Watched:
         one = self._watched.get(workload)
@@ -198,7 +198,7 @@ class IdleWatch:
         is_open = record.spec.kind == "session" and record.spec.command is None
         return self._releases and is_open and record.workers[0].state == "running"
 
-    async def _look(self, record: WorkloadRecord, one: _Watched, measured: Measured) -> None:
+    async def _process(self, record: WorkloadRecord, one: _Watched, measured: Measured) -> None:
         if one.releasing:
             if not measured.on_device:
                 await self._cluster.release(record.id, why=one.releasing)
@@ -267,7 +267,7 @@ def _measured(
         if w.process and w.node == report.node
     }
     on_device = {p.workload for p in report.processes if p.pid not in servers}
-    told = {sample.workload for sample in report.samples}
+    sampled = {sample.workload for sample in report.samples}
     busy: dict[WorkloadId, float] = {}
     cpu: dict[WorkloadId, float] = {}
     for sample in report.samples:
@@ -285,5 +285,5 @@ def _measured(
             cpu.get(workload),
         )
         for workload in records
-        if workload in told
+        if workload in sampled
     }

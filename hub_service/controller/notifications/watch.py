@@ -63,7 +63,7 @@ class Notifier:
         self._again_s = again_s
         self._records: Sequence[WorkloadRecord] = ()
         self._seen: dict[WorkloadId, Seen] = {}
-        self._lively: dict[WorkloadId, WorkloadRecord] = {}
+        self._active: dict[WorkloadId, WorkloadRecord] = {}
         """Workloads whose idleness may change without a change of their record."""
 
     async def run(self) -> None:
@@ -88,24 +88,24 @@ class Notifier:
         differences = compared(before, records, is_same_workload)
         for was in differences.gone:
             self._seen.pop(before[was].id, None)
-            self._lively.pop(before[was].id, None)
+            self._active.pop(before[was].id, None)
         # Few of thousands change, and most wait for their first start or have finished.
-        others = self._lively | {record.id: record for record in differences.come(records)}
-        for place, (workload, record) in enumerate(others.items()):
+        candidates = self._active | {record.id: record for record in differences.come(records)}
+        for place, (workload, record) in enumerate(candidates.items()):
             if place % AT_A_TIME == 0:
                 await way.give()
-            self._lively.pop(workload, None)
+            self._active.pop(workload, None)
             if record.state is WorkloadState.QUEUED and not record.attempts:
                 self._seen[workload] = NEVER_RAN
                 continue
             if not record.state.finished:
-                self._lively[workload] = record
+                self._active[workload] = record
             last = self._seen.get(workload)
             if last is not None and record.state.finished and last.state is record.state:
                 continue  # no further events after the end
             idle = self._idle(workload)
-            told = idle is not None and idle.level not in {None, Do.BADGE}
-            self._seen[workload] = seen(record, last, is_idle=told)
+            is_idle = idle is not None and idle.level not in {None, Do.BADGE}
+            self._seen[workload] = seen(record, last, is_idle=is_idle)
             for kind in happened(last, self._seen[workload]) if last is not None else ():
                 self._tell(await self._notification(kind, record))
         self._records = records
@@ -136,7 +136,13 @@ class Notifier:
                 try:
                     await channel.send(notification)
                 except Undelivered as trouble:
-                    LOG.warning("%s, try %d of %d: %s", channel.name, attempt, TRIES, trouble)
+                    LOG.warning(
+                        "%s: delivery failed, attempt %d of %d: %s",
+                        channel.name,
+                        attempt,
+                        TRIES,
+                        trouble,
+                    )
                     if not trouble.worth_again:
                         break
                     await asyncio.sleep(self._again_s * attempt)
