@@ -24,7 +24,7 @@ LOG = logging.getLogger("runai.controller")
 
 AT_LEAST_EVERY_S = 10.0
 SETTLE_S = 0.02
-"""Wait that merges a burst of changes into one cycle; far below the limit of 0.1 s."""
+"""Time in seconds to merge a burst of changes into one cycle. Far below the limit of 0.1 s."""
 THREAD_ABOVE = 1000
 """Workloads above which a decision runs in a thread, to keep the event loop responsive."""
 LONGEST_BACK_OFF_S = 10.0

@@ -59,7 +59,7 @@ def explain(
     workload: str,
     may_know: Callable[[Workload], bool] = lambda _workload: True,
 ) -> Wait | None:
-    """Explain in detail why a workload waits and when it starts; None if it does not wait.
+    """Explain in detail why a workload waits and when it starts. None if it does not wait.
 
     `plan` is the result of `decide` for `snapshot`. Only workloads allowed by `may_know` are named.
     """

@@ -124,7 +124,7 @@ def kept(known: Idleness) -> Idleness | None:
 
 
 def due_in(rules: IdleRules, known: Idleness, *, releases: bool = True) -> tuple[Do, float] | None:
-    """Return the next release or stop, and the seconds until then; None if there is none."""
+    """Return the next release or stop, and the seconds until then. None if there is none."""
     return min(
         (
             (do, max(0.0, limit + _extension(known, limit) - spent))

@@ -86,7 +86,7 @@ class IdleWatch:
     # -- for the API ------------------------------------------------------------------------------
 
     def now(self, workload: WorkloadId) -> IdleNow | None:
-        """Return the idle state of a workload; None if it is not idle or has no GPUs."""
+        """Return the idle state of a workload. None if it is not idle or has no GPUs."""
         one = self._watched.get(workload)
         if one is None or (one.known.idle_s <= 0 and not one.releasing):
             return None

@@ -43,7 +43,7 @@ def explain_with(
     workload: str,
     may_know: MayKnow = lambda _workload: True,
 ) -> Wait | None:
-    """Return a workload's wait with its explanation; None if it does not wait in this plan.
+    """Return a workload's wait with its explanation. None if it does not wait in this plan.
 
     `plan` is the result of `decide` for `snapshot`. Workloads for which `may_know` is False count,
     but are not named. The work is bounded, so an explanation may omit counterfactuals that exist.

@@ -85,7 +85,7 @@ def expected_starts(
 class _Found(NamedTuple):
     at: int | None
     until: int | None
-    """Time at which the simulation stopped at its limit; None if it ran to the end."""
+    """Time at which the simulation stopped at its limit. None if it ran to the end."""
     is_estimated: bool
 
 

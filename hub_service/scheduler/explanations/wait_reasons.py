@@ -317,7 +317,7 @@ class Reasons:
         return _names(dict.fromkeys(self._name(item, reader) for item in items), str)
 
     def _holders_of(self, account: Account, reader: Item) -> dict[str, int]:
-        """Return allocations of a build quota by user; empty if the reader may not see them."""
+        """Return allocations of a build quota by user. Empty if the reader may not see them."""
         if self._state.policy.name_others or account.name == reader.workload.project:
             return self._census.session_holders(account)
         return {}

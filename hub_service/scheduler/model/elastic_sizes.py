@@ -27,7 +27,7 @@ class Sizes(NamedTuple):
 
 
 def sizes_of(workload: Workload) -> Sizes | None:
-    """Return the sizes between which a workload is resized; None if it is not elastic (E2)."""
+    """Return the sizes between which a workload is resized. None if it is not elastic (E2)."""
     if workload.gpus_min is None and workload.gpus_max is None:
         return None
     if len(workload.workers) != 1 or not workload.is_preemptible:
@@ -75,7 +75,7 @@ def gain(workload: Workload, sizes: Sizes | None, index: int) -> int:
 
 
 def repays(workload: Workload, before: int, after: int, *, started: int | None, now: int) -> bool:
-    """Return True if growing from `before` to `after` GPUs does more work in the end (E3).
+    """Return True if growing from `before` to `after` GPUs pays off in the end (E3).
 
     The horizon is the rest of `expected_runtime`. If that is unknown, it is the time since the
     worker last started. No work is done during the `resize_cost` seconds of a restart.

@@ -108,7 +108,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeTypes:
-    """Values of the node label `runai/node-type` that a project may use; None is any (P5)."""
+    """Values of the node label `runai/node-type` that a project may use. None is any (P5)."""
 
     build: tuple[Name, ...] | None = None
     train: tuple[Name, ...] | None = None

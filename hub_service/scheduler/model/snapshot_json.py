@@ -29,7 +29,7 @@ _PROJECT = ObjectFormat(Project)
 
 
 def _read_project(value: Any) -> Project:  # noqa: ANN401  decoded JSON
-    """Parse a project; its quota is a number, null, a table by GPU type, or absent."""
+    """Parse a project. Its quota is a number, null, a table by GPU type, or absent."""
     if type(value) is dict and type(value.get("quota")) is dict:
         value = {**value, "quota_by_type": value["quota"]}
         del value["quota"]

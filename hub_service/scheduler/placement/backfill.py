@@ -126,7 +126,7 @@ class Holds:
     # ---- backfill
 
     def open_to(self, unit: Unit) -> AbstractContextManager[tuple[bool, ...]]:
-        """Lift the holds that a unit may use while it is tried; yield True for each of them."""
+        """Lift the holds that a unit may use while it is tried. Yield True for each of them."""
         return self._lift_for(unit) if self._holds else _NOTHING_HELD
 
     @contextmanager

@@ -176,7 +176,7 @@ def _place_on_few_nodes(
 
 
 def _fewest(roomy: Sequence[int], slots: Mapping[int, int], wanted: int) -> list[int]:
-    """Return as few nodes as fit all workers; the last is the one that gets fullest."""
+    """Return as few nodes as fit all workers. The last is the one that gets fullest."""
     chosen: list[int] = []
     for index, node in enumerate(roomy):
         if slots[node] < wanted:

@@ -81,7 +81,7 @@ def _runs(item: Item) -> bool:
 
 
 class Lane:
-    """Sorted units of one account with equal requests; if one is blocked, the rest are too."""
+    """Sorted units of one account with equal requests. If one is blocked, the rest are too."""
 
     __slots__ = ("account", "changes", "key", "units")
 

@@ -80,7 +80,7 @@ def _missing(account: Account) -> int:
 def _divide_by_weight(
     bucket: list[Account], left: int, history_weight: int
 ) -> tuple[int, list[Account]]:
-    """Divide `left` by weight in whole GPUs (S2); return the rest and its order of recipients.
+    """Divide `left` by weight in whole GPUs (S2). Return the rest and its order of recipients.
 
     Rounds continue while an account needs less than its part. Flooring leaves whole GPUs over; they
     go one by one to the largest remainder of the last round, then the oldest, then by name.

@@ -193,7 +193,7 @@ class Room:
         return max(0, min(parts, mib // book) if book else parts)
 
     def fullness(self, node: int) -> tuple[int, int, int]:
-        """Return a node's rank among nodes with room, in the order of P2; ties by name."""
+        """Return a node's rank among nodes with room, in the order of P2. Ties by name."""
         idle, free = self.idle[node], self.free_on(node)
         return (-idle, -free, node) if self.spread else (idle, free, node)
 

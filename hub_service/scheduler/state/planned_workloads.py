@@ -40,7 +40,7 @@ _LATER = (*_NOW, Standing.RESERVED, Standing.MOVED)
 
 
 class Member:
-    """A worker of an item; `origin` is its booking in the snapshot, `booking` the current one."""
+    """A worker of an item. `origin` is its booking in the snapshot, `booking` the current one."""
 
     __slots__ = ("booking", "index", "item", "kind", "origin", "standing", "was", "worker")
 

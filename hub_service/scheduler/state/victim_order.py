@@ -209,7 +209,7 @@ HOUR = 3600
 
 
 def protected_until(item: Item, members: Iterable[Member], policy: Policy, now: int) -> int | None:
-    """Return the time until which a workload must not be paused; None if it may be now.
+    """Return the time until which a workload must not be paused. None if it may be now.
 
     Elastic surplus is never protected: its workload runs on, so nothing is paused (R8).
     """

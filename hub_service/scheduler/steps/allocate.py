@@ -51,7 +51,7 @@ class Allocation:
     # ---- R7
 
     def honour_reservations(self, *, start: bool) -> None:
-        """Keep the reservations of the previous plan that are still valid; start what is free now.
+        """Keep the reservations of the previous plan that are still valid. Start what is free now.
 
         A reservation ends if it breaks a cap, if its devices are gone, or if its gang has lost
         other workers since and is below its minimum (P4).
@@ -129,7 +129,7 @@ class Allocation:
                 order.set_aside()
 
     def _try(self, unit: Unit) -> bool:
-        """Place a unit if caps and capacity allow; return True to skip the rest of its lane."""
+        """Place a unit if caps and capacity allow. Return True to skip the rest of its lane."""
         item, members = unit.item, unit.members
         if unit.is_surplus and item.count(Standing.RUNNING, Standing.STARTED) < item.minimum:
             return False
@@ -243,7 +243,7 @@ class Allocation:
         return HELD if held else _NO_ROOM
 
     def _try_to_move(self, unit: Unit) -> bool:
-        """Place a stopped unit elsewhere if possible; return True to skip the rest of its lane."""
+        """Place a stopped unit elsewhere if possible. Return True to skip the rest of its lane."""
         item = unit.item
         stays = (Standing.RUNNING, Standing.STARTED, Standing.MOVED)
         if unit.is_surplus and item.count(*stays) < item.minimum:

@@ -159,7 +159,7 @@ class Consolidation:
         return displaced
 
     def _has_place(self, kind: Kind, known: dict[Kind, bool]) -> bool:
-        """Return True if a kind fits before the claimant is placed, when there is more room."""
+        """Return True if a kind fits elsewhere. Check before placing the claimant takes room."""
         if kind not in known:
             known[kind] = self._room.find(kind) is not None
         return known[kind]
@@ -198,7 +198,7 @@ def _size(member: Member) -> tuple[int, int, int]:
 
 
 def _stays(state: State, member: Member) -> bool:
-    """Leave a worker where it is, if its place is still free; return True if so."""
+    """Leave a worker where it is, if its place is still free. Return True if so."""
     new, old, room, kind = member.booking, member.origin, state.later, member.kind
     assert old is not None, "moved workers have an original booking"
     state.set(member, Standing.GOING, None)

@@ -100,7 +100,7 @@ class Reclaim:
 
     @property
     def may_stop(self) -> int | None:
-        """Return how many more workers this plan may stop or move; None is no limit (R8)."""
+        """Return how many more workers this plan may stop or move. None is no limit (R8)."""
         most = self._state.policy.max_evictions
         return None if most is None else most - len(self.losses)
 

@@ -145,7 +145,7 @@ class Search:
         return self.run()
 
     def _took_what_was_freed(self) -> bool:
-        """Return True if the unit took just the place of its only victim, adding no free room."""
+        """Return True if the unit took exactly its only victim's place, adding no free room."""
         freed = [_devices_of(booking) for taken in self.taken for booking in taken.bookings]
         return freed == [_devices_of(member.booking) for member in self._unit.members]
 

@@ -1,4 +1,4 @@
-"""Selection of the next victim that a claimant may take and that helps it (R1, R2, R4).
+"""Selection of the next victim that is allowed and helps the claimant (R1, R2, R4).
 
 Projects are ordered by their overage, the furthest over first; R8 excludes protected victims.
 """
