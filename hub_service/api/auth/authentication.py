@@ -1,6 +1,5 @@
-"""Find out who asks: the protocol, the tokens that the platform's processes share, cookie rules.
+"""Authenticate requests: the protocol, shared tokens of the platform's processes, XSRF checks.
 
-The hub's users are known by `hub_auth`. Knows requests; what an actor may do is `permissions`.
 Tokens are compared in constant time and appear in no message and no log.
 """
 
@@ -18,20 +17,20 @@ from runai.hub_service.wire.errors import Forbidden, Unauthenticated
 XSRF_COOKIE = "_xsrf"
 XSRF_HEADER = "X-XSRFToken"
 IDENTIFIED_WITHIN_S = 60.0
-"""A caller, however many wait for the same hub or API server."""
+"""Seconds within which a caller is identified, however long the queue for hub or API server."""
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class Authenticator(Protocol):
-    """Tell who asks and who somebody is; answers may be up to a minute old."""
+    """Identify callers and look up users; answers may be up to a minute old."""
 
     async def actor(self, request: Request) -> Actor:
-        """Return who sent the request.
+        """Return the sender of the request.
 
         Raises:
-            Unauthenticated: nobody known.
-            Forbidden: somebody who may not use this service, or a request from another site.
-            Unavailable: the hub cannot be asked.
+            Unauthenticated: the caller is unknown.
+            Forbidden: the caller may not use this service, or the request comes from another site.
+            Unavailable: the hub does not answer.
         """
 
     async def person(self, name: str) -> Actor:
@@ -39,7 +38,7 @@ class Authenticator(Protocol):
 
         Raises:
             NotFound: there is no such user.
-            Unavailable: the hub cannot be asked.
+            Unavailable: the hub does not answer.
         """
 
 
@@ -50,19 +49,19 @@ def bearer_token(request: Request) -> str | None:
 
 
 class SharedTokens:
-    """Know the platform's own processes by their tokens, and ask another for everybody else."""
+    """Authenticate the platform's own processes by token; delegate users to a next one."""
 
     def __init__(
         self, hub_token: str, node_tokens: Mapping[str, str], users: Authenticator | None
     ) -> None:
-        """Know the hub by its token, and by that of its node each agent."""
+        """Accept the hub's token, and one token per node for its agent."""
         self._tokens = [(hub_token.encode(), Actor("hub", "hub"))] + [
             (token.encode(), Actor(node, "agent")) for node, token in node_tokens.items()
         ]
         self._users = users
 
     async def actor(self, request: Request) -> Actor:
-        """Return the hub, a node's agent, or whoever else knows."""
+        """Return the hub, a node's agent, or the user that the next authenticator finds."""
         token = (bearer_token(request) or "").encode()
         for known, actor in self._tokens:
             if known and hmac.compare_digest(known, token):
@@ -73,30 +72,30 @@ class SharedTokens:
         return await self._users.actor(request)
 
     async def person(self, name: str) -> Actor:
-        """Return a user by name; without a JupyterHub, whoever holds the hub's token vouches."""
+        """Return a user by name; without a JupyterHub, the hub's token vouches for any name."""
         return Actor(name) if self._users is None else await self._users.person(name)
 
 
 def xsrf_token(secret: bytes, login: str) -> str:
-    """Derive the token that a page must show beside its login cookie."""
+    """Derive the XSRF token that a page must send beside its login cookie."""
     digest = hashlib.sha256(login.encode()).digest()
     return hmac.new(secret, b"xsrf" + digest, "sha256").hexdigest()
 
 
 def is_the_secret(shown: str, expected: str) -> bool:
-    """Compare in constant time what somebody shows, whatever letters it is of."""
-    # Of text the library compares ASCII alone.
+    """Return True if both are equal; compare in constant time, any Unicode text."""
+    # hmac.compare_digest accepts str only if it is ASCII.
     return hmac.compare_digest(shown.encode(errors="replace"), expected.encode())
 
 
 def check_request_is_ours(request: Request, expected: str) -> None:
-    """Refuse a change asked for with a cookie that another site's page could have sent.
+    """Refuse a cookie-authenticated change that another site's page could have sent.
 
-    Two independent proofs: the browser says that the page is of this origin, and the page knows the
-    token (header X-XSRFToken, or `_xsrf` in the query) that only pages of this origin can read.
+    Two independent checks: the browser reports the same origin, and the page sends the token
+    (header X-XSRFToken, or `_xsrf` in the query) that only pages of this origin can read.
 
     Raises:
-        Forbidden: one of them is missing.
+        Forbidden: one of the checks fails.
     """
     if request.method in _SAFE:
         return

@@ -1,8 +1,8 @@
-"""Know JupyterHub's users: by token for programs, by OAuth login and a signed cookie for browsers.
+"""Authenticate JupyterHub's users: programs by token, browsers by OAuth and a signed cookie.
 
-Asks the hub through its own library (HubOAuth) who a token belongs to, and with the service's token
-which groups a user is in. Answers are kept for half a minute, so a revoked token lives no longer.
-The library is heavy and imported on first use; `warm` does so ahead of time.
+The hub's library (HubOAuth) resolves tokens to users; the service's own token reads their groups.
+Answers are cached for half a minute, so a revoked token works no longer than that. The library is
+heavy and imported on first use; `warm` imports it ahead of time.
 """
 
 import asyncio
@@ -45,19 +45,19 @@ from runai.hub_service.wire.errors import (
 )
 
 KEEP_S = 30
-"""Seconds an answer of the hub is believed."""
+"""Seconds for which an answer of the hub is cached."""
 AT_ONCE = 8
-"""Questions to the hub: those of each kind that are under way."""
+"""Concurrent requests to the hub, of each kind."""
 LOGIN_WITHIN_S = 600
 LOGIN_DAYS = 14
 _PLAIN_PATH = re.compile(r"[\w./-]*(\?[\w=&-]*)?", re.ASCII)
 PAGE = 200
-"""Users asked for at once."""
+"""Users per page of the hub's list."""
 
 
 @dataclass(frozen=True, slots=True)
 class HubConfig:
-    """How to reach JupyterHub, and who we are there."""
+    """Address of JupyterHub, and the service's identity there."""
 
     api_url: str
     api_token: str = field(repr=False)
@@ -68,12 +68,12 @@ class HubConfig:
     callback_url: str
     access_scopes: tuple[str, ...]
     public_url: str = ""
-    """Scheme and host that browsers see; "" when it is the request's own."""
+    """Scheme and host in browsers; "" to use the request's own."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Library:
-    """The parts of JupyterHub and tornado that are used, once imported."""
+    """Classes and functions of JupyterHub and tornado, imported on first use."""
 
     oauth: Any
     sign: Any
@@ -85,7 +85,7 @@ class HubAuthenticator:
     """Identify requests by asking JupyterHub."""
 
     def __init__(self, hub: HubConfig, *, prefix: str, secret: str) -> None:
-        """Serve the service under `prefix`; `secret` signs cookies and outlives restarts."""
+        """Serve under the path `prefix`; `secret` signs cookies and outlives restarts."""
         self._hub = hub
         self._prefix = prefix
         self._secret = hashlib.sha256(b"cookies" + secret.encode()).digest()
@@ -114,13 +114,13 @@ class HubAuthenticator:
         await self._http.aclose()
 
     async def warm(self) -> None:
-        """Import the hub's library off the event loop, so that the first request need not wait."""
+        """Import the hub's library off the event loop, before the first request needs it."""
         await self._ready()
 
-    # -- who asks --------------------------------------------------------------------------------
+    # -- callers ---------------------------------------------------------------------------------
 
     async def actor(self, request: Request) -> Actor:
-        """Return the user whose token or login cookie the request carries."""
+        """Return the user of the request's token or login cookie."""
         token, xsrf = bearer_token(request), ""
         if by_login := token is None:
             token = await self._login(request)
@@ -129,8 +129,8 @@ class HubAuthenticator:
         user = await self._user_of(token)
         person = await self.person(user["name"])
         scopes = set(user.get("scopes", ()))
-        # Whatever runs in an admin's notebook has that notebook's token: it must say that it is
-        # an admin's. A browser that is logged in is the admin.
+        # A program in an admin's notebook sends the notebook's token, which makes no admin unless
+        # its scopes include one of the hub's admin scopes. A logged-in browser is the admin.
         is_admins = by_login or not scopes.isdisjoint(HUB_ADMIN_SCOPES)
         admin = ADMIN_SCOPE in scopes or (person.admin and is_admins)
         return replace(
@@ -142,11 +142,11 @@ class HubAuthenticator:
         )
 
     async def person(self, name: str) -> Actor:
-        """Return a user with their groups, read by the service's own token."""
+        """Return a user with their groups, read with the service's own token."""
         return await self._people.ask(name, lambda: self._person(name))
 
     async def _person(self, name: str) -> Actor:
-        # Dots would be taken for a way up the path.
+        # A URL client resolves dots as path segments.
         user = None if name in {".", ".."} else await self._get(f"users/{quote(name, safe='')}")
         if user is None:
             raise NotFound(f"There is no user {name}.", hint="Names are those of JupyterHub.")
@@ -174,7 +174,7 @@ class HubAuthenticator:
                 hint="Log in again, or run `runai login`.",
             )
         if user.get("kind") != "user":
-            # A service may bear any name; it must never pass for the user of that name.
+            # A service may have any name; it must never pass for the user of that name.
             raise Forbidden("Only users may ask for GPUs, services may not.", code="not_a_user")
         if not library.oauth.check_scopes(library.oauth.access_scopes, user):
             needed = self._hub.access_scopes[0]
@@ -188,7 +188,7 @@ class HubAuthenticator:
     async def _ask_whose(self, token: str) -> dict[str, Any] | None:
         library = await self._ready()
         try:
-            # The library would ask once for each who asks at the same time.
+            # The library's own cache sends one request per concurrent caller.
             user = await library.oauth.user_for_token(token, use_cache=False, sync=False)
         except library.http_error as away:
             raise _hub_is_away() from away
@@ -198,18 +198,18 @@ class HubAuthenticator:
         return dict(user)
 
     async def _check_it_knows_us(self) -> None:
-        """Believe that a token is not known only of a hub that knows our own.
+        """Raise Unavailable unless the hub accepts the service's own token.
 
-        JupyterHub says so of every token while it cannot read its database, and of each whose use
-        it cannot write down. That is 503 where `embedded.whose_token` answers; with other hubs
-        our own token tells, whose use is to be written every half minute.
+        JupyterHub reports every token as unknown while it cannot read its database, and each token
+        while it cannot store its last use. `embedded.whose_token` answers 503 then; for other hubs
+        the service's own token is the test, since its use is to be stored every half minute.
         """
         await self._get("user")
 
     # -- login by OAuth --------------------------------------------------------------------------
 
     async def begin_login(self, request: Request, next_path: str) -> Response:
-        """Send the browser to the hub, which sends it back to `finish_login`."""
+        """Redirect the browser to the hub, which redirects it back to `finish_login`."""
         library = await self._ready()
         state = {"id": secrets.token_urlsafe(16), "next": self._ours(next_path)}
         query = {
@@ -229,10 +229,10 @@ class HubAuthenticator:
         return reply
 
     async def finish_login(self, request: Request) -> Response:
-        """Exchange the hub's code for a token and keep it in a signed cookie.
+        """Exchange the hub's code for a token and store it in a signed cookie.
 
         Raises:
-            InvalidRequest: the hub refused, or this browser did not begin here.
+            InvalidRequest: the hub refused, or the login began in another browser.
         """
         library = await self._ready()
         days = LOGIN_WITHIN_S / 86400
@@ -265,9 +265,9 @@ class HubAuthenticator:
         return reply
 
     def _ours(self, path: str) -> str:
-        """Return the path when it is one of ours, else the page: no redirect to elsewhere."""
+        """Return the path if it is below the prefix, else the prefix: no open redirects."""
         rest = path.removeprefix(self._prefix)
-        # Dots would lead a browser up, and percent signs may be dots.
+        # Browsers resolve dots as the parent folder, and percent-encoded characters may be dots.
         plain = _PLAIN_PATH.fullmatch(rest) and not any(odd in rest for odd in ("..", "//"))
         ours = path.startswith(self._prefix) and plain
         return path if ours else self._prefix
@@ -296,10 +296,10 @@ class HubAuthenticator:
     # -- the hub ---------------------------------------------------------------------------------
 
     async def servers(self) -> dict[str, dict[str, Any]]:
-        """Return the servers that the hub knows, by user and server name.
+        """Return the hub's servers by user and server name.
 
         Raises:
-            Unavailable: the hub cannot be asked.
+            Unavailable: the hub does not answer.
         """
         found: dict[str, dict[str, Any]] = {}
         while True:
@@ -317,7 +317,7 @@ class HubAuthenticator:
             reply = await self._http.get(path)
         except httpx.TransportError as away:
             raise _hub_is_away() from away
-        reply.stream = httpx.ByteStream(b"")  # read already; it knows its reply: a circle for each
+        reply.stream = httpx.ByteStream(b"")  # read already; drops a reference cycle per reply
         if reply.status_code == httpx.codes.NOT_FOUND:
             return None
         if not reply.is_success:
@@ -364,6 +364,6 @@ def _hub_is_away() -> Unavailable:
 
 
 async def _named(request: httpx.Request) -> None:
-    """Ask the hub under the id of what we are asked."""
+    """Forward the id of the current request to the hub."""
     if request_id := problems.current.get():
         request.headers[problems.HEADER] = request_id

@@ -1,7 +1,7 @@
-"""Authenticate agents and workers of elastic jobs by the tokens of their pods.
+"""Authenticate agents and workers of elastic jobs by their pods' service account tokens.
 
-The API server reviews them, so no secret is shared: an agent reports about its own node alone
-(KEP-4193: tokens of pods name their node; 1.32), and a worker speaks for its own pod.
+The API server reviews each token, so there is no shared secret. An agent reports about its own node
+alone (KEP-4193: tokens of pods name their node; 1.32), and a worker speaks for its own pod.
 """
 
 import json
@@ -26,24 +26,24 @@ from runai.hub_service.clusters.kubernetes.objects import job_manifest
 from runai.hub_service.wire.errors import Unavailable
 
 AUDIENCE = "runai"
-"""What the agents' tokens are for: nobody can use one with the API server itself."""
+"""Audience of agents' tokens; the API server itself accepts none of them."""
 _REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
 _ACCOUNT = "system:serviceaccount:"
 _NODE = "authentication.kubernetes.io/node-name"
 _POD = "authentication.kubernetes.io/pod-name"
 _KNOWN_FOR_S = 60.0
 _AT_ONCE = 4
-"""Reviews under way; anyone who reaches the service can ask for one."""
+"""Concurrent reviews; any client that reaches the service can cause one."""
 _LONGEST_TOKEN = 8192
-"""Those of pods have some 1,200 characters."""
+"""Characters; tokens of pods have some 1,200."""
 
 
 class _NotOursError(Exception):
-    """The API server says that a token is no agent's and no worker's."""
+    """The API server's answer for a token of neither an agent nor a worker."""
 
 
 class NodeTokens:
-    """Tell agents and workers by their pods' tokens, and ask another for everybody else."""
+    """Authenticate agents and workers by token; delegate users to another authenticator."""
 
     def __init__(
         self,
@@ -52,9 +52,10 @@ class NodeTokens:
         others: Authenticator,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Agents run as the service account `account`, `namespace:name`.
+        """Expect agents to run as the service account `account`, `namespace:name`.
 
-        `api` is for reviews alone: the scheduler's requests are not to wait behind them.
+        `api` is a client for reviews alone, so that the scheduler's requests never queue behind
+        them.
         """
         self._api = api
         self._user = f"{_ACCOUNT}{account}"
@@ -64,7 +65,7 @@ class NodeTokens:
         )
 
     async def actor(self, request: Request) -> Actor:
-        """Return a node's agent, a worker, or whoever else knows."""
+        """Return a node's agent, a worker, or the user that the next authenticator finds."""
         token = bearer_token(request) or ""
         known = await self.pod(token)
         return await self._others.actor(request) if known is None else known
@@ -74,16 +75,16 @@ class NodeTokens:
         return await self._others.person(name)
 
     async def pod(self, token: str) -> Actor | None:
-        """Return the agent or the worker whose token it is; None: neither's.
+        """Return the agent or worker of a token, or None if it belongs to neither.
 
         Raises:
-            Unavailable: the API server does not say.
+            Unavailable: the API server does not answer.
         """
         if not self._may_be_ours(token):
             return None
         digest = sha256(token.encode()).hexdigest()
         try:
-            # A refusal is not kept: made-up tokens would displace those of agents.
+            # Refusals are not cached: made-up tokens would evict the agents' entries.
             return await self._reviews.ask(digest, partial(self._ask, token))
         except _NotOursError:
             return None
@@ -118,7 +119,7 @@ class NodeTokens:
 
 
 def read_claims(token: str) -> tuple[Collection[str], str]:
-    """Return audiences and subject that a token claims, unverified; nothing if it is no JWT."""
+    """Return a token's audiences and subject, unverified; empty if it is no JWT."""
     parts = token.split(".") if len(token) <= _LONGEST_TOKEN else []
     if len(parts) != 3:
         return (), ""

@@ -1,8 +1,7 @@
-"""Who may do what: one table of actions and roles, and the one function that consults it.
+"""Authorization: one table of actions and roles, and the function that consults it.
 
-Knows actors, projects and owners; nothing of HTTP. Handlers call `authorise` before anything else;
-views call `may` to leave out what a caller must not see. Each route names its action in
-tests/authz.yaml.
+Handlers call `authorise` before anything else; views call `may` to leave out what a caller must not
+see. tests/authz.yaml lists the action of each route.
 """
 
 from collections.abc import Mapping
@@ -16,35 +15,36 @@ from runai.hub_service.wire.errors import Forbidden, NotFound
 SUBMIT_SCOPE = "custom:runai:submit"
 ADMIN_SCOPE = "custom:runai:admin"
 HUB_ADMIN_SCOPES = frozenset({"admin:users", "admin-ui"})
-"""The hub's own, of its admins: a token with one of them is no notebook's, but an admin's."""
+"""Scopes of hub admins; a token with one of them is an admin's, never a notebook's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who asks. The hub acts for any user, an agent only delivers the samples of its node.
+    """Sender of a request: a user, the hub, an agent or a worker.
 
-    A worker is a pod of an elastic job: it speaks for itself alone.
+    The hub acts for any user. An agent only delivers the samples of its node. A worker is a pod of
+    an elastic job and speaks for itself alone.
     """
 
     name: str
-    """A user's; an agent's is its node's, a worker's its pod's (`namespace/name`)."""
+    """The user's name; an agent's is its node's, a worker's its pod's (`namespace/name`)."""
     kind: Literal["user", "hub", "agent", "worker"] = "user"
     admin: bool = False
-    """Whoever shows a token with `custom:runai:admin`, and a hub admin by a login of the pages."""
+    """True with the scope `custom:runai:admin`, and for a hub admin logged in on the pages."""
     admin_elsewhere: bool = False
-    """A hub admin whose token, such as that of a notebook, does not make them one here."""
+    """True for a hub admin with a token, such as a notebook's, without the admin scopes."""
     groups: frozenset[str] = frozenset()
     may_write: bool = True
-    """Whether the token has `custom:runai:submit`; without it, it only reads."""
+    """True if the token has `custom:runai:submit`; without it, it only reads."""
     xsrf: str = field(default="", repr=False)
-    """What a page that uses the login cookie must show to change anything; "" with a token."""
+    """XSRF token that a page with the login cookie must send with changes; "" with a token."""
 
 
 class Role(StrEnum):
-    """What an actor is to a project or a workload."""
+    """Relation of an actor to a project or a workload."""
 
     USER = "user"
-    """Anybody who is logged in."""
+    """Every logged-in user."""
     MEMBER = "member"
     OWNER = "owner"
     PROJECT_ADMIN = "project admin"
@@ -55,16 +55,16 @@ class Role(StrEnum):
 
 
 class Action(StrEnum):
-    """What can be asked for."""
+    """Action that a request performs."""
 
     SEE_CLUSTER = "see the cluster"
-    """Quota bars, devices, own usage: parts that belong to others are left out."""
+    """Quota bars, devices, own usage; entries of other users are left out."""
     SEE_WORKLOAD = "see"
     READ_WORKLOAD = "read"
     """Command, source, logs, history."""
     READ_ENVIRONMENT = "read the environment of"
     RUN_IN = "run programs in"
-    """They have all that its own program has, its tokens too."""
+    """Such a program has the workload's environment, its tokens too."""
     CHANGE_WORKLOAD = "change"
     """Suspend, resume, delete."""
     SUBMIT = "submit to"
@@ -76,7 +76,7 @@ class Action(StrEnum):
     READ_PAST = "read what everybody has run"
     REPORT = "deliver samples"
     TRAIN = "hear who trains"
-    """And tell how it goes: the workers of elastic jobs, each of itself."""
+    """The workers of elastic jobs, which also report their progress, each its own."""
 
 
 _EVERYBODY = {Role.USER, Role.HUB}
@@ -116,19 +116,19 @@ WRITES: frozenset[Action] = frozenset(
 )
 """Actions that need `custom:runai:submit` in a user's token.
 
-An environment changes nothing, but who has its secrets does what the program may.
+Reading an environment changes nothing, but its secrets allow everything that the program may do.
 """
 
 
 def is_project_admin(actor: Actor, project: ProjectSpec) -> bool:
-    """Tell whether the actor is one of the project's own admins."""
+    """Return True if the actor is one of the project's own admins."""
     return actor.kind == "user" and (
         actor.name in project.admins or not actor.groups.isdisjoint(project.admin_groups)
     )
 
 
 def is_member(actor: Actor, project: ProjectSpec) -> bool:
-    """Tell whether the actor is in the project, by name or group; its admins are."""
+    """Return True if the actor is in the project, by name or group, or is its admin."""
     return actor.kind == "user" and (
         actor.name in project.members
         or not actor.groups.isdisjoint(project.groups)
@@ -139,7 +139,7 @@ def is_member(actor: Actor, project: ProjectSpec) -> bool:
 def roles(
     actor: Actor, project: ProjectSpec | None = None, workload: WorkloadSpec | None = None
 ) -> frozenset[Role]:
-    """Name everything that the actor is to the project and the workload."""
+    """Return all roles of the actor in the project and the workload."""
     if actor.kind != "user":
         return frozenset({Role(actor.kind)})
     is_true = {
@@ -158,7 +158,7 @@ def may(
     project: ProjectSpec | None = None,
     workload: WorkloadSpec | None = None,
 ) -> bool:
-    """Tell whether the table allows it and, where it changes something, the token does too."""
+    """Return True if the table allows the action and, for writes, the token does too."""
     if action in WRITES and not actor.may_write:
         return False
     return not ALLOWED[action].isdisjoint(roles(actor, project, workload))
@@ -170,11 +170,11 @@ def authorise(
     project: ProjectSpec | None = None,
     workload: WorkloadSpec | None = None,
 ) -> None:
-    """Let the actor pass.
+    """Return if the actor may do this, else raise.
 
     Raises:
-        Forbidden: it may not.
-        NotFound: it may not even know that the workload exists.
+        Forbidden: the actor may not.
+        NotFound: the actor may not learn that the workload exists.
     """
     if may(actor, action, project, workload):
         return
@@ -196,7 +196,7 @@ def authorise(
 
 
 def no_such_workload(workload: WorkloadId) -> NotFound:
-    """Return the error for what does not exist and for what one may not know of: the same."""
+    """Return one error for workloads that do not exist and for hidden ones: the same."""
     return NotFound(f"There is no workload {workload}.", hint="`runai list` shows yours.")
 
 

@@ -1,9 +1,8 @@
-"""Answers that are believed for a while, and one question for all who ask the same meanwhile.
+"""Single flight with a cache: one call per key for all concurrent callers.
 
-A thousand streams of two hundred people look again who reads them within the same second: the hub
-is asked once for each. Beyond a few questions the others wait here, where waiting costs nothing: a
-connection pool looks at everybody who waits whenever one is answered. Used by `hub_auth`, and by
-`platform` for what jobs report of themselves.
+A thousand streams of two hundred users check their callers within the same second; the hub gets one
+request for each user. Beyond `at_once` calls, callers queue on a semaphore here, which costs
+nothing: a connection pool iterates over all waiters at each response.
 """
 
 import asyncio
@@ -18,7 +17,7 @@ MOST_KEPT = 10_000
 
 
 class AskedOnce(Generic[T]):
-    """What was answered lately, and the questions under way, by what they are about."""
+    """Cache of recent answers and table of open calls, by key."""
 
     def __init__(
         self,
@@ -28,9 +27,9 @@ class AskedOnce(Generic[T]):
         clock: Callable[[], float],
         within_s: float | None = None,
     ) -> None:
-        """Ask so many at once, and believe each answer for so long since it was asked for.
+        """Run at most `at_once` calls, and cache each answer for `keep_s` since its call began.
 
-        A question whose turn and answer have not come `within_s` is Unavailable.
+        A call that has not finished `within_s`, its wait included, raises Unavailable.
         """
         self._turn = asyncio.Semaphore(at_once)
         self._keep_s = keep_s
@@ -40,9 +39,9 @@ class AskedOnce(Generic[T]):
         self._open: dict[str, asyncio.Task[T]] = {}
 
     async def ask(self, about: str, question: Callable[[], Awaitable[T]]) -> T:
-        """Return the answer, or raise what the question raised, which is not kept.
+        """Return the answer, or raise the call's error, which is not cached.
 
-        Who is cancelled meanwhile takes the answer from nobody else.
+        A cancelled caller does not cancel the call for the other callers.
         """
         known = self.known(about)
         if known is not None:
@@ -54,12 +53,12 @@ class AskedOnce(Generic[T]):
         return await asyncio.shield(task)
 
     def known(self, about: str) -> T | None:
-        """Return what was answered lately; None: nothing was."""
+        """Return the cached answer, or None if there is none."""
         kept = self._kept.get(about)
         return None if kept is None or self._clock() - kept[0] >= self._keep_s else kept[1]
 
     async def close(self) -> None:
-        """Give up what is being asked."""
+        """Cancel all open calls."""
         for task in (tasks := list(self._open.values())):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -84,4 +83,4 @@ class AskedOnce(Generic[T]):
     def _close(self, about: str, task: asyncio.Task[T]) -> None:
         del self._open[about]
         if not task.cancelled():
-            task.exception()  # perhaps nobody is left who waits for it
+            task.exception()  # mark it retrieved: all callers may be cancelled
