@@ -1,6 +1,6 @@
-"""The caller of each request: identified once, from the headers alone.
+"""Identify the caller of each request once, from the headers alone.
 
-`bodies` needs the answer before it receives a body, handlers get the same one.
+`request_bodies` needs the result before it receives a body; handlers reuse it.
 """
 
 import asyncio
@@ -14,9 +14,9 @@ from runai.hub_service.api.middleware.request_limits import Callers, credential_
 from runai.hub_service.wire.errors import RunaiError, Unavailable
 
 MAX_AT_ONCE = 1000
-"""Identifications; during each, the server may hold some 300 KiB of the request."""
+"""Concurrent identifications; during each, the server may buffer some 300 KiB of the request."""
 _FOUND = "runai.identification"
-"""The scope's entry."""
+"""Key in the ASGI scope."""
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class _Found:
 
 
 async def is_known(request: Request) -> bool:
-    """Return True if the caller is known and may use the service; else `caller_of` says why not."""
+    """Return True if the caller is known and may use the service; else `caller_of` raises why."""
     found: _Found = request.scope.setdefault(_FOUND, _Found())
     if found.actor is None and found.refusal is None:
         try:
@@ -39,7 +39,7 @@ async def is_known(request: Request) -> bool:
 
 
 async def caller_of(request: Request) -> Actor:
-    """Return the caller, as identified first in this request.
+    """Return the caller that the first identification in this request found.
 
     Raises:
         Unauthenticated, Forbidden, Unavailable: as `identify`.
@@ -50,7 +50,7 @@ async def caller_of(request: Request) -> Actor:
         try:
             raise found.refusal
         finally:
-            found.refusal = None  # its trace knows the request: a circle for each refusal
+            found.refusal = None  # its traceback references the request: a cycle per refusal
     assert found.actor is not None
     return found.actor
 

@@ -1,8 +1,7 @@
-"""How many unfinished jobs one person may have: arrays are one call each, however long.
+"""Limit on unfinished jobs per user: an array is one call, however long.
 
-Each waiting job takes the service's memory and a part of every decision, for as long as it waits.
-Knows no requests; counts what is being stored, too, since arrays take seconds. Used by
-`submitting`.
+Each waiting job costs the service memory and a part of every scheduling cycle. Jobs that are being
+stored count too, since storing an array takes seconds.
 """
 
 from collections import Counter
@@ -13,21 +12,21 @@ from runai.hub_service.wire.errors import Conflict
 
 
 class JobLimit:
-    """The most that anybody may have, and who is about to have more."""
+    """One limit for all users, and the count of jobs being stored by user."""
 
     def __init__(self, most: int = 0) -> None:
-        """Allow everybody so many; 0: as many as anybody likes."""
+        """Allow each user `most` unfinished jobs; 0: no limit."""
         self._most = most
         self._coming = Counter[str]()
 
     def check(self, user: str, more: int, unfinished: int) -> None:
-        """Refuse what would be too many for somebody who has `unfinished` stored ones.
+        """Raise Conflict if `more` jobs exceed the limit of a user with `unfinished` stored ones.
 
-        Who adds none, as with a session, is never refused: they may have too many already, since
-        the limit was lowered or of Jobs that nobody submitted here.
+        A call that adds no job, such as a session, never raises: the user may be above the limit
+        since it was lowered, or by Jobs that were created outside this service.
 
         Raises:
-            Conflict: it would.
+            Conflict: the limit would be exceeded.
         """
         has = unfinished + self._coming[user]
         if self._most and more and has + more > self._most:
@@ -40,10 +39,10 @@ class JobLimit:
 
     @contextmanager
     def taken(self, user: str, more: int, unfinished: int) -> Iterator[None]:
-        """Check, and count them while the block stores them.
+        """Check the limit, and count the jobs while the block stores them.
 
         Raises:
-            Conflict: they would be too many.
+            Conflict: the limit would be exceeded.
         """
         self.check(user, more, unfinished)
         self._coming[user] += more

@@ -1,7 +1,7 @@
-"""Bodies of known callers alone, of bounded size and time (ASGI middleware).
+"""Accept bodies of identified callers only, of bounded size and time (ASGI middleware).
 
-FastAPI reads a body whole before its dependencies ask who the caller is. An application that
-receives from here gets nothing of a body whose sender is not known: it answers as to an empty one.
+FastAPI reads a body whole before its dependencies identify the caller. Here the application
+receives an empty body if the caller is unknown, and answers accordingly.
 """
 
 import asyncio
@@ -15,13 +15,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from runai.hub_service.api.middleware.caller import is_known
 
 MOST_BODY_BYTES = 8 * 2**20
-"""A program of a million letters, each of four bytes, beside its command and environment."""
+"""A program of a million characters of four bytes each, with its command and environment."""
 WITHIN_S = 60.0
-"""A whole body: 8 MiB at 1.2 Mbit/s."""
+"""Seconds for a whole body: 8 MiB at 1.2 Mbit/s."""
 
 
 class BoundedBodies:
-    """Receive bodies from known callers, up to a size and within a time."""
+    """ASGI middleware that receives bodies of known callers, up to a size and within a time."""
 
     def __init__(self, app: ASGIApp) -> None:
         """Wrap an application."""
@@ -43,11 +43,11 @@ class BoundedBodies:
 
 
 class _Body:
-    """What is received of one request."""
+    """Receiver of one request's body."""
 
     def __init__(self, request: Request, receive: Receive) -> None:
         length = request.headers.get("content-length", "")
-        # Python refuses to read longer numbers, and nobody sends that much.
+        # Python refuses to parse longer numbers, and no valid body is that long.
         self._is_too_long = len(length) > 18 or (
             length.isdecimal() and int(length) > MOST_BODY_BYTES
         )
@@ -59,13 +59,13 @@ class _Body:
         self._is_whole = self._is_refused = False
 
     async def receive(self) -> Message:
-        """Receive the next piece, or nothing if the caller is not known.
+        """Return the next piece, or an empty body if the caller is unknown.
 
         Raises:
             HTTPException: the body is too long, or takes too long.
         """
         if self._is_whole:
-            return await self._receive()  # the end of the connection
+            return await self._receive()  # the disconnect message
         if self._is_refused:
             return {"type": "http.disconnect"}
         if not await is_known(self._request):

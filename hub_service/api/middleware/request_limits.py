@@ -1,8 +1,7 @@
-"""Request limits: the rate of one person's calls, and the number of them under way.
+"""Rate and concurrency limits per user (ASGI middleware).
 
-Plain ASGI, before anything is parsed: a refusal costs next to nothing. Two credentials (tokens,
-cookies) of one person count together, as soon as `identification` has named their owner. The
-middleware knows paths and nothing else of a call. Made by `app`.
+They apply before anything is parsed, so a refusal costs next to nothing. Two credentials (tokens,
+cookies) of one user count together, once `caller` has identified their owner.
 """
 
 import asyncio
@@ -27,37 +26,39 @@ from runai.hub_service.wire.errors import RunaiError, TooMany, Unavailable
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What the operator allows; 0: as much as anybody likes."""
+    """Limits that the operator sets; 0: none."""
 
     calls_per_s: int = 0
-    """Of one person, on average."""
+    """Of one user, on average."""
     open_at_once: int = 0
-    """Calls and streams of one person that are under way."""
+    """Calls and streams of one user that are under way."""
     submissions_at_once: int = 0
-    """Of all persons together: more would wait longer than their clients do."""
+    """Of all users together: more would wait longer than their clients do."""
     unfinished_jobs: int = 0
-    """Of one person: an array that would be too many is refused whole."""
+    """Of one user; an array that exceeds it is refused whole."""
 
 
 WINDOW_S = 5
-"""The length of the window: after a pause a person may make all its calls at once."""
+"""Length of the moving window; after a pause a user may send all its calls at once."""
 STRANGERS = 10
-"""All unknown credentials together have this many times one person's rate."""
+"""All unknown credentials together have this many times one user's rate."""
 AT_ONCE = 2
-"""Calls of one person in progress; further ones wait for their turn."""
+"""Calls of one user in progress; further ones queue."""
 BUSY_S, OPEN_S = 2.0, 5.0
-"""`Retry-After` of refusals that no window gives a time for."""
+"""`Retry-After` of refusals without a window to compute it from."""
 JITTER = 1.5
-"""Callers refused together are told times between the computed one and this many times it."""
+"""`Retry-After` is spread between the computed time and this many times it."""
 HELD_S, MOST_HELD = 1.0, 200
-"""Seconds for which a refusal is held, so that a program that asks again at once has to wait; and
-how many are held, since each keeps a connection open."""
+"""Delay of a refusal in seconds, and the maximum of delayed refusals.
+
+A client that retries at once has to wait; each delayed refusal keeps a connection open.
+"""
 MOST_KNOWN = 10_000
-"""Most credentials with a known owner."""
+"""Maximum of credentials with a known owner."""
 
 
 class _Person(NamedTuple):
-    """The owner of a credential."""
+    """Owner of a credential."""
 
     name: str
     exempt: bool = False
@@ -68,7 +69,7 @@ _STRANGERS = _Person("")
 
 
 class Callers:
-    """The recent callers, and their calls under way."""
+    """Recent callers, and their calls under way."""
 
     def __init__(self, allowance: Allowance | None = None) -> None:
         """Start without callers."""
@@ -84,16 +85,16 @@ class Callers:
         self._held = 0
 
     def learn(self, credential: bytes, name: str, *, exempt: bool) -> None:
-        """Remember the owner of a credential; the platform's own processes have no limits."""
+        """Store the owner of a credential; the platform's own processes are exempt from limits."""
         if len(self._known) >= MOST_KNOWN:
             self._known.clear()
         self._known[credential] = _Person(name, exempt)
 
     def enter(self, credential: bytes, *, submits: bool) -> str:
-        """Count a call as under way until `leave`; return its person, "" for one without limits.
+        """Count a call as under way until `leave`; return its user, "" for an exempt caller.
 
         Raises:
-            TooMany: the caller makes too many calls.
+            TooMany: the caller sends too many calls.
             Unavailable: too many submissions of all callers are under way.
         """
         person = self._known.get(credential, _STRANGERS)
@@ -105,11 +106,11 @@ class Callers:
         return name
 
     def turn(self, name: str) -> AbstractAsyncContextManager[object]:
-        """Return the context in which a call of a person is in progress, AT_ONCE at most."""
+        """Return the context in which a call of a user is in progress, AT_ONCE at most."""
         return self._turns.setdefault(name, asyncio.Semaphore(AT_ONCE)) if name else nullcontext()
 
     def leave(self, name: str, *, submits: bool) -> None:
-        """Count a call as answered."""
+        """Count a call as finished."""
         self.submissions -= submits
         self._open[name] -= 1
         if not self._open[name]:
@@ -117,7 +118,7 @@ class Callers:
 
     def _check(self, name: str, *, submits: bool) -> None:
         allowed = self.allowance
-        # Unknown credentials are bounded where owners are looked up (`identification`).
+        # Unknown credentials are bounded by the identification (`caller.MAX_AT_ONCE`).
         if name and allowed.open_at_once and self._open[name] >= allowed.open_at_once:
             raise TooMany(
                 f"{allowed.open_at_once} of your calls and streams are open at once.",
@@ -143,7 +144,7 @@ class Callers:
                 )
 
     async def hold(self) -> None:
-        """Delay the answer to a refused caller."""
+        """Delay the response to a refused caller."""
         self.refused += 1
         if self._held >= MOST_HELD:
             return
@@ -155,7 +156,7 @@ class Callers:
 
 
 class RequestLimits:
-    """Middleware: refuses calls beyond the limits before anything is read."""
+    """ASGI middleware that refuses calls beyond the limits before anything is read."""
 
     def __init__(
         self,
@@ -165,7 +166,7 @@ class RequestLimits:
         free: Iterable[str],
         refuse: Callable[[RunaiError], ASGIApp],
     ) -> None:
-        """Wrap an application under `prefix`; `refuse` makes the answer to a refused call.
+        """Wrap an application under `prefix`; `refuse` builds the response to a refused call.
 
         The paths in `free`, below the prefix, cost next to nothing and have no limit.
         """
@@ -187,13 +188,13 @@ class RequestLimits:
             await callers.hold()
             await self._refuse(refused)(scope, receive, send)
             return
-        waits = b"changed_from=" in scope["query_string"]  # for a change, without any work
+        waits = b"changed_from=" in scope["query_string"]  # long polling does no work
         try:
             async with AsyncExitStack() as worked_on:
                 await worked_on.enter_async_context(callers.turn("" if waits else name))
 
                 async def answer(message: Message) -> None:
-                    await worked_on.aclose()  # the stream behind it is no work
+                    await worked_on.aclose()  # a stream does no work after its headers
                     await send(message)
 
                 await self._app(scope, receive, answer)
@@ -208,4 +209,4 @@ def credential_of(headers: Headers) -> bytes:
 
 
 def _about(seconds: float) -> float:
-    return seconds * random.uniform(1.0, JITTER)  # noqa: S311  nobody's secret
+    return seconds * random.uniform(1.0, JITTER)  # noqa: S311  jitter, no secret

@@ -1,7 +1,7 @@
-"""Give every request its id, return it, and write a line for what changed something or failed.
+"""Request ids, the request log and default security headers (ASGI middleware).
 
-An ASGI layer round the whole application. Of a request it logs method, path, status and time:
-queries and headers may hold secrets.
+The log has a line for each request that changed something or failed: method, path, status and time.
+Queries and headers may hold secrets and are left out.
 """
 
 import logging
@@ -18,22 +18,22 @@ _SILENT = ("GET", "HEAD", "OPTIONS")
 FAILED = 500
 MOST_OF_A_PATH = 200
 REQUEST = "runai.request"
-"""The scope's entry of the id."""
+"""Key of the id in the ASGI scope."""
 
 
 class Tracing:
-    """The layer."""
+    """ASGI middleware that assigns a request id and logs the request."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request under its id."""
+        """Run one request under its id."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         request = problems.or_new(Headers(scope=scope).get(problems.HEADER))
-        scope[REQUEST] = request  # for whoever answers when we have given up
+        scope[REQUEST] = request  # for the handler of unexpected errors, which runs outside
         token = problems.current.set(request)
         began, status = time.perf_counter(), FAILED
 
@@ -51,11 +51,11 @@ class Tracing:
             problems.current.reset(token)
 
     def _write(self, scope: Scope, status: int, seconds: float) -> None:
-        samples = scope["path"].endswith("/samples")  # of the agents, once a second each
+        samples = scope["path"].endswith("/samples")  # of agents, each once a second
         level = logging.DEBUG if scope["method"] in _SILENT or samples else logging.INFO
         if status >= FAILED:
             level = logging.WARNING
-        # Quoted and cut: a path is anybody's text.
+        # Quoted and cut: a path is arbitrary text of the client.
         path = scope["path"][:MOST_OF_A_PATH]
         LOG.log(level, "%s %r %d in %.0f ms", scope["method"], path, status, 1000 * seconds)
 
@@ -65,20 +65,20 @@ _DEFAULTS = {
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
-    # Logs and names are other people's text: even opened as a page nothing of it runs.
+    # Logs and names are users' text: opened as a page, no script in them runs.
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; sandbox",
 }
 
 
 class SafeHeaders:
-    """Add the headers that a reply has not set itself."""
+    """ASGI middleware that adds the security headers a response has not set."""
 
     def __init__(self, app: ASGIApp) -> None:
         """Wrap an application."""
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request as the application does, headers aside."""
+        """Run the application, and add missing headers to its response."""
 
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
