@@ -1,7 +1,6 @@
-"""The API as one application: its routes, and what becomes of everything that goes wrong.
+"""FastAPI application: routers, middleware and error handlers.
 
-Knows which routers there are. Rules, sentences and statuses are elsewhere (`permissions`,
-`validation`, `problems`). Made and served by the composition root.
+Every error becomes problem details (RFC 9457) with a status and a `Retry-After` where one applies.
 """
 
 import logging
@@ -45,21 +44,21 @@ API = "api/v1"
 
 
 FREE = ("/health", "/health/live", "/health/ready", *(f"/static/{name}" for name in page.STATIC))
-"""Whoever asks for these, however often."""
+"""Paths without a rate limit: probes and static files."""
 
 
 def create_app(
     platform: Platform, *, metrics: Metrics | None = None, login: page.Login | None = None
 ) -> FastAPI:
-    """Return the application; without `login` the page is for tokens only."""
-    templates(platform.prefix)  # compiled before anybody comes
+    """Build the application; without `login` the page accepts tokens only."""
+    templates(platform.prefix)  # compile before the first request
     app = FastAPI(
         title="GPU platform",
         version=platform.version,
         openapi_url=f"{platform.prefix}{API}/openapi.json",
         docs_url=None,  # both load their scripts from another host
         redoc_url=None,
-        redirect_slashes=False,  # to whatever Host the caller sends
+        redirect_slashes=False,  # a redirect would go to the Host that the caller sends
     )
     app.add_middleware(BoundedBodies)
     app.add_middleware(RequestLimits, prefix=platform.prefix, free=FREE, refuse=_reply)
@@ -79,7 +78,7 @@ def create_app(
 
 
 def _api() -> APIRouter:
-    # Documented once for all routes; FastAPI's own idea of a validation error is not ours.
+    # One problem schema for all routes: errors are not FastAPI's HTTPValidationError.
     problem = {
         "description": "What went wrong, in one sentence, and the way out",
         "content": {MEDIA_TYPE: {"schema": Problem.model_json_schema()}},
@@ -98,21 +97,21 @@ def _operations(metrics: Metrics) -> APIRouter:
 
     @routes.get("/health")
     async def health(on: On) -> dict[str, str | int]:
-        """Return that the service answers, its cycles and the proxy's limits; to everybody."""
+        """Return liveness, the cycle count and the proxy's limits; needs no login."""
         cycles = on.controller.changes.version
         told: dict[str, str | int] = {"status": "ok", "version": on.version, "cycles": cycles}
         return told | ({"proxy": on.proxy} if on.proxy else {})
 
     @routes.get("/health/live")
     async def live() -> dict[str, str]:
-        """Say that the process answers; who does not is to be started again."""
+        """Return that the process answers: liveness probe, a failure restarts the pod."""
         return {"status": "ok"}
 
     @routes.get("/health/ready")
     async def ready(on: On, response: Response) -> dict[str, str]:
-        """Say whether what is asked for can be stored and is decided about; 503 if not.
+        """Return whether submissions can be stored and scheduled; 503 if not.
 
-        Without its history the service does all of that: it says so, and stays ready.
+        The service stays ready without its history, and reports that.
         """
         if on.leaving.is_set():
             found = "leaving"
@@ -126,7 +125,7 @@ def _operations(metrics: Metrics) -> APIRouter:
 
     @routes.get("/metrics")
     async def scrape(on: On, caller: Caller) -> Response:
-        """Show Prometheus counters and gauges, of workloads only those that the caller may see."""
+        """Return Prometheus counters and gauges; workloads are limited to the caller's."""
         authorise(caller, Action.SEE_CLUSTER)
         return Response(
             metrics.render(await on.viewer(caller), on.version), media_type=CONTENT_TYPE
@@ -135,12 +134,12 @@ def _operations(metrics: Metrics) -> APIRouter:
     return routes
 
 
-# -- everything that goes wrong becomes problem details ------------------------------------------
+# -- errors become problem details ---------------------------------------------------------------
 
 
 def _reply(error: RunaiError, status: HTTPStatus | None = None) -> Response:
     problem = problem_of(error)
-    if status is not None:  # one that only HTTP has
+    if status is not None:  # statuses that only HTTP has, such as 405
         problem = problem.model_copy(update={"status": status, "title": status.phrase})
     headers = {"Cache-Control": "no-store"}
     if isinstance(error, Unavailable):
@@ -160,7 +159,7 @@ async def _invalid(_request: Request, error: Exception) -> Response:
 
 
 def _let_go(error: Exception) -> None:
-    """Forget where it was raised: there a body is held, in a circle that is looked for seldom."""
+    """Drop the traceback: it references the request body in a cycle that is collected seldom."""
     error.__traceback__ = error.__cause__ = error.__context__ = None
 
 
@@ -168,7 +167,9 @@ async def _no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     _let_go(error)
     status, allow = HTTPStatus(error.status_code), ""
-    if status is HTTPStatus.BAD_REQUEST:  # deeper than Python goes, or longer than its numbers are
+    if (
+        status is HTTPStatus.BAD_REQUEST
+    ):  # JSON nested beyond Python's recursion, or with integers beyond its digit limit
         return _reply(InvalidRequest("The body cannot be read as JSON.", code="invalid_json"))
     routes = "The routes are in api/v1/openapi.json."
     if status is HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
@@ -199,7 +200,7 @@ async def _no_route(request: Request, error: Exception) -> Response:
 
 
 def _methods(request: Request) -> str:
-    """Return every method that a path of the API knows; its routes know their own alone."""
+    """Return all methods of a path in OpenAPI; Starlette reports only one route's."""
     paths: dict[str, dict[str, object]] = request.app.openapi()["paths"]
     known = {
         method.upper()
@@ -212,7 +213,7 @@ def _methods(request: Request) -> str:
 
 async def _unexpected(request: Request, error: Exception) -> Response:
     incident = secrets.token_hex(4)
-    # Answered outside of every layer: the id is there no more.
+    # Starlette runs this outside all middleware, where the context variable is reset.
     named = request.scope.get(REQUEST, "")
     problems.current.set(named)
     LOG.error("incident %s: %s %s", incident, request.method, request.url.path, exc_info=error)

@@ -1,1 +1,1 @@
-"""Operations behind the routes: submit, explain, follow."""
+"""Operations behind the routes: submit, explain, stream events."""

@@ -1,7 +1,4 @@
-"""Streams that stay honest: a sign of life while nothing happens.
-
-Knows bytes and time only. Used by the event stream and by followed logs.
-"""
+"""Streams with heartbeats, rechecked permissions and an end at shutdown."""
 
 import asyncio
 import random
@@ -15,7 +12,7 @@ from runai.hub_service.wire.errors import RunaiError
 T = TypeVar("T")
 
 SIGN_OF_LIFE_S = 15.0
-"""Clients take three missed ones for a broken connection."""
+"""Seconds between heartbeats; clients take three missed ones for a broken connection."""
 CHECK_EVERY_S = 20.0
 
 
@@ -25,21 +22,21 @@ async def with_signs_of_life(
     check: Callable[[], Awaitable[None]],
     leaving: asyncio.Event,
 ) -> AsyncIterator[bytes]:
-    """Pass a stream on, adding `sign` whenever it is silent for so long.
+    """Forward a stream, and add the heartbeat `sign` after SIGN_OF_LIFE_S of silence.
 
-    It ends when the service is `leaving`, and when its source or `check`, called now and then,
-    raises a RunaiError: what it shows is gone, or the reader may no longer read.
+    It ends when the service is `leaving`, or when its source or `check`, called every
+    CHECK_EVERY_S, raises a RunaiError: the object is gone, or the reader lost its permission.
     """
     source = aiter(body)
     told = time.monotonic()
-    # Not all at once, those that a restart has had opened again at once: each is a call's work.
+    # Stagger the first check: a restart reopens all streams together, and each check is a call.
     checked = time.monotonic() - random.uniform(0, CHECK_EVERY_S)  # noqa: S311  no secret
-    # No TaskGroup: a generator may be closed by another task than the one that began it.
+    # No TaskGroup: another task may close a generator than the one that started it.
     end = asyncio.ensure_future(leaving.wait())
     piece = asyncio.ensure_future(_next(source))
     try:
         while not end.done():
-            # Awake in time for the check, so that nobody reads on for longer than a minute.
+            # Wake in time for the check, so that a revoked reader is cut off within a minute.
             left = max(0.0, checked + CHECK_EVERY_S - time.monotonic())
             silent = max(0.0, told + SIGN_OF_LIFE_S - time.monotonic())
             within = min(silent, left)
@@ -48,7 +45,9 @@ async def with_signs_of_life(
                 await check()
                 checked = time.monotonic()
             if not piece.done():
-                if time.monotonic() - told >= SIGN_OF_LIFE_S:  # not because it was checked
+                if (
+                    time.monotonic() - told >= SIGN_OF_LIFE_S
+                ):  # woken for the heartbeat, not for the check
                     yield sign
                     told = time.monotonic()
                 continue
@@ -65,7 +64,7 @@ async def with_signs_of_life(
 
 
 async def unless(leaving: asyncio.Event, work: Awaitable[T], within_s: float) -> T | None:
-    """Return what `work` comes to; None when time is up or the service is leaving before that."""
+    """Return the result of `work`, or None at a timeout or when the service leaves first."""
     working = asyncio.ensure_future(work)
     end = asyncio.ensure_future(leaving.wait())
     try:

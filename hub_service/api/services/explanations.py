@@ -1,7 +1,7 @@
-"""Answer questions about the last cycle: why does it wait, until when, and what if.
+"""Answer questions about the last cycle: reason, expected start, what-if plans.
 
-Asks the scheduler about the controller's last snapshot or a changed copy, outside any cycle and one
-question at a time. What a caller must not see is neither named nor listed. Called by the routes.
+The scheduler evaluates the controller's last snapshot, or a changed copy, outside any cycle and one
+question at a time. Workloads that the caller must not see are neither named nor listed.
 """
 
 import asyncio
@@ -42,12 +42,12 @@ from runai.hub_service.wire.schemas import ReasonView
 T = TypeVar("T")
 
 WAIT_S = 10.0
-"""For the question before; then the caller is asked to come back."""
+"""Seconds to wait for the previous question; then the caller gets 503 and may retry."""
 _WHOLE_NUMBERS = ("weight", "priority", "min_runtime")
 
 
 async def explanation(platform: Platform, actor: Actor, record: WorkloadRecord) -> ExplanationView:
-    """Tell why a workload waits, what would help and when it starts."""
+    """Return why a workload waits, what would help and when it starts."""
     viewer = await platform.viewer(actor)
     cycle = platform.controller.last
     may_know = _may_know(viewer)
@@ -56,7 +56,7 @@ async def explanation(platform: Platform, actor: Actor, record: WorkloadRecord) 
         wait = await asyncio.to_thread(explain, cycle.snapshot, cycle.plan, record.id, may_know)
     view = ExplanationView(workload=record.id, at=_time(cycle.snapshot.now))
     if wait is None or wait.explanation is None:
-        if record.position is not None:  # the scheduler is not shown it yet
+        if record.position is not None:  # not in the scheduler's snapshot yet
             return view.model_copy(update={"reason": viewer.workload(record).reason})
         return view
     told = wait.explanation
@@ -85,10 +85,10 @@ async def explanation(platform: Platform, actor: Actor, record: WorkloadRecord) 
 
 
 async def what_if(platform: Platform, actor: Actor, question: PlanQuestion) -> WhatIf:
-    """Tell what would start, stop and wait if something were otherwise; carries nothing out.
+    """Return which workloads would start, stop or wait after a change; carries nothing out.
 
     Raises:
-        InvalidRequest, NotFound: something in the question does not exist or cannot be meant.
+        InvalidRequest, NotFound: something in the question does not exist or has no valid value.
     """
     viewer = await platform.viewer(actor)
     cycle = platform.controller.last
@@ -106,7 +106,7 @@ async def what_if(platform: Platform, actor: Actor, question: PlanQuestion) -> W
 
 @asynccontextmanager
 async def _one_at_a_time(platform: Platform) -> AsyncIterator[None]:
-    """Keep questions from taking the machine from the cycles."""
+    """Serialize questions, so that they do not take CPU time from the cycles."""
     try:
         async with asyncio.timeout(WAIT_S):
             await platform.questions.acquire()
@@ -140,7 +140,7 @@ def _added_specs(
         project = known_project(request.project, projects, sorted(projects))
         most = (world.largest_device_mib, world.most_devices)
         site = Site(projects, taken, *most, images=True)
-        if request.command is None:  # nothing of it will run
+        if request.command is None:  # it will never run
             request = request.model_copy(update={"command": ["true"]})  # noqa: PLW2901
         new = workload_specs(request, user=actor.name, project=project, site=site)
         platform.cpu_jobs.refuse(new[0])

@@ -1,7 +1,7 @@
-"""Overviews for streams, drawn once for all streams of the same person.
+"""Overview events, rendered once for all streams of the same user.
 
-Somebody's notebooks, pages and terminals show the same: one drawing and one text serve them all,
-as long as anybody reads. Knows actors and text; what is in it is `views`'. Kept by `platform`.
+A user's notebooks, pages and terminals show the same, so one rendered text serves all of them as
+long as at least one stream is open.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ from runai.hub_service.model.changes import Broadcast
 from runai.hub_service.wire.schemas import Overview
 
 RESTS = 2.0
-"""After each drawing the event loop is left to calls for this many times its duration."""
+"""Pause after each rendering, as a multiple of its duration: time for other requests."""
 
 
 class Drawing:
-    """A queue of drawings: first come, first served."""
+    """FIFO queue of renderings."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Drawing:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Wait for a turn, let the caller draw in the block, then leave time to calls."""
+        """Wait in the queue, run the block, then pause to leave time to other requests."""
         async with self._turn:
             began = self._clock()
             yield
@@ -44,11 +44,11 @@ class Drawing:
 
 AT_MOST_EVERY_S = 1.0
 LOOK_EVERY_S = 2.0
-"""Utilization changes without any event; so does what no cycle is needed for."""
+"""Seconds between refreshes without an event: utilization, and changes that need no cycle."""
 
 
 class _Feed:
-    """What one person is shown, and how many look."""
+    """Overview of one user, and the number of its readers."""
 
     def __init__(self, actor: Actor) -> None:
         self.actor = actor
@@ -60,28 +60,28 @@ class _Feed:
         self.drawing: asyncio.Task[None] | None = None
 
     def ended(self, _drawing: object) -> None:
-        """Let those who read learn of what ended the drawing as they do of news."""
+        """Wake the readers when the rendering task ends: its error reaches them like an update."""
         self.told.announce()
 
 
 class Feeds:
-    """The overviews of everybody who looks on."""
+    """Overviews of all users with an open stream."""
 
     def __init__(
         self, world: Callable[[], Awaitable[World]], changes: Broadcast, drawing: Drawing
     ) -> None:
-        """Draw what `world` gives after `changes`."""
+        """Render the read model of `world` after `changes`."""
         self._drawing = drawing
         self._world = world
         self._changes = changes
         self._feeds: dict[Actor, _Feed] = {}
         self.drawn = 0
-        """How many overviews were drawn, ever."""
+        """Number of overviews rendered since the start."""
 
     async def follow(self, actor: Callable[[], Actor]) -> AsyncIterator[bytes]:
-        """Yield an overview at once and whenever it differs, as events.
+        """Yield an overview at once and after every change, as server-sent events.
 
-        `actor` says who reads now: what they may see can change while they read.
+        `actor` returns the current reader: its permissions can change while it reads.
         """
         seen = b""
         while True:
@@ -97,7 +97,7 @@ class Feeds:
                     if feed.text not in {b"", seen}:
                         seen = feed.text
                         yield seen
-                        continue  # it may have been drawn anew while this was sent
+                        continue  # a newer one may exist since this was sent
                     with suppress(TimeoutError):
                         async with asyncio.timeout(LOOK_EVERY_S):
                             await feed.told.after(version)
@@ -126,7 +126,7 @@ class Feeds:
 
     def _tell(self, feed: _Feed, shown: Overview) -> None:
         self.drawn += 1
-        # The time alone is no news.
+        # A new timestamp alone is no update.
         news = shown.model_dump_json(exclude={"at"}).encode()
         if news != feed.news:
             feed.news = news

@@ -1,7 +1,7 @@
-"""What every handler works with: the parts of the running service, and who asks.
+"""Parts of the running service, and the dependencies that handlers declare.
 
-Handlers declare `On` (the platform) and `Caller` (the actor) and get them from here. Knows how to
-gather a `World`; leaves what of it is shown to `views`. Made by the composition root.
+Handlers declare `On` (the platform) and `Caller` (the actor). The platform also gathers the read
+model (`World`) that views render.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ from runai.hub_service.wire.errors import NotFound
 
 @dataclass
 class Platform:
-    """The parts of the running service."""
+    """Parts of the running service."""
 
     cluster: Cluster
     controller: Controller
@@ -51,39 +51,39 @@ class Platform:
     """Path of the service's root, with a slash at both ends."""
     version: str
     workdir_exists: Callable[[str], bool]
-    """Whether jobs could begin in a directory; always true where only their user could tell."""
+    """Return True if jobs can start in a directory; always True if only their user could check."""
     proxy: str = ""
-    """The proxy before the hub, in words; "": unknown."""
+    """The proxy in front of the hub, in words; "": unknown."""
     images: bool = False
-    """Whether jobs run in container images, which their users may choose."""
+    """True if jobs run in container images that their users may choose."""
     workers: WorkerMessages | None = None
-    """Who speaks with the workers of elastic jobs over the API; None: files do."""
+    """Messages to and from workers of elastic jobs over the API; None: over files."""
     programs: Programs | None = None
-    """Who runs programs beside workloads; None: their users do, on this machine."""
+    """Runner of programs beside workloads; None: users start them on this machine."""
     cpu_jobs: CpuJobQueue = field(default_factory=CpuJobQueue)
-    """Which workloads without a GPU the scheduler is shown."""
+    """Selects the workloads without a GPU that the scheduler sees."""
     clock: Callable[[], float] = time.time
     present: Present = field(default_factory=Present)
     recent: Recent = field(default_factory=Recent)
-    """What people were told lately."""
+    """Recent notifications of users."""
     leaving: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the service is about to end: who waits is answered with what is, streams end."""
+    """Set before shutdown: waiting calls return the current state, streams end."""
     questions: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
-    """Taken while the scheduler is asked something outside its cycles."""
+    """Acquired for each question to the scheduler outside its cycles."""
     forecasts: Forecasts = field(default_factory=Forecasts)
     checks: Mapping[str, Callable[[], str]] = field(default_factory=dict)
-    """What is wrong with each part without which nothing can be asked for; "" while it is well."""
+    """Health checks of the parts that a submission needs; each returns "" or the failure."""
     drawn: DrawnViews = field(default_factory=DrawnViews)
     drawing: Drawing = field(default_factory=Drawing)
     queues: LastQueues = field(default_factory=LastQueues)
-    """Of the workloads as they were when somebody looked last."""
+    """Queue positions of the workloads as last listed."""
     callers: Callers = field(default_factory=Callers)
     identifications: asyncio.Semaphore = field(
         default_factory=lambda: asyncio.Semaphore(MAX_AT_ONCE)
     )
-    """Taken while a caller is identified."""
+    """Acquired while a caller is identified."""
     jobs: JobLimit = field(default_factory=JobLimit)
-    """How many of anybody may be unfinished."""
+    """Limit on unfinished jobs per user."""
     _shared: World | None = None
     _shared_version: int = -1
     _reported: AskedOnce[Mapping[WorkloadId, Progress]] = field(
@@ -91,27 +91,27 @@ class Platform:
             at_once=1, keep_s=MEASURED_FOR_S, clock=lambda: asyncio.get_running_loop().time()
         )
     )
-    """What all jobs report of themselves: hundreds of files, looked at by one thread at a time."""
+    """Progress that jobs report: hundreds of files, read by one thread at a time."""
 
     @cached_property
     def feeds(self) -> Feeds:
-        """Return what all event streams read."""
+        """Return the overviews of all event streams."""
         return Feeds(self.shared_world, self.controller.changes, self.drawing)
 
     @cached_property
     def holdings(self) -> Holdings:
-        """Return what says who holds what, to each node's agent."""
+        """Return the device holders that each node's agent receives."""
         return Holdings(self.cluster)
 
     async def world(
         self, progress_of: Collection[WorkloadId] | None = None, *, listed: bool = True
     ) -> World:
-        """Gather everything there is to show, now.
+        """Build the read model of the current state.
 
-        `progress_of` are the only workloads of which is needed what they report of themselves:
-        files are looked at for it, each of which waits for the interpreter. None: all. Where
-        records that one has already are all that is shown, workloads need not be `listed`: after
-        each change the list of tens of thousands is another.
+        `progress_of` limits the workloads with progress, which is read from files: each waits for
+        the interpreter's lock. None: all. Views of records that the caller has already may skip the
+        list (`listed=False`): after each change the list of tens of thousands of workloads is a new
+        one.
         """
         workloads: Sequence[WorkloadRecord] = ()
         if listed:
@@ -134,7 +134,7 @@ class Platform:
         )
 
     async def _progress(self, of: Collection[WorkloadId] | None) -> Mapping[WorkloadId, Progress]:
-        """Look at what jobs report of themselves, unless that of all was looked at just now."""
+        """Return the progress that jobs report; reuse a fresh reading of all jobs."""
         if of == ():
             return {}
         if of is None:
@@ -143,7 +143,7 @@ class Platform:
         return await self.cluster.progress(of) if known is None else known
 
     async def shared_world(self) -> World:
-        """Gather once for all streams, anew after each cycle and twice a second."""
+        """Return one read model for all streams; rebuild it after each cycle and twice a second."""
         now, version = self.clock(), self.controller.changes.version
         if (
             self._shared is None
@@ -160,7 +160,7 @@ class Platform:
         *,
         listed: bool = True,
     ) -> Viewer:
-        """Return the present as the actor may see it, with the progress of all, or of these."""
+        """Return the read model filtered for the actor, with progress as in `world`."""
         return Viewer(await self.world(progress_of, listed=listed), actor)
 
     async def project_specs(self) -> dict[str, ProjectSpec]:
@@ -168,10 +168,10 @@ class Platform:
         return {record.spec.name: record.spec for record in await self.cluster.projects()}
 
     async def allowed(self, actor: Actor, action: Action, workload: WorkloadId) -> WorkloadRecord:
-        """Return a workload to which the actor may do this.
+        """Return a workload on which the actor may perform the action.
 
         Raises:
-            NotFound: there is none, or the actor may not know that there is.
+            NotFound: it does not exist, or the actor may not learn that it does.
             Forbidden: the actor may see it, but not do this.
         """
         try:
@@ -189,12 +189,12 @@ def _platform_of(request: Request) -> Platform:
 
 
 async def _platform(request: Request) -> Platform:
-    # Not the plain function: FastAPI would have a thread call it, for every request.
+    # `async`: FastAPI runs a plain function in a thread, for every request.
     return _platform_of(request)
 
 
 class Watcher:
-    """Who reads a stream; asked again now and then, so that a revoked token does not read on."""
+    """Reader of a stream, identified again periodically so that a revoked token stops reading."""
 
     def __init__(self, request: Request, actor: Actor) -> None:
         self._request = request
@@ -202,21 +202,20 @@ class Watcher:
         self.actor = actor
 
     async def check(self) -> None:
-        """Find out who it is now.
+        """Identify the reader again.
 
         Raises:
-            Unauthenticated, Forbidden: nobody who may read on.
+            Unauthenticated, Forbidden: the reader may not read on.
         """
         self.actor = await identify(self._request)
 
     async def check_allowed(self, action: Action, workload: WorkloadId) -> None:
-        """Find out who it is now, and whether they may still do this to a workload.
+        """Identify the reader again, and check its permission on a workload.
 
-        It may be known who reads, and they may have left the project meanwhile, or their token
-        may have lost a scope.
+        A known reader may have left the project, or its token may have lost a scope.
 
         Raises:
-            Unauthenticated, Forbidden, NotFound: nobody who may go on.
+            Unauthenticated, Forbidden, NotFound: the reader may not go on.
         """
         await self.check()
         await self._platform.allowed(self.actor, action, workload)

@@ -1,8 +1,4 @@
-"""Submit: whose it is, which project, what it becomes, and what the scheduler says of it at once.
-
-The steps between the parsed request and the reply. Leaves the rules for requests to
-`submission` and storing to the cluster.
-"""
+"""Submit workloads: choose owner and project, build specs, store, wait for the decision."""
 
 import asyncio
 from collections.abc import Container, Sequence
@@ -24,21 +20,21 @@ from runai.hub_service.wire.errors import Conflict, Forbidden, InvalidRequest
 from runai.hub_service.wire.schemas import SubmitReply, SubmitRequest
 
 DECIDED_WITHIN_S = 2.0
-"""A submission answers with the scheduler's word on it; a slow cycle is not waited for longer."""
+"""Seconds to wait for the scheduler's decision; a slower cycle is not waited for."""
 _FORESEEN = 10
-"""Of an array that would be submitted: more starts nobody reads."""
+"""Elements of a dry-run array with an expected start; readers need no more."""
 DRAWN = 200
-"""Elements of an array in the answer."""
+"""Elements of an array in the reply."""
 AT_A_TIME = 50
-"""Elements that are made before others have their turn: some three milliseconds' work."""
+"""Specs built before yielding to the event loop: some 3 ms of work."""
 TRIES = 5
-"""For a name that the service picks itself while others submit too."""
+"""Attempts at a generated name while other submissions take it."""
 
 
 async def submit(
     platform: Platform, actor: Actor, request: SubmitRequest, *, key: str = "", dry_run: bool
 ) -> SubmitReply:
-    """Check, store and describe; a dry run, or a `key` that was stored already, stores nothing.
+    """Validate, store and describe; a dry run or an already stored `key` stores nothing.
 
     Raises:
         InvalidRequest, Forbidden, NotFound, Conflict: nothing was stored.
@@ -49,7 +45,7 @@ async def submit(
         viewer = await platform.viewer(actor, progress_of=(), listed=False)
         if key and (stored := await platform.cluster.submitted(owner.name, key)):
             return _reply(viewer, stored, dry_run=False)
-        # Before they are made: of thousands that alone is a tenth of a second's work.
+        # Before the specs are built: for thousands that alone takes a tenth of a second.
         platform.jobs.check(owner.name, jobs, await platform.cluster.unfinished_jobs(owner.name))
         taken = await platform.cluster.names()
         specs = await _specs(platform, viewer, owner, request, taken, key)
@@ -137,7 +133,7 @@ def _check_workdir(platform: Platform, workdir: str) -> None:
 
 
 def _check_names(specs: Sequence[WorkloadSpec], taken: Container[WorkloadId]) -> None:
-    """Say it before anything is stored, and on a dry run too; the cluster checks once more."""
+    """Raise Conflict before anything is stored, on dry runs too; the cluster checks once more."""
     for spec in specs:
         if spec.id in taken:
             raise Conflict(
@@ -153,11 +149,11 @@ def _you(owner: Actor, actor: Actor) -> str:
 
 
 async def _decided(platform: Platform, actor: Actor, ids: Sequence[str], seen: int) -> SubmitReply:
-    """Describe what was stored, with the next cycle's word on it."""
+    """Describe the stored workloads, with the next cycle's decision."""
     controller = platform.controller
 
     async def word() -> None:
-        # Stored by a call to somewhere else we may have been seen before we are back.
+        # If the store is remote, a cycle may have decided before this call returned.
         if controller.changes.version == seen or ids[0] not in controller.last.names:
             await controller.word.on(ids)
 
@@ -170,13 +166,13 @@ async def _decided(platform: Platform, actor: Actor, ids: Sequence[str], seen: i
 
 
 async def _tried(platform: Platform, viewer: Viewer, specs: Sequence[WorkloadSpec]) -> SubmitReply:
-    """Describe what would be stored, with the scheduler's word on the world it would make."""
+    """Describe a dry run's workloads, with the scheduler's decision on the changed snapshot."""
     steps = [
         user_actions.submitted(spec, now=platform.clock(), checkpoint_dir="", log_dir="")
         for spec in specs
     ]
     rows = [step.row for step in steps if step.row is not None]
-    # Observing is the controller's: it would miss a change that only we have seen.
+    # Only the controller observes the cluster: it would miss a change observed elsewhere.
     snapshot = (await platform.controller.cycle()).snapshot
     other, chosen = platform.cpu_jobs.otherwise(snapshot, rows)
     plan = await platform.controller.plan(other)
@@ -197,7 +193,7 @@ def _with_reason(record: WorkloadRecord, wait: Wait | None) -> WorkloadRecord:
 
 
 def _reply(viewer: Viewer, records: Sequence[WorkloadRecord], *, dry_run: bool) -> SubmitReply:
-    # An array waits for one reason: say it once.
+    # All elements of an array wait for the same reason: report it once.
     waits: dict[str, WorkloadRecord] = {}
     for record in records:
         if record.reason is not None and not record.allocated:
