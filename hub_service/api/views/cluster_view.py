@@ -1,7 +1,4 @@
-"""Everything there is to show, at one instant: records, devices, shares and what was measured.
-
-Gathered by `platform`, shown by `views` and `metrics`, each as their caller may see it.
-"""
+"""Read model of the cluster at one instant: records, devices, shares and measurements."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,51 +22,51 @@ from runai.hub_service.wire.agent_reports import ProcessSample
 
 
 class Seat(NamedTuple):
-    """A device, and all that is shown of it."""
+    """One device with its holders, processes and measurements."""
 
     device: Device
     on: OnDevice
     running: Sequence[ProcessSample]
     measured: tuple[float | None, int | None] | None
-    """Its busy share and the MiB in use; None: nothing was measured."""
+    """Utilization and MiB in use; None: not measured."""
     mps: str | None
     others: frozenset[str]
-    """The accounts of processes of nobody who holds it."""
+    """Accounts of processes that belong to no holder of the device."""
 
 
 class Meter(Protocol):
-    """What the ledger knows of the present."""
+    """Current measurements and totals of the ledger."""
 
     def current(self, workload: WorkloadId) -> tuple[float, int | None] | None:
-        """Return GPUs kept busy and MiB used now; None when nothing was measured."""
+        """Return GPUs kept busy and MiB used now; None if not measured."""
 
     def average(self, workload: WorkloadId) -> float | None:
-        """Return GPUs kept busy, averaged over the time it held any."""
+        """Return GPUs kept busy, averaged over the time that the workload held any."""
 
     def totals(self, workload: WorkloadId) -> Totals:
-        """Return what a workload has added up to; nothing for one that was never measured."""
+        """Return a workload's totals; zero for one that was never measured."""
 
     def counted(
         self, kind: Literal["project", "node", "workload", "reclaimed"]
     ) -> Mapping[str, Totals]:
-        """Return what each has added up to since the service started, by its name."""
+        """Return the totals since the service started, by name."""
 
     def reclaimed(self) -> float:
-        """Return the idle GPU-seconds that were given to others, ever."""
+        """Return the idle GPU-seconds that went to other workloads, in the whole history."""
 
     def reported(self) -> Mapping[str, float]:
-        """Return until when each node has been measured."""
+        """Return the time of each node's last measurement."""
 
     def last_active(self, uuid: str) -> float | None:
-        """Return when a device was last not idle; None when it was not since the start."""
+        """Return when a device was last not idle; None if it was idle since the start."""
 
     def device(self, uuid: str) -> tuple[float | None, int | None] | None:
-        """Return a device's busy share and used MiB now; None when nothing was measured."""
+        """Return a device's utilization and used MiB now; None if not measured."""
 
 
 @dataclass(frozen=True)
 class World:
-    """Everything there is to show, at one instant."""
+    """Read model of the cluster at one instant."""
 
     at: float
     workloads: Sequence[WorkloadRecord]
@@ -79,17 +76,17 @@ class World:
     meter: Meter
     present: Present
     starts: Mapping[WorkloadId, ExpectedStart] = field(default_factory=dict)
-    """When those that wait are expected to start, as far as was looked."""
+    """Expected starts of waiting workloads, as far as forecast."""
     progress: Mapping[WorkloadId, Progress] = field(default_factory=dict)
-    """What jobs have reported of themselves last."""
+    """Last progress that each job reported."""
     recent: Recent = field(default_factory=Recent)
-    """What people were told lately."""
+    """Recent notifications of users."""
     drawn: DrawnViews = field(default_factory=DrawnViews)
-    """What was drawn before, and is the same now."""
+    """Cache of views."""
     queued: Callable[[Sequence[WorkloadRecord]], Queues] = Queues.of
-    """Puts workloads in order, or knows that it has done so."""
+    """Orders workloads into queues, or returns the previous queues."""
     idle: Callable[[WorkloadId], IdleNow | None] = lambda _workload: None
-    """How idle a workload is; None: it is not."""
+    """Idle state of a workload; None: it is not idle."""
 
     def spec(self, project: str) -> ProjectSpec | None:
         """Return a project, if it still exists."""
@@ -97,11 +94,11 @@ class World:
         return record.spec if record else None
 
     def start_of(self, record: WorkloadRecord) -> ExpectedStart | None:
-        """Return when a workload is expected to start, if it waits for that."""
+        """Return when a waiting workload is expected to start; None if it does not wait."""
         return self.starts.get(record.id) if record.state in WAITING else None
 
     def said_of(self, record: WorkloadRecord) -> object:
-        """Return what is shown of a workload beside its record, its start and what is measured."""
+        """Return a cache key: the view's inputs except record, start and measurements."""
         site = self.simulated, self.largest_device_mib
         if not was_begun(record):
             return site
@@ -116,7 +113,7 @@ class World:
         )
 
     def measured_at(self, record: WorkloadRecord) -> Measured | None:
-        """Return as of when something is measured of a workload; None: nothing is, or was."""
+        """Return the time of a workload's measurements; None if it was never started."""
         if not was_begun(record):
             return None
         return Measured(self.at, [self.present.told_at(w.node) for w in record.workers])
@@ -129,7 +126,7 @@ class World:
 
     @cached_property
     def most_devices(self) -> int:
-        """Return how many devices the node has that has most."""
+        """Return the number of devices of the largest node."""
         return max((len(devices) for devices in self.devices.values()), default=0)
 
     @cached_property
@@ -139,28 +136,28 @@ class World:
 
     @cached_property
     def capacity(self) -> MilliGpu:
-        """Return all GPUs of all nodes."""
+        """Return the capacity of all nodes."""
         return MilliGpu(1000 * sum(len(devices) for devices in self.devices.values()))
 
     @cached_property
     def simulated(self) -> bool:
-        """Tell whether any device is simulated."""
+        """Return True if any device is simulated."""
         return any(d.simulated for devices in self.devices.values() for d in devices)
 
     @cached_property
     def queues(self) -> Queues:
-        """Return who waits and who does not."""
+        """Return the workloads in queue order, and the workloads that do not wait."""
         return self.queued(self.workloads)
 
     @cached_property
     def sums(self) -> Mapping[str, ProjectSums]:
-        """Return what each project's workloads come to, those of its children included."""
+        """Return each project's sums, its children's workloads included."""
         specs = {name: record.spec for name, record in self.projects.items()}
         holding = self.queues.holding
         return sums_of(self.queues, specs, self.drawn.busy(self.at, holding, self._busy))
 
     def _busy(self) -> dict[str, float]:
-        """Return how many GPUs each project's own workloads keep busy, of those measured."""
+        """Return the GPUs kept busy by each project's own workloads, of the measured ones."""
         busy = {}
         for project, records in self.queues.holding.by_project.items():
             measured = [found for r in records if (found := self.meter.current(r.id)) is not None]
@@ -170,7 +167,7 @@ class World:
 
     @cached_property
     def seats(self) -> Mapping[str, Sequence[Seat]]:
-        """Return each node's devices with who holds them and what runs there."""
+        """Return each node's devices with holders and processes."""
         held = self.queues.holding.by_device
         return {
             node: [self._seat(device, held.get((node, device.index), NOBODY)) for device in devices]
@@ -185,8 +182,8 @@ class World:
         return Seat(device, on, running, self.meter.device(uuid), mps, others)
 
     def device(self, node: str, index: int) -> Device | None:
-        """Return a device of a node by its number."""
+        """Return a device of a node by its index."""
         devices = self.devices.get(node, ())
-        if index < len(devices) and devices[index].index == index:  # as nearly everywhere
+        if index < len(devices) and devices[index].index == index:  # no gaps
             return devices[index]
         return next((d for d in devices if d.index == index), None)

@@ -1,6 +1,6 @@
-"""Who holds devices, by device and by project, put together once until any of them changes.
+"""Holders of devices, indexed by device and by project.
 
-Pure. Made by `queues`, read by `world` and `views`: everybody who looks is shown each device.
+Pure. Built once per change of the holders, and shared by all readers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from runai.hub_service.scheduler.model.quantity import MilliGpu
 
 
 class OnDevice(NamedTuple):
-    """Who holds how much of one device."""
+    """Holders of one device with their shares."""
 
     shares: tuple[tuple[WorkloadRecord, MilliGpu], ...] = ()
     workloads: frozenset[WorkloadId] = frozenset()
@@ -26,13 +26,13 @@ NOBODY = OnDevice()
 
 @dataclass(frozen=True)
 class Holders:
-    """Those that hold devices; oldest first."""
+    """Workloads that hold devices; oldest first."""
 
     records: tuple[WorkloadRecord, ...] = ()
 
     @cached_property
     def by_device(self) -> Mapping[tuple[str, int], OnDevice]:
-        """Return who holds each device that anybody holds, by node and number."""
+        """Return the holders of each allocated device, by node and index."""
         found: dict[tuple[str, int], list[tuple[WorkloadRecord, MilliGpu]]] = {}
         for record in self.records:
             for worker in record.workers:
@@ -51,7 +51,7 @@ class Holders:
 
     @cached_property
     def by_project(self) -> Mapping[str, Sequence[WorkloadRecord]]:
-        """Return those of each project, without its children's."""
+        """Return the workloads of each project, without its children's."""
         found: dict[str, list[WorkloadRecord]] = {}
         for record in self.records:
             found.setdefault(record.spec.project, []).append(record)
@@ -59,7 +59,7 @@ class Holders:
 
     @cached_property
     def allocated(self) -> Mapping[str, tuple[MilliGpu, MilliGpu]]:
-        """Return what each project's hold, all together and those that are never preempted."""
+        """Return each project's allocation: in total, and of its non-preemptible workloads."""
         return {
             project: (
                 MilliGpu(sum(r.allocated for r in records)),

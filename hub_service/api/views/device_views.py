@@ -1,7 +1,7 @@
-"""Show a device to people and to its agent: who holds it, how busy it is, what else runs there.
+"""Device views for callers and agents: holders, utilization, other processes.
 
-Pure. Processes of nobody, or of a workload that does not hold the device, are never left out: they
-explain why a device is full. Called by `views`.
+Pure. Processes of no workload, or of one that does not hold the device, are always shown: they
+explain why a device is full.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ from runai.hub_service.wire.schemas import DeviceShareView
 
 
 def device_view(seat: Seat, *, actor: Actor, sees: Callable[[WorkloadRecord], bool]) -> DeviceView:
-    """Show a device; whoever holds it has a name only for those who may see them."""
+    """Return a device's view; holders are named only to callers that may see them."""
     device, on, processes = seat.device, seat.on, seat.running
     utilized, memory_mib = seat.measured or (None, None)
     return DeviceView(
@@ -46,14 +46,14 @@ def device_view(seat: Seat, *, actor: Actor, sees: Callable[[WorkloadRecord], bo
 
 
 def _busy(processes: Sequence[ProcessSample], workload: WorkloadId) -> float | None:
-    """Add up what a workload's processes on the device keep busy; none keep nothing busy."""
+    """Sum the utilization of a workload's processes on the device; 0 without processes."""
     found = [p.utilization for p in processes if p.workload == workload]
     known = [each for each in found if each is not None]
     return sum(known) if known or not found else None
 
 
 def _others(processes: Sequence[ProcessSample], actor: Actor) -> list[OthersView]:
-    """Add processes up by account; who that is, admins are told, and everybody of themselves."""
+    """Group processes by account; admins see all accounts, users their own."""
     by_account: dict[str, list[ProcessSample]] = {}
     for process in processes:
         known = actor.admin or process.account == actor.name
@@ -78,7 +78,10 @@ def agent_reply(
     allocations: Sequence[Allocation],
     releasing: AbstractSet[WorkloadId],
 ) -> AgentReply:
-    """Return what a node's agent is to measure; of those that release, no program may stay."""
+    """Return the allocations that a node's agent measures and limits.
+
+    The agent ends all programs of a workload in `releasing`.
+    """
     uuids = {device.index: device.uuid for device in devices}
     return AgentReply(
         allocations=[
@@ -93,8 +96,8 @@ def _allocation(held: Allocation, uuids: Mapping[int, str], *, release: bool) ->
         worker=held.worker,
         project=held.project,
         user=held.user,
-        # A pod that others put onto a node, past all that is free, is beyond its devices until its
-        # kubelet turns it away: no agent can measure what is not there.
+        # A pod that another scheduler binds beyond the free capacity has shares beyond the node's
+        # devices until its kubelet rejects it: the agent could not measure them.
         shares=[
             DeviceShareView(device=s.device, uuid=uuids[s.device], gpus=s.gpus / 1000)
             for s in held.shares

@@ -1,6 +1,6 @@
-"""What callers are shown of an elastic job: sizes, batch and speeds, in numbers and in words.
+"""View of an elastic job: sizes, batch and speeds, in numbers and in words.
 
-Pure; called by `views`. One wording for the command line, the panel and the page.
+Pure. One wording for the command line, the panel and the page.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from runai.hub_service.wire.schemas import ElasticView, SpeedView
 
 
 def elastic_view(record: WorkloadRecord) -> ElasticView | None:
-    """Show how many GPUs an elastic job has of how many, and how fast it goes; None: it is not."""
+    """Return an elastic job's GPUs, bounds, batch and speeds; None for any other workload."""
     state = record.elastic
     if state is None:
         return None
@@ -45,7 +45,7 @@ def elastic_view(record: WorkloadRecord) -> ElasticView | None:
 
 
 def _speed(speeds: Sequence[SpeedView]) -> str:
-    """Say each size's speed; units once, at the first.
+    """Format each size's speed; units only at the first.
 
     >>> _speed([SpeedView(gpus=1, samples_per_s=99.51), SpeedView(gpus=2, samples_per_s=1190.4)])
     '99.5 samples/s on 1 GPU, 1190 on 2'

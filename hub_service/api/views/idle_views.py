@@ -1,7 +1,4 @@
-"""How idle GPUs are shown: the watch's knowledge and a project's rules as wire schemas.
-
-Pure. Called by `views`.
-"""
+"""Wire schemas of a workload's idle state and of a project's idle rules. Pure."""
 
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -17,7 +14,7 @@ _TAKES: dict[Do, Literal["release", "stop"]] = {Do.RELEASE: "release", Do.STOP: 
 
 
 def idle_view(now: IdleNow | None, at: float) -> IdleView | None:
-    """Show a workload's idleness once it is worth a badge; times are as if it stays idle."""
+    """Return a workload's idle state once it has a badge; times assume that it stays idle."""
     if now is None or (now.level is None and not now.releasing):
         return None
     takes_at = None if now.in_s is None else datetime.fromtimestamp(at + now.in_s, UTC)
@@ -35,7 +32,7 @@ def idle_view(now: IdleNow | None, at: float) -> IdleView | None:
 
 
 def _text(now: IdleNow) -> str:
-    """Say it in words that stay true for a minute."""
+    """Format the idle state with minutes, so that the text stays the same for a minute."""
     if now.releasing:
         return "its programs on the GPU end now, and it goes to others"
     idle = f"idle for {minutes(now.idle_s)}"
@@ -47,5 +44,5 @@ def _text(now: IdleNow) -> str:
 
 @lru_cache(maxsize=256)
 def idle_rules(rules: IdleRules) -> IdlePut:
-    """Show what a project says about idle GPUs: the same few in each overview."""
+    """Convert a project's idle rules to the wire schema; cached, since most are equal."""
     return IdlePut(**asdict(rules))

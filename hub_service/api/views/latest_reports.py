@@ -1,7 +1,7 @@
-"""What the agents told last and the ledger does not keep: processes, and notices about memory.
+"""Latest agent reports: processes, memory notices and limit tiers.
 
-In memory only: after a restart the next report tells it anew, and notices are in the workload's
-history. Fed by the route of the samples, shown by `views`.
+In memory only: after a restart the next report fills it again, and notices are also in the
+workload's history.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,10 +14,10 @@ from runai.hub_service.model.records import WorkloadId
 from runai.hub_service.wire.agent_reports import AgentReport, Notice, ProcessSample
 
 RECENT_S = 10.0
-"""Older processes are not the present."""
+"""Seconds for which reported processes count as current."""
 
 NOTICE_FOR_S = 600.0
-"""How long people are shown what was done about their memory."""
+"""Seconds for which users see the last action on their memory use."""
 
 _OVER = "uses more than its share of device memory"
 _TO_OTHERS = {
@@ -31,25 +31,25 @@ _TO_OTHERS = {
 
 @dataclass
 class Present:
-    """The last report of each node, and who was told something lately."""
+    """Last report of each node, and recent memory notices by workload."""
 
     sharing: Sharing = field(default_factory=TimeSliced)
-    """How this machine's devices are shared; asked for what went wrong with it."""
+    """How this machine shares its devices; reports why MPS is unavailable."""
     _reports: dict[str, tuple[float, AgentReport]] = field(default_factory=dict)
     _processes: dict[str, Mapping[str, Sequence[ProcessSample]]] = field(default_factory=dict)
-    """Of each node's report by the device's UUID: everybody who looks asks for each device."""
+    """Processes of each node's report by device UUID: each reader queries each device."""
     _held: dict[str, dict[WorkloadId, float]] = field(default_factory=dict)
     """When each workload was last seen to hold a device, by node."""
     _notices: dict[WorkloadId, tuple[float, Notice]] = field(default_factory=dict)
 
     def learn(self, now: float, report: AgentReport, held: AbstractSet[WorkloadId]) -> list[Notice]:
-        """Take a report; return its notices about workloads that hold devices of its node.
+        """Store a report; return its notices about workloads on its node.
 
-        Or held them lately: what was killed is gone when that is told. Of others a node's agent has
-        nothing to tell.
+        Workloads that held devices within NOTICE_FOR_S count too: a killed one is gone when the
+        agent reports it. Notices about any other workload are dropped.
         """
         before = self._reports.get(report.node)
-        if before is None or report.at >= before[1].at:  # reports that waited come late
+        if before is None or report.at >= before[1].at:  # delayed reports arrive out of order
             self._reports[report.node] = now, report
             self._processes[report.node] = _by_device(report)
         lately = self._held.get(report.node, {}) | dict.fromkeys(held, now)
@@ -65,9 +65,9 @@ class Present:
         return news
 
     def notice(self, now: float, workload: WorkloadId, *, reads: bool = True) -> str:
-        """Return what was done lately about a workload's memory, "" if nothing.
+        """Return the last action on a workload's memory use, "" if none is recent.
 
-        What its agent says of it names its programs: that is for who `reads` them.
+        The agent's text names the workload's programs: callers without `reads` get a general one.
         """
         at, notice = self._notices.get(workload, (0.0, None))
         if notice is None or now - at >= NOTICE_FOR_S:
@@ -75,16 +75,16 @@ class Present:
         return notice.text if reads else _TO_OTHERS[notice.rung]
 
     def tier(self, workload: WorkloadId) -> Tier:
-        """Return what keeps a workload within its share, as its agent says."""
+        """Return the tier of a workload's memory limit, as its agent reports it."""
         told = (report.tiers.get(workload) for _, report in self._of_holder(workload))
         return Tier(next(filter(None, told), Tier.FRAMEWORKS))
 
     def no_hard_limit(self, node: str) -> str:
-        """Return why the driver of a node keeps no limits; "" where it does, or nobody said."""
+        """Return why a node's driver enforces no limit; "" if it does or is unknown."""
         return self._reports[node][1].no_hard_limit if node in self._reports else ""
 
     def told_at(self, node: str) -> float:
-        """Return when a node's agent reported last; 0 where it never did."""
+        """Return when a node's agent reported last; 0 if it never did."""
         return self._reports[node][0] if node in self._reports else 0.0
 
     def on(self, now: float, device: str) -> Sequence[ProcessSample]:
@@ -96,7 +96,7 @@ class Present:
         return found
 
     def processes(self, now: float, workload: WorkloadId) -> list[ProcessSample]:
-        """Return a workload's processes on devices, those with most memory first."""
+        """Return a workload's processes on devices, by descending memory."""
         mine = (
             process
             for at, report in self._of_holder(workload)
@@ -107,7 +107,7 @@ class Present:
         return sorted(mine, key=lambda p: (-(p.memory_mib or 0), p.pid))
 
     def _of_holder(self, workload: WorkloadId) -> Iterator[tuple[float, AgentReport]]:
-        """Yield the reports of the nodes where it holds devices: others' say nothing of it."""
+        """Yield the reports of the nodes where the workload holds devices."""
         for node, told in self._reports.items():
             if workload in self._held.get(node, ()):
                 yield told

@@ -1,7 +1,4 @@
-"""Show how much memory a workload may use, how strictly that is kept, and by whom it is used.
-
-Pure; called by `views`, which has decided who may see it.
-"""
+"""Views of a workload's memory limit and its processes. Pure; permissions are checked before."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,7 +13,7 @@ from runai.hub_service.wire.schemas import LimitView, ProcessView
 def limit_view(
     record: WorkloadRecord, devices: Mapping[str, Sequence[Device]], present: Present
 ) -> LimitView | None:
-    """Return the limit on the devices that it shares; None: a whole device has none."""
+    """Return the limit on shared devices; None: a whole device has none."""
     limits = [
         mib
         for worker in record.workers
@@ -44,7 +41,7 @@ def _uuids(worker: WorkerRecord, devices: Mapping[str, Sequence[Device]]) -> lis
 
 
 def process_views(record: WorkloadRecord, present: Present, now: float) -> list[ProcessView]:
-    """Return its processes on devices, the largest first."""
+    """Return a workload's processes on devices, the largest first."""
     return [
         ProcessView(
             pid=p.pid,

@@ -1,7 +1,4 @@
-"""The overview of everything that somebody may see, at one instant.
-
-Knows views, not who asks for them. Used by routes, pages and `feeds`.
-"""
+"""Overview of all that a caller may see, at one instant."""
 
 import heapq
 from datetime import UTC, datetime
@@ -17,19 +14,19 @@ TOLD = 10
 """Notifications in an overview."""
 
 SHOWN_WAITING, SHOWN_OWN = 200, 300
-"""Workloads that wait in an overview: of thousands the first, and how many more there are."""
+"""Waiting workloads in an overview: the first of thousands; the rest is counted."""
 
 
 def overview_view(viewer: Viewer) -> Overview:
-    """Return an overview of one world.
+    """Build the overview of one read model.
 
-    It shows everything, without what finished long ago and without the ends of long queues.
+    It leaves out workloads that finished long ago and the ends of long queues.
     """
     world = viewer.world
     waiting, left_out = _first_in_queue(viewer)
     seen = [*filter(viewer.sees, world.queues.present), *waiting]
     seen.sort(key=lambda record: record.submitted)
-    # All of it are views already: looked through once more, they are copied.
+    # `model_construct`: the parts are validated already, and validation would copy them.
     return Overview.model_construct(
         at=_time(world.at),
         projects=viewer.projects(),
@@ -43,16 +40,15 @@ def overview_view(viewer: Viewer) -> Overview:
 
 
 def _first_in_queue(viewer: Viewer) -> tuple[list[WorkloadRecord], int]:
-    """Return those that wait, the actor's own and the first ones before others, and the rest.
+    """Return the first waiting workloads, the actor's own foremost, and the number left out.
 
-    Of a project's queue no more than all together: whose turn is far off is listed by
-    `workloads`.
+    Each project contributes SHOWN_WAITING at most; `runai list` shows the ends of queues.
     """
     queues = viewer.world.queues
     own = queues.of_user.first(viewer.actor.name, SHOWN_OWN)
     found = {record.id: record for record in own if viewer.sees(record)}
     many = {name: each for name, each in queues.of_project.many() if viewer.sees_all_of(name)}
-    # Of those with the same place always the same first.
+    # Sorted, so that ties have the same order each time.
     firsts = [queues.of_project.first(name, SHOWN_WAITING) for name in sorted(many)]
     others = heapq.merge(*firsts, key=place)
     for record in others:

@@ -1,6 +1,6 @@
-"""What callers are shown of a job's own reports: how far it is, in numbers and in words.
+"""View of a job's reported progress, in numbers and in words.
 
-Pure; called by `views`. One wording for the command line, the panel and the page.
+Pure. One wording for the command line, the panel and the page.
 """
 
 import math
@@ -10,13 +10,13 @@ from runai.hub_service.wire.schemas import MetricsView, ProgressView
 
 _OF_PROGRESS = ("epoch", "overall_epochs")
 SHOWN = 4
-"""More metrics than that do not fit into a line; `describe` and the API have all."""
+"""Metrics that fit into a line; `describe` and the API have all."""
 
 
 def progress_view(progress: Progress | None, *, reads: bool = True) -> ProgressView | None:
-    """Show how far a job is, and its first metrics; None: it reported nothing.
+    """Return a job's progress and its first metrics; None if it reported nothing.
 
-    Its metrics have names that its program chose: they are for who `reads` it.
+    The program chose its metrics' names, so callers without `reads` get none.
 
     >>> progress_view(Progress({"loss": 0.01234567, "epoch": 3, "overall_epochs": 10})).text
     '3 of 10 epochs · loss 0.01235'
@@ -40,12 +40,12 @@ def progress_view(progress: Progress | None, *, reads: bool = True) -> ProgressV
 
 
 def _importance(metric: tuple[str, float]) -> bool:
-    """Sort what a training is about before what describes it, such as its number of layers."""
+    """Return a sort key: losses and accuracies before parameters, such as a number of layers."""
     return not any(word in metric[0] for word in ("loss", "acc"))
 
 
 def metrics_view(progress: Progress | None) -> MetricsView | None:
-    """Show all that a job reported; None: nothing."""
+    """Return everything that a job reported; None if nothing."""
     if progress is None:
         return None
     words = [f"{name} {value:.4g}" for name, value in progress.metrics.items()]

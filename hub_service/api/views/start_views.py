@@ -1,9 +1,8 @@
-"""How the scheduler's forecast is shown: when each waiting workload starts, kept for who looks.
+"""Expected starts of waiting workloads, forecast in a thread while callers read them.
 
-A forecast plays many cycles: it is made in a thread while somebody looks, one at a time, which
-leaves the interpreter to others most of the time, and the next one rests 25 times as long as it
-took. It is told as of the last cycle, and forgotten where nobody has looked for long. Nothing in
-it names a workload. Owned by `platform`.
+A forecast simulates many cycles. One runs at a time; it sleeps most of the time to release the
+interpreter's lock, and the next one starts after 25 times its duration. Expected starts are
+adjusted to the last cycle, and dropped after a minute without readers. They name no workload.
 """
 
 import asyncio
@@ -20,19 +19,22 @@ from runai.hub_service.scheduler.model.explanation import ExpectedStart
 from runai.hub_service.wire.schemas import ExpectedStartView
 
 _REST = 25
-"""Times as long as it took: else the slowest hundredth of everybody's calls would be those beside a
-forecast about tens of thousands."""
+"""Pause after a forecast, as a multiple of its duration.
+
+Calls beside a forecast of tens of thousands of workloads are slower: with shorter pauses they were
+the slowest hundredth of all calls.
+"""
 PIECE_S = 0.004
-"""Sleeping has its price, too."""
+"""CPU seconds between pauses: sleeping has its overhead, too."""
 _OLD_S = 60
-"""Of what was foreseen before that, and need not be any more, nobody knows what is still so."""
+"""Age in seconds at which an unread forecast is dropped, since it may be wrong by now."""
 
 
 class Forecasts:
-    """When waiting workloads start, as of the last cycle that was played forward."""
+    """Cache of expected starts, as of the last forecast cycle."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Know nothing yet; `clock` is asked how long a forecast took."""
+        """Start without a forecast; `clock` measures the duration of each."""
         self._clock = clock
         self._cycle: Cycle | None = None
         self._starts = _AsOf({}, 0)
@@ -40,7 +42,7 @@ class Forecasts:
         self._work: asyncio.Task[None] | None = None
 
     def of(self, cycle: Cycle) -> Mapping[str, ExpectedStart]:
-        """Return what is known; where that is of another cycle, begin to find out anew."""
+        """Return the known expected starts; start a new forecast if they are of another cycle."""
         working, now = self._work is not None and not self._work.done(), cycle.snapshot.now
         if cycle is not self._cycle and not working and self._clock() >= self._again_at:
             if self._cycle is not None and now - self._cycle.snapshot.now > _OLD_S:
@@ -51,30 +53,29 @@ class Forecasts:
         return self._starts
 
     async def _find(self, cycle: Cycle) -> None:
-        # Beside somebody's question about the scheduler, which need not wait for it: most of the
-        # time it sleeps.
+        # Runs beside questions to the scheduler, which need not wait: it sleeps most of the time.
         began, over = self._clock(), Event()
         try:
             starts = await asyncio.to_thread(_foreseen, cycle, over)
         finally:
-            over.set()  # a service that ends waits for its threads
+            over.set()  # at shutdown the event loop waits for its threads
         self._starts = _AsOf(starts, cycle.snapshot.now)
         self._cycle, ended = cycle, self._clock()
         self._again_at = ended + _REST * (ended - began)
 
 
 class _OverError(Exception):
-    """Nobody waits for it any more."""
+    """The service no longer waits for this forecast."""
 
 
 def _foreseen(cycle: Cycle, over: Event) -> dict[str, ExpectedStart]:
-    """Look ahead in a thread, leaving the interpreter to others for longer than each piece took.
+    """Forecast in a thread, sleeping longer after each piece than it took.
 
-    A thread that computes has half of it, and where everybody else needs more than the other half
-    they waited for seconds.
+    A busy thread holds the interpreter's lock half of the time; calls that needed more than the
+    other half waited for seconds.
 
     Raises:
-        _OverError: it is `over` before that.
+        _OverError: `over` was set first.
     """
     began = time.thread_time()
 
@@ -90,7 +91,7 @@ def _foreseen(cycle: Cycle, over: Event) -> dict[str, ExpectedStart]:
 
 
 class _AsOf(Mapping[str, ExpectedStart]):
-    """What was foreseen, said as of a later time; of thousands only those that are looked at."""
+    """Expected starts adjusted to a later time, lazily: of thousands few are read."""
 
     def __init__(self, starts: Mapping[str, ExpectedStart], now: int) -> None:
         self.starts, self.now = starts, now
@@ -110,7 +111,7 @@ class _AsOf(Mapping[str, ExpectedStart]):
 
 
 def start_view(start: ExpectedStart) -> ExpectedStartView:
-    """Show one."""
+    """Convert an expected start to the wire schema."""
     return ExpectedStartView(
         at=_maybe_time(start.at),
         earliest=_maybe_time(start.earliest),

@@ -1,8 +1,8 @@
-"""What was drawn lately and is the same now, so that queues and those who look on cost little.
+"""Cache of rendered views, so that queues and concurrent readers cost little.
 
-Of a workload that was never started its record, its expected start and what the reader may do say
-it all. What is measured of others is shown as it was a moment ago, as long as their agents report
-nothing new, and else put in anew alone. Kept by `platform`, asked by `views` and `world`.
+A workload that was never started depends on its record, its expected start and the reader's rights
+alone. Measurements of the rest are reused for a moment while their agents report nothing new;
+otherwise only the measured fields are replaced.
 """
 
 from collections import OrderedDict
@@ -16,43 +16,45 @@ from runai.hub_service.wire.device_schemas import DeviceView
 from runai.hub_service.wire.schemas import WorkloadView
 
 MOST = 30_000
-"""Views kept at once, of 6 KiB each; then the older half is drawn anew."""
+"""Cached views, of 6 KiB each; beyond that the older half is evicted."""
 
 GO_AT_ONCE = 10
-"""For each new one: all of them at once held everybody up for 40 ms."""
+"""Evictions per insertion: evicting half at once blocked the event loop for 40 ms."""
 
 FEW = 100
-"""So many of workloads that are there no more cost less than looking for them."""
+"""Stale views that are tolerated: they cost less than a search for them."""
 
 MEASURED_FOR_S = 0.4
-"""As long is what was measured shown again: streams show no more than two a second."""
+"""Seconds for which measurements are reused: streams send at most two updates a second."""
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 ViewKey = tuple[WorkloadId, bool, bool]
-"""A workload, and whether the reader may change it, and read it."""
+"""Workload, and whether the reader may change it and read it."""
 
 DeviceKey = tuple[str, int, tuple[bool, ...], tuple[bool, str]]
-"""Node, number, which of its holders the reader sees, () where they see none, and whose processes
-there they know beside those: everybody's, or of an account of their own.
+"""Node, index, the reader's view of each holder (() if it sees none), and of other accounts.
+
+The last pair is True if the reader sees the accounts of all other processes, and its own account
+("" if none of these processes is its own).
 """
 
 
 class Measured(NamedTuple):
-    """When something was measured of a workload that was begun."""
+    """Time of a started workload's measurements."""
 
     at: float
     told: Sequence[float]
-    """When its agents have reported last."""
+    """Last reports of its nodes' agents."""
 
     def is_recent(self, now: "Measured") -> bool:
-        """Tell whether it may be shown now, too."""
+        """Return True if the measurements may be reused."""
         return self.told == now.told and 0 <= now.at - self.at < MEASURED_FOR_S
 
 
 class _Drawn(NamedTuple):
-    """A view, and what was true when it was drawn."""
+    """A view, and the inputs it was rendered from."""
 
     record: WorkloadRecord
     start: ExpectedStart | None
@@ -62,18 +64,18 @@ class _Drawn(NamedTuple):
 
 
 def was_begun(record: WorkloadRecord) -> bool:
-    """Tell whether a workload was ever started, or is about to be."""
+    """Return True if a workload was ever started, or is about to be."""
     return record.attempts > 0 or any(worker.state != "pending" for worker in record.workers)
 
 
 class _Kept(OrderedDict[K, V]):
-    """Views by what they are of, oldest first; not too many."""
+    """FIFO cache of views, bounded by MOST."""
 
     _goes = False
-    """Whether the older half is about to be dropped."""
+    """True while the older half is being evicted."""
 
     def keep(self, key: K, view: V) -> None:
-        """Keep one, and drop the oldest where there are too many."""
+        """Insert a view, and evict the oldest ones beyond the bound."""
         self[key] = view
         self._goes = len(self) > (MOST // 2 if self._goes else MOST)
         for _ in range(GO_AT_ONCE if self._goes else 0):
@@ -81,24 +83,23 @@ class _Kept(OrderedDict[K, V]):
 
 
 class DrawnViews:
-    """What was drawn, by what is in it and by what its reader may do."""
+    """Views of workloads and devices, by content and by their readers' rights."""
 
     def __init__(self) -> None:
-        """Begin empty."""
+        """Start empty."""
         self._views = _Kept[ViewKey, _Drawn]()
         self._devices = _Kept[DeviceKey, tuple[object, DeviceView]]()
         self._busy: tuple[object, float, Mapping[str, float]] = None, 0.0, {}
         self._enough = FEW
-        """With more views than this it is time to look for those of nobody."""
+        """Number of views at which stale ones are searched."""
 
     def __len__(self) -> int:
         return len(self._views) + len(self._devices)
 
     def retain(self, records: Sequence[WorkloadRecord]) -> None:
-        """Forget those of workloads that are no more, or are over; call it often.
+        """Evict views of workloads that are gone or finished; cheap enough for every call.
 
-        It looks only when there are twice as many views as the last time, so it costs next to
-        nothing.
+        It searches only when the number of views has doubled since the last search.
         """
         if len(self._views) <= self._enough:
             return
@@ -117,12 +118,11 @@ class DrawnViews:
         measure: Callable[[], Mapping[str, Any]],
         draw: Callable[[], WorkloadView],
     ) -> WorkloadView:
-        """Return a view, drawn anew where anything is not as it was.
+        """Return the cached view, or render it again if an input changed.
 
-        `rights` are what the reader may do: change it, and read it. `said` is all else that is in
-        it; but for what is measured, None where nothing is, and the fields that `measure` gives.
-        Where those are all that is new, or its expected start, as with each forecast, they alone
-        are put into what was drawn.
+        `rights` are the reader's: change and read. `said` is every other input, except the expected
+        start and the measurements (`measured`, None without any). If only these two changed, as
+        after each forecast, their fields alone are replaced, with the measured ones from `measure`.
         """
         key = (record.id, *rights)
         known = self._views.get(key)
@@ -148,7 +148,7 @@ class DrawnViews:
         return view
 
     def device(self, key: DeviceKey, seat: object, draw: Callable[[], DeviceView]) -> DeviceView:
-        """Return a device's view, drawn anew where `seat`, all that is in it, is not as it was."""
+        """Return a device's cached view, or render it again if `seat`, its input, changed."""
         known = self._devices.get(key)
         if known is not None and known[0] == seat:
             return known[1]
@@ -159,7 +159,7 @@ class DrawnViews:
     def busy(
         self, at: float, holding: object, measure: Callable[[], Mapping[str, float]]
     ) -> Mapping[str, float]:
-        """Return what projects keep busy, measured a moment ago if the same hold devices."""
+        """Return the projects' busy GPUs; reused for a moment while the holders are the same."""
         known, measured_at, busy = self._busy
         if known is not holding or not 0 <= at - measured_at < MEASURED_FOR_S:
             busy = measure()

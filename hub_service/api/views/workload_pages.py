@@ -1,7 +1,7 @@
-"""Pages of a list of workloads: in the order of submission, then name, from a token on.
+"""Pages of a workload list, ordered by submission time and name, with continue tokens.
 
-Pure. A token is the key of the last workload of the page before, so none comes twice; one that
-changes its place meanwhile may be missed. Used by `workloads`.
+Pure. A token is the key of the previous page's last workload, so no workload appears twice; one
+that moves meanwhile may be missed.
 """
 
 from collections import Counter
@@ -20,19 +20,19 @@ Key = tuple[float, str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which workloads are listed; empty: all that the reader may see."""
+    """Filter of a workload list; empty: all that the reader may see."""
 
     project: str = ""
     user: str = ""
     state: WorkloadStateName | Literal[""] = ""
     kind: Literal["", "job", "session"] = ""
     text: str = ""
-    """A part of a name, its project's included, or of a user."""
+    """Substring of a name, its project's included, or of a user."""
     mine: bool = False
-    """Only what the reader may pause, resume and delete."""
+    """Only workloads that the reader may pause, resume and delete."""
 
     def records(self, viewer: Viewer) -> list[WorkloadRecord]:
-        """Return those that match, and that the reader may know of."""
+        """Return the matching workloads that the reader may see."""
         world = viewer.world
         return [
             record
@@ -46,7 +46,7 @@ class Filter:
         ]
 
     def query(self) -> str:
-        """Return what of it is set, as a part of an address."""
+        """Return the set fields as a query string."""
         told = ((field.name, getattr(self, field.name)) for field in fields(self))
         return urlencode({name: value for name, value in told if value})
 
@@ -54,10 +54,10 @@ class Filter:
 def page_of(
     viewer: Viewer, records: Sequence[WorkloadRecord], *, limit: int, after: str
 ) -> WorkloadPage:
-    """Return the first of the records after a token, "" for the beginning, and counts of all.
+    """Return the page of records after a token ("": from the beginning), and counts of all.
 
     Raises:
-        InvalidRequest: the token is none.
+        InvalidRequest: the token is invalid.
     """
     keyed = sorted((_key(record.submitted, record.id), record) for record in records)
     if after:
@@ -75,7 +75,7 @@ def page_of(
 
 
 def _key(submitted: float, workload: str) -> Key:
-    """Return what sorts workloads; the elements of an array by their number."""
+    """Return a workload's sort key; elements of an array sort by number."""
     project, _, name = workload.partition("/")
     stem, dash, number = name.rpartition("-")
     if dash and number.isdecimal():

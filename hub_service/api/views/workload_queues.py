@@ -1,7 +1,7 @@
-"""The workloads of a world by project and by state, added up once for everybody who looks at it.
+"""Queues of waiting workloads by project and by user, with the sums of each project.
 
-Pure. Thousands wait where tens run: an overview lists the first of each queue and counts the rest.
-Made by `world`, read by `views`.
+Pure. Thousands of workloads wait where tens run: an overview lists the first of each queue and
+counts the rest.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from runai.hub_service.model.changes import compared, is_same_workload
 from runai.hub_service.model.records import ProjectSpec, WorkloadRecord, WorkloadState
 
 RECENT = 100
-"""Finished workloads in an overview; `workloads` lists all."""
+"""Finished workloads in an overview; `runai list` shows all."""
 
 WAITING = frozenset({WorkloadState.QUEUED, WorkloadState.PAUSED, WorkloadState.RETRYING})
 
@@ -23,18 +23,18 @@ _LAST = 1 << 62
 Name = TypeVar("Name", str, tuple[str, str])
 
 Numbered = dict[int, WorkloadRecord]
-"""Records by numbers, which are higher the later they came."""
+"""Records by number; later records have higher numbers."""
 
 
 class InOrder(Mapping[str, Sequence[WorkloadRecord]]):
-    """Queues by their names, each put in order when it is looked at: of many, few are."""
+    """Queues by name, sorted lazily: readers need few of them."""
 
     def __init__(
         self,
         waiting: Mapping[str, Numbered] | None = None,
         known: Mapping[str, Sequence[WorkloadRecord]] | None = None,
     ) -> None:
-        """Put those that are `waiting` in order, by names; some queues are `known`."""
+        """Index the `waiting` records by name; the queues in `known` are sorted already."""
         self._waiting = waiting or {}
         self._known = dict(known or {})
 
@@ -53,10 +53,10 @@ class InOrder(Mapping[str, Sequence[WorkloadRecord]]):
         return len(self._waiting)
 
     def first(self, name: str, many: int) -> Sequence[WorkloadRecord]:
-        """Return so many of one; of tens of thousands only those are put in order."""
+        """Return the first `many` of a queue, without sorting tens of thousands."""
         found = self._waiting.get(name, {})
         if name not in self._known:
-            # Places are those in a project's queue: in a person's own some are others'.
+            # Positions are in the project's queue: a user's own workloads have gaps between them.
             near = [(place(r), n) for n, r in found.items() if place(r) <= 2 * many]
             if len(near) >= many:
                 near.sort()
@@ -64,11 +64,11 @@ class InOrder(Mapping[str, Sequence[WorkloadRecord]]):
         return self[name][:many] if found else ()
 
     def many(self) -> Iterator[tuple[str, int]]:
-        """Yield how long each is, without a look at them."""
+        """Yield the length of each queue, without sorting it."""
         return ((name, len(found)) for name, found in self._waiting.items())
 
     def without(self, touched: Iterable[str]) -> Mapping[str, Sequence[WorkloadRecord]]:
-        """Return those that are in order already, but for these."""
+        """Return the sorted queues, except the `touched` ones."""
         known = dict(self._known)
         for name in touched:
             known.pop(name, None)
@@ -77,50 +77,50 @@ class InOrder(Mapping[str, Sequence[WorkloadRecord]]):
 
 @dataclass(frozen=True)
 class Queues:
-    """Who is there and does not wait, and who waits, in the order of the queue."""
+    """Workloads that do not wait, and waiting ones in queue order."""
 
     present: Sequence[WorkloadRecord]
-    """All but those that wait, and those that finished long ago; oldest first."""
+    """All that do not wait, except old finished ones; oldest first."""
     holding: Holders
-    """The same object until one of them changes."""
+    """The same object until a holder changes."""
     of_project: InOrder
     of_user: InOrder
     alike: Mapping[tuple[str, str], Numbered] = field(compare=False)
-    """Those that wait, by user and project."""
+    """Waiting workloads by user and project."""
     _owned: Mapping[str, Numbered] = field(compare=False)
 
     def owned(self, user: str) -> list[WorkloadRecord]:
-        """Return all of somebody's workloads; oldest first."""
+        """Return all workloads of a user; oldest first."""
         return _oldest_first(self._owned.get(user, {}))
 
     @classmethod
     def of(cls, workloads: Sequence[WorkloadRecord]) -> "Queues":
-        """Put them in order."""
+        """Order workloads into queues."""
         return LastQueues().of(workloads)
 
 
 class LastQueues:
-    """The queues of those records that were asked about last: many look between two changes.
+    """Queues of the last list of records, updated incrementally.
 
-    Thousands wait and a few come, change or go: all others stay where they are. Each has a number
-    for as long as it is there, higher than those of all that came before it.
+    Thousands wait while a few come, change or go: all other records stay in place. Each record
+    keeps its number as long as it exists, higher than the numbers of all earlier ones.
     """
 
     def __init__(self) -> None:
-        """Know none yet."""
+        """Start without records."""
         self._records: Sequence[WorkloadRecord] = ()
         self._numbers: list[int] = []
-        """Of each in that list."""
+        """Number of each record, in list order."""
         self._next = 0
         self._others: Numbered = {}
-        """Those that do not wait."""
+        """Records that do not wait."""
         self._holding: Numbered = {}
         self._projects, self._users, self._owned = _Named[str](), _Named[str](), _Named[str]()
         self._alike = _Named[tuple[str, str]]()
         self._queues = Queues((), Holders(), InOrder(), InOrder(), {}, {})
 
     def of(self, records: Sequence[WorkloadRecord]) -> Queues:
-        """Put them in order; they come oldest first."""
+        """Return the queues of the records, which are ordered oldest first."""
         if records is not self._records:
             self._follow(records)
         return self._queues
@@ -155,7 +155,7 @@ class LastQueues:
         )
 
     def _remove(self, number: int, record: WorkloadRecord) -> bool:
-        """Take one from where it is; tell whether it holds devices."""
+        """Remove a record from the indexes; return True if it held devices."""
         if record.state in WAITING:
             self._projects.discard(record.spec.project, number)
             self._users.discard(record.spec.user, number)
@@ -164,7 +164,7 @@ class LastQueues:
         return self._holding.pop(number, None) is not None
 
     def _put(self, number: int, record: WorkloadRecord) -> bool:
-        """Put one where it belongs; tell whether it holds devices."""
+        """Insert a record into the indexes; return True if it holds devices."""
         if record.state in WAITING:
             self._projects.put(record.spec.project, number, record)
             self._users.put(record.spec.user, number, record)
@@ -189,7 +189,7 @@ class LastQueues:
 
 
 class _Named(Generic[Name]):
-    """Records by a name and by their numbers; what was given away stays as it was."""
+    """Copy-on-write index of records by name and number."""
 
     def __init__(self) -> None:
         self._found: dict[Name, Numbered] = {}
@@ -202,7 +202,7 @@ class _Named(Generic[Name]):
         self._own(name).pop(number, None)
 
     def given(self) -> Mapping[Name, Numbered]:
-        """Return what there is of each name that has any."""
+        """Publish the changes, and return the records of each non-empty name."""
         touched, self._touched = self._touched, {}
         found = self._found | touched
         self._found = {name: records for name, records in found.items() if records}
@@ -211,7 +211,7 @@ class _Named(Generic[Name]):
     def after(
         self: "_Named[str]", queues: InOrder
     ) -> tuple[Mapping[str, Numbered], Mapping[str, Sequence[WorkloadRecord]]]:
-        """Return that, and what of earlier queues nobody has touched."""
+        """Return the published index, and the earlier queues that did not change."""
         known = queues.without(self._touched)
         return self.given(), known
 
@@ -234,25 +234,25 @@ def _oldest_first(found: Numbered) -> list[WorkloadRecord]:
 
 
 def place(record: WorkloadRecord) -> int:
-    """Return a record's place in its queue; who has none yet comes last."""
+    """Return a record's position in its queue; records without one sort last."""
     return _LAST if record.position is None else record.position
 
 
 @dataclass
 class ProjectSums:
-    """What a project's workloads come to, those of its children included; milli-GPU."""
+    """Sums of a project's workloads, its children's included; milli-GPU."""
 
     allocated: int = 0
     building: int = 0
     waiting: int = 0
     utilized: float | None = None
-    """GPUs kept busy; None: nothing was measured."""
+    """GPUs kept busy; None: not measured."""
 
 
 def sums_of(
     queues: Queues, projects: Mapping[str, ProjectSpec], busy: Mapping[str, float]
 ) -> Mapping[str, ProjectSums]:
-    """Add up each project; `busy` are the GPUs that each one's own workloads keep so."""
+    """Sum up each project; `busy` has the GPUs that its own workloads keep busy."""
     found = {name: ProjectSums() for name in projects}
 
     def above(project: str) -> Iterator[ProjectSums]:

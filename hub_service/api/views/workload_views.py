@@ -1,7 +1,7 @@
-"""What callers are shown: the cluster's records as wire schemas, each as the caller may see them.
+"""Views of workloads, projects and nodes, filtered by the caller's permissions.
 
-Pure: takes a `World` (everything at one instant) and an actor; knows no HTTP and awaits nothing.
-What a caller must not see is left out here and nowhere else.
+Pure: a function of a `World` (the state at one instant) and an actor; no HTTP, no I/O. All
+filtering happens here.
 """
 
 import hashlib
@@ -41,10 +41,7 @@ from runai.hub_service.wire.schemas import (
 
 
 def version_of(record: WorkloadRecord) -> str:
-    """Return an opaque text that differs whenever a caller would be shown something else.
-
-    Measurements do not count: they change all the time.
-    """
+    """Return an opaque version that changes with anything a caller sees, except measurements."""
     held = [(w.state, w.node, w.devices, w.exit_code) for w in record.workers]
     shown = (
         record.state,
@@ -61,7 +58,7 @@ def version_of(record: WorkloadRecord) -> str:
 
 @dataclass(frozen=True)
 class Viewer:
-    """The world as one actor may see it."""
+    """Read model filtered for one actor."""
 
     world: World
     actor: Actor
@@ -69,7 +66,7 @@ class Viewer:
     # -- workloads -------------------------------------------------------------------------------
 
     def sees(self, record: WorkloadRecord) -> bool:
-        """Tell whether the actor may know of a workload."""
+        """Return True if the actor may see a workload."""
         spec = record.spec
         key = spec.project, spec.user
         known = self._seen.get(key)
@@ -83,11 +80,11 @@ class Viewer:
 
     @cached_property
     def _seen(self) -> dict[tuple[str, str], bool]:
-        """Whether the actor may know of workloads, by project and user."""
+        """Cache of `sees`, by project and user."""
         return {}
 
     def sees_all_of(self, project: str) -> bool:
-        """Tell whether the actor may know of every workload of a project."""
+        """Return True if the actor may see every workload of a project."""
         known = self._sees_all_of.get(project)
         if known is None:
             known = may(self.actor, Action.SEE_WORKLOAD, self.world.spec(project))
@@ -99,11 +96,11 @@ class Viewer:
         return {}
 
     def changes(self, record: WorkloadRecord) -> bool:
-        """Tell whether the actor may pause, resume and delete a workload."""
+        """Return True if the actor may pause, resume and delete a workload."""
         return self._rights(record.spec)[0]
 
     def workload(self, record: WorkloadRecord) -> WorkloadView:
-        """Show a workload as in a list."""
+        """Return a workload's view for lists."""
         world = self.world
         return world.drawn.view(
             record,
@@ -116,7 +113,7 @@ class Viewer:
         )
 
     def _rights(self, spec: WorkloadSpec) -> tuple[bool, bool]:
-        """Tell whether the actor may change a workload, and read it."""
+        """Return whether the actor may change a workload, and whether it may read it."""
         key = spec.project, spec.user
         known = self._known_rights.get(key)
         if known is None:
@@ -129,11 +126,11 @@ class Viewer:
 
     @cached_property
     def _known_rights(self) -> dict[tuple[str, str], tuple[bool, bool]]:
-        """They are the same for all of one person's in one project."""
+        """Cache of rights, equal for all workloads of a user in a project."""
         return {}
 
     def detail(self, record: WorkloadRecord, history: Sequence[HistoryEvent]) -> WorkloadDetail:
-        """Show a workload with all that only those in charge of it may read."""
+        """Return a workload's details, for callers that may read it."""
         spec = record.spec
         return WorkloadDetail(
             **self._workload(record),
@@ -192,7 +189,7 @@ class Viewer:
         }
 
     def _measured(self, record: WorkloadRecord) -> dict[str, object]:
-        """Show what is another from one report of its agents to the next."""
+        """Return the fields that change with each agent report."""
         world = self.world
         now = world.meter.current(record.id) if record.allocated else None
         return {
@@ -209,7 +206,7 @@ class Viewer:
         if why is None:
             return None
         _, reads = self._rights(record.spec)
-        # What the system says of a failure has the owner's programs and paths in it.
+        # The system's error text contains the owner's programs and paths.
         text = why.text if reads else _TO_OTHERS.get(why.code, why.text)
         return ReasonView(
             code=why.code, rule=why.rule, text=text, gains=why.gains, position=record.position
@@ -234,7 +231,7 @@ class Viewer:
         )
 
     def shares(self, worker: WorkerRecord) -> list[DeviceShareView]:
-        """Show the devices that a worker holds."""
+        """Return the devices that a worker holds."""
         views = []
         for share in worker.devices:
             device = self.world.device(worker.node, share.device)
@@ -250,11 +247,11 @@ class Viewer:
     # -- projects and nodes ----------------------------------------------------------------------
 
     def projects(self) -> list[ProjectView]:
-        """Show all projects: quota bars are everybody's to see."""
+        """Return all projects: quotas are visible to all users."""
         return [self.project(record.spec) for record in self.world.projects.values()]
 
     def project(self, spec: ProjectSpec) -> ProjectView:
-        """Show a project with the shares of the last cycle."""
+        """Return a project's view, with the shares of the last cycle."""
         world, actor = self.world, self.actor
         inside = actor.admin or actor.kind == "hub" or is_member(actor, spec)
         sums = world.sums.get(spec.name, ProjectSums())
@@ -271,7 +268,7 @@ class Viewer:
             min_runtime=spec.min_runtime,
             node_types_build=_list(spec.node_types_build),
             node_types_train=_list(spec.node_types_train),
-            # Who is in a project is for those who are.
+            # Only members see a project's members.
             members=list(spec.members) if inside else [],
             groups=list(spec.groups) if inside else [],
             admins=list(spec.admins) if inside else [],
@@ -289,7 +286,7 @@ class Viewer:
         )
 
     def nodes(self) -> list[NodeView]:
-        """Show every device; whoever holds it has a name only for those who may see them."""
+        """Return every device; holders are named only to callers that may see them."""
         holding = self.world.queues.holding
         open_ = frozenset(name for name in holding.by_project if self.sees_all_of(name))
         return [
@@ -298,9 +295,9 @@ class Viewer:
         ]
 
     def _device(self, node: str, seat: Seat, open_: frozenset[str]) -> DeviceView:
-        """Show a device; of the projects in `open_` the actor sees everybody."""
+        """Return a device's view; the actor sees all users of the projects in `open_`."""
         actor, on = self.actor, seat.on
-        # What differs between those who look: whom they see, and whose other processes they know.
+        # The cache key has all that differs between readers: visible holders and visible accounts.
         seen: tuple[bool, ...] = ()
         if actor.name in on.users or not on.projects.isdisjoint(open_):
             seen = tuple([self.sees(record) for record, _ in on.shares])
