@@ -1,7 +1,6 @@
-"""What Prometheus may read of the service: what happened (counters) and what is (when it asks).
+"""Prometheus metrics of the service: counters of events, gauges of the current state.
 
-`Metrics` is all that others need: the composition root feeds it cycles, the API has it written for
-whoever asks. Names follow Prometheus' conventions; the original's stand beside them (`original`).
+Names follow Prometheus' conventions; `original_names` adds those of Run:ai's documentation.
 """
 
 from runai.hub_service.api.metrics.exposition import CONTENT_TYPE, Metrics

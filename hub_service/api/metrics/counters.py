@@ -1,7 +1,6 @@
-"""Counters and histograms of what happened: cycles, decisions, waits.
+"""Counters and histograms of cycles, decisions and queue waits.
 
-Knows names, labels and buckets; is told of each cycle. Labels are projects and kinds, never what a
-user typed. Used by `Metrics`.
+Labels are projects and kinds, never text that a user typed.
 """
 
 from collections import Counter as Tally
@@ -16,10 +15,10 @@ WAIT_BUCKETS = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600, 7 * 24 * 3600
 
 
 class Happened:
-    """What has been counted since the service started."""
+    """Counts since the service started."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        """Count in this registry."""
+        """Register the counters and histograms in this registry."""
         self._cycle_seconds = Histogram(
             "runai_cycle_seconds",
             "Time from observing to having applied.",
@@ -54,7 +53,7 @@ class Happened:
         self._cycle_seconds.observe(cycle.seconds)
         for phase, seconds in cycle.phases.items():
             self._phase_seconds.labels(phase).observe(seconds)
-        # Thousands of waits: no call for each.
+        # A cycle may have thousands of waits: one call per kind.
         decided: Tally[type[Decision]] = Tally(map(type, cycle.plan.decisions))
         for decision, number in decided.items():
             self._decisions.labels(decision.kind).inc(number)
@@ -70,5 +69,5 @@ class Happened:
 
 
 def _is_new(workload: Workload) -> bool:
-    """Tell whether it had nothing before: a pause's end and a gang's growth are no wait's end."""
+    """Return True for a first start; resumes and growing gangs end no queue wait."""
     return not workload.pauses and all(worker.node is None for worker in workload.workers)

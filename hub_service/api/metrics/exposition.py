@@ -1,7 +1,4 @@
-"""Write for one who asks: what was counted, and the present as they may see it.
-
-Knows which parts there are and Prometheus' text format; the parts know names.
-"""
+"""Render counters and the current state in Prometheus' text format."""
 
 from collections.abc import Iterator
 
@@ -18,7 +15,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:
-    """The service's metrics, in a registry of their own."""
+    """Metrics of the service, in a registry of their own."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -29,14 +26,14 @@ class Metrics:
         self._happened.count(cycle)
 
     def render(self, viewer: Viewer, version: str) -> bytes:
-        """Return everything that the viewer may read, in Prometheus' text format."""
+        """Return all metrics that the viewer may read, in Prometheus' text format."""
         asked = CollectorRegistry(auto_describe=False)
         asked.register(_Present(viewer, version))
         return generate_latest(self._registry) + generate_latest(asked)
 
 
 class _Present(Collector):
-    """The present, collected once."""
+    """Collector of the current state for one scrape."""
 
     def __init__(self, viewer: Viewer, version: str) -> None:
         self._viewer, self._version = viewer, version

@@ -1,7 +1,7 @@
-"""What is, as Prometheus' families: projects, nodes, devices, and the workloads that run.
+"""Gauges of projects, nodes, devices and running workloads, as Prometheus families.
 
-Pure: takes a `Viewer`, so that whoever asks is told of no workload that they may not see. Knows
-names and labels; the ledger's counters begin at zero with the service, as Prometheus expects.
+Pure: a `Viewer` limits workloads to the caller's. GPU-second counters start at zero with the
+service, as Prometheus expects.
 """
 
 from collections import Counter as Tally
@@ -30,7 +30,7 @@ Labels = TypeVar("Labels", bound=tuple[str, ...])
 
 
 def present(viewer: Viewer, version: str) -> Iterator[Metric]:
-    """Yield every family of the present."""
+    """Yield all families of the current state."""
     build = GaugeMetricFamily("runai_build_info", "The service's version.", labels=["version"])
     build.add_metric([version], 1)
     yield build
@@ -53,7 +53,7 @@ def present(viewer: Viewer, version: str) -> Iterator[Metric]:
 
 
 def running(viewer: Viewer) -> list[tuple[WorkloadRecord, WorkloadView]]:
-    """Return the workloads that hold GPUs and that the caller may see: no others have series."""
+    """Return the workloads that hold GPUs and that the caller may see: only these have series."""
     return [
         (record, viewer.workload(record))
         for record in viewer.world.queues.holding.records
@@ -62,7 +62,7 @@ def running(viewer: Viewer) -> list[tuple[WorkloadRecord, WorkloadView]]:
 
 
 def gauge(name: str, text: str, labels: list[str], values: Mapping[Labels, float]) -> Metric:
-    """Return a gauge with these values."""
+    """Build a gauge family with these values."""
     family = GaugeMetricFamily(name, text, labels=labels)
     for names, value in values.items():
         family.add_metric(list(names), value)
@@ -77,7 +77,7 @@ def _projects(viewer: Viewer) -> Iterator[Metric]:
     }
     tally = Tally((record.spec.project, record.state) for record in world.workloads)
     for name, project in world.projects.items():
-        # Of tens of thousands that wait none holds anything.
+        # Only holding workloads: the tens of thousands that wait have no allocation.
         own = world.queues.holding.by_project.get(name, ())
         states |= {(name, state.value): tally[name, state] for state in WorkloadState}
         measured = [m for r in own if r.allocated and (m := world.meter.current(r.id))]
@@ -169,7 +169,7 @@ def _gpu_seconds(
 
 
 def _memory_share(viewer: Viewer, record: WorkloadRecord) -> int:
-    """Return the MiB of its shares of devices, as it is granted them."""
+    """Return the device memory of a workload in MiB: its shares of its devices' memory."""
     found: list[tuple[Device | None, int]] = [
         (viewer.world.device(worker.node, share.device), share.gpus)
         for worker in record.workers

@@ -1,8 +1,8 @@
-"""The original's documented metric names, for dashboards that already ask for them.
+"""Metrics under Run:ai's documented names, for existing dashboards.
 
-Their labels and units are the original's: percent, bytes, Unix time, `gpu` the device's number.
-Only running workloads that the caller may see have series. Source: "Metrics API" of the
-documentation of Run:ai 2.9.
+Labels and units are Run:ai's: percent, bytes, Unix time, `gpu` the device's number. Only running
+workloads that the caller may see have series. Source: "Metrics API" of the documentation of Run:ai
+2.9.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ JOB_TYPE = {"job": "training", "session": "interactive"}
 
 
 def original(viewer: Viewer) -> Iterator[Metric]:
-    """Yield the families that the original's dashboards know."""
+    """Yield the families that Run:ai's dashboards query."""
     yield from _jobs(viewer)
     yield from _gpus(viewer)
     yield from _nodes(viewer)

@@ -1,7 +1,6 @@
-"""The pages: rendered here, kept up to date by `page_stream`, behind the hub's login.
+"""HTML pages, rendered on the server, updated by `page_stream`, behind the hub's login.
 
-They can be read without scripts; buttons and forms call the API. Nothing is fetched from other
-hosts.
+They are readable without scripts; buttons and forms call the API. All assets come from this host.
 """
 
 import csv
@@ -50,7 +49,7 @@ STATIC = {
     ),
     "gpus.svg": "image/svg+xml",
 }
-"""The pages' own files, and what each is."""
+"""Static files of the pages with their media types."""
 _KINDS: tuple[tuple[UsageKind, str], ...] = (
     ("project", "Project"),
     ("user", "User"),
@@ -65,13 +64,13 @@ LISTED = 200
 
 
 class Login(Protocol):
-    """Log a browser in through the hub."""
+    """Login of a browser through the hub."""
 
     async def begin_login(self, request: Request, next_path: str) -> Response:
-        """Send the browser to the hub."""
+        """Redirect the browser to the hub."""
 
     async def finish_login(self, request: Request) -> Response:
-        """Take what the hub sends back."""
+        """Accept the hub's redirect, and set the login cookie."""
 
 
 # -- pages ---------------------------------------------------------------------------------------
@@ -79,7 +78,7 @@ class Login(Protocol):
 
 @router.get("/")
 async def gpus(request: Request, on: On, which: Which, chosen: Chosen = "24h") -> Response:
-    """Show everything as it is now; of workloads those that are asked for."""
+    """Render the current state of the cluster, with the workloads that match the filter."""
     query = which.query()
 
     async def values(caller: Actor) -> dict[str, Any]:
@@ -103,7 +102,7 @@ async def gpus(request: Request, on: On, which: Which, chosen: Chosen = "24h") -
 async def gpus_live(
     request: Request, on: On, watching: Watching, which: Which
 ) -> StreamingResponse:
-    """Stream what changes on that page."""
+    """Stream the changed parts of that page."""
     authorise(watching.actor, Action.SEE_CLUSTER)
     environment = templates(on.prefix)
 
@@ -119,7 +118,7 @@ async def gpus_live(
 async def workload(
     request: Request, project: str, name: str, on: On, chosen: Chosen = "1h"
 ) -> Response:
-    """Show one workload: why it waits or was stopped, its life, its output."""
+    """Render one workload: why it waits or was stopped, its states over time, its output."""
     name = workload_id(project, name)
 
     async def values(caller: Actor) -> dict[str, Any]:
@@ -139,7 +138,7 @@ async def workload(
 async def workload_live(
     request: Request, project: str, name: str, on: On, watching: Watching
 ) -> StreamingResponse:
-    """Stream what changes on that page; ends when the workload is deleted."""
+    """Stream the changed parts of that page; the stream ends when the workload is deleted."""
     name = workload_id(project, name)
     await on.allowed(watching.actor, Action.SEE_WORKLOAD, name)
     template = templates(on.prefix).get_template("workload_parts.html")
@@ -155,7 +154,7 @@ async def workload_live(
 
 @router.get("/projects/{name}")
 async def project(request: Request, name: ProjectName, on: On, chosen: Chosen = "24h") -> Response:
-    """Show a project, and let those in charge of it change it."""
+    """Render a project, with a form for its admins."""
 
     async def values(caller: Actor) -> dict[str, Any]:
         authorise(caller, Action.SEE_CLUSTER)
@@ -183,7 +182,7 @@ async def project(request: Request, name: ProjectName, on: On, chosen: Chosen = 
 
 @router.get("/new-project")
 async def new_project(request: Request, on: On) -> Response:
-    """Show the form for a new project."""
+    """Render the form for a new project."""
 
     async def values(caller: Actor) -> dict[str, Any]:
         authorise(caller, Action.SET_PROJECT)
@@ -201,7 +200,7 @@ async def new_project(request: Request, on: On) -> Response:
 
 @router.get("/consumption")
 async def consumption(request: Request, on: On, chosen: Chosen = "24h") -> Response:
-    """Show what projects, users and nodes held and kept busy."""
+    """Render the GPUs that projects, users and nodes held and kept busy."""
 
     async def values(caller: Actor) -> dict[str, Any]:
         stretch = _stretch(chosen)
@@ -225,7 +224,7 @@ async def consumption(request: Request, on: On, chosen: Chosen = "24h") -> Respo
 async def consumption_csv(
     kind: UsageKind, on: On, caller: Caller, chosen: Chosen = "24h"
 ) -> Response:
-    """Send the same as a table for spreadsheets."""
+    """Return the same table as CSV, for spreadsheets."""
     stretch, end = _stretch(chosen), on.clock()
     found = await usage_of_each(on, caller, kind, end - stretch.seconds, end)
     text = io.StringIO()
@@ -242,7 +241,7 @@ async def consumption_csv(
 
 @router.get("/submit")
 async def submit(request: Request, on: On) -> Response:
-    """Show the form for a job."""
+    """Render the form for a job."""
 
     async def values(caller: Actor) -> dict[str, Any]:
         authorise(caller, Action.SEE_CLUSTER)
@@ -262,7 +261,7 @@ async def submit(request: Request, on: On) -> Response:
 
 @router.get("/static/{name}")
 async def static(request: Request, name: str) -> Response:
-    """Send one of the pages' own files."""
+    """Return one of the pages' static files."""
     if name not in STATIC:
         raise NotFound(f"There is no file {name}.")
     headers = {"Cache-Control": "max-age=300"}
@@ -270,27 +269,27 @@ async def static(request: Request, name: str) -> Response:
 
 
 def login_router(login: Login) -> APIRouter:
-    """Return the two routes of the login."""
+    """Return the router with the two routes of the login."""
     routes = APIRouter(include_in_schema=False)
 
     @routes.get("/login")
     async def begin(request: Request, next: str = "") -> Response:  # noqa: A002  its public name
-        """Go to the hub's login and come back to `next`, a path of ours."""
+        """Redirect to the hub's login, which returns to `next`, a path below the prefix."""
         return await login.begin_login(request, next)
 
     @routes.get("/oauth_callback")
     async def finish(request: Request) -> Response:
-        """Come back from the hub."""
+        """Finish the login after the hub's redirect."""
         return await login.finish_login(request)
 
     return routes
 
 
-# -- what they are made of -----------------------------------------------------------------------
+# -- template values ----------------------------------------------------------------------------
 
 
 def _listed(viewer: Viewer, which: Filter) -> WorkloadPage | None:
-    """Return the first workloads that are asked for; None where nothing is asked for."""
+    """Return the first workloads that match the filter; None without a filter."""
     if which == Filter():
         return None
     return page_of(viewer, which.records(viewer), limit=LISTED, after="")
@@ -299,7 +298,7 @@ def _listed(viewer: Viewer, which: Filter) -> WorkloadPage | None:
 async def _charted(
     on: Platform, chosen: str, query: str, asked: UsageFilter, quota: float | None = None
 ) -> dict[str, Any]:
-    """Return what a chart and its headline need; the chart's points come later."""
+    """Return a chart's range and headline; the browser fetches its points later."""
     stretch, end = _stretch(chosen), on.clock()
     return {
         "range": stretch,
@@ -315,7 +314,7 @@ async def _workload(on: Platform, caller: Actor, record: WorkloadRecord) -> dict
     spec = viewer.world.spec(record.spec.project)
     reads = may(caller, Action.READ_WORKLOAD, spec, record.spec)
     history = await on.cluster.history(record.id) if reads else []
-    # Only who may read it is shown its history; the rest of the detail is not on the page.
+    # The page shows history to readers only, and nothing else of the detail.
     view = viewer.detail(record, history)
     waits = record.state in _WAITING
     return {
@@ -333,6 +332,6 @@ def _stretch(chosen: str) -> Range:
 
 
 def _cell(name: str) -> str:
-    """Keep a spreadsheet from taking a name for a formula."""
+    """Escape a name that a spreadsheet would evaluate as a formula."""
     shown = printable(name)
     return f"'{shown}" if shown.lstrip(" '").startswith(("=", "+", "-", "@", "\\", "|")) else shown

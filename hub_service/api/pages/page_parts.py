@@ -1,7 +1,6 @@
-"""What the pages show, arranged for their templates: bars, the project tree, devices, lives.
+"""Template values of the pages: bars, project tree, devices, workload timelines.
 
-Pure: takes what `views` shows its reader and decides only where it goes. Used by `page`, for the
-first paint and for every update alike.
+Pure: the input is filtered for the reader already. First rendering and updates use the same values.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,12 +21,12 @@ from runai.hub_service.wire.schemas import (
 
 FINISHED = frozenset({"succeeded", "failed", "ended"})
 STATES = ("queued", "starting", "running", "stopping", "paused", "suspended", "retrying")
-"""Those that last; the others end a life."""
+"""Lasting states; all further ones are final."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A stretch of time that ends now, by the name that people choose it by."""
+    """A time range that ends now, by its name in the address."""
 
     name: str
     words: str
@@ -51,17 +50,17 @@ RANGES: Mapping[str, Range] = {
 
 
 class Rendered(NamedTuple):
-    """Parts of a page by the id of their element, and which rows there are in which order."""
+    """HTML of page parts by element id, and the order of the table rows."""
 
     parts: dict[str, str]
     rows: list[str]
 
 
-# -- the page of everything ----------------------------------------------------------------------
+# -- the page "GPUs" -----------------------------------------------------------------------------
 
 
 def gpus_page(overview: Overview, user: str, listed: WorkloadPage | None = None) -> dict[str, Any]:
-    """Arrange an overview for its template; its workloads, or those that are `listed` instead."""
+    """Return the template values of an overview, with its workloads or the `listed` ones."""
     workloads = overview.workloads if listed is None else listed.items
     names = {w.id: w for w in overview.workloads}
     devices = [device for node in overview.nodes for device in node.devices]
@@ -87,7 +86,7 @@ def gpus_page(overview: Overview, user: str, listed: WorkloadPage | None = None)
 def gpus_parts(
     environment: Environment, overview: Overview, user: str, listed: WorkloadPage | None = None
 ) -> Rendered:
-    """Render what changes on the page of everything."""
+    """Render the parts of the page "GPUs" that change."""
     macros: Any = environment.get_template("parts.html").module
     device: Any = environment.globals["drawn_device"]
     workload: Any = environment.globals["drawn_workload"]
@@ -108,7 +107,7 @@ def gpus_parts(
 
 
 def _found(page: WorkloadPage) -> str:
-    """Say how many match in each state, and how many of them are listed."""
+    """Format the number of matches in each state, and how many are listed."""
     total = sum(page.counts.values())
     counts = ", ".join(f"{many:,} {state}" for state, many in page.counts.items())
     more = f"; the first {len(page.items)} are listed" if total > len(page.items) else ""
@@ -131,7 +130,7 @@ def _place(workload: WorkloadView, user: str) -> tuple[bool, bool]:
 
 
 def project_rows(projects: Sequence[ProjectView], capacity: float) -> list[dict[str, Any]]:
-    """Arrange projects as a tree, each with the parts of its bar on one common scale."""
+    """Return the projects in tree order, each with the segments of its bar on a common scale."""
     scale = max(
         [capacity, 0.001, *(p.allocated for p in projects), *(p.quota or 0 for p in projects)]
     )
@@ -139,7 +138,7 @@ def project_rows(projects: Sequence[ProjectView], capacity: float) -> list[dict[
 
 
 def quota_of_all(projects: Sequence[ProjectView]) -> float | None:
-    """Add up what is guaranteed to whom; None where that is unbounded, or nothing is there."""
+    """Sum the quotas of the root projects; None if one is unlimited or there are none."""
     names = {project.name for project in projects}
     quotas = [p.quota for p in projects if p.parent not in names]
     bounded = [quota for quota in quotas if quota is not None]
@@ -182,7 +181,7 @@ def _project_row(project: ProjectView, depth: int, scale: float, capacity: float
 
 
 class ShownPart(NamedTuple):
-    """Somebody's part of a device: where its bar begins, how wide it is, and how much is busy."""
+    """One allocation's segment of a device bar: offset, width and busy share."""
 
     at: float
     width: float
@@ -195,7 +194,7 @@ class ShownPart(NamedTuple):
 
 
 class ShownDevice(NamedTuple):
-    """What is shown of a device; equal where the same is shown."""
+    """Template values of a device; equal values render equal markup."""
 
     device: int
     simulated: bool
@@ -247,11 +246,11 @@ def _others(other: OthersView) -> str:
     return f"other processes{whose}: {(other.memory_mib or 0) / 1024:.1f} GiB"
 
 
-# -- the life of a workload ----------------------------------------------------------------------
+# -- timeline of a workload ----------------------------------------------------------------------
 
 
 def life(history: Sequence[HistoryView], until: datetime) -> dict[str, Any]:
-    """Arrange a history as bands of one bar: how long it was queued, ran, paused."""
+    """Convert a history to the bands of a timeline: queued, running, paused."""
     states = [event for event in history if event.kind in STATES or event.kind in FINISHED]
     if not states:
         return {"bands": [], "marks": [], "kinds": [], "words": "nothing is known", "stopped": ""}

@@ -1,8 +1,7 @@
-"""How a page leaves: for whom, with which policy, compressed; refusals as pages, too.
+"""HTTP replies of pages: login redirect, security policy, compression, error pages.
 
-A page is sent while it is rendered: its head first, so that the browser fetches the style and
-paints while most rows are still to come. Knows requests and templates, not what is on a page.
-Used by `page` and `page_stream`.
+A page is streamed while it is rendered, head first, so that the browser fetches scripts and paints
+while most rows are still to come.
 """
 
 import asyncio
@@ -27,21 +26,21 @@ _POLICY = (
     " connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'self'"
 )
 _WORTH_IT = 1000
-"""Bytes below which compressing gains nothing."""
+"""Bytes below which compression saves nothing."""
 _FIRST, _NEXT = 16_000, 32_000
-"""Characters sent at once: the style and what is seen first, then few large pieces."""
+"""Characters per chunk: the style and the visible part first, then few large chunks."""
 _GZIP = 31
-"""zlib's word for gzip with the largest window."""
+"""zlib's `wbits` for the gzip format with the largest window."""
 
 Values = Callable[[Actor], Awaitable[dict[str, Any]]]
 
 
 async def page_reply(request: Request, on: Platform, template: str, values: Values) -> Response:
-    """Render a page for who asks, or go to the hub's login first and come back."""
+    """Render a page for the caller; without a login, redirect to the hub's login and back."""
     try:
         caller = await caller_of(request)
     except Unauthenticated:
-        path = with_query(request.scope["path"], request)  # the range of a chart, say
+        path = with_query(request.scope["path"], request)  # such as a chart's range
         back = f"?next={quote(path)}" if path != on.prefix else ""
         return RedirectResponse(f"{on.prefix}login{back}", 302)
     status = 200
@@ -65,16 +64,16 @@ async def page_reply(request: Request, on: Platform, template: str, values: Valu
 
 
 def with_query(path: str, request: Request) -> str:
-    """Return a path with the request's query.
+    """Return a path with the request's query string.
 
-    Not of `request.url`, which is made of the caller's Host.
+    `request.url` is no alternative: it contains the Host that the caller sent.
     """
     query = request.scope["query_string"].decode("latin-1")
     return path + (f"?{query}" if query else "")
 
 
 async def pieces(rendered: Iterable[str]) -> AsyncIterator[bytes]:
-    """Put small texts together, and let others have their turn between the pieces."""
+    """Join small texts into chunks, and yield to the event loop between them."""
     held: list[str] = []
     length, enough = 0, _FIRST
     for text in rendered:
@@ -83,13 +82,13 @@ async def pieces(rendered: Iterable[str]) -> AsyncIterator[bytes]:
         if length >= enough:
             yield "".join(held).encode()
             held, length, enough = [], 0, _NEXT
-            # Style and scripts are asked for meanwhile; without this they came after the last row.
+            # Serves the browser's requests for scripts, which otherwise waited for the last row.
             await asyncio.sleep(0)
     yield "".join(held).encode()
 
 
 async def compressed(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Compress a stream piece by piece: each can be read when it arrives."""
+    """Compress a stream chunk by chunk, each flushed so that the browser can render it."""
     packer = zlib.compressobj(6, zlib.DEFLATED, _GZIP)
     async for piece in body:
         yield packer.compress(piece) + packer.flush(zlib.Z_SYNC_FLUSH)
@@ -99,7 +98,7 @@ async def compressed(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 def packed(
     request: Request, content: bytes, media_type: str, headers: dict[str, str], status: int = 200
 ) -> Response:
-    """Return a reply, compressed where the browser reads that."""
+    """Build a response, compressed if the browser accepts gzip."""
     headers = {**headers, "Vary": "Accept-Encoding"}
     if compressible(request) and len(content) >= _WORTH_IT:
         content = gzip.compress(content, 6, mtime=0)
@@ -108,5 +107,5 @@ def packed(
 
 
 def compressible(request: Request) -> bool:
-    """Tell whether the browser reads gzip."""
+    """Return True if the browser accepts gzip."""
     return "gzip" in request.headers.get("Accept-Encoding", "")

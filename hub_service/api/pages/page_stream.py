@@ -1,7 +1,4 @@
-"""The stream that keeps a page up to date: parts of it as they change, compressed.
-
-Knows parts by id and bytes; what they are is rendered by the caller. Used by `page`.
-"""
+"""Event stream of a page's changed parts, compressed."""
 
 import asyncio
 import json
@@ -18,13 +15,13 @@ from runai.hub_service.api.services.platform import Platform, Watcher
 
 AT_MOST_EVERY_S = 1.0
 LOOK_EVERY_S = 2.0
-"""Utilization changes without any event."""
+"""Seconds between refreshes without an event, for utilization."""
 
 
 def part_stream(
     request: Request, on: Platform, watching: Watcher, render: Callable[[], Awaitable[Rendered]]
 ) -> StreamingResponse:
-    """Stream the parts of a page at once, then those that differ, at most once a second."""
+    """Stream all parts of a page at once, then the changed ones, at most once a second."""
     body = with_signs_of_life(_changes(on, render), b":\n\n", watching.check, on.leaving)
     headers = {"X-Accel-Buffering": "no"}
     if compressible(request):

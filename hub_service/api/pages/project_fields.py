@@ -1,6 +1,7 @@
-"""The fields of a project that the page lets people change, and what each means.
+"""Form fields of a project, with their labels, values and hints.
 
-Pure. The names are those of `ProjectPut`; `kind` tells the page's script how to read what is typed.
+Pure. The names are the fields of `ProjectPut`; `kind` tells the page's script how to parse the
+input.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ NEW_PROJECT = ProjectView(name="", quota=0, build_quota=None)
 
 
 class ProjectField(NamedTuple):
-    """One field: its name, its label, its present value as text, and what it is for."""
+    """One form field: name, label, current value as text, and hint."""
 
     name: str
     label: str

@@ -1,9 +1,8 @@
-"""Templates of the pages: the one place where what users have typed becomes markup.
+"""Jinja templates of the pages: the one place where user input becomes markup.
 
-Everything is escaped unless a template says otherwise, and none does. Widths are attributes of SVG
-elements: the pages' policy allows no inline style but our own two files, each by its hash; they
-travel with the page, so that nothing is waited for before the first paint. Used by `page_parts`,
-`page_reply` and `page`.
+Everything is escaped; no template opts out. Widths are attributes of SVG elements, since the
+content security policy allows no inline style but the two style sheets, each by its hash. They are
+part of the page, so that the first paint waits for no request.
 """
 
 import hashlib
@@ -29,18 +28,18 @@ STYLE_HASHES = tuple(
     f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
     for text in _STYLES.values()
 )
-"""What a policy must allow for the pages to have their style."""
+"""Sources of the `style-src` directive that allow the pages' style sheets."""
 
 
 DEVICES, WORKLOADS = 2000, 10_000
-"""How much markup is kept, of 2 KiB each: nearly all readers see the same rows."""
+"""Cached rows, of 2 KiB each: nearly all readers see the same rows."""
 
 
 @lru_cache
 def templates(prefix: str) -> Environment:
-    """Return the templates of a service that is served under a prefix, all of them compiled.
+    """Return the compiled templates of a service under a prefix.
 
-    Compiled by the first visitor, they would keep them waiting for a tenth of a second.
+    All are compiled at once, so that the first page does not take a tenth of a second longer.
     """
     environment = Environment(
         loader=FunctionLoader(lambda name: (PAGES / name).read_text(encoding="utf-8")),
@@ -61,7 +60,7 @@ def templates(prefix: str) -> Environment:
     }
     environment.globals |= {
         "prefix": prefix,
-        "style": lambda name: Markup(_STYLES[name]),  # noqa: S704  ours, typed by nobody
+        "style": lambda name: Markup(_STYLES[name]),  # noqa: S704  our own files
         "time": _time,
     }
     for file in PAGES.iterdir():
@@ -82,7 +81,7 @@ def templates(prefix: str) -> Environment:
 
 
 class _Shown:
-    """A view as a key: it is another object where anything in it is new."""
+    """Cache key of a view, by identity: a changed view is a new object."""
 
     __slots__ = ("view",)
 
@@ -96,7 +95,7 @@ class _Shown:
         return isinstance(other, _Shown) and self.view is other.view
 
 
-NOTHING = "–"  # noqa: RUF001  a dash where there is no figure
+NOTHING = "–"  # noqa: RUF001  en dash in place of a missing figure
 
 
 def _gpus(amount: float | None) -> str:
@@ -108,7 +107,7 @@ def _measured(amount: float | None) -> str:
 
 
 def _hours(amount: float) -> str:
-    if 0 < amount < 0.1:  # the first minutes; 0.00 of 0.03 would say nothing
+    if 0 < amount < 0.1:  # the first minutes, which would round to 0.00
         return f"{amount:.3f}" if amount >= 0.001 else "< 0.001"
     return f"{amount:.{2 if amount < 1 else 1 if amount < 10 else 0}f}"
 
@@ -118,7 +117,7 @@ def _of(part: float | None, whole: float) -> str:
 
 
 def _typed(sentence: str) -> Markup:
-    """Set what one types, which sentences have between backticks, as such."""
+    """Mark up text between backticks as code."""
     parts = sentence.split("`")
     return Markup("").join(
         Markup("<code>{}</code>").format(part) if number % 2 else part
@@ -127,6 +126,6 @@ def _typed(sentence: str) -> Markup:
 
 
 def _time(at: datetime) -> Markup:
-    """Return a time in UTC, which the page's script turns into the reader's."""
+    """Return a `<time>` element in UTC, which the page's script converts to local time."""
     words = f"{at:%Y-%m-%d %H:%M:%S} UTC"
     return Markup('<time datetime="{}">{}</time>').format(at.isoformat(), words)
