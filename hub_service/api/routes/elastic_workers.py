@@ -1,6 +1,6 @@
-"""Routes of the workers of elastic jobs, where they are pods: what they hear and what they tell.
+"""Routes for workers of elastic jobs in pods: target, status, end.
 
-Each speaks of itself alone: which worker it is, its token says.
+A worker's token identifies it: it acts for itself alone.
 """
 
 from typing import Annotated
@@ -24,9 +24,9 @@ async def target(
     on: On,
     caller: Caller,
     seen: Annotated[int, Query(ge=0)] = 0,
-    timeout: Annotated[float, Query(ge=0, le=LONGEST_POLL_S)] = 30.0,  # noqa: ASYNC109  the caller's
+    timeout: Annotated[float, Query(ge=0, le=LONGEST_POLL_S)] = 30.0,  # noqa: ASYNC109  the client's
 ) -> TargetReply:
-    """Return who is to train, as soon as that is newer than what the worker has seen."""
+    """Return the target members as soon as they are newer than the given version (long poll)."""
     asking = _messages(on, caller).worker_target(caller.name, seen)
     newer = await unless(on.leaving, asking, timeout)
     return TargetReply() if newer is None else TargetReply.of(newer)
@@ -34,13 +34,13 @@ async def target(
 
 @router.put("/status", status_code=204)
 async def status(report: StatusReport, on: On, caller: Caller) -> None:
-    """Take in how a worker is."""
+    """Store a worker's status report."""
     await _messages(on, caller).worker_told(caller.name, report.read(caller.name))
 
 
 @router.post("/end")
 async def end(report: EndedReport, on: On, caller: Caller) -> EndedReply:
-    """Say how a worker's pod is to end, now that its program has."""
+    """Return the exit code for a worker's pod, after its program has ended."""
     code = await _messages(on, caller).worker_ended(caller.name, report.exit_code)
     return EndedReply(exit_code=code)
 

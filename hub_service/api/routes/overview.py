@@ -1,4 +1,4 @@
-"""Routes of the whole: who am I, everything at once, its stream, nodes, the last plan, what if."""
+"""Routes of the cluster: caller, overview, event stream, nodes, plan, what-if."""
 
 from dataclasses import replace
 from typing import Any
@@ -23,7 +23,7 @@ router = APIRouter(tags=["cluster"])
 
 @router.get("/whoami")
 async def whoami(on: On, caller: Caller, response: Response) -> WhoAmI:
-    """Say who the caller is; a page learns here what it must show to change anything."""
+    """Return the caller; for a login cookie, a header has the XSRF token for changes."""
     if caller.xsrf:
         response.headers[XSRF_HEADER] = caller.xsrf
     mine = [name for name, spec in (await on.project_specs()).items() if is_member(caller, spec)]
@@ -40,7 +40,7 @@ async def whoami(on: On, caller: Caller, response: Response) -> WhoAmI:
 
 @router.get("/overview")
 async def overview(on: On, caller: Caller) -> Overview:
-    """Show everything that the caller may see, at one instant."""
+    """Return everything that the caller may see, at one instant."""
     authorise(caller, Action.SEE_CLUSTER)
     return overview_view(await on.viewer(caller))
 
@@ -54,7 +54,7 @@ _EVENTS = {"text/event-stream": {"schema": {"type": "string"}}}
     responses={200: {"description": "Events named `overview`", "content": _EVENTS}},
 )
 async def events(on: On, watching: Watching) -> StreamingResponse:
-    """Stream an overview at once and whenever it differs, at most once a second."""
+    """Stream an overview at once and after every change, at most once a second."""
     authorise(watching.actor, Action.SEE_CLUSTER)
     body = with_signs_of_life(
         on.feeds.follow(lambda: watching.actor), b":\n\n", watching.check, on.leaving
@@ -65,16 +65,16 @@ async def events(on: On, watching: Watching) -> StreamingResponse:
 
 @router.get("/nodes")
 async def nodes(on: On, caller: Caller) -> list[NodeView]:
-    """Show the machines and their devices."""
+    """Return the nodes and their devices."""
     authorise(caller, Action.SEE_CLUSTER)
     return (await on.viewer(caller, progress_of=())).nodes()
 
 
 @router.get("/snapshot")
 async def snapshot(on: On, caller: Caller) -> dict[str, Any]:
-    """Show nodes, projects and policy as the last cycle had them, in a snapshot's words.
+    """Return nodes, projects and policy of the last cycle in the snapshot format.
 
-    Without workloads and members: it is what a replay of the past begins with.
+    It has no workloads and no members: a replay of the past starts from it.
     """
     authorise(caller, Action.READ_PAST)
     last = on.controller.last.snapshot
@@ -84,7 +84,7 @@ async def snapshot(on: On, caller: Caller) -> dict[str, Any]:
 
 @router.get("/plan")
 async def plan(on: On, caller: Caller) -> dict[str, Any]:
-    """Show the last plan; decisions about workloads that the caller may not see are left out."""
+    """Return the last plan, without decisions about workloads that the caller may not see."""
     authorise(caller, Action.SEE_CLUSTER)
     viewer = await on.viewer(caller)
     seen = [record for record in viewer.world.workloads if viewer.sees(record)]
@@ -99,6 +99,6 @@ async def plan(on: On, caller: Caller) -> dict[str, Any]:
 
 @router.post("/plan")
 async def ask(question: PlanQuestion, on: On, caller: Caller) -> WhatIf:
-    """Tell what would start, stop and wait if something were otherwise; nothing is carried out."""
+    """Return which workloads would start, stop or wait after a change; nothing is carried out."""
     authorise(caller, Action.SEE_CLUSTER)
     return await what_if(on, caller, question)

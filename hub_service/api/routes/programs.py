@@ -1,4 +1,4 @@
-"""The route of `runai exec`: a program beside a workload's own, in its pod."""
+"""Route of `runai exec`: runs a program in a workload's pod, beside the workload's own."""
 
 from collections.abc import AsyncIterator
 from functools import partial
@@ -33,7 +33,7 @@ async def execute(
     watching: Watching,
     worker: Annotated[int, Query(ge=0)] = 0,
 ) -> StreamingResponse:
-    """Run a program in the pod of a worker; stream what it writes, and how it ends."""
+    """Run a program in a worker's pod; stream its output and its exit code."""
     record = await on.allowed(watching.actor, Action.RUN_IN, workload_id(project, name))
     if worker >= record.spec.workers:
         raise NotFound(

@@ -24,7 +24,7 @@ async def list_projects(on: On, caller: Caller) -> list[ProjectView]:
 
 @router.get("/{name}")
 async def show(name: ProjectName, on: On, caller: Caller) -> ProjectView:
-    """Show one project."""
+    """Return one project."""
     authorise(caller, Action.SEE_CLUSTER)
     spec = (await on.project_specs()).get(name)
     if spec is None:
@@ -34,7 +34,7 @@ async def show(name: ProjectName, on: On, caller: Caller) -> ProjectView:
 
 @router.put("/{name}")
 async def put(name: ProjectName, change: ProjectPut, on: On, caller: Caller) -> ProjectView:
-    """Create a project, or change the fields that are given."""
+    """Create a project, or change the given fields."""
     given = {field: getattr(change, field) for field in change.model_fields_set}
 
     def changed(known: ProjectSpec | None) -> ProjectSpec:
@@ -42,7 +42,7 @@ async def put(name: ProjectName, change: ProjectPut, on: On, caller: Caller) -> 
         authorise(caller, Action.SET_MEMBERS if own else Action.SET_PROJECT, known)
         return changed_project(known or ProjectSpec(name), given)
 
-    changed((await on.project_specs()).get(name))  # who may not is told so at once
+    changed((await on.project_specs()).get(name))  # refuse before anything is stored
     record = await on.cluster.change_project(name, changed)
     return (await on.viewer(caller, progress_of=())).project(record.spec)
 
@@ -51,7 +51,7 @@ async def put(name: ProjectName, change: ProjectPut, on: On, caller: Caller) -> 
 async def delete(name: ProjectName, on: On, caller: Caller) -> None:
     """Delete a project that has no children and no unfinished workloads.
 
-    Finished ones are forgotten with it; on Kubernetes it may have none.
+    Its finished workloads are deleted with it; on Kubernetes it must have none.
     """
     authorise(caller, Action.SET_PROJECT)
     if name not in await on.project_specs():

@@ -1,4 +1,4 @@
-"""Routes of measurements: what was used over a range, and the agents' samples."""
+"""Routes of measurements: usage over a range, and the agents' samples."""
 
 import asyncio
 import json
@@ -26,16 +26,16 @@ from runai.hub_service.wire.usage_schemas import UsageKind, UsageOf, UsagePoint,
 router = APIRouter(tags=["usage"])
 
 NOW_S = 10.0
-"""What was seen longer ago says how much was used, but not what is broken."""
+"""Age in seconds up to which a report's device faults count; older ones only add usage."""
 SKEW_S = 2.0
-"""A node's clock may differ from ours by as much; reports travel for part of that, too."""
+"""Tolerated clock difference of a node in seconds, which includes the report's travel time."""
 
 DEFAULT_RANGE = timedelta(hours=1)
 
 LAST_S = 253_370_764_800.0
-"""The year 9999 in UTC."""
+"""Start of the year 9999 in UTC, as Unix time."""
 ONE_STEP_S = 86_400
-"""The longest: where no chart is drawn, fewer points are looked up."""
+"""Longest step in seconds: totals without a chart read fewer points."""
 
 
 @router.get("/usage")
@@ -50,7 +50,7 @@ async def usage(
     until: Time | None = None,
     step_s: Annotated[int | None, Query(ge=1, le=86400)] = None,
 ) -> UsageSeries:
-    """Show allocated against utilized GPUs; by default of everything, over the last hour."""
+    """Return allocated and utilized GPUs; by default of the whole cluster, over the last hour."""
     await _authorise(on, caller, workload, project, user)
     if node is not None and (workload or project or user):
         raise InvalidRequest(
@@ -70,7 +70,7 @@ async def usage_by(
     since: Time | None = None,
     until: Time | None = None,
 ) -> list[UsageOf]:
-    """Show averages of each project, node, or user that the caller may see, over the last hour."""
+    """Return averages of each project, node or visible user; by default over the last hour."""
     end = _seconds(until) if until else on.clock()
     return await usage_of_each(on, caller, kind, _start(since, end), end)
 
@@ -124,16 +124,18 @@ async def history(on: On, caller: Caller, since: Time) -> list[PastWorkload]:
 
 @router.post("/nodes/{node}/samples")
 async def samples(node: str, report: AgentReport, on: On, caller: Caller) -> AgentReply:
-    """Take one interval of measurements from a node's agent; say what to measure next."""
+    """Store one interval of measurements from a node's agent; return what to measure next."""
     authorise(caller, Action.REPORT)
     if node != caller.name:
         raise Forbidden(f"The token of node {caller.name} reports about that node alone.")
-    await asyncio.sleep(0)  # hundreds of holders took milliseconds to read: others go first
+    await asyncio.sleep(0)  # validating hundreds of holders took milliseconds: yield
     devices = await on.cluster.devices()
     if node != report.node or node not in devices:
         raise NotFound(f"There is no node {node}.", hint=f"Nodes: {', '.join(devices)}.")
     report = _dated(report, on.clock())
-    if on.clock() - report.at < NOW_S:  # one that had to wait is followed by what is so now
+    if (
+        on.clock() - report.at < NOW_S
+    ):  # delayed reports describe the past, and a current one follows
         faults = {device.device: device.fault for device in report.devices}
         await on.cluster.note_faults(node, faults)
     if report.pods is not None:
@@ -142,9 +144,9 @@ async def samples(node: str, report: AgentReport, on: On, caller: Caller) -> Age
     own = {device.uuid for device in devices.get(node, ())}
     report = _of_its_node(report, own, await on.cluster.names())
     on.ledger.record(on.clock(), report.interval, await on.holdings.now(), report)
-    # And to count: others go first again. The report is in the books by now, as a whole; all that
-    # follows asks anew who holds what, and passes over who does no more. Should the agent send it
-    # again meanwhile, it counts once in the books and once for who is idle.
+    # Yield again. The ledger has the whole report by now; all that follows reads the current
+    # holders and skips workloads that hold no device any more. If the agent sends the report again
+    # meanwhile, the ledger counts it once, and so does the idle watch.
     await asyncio.sleep(0)
     await on.idle.observe(report)
     allocations = await on.cluster.allocations(node)
@@ -157,12 +159,12 @@ async def samples(node: str, report: AgentReport, on: On, caller: Caller) -> Age
 
 
 async def usage_between(on: Platform, asked: UsageFilter, start: float, end: float) -> UsageSeries:
-    """Return the averages over a range, with as few points as can be."""
+    """Return the averages over a range, with as few points as possible."""
     return await _series(on, await on.ledger.usage(asked, start, end, ONE_STEP_S))
 
 
 def _seen(report: AgentReport, pods: Sequence[PodDevices], now: float) -> Seen:
-    """Return what an agent saw, by our clock; who does not say how long ago is not believed."""
+    """Return the agent's view with its time by the service's clock; outdated if it has no age."""
     age = report.age if report.pods_age is None else report.pods_age
     return Seen(
         0.0 if age is None else now - age,
@@ -177,7 +179,7 @@ def _seen(report: AgentReport, pods: Sequence[PodDevices], now: float) -> Seen:
 def _of_its_node(
     report: AgentReport, uuids: AbstractSet[str], workloads: Container[WorkloadId]
 ) -> AgentReport:
-    """Leave out what one node has no say in: devices of others, and workloads that nobody knows."""
+    """Drop samples of unknown workloads, and entries of other nodes' devices."""
     told = {sample.workload for sample in report.samples}
     known = {workload for workload in told if workload == "" or workload in workloads}
     return report.model_copy(
@@ -190,7 +192,7 @@ def _of_its_node(
 
 
 def _dated(report: AgentReport, now: float) -> AgentReport:
-    """Return a report as our own clock dates it, where the node's is wrong."""
+    """Return the report with its time corrected if the node's clock is wrong."""
     if report.age is None or abs(now - report.age - report.at) <= SKEW_S:
         return report
     return report.model_copy(update={"at": now - report.age})
@@ -199,13 +201,13 @@ def _dated(report: AgentReport, now: float) -> AgentReport:
 async def _authorise(
     on: Platform, caller: Actor, workload: str | None, project: str | None, user: str | None
 ) -> None:
-    """Sums of projects and of the whole are everybody's to see, those of people are not."""
+    """Authorise a usage query: totals of projects and the cluster are public, users' are not."""
     authorise(caller, Action.SEE_CLUSTER)
     projects = await on.project_specs()
     if project is not None and project not in projects:
         raise NotFound(f"There is no project {project}.", code="unknown_project")
     if workload is not None:
-        # Its history outlives it: whoever may see it does so by its project.
+        # The history outlives the workload: access follows its project.
         try:
             spec = (await on.cluster.workload(workload)).spec
         except NotFound:
@@ -249,8 +251,8 @@ async def _series(on: Platform, found: Usage) -> UsageSeries:
 
 
 def _seconds(at: datetime) -> float:
-    # A time without a zone is meant in UTC, as all times of the API are. Before 1970 there is
-    # nothing, and the first and the last day of the calendar have no time in every zone.
+    # Times without a zone are UTC, like all times of the API. There is no data before 1970, and the
+    # first and last day of the calendar overflow in some zones.
     seconds = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
     return min(max(seconds, 0.0), LAST_S)
 

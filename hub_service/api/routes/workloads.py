@@ -1,7 +1,4 @@
-"""Routes of workloads: submit, list, describe and wait, change, environment, logs.
-
-Each handler parses, authorises, calls and renders, nothing else.
-"""
+"""Routes of workloads: submit, list, describe, change, environment, logs."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -48,7 +45,7 @@ async def list_workloads(
     limit: Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)] = 200,
     after: Annotated[str, Query(alias="continue")] = "",
 ) -> WorkloadPage:
-    """List a page of the workloads that the caller may see, oldest first, and count all of them."""
+    """List a page of the workloads that the caller may see, oldest first, with counts of all."""
     viewer = await on.viewer(caller)
     return page_of(viewer, which.records(viewer), limit=limit, after=after)
 
@@ -62,7 +59,7 @@ async def submit(
     dry_run: bool = False,
     idempotency_key: Annotated[str, Header(pattern=r"^([A-Za-z0-9_-]{8,64})?$")] = "",
 ) -> SubmitReply:
-    """Queue a job or a session, or say what would come of it; a repeated key stores nothing."""
+    """Queue a job or a session; a dry run or a repeated idempotency key stores nothing."""
     return await submit_request(on, caller, request, key=idempotency_key, dry_run=dry_run)
 
 
@@ -73,9 +70,9 @@ async def describe(
     on: On,
     caller: Caller,
     changed_from: str | None = None,
-    timeout: Annotated[float, Query(ge=0, le=LONGEST_POLL_S)] = 30.0,  # noqa: ASYNC109  the caller's
+    timeout: Annotated[float, Query(ge=0, le=LONGEST_POLL_S)] = 30.0,  # noqa: ASYNC109  the client's
 ) -> WorkloadDetail:
-    """Describe a workload; with `changed_from`, as soon as its version differs from that."""
+    """Return a workload; with `changed_from`, as soon as its version differs (long poll)."""
     record = await on.allowed(caller, Action.READ_WORKLOAD, workload_id(project, name))
     if changed_from is not None:
         record = await _changed(on, record, changed_from, timeout)
@@ -84,21 +81,21 @@ async def describe(
 
 @router.get("/{project}/{name}/explanation")
 async def explain(project: str, name: str, on: On, caller: Caller) -> ExplanationView:
-    """Tell what a waiting workload's reason leaves out: what would help, and when it starts."""
+    """Return what a waiting workload waits for, what would help, and when it starts."""
     record = await on.allowed(caller, Action.SEE_WORKLOAD, workload_id(project, name))
     return await explanation(on, caller, record)
 
 
 @router.delete("/{project}/{name}", status_code=202)
 async def delete(project: str, name: str, on: On, caller: Caller) -> None:
-    """Stop a workload if it runs, and forget it when its processes are gone."""
+    """Stop a workload, and delete it when its processes have ended."""
     record = await on.allowed(caller, Action.CHANGE_WORKLOAD, workload_id(project, name))
     await on.cluster.delete(record.id, by=caller.name)
 
 
 @router.post("/{project}/{name}/suspend")
 async def suspend(project: str, name: str, on: On, caller: Caller) -> WorkloadDetail:
-    """Take a job out of the queue, stopping it if it runs."""
+    """Remove a job from the queue, and stop it if it runs."""
     record = await on.allowed(caller, Action.CHANGE_WORKLOAD, workload_id(project, name))
     return await _detail(on, caller, await on.cluster.suspend(record.id, by=caller.name))
 
@@ -114,7 +111,7 @@ async def resume(project: str, name: str, on: On, caller: Caller) -> WorkloadDet
 async def scale(
     project: str, name: str, asked: ScaleRequest, on: On, caller: Caller
 ) -> WorkloadDetail:
-    """Let an elastic job have more or fewer workers; it goes on."""
+    """Change the number of workers of an elastic job, which keeps running."""
     record = await on.allowed(caller, Action.CHANGE_WORKLOAD, workload_id(project, name))
     if asked.workers is None and asked.min_workers is None:
         raise InvalidRequest(
@@ -141,7 +138,7 @@ async def keep(project: str, name: str, on: On, caller: Caller) -> WorkloadDetai
 
 @router.post("/{project}/{name}/release")
 async def release(project: str, name: str, on: On, caller: Caller) -> WorkloadDetail:
-    """Give a session's GPUs to others: its programs on them end, it goes on."""
+    """Release a session's GPUs: its programs on them end, the session stays."""
     record = await on.allowed(caller, Action.CHANGE_WORKLOAD, workload_id(project, name))
     await on.idle.release(record, by=caller.name)
     return await _detail(on, caller, record)
@@ -149,7 +146,7 @@ async def release(project: str, name: str, on: On, caller: Caller) -> WorkloadDe
 
 @router.post("/{project}/{name}/regain")
 async def regain(project: str, name: str, on: On, caller: Caller) -> WorkloadDetail:
-    """Ask for a released session's GPUs again; it goes on while it waits for them."""
+    """Request a released session's GPUs again; the session keeps running while it waits."""
     record = await on.allowed(caller, Action.CHANGE_WORKLOAD, workload_id(project, name))
     return await _detail(on, caller, await on.cluster.regain(record.id, by=caller.name))
 
@@ -158,7 +155,7 @@ async def regain(project: str, name: str, on: On, caller: Caller) -> WorkloadDet
 async def attach(
     project: str, name: str, report: ProcessReport, on: On, caller: Caller
 ) -> WorkloadDetail:
-    """Learn which process a granted session is."""
+    """Register the process of a granted session."""
     record = await on.allowed(caller, Action.ATTACH, workload_id(project, name))
     process = Process(report.pid, report.created)
     return await _detail(on, caller, await on.cluster.attach(record.id, process))
@@ -168,7 +165,7 @@ async def attach(
 async def environment(
     project: str, name: str, on: On, caller: Caller, worker: Annotated[int, Query(ge=0)] = 0
 ) -> EnvironmentView:
-    """Hand out the environment that gives a worker its devices."""
+    """Return the environment that gives a worker its devices."""
     record = await on.allowed(caller, Action.READ_ENVIRONMENT, workload_id(project, name))
     if record.released is None and on.idle.releasing(record):
         raise Conflict(
@@ -198,7 +195,7 @@ async def logs(
     *,
     follow: bool = False,
 ) -> StreamingResponse:
-    """Stream what the workers wrote, one JSON object for each line."""
+    """Stream the workers' output, one JSON object for each line."""
     record = await on.allowed(watching.actor, Action.READ_WORKLOAD, workload_id(project, name))
     if worker is not None and worker >= record.spec.workers:
         raise NotFound(
@@ -213,7 +210,7 @@ async def logs(
 async def _log_lines(chunks: AsyncIterator[LogChunk]) -> AsyncIterator[bytes]:
     async for chunk in chunks:
         lines = chunk.lines.removesuffix(b"\n").split(b"\n")
-        # A piece may be a line of a megabyte, or a hundred thousand empty ones.
+        # A chunk may be a line of a megabyte, or a hundred thousand empty lines.
         for begin in range(0, len(lines), LINES_AT_ONCE):
             yield b"".join(
                 LogLine(
