@@ -1,7 +1,6 @@
-"""Two lists of what is there, one after the other: what has come, changed and gone.
+"""Difference of two lists of records, and a version counter to await.
 
-Tens of thousands wait while a few change: what is the same object costs next to nothing. Pure. Used
-by those who follow the cluster.
+Pure. Tens of thousands of records stay while a few change: identical objects cost next to nothing.
 """
 
 import asyncio
@@ -16,26 +15,26 @@ T = TypeVar("T")
 
 
 class Differences(NamedTuple):
-    """Places in the lists."""
+    """Indexes of removed, changed and added items."""
 
     gone: list[int]
-    """In the one before."""
+    """Indexes in the list before."""
     changed: list[tuple[int, int]]
-    """In the one before, and in the one after."""
+    """Indexes in the list before, and in the list after."""
     new: int
-    """In the one after, from here to the end."""
+    """Start of the added items in the list after."""
 
     def come(self, after: Sequence[T]) -> list[T]:
-        """Return what has changed, as it is now, and what is new."""
+        """Return the changed items as they are now, and the added ones."""
         return [*(after[now] for _, now in self.changed), *after[self.new :]]
 
 
 def compared(
     before: Sequence[T], after: Sequence[T], is_same: Callable[[T, T], bool]
 ) -> Differences:
-    """Compare two lists, in which all stand as they came; `is_same` tells who is who.
+    """Compare two lists in order of arrival; `is_same` matches items.
 
-    Who stands elsewhere has gone and come.
+    An item that moved counts as removed and added.
     """
     gone, changed = list[int](), list[tuple[int, int]]()
     old = iter(before)
@@ -54,7 +53,7 @@ def compared(
 
 
 def is_same_workload(one: WorkloadRecord, other: WorkloadRecord) -> bool:
-    """Tell whether they are of one workload: not of a later one that has the name of another."""
+    """Return True if both records are of one workload, not of a later one of the same name."""
     mine, its = one.spec, other.spec
     return mine is its or (one.id, one.submitted, mine.user) == (
         other.id,
@@ -64,14 +63,14 @@ def is_same_workload(one: WorkloadRecord, other: WorkloadRecord) -> bool:
 
 
 class Broadcast:
-    """A counter that can be waited for."""
+    """A version counter that tasks can await."""
 
     def __init__(self) -> None:
         self.version = 0
         self._next = asyncio.Event()
 
     def announce(self) -> None:
-        """Wake everybody who waits for a version later than the last."""
+        """Increase the version, and wake all waiting tasks."""
         self.version += 1
         self._next.set()
         self._next = asyncio.Event()

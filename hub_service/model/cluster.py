@@ -1,9 +1,9 @@
-"""The contract between the controller and the place where workloads really run.
+"""Contract between the controller and a cluster that runs workloads.
 
-Implemented by `local` (this machine, SQLite, supervised processes), `kubernetes` (an API server's
+Implementations: `local` (this machine, SQLite, supervised processes), `kubernetes` (an API server's
 Jobs and pods) and `simulated` (rows only). The cluster is the state of record: it starts every
-worker and remembers everything, so the service may die at any instant. One contract suite
-(`tests/contract`) runs over all of them; it says what Kubernetes does not keep.
+worker and stores everything, so the service may die at any instant. One contract suite
+(`tests/contract`) covers all of them, and marks where Kubernetes deviates.
 """
 
 from collections.abc import AsyncIterator, Callable, Collection, Container, Mapping, Sequence
@@ -27,15 +27,15 @@ from runai.hub_service.scheduler.model.snapshot import Plan, Snapshot
 from runai.hub_service.wire.elastic_messages import Status, Target
 
 ProjectChange = Callable[[ProjectSpec | None], ProjectSpec]
-"""From what a project is, None where there is none, to what it is to be; it may refuse."""
+"""Maps a project, None if there is none, to the changed one; may raise to refuse."""
 
 Told = Callable[[Container[WorkloadId]], None]
-"""Hears of some who know now what a plan says of them."""
+"""Callback with workloads for which the plan's decision is applied."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A decision that could not be carried out: the next cycle sees the world as it is."""
+    """A decision that could not be carried out; the next cycle sees the actual state."""
 
     workload: WorkloadId
     worker: str
@@ -44,7 +44,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class LogChunk:
-    """A piece of one worker's log: whole lines, as bytes, of one attempt (1, 2, …)."""
+    """A chunk of one worker's log: whole lines, as bytes, of one attempt (1, 2, …)."""
 
     worker: int
     attempt: int
@@ -53,10 +53,10 @@ class LogChunk:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a node's agent has seen: which devices there are, and which pods have them."""
+    """A node agent's view: devices of the node, and the pods that have them."""
 
     at: float
-    """When, in Unix seconds by our clock."""
+    """Time of the view, in Unix seconds by the service's clock."""
     pods: Mapping[str, tuple[str, ...]]
     """UUIDs by `namespace/name`."""
     devices: tuple[Device, ...] = ()
@@ -64,7 +64,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some bytes that a program wrote, to its standard error or else its standard output."""
+    """Bytes that a program wrote, to standard error or else to standard output."""
 
     data: bytes
     is_error: bool = False
@@ -72,85 +72,84 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a program ended, or why it never began."""
+    """End of a program, or why it never started."""
 
     exit_code: int
     why: str = ""
 
 
 class Driven(Protocol):
-    """What the controller drives: look, and do what was decided."""
+    """Part of the contract that the controller drives: observe and apply."""
 
     async def changed(self, *, pressing: bool = False) -> None:
-        """Return when anything that a snapshot shows has changed since the last `observe`.
+        """Return once anything in the snapshot has changed since the last `observe`.
 
-        `pressing`: not for that alone which gives nobody a device, as when somebody who only waits
-        is deleted; who cannot tell returns as without it. Changes that happen while nobody waits
-        are remembered; many changes wake once.
+        `pressing`: ignore changes that give no workload a device, such as the deletion of a waiting
+        workload; a cluster that cannot distinguish them returns for any. Changes without a waiting
+        caller are remembered; many changes wake once.
         """
 
     async def observe(self) -> Snapshot:
-        """Return everything the core needs: nodes, projects, workloads that want or hold devices.
+        """Return the snapshot: nodes, projects, workloads that want or hold devices.
 
         Suspended, retrying (before their time) and finished workloads are left out.
         """
 
     async def apply(self, plan: Plan, *, told: Told = lambda _: None) -> Sequence[Refused]:
-        """Carry out the decisions in the plan's order; a refused one costs only itself.
+        """Carry out the decisions in the plan's order; a refused one does not affect the rest.
 
-        `told` may be called with those who know what it says of them, while others do not yet.
+        `told` may be called with each part of the workloads as soon as their decisions are applied.
 
         Idempotent: a decision that is already true does nothing. `start` of all of a gang's minimum
         workers starts them together. `stop` returns at once; the worker holds its devices as
-        `stopping` until its processes are gone. `reserve`, `unreserve` and `wait` are remembered
-        with their reasons. A second `apply` of the same plan after a crash leaves the same world.
+        `stopping` until its processes are gone. `reserve`, `unreserve` and `wait` are stored with
+        their reasons. A second `apply` of the same plan after a crash leads to the same state.
         """
 
 
 class WorkerMessages(Protocol):
-    """What the workers of elastic jobs hear and tell where they share no directory with us.
+    """Messages to and from workers of elastic jobs that share no directory with the service.
 
-    A worker is named by its pod, `namespace/name`. All raise NotFound for one that is none.
+    A pod, `namespace/name`, identifies a worker. All methods raise NotFound if it is none.
     """
 
     async def worker_target(self, pod: str, seen: int) -> Target:
-        """Return its job's target as soon as its generation is above `seen`."""
+        """Return the job's target as soon as its generation is above `seen`."""
 
     async def worker_told(self, pod: str, status: Status) -> None:
-        """Take in what it tells."""
+        """Store the worker's status."""
 
     async def worker_ended(self, pod: str, exit_code: int) -> int:
-        """Return how its pod is to end, now that its program ended so; a repeat says the same."""
+        """Return the exit code for the pod after its program exited; a repeat returns the same."""
 
 
 class Programs(Protocol):
-    """Programs beside a workload's own, where that runs out of its user's reach."""
+    """Programs beside a workload's own, on clusters that users have no access to."""
 
     async def execute(
         self, workload: WorkloadId, worker: int, command: Sequence[str], stdin: bytes
     ) -> AsyncIterator[Piece | Ended]:
-        """Begin a program beside a worker; return what it writes, and at last how it ends.
+        """Start a program beside a worker; return its output and finally its exit.
 
         Closing the iterator ends the connection, not the program.
 
         Raises:
-            Conflict: the worker does not run, or the platform may not do that.
-            Unavailable: where it runs does not answer.
+            Conflict: the worker does not run, or the platform may not start programs there.
+            Unavailable: the node does not answer.
         """
 
 
 class Cluster(Driven, Protocol):
-    """Observe, apply, and keep workloads and projects.
+    """A cluster: observe, apply, and the state of workloads and projects.
 
-    All methods are safe to cancel; what was acknowledged is durable. Methods that name a workload
-    or project raise NotFound when it is unknown. None of them checks who asks: the API does.
+    All methods are safe to cancel; acknowledged writes are durable. Methods that name a workload or
+    project raise NotFound if it is unknown. None of them authorises: the API does.
     """
 
     async def run(self) -> None:
-        """Own the background work (watching processes, retries) until cancelled; call once.
+        """Run the background tasks (watching processes, retries) until cancelled; call once.
 
-        On start it first adopts what runs already. It never stops a job when it is cancelled
-        itself.
+        On start it first adopts running processes. Its own cancellation never stops a job.
         """
 
     # -- workloads -------------------------------------------------------------------------------
@@ -160,25 +159,22 @@ class Cluster(Driven, Protocol):
     ) -> Sequence[WorkloadRecord]:
         """Store new workloads, all or none (an array is several specs).
 
-        Those that are not `pressing` are decided about with others, or a little later.
-
-        Where they have a key that their user has used before, nothing is stored: what that
-        submission has stored is returned.
+        Without `pressing` they may be scheduled later, in batches. If their user has used their key
+        before, nothing is stored, and the workloads of that submission are returned.
 
         Raises:
-            Conflict: a name is taken in its project by a workload that is not finished, or finished
-            but
-                not deleted (`hint` says how to delete it); nothing is stored then.
+            Conflict: an existing workload in the project has one of the names, finished or not
+                (`hint` says how to delete it); nothing is stored then.
         """
 
     async def submitted(self, user: str, key: str) -> Sequence[WorkloadRecord]:
-        """Return what a user has submitted under a key that is not ""."""
+        """Return the workloads that a user submitted under a non-empty key."""
 
     async def unfinished_jobs(self, user: str) -> int:
-        """Return how many jobs of a user are not finished; suspended ones are not."""
+        """Return the number of a user's unfinished jobs, suspended ones included."""
 
     async def names(self) -> Container[WorkloadId]:
-        """Return which names of workloads are taken: a view, good until something is awaited."""
+        """Return the existing workload ids: a view, valid until the next await."""
 
     async def workloads(self) -> Sequence[WorkloadRecord]:
         """Return all workloads, finished ones included, oldest first."""
@@ -187,13 +183,13 @@ class Cluster(Driven, Protocol):
         """Return one workload."""
 
     async def history(self, workload: WorkloadId) -> Sequence[HistoryEvent]:
-        """Return what happened to a workload, oldest first."""
+        """Return a workload's events, oldest first."""
 
     async def suspend(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
-        """Take a job out of the queue and stop it if it runs; a repeat changes nothing.
+        """Remove a job from the queue, and stop it if it runs; a repeat changes nothing.
 
         Raises:
-            Conflict: it is finished, or a session (those are stopped by deleting them).
+            Conflict: it is finished, or a session (delete it instead).
         """
 
     async def resume(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
@@ -202,50 +198,50 @@ class Cluster(Driven, Protocol):
     async def scale(
         self, workload: WorkloadId, *, workers: int | None, min_workers: int | None, by: str
     ) -> WorkloadRecord:
-        """Let an elastic job have at most and at least so many workers; None: as before.
+        """Set the maximum and minimum of workers of an elastic job; None: unchanged.
 
-        It goes on; surplus workers leave as those do that the scheduler stops. A repeat changes
-        nothing.
+        The job keeps running; surplus workers leave like workers that the scheduler stops. A repeat
+        changes nothing.
 
         Raises:
             Conflict: it is finished, a session, or no elastic job of several workers.
-            InvalidRequest: these numbers cannot be meant.
+            InvalidRequest: the numbers contradict each other.
         """
 
     async def delete(self, workload: WorkloadId, *, by: str) -> None:
-        """Stop it if it holds anything and forget it when its processes are gone.
+        """Stop a workload that holds anything, and delete it when its processes are gone.
 
         A repeat changes nothing.
         """
 
     async def attach(self, workload: WorkloadId, process: Process) -> WorkloadRecord:
-        """Tell which process is the session that somebody else started; it runs from now on.
+        """Attach the process of a session that a spawner started; it runs from now on.
 
-        The allocation is released when that process ends, whoever ends it.
+        The allocation is released when that process ends, for any reason.
 
         Raises:
             Conflict: the session holds no allocation (it was released meanwhile).
         """
 
     async def release(self, workload: WorkloadId, *, why: str) -> WorkloadRecord:
-        """Give a running session's GPUs to others; it goes on without them. A repeat does nothing.
+        """Release a running session's GPUs; it goes on without them. A repeat does nothing.
 
         Raises:
             Conflict: it is a job, or does not run.
         """
 
     async def regain(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
-        """Queue a released session for its GPUs; it goes on meanwhile.
+        """Queue a released session for its GPUs; it keeps running meanwhile.
 
         Raises:
             Conflict: it was not released.
         """
 
     async def wait(self, workload: WorkloadId, seen: WorkloadRecord) -> WorkloadRecord:
-        """Return the workload as soon as it differs from `seen` (so a spawner waits)."""
+        """Return the workload as soon as it differs from `seen`; spawners wait with it."""
 
     async def environment(self, workload: WorkloadId, worker: int = 0) -> WorkerEnvironment:
-        """Return what hands a worker its devices (a spawner starts the session with it).
+        """Return the environment that gives a worker its devices; spawners start sessions with it.
 
         Raises:
             Conflict: the worker holds no allocation.
@@ -254,17 +250,17 @@ class Cluster(Driven, Protocol):
     def logs(
         self, workload: WorkloadId, *, worker: int | None, tail: int | None, follow: bool
     ) -> AsyncIterator[LogChunk]:
-        """Yield what its workers wrote, over all attempts; `follow` goes on until it is finished.
+        """Yield the workers' output of all attempts; `follow` continues until it is finished.
 
-        `tail` starts with the last so many lines of each worker. Pauses do not end a followed log.
+        `tail` starts with the last lines of each worker. Pauses do not end a followed log.
         """
 
     async def progress(
         self, only: Collection[WorkloadId] | None = None
     ) -> Mapping[WorkloadId, Progress]:
-        """Return what jobs have reported of themselves last; those that did not are left out.
+        """Return the last progress that jobs reported; jobs without a report are left out.
 
-        `only` these are looked at, where somebody asks for them alone; None: all.
+        `only` limits the reading to some workloads; None: all.
         """
 
     # -- nodes and projects ----------------------------------------------------------------------
@@ -279,23 +275,23 @@ class Cluster(Driven, Protocol):
         """Return the devices of each node; the same object until one of them changes."""
 
     async def note_faults(self, node: str, faults: Mapping[str, str]) -> None:
-        """Take devices out for these reasons, by UUID, and back in where the reason is "".
+        """Set the faults of devices by UUID; "" clears one.
 
-        Nothing new is placed on a broken device; whoever holds it goes on and reads of it in its
-        history. Devices that are not named stay as they are; a repeat changes nothing.
+        Nothing new is placed on a broken device; its holders keep running and get a history event.
+        All further devices stay as they are; a repeat changes nothing.
         """
 
     async def note_holders(self, node: str, seen: Seen) -> None:
-        """Take note of a node's devices and of which pods have them.
+        """Store a node agent's view of devices and their pods.
 
-        Who gives out devices itself learns nothing by it.
+        A cluster that assigns devices itself ignores it.
         """
 
     async def allocations(self, node: str) -> Sequence[Allocation]:
         """Return the workers that run or stop on a node, for its agent."""
 
     async def note(self, workload: WorkloadId, text: str) -> None:
-        """Write a warning into a workload's history: something was done about it."""
+        """Append a warning to a workload's history."""
 
     async def projects(self) -> Sequence[ProjectRecord]:
         """Return all projects, oldest first."""
@@ -308,31 +304,30 @@ class Cluster(Driven, Protocol):
         """
 
     async def change_project(self, name: str, change: ProjectChange) -> ProjectRecord:
-        """Make of a project, as it is when that is written, what `change` makes of it.
+        """Apply `change` to the current project, atomically (compare and swap).
 
-        Nobody else's change comes in between: `change`, which may refuse by raising, is asked again
-        if one does.
+        `change` may refuse by raising; it is called again after a concurrent change.
 
         Raises:
-            Conflict: others change it all the time.
+            Conflict: concurrent changes do not end.
             InvalidRequest: the parent is unknown or the tree would have a cycle.
         """
 
     async def delete_project(self, name: str) -> None:
-        """Forget a project; the next one of its name finds no workload of it.
+        """Delete a project; a later project of that name has none of its workloads.
 
         Raises:
-            Conflict: it has children or workloads that are not finished, or finished ones that are
-                not the platform's to forget.
+            Conflict: it has children, unfinished workloads, or finished ones that the platform may
+                not delete.
         """
 
 
 LONGEST_LINE_BYTES = 2**20
-"""A longer line is told as several, so that nobody has to keep more of it."""
+"""Longer lines are split, so that memory is bounded."""
 
 
 def cut(read: bytes) -> tuple[bytes, bytes]:
-    r"""Return the whole lines of what was read, and the beginning of one that goes on.
+    r"""Return the whole lines of `read`, and the beginning of an unfinished one.
 
     >>> cut(b"one\ntwo\nthr")
     (b'one\ntwo\n', b'thr')

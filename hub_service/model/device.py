@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One GPU of a node as the scheduler and the user see it.
+    """One GPU of a node, as the scheduler and the user see it.
 
-    `index` is the position on its node (the core's device number), `uuid` what a process is
-    given in CUDA_VISIBLE_DEVICES, `memory_mib` the memory that workloads may use.
+    `index` is the position on its node (the scheduler's device number), `uuid` the value in
+    CUDA_VISIBLE_DEVICES, `memory_mib` the memory that workloads may use.
     """
 
     index: int
@@ -21,5 +21,5 @@ class Device:
 
     @property
     def healthy(self) -> bool:
-        """Tell whether workloads may be placed on it."""
+        """Return True if workloads may be placed on it."""
         return not self.fault

@@ -1,7 +1,6 @@
-"""What a job reports of itself (`runai.reporter`): metrics, parameters, and so how far it is.
+"""Progress that a job reports (`runai.reporter`): metrics, parameters and epochs.
 
-Reads the reporter's JSON, which is the job's own and may hold anything. Pure; files are a cluster's
-(`local.progress_files`), words are the API's.
+Parses the reporter's JSON, which the job writes and which may hold anything. Pure.
 """
 
 import json
@@ -10,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 PROGRESS_FILE = "progress.json"
-"""In the job's checkpoint directory; `runai.reporter` writes it."""
+"""File name in the job's checkpoint directory; `runai.reporter` writes it."""
 
 MOST_NAMES = 100
 MOST_CHARACTERS = 100
@@ -18,16 +17,16 @@ MOST_CHARACTERS = 100
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The newest value of each name."""
+    """Newest value of each name."""
 
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Numbers that change, NaN and infinities too."""
     parameters: Mapping[str, str] = field(default_factory=dict)
-    """Texts that do not."""
+    """Texts that stay the same."""
 
     @property
     def epochs(self) -> tuple[float, float] | None:
-        """Return how many epochs are done and how many there are; None where nobody told."""
+        """Return the finished epochs and their total; None if not reported."""
         done, of = self.metrics.get("epoch"), self.metrics.get("overall_epochs")
         if done is None or of is None or not (0 <= done <= of and 0 < of < math.inf):
             return None
@@ -35,7 +34,7 @@ class Progress:
 
 
 def read_progress(content: bytes) -> Progress | None:
-    """Read a progress file; what makes no sense in it is left out, None where nothing does.
+    """Parse a progress file without its invalid entries; None if all are.
 
     >>> read_progress(b'{"metrics": {"loss": 0.5, "bad": "x"}, "parameters": {"by": "Adam"}}')
     Progress(metrics={'loss': 0.5}, parameters={'by': 'Adam'})
@@ -62,7 +61,7 @@ def read_progress(content: bytes) -> Progress | None:
 
 
 def _named(values: object) -> Iterator[tuple[str, object]]:
-    """Yield names that can be shown, and not too many; JSON's keys are texts."""
+    """Yield printable names with their values, MOST_NAMES at most; keys of JSON are strings."""
     for name, value in list(values.items())[:MOST_NAMES] if isinstance(values, dict) else ():
         if shown := _printable(name):
             yield shown, value
@@ -73,10 +72,10 @@ def _number(value: object) -> float | None:
         return None
     try:
         return float(value)
-    except OverflowError:  # JSON's whole numbers have no end
+    except OverflowError:  # JSON's integers are unbounded
         return None
 
 
 def _printable(text: str) -> str:
-    """Leave out what would move a terminal's cursor."""
+    """Remove characters that would move a terminal's cursor."""
     return "".join(letter for letter in text[:MOST_CHARACTERS] if letter.isprintable())

@@ -1,6 +1,6 @@
-"""Apply what somebody gives of a project (API, command line, projects.yaml) to its specification.
+"""Apply changed fields of a project (API, command line, projects.yaml) to its specification.
 
-Pure. Knows which fields there are, what null means for each, and what cannot be meant.
+Pure. It resolves null for each field, and rejects contradictions.
 """
 
 from collections.abc import Mapping
@@ -17,14 +17,17 @@ _DEFAULTS = {field.name: field.default for field in fields(ProjectSpec)}
 _NULL_SAYS_SOMETHING = frozenset(
     {"parent", "quota", "build_quota", "limit", "weight", "node_types_build", "node_types_train"}
 )
-"""Null is unlimited (quota, limit), derived (build quota, weight), any (types) or none."""
+"""Fields for which null has a meaning.
+
+Unlimited (quota, limit), derived (build quota, weight), any (types) or none (parent).
+"""
 
 
 def changed_project(spec: ProjectSpec, given: Mapping[str, Any]) -> ProjectSpec:
-    """Return the project with the given fields; null means the default where it says nothing else.
+    """Return the project with the given fields; null is the default unless it has a meaning.
 
     Raises:
-        InvalidRequest: the result cannot be meant.
+        InvalidRequest: the result is contradictory.
     """
     changed = replace(spec, **{n: _value(n, v, spec) for n, v in given.items()})
     if changed.idle_job.release_s is not None:

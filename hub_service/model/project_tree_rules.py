@@ -1,7 +1,6 @@
-"""Keep the projects a tree: parents exist, nobody is their own ancestor, nothing used is deleted.
+"""Rules of the project tree: parents exist, no cycles, no project in use is deleted.
 
-Pure; called by `recorded_projects` and `kubernetes`. What the shares in the tree mean is the
-core's business.
+Pure.
 """
 
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ NAMED_AT_MOST = 3
 
 
 def check_parent(spec: ProjectSpec, projects: Sequence[ProjectSpec]) -> None:
-    """Check that a project may have the parent it names.
+    """Check that a project may have its parent.
 
     Raises:
         InvalidRequest: the parent is unknown, or the project would be its own ancestor.
@@ -43,12 +42,13 @@ def check_deletion(
     unfinished: Sequence[WorkloadId],
     finished: Sequence[WorkloadId] = (),
 ) -> None:
-    """Check that nothing needs a project any more.
+    """Check that a project is unused.
 
-    `finished` are those that do not go with it: the next project of that name would have them.
+    `finished` are workloads that stay after the deletion: a later project of that name would have
+    them.
 
     Raises:
-        Conflict: it has children, workloads that are not finished, or such.
+        Conflict: it has children, unfinished workloads, or `finished` ones.
     """
     children = [project.name for project in projects if project.parent == name]
     if children:

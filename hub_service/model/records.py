@@ -1,8 +1,8 @@
-"""The facts a cluster keeps: what was asked (specs) and what is (records).
+"""Domain records: what users requested (specs), and what exists now (records).
 
-Plain frozen data without behaviour beyond derived properties. The API turns records into its wire
-schemas; the cluster turns them into the core's snapshot. Times are Unix seconds, GPUs milli-GPU,
-memory MiB.
+Plain frozen data with derived properties only. The API converts records to its wire schemas, the
+cluster converts them to the scheduler's snapshot. Times are Unix seconds, GPUs milli-GPU, memory
+MiB.
 """
 
 from collections.abc import Mapping
@@ -15,32 +15,35 @@ from runai.hub_service.scheduler.model.snapshot import DeviceShare
 from runai.hub_service.wire.elastic_messages import Target, WorkerPhase
 
 IDLE_BELOW = 0.01
-"""A workload that keeps less of every device busy is idle, whatever memory it holds."""
+"""A workload that keeps each device less busy is idle, whatever memory it holds."""
 
 
 KEEP_S = 30 * 60
-"""What "keep" adds to the time, and how often it may be asked for in one idle stretch."""
+"""Seconds that "keep" adds, KEEPS times at most in one idle stretch."""
 
 
 KEEPS = 2
 
 
 NEVER_USED_S = 15 * 60
-"""After so long without any program on the GPU it was never used: where a project releases."""
+"""Seconds without any program on the GPU until it counts as never used.
+
+It is released then, if the project releases idle GPUs.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class IdleRules:
-    """After how many seconds of idleness what happens; None is never."""
+    """Seconds of idleness until each action; None is never."""
 
     badge_s: int | None = 5 * 60
-    """It is shown as idle."""
+    """Show it as idle."""
     notify_s: int | None = 20 * 60
-    """Its owner is told."""
+    """Notify its owner."""
     release_s: int | None = None
-    """Its GPUs go to others; the notebook server and its files stay. Sessions only."""
+    """Release its GPUs; the notebook server and its files stay. Sessions only."""
     stop_s: int | None = None
-    """It is stopped."""
+    """Stop it."""
 
 
 FOR_SESSIONS = IdleRules()
@@ -51,50 +54,50 @@ FOR_JOBS = IdleRules(notify_s=None)
 
 @dataclass(frozen=True, slots=True)
 class ElasticRules:
-    """How eagerly a cluster grows elastic jobs; shrinking never waits."""
+    """Growth policy of elastic jobs; shrinking never waits."""
 
     grow_every_s: float = 30.0
-    """A job that has just started, grown or shrunk is left alone so long."""
+    """Seconds after a start or resize in which a job does not grow."""
     resize_cost_s: int = 30
-    """What it costs a job of one process to be started again on other GPUs (Pollux: 30 s)."""
+    """Seconds that a restart on other GPUs costs a job of one process (Pollux: 30 s)."""
     pays_from: float | None = 0.1
-    """A GPU that adds less than this part of what each of the others gives is not worth having.
-    None: every one is."""
+    """A GPU pays if it adds at least this part of the average speed per GPU; None: all pay."""
 
 
 @dataclass(frozen=True, slots=True)
 class ElasticState:
-    """An elastic job's own part of its record."""
+    """Elastic part of a job's record."""
 
     target: Target | None = None
-    """What its workers are told; its `gen` grows over the job's whole life."""
+    """Target of its workers; its `gen` grows over the job's whole life."""
     phases: Mapping[str, WorkerPhase] = field(default_factory=dict)
-    """What each worker told since its start; empty: nobody speaks the protocol."""
+    """Phase of each worker as reported since its start; empty: the job does not use the protocol.
+    """
     losses: Mapping[str, int] = field(default_factory=dict)
-    """How often each worker ended unexpectedly while the others went on."""
+    """Unexpected exits of each worker while the rest went on."""
     throughput: Mapping[int, float] = field(default_factory=dict)
-    """Samples per second of the whole job, by how many GPUs it was measured with."""
+    """Samples per second of the whole job, by number of GPUs."""
     global_batch: int = 0
-    """Samples of an update over all ranks; 0: nobody told."""
+    """Samples of an update over all ranks; 0: not reported."""
     steps: int = 0
     """Micro-batches of an update on each rank, as it is now."""
     sized: float | None = None
-    """When the scheduler last changed its size."""
+    """Time of the scheduler's last change of its size."""
     resizes: int = 0
-    """How often it went on with more or fewer GPUs."""
+    """Number of resizes."""
     finishers: tuple[str, ...] = ()
-    """Who had trained when the first of its ranks finished: their ends say how the job did."""
+    """Workers that had trained when the first rank finished: their exits decide the outcome."""
 
 
 SOURCE_PLACEHOLDER = "{source}"
-"""An argument for which the cluster puts the path of the file with the job's `source`."""
+"""Placeholder argument for the path of the file with the job's `source`."""
 
 WorkloadId = str
 """`project/name`: unique in the cluster and readable in sentences."""
 
 
 def workload_id(project: str, name: str) -> WorkloadId:
-    """Return the id under which the core, the API and the environment know a workload.
+    """Return the id of a workload in the scheduler, the API and the environment.
 
     >>> workload_id("vision", "exp-7")
     'vision/exp-7'
@@ -103,7 +106,7 @@ def workload_id(project: str, name: str) -> WorkloadId:
 
 
 class WorkloadState(StrEnum):
-    """What a user is told a workload does right now.
+    """State of a workload, as users see it.
 
     queued → starting → running → succeeded | failed | ended (a session)
     running → stopping → paused (by the scheduler; waits in its old place) → starting → …
@@ -124,17 +127,17 @@ class WorkloadState(StrEnum):
 
     @property
     def finished(self) -> bool:
-        """Tell whether nothing will ever run again under this name."""
+        """Return True if nothing will ever run again under this name."""
         return self in (WorkloadState.SUCCEEDED, WorkloadState.FAILED, WorkloadState.ENDED)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSpec:
-    """What was asked for, already validated; of an elastic job, its number of workers may change.
+    """Validated request of a workload; an elastic job's number of workers may change.
 
-    `command` is None for a session whose process somebody else starts (the spawner); the cluster
-    then only keeps its allocation. Exactly one of `gpus` (per worker) and `gpu_memory_mib` counts;
-    both zero is a workload without a GPU. `env` is the user's own addition to the environment.
+    `command` is None for a session that a spawner starts; the cluster then only keeps its
+    allocation. Exactly one of `gpus` (per worker) and `gpu_memory_mib` counts; both zero is a
+    workload without a GPU. `env` is the user's own addition to the environment.
     """
 
     project: str
@@ -151,7 +154,7 @@ class WorkloadSpec:
     elastic: bool = False
     """`min_workers` to `workers` processes of one GPU each; or one of one GPU to `gpus_max`."""
     gpus_max: MilliGpu = MilliGpu(0)
-    """Of an elastic job of one process."""
+    """Maximum of an elastic job of one process."""
     preemptible: bool = True
     priority: int = 50
     backoff_limit: int = 0
@@ -160,16 +163,16 @@ class WorkloadSpec:
     """Seconds from a start to the end, as its user expects it."""
     array_index: int | None = None
     source: str = ""
-    """The program text of a notebook cell, kept with the job."""
+    """Program text of a notebook cell, stored with the job."""
     server: str = ""
     """JupyterHub's server name of a session ("" is the default server)."""
     node_type: str = ""
     gpu_types: tuple[str, ...] = ()
-    """It runs on devices of one of these types, as their nodes call them; (): of any."""
+    """Accepted device types, by their names on the nodes; (): any."""
     image: str = ""
-    """The container image that it runs in, where there are any; "" is the notebook's."""
+    """Container image, on clusters with images; "" is the notebook's."""
     key: str = ""
-    """What its client called this submission, so that a repeat of it is known as one."""
+    """Idempotency key of the submission: a repeat stores nothing."""
 
     @property
     def id(self) -> WorkloadId:
@@ -179,20 +182,21 @@ class WorkloadSpec:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process that outlives us, named so that a reused PID is not mistaken for it."""
+    """A process that outlives the service, identified beyond its PID, which may be reused."""
 
     pid: int
     created: float
-    """Its start in Unix seconds, as psutil.Process.create_time() gave it: the clock moves it."""
+    """Start in Unix seconds, as psutil.Process.create_time() returned it; clock changes shift it.
+    """
     ticks: int | None = None
-    """Its start in clock ticks since the machine was booted, which nothing moves."""
+    """Start in clock ticks since boot, which clock changes do not affect."""
     boot: str = ""
-    """Which boot: the kernel's id of it."""
+    """The kernel's boot id."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
-    """One worker: what it holds and the process that runs it."""
+    """One worker: its devices and its process."""
 
     name: str
     index: int
@@ -202,14 +206,14 @@ class WorkerRecord:
     started: float | None = None
     process: Process | None = None
     attempt: int = 0
-    """The start of the workload to which it belongs, from 1."""
+    """Attempt of the workload to which it belongs, from 1."""
     exit_code: int | None = None
     """Negative for a signal, as in subprocess; of the last attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerEnvironment:
-    """What hands a worker its devices, and where it starts. Never printed: it may hold secrets."""
+    """Environment that gives a worker its devices. Never printed: it may hold secrets."""
 
     variables: Mapping[str, str] = field(repr=False)
     workdir: str = ""
@@ -217,7 +221,7 @@ class WorkerEnvironment:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """A worker that holds devices, and the process whose tree uses them (what the agent needs)."""
+    """A worker that holds devices, with the process tree that uses them (for the agent)."""
 
     workload: WorkloadId
     worker: str
@@ -226,29 +230,29 @@ class Allocation:
     shares: tuple[DeviceShare, ...]
     process: Process | None = None
     limits_mib: tuple[int | None, ...] = ()
-    """What it may use of each of them; None: a whole device has no limit."""
+    """Memory limit on each device; None: a whole device has none."""
     is_server: bool = False
-    """Whether the process is a notebook server."""
+    """True if the process is a notebook server."""
     cgroup: str = ""
-    """The control group of its processes, if they have one of their own: a pod's UID."""
+    """Control group of its processes, if it has its own: a pod's UID."""
     checkpoint_dir: str = ""
-    """Where its checkpoints stand; in its environment it tells it from its like elsewhere."""
+    """Its checkpoint directory, which also identifies its processes by their environment."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateReason:
-    """Why a workload is in its state: the core's reason for a wait or stop, or an outcome."""
+    """Why a workload is in its state: the scheduler's reason for a wait or stop, or an outcome."""
 
     code: str
     text: str
     rule: str = ""
     gains: str = ""
-    """The workload in whose favour it was decided (`for` in a plan)."""
+    """The workload that benefits from the decision (`for` in a plan)."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryEvent:
-    """One line of a workload's life: when, what kind (a state or `warning`) and a sentence."""
+    """One event of a workload: time, kind (a state or `warning`) and a sentence."""
 
     at: float
     kind: str
@@ -257,7 +261,7 @@ class HistoryEvent:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRecord:
-    """A workload as the cluster knows it now."""
+    """A workload as it is now."""
 
     spec: WorkloadSpec
     state: WorkloadState
@@ -276,21 +280,21 @@ class WorkloadRecord:
     checkpoint_dir: str = ""
     log_dir: str = ""
     not_before: float | None = None
-    """When a retry is due."""
+    """Time at which a retry is due."""
     released: float | None = None
-    """Since when a session goes on without its GPUs, which were idle; None: it has what it got."""
+    """Time since which a session runs without its idle GPUs; None: it was not released."""
     elastic: ElasticState | None = None
     """None: it is not elastic."""
 
     @property
     def id(self) -> WorkloadId:
         """Return `project/name`."""
-        spec = self.spec  # asked of tens of thousands in a row: no call more than needed
+        spec = self.spec  # read for tens of thousands in a row: one attribute access
         return f"{spec.project}/{spec.name}"
 
     @property
     def holds_devices(self) -> bool:
-        """Tell whether it holds any device; quicker than what, of thousands that wait."""
+        """Return True if it holds any device; faster than `allocated` for thousands that wait."""
         for worker in self.workers:  # noqa: SIM110  twice as quick as any()
             if worker.devices:
                 return True
@@ -304,7 +308,7 @@ class WorkloadRecord:
 
 @dataclass(frozen=True, slots=True)
 class ProjectSpec:
-    """A project as its admins set it (`projects.yaml`, `runai project set`).
+    """A project's settings, as its admins set them (`projects.yaml`, `runai project set`).
 
     `quota` and `limit` None mean unlimited; `build_quota` and `weight` None mean "as the quota".
     """
@@ -330,7 +334,7 @@ class ProjectSpec:
 
 @dataclass(frozen=True, slots=True)
 class ProjectRecord:
-    """A project and when it was created (the core breaks ties by age)."""
+    """A project with its creation time (the scheduler breaks ties by age)."""
 
     spec: ProjectSpec
     created: float

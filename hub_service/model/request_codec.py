@@ -1,8 +1,8 @@
-"""What a workload asked for, as the core saw it, on one line of JSON that outlives it.
+"""Codec of a workload's request: one line of JSON that outlives the workload.
 
-In the words of a snapshot, without what changes while it waits and runs: where its workers are,
-its pauses, the speeds it was measured at. Alike workers stand there once, with their `count`. Pure;
-written by `bookkeeping`, read for a replay of the past.
+It uses the snapshot's format, without what changes while the workload waits and runs: its nodes,
+pauses and measured speeds. Equal workers are stored once, with their `count`. Pure. Replays of the
+past parse it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from runai.hub_service.scheduler.model.snapshot import Snapshot, Worker, Workloa
 from runai.hub_service.scheduler.model.snapshot_json import snapshot_from_json, snapshot_to_json
 
 MOST_NODES: Final = 64
-"""A worker that may go to more nodes than that, but not to all, is taken to go anywhere."""
+"""A worker with more allowed nodes, but not all, is stored as allowed on any."""
 MOST_WORKERS: Final = 100_000
 
 
 def request_of(workload: Workload) -> str:
-    """Write down what a workload asks for.
+    """Serialize a workload's request.
 
     >>> from runai.hub_service.scheduler.model.quantity import MilliGpu
     >>> worker = Worker(name="w-0", gpus=MilliGpu(2000))
@@ -37,7 +37,7 @@ def request_of(workload: Workload) -> str:
         submitted=0,
         pauses=(),
         below_min_since=None,
-        # Only whether: since when depends on where it runs.
+        # Only whether: the time depends on where it runs.
         checkpointed=None if workload.checkpointed is None else 0,
         throughput={},
     )
@@ -71,10 +71,10 @@ def _asked(worker: Worker, index: int) -> Worker:
 
 
 def workload_of(name: str, project: str, asked: Mapping[str, Any]) -> Workload:
-    """Draw the workload that asked for this, with its workers pending.
+    """Build the workload of a request, with pending workers.
 
     Raises:
-        InvalidSnapshot: it is no such request.
+        InvalidSnapshot: the request is malformed.
     """
     workers: list[dict[str, Any]] = []
     for run in asked.get("workers", ()):

@@ -1,7 +1,7 @@
-"""From what somebody asks for to what the cluster stores: defaults, limits and sentences.
+"""Convert a submission to stored specs: defaults, limits and error messages.
 
-Pure: knows requests, projects and quantities; no cluster, no HTTP. Refuses what can never run and
-what cannot be meant; what merely has to wait is accepted. Called by the API's submit.
+Pure. It refuses requests that are contradictory or can never run; requests that have to wait are
+accepted.
 """
 
 import re
@@ -21,10 +21,10 @@ from runai.hub_service.wire.schemas import SubmitRequest
 
 
 def elastic_gpus(request: SubmitRequest) -> MilliGpu:
-    """Return the GPUs that each worker of an elastic job asks for: 1 unless one worker asks more.
+    """Return the GPUs of each worker of an elastic job: 1, unless a single worker asks for more.
 
     Raises:
-        InvalidRequest: it cannot be elastic as it is asked for.
+        InvalidRequest: the request cannot be elastic.
     """
     if request.kind == "session":
         raise InvalidRequest(
@@ -65,23 +65,23 @@ PRIORITIES = {"low": 25, "normal": 50, "high": 75}
 SESSION_PRIORITY = 100
 LONGEST_NAME = 38
 FEW = 64
-"""Numbers of a project that are tried one by one: thousands would take longer than all the rest."""
+"""Numbers tried one by one for a generated name; a search of thousands would dominate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What a submission is checked against."""
+    """Context of a submission: projects, taken names, devices."""
 
     projects: Mapping[str, ProjectSpec]
     taken: Container[str]
     """Ids of all workloads."""
     largest_device_mib: int
     most_devices: int = 0
-    """Of the node that has most."""
+    """Devices of the largest node."""
     images: bool = False
-    """Whether jobs run in container images."""
+    """True if jobs run in container images."""
     gpu_types: Collection[str] = ()
-    """Of its devices."""
+    """Types of its devices."""
 
 
 def known_project(
@@ -90,7 +90,7 @@ def known_project(
     """Return the project of that name.
 
     Raises:
-        NotFound: there is none; names those of the caller.
+        NotFound: there is none; the hint lists the caller's projects.
     """
     if name not in projects:
         raise NotFound(f"There is no project {name}.", hint=_yours(yours), code="unknown_project")
@@ -100,7 +100,7 @@ def known_project(
 def choose_project(
     request: SubmitRequest, projects: Mapping[str, ProjectSpec], yours: Sequence[str]
 ) -> ProjectSpec:
-    """Return the project that is asked for, or the caller's only one.
+    """Return the requested project, or the caller's only one.
 
     Raises:
         NotFound: the named one does not exist.
@@ -124,10 +124,10 @@ def choose_project(
 
 
 def check_limit(asked: MilliGpu, project: ProjectSpec, projects: Mapping[str, ProjectSpec]) -> None:
-    """Refuse what a project, or one above it, may never hold.
+    """Raise InvalidRequest if a project, or one of its ancestors, may never hold as much.
 
     Raises:
-        InvalidRequest: it is more than a limit.
+        InvalidRequest: it exceeds a limit.
     """
     above: ProjectSpec | None = project
     while above is not None:
@@ -142,7 +142,7 @@ def check_limit(asked: MilliGpu, project: ProjectSpec, projects: Mapping[str, Pr
 
 
 def build_quota(project: ProjectSpec) -> MilliGpu | None:
-    """Return what its sessions may use: the build quota, never above the quota; None: unlimited."""
+    """Return the quota of its sessions: the build quota, never above the quota; None: unlimited."""
     if project.build_quota is None or project.quota is None:
         return project.quota if project.build_quota is None else project.build_quota
     return min(project.build_quota, project.quota)
@@ -151,10 +151,10 @@ def build_quota(project: ProjectSpec) -> MilliGpu | None:
 def workload_specs(
     request: SubmitRequest, *, user: str, project: ProjectSpec, site: Site
 ) -> list[WorkloadSpec]:
-    """Return what to store: one workload, or one for each index of an array.
+    """Return the specs to store: one workload, or one for each index of an array.
 
     Raises:
-        InvalidRequest: it cannot be meant, or can never run in this project.
+        InvalidRequest: the request is contradictory, or can never run in this project.
     """
     return list(specs_one_by_one(request, user=user, project=project, site=site))
 
@@ -162,10 +162,10 @@ def workload_specs(
 def specs_one_by_one(
     request: SubmitRequest, *, user: str, project: ProjectSpec, site: Site, key: str = ""
 ) -> Iterator[WorkloadSpec]:
-    """Yield them, for who has something else to do meanwhile; all is checked before the first.
+    """Yield the specs, so that the caller can interleave other work; all checks come first.
 
     Raises:
-        InvalidRequest: it cannot be meant, or can never run in this project.
+        InvalidRequest: the request is contradictory, or can never run in this project.
     """
     _check_shape(request)
     if request.image is not None:
@@ -274,7 +274,7 @@ def _check_fits_project(
     project: ProjectSpec,
     site: Site,
 ) -> None:
-    """Refuse what could never start, however long it waited."""
+    """Raise InvalidRequest if the request could never start, however long it waited."""
     each = gpus
     if request.gpu_memory_mib and site.largest_device_mib:
         each = fraction_of_memory(request.gpu_memory_mib, site.largest_device_mib)
@@ -315,7 +315,7 @@ def _names(
 
 
 def _free(stem: str, taken: Container[str]) -> int:
-    """Return the smallest number that is free; beyond the first few, one behind a taken one."""
+    """Return the smallest free number; beyond the first few, the one after some taken number."""
     for number in range(1, FEW + 1):
         if not _is_taken(f"{stem}-{number}", taken):
             return number
@@ -345,7 +345,7 @@ _BETWEEN = re.compile(r"[\s_-]+")
 
 
 def types_meant(asked: str, there: Iterable[str]) -> tuple[str, ...]:
-    """Return the types that are called so, or that have all of its words in their names.
+    """Return the types of that name, or with all of its words in their names.
 
     >>> types_meant("a100", ["NVIDIA A100-SXM4-80GB", "NVIDIA L4", "NVIDIA A100-PCIE-40GB"])
     ('NVIDIA A100-PCIE-40GB', 'NVIDIA A100-SXM4-80GB')
@@ -355,7 +355,7 @@ def types_meant(asked: str, there: Iterable[str]) -> tuple[str, ...]:
     ('NVIDIA L4',)
 
     Raises:
-        InvalidRequest: there is none; names those there are.
+        InvalidRequest: there is none; the hint lists the existing types.
     """
     known = sorted({name for name in there if name})
     words = _words(asked)
