@@ -1,7 +1,6 @@
-"""What a broken device means to those who hold it or wait for it: history, and no reservation.
+"""Effects of device faults on workloads: history events and dropped reservations.
 
-Pure; called by `recorded` when an agent tells that a device broke or works again. That nothing new
-is placed there is the core's rule (P5) and checked once more by `capacity`.
+Pure. The scheduler places nothing new on a broken device (P5), and `capacity` checks it again.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,14 +13,14 @@ from runai.hub_service.model.records import WorkloadId
 
 
 def with_faults(devices: Sequence[Device], faults: Mapping[str, str]) -> tuple[Device, ...]:
-    """Return the devices with what was told of them, by UUID; others are as they were."""
+    """Return the devices with the reported faults, by UUID; any other device is unchanged."""
     return tuple(replace(d, fault=faults.get(d.uuid, d.fault)) for d in devices)
 
 
 def told(
     node: str, before: Sequence[Device], after: Sequence[Device], rows: Iterable[Row]
 ) -> dict[WorkloadId, Step]:
-    """Tell every workload on a device that broke or works again, and give up its reservations."""
+    """Add events to workloads on devices that broke or recovered; drop their reservations."""
     changed = {
         new.index: new for old, new in zip(before, after, strict=True) if old.fault != new.fault
     }

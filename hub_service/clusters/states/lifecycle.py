@@ -1,8 +1,7 @@
-"""What may become of a workload: pure transitions from one row to the next, with their history.
+"""State machine of a workload: pure transitions from one row to the next, with history.
 
-Knows states, pauses, failures, retries and the words for them. Knows no clock, processes or
-storage: `recorded` calls these functions, keeps what they return and lets the cluster act on it.
-What becomes of a workload at rest is in `outcomes`, what users may wish in `wishes`.
+It covers starts, stops, exits, failures and timeouts. `outcomes` has the transitions of workloads
+without running workers, `user_actions` transitions that users request.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,18 +21,18 @@ from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, count_text, gp
 from runai.hub_service.scheduler.model.snapshot import DeviceShare
 
 ATTACH_WITHIN_S = 120.0
-"""How long a granted session may take until its process is attached."""
+"""Seconds that a granted session may take until its process is attached."""
 
 
 def started(row: Row, grants: Sequence[Grant], *, now: float, master_port: int = 0) -> Step:
-    """Give workers their devices; all of them start together, as one attempt."""
+    """Assign devices to workers; all of them start together, as one attempt."""
     record = row.record
     attempt = record.attempts + 1
     held = {grant.index: grant for grant in grants}
     workers = tuple(
         replace(
             w,
-            # A session that asked for its GPUs again runs all the while.
+            # A session that regains its GPUs kept running.
             state="starting" if w.process is None else "running",
             node=held[w.index].node,
             devices=held[w.index].devices,
@@ -67,7 +66,7 @@ def started(row: Row, grants: Sequence[Grant], *, now: float, master_port: int =
 
 
 def running(row: Row, index: int, process: Process, *, now: float) -> Step:
-    """Remember the process of a worker; it stays `stopping` if it was told to stop meanwhile."""
+    """Store a worker's process; a worker that was stopped meanwhile stays `stopping`."""
     worker = row.record.workers[index]
     if worker.process == process and worker.state != "starting":
         return Step(row)
@@ -82,12 +81,12 @@ def running(row: Row, index: int, process: Process, *, now: float) -> Step:
 
 
 def attached(row: Row, process: Process, *, now: float) -> Step:
-    """Remember the process of a session that somebody else started."""
+    """Store the process of a session that a spawner started."""
     return running(row, 0, process, now=now)
 
 
 def stopped(row: Row, indexes: Iterable[int], reason: StateReason, *, now: float) -> Step:
-    """Tell workers to stop; a session without a process has nothing to stop and ends."""
+    """Stop workers; a session without a process has nothing to stop and ends."""
     chosen = set(indexes)
     workers = tuple(
         replace(w, state="stopping")
@@ -107,18 +106,18 @@ def stopped(row: Row, indexes: Iterable[int], reason: StateReason, *, now: float
 
 
 def resized(row: Row, grant: Grant, reason: StateReason, *, now: float) -> Step:
-    """Tell a worker to stop, to be started again on these devices of its node (E2)."""
+    """Stop a worker that restarts on these devices of its node (E2)."""
     step = stopped(row, [grant.index], reason, now=now)
     assert step.row is not None
     return Step(replace(step.row, resize=grant, halt=""), step.events)
 
 
 def exited(row: Row, index: int, ending: Ending, *, now: float) -> Step:
-    """Take back a worker's devices and decide what its end means for the workload.
+    """Release a worker's devices, and apply its exit to the workload.
 
-    Exit code 0 is finished, whoever stopped it. A worker that was told to stop and ends otherwise
-    is paused. Any other end is a failure, which stops the rest of its gang, unless the rest of an
-    elastic job can go on without it.
+    Exit code 0 is success, even after a stop. A worker that was told to stop and exits otherwise is
+    paused. Any other exit is a failure: it stops the rest of the gang, unless the workers that are
+    left of an elastic job can go on.
     """
     before, worker = row, row.record.workers[index]
     told = ending.told or worker.state == "stopping"
@@ -132,7 +131,7 @@ def exited(row: Row, index: int, ending: Ending, *, now: float) -> Step:
         exit_code=ending.exit_code,
     )
     if told and ending.exit_code != 0 and not row.halt and len(row.active) > 1:
-        worker = replace(worker, state="pending")  # the others go on without it
+        worker = replace(worker, state="pending")  # the rest goes on without it
     row = replace(_with_worker(row, worker), resize=None)
     events = [("exited", _ended(row, index, ending))]
     if again is not None:
@@ -164,13 +163,13 @@ def exited(row: Row, index: int, ending: Ending, *, now: float) -> Step:
 
 
 def due(row: Row, *, now: float) -> Step | None:
-    """Do what time alone brings: a retry that is due, a session that nobody attached to."""
+    """Return the transition that time alone causes: a due retry, or an attach timeout."""
     if _waits_to_be_attached(row) and row.granted is not None and row.granted > now:
-        # The clock was set back since: who is just starting keeps its time, and nobody an hour.
+        # The clock was set back: restart the timeout, so that a session waits at most its length.
         return Step(replace(row, granted=now))
     when = next_due(row)
     retries = row.record.state is WorkloadState.RETRYING
-    # No retry is ever so far ahead: the clock was set back since.
+    # The clock was set back: no back-off is this long.
     was_set_back = retries and when is not None and when > now + 2 * LONGEST_BACK_OFF_S
     if when is None or (when > now and not was_set_back):
         return None
@@ -183,7 +182,7 @@ def due(row: Row, *, now: float) -> Step | None:
 
 
 def next_due(row: Row) -> float | None:
-    """Say when `due` has something to do, if ever."""
+    """Return when `due` has a transition, or None."""
     record = row.record
     if record.state is WorkloadState.RETRYING:
         return record.not_before
@@ -208,7 +207,7 @@ def _with_worker(row: Row, worker: WorkerRecord) -> Row:
 
 
 def _with_state(row: Row, now: float) -> Row:
-    """Derive the state of a workload of which something runs from its workers."""
+    """Derive the state of a workload with active workers from theirs."""
     states = [w.state for w in row.active]
     if not states:
         return row
@@ -269,7 +268,7 @@ def _share(share: DeviceShare) -> str:
 
 
 def request_text(spec: WorkloadSpec) -> str:
-    """Say what a workload asks for: "2 workers with 1 GPU each".
+    """Return a workload's request in words: "2 workers with 1 GPU each".
 
     >>> request_text(WorkloadSpec("vision", "exp", "ana", "job", ("true",)))
     'no GPU'

@@ -1,7 +1,6 @@
-"""Who trains together: what follows from an elastic job's workers for its target (elastic.md).
+"""Membership of elastic jobs: pure transitions of the target (elastic.md).
 
-Knows when a joiner counts, when the others go on without one, and what the core is told of speed.
-Pure; `recorded` calls `followed` after every change of a row, `lifecycle` asks about ends.
+A joiner counts once it is ready. `followed` runs after every change of a row, the rest at exits.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,21 +13,21 @@ from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
 from runai.hub_service.wire.elastic_messages import Reason, Status, Target, WorkerPhase
 
 MOST_LOSSES_OF_A_WORKER = 3
-"""A worker that ended unexpectedly oftener is not started again beside the others."""
+"""A worker with more unexpected exits is not restarted while the rest trains."""
 
 NOTABLE = 0.05
-"""A speed that differs by less from what is known is no news (each is a write to the disk)."""
+"""Relative change below which a measured speed is not stored (each is a write to the disk)."""
 
 _JOINS = (WorkerPhase.READY, WorkerPhase.RUNNING)
 _TRAINED = (WorkerPhase.RUNNING, WorkerPhase.DRAINING, WorkerPhase.LEFT)
 
 
 def followed(row: Row, now: float, store_of: Callable[[str], str]) -> Step:
-    """Bring the target in line with the workers; each has a store of its own.
+    """Update the target to the active workers; each target has a store of its own.
 
-    Ranks keep their order; a joiner counts once it is ready. When nobody of the ranks is left,
-    everybody who is up starts anew from the checkpoint. `store_of` gives an address for a new store
-    at the first rank, by its name; "": not yet, then nothing changes.
+    Ranks keep their order; a joiner counts once it is ready. If no rank is left, all active workers
+    start anew from the checkpoint. `store_of` returns an address for a new store at the first rank,
+    by its name; "": not yet, then the target stays.
     """
     state = row.record.elastic
     if state is None or row.record.state.finished or row.halt == "done":
@@ -38,7 +37,7 @@ def followed(row: Row, now: float, store_of: Callable[[str], str]) -> Step:
     staying = [w.name for w in _staying(row.record)]
     ranks = tuple(name for name in before if name in staying)
     ranks += tuple(n for n in staying if n not in before and phases.get(n) in _JOINS)
-    if not any(w.state == "stopping" for w in row.active):  # they leave a checkpoint first
+    if not any(w.state == "stopping" for w in row.active):  # they write a checkpoint first
         ranks = ranks or tuple(staying)
     state = replace(state, phases=phases)
     if ranks == before:
@@ -85,7 +84,7 @@ def _target(
 
 
 def heard(row: Row, statuses: Mapping[str, Status]) -> Step:
-    """Take in what workers told, by their names; says who has come and how fast the job goes."""
+    """Apply status reports by worker name: phases, batch and measured speeds."""
     state = row.record.elastic
     if state is None:
         return Step(row)
@@ -111,16 +110,16 @@ def _is_speed(status: Status, record: WorkloadRecord) -> bool:
 
 
 def joiners(record: WorkloadRecord) -> list[WorkerRecord]:
-    """Return the workers that are up but not among the ranks yet."""
+    """Return the active workers that are not among the ranks yet."""
     state = record.elastic
     ranks = state.target.ranks if state is not None and state.target is not None else ()
     return [w for w in _staying(record) if w.name not in ranks]
 
 
 def goes_on_without(row: Row, index: int) -> bool:
-    """Tell whether the others can train on when this worker has ended unexpectedly.
+    """Return True if the job can train on after this worker's unexpected exit.
 
-    They can if the job speaks the protocol and as many of its ranks are left as it needs.
+    It can if it uses the protocol and keeps at least `min_workers` of its ranks.
     """
     state = row.record.elastic
     if state is None or state.target is None or not state.phases or row.halt:
@@ -130,7 +129,7 @@ def goes_on_without(row: Row, index: int) -> bool:
 
 
 def without(row: Row, index: int) -> Row:
-    """Put a worker that ended unexpectedly back to where it waits; too often, and it stays out."""
+    """Requeue a worker that exited unexpectedly; after too many exits it stays out."""
     state = row.record.elastic
     assert state is not None
     worker = row.record.workers[index]
@@ -145,9 +144,9 @@ def without(row: Row, index: int) -> Row:
 
 
 def keeps_its_size(record: WorkloadRecord, now: float, rules: ElasticRules) -> bool:
-    """Tell whether a job is not to grow now: it was just sized, or somebody joins it already.
+    """Return True if a job must not grow now: it was just sized, or a worker is joining.
 
-    It is never kept from what it needs at least.
+    A job below `min_workers` may always grow.
     """
     state = record.elastic
     if state is None or record.spec.workers == 1:
@@ -159,7 +158,7 @@ def keeps_its_size(record: WorkloadRecord, now: float, rules: ElasticRules) -> b
 
 
 def is_done_by(row: Row, index: int) -> bool:
-    """Tell whether the exit code 0 of this worker says that the job's training is finished."""
+    """Return True if exit code 0 of this worker means that the training is finished."""
     state = row.record.elastic
     if state is None or state.target is None or not state.phases:
         return False
@@ -167,9 +166,9 @@ def is_done_by(row: Row, index: int) -> bool:
 
 
 def done(row: Row) -> Row:
-    """Note whose ends count, now that the first rank has finished: theirs who have trained.
+    """Record the finishers after the first rank has finished: the ranks that have trained.
 
-    The target stays as it was told: whoever trains with it ends by itself.
+    Their exits decide the outcome. The target stays the same: each of its ranks ends by itself.
     """
     state = row.record.elastic
     assert state is not None
@@ -184,32 +183,32 @@ def done(row: Row) -> Row:
 
 
 def late(record: WorkloadRecord) -> list[WorkerRecord]:
-    """Return the workers that came too late for a training that is done: nobody will meet them."""
+    """Return the workers that joined after the training was done: no rank will meet them."""
     state = record.elastic
     assert state is not None
     return [w for w in _staying(record) if w.name not in state.finishers]
 
 
 def is_of_its_end(row: Row, worker: WorkerRecord) -> bool:
-    """Tell whether how a worker ended says how its workload did: of an elastic job, a rank's."""
+    """Return True if a worker's exit counts for the outcome: in an elastic job, a rank's."""
     state = row.record.elastic
     return row.halt != "done" or state is None or worker.name in state.finishers
 
 
 def resized(row: Row) -> Row:
-    """Count that a job was sized anew: its workers go on, or its only one starts again."""
+    """Count a resize: the workers go on, or the only one restarts."""
     state = row.record.elastic
     return row if state is None else _with(row, replace(state, resizes=state.resizes + 1))
 
 
 def sized(row: Row, *, now: float) -> Row:
-    """Note that the scheduler has just changed the size of a job, if it is an elastic one."""
+    """Record that the scheduler has just changed the size of a job, if it is elastic."""
     state = row.record.elastic
     return row if state is None else _with(row, replace(state, sized=now))
 
 
 def most_gpus(record: WorkloadRecord) -> int:
-    """Return how many GPUs an elastic job can use at most."""
+    """Return the maximum of GPUs that an elastic job can use."""
     spec = record.spec
     most = spec.gpus_max if spec.workers == 1 else spec.gpus * spec.workers
     return most // WHOLE_GPU
@@ -226,11 +225,11 @@ def _with(row: Row, state: ElasticState) -> Row:
 def throughput_for_core(
     measured: Mapping[int, float], most: int, *, pays_from: float | None = 0.1
 ) -> dict[str, int]:
-    """Return samples per 1000 seconds by number of GPUs; empty where nothing was measured.
+    """Return samples per 1000 seconds by number of GPUs; empty without measurements.
 
-    Sizes that do not pay are left out: beyond the largest that does nothing is gained. Where the
-    largest that was tried did pay, larger ones are expected to go on so, in proportion. What pays
-    is `ElasticRules.pays_from`; with None nothing is told, and every GPU does.
+    Sizes that do not pay are left out: beyond the largest that pays nothing is gained. If the
+    largest measured size pays, larger ones are extrapolated in proportion. `ElasticRules.pays_from`
+    is the threshold; None returns an empty table, and every GPU pays.
 
     >>> throughput_for_core({1: 10.0, 2: 18.0}, 4)
     {'1': 10000, '2': 18000, '4': 36000}

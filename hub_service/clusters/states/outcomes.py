@@ -1,6 +1,6 @@
-"""What becomes of a workload of which nothing runs any more: finished, tried again, or at rest.
+"""Outcomes of a workload without active workers: finished, retrying, paused, suspended.
 
-Pure; called by `lifecycle` when the last worker has ended, and by `wishes`.
+Pure transitions.
 """
 
 from dataclasses import replace
@@ -12,11 +12,11 @@ from runai.hub_service.model.records import StateReason, WorkerRecord, WorkloadS
 BACK_OFF_S = 10.0
 LONGEST_BACK_OFF_S = 300.0
 MOST_LOSSES = 6
-"""A worker whose supervisor vanished so often in a row will not get on here."""
+"""Losses in a row after which a workload fails: its supervisor will not survive here."""
 
 
 def settle(row: Row, *, now: float) -> Step:
-    """Decide what becomes of a workload of which nothing runs any more."""
+    """Return the transition of a workload after its last worker has ended."""
     assert not row.active
     if row.intent == "delete":
         return Step(None)
@@ -90,12 +90,12 @@ def _paused(row: Row, *, now: float) -> Step:
 
 
 def _suspended(row: Row) -> Step:
-    """Fulfil the wish: a later `resume` finds a suspended job, not one that is about to be."""
+    """Suspend, and clear the intent: a later `resume` finds a suspended job."""
     return _rest(replace(row, intent="run"), WorkloadState.SUSPENDED, "suspended")
 
 
 def _rest(row: Row, state: WorkloadState, text: str) -> Step:
-    """Put every worker back to where it waits for devices."""
+    """Reset all workers to pending."""
     workers = tuple(
         WorkerRecord(w.name, w.index, "pending", exit_code=w.exit_code, attempt=w.attempt)
         for w in row.record.workers

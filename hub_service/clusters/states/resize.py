@@ -1,8 +1,7 @@
-"""Start an elastic worker again on more or fewer devices of its node (E2): a stop and a start.
+"""Resize of an elastic worker on its node: a stop and a restart on other devices (E2).
 
-Pure transitions of a row; `plans` begins one, `lifecycle` ends it when the worker is gone. It is
-neither a pause nor a retry, and the devices that are to come stay held meanwhile. On Kubernetes
-there are no rows, but the core is shown the same.
+Pure transitions of a row. A resize is neither a pause nor a retry, and the new devices stay
+reserved meanwhile. Kubernetes has no rows, but builds the same snapshot.
 """
 
 from dataclasses import replace
@@ -13,9 +12,9 @@ from runai.hub_service.scheduler.model.snapshot import DeviceShare, Worker, Work
 
 
 def grant_after(row: Row, ending: Ending) -> Grant | None:
-    """Return what a worker that has just ended is to start again on; None: it is not.
+    """Return the devices on which a worker restarts after its exit; None if it does not.
 
-    Exit code 0 is finished, and a worker that nobody told to stop has failed.
+    Exit code 0 is success, and a worker that exits without a stop has failed.
     """
     if row.resize is None or row.intent != "run" or ending.exit_code == 0 or ending.text:
         return None
@@ -23,14 +22,14 @@ def grant_after(row: Row, ending: Ending) -> Grant | None:
 
 
 def without_resize(row: Row) -> Row:
-    """Let a worker that was to start again only stop: its workload is paused after all."""
+    """Cancel a resize: the worker only stops, and its workload is paused."""
     return row if row.resize is None else replace(row, resize=None, halt=row.halt or "paused")
 
 
 def for_core_while_resizing(drawn: Workload, row: Row) -> Workload:
-    """Show a worker that is about to start again as running where it will, and what it leaves.
+    """Return the snapshot of a resize: the worker runs on its new devices and leaves the rest.
 
-    So what it is to have is nobody else's, and what it leaves is free when its process is gone.
+    The new devices are taken at once, the old ones are free when the process is gone.
     """
     assert row.resize is not None
     devices = tuple(share.device for share in row.resize.devices)
@@ -39,13 +38,13 @@ def for_core_while_resizing(drawn: Workload, row: Row) -> Workload:
 
 
 def shown_while_resizing(drawn: Workload, devices: tuple[int, ...], since: int | None) -> Workload:
-    """Show one that stops to start again on these devices as if it ran on them, since then."""
+    """Return a stopping worker as if it ran on its new devices `since` then."""
     (worker,) = drawn.workers
     left = tuple(device for device in worker.devices if device not in devices)
     stays = replace(worker, state=WorkerState.RUNNING, devices=devices, started=since, gone_by=None)
     if not left:
         return replace(drawn, workers=(stays,))
-    # Two workers have no sizes to be resized between (E2): until it has left, nothing changes.
+    # With two workers the scheduler plans no resize (E2) until one of them is gone.
     stays = replace(stays, gpus=MilliGpu(len(devices) * WHOLE_GPU))
     leaves = Worker(
         name=f"{worker.name} (leaving)",
@@ -60,7 +59,7 @@ def shown_while_resizing(drawn: Workload, devices: tuple[int, ...], since: int |
 
 
 def coming(row: Row) -> tuple[DeviceShare, ...]:
-    """Return the devices that a worker is to get and does not hold yet."""
+    """Return the devices that a worker will get and does not hold yet."""
     if row.resize is None:
         return ()
     held = {share.device for share in row.record.workers[row.resize.index].devices}

@@ -1,8 +1,7 @@
-"""Which finished workloads are still kept, so that months of short jobs fill nobody's memory.
+"""Retention of finished workloads, so that months of short jobs do not fill the memory.
 
-Pure. Each is kept for a time; where there are too many, the oldest of the user who has most goes
-first, so that nobody's flood costs others what they expect to find. What is forgotten stays in the
-ledger (ADR 0021). Kept by `shelf`, asked by `recorded`.
+Pure. Each is kept for a time; beyond the maximum, the oldest one of the user with most goes first,
+so that one user's flood does not evict another user's workloads. The ledger keeps all (ADR 0021).
 """
 
 from collections import OrderedDict
@@ -15,20 +14,22 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """For how long after its end a workload is kept, and how many of all are."""
+    """Limits of the retention: age, number, and minimum age."""
 
     for_s: float = 30 * DAY_S
     most: int = 10_000
     at_least_s: float = 600.0
-    """However many there are: who waits for a job is to learn how it ended, and whose answer was
-    lost finds what was submitted."""
+    """Minimum age in seconds, even beyond `most`.
+
+    A client that waits learns the outcome; one that lost its response finds its submission.
+    """
 
 
 class Finished:
-    """The finished workloads of each user, in the order in which they ended."""
+    """Finished workloads of each user, in the order in which they ended."""
 
     def __init__(self, rules: Keeping) -> None:
-        """Begin with none."""
+        """Start empty."""
         self._rules = rules
         self._ended: dict[str, OrderedDict[WorkloadId, float]] = {}
         self._many = 0
@@ -37,14 +38,14 @@ class Finished:
         return self._many
 
     def add(self, workload: WorkloadId, user: str, at: float) -> None:
-        """Note that a workload has ended; a repeat changes nothing."""
+        """Add a finished workload; a repeat changes nothing."""
         ended = self._ended.setdefault(user, OrderedDict())
         if workload not in ended:
             ended[workload] = at
             self._many += 1
 
     def discard(self, workload: WorkloadId, user: str) -> None:
-        """Note that a workload is there no more, whether or not it had ended."""
+        """Remove a workload that is gone, finished or not."""
         ended = self._ended.get(user, OrderedDict())
         if ended.pop(workload, None) is not None:
             self._many -= 1
@@ -52,7 +53,7 @@ class Finished:
             self._ended.pop(user, None)
 
     def next(self) -> tuple[float, WorkloadId] | None:
-        """Return which is to be forgotten next, and when; None while there are none."""
+        """Return the next workload to forget and its time; None if there is none."""
         if not self._many:
             return None
         rules = self._rules

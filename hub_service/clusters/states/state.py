@@ -1,6 +1,6 @@
-"""What a cluster keeps of a workload, and what may happen to it: the words of `lifecycle`.
+"""Stored state of a workload and its transitions. Plain frozen data.
 
-Plain frozen data. A row is the public record and what else must outlive a restart of the service.
+A row is the public record and everything else that must outlive a restart of the service.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,24 +32,26 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A workload's record and what else must be remembered to carry on after a restart."""
+    """A workload's record, and the rest of its state that must outlive a restart."""
 
     record: WorkloadRecord
     intent: Literal["run", "suspend", "delete"] = "run"
     halt: Literal["", "paused", "failed", "lost", "done"] = ""
-    """Why the workload as a whole is coming to rest, if it is."""
+    """Why the whole workload is stopping; "": it is not."""
     resumed: bool = False
-    """Whether it was stopped before, so that its next start finds a checkpoint."""
+    """True if it was stopped before, so that its next start finds a checkpoint."""
     losses: int = 0
     granted: float | None = None
     stopping_since: float | None = None
     below_min_since: float | None = None
     master_port: int = 0
     resize: Grant | None = None
-    """What an elastic worker that is stopping is to start again on (E2)."""
+    """Devices on which a stopping elastic worker restarts (E2)."""
     scale: tuple[int, int] | None = None
-    """Workers at most and at least, where that was changed since the submission; the spec has them
-    too, but is stored only once."""
+    """Maximum and minimum of workers, if changed since the submission.
+
+    The spec has them too, but is stored only once.
+    """
 
     @property
     def id(self) -> WorkloadId:
@@ -58,46 +60,47 @@ class Row:
 
     @property
     def spec(self) -> WorkloadSpec:
-        """Return what was asked for."""
+        """Return the specification."""
         return self.record.spec
 
     @property
     def active(self) -> tuple[WorkerRecord, ...]:
-        """Return the workers that have processes, or may have."""
+        """Return the workers with processes, or possibly with some."""
         return tuple(w for w in self.record.workers if w.state in ACTIVE)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A row after something happened, None if it is to be forgotten, and what to write down."""
+    """Result of a transition: the new row (None: delete it) and its history events."""
 
     row: Row | None
     events: tuple[tuple[str, str], ...] = ()
-    """Kind and sentence of each line of history."""
+    """Kind and sentence of each event."""
     passing: bool = False
-    """Whether only its place in the queue and why it waits are others: the next cycle says those
-    anew, so they need not outlive the service."""
+    """True if only the queue position and the reason changed.
+
+    The next cycle sets them again, so they need not outlive the service.
+    """
     aged: bool = False
-    """Whether it is forgotten because it ended long ago, or with its project: what it has made
-    stays."""
+    """True if it is deleted because it ended long ago, or with its project: its files stay."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a worker's processes ended."""
+    """Exit of a worker's processes."""
 
     exit_code: int | None
-    """Negative for a signal; None where nobody saw it (a session's process, a lost worker)."""
+    """Negative for a signal; None if unknown (a session's process, a lost worker)."""
     told: bool = False
-    """Whether its supervisor had been told to stop it."""
+    """True if its supervisor had been told to stop it."""
     lost: bool = False
-    """Whether its supervisor vanished: killed, or the machine went down."""
+    """True if its supervisor vanished: it was killed, or the machine went down."""
     text: str = ""
-    """Why it could not be started, if it was not."""
+    """Why it could not start; "" if it did."""
 
 
 class Store(Protocol):
-    """Where rows and projects outlive the process; `save` is one transaction, then durable."""
+    """Durable storage of rows and projects; `save` is one transaction, then durable."""
 
     def rows(self) -> Iterable[Row]:
         """Return all workloads, oldest first."""
@@ -115,21 +118,24 @@ class Store(Protocol):
         gone_projects: Sequence[str] = (),
         soon: bool = False,
     ) -> None:
-        """Write these rows, forget those, add to the history; Unavailable where nothing can be.
+        """Write rows and projects, delete the `gone` ones, append events.
 
-        `soon`: durable with the next write that is not so.
+        `soon`: durable with the next write without it.
+
+        Raises:
+            Unavailable: nothing can be written.
         """
 
     def arrive(
         self, rows: Sequence[Row], *, events: Sequence[tuple[WorkloadId, HistoryEvent]] = ()
     ) -> None:
-        """Write a part of what is to come; no row of it counts before `arrived`."""
+        """Write one chunk of rows; none of them is visible before `arrived`."""
 
     def arrived(self) -> None:
-        """Let all parts count, as one."""
+        """Make all chunks visible, atomically."""
 
     def turned_away(self) -> None:
-        """Forget all parts; never fails."""
+        """Discard all chunks; never fails."""
 
     def history(self, workload: WorkloadId) -> Sequence[HistoryEvent]:
-        """Return what happened to a workload, oldest first."""
+        """Return a workload's events, oldest first."""

@@ -1,7 +1,4 @@
-"""What a user may ask of a workload, and what a plan says of one that waits.
-
-Pure, as `lifecycle` is, whose transitions these lead to. Called by `recorded`.
-"""
+"""Transitions that users request, and the waits that a plan decides. Pure."""
 
 from dataclasses import replace
 
@@ -25,7 +22,7 @@ _IDLE = (WorkloadState.QUEUED, WorkloadState.PAUSED, WorkloadState.RETRYING)
 
 
 def submitted(spec: WorkloadSpec, *, now: float, checkpoint_dir: str, log_dir: str) -> Step:
-    """Make the row of a new workload."""
+    """Build the row of a new workload."""
     workers = tuple(
         WorkerRecord(f"{spec.id}-{index}", index, "pending") for index in range(spec.workers)
     )
@@ -42,7 +39,7 @@ def submitted(spec: WorkloadSpec, *, now: float, checkpoint_dir: str, log_dir: s
 
 
 def suspended(row: Row, *, by: str, now: float) -> Step:
-    """Take a job out of the queue and stop it if it runs.
+    """Remove a job from the queue, and stop it if it runs.
 
     Raises:
         Conflict: it is finished, being deleted, or a session.
@@ -88,7 +85,7 @@ def resumed(row: Row, *, by: str) -> Step:
 
 
 def deleted(row: Row, *, by: str, now: float) -> Step:
-    """Stop it if it holds anything, and forget it when nothing of it runs."""
+    """Stop a workload that holds anything, and delete it when its processes are gone."""
     if row.intent == "delete":
         return Step(row)
     row = replace(row, intent="delete")
@@ -99,7 +96,7 @@ def deleted(row: Row, *, by: str, now: float) -> Step:
 
 
 def released(row: Row, *, why: str, now: float) -> Step:
-    """Take a running session's GPUs; its process goes on without them.
+    """Release a running session's GPUs; its process goes on without them.
 
     Raises:
         Conflict: it is no session that holds GPUs.
@@ -120,10 +117,10 @@ def released(row: Row, *, why: str, now: float) -> Step:
 
 
 def regained(row: Row, *, by: str) -> Step:
-    """Put a session that goes on without its GPUs into the queue for them.
+    """Queue a released session for its GPUs.
 
     Raises:
-        Conflict: it was not released, or does not go on any more.
+        Conflict: it was not released, or no longer runs.
     """
     (worker, *_) = row.record.workers
     if row.record.released is None:
@@ -132,7 +129,7 @@ def regained(row: Row, *, by: str) -> Step:
             hint="`runai describe` shows it.",
             code="not_released",
         )
-    if worker.state != "running":  # it would wait for ever, for a server that is gone
+    if worker.state != "running":  # it would wait forever: its server is gone
         raise Conflict(
             f"{row.id} runs no more ({row.record.state}), so it has no use for its GPUs.",
             hint="Start a server anew.",
@@ -144,19 +141,19 @@ def regained(row: Row, *, by: str) -> Step:
 
 
 def reserved(row: Row, index: int, node: str, devices: tuple[DeviceShare, ...]) -> Step:
-    """Hold devices for a worker that waits for them (R7)."""
+    """Reserve devices for a waiting worker (R7)."""
     worker = replace(row.record.workers[index], state="reserved", node=node, devices=devices)
     return Step(_with(row, worker))
 
 
 def unreserved(row: Row, index: int) -> Step:
-    """Give up what was held for a worker."""
+    """Drop a worker's reservation."""
     worker = replace(row.record.workers[index], state="pending", node="", devices=())
     return Step(_with(row, worker))
 
 
 def says(record: WorkloadRecord, wait: Wait) -> bool:
-    """Tell whether a record says already that its workload waits there, and for this."""
+    """Return True if a record has this wait's position and reason already."""
     known, why = record.reason, wait.reason
     return (
         record.position == wait.position
@@ -167,9 +164,9 @@ def says(record: WorkloadRecord, wait: Wait) -> bool:
 
 
 def waiting(row: Row, wait: Wait) -> Step:
-    """Remember why a workload waits, and at which place.
+    """Store why a workload waits, and its position.
 
-    Its first reason since it came into the queue becomes history; others follow every few seconds.
+    The first reason in the queue becomes a history event; later ones change every few seconds.
     """
     why = wait.reason
     reason = StateReason(why.code, why.text, why.rule, why.for_ or "")
@@ -193,7 +190,7 @@ def _free(row: Row) -> Row:
 
 
 def refuse_unless_attachable(row: Row, process: Process) -> None:
-    """Raise Conflict where the process cannot be that of a session that holds its GPUs."""
+    """Raise Conflict unless the process can be that of a session that holds its GPUs."""
     worker = row.record.workers[0]
     if row.spec.command is not None:
         raise Conflict(
@@ -208,7 +205,7 @@ def refuse_unless_attachable(row: Row, process: Process) -> None:
 
 
 def refuse_unless_job(row: Row, verb: str) -> None:
-    """Raise Conflict for a session, and for what is finished or being deleted."""
+    """Raise Conflict for a session, and for a finished job or one being deleted."""
     if row.spec.kind == "session":
         raise Conflict(
             f"{row.id} is a session and cannot be {verb}.",

@@ -1,7 +1,7 @@
-"""How many workers an elastic job may have, changed after it was submitted.
+"""Changes to the number of workers of a submitted elastic job.
 
-Pure transitions of a row. More workers wait as those do that were always there; surplus ones are
-told to stop, and leave the record when their processes are gone. Called by `recorded`.
+Pure transitions of a row. New workers wait like the rest; surplus ones are stopped, and leave the
+record when their processes are gone.
 """
 
 from dataclasses import replace
@@ -16,13 +16,13 @@ _WAITS = ("pending", "reserved")
 
 
 def scaled(row: Row, *, workers: int | None, min_workers: int | None, by: str, now: float) -> Step:
-    """Let an elastic job have at most so many workers, and at least so many; None: as before.
+    """Set the maximum and minimum of workers of an elastic job; None: unchanged.
 
-    Those with the highest numbers go first. A repeat changes nothing.
+    Workers with the highest indexes go first. A repeat changes nothing.
 
     Raises:
         Conflict: it is finished, a session, or no elastic job of several workers.
-        InvalidRequest: these numbers cannot be meant.
+        InvalidRequest: the numbers contradict each other.
     """
     refuse_unless_job(row, "scaled")
     spec = row.spec
@@ -57,7 +57,7 @@ def scaled(row: Row, *, workers: int | None, min_workers: int | None, by: str, n
 
 
 def trimmed(row: Row) -> Row:
-    """Forget surplus workers of which nothing is left; the others keep their numbers."""
+    """Drop surplus workers without processes; the rest keep their indexes."""
     workers = row.record.workers
     while len(workers) > row.spec.workers and workers[-1].state in _WAITS:
         workers = workers[:-1]
@@ -67,7 +67,7 @@ def trimmed(row: Row) -> Row:
 
 
 def with_scale(row: Row) -> Row:
-    """Put the numbers that were set later into a row as it was stored: a spec is written once."""
+    """Apply the changed numbers of workers to a stored row: its spec is written once."""
     if row.scale is None:
         return row
     most, least = row.scale
