@@ -1,8 +1,7 @@
-"""The directory that the local cluster and the workers of an elastic job share, as files.
+"""Directory that an elastic job's workers share with the service, for messages as files.
 
-It belongs to the job's account, which may put anything there, while we may be root: so nothing is
-followed (links, pipes, other people's directories), and what is read is small and parsed. The
-messages themselves are `elastic_messages`'. Called by `listening` and `cluster`.
+The job's account owns it and may put anything there, while the service may be root: so it follows
+no links, opens no pipes or other accounts' directories, and parses only a bounded size.
 """
 
 import contextlib
@@ -19,15 +18,15 @@ _NEW = ".target.json.new"
 
 
 class ElasticDir:
-    """`target.json`, written by us, and `status/WORKER.json`, written by each worker."""
+    """`target.json`, written by the service, and `status/WORKER.json`, written by each worker."""
 
     def __init__(self, path: Path, uid: int | None) -> None:
-        """Name the directory of an account; None is our own. The workers' supervisors make it."""
+        """Set path and account (None: the service's). The workers' supervisors create it."""
         self.path = path
         self._uid = os.getuid() if uid is None else uid
 
     def write_target(self, target: Target) -> bool:
-        """Replace the target; tell whether there was a directory to write it to."""
+        """Replace the target; return False if the directory does not exist."""
         with self._open(self.path) as folder:
             if folder is None:
                 return False
@@ -45,7 +44,7 @@ class ElasticDir:
             return True
 
     def statuses(self, workers: Iterable[str]) -> dict[str, Status]:
-        """Read what these workers told last; who told nothing that makes sense is left out."""
+        """Return the workers' last statuses; missing and invalid ones are left out."""
         found: dict[str, Status] = {}
         with self._open(self.path / "status") as folder:
             for worker in workers if folder is not None else ():
@@ -56,14 +55,14 @@ class ElasticDir:
         return found
 
     def forget_status(self, worker: str) -> None:
-        """Remove what a worker told when it ran before."""
+        """Remove the status of a worker's earlier start."""
         with self._open(self.path / "status") as folder, contextlib.suppress(FileNotFoundError):
             if folder is not None:
                 os.unlink(_file_of(worker), dir_fd=folder)
 
     @contextlib.contextmanager
     def _open(self, path: Path) -> Generator[int | None]:
-        """Open a directory if it is one and belongs to the account, whatever leads to it."""
+        """Open a directory if the account owns it; None for links and anything else."""
         try:
             folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
@@ -76,7 +75,7 @@ class ElasticDir:
 
 
 def _file_of(worker: str) -> str:
-    # A worker is `project/name-0` to the platform: its file bears the last part.
+    # Workers are named `project/name-0`; the file has the last part.
     return f"{worker.rpartition('/')[2]}.json"
 
 

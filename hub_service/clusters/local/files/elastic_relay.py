@@ -1,7 +1,7 @@
-"""Pass messages between the cluster and the workers of elastic jobs: targets out, statuses in.
+"""Relay between the cluster and the workers of elastic jobs: targets out, statuses in.
 
-Level-triggered: a target is written whenever the row's is newer than the one we wrote, so a restart
-of the service writes it once more. Owned by `cluster`; what messages mean is `membership`'s.
+Level-triggered: a target is written whenever the row's is newer than the last written one, so a
+restart of the service writes it once more.
 """
 
 import asyncio
@@ -18,17 +18,17 @@ from runai.hub_service.wire.elastic_messages import Status, WorkerPhase
 from runai.hub_service.wire.errors import NotFound, Unavailable
 
 LOOK_EVERY_S = 0.2
-"""How often statuses are read while an elastic job runs."""
+"""Seconds between reads of statuses while an elastic job runs."""
 
 _LISTENS = (WorkerPhase.READY, WorkerPhase.RUNNING)
-"""Who says so has a handler for SIGUSR1, which would kill others."""
+"""Workers in these phases handle SIGUSR1, which would kill any other process."""
 
 
 class Rows(Protocol):
-    """What listening needs of the cluster."""
+    """Cluster methods that the relay calls."""
 
     def row(self, workload: WorkloadId) -> Row | None:
-        """Return a workload as it is to be."""
+        """Return a workload's desired state."""
 
     def elastic_dir(self, row: Row) -> ElasticDir:
         """Return the directory that it shares with its workers.
@@ -38,23 +38,23 @@ class Rows(Protocol):
         """
 
     def report_statuses(self, workload: WorkloadId, statuses: Mapping[str, Status]) -> None:
-        """Note what its workers tell."""
+        """Store its workers' statuses."""
 
 
 class Listening:
-    """The messages of all elastic jobs of which something runs."""
+    """Messages of all elastic jobs with active workers."""
 
     def __init__(self, rows: Rows) -> None:
-        """Begin without having told anybody anything."""
+        """Start without written targets."""
         self._rows = rows
         self._told: dict[WorkloadId, int] = {}
-        """The generation of the target that we wrote last."""
+        """Generation of the last written target."""
         self._heard: dict[WorkloadId, dict[str, Status]] = {}
         self._running: set[WorkloadId] = set()
         self._wanted = asyncio.Event()
 
     def tell(self, row: Row) -> None:
-        """Write the target, if it is new and its directory is there, and wake those who listen."""
+        """Write the target, if it is new and its directory exists, and wake the workers."""
         if not row.active:
             self.drop(row.id)
             return
@@ -63,19 +63,19 @@ class Listening:
         target = row.record.elastic.target if row.record.elastic is not None else None
         if target is None or self._told.get(row.id) == target.gen:
             return
-        with contextlib.suppress(NotFound, OSError):  # a full disk: tried again with what they tell
+        with contextlib.suppress(NotFound, OSError):  # a full disk: tried again later
             if self._rows.elastic_dir(row).write_target(target):
                 self._told[row.id] = target.gen
                 self._wake(row)
 
     def drop(self, workload: WorkloadId) -> None:
-        """Forget a job of which nothing runs."""
+        """Forget a job without active workers."""
         self._running.discard(workload)
         self._told.pop(workload, None)
         self._heard.pop(workload, None)
 
     async def run(self) -> NoReturn:
-        """Read statuses while there are workers to tell them, until cancelled."""
+        """Read statuses while there are active workers, until cancelled."""
         while True:
             self._wanted.clear()
             for workload in sorted(self._running):
@@ -93,7 +93,7 @@ class Listening:
             shared = self._rows.elastic_dir(row)
         except NotFound:
             return
-        # Only of processes that run: until then a file may be of an earlier start.
+        # Only of running processes: before, a file may be of an earlier start.
         names = [worker.name for worker in row.active if worker.process is not None]
         statuses = await asyncio.to_thread(shared.statuses, names)
         row = self._rows.row(workload)
@@ -105,7 +105,7 @@ class Listening:
             self._heard[workload] = statuses
             try:
                 self._rows.report_statuses(workload, statuses)
-            except Unavailable:  # it cannot be stored now: the next look tells it again
+            except Unavailable:  # not stored: reported again with the next read
                 self._heard[workload] = before
 
     def _wake(self, row: Row) -> None:
@@ -117,7 +117,7 @@ class Listening:
 
 
 def wake(pid: int, worker: Process) -> None:
-    """Send SIGUSR1 to a process of a worker; to one that is not of its session nothing is sent."""
+    """Send SIGUSR1 to a process, if it belongs to the worker's session."""
     with contextlib.suppress(OSError):
         fd = os.pidfd_open(pid)
         try:

@@ -1,7 +1,7 @@
-"""What workloads leave behind on this machine's disk when they are forgotten.
+"""Cleanup of job directories of deleted workloads.
 
-Knows which of it is its user's work and stays, that nothing may be gone of what is then still
-listed, and that a million files must hold nobody up. Owned by `cluster`, which says whose it is.
+Users' work (checkpoints of aged workloads) stays. A directory is removed only once the deletion is
+durable, and in a program of its own, since removing a million files would block the service.
 """
 
 import asyncio
@@ -28,22 +28,22 @@ TRY_AGAIN_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """A workload that is to be forgotten; its name and when it was submitted tell it for good."""
+    """A workload to be deleted, identified by name and submission time."""
 
     workload: WorkloadId
     submitted: float
     aged: bool
-    """Nobody has asked for it, so its checkpoints stay."""
+    """True if retention deletes it, not a user: then its checkpoints stay."""
 
     def folder(self) -> str:
-        """Return a name for its directory, unlike any other's, in which all of this stands."""
+        """Return a unique directory name that encodes all fields."""
         project, _, name = self.workload.partition("/")  # both DNS labels
         why = "aged" if self.aged else "asked"
         return f"{project}+{name}+{self.submitted!r}+{why}+{uuid4().hex}"
 
     @classmethod
     def of(cls, folder: str) -> Self | None:
-        """Read it from such a name; None: it is another."""
+        """Parse such a name; None if it is another."""
         try:
             project, name, submitted, why, _ = folder.split("+")
             return cls(f"{project}/{name}", float(submitted), why == "aged")
@@ -53,27 +53,27 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True)
 class AtHome:
-    """The directory of a workload at a user's home, and as whom it is removed."""
+    """Directory of a workload in a user's home, with the account that removes it."""
 
     path: Path
     account: Account
 
 
 class Leavings:
-    """The directories of workloads that are there no more."""
+    """Job directories on their way to removal."""
 
     def __init__(self, jobs_dir: Path) -> None:
-        """Begin without anything to remove; `jobs_dir` has the directories of all jobs."""
+        """Start without removals; `jobs_dir` has the directories of all jobs."""
         self._jobs = jobs_dir
         self._leaving = jobs_dir / ".leaving"
-        """Out of their places, of workloads that may still be there."""
+        """Moved directories of workloads that may still exist."""
         self._trash = jobs_dir / ".trash"
         self._kept = jobs_dir / ".kept"
         self._wanted: asyncio.Queue[tuple[tuple[str, ...], Account | None]] = asyncio.Queue()
-        """Commands, and as whom they run in a user's own home."""
+        """Commands, with the account if they run in a user's home."""
 
     async def run(self) -> NoReturn:
-        """Remove in the background, until cancelled, also what an earlier service has left."""
+        """Remove directories in the background until cancelled; start with an earlier service's."""
         for path in self._trash.glob("*"):
             leaving = Leaving.of(path.name)
             aged = leaving is None or leaving.aged
@@ -90,12 +90,12 @@ class Leavings:
 
     @contextlib.contextmanager
     def going(self, leaving: Leaving, at_home: AtHome | None) -> Iterator[None]:
-        """Have its directory out of its place, and removed once the block has made that durable.
+        """Move the directory aside, and remove it once the block has made the deletion durable.
 
-        It is back if the block fails; if we are killed in it, `settle` knows what was meant.
+        It is moved back if the block fails; after a crash, `settle` finishes or reverts the move.
 
         Raises:
-            Unavailable: it cannot be moved now.
+            Unavailable: the directory cannot be moved now.
         """
         place, aside = self._jobs / leaving.workload, self._leaving / leaving.folder()
         is_there = place.exists()
@@ -114,9 +114,9 @@ class Leavings:
             self._remove_at_home(at_home, aged=leaving.aged)
 
     def settle(self, is_there: Callable[[WorkloadId, float], bool]) -> None:
-        """Finish what an earlier service was killed in: it is put back, or `run` removes it.
+        """Revert or finish moves that a crash interrupted.
 
-        `is_there` tells of a name and of when it was submitted whether there is such a workload.
+        `is_there` returns True if a workload of that name and submission time exists.
         """
         for aside in self._leaving.glob("*"):
             if (leaving := Leaving.of(aside.name)) is None:
@@ -128,7 +128,7 @@ class Leavings:
                 self._move_later(aside, place)
 
     def _put_away(self, aside: Path, leaving: Leaving) -> Path | None:
-        """Put what is to be kept of a directory aside, and return where the rest can be removed."""
+        """Move checkpoints that stay, and return the path of the rest for removal."""
         gone = self._trash / aside.name
         if leaving.aged:
             name = f"{leaving.workload}-{int(leaving.submitted)}"
@@ -137,29 +137,29 @@ class Leavings:
         return gone if self._move_later(aside, gone) else None
 
     def _keep(self, path: Path, aside: Path) -> bool:
-        """Put a directory aside for good, if anything is in it; tell whether it is so."""
+        """Move a directory to its permanent place unless it is empty; return False on failure."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             if any(True for _ in path.iterdir()):
                 return self._move_later(path, aside)
         return True
 
     def _move_later(self, path: Path, aside: Path) -> bool:
-        """Move a directory, now or when the next service settles it; tell whether it was now."""
+        """Move a directory; on failure return False, the next service's `settle` retries."""
         try:
             _move(path, aside)
         except Unavailable as away:
-            LOG.warning("It is tried again at the next start: %s", away.message)
+            LOG.warning("The next start tries again: %s", away.message)
             return False
         return True
 
     def _remove(self, path: Path, at_home: AtHome | None, *, aged: bool) -> None:
-        # In this order: what is at home is known from what is here, should we be killed.
+        # The home first: after a crash, the files here still name the directory there.
         if at_home is not None:
             self._remove_at_home(at_home, aged=aged)
         self._wanted.put_nowait((("rm", "-rf", "--", str(path)), None))
 
     def _remove_at_home(self, at_home: AtHome, *, aged: bool) -> None:
-        """Remove a directory at a user's home; of one that is aged the program, and if empty."""
+        """Remove a directory in a user's home; of an aged one only program and empty folders."""
         command: tuple[str, ...] = ("rm", "-rf", "--", str(at_home.path))
         if aged:
             what = ("(", "-name", "source.py", "-o", "-type", "d", "-empty", ")", "-delete")
@@ -168,7 +168,7 @@ class Leavings:
 
 
 def _home_of(folder: Path) -> AtHome | None:
-    """Return what a workload has at its user's home, from what one of its supervisors was told."""
+    """Return a workload's directory in its user's home, from a supervisor's instructions."""
     with contextlib.suppress(OSError, ValueError, LookupError):
         told = json.loads(next(folder.glob("attempt-*/worker-*/spec.json"), folder).read_bytes())
         if told["uid"] is not None and told["own_directory"]:
@@ -178,12 +178,12 @@ def _home_of(folder: Path) -> AtHome | None:
 
 
 async def _started(command: Sequence[str], account: Account | None) -> asyncio.subprocess.Process:
-    """Start a removal, when the machine has a process for it.
+    """Start a removal, as soon as the machine has a process for it.
 
-    A program of its own: to list a million files takes memory that is then the service's for good,
-    and who stops it would wait. What it leaves is removed by the next.
+    A program of its own: listing a million files would take memory that the service never returns,
+    and delay its end. The next service finishes an interrupted removal.
     """
-    # As the user, where it is at their home: there a name may be a link to anything.
+    # As the user in their home: a name there may be a link to anything.
     owner = {} if account is None else _owned_by(account)
     while True:
         try:
@@ -197,15 +197,15 @@ async def _started(command: Sequence[str], account: Account | None) -> asyncio.s
 
 
 def _environment() -> dict[str, str]:
-    """Return what a removal begins with: who it runs as may read it, and ours holds secrets."""
+    """Return a removal's environment: its account may read it, and the service's has secrets."""
     return {"PATH": os.environ.get("PATH", os.defpath)}
 
 
 def _owned_by(account: Account) -> dict[str, Any]:
-    """Return how a program becomes a user's, who may hold it up and do with it as they like."""
+    """Return the arguments that start a program as a user, isolated from the service."""
     nothing = dict.fromkeys(("stdin", "stdout", "stderr"), asyncio.subprocess.DEVNULL)
     who: dict[str, Any] = {"user": account.uid, "group": account.gid, "extra_groups": []}
-    return {**who, **nothing, "start_new_session": True}  # nor our terminal is theirs
+    return {**who, **nothing, "start_new_session": True}  # no shared terminal either
 
 
 def _move(path: Path, aside: Path) -> None:

@@ -1,8 +1,4 @@
-"""Read what a worker wrote, over all its attempts, from the files that supervisors write.
-
-Knows the order of the files and where a line ends. Knows nothing of waiting: `cluster` asks again
-while somebody follows.
-"""
+"""Reader of a worker's output over all its attempts, from the supervisors' files."""
 
 import os
 import re
@@ -19,30 +15,30 @@ _SEGMENT = re.compile(r"log-(\d+)\.txt")
 
 
 class WorkerLog:
-    """A place in the output of one worker, which moves on as it is read."""
+    """A position in the output of one worker, which advances with each read."""
 
     def __init__(self, job_dir: Path, worker: int) -> None:
-        """Begin at the beginning of the first attempt."""
+        """Start at the beginning of the first attempt."""
         self._job_dir = job_dir
         self._worker = worker
         self._place = (0, 0)
-        """Attempt and number of the file that is being read."""
+        """Attempt and number of the current file."""
         self._offset = 0
         self._line = b""
-        """The beginning of a line whose end is not there yet."""
+        """Beginning of an unfinished line."""
         self._end: tuple[tuple[int, int], int] | None = None
-        """The file with which it ends, and how much of that is read; None: with what comes."""
+        """Last file and the size to read of it; None: read on as it grows."""
 
     def end_here(self) -> None:
-        """End with what is there now: who writes faster than anybody reads would have no end."""
+        """End at the current size: a worker may write faster than the client reads."""
         self._end = (0, 0), 0
         for attempt, number, path in reversed(list(self._files())):
-            with suppress(FileNotFoundError):  # the oldest goes when there are too many
+            with suppress(FileNotFoundError):  # rotation removes the oldest file
                 self._end = (attempt, number), path.stat().st_size
                 return
 
     def skip_to_last(self, lines: int) -> None:
-        """Begin with the last so many lines."""
+        """Start at the last `lines` lines."""
         missing = lines
         for attempt, number, path in reversed(list(self._files())):
             size = self._size((attempt, number))
@@ -55,13 +51,13 @@ class WorkerLog:
                 return
 
     def next_chunk(self) -> LogChunk | None:
-        """Return whole lines that were not read yet; None if there are none now."""
+        """Return unread whole lines; None if there are none now."""
         is_there = False
         for attempt, number, path in self._files():
             if (attempt, number) < self._place:
                 continue
             if (attempt, number) > self._place:
-                # A line may go on in the next file; not where one has gone in between.
+                # A line may continue in the next file, unless a file in between was rotated away.
                 goes_on = is_there and (attempt, number - 1) == self._place
                 if not goes_on and (rest := self.rest()) is not None:
                     return rest
@@ -81,20 +77,20 @@ class WorkerLog:
         return None
 
     def rest(self) -> LogChunk | None:
-        """Return a last line that has no end, once nothing more can come."""
+        """Return an unfinished last line, once no more output can come."""
         if not self._line:
             return None
         line, self._line = self._line, b""
         return LogChunk(self._worker, self._place[0], line + b"\n")
 
     def _size(self, place: tuple[int, int]) -> int | None:
-        """Return how much of a file is read; None: all of it."""
+        """Return the size to read of a file; None: all of it."""
         if self._end is None or place < self._end[0]:
             return None
         return self._end[1] if place == self._end[0] else 0
 
     def _files(self) -> Iterator[tuple[int, int, Path]]:
-        """Return attempt, number and path of the files, oldest first."""
+        """Yield attempt, number and path of the files, oldest first."""
         for attempt, folder in _numbered(self._job_dir, _ATTEMPT):
             for number, path in _numbered(folder / f"worker-{self._worker}", _SEGMENT):
                 yield attempt, number, path
@@ -109,14 +105,14 @@ def _numbered(folder: Path, name: re.Pattern[str]) -> list[tuple[int, Path]]:
 
 
 def _last_lines(path: Path, wanted: int, size: int | None) -> tuple[int, int]:
-    """Find where the last so many lines begin; give that and how many there are, at most so many.
+    """Return the offset of the last `wanted` lines, and how many there are.
 
-    Reads blocks from the end: a file may be one line, or millions.
+    It reads blocks from the end: a file may be one line, or millions.
     """
     try:
         with path.open("rb") as file:
             end = at = file.seek(0, os.SEEK_END) if size is None else size
-            found = -1  # what ends the last line begins none
+            found = -1  # the last newline starts no line
             while at > 0:
                 begin = max(0, at - BLOCK_BYTES)
                 file.seek(begin)
@@ -130,14 +126,14 @@ def _last_lines(path: Path, wanted: int, size: int | None) -> tuple[int, int]:
                         return begin + place + 1, wanted
                 at = begin
             if end:
-                found += 1  # the first line, before which there is nothing
+                found += 1  # the first line has no newline before it
             return (0, max(0, found)) if wanted else (end, 0)
-    except FileNotFoundError:  # the oldest file goes when there are too many
+    except FileNotFoundError:  # rotation removes the oldest file
         return 0, 0
 
 
 def _block(path: Path, offset: int, size: int | None) -> bytes | None:
-    """Read on; None where the file has gone: the oldest does when there are too many."""
+    """Return the next block; None if rotation has removed the file."""
     try:
         with path.open("rb") as file:
             file.seek(offset)

@@ -1,8 +1,8 @@
-"""The progress files of jobs on this machine, read only where they may have changed.
+"""Reader of jobs' progress files on this machine; it reads only files that may have changed.
 
-Each belongs to its job's account, which may put anything there, while we may be root: no link is
-followed at the end of the path, a file of somebody else's is not looked at, and little is read.
-What is in one is `progress`'s. Called by `cluster`, off the event loop.
+Each file belongs to its job's account, which may put anything there, while the service may be root:
+it follows no link at the end of the path, ignores files of other accounts, and reads a bounded
+size. It runs in a thread.
 """
 
 import os
@@ -20,34 +20,35 @@ MOST_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ProgressFile:
-    """Where a job reports to."""
+    """Location of a job's progress file."""
 
     workload: WorkloadId
     folder: Path
     owner: Callable[[], int | None]
-    """Whose it must be; None: ours. NotFound: there is no account any more."""
+    """Returns the required owner; None: the service's account. Raises NotFound without an account.
+    """
     phase: object
-    """Unlike before whenever the job was started or has ended."""
+    """Changes with each start and end of the job."""
 
 
 class ProgressFiles:
-    """What was read last, and of which state of each file."""
+    """Cache of the last progress with each file's stamp."""
 
     def __init__(self) -> None:
-        """Begin without having read anything."""
+        """Start empty."""
         self._read: dict[WorkloadId, tuple[object, object, Progress | None]] = {}
 
     def rests(self, workload: WorkloadId, phase: object) -> bool:
-        """Tell whether a job that does not run was looked at: nobody writes to its file."""
+        """Return True if a job without running processes was read: its file does not change."""
         before = self._read.get(workload)
         return before is not None and before[0] == phase
 
     def look(
         self, files: Iterable[ProgressFile], begun: Collection[WorkloadId]
     ) -> Mapping[WorkloadId, Progress]:
-        """Return what jobs reported last, these and those that rest; not who reported nothing.
+        """Return the last progress of these files and of jobs at rest, if they reported any.
 
-        `begun` are all of which anything is to be remembered.
+        `begun` are all jobs to keep in the cache.
         """
         found = self.look_at(files, begun)
         known = list(self._read.items())
@@ -58,7 +59,7 @@ class ProgressFiles:
     def look_at(
         self, files: Iterable[ProgressFile], begun: Collection[WorkloadId]
     ) -> Mapping[WorkloadId, Progress]:
-        """Return what some jobs reported last, these and those of them that rest."""
+        """Return the last progress of these files, and of jobs at rest in `begun`."""
         for file in files:
             self._read[file.workload] = (file.phase, *_look(file, self._read.get(file.workload)))
         told = ((workload, self._read.get(workload)) for workload in begun)
