@@ -1,1 +1,1 @@
-"""This machine as a cluster: SQLite for the truth, processes for the work."""
+"""This machine as a cluster: SQLite as the state of record, processes as workers."""

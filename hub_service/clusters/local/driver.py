@@ -1,8 +1,6 @@
-"""This machine as a cluster: rows in SQLite, workers under detached supervisors.
+"""Cluster of this machine: rows in SQLite, workers under detached supervisors.
 
-Knows where a workload's files are, as whom it runs and what its supervisor is told. What rows mean
-is `recorded`'s, processes are `tending`'s. Made by the composition root, which runs `run` beside
-the controller; whatever runs outlives both.
+It decides about directories, accounts and supervisors' instructions. Workers outlive the service.
 """
 
 import asyncio
@@ -66,7 +64,7 @@ from runai.hub_service.wire.errors import NotFound, Unavailable
 
 
 def on_this_machine(row: Row, node: str, devices: int) -> Row:
-    """Return a row as it is after the machine was renamed, or has lost devices."""
+    """Return a row adapted to the machine's new name, or to its remaining devices."""
     workers = []
     for worker in row.record.workers:
         held = tuple(share for share in worker.devices if share.device < devices)
@@ -84,10 +82,10 @@ def on_this_machine(row: Row, node: str, devices: int) -> Row:
 
 
 OWN_DIR = ".local/share/runai"
-"""Where a user with an account of their own keeps what jobs write, relative to their home."""
+"""Directory of a user's job files, relative to the home of an account of their own."""
 
 FOLLOW_EVERY_S = 0.2
-"""How often a followed log is looked at while its workload runs."""
+"""Seconds between reads of a followed log while its workload runs."""
 
 
 class LocalCluster(RecordedCluster):
@@ -111,7 +109,7 @@ class LocalCluster(RecordedCluster):
         clock: Callable[[], float] = time.time,
         machine: Machine = THIS_MACHINE,
     ) -> None:
-        """Use `open` instead: it makes sure that nobody else does this on the same directory."""
+        """Use `open` instead: it locks the data directory against a second service."""
         super().__init__(
             store,
             {node_name: devices},
@@ -155,12 +153,12 @@ class LocalCluster(RecordedCluster):
         cores: int = 0,
         clock: Callable[[], float] = time.time,
     ) -> AsyncGenerator[Self]:
-        """Open the cluster of a data directory, waiting for another service that has it open.
+        """Open the cluster of a data directory; wait while another service has it open.
 
-        A job may have `job_files` files in its own directory; 0: as many as the disk takes. It
-        begins with the limit of `open_files`; 0: with ours. Jobs without a GPU are bounded by the
-        number of CPU `cores`; 0: those that this process may use.
-        Leaving stops watching and closes the files; what runs goes on running.
+        A job may have `job_files` files in its own directory; 0: no limit. It starts with a limit
+        of `open_files` descriptors; 0: the service's. Jobs without a GPU are bounded by the number
+        of CPU `cores`; 0: as many as this process may use. On exit, watching stops and files are
+        closed; workers keep running.
         """
         data_dir = _made(Path(data_dir))
         async with sole_owner(data_dir / LOCK):
@@ -189,7 +187,7 @@ class LocalCluster(RecordedCluster):
                 store.close()
 
     async def run(self) -> NoReturn:
-        """Own the background work until cancelled; adopts what runs first."""
+        """Run the background tasks until cancelled; adopt running workers first."""
         for row in list(self._rows.values()):
             self.act(row)
         async with asyncio.TaskGroup() as tasks:
@@ -200,17 +198,17 @@ class LocalCluster(RecordedCluster):
         raise AssertionError
 
     def trouble(self) -> str:
-        """Say why nothing could be stored when it was last tried; "" where it could."""
+        """Return why the last write failed; "" if it succeeded."""
         return self._sqlite.trouble()
 
     def let_go(self) -> None:
-        """Stop watching; every worker goes on."""
+        """Stop watching; all workers keep running."""
         self._tending.let_go()
 
-    # -- what `recorded` asks for ----------------------------------------------------------------
+    # -- callbacks of RecordedCluster ------------------------------------------------------------
 
     def act(self, row: Row) -> None:
-        """Have the row tended to soon; who leaves reads who stays before its SIGTERM."""
+        """Enqueue a row; the target is written before a leaving worker's SIGTERM."""
         if row.record.elastic is not None:
             self._listening.tell(row)
         if row.active:
@@ -219,7 +217,7 @@ class LocalCluster(RecordedCluster):
 
     @contextlib.contextmanager
     def forgetting(self, row: Row, *, aged: bool = False) -> Iterator[None]:
-        """Have its directory removed if it goes; of one that is `aged` the checkpoints stay."""
+        """Remove its directory when it is deleted; the checkpoints of an `aged` one stay."""
         leaving = Leaving(row.id, row.record.submitted, aged)
         with self._leavings.going(leaving, self._at_home(row)):
             yield
@@ -227,7 +225,7 @@ class LocalCluster(RecordedCluster):
         self._timetable_changed.set()
 
     def _at_home(self, row: Row) -> AtHome | None:
-        """Return what is at its user's home, where that is not ours."""
+        """Return its directory in the user's home; None if the service's account owns it."""
         own = _own_dir(row)
         with contextlib.suppress(NotFound):  # the account may be gone
             account = self._account(row.spec)
@@ -236,31 +234,31 @@ class LocalCluster(RecordedCluster):
         return None
 
     def directories(self, spec: WorkloadSpec, now: float) -> tuple[str, str]:
-        """Return where the checkpoints and the logs of a workload are to be kept.
+        """Return the paths for a workload's checkpoints and logs.
 
-        Users with accounts of their own cannot enter our directory: their checkpoints are at their
-        homes, under a name that a later workload of the same name does not get.
+        Users with accounts of their own cannot enter the service's directory: their checkpoints are
+        in their homes, in a folder that a later workload of the same name does not get.
         """
         job = own = self._job_dir(spec)
-        with contextlib.suppress(NotFound):  # said when it is to be started
+        with contextlib.suppress(NotFound):  # reported when it is to be started
             account = self._account(spec)
             if account.uid is not None:
                 own = account.home / OWN_DIR / spec.project / f"{spec.name}-{int(now)}"
         return str(own / CHECKPOINTS), str(job)
 
     def free_port(self) -> int:
-        """Return a port that nobody listens on now."""
+        """Return an unused port."""
         return later_port()
 
     async def attach(self, workload: WorkloadId, process: Process) -> WorkloadRecord:
-        """Tell which process is the session that somebody else started."""
+        """Attach the process of a session that a spawner started."""
         process, known = self._machine.lasting(process), self._row(workload).record.workers[0]
         if known.process is not None and is_same(known.process, process):
             process = known.process
         return await super().attach(workload, process)
 
     async def allocations(self, node: str) -> Sequence[Allocation]:
-        """Return the workers that run or stop, their processes' starts as the clock is now."""
+        """Return the workers that run or stop, with process start times by the present clock."""
         booted = psutil.boot_time()
         devices, told = self._nodes.get(node, ()), partial(told_now, booted=booted)
         rows = self._rows.holding()
@@ -269,7 +267,7 @@ class LocalCluster(RecordedCluster):
     async def logs(
         self, workload: WorkloadId, *, worker: int | None, tail: int | None, follow: bool
     ) -> AsyncIterator[LogChunk]:
-        """Yield what its workers wrote, over all attempts; `follow` goes on until the end."""
+        """Yield the workers' output of all attempts; `follow` continues until the end."""
         record = await self.workload(workload)
         if worker is not None and not 0 <= worker < len(record.workers):
             raise NotFound(
@@ -285,7 +283,7 @@ class LocalCluster(RecordedCluster):
                 await asyncio.to_thread(log.skip_to_last, tail)
         with contextlib.suppress(NotFound):  # deleted while it is followed
             while True:
-                # What is finished before we read has written everything.
+                # A workload that finished before this read has written everything.
                 record = await self.workload(workload)
                 for log in logs:
                     while (chunk := await asyncio.to_thread(log.next_chunk)) is not None:
@@ -300,7 +298,7 @@ class LocalCluster(RecordedCluster):
     async def progress(
         self, only: Collection[WorkloadId] | None = None
     ) -> Mapping[WorkloadId, Progress]:
-        """Return what jobs have reported of themselves last; read where it may have changed."""
+        """Return the last progress that jobs reported; reads files that may have changed."""
         begun = list(self._rows.begun(only))
         files = [
             ProgressFile(
@@ -314,24 +312,25 @@ class LocalCluster(RecordedCluster):
         ]
         names = {row.id for row in begun}
         look = self._progress.look if only is None else self._progress.look_at
-        # What is at rest was read before: no thread, which would wait for the interpreter.
+        # At rest, files were read before: no thread, which would wait for the interpreter's lock.
         return await asyncio.to_thread(look, files, names) if files else look((), names)
 
     async def _more_output(self, workload: WorkloadId, seen: WorkloadRecord) -> None:
-        """Return when there may be more: while it runs soon, else when it changes."""
+        """Return when there may be more output: soon while it runs, else at its next change."""
         runs = any(worker.state in ACTIVE for worker in seen.workers)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FOLLOW_EVERY_S if runs else None):
                 await self.wait(workload, seen)
 
-    # -- what `tending` asks for -----------------------------------------------------------------
+    # -- callbacks of the reconciler
+    # -----------------------------------------------------------------
 
     def row(self, workload: WorkloadId) -> Row | None:
-        """Return a workload as it is to be."""
+        """Return a workload's desired state."""
         return self._rows.get(workload)
 
     def elastic_dir(self, row: Row) -> ElasticDir:
-        """Return the directory that an elastic job's workers share with us.
+        """Return the directory that an elastic job's workers share with the service.
 
         Raises:
             NotFound: its user has no account on this machine.
@@ -339,19 +338,19 @@ class LocalCluster(RecordedCluster):
         return ElasticDir(Path(elastic_dir(row.record)), self._account(row.spec).uid)
 
     def start_of(self, row: Row, worker: WorkerRecord) -> tuple[Instructions, Mapping[str, str]]:
-        """Return what its supervisor is told, and the environment."""
+        """Return the supervisor's instructions, and the environment."""
         spec = row.spec
         assert spec.command is not None
         account = self._account(spec)
         own = _own_dir(row)
         source = str(own / "source.py")
         directories = [str(account.home)] if account.uid is None else []
-        # The folders above it have the names of projects and jobs.
+        # The parent folders have the names of projects and jobs.
         directories += [str(own.parent.parent), str(own.parent), str(own)]
         directories.append(row.record.checkpoint_dir)
         if spec.elastic:
             shared = self.elastic_dir(row)
-            shared.forget_status(worker.name)  # what it told before is not about this start
+            shared.forget_status(worker.name)  # a status of an earlier start
             directories += [str(shared.path), str(shared.path / "status")]
         instructions = Instructions(
             command=[source if part == SOURCE_PLACEHOLDER else part for part in spec.command],
@@ -387,14 +386,14 @@ class LocalCluster(RecordedCluster):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(None if when is None else max(0, when - self._clock())):
                     await self._timetable_changed.wait()
-            await asyncio.sleep(0)  # whoever has thousands to forget lets others go on meanwhile
+            await asyncio.sleep(0)  # yield: there may be thousands to delete
 
     def _job_dir(self, spec: WorkloadSpec) -> Path:
         return self._data_dir / "jobs" / spec.project / spec.name
 
 
 def _phase(row: Row) -> tuple[float, int, bool]:
-    """Return what is otherwise whenever a job was started or has ended; last, whether it runs."""
+    """Return a value that changes at each start and end of a job; last, whether it runs."""
     return row.record.submitted, row.record.attempts, bool(row.active)
 
 

@@ -1,14 +1,13 @@
-"""One start of one worker, as files: what its supervisor is told, and what it tells.
+"""Files of one start of one worker: instructions, and what its supervisor reports.
 
-The directory is the token of the start: whatever crashed when, it says whether the worker was
-started, runs, or has ended. Knows the files' names and formats, together with `supervisor` and its
-`witness`. Called by `cluster`.
+The directory identifies the start: after any crash its files show whether the worker was started,
+runs, or has ended. `supervisor` and its `subreaper` share the names and formats:
 
-    spec.json         what to run (we)             supervisor.json  the supervisor began (it)
-    environment.json  0600, gone once read (we)    process.json     the worker's program runs (it)
-    lock              held by those two (they)     ended.json       how that ended (one of them)
-    log-000001.txt …  output (it)                  exit.json        nothing of it is left (it)
-    supervisor.log    their own troubles
+    spec.json         what to run (service)        supervisor.json  it has started (supervisor)
+    environment.json  0600, gone once read         process.json     the worker's program runs
+    lock              held by both                 ended.json       exit of that program (either)
+    log-000001.txt …  output                       exit.json        no process of it is left
+    supervisor.log    errors of both
 """
 
 import contextlib
@@ -36,54 +35,54 @@ _FLOCK = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, length,
 
 @dataclass(frozen=True, slots=True)
 class Instructions:
-    """What a supervisor is told, apart from the environment."""
+    """Instructions of a supervisor, apart from the environment."""
 
     command: Sequence[str]
     workdir: str
     grace_seconds: float
     uid: int | None = None
-    """None: run as we do; else change to this account (with `gid` and the groups of `user`)."""
+    """None: the service's account; else change to this one, `gid` and the groups of `user`."""
     gid: int = 0
     user: str = ""
     umask: int = 0o022
     directories: Sequence[str] = ()
-    """Made by the worker's account before it starts."""
+    """Created with the worker's account before it starts."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """Written by the worker's account before it starts: path and text."""
+    """Written with the worker's account before it starts: path and text."""
     log_bytes: int = 10 * 1024 * 1024
     log_files: int = 10
     room_seconds: float = ROOM_S
-    """How long its directories and files may have to wait for room on their disk."""
+    """Seconds to wait for free space on the disk of its directories and files."""
     most_processes: int = 4096
-    """Of the worker and all that it starts, at once: more is a fork bomb, and all are ended."""
+    """Maximum of the worker's concurrent processes: more is a fork bomb, and all are killed."""
     most_tasks: int = 32_768
-    """Processes and threads, likewise: what a machine has of both together is bounded.
+    """Maximum of concurrent processes and threads together, which the machine bounds too.
 
     A training has as many threads in each process as there are processors, for each library of its
-    own: with eight loaders and three such on 128 processors 3,500, with eight GPUs 28,000. Of a
-    smaller machine, or control group, one job may have half.
+    own: with eight loaders and three such on 128 processors 3,500, with eight GPUs 28,000. On a
+    smaller machine, or in a smaller control group, one job may have half of them.
     """
     own_directory: str = ""
-    """The one that its workload is given; nobody else writes there."""
+    """Directory of this workload alone."""
     most_files: int = 0
-    """In its own directory: a worker that has more is ended; 0: as many as the disk takes."""
+    """Maximum of files in its own directory: a worker with more is killed; 0: no limit."""
     open_files: int = 0
-    """Of how many descriptors it may have at once, until it asks for more; 0: as we."""
+    """Soft limit of open descriptors; 0: the service's."""
 
 
 class Attempt:
-    """The directory of one start of one worker."""
+    """Directory of one start of one worker."""
 
     def __init__(self, path: Path) -> None:
-        """Name the directory; it need not exist."""
+        """Set the path, which need not exist."""
         self.path = path
 
-    # -- what we tell ----------------------------------------------------------------------------
+    # -- written by the service ------------------------------------------------------------------
 
     def launch(self, instructions: Instructions, environment: Mapping[str, str]) -> tuple[int, int]:
-        """Start a supervisor; return its PID and a descriptor that reads its end when it is up.
+        """Start a supervisor; return its PID and a descriptor that reaches EOF when it is up.
 
-        May be repeated after a crash: of two supervisors in one directory one does nothing.
+        Repeatable after a crash: of two supervisors in one directory the second does nothing.
         """
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._write("environment.json", json.dumps(dict(environment)))
@@ -116,20 +115,20 @@ class Attempt:
         return pid, status
 
     def forget_environment(self) -> None:
-        """Remove an environment that nobody will read: it may hold secrets."""
+        """Remove an environment that no process will read: it may hold secrets."""
         with contextlib.suppress(FileNotFoundError):
             (self.path / "environment.json").unlink()
 
-    # -- what it tells ---------------------------------------------------------------------------
+    # -- written by the supervisor ---------------------------------------------------------------
 
     def holder(self) -> int | None:
-        """Return the PID of the supervisor or its witness, if one of them lives."""
-        return self._holder_of(0, 0)  # of any byte
+        """Return the PID of the supervisor or its subreaper, if one of them lives."""
+        return self._holder_of(0, 0)  # any byte
 
     def end_what_runs(self) -> None:
-        """Kill all that the worker has running, then wake who keeps it, if somebody stopped them.
+        """Kill all processes of the worker, then continue its supervisors, if they were stopped.
 
-        They find that it has ended, and tell how.
+        They find that the worker has ended, and report it.
         """
         keepers = [pid for byte in (0, 1) if (pid := self._holder_of(byte, 1)) is not None]
         for supervisor_or_witness in keepers[:1]:
@@ -137,7 +136,7 @@ class Attempt:
         process_tree.kill_all(keepers, signal.SIGCONT)
 
     def _holder_of(self, byte: int, many: int) -> int | None:
-        """Return who holds these bytes of the lock: first the supervisor's, then its witness's."""
+        """Return the PID that locks these bytes: 0 is the supervisor's, 1 its subreaper's."""
         try:
             fd = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -150,7 +149,7 @@ class Attempt:
         return None if found[0] == fcntl.F_UNLCK else found[4]
 
     def begun(self) -> bool:
-        """Tell whether a supervisor has ever begun here, and can be signalled if it lives."""
+        """Return True if a supervisor has ever started here, and can be signalled if it lives."""
         return (self.path / "supervisor.json").exists()
 
     def process(self) -> Process | None:
@@ -159,11 +158,11 @@ class Attempt:
         return None if told is None else Process(told["pid"], told["created"])
 
     def ending(self) -> Ending | None:
-        """Return how the worker ended, if it has and nothing of it is left."""
+        """Return the worker's exit, if none of its processes is left."""
         return self._ending("exit.json")
 
     def left_behind(self) -> Ending | None:
-        """Return how the worker's program ended, if it has; what it started may still run."""
+        """Return the exit of the worker's program; its children may still run."""
         return self._ending("ended.json")
 
     def _ending(self, name: str) -> Ending | None:

@@ -1,8 +1,8 @@
-"""Do what the rows say: start workers, watch them, stop them, learn how they ended.
+"""Reconciler of worker processes with the rows: start, watch, stop, report exits.
 
-Level-triggered: `_tend` looks at what is and brings it nearer to the row. So a restart of the
-service needs nothing else: what runs is adopted, ends that nobody saw are read from their files.
-Knows attempts and processes; leaves rows and rules to `cluster`, which owns it.
+Level-triggered: `_tend` compares the processes with the row and acts on the difference. So a
+restart of the service needs nothing else: running workers are adopted, missed exits are read from
+their files.
 """
 
 import asyncio
@@ -31,19 +31,19 @@ from runai.hub_service.wire.errors import NotFound, Unavailable
 LOG = logging.getLogger("runai.tending")
 
 LOOK_AGAIN_S = 0.05
-"""While a supervisor that an earlier service started is just coming up (milliseconds)."""
+"""Seconds between checks of a starting supervisor of an earlier service (takes milliseconds)."""
 
 ROOM_AGAIN_S = 2.0
 NO_THREAD = "can't start new thread"
-"""As Python says it."""
+"""Text of Python's RuntimeError."""
 
 OVERDUE_S = HOPELESS_AFTER_S
-"""After its worker's grace a supervisor needs no longer: it may be a stopped process itself."""
+"""Seconds beyond the grace that a supervisor needs at most; later it may be stopped (SIGSTOP)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where processes are started, watched and ended; tests have one of their own time."""
+    """Process functions of this machine; tests inject their own with a simulated clock."""
 
     attempt: Callable[[Path], Attempt] = Attempt
     watch: Callable[[int, Process | None, Callable[[], None]], Watch] = Watch
@@ -56,23 +56,23 @@ THIS_MACHINE = Machine()
 
 
 class Rows(Protocol):
-    """What tending needs of the cluster."""
+    """Cluster methods that the reconciler calls."""
 
     def row(self, workload: WorkloadId) -> Row | None:
-        """Return a workload as it is to be."""
+        """Return a workload's desired state."""
 
     def start_of(self, row: Row, worker: WorkerRecord) -> tuple[Instructions, Mapping[str, str]]:
-        """Return what its supervisor is told, and the environment.
+        """Return the supervisor's instructions, and the environment.
 
         Raises:
             NotFound: its user has no account on this machine.
         """
 
     def report_running(self, workload: WorkloadId, index: int, process: Process) -> None:
-        """Note that a worker's process runs."""
+        """Store a worker's running process."""
 
     def report_exit(self, workload: WorkloadId, index: int, ending: Ending) -> None:
-        """Note that a worker's processes are gone."""
+        """Apply the exit of a worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,21 +86,21 @@ class _Key:
 
 @dataclass(slots=True)
 class _Keeper:
-    """What we hold of a running worker: the process of its supervisor, or of its session."""
+    """Handle of a running worker: the process of its supervisor, or of its session."""
 
     watch: Watch
     told: bool = False
-    """Whether we have told it to stop."""
+    """True if it was told to stop."""
     status: int = -1
-    """Reads its end when a supervisor that we started is up."""
+    """Descriptor that reaches EOF when a started supervisor is up."""
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
     look: asyncio.TimerHandle | None = None
     overdue: bool = False
-    """Whether it is not gone though it should be."""
+    """True if it should have ended by now."""
 
 
 class Tending:
-    """The processes of all active workers."""
+    """Reconciler of all active workers' processes."""
 
     def __init__(
         self,
@@ -109,37 +109,37 @@ class Tending:
         clock: Callable[[], float],
         machine: Machine = THIS_MACHINE,
     ) -> None:
-        """Begin without holding anything."""
+        """Start without handles."""
         self._machine = machine
         self._jobs_dir = jobs_dir
         self._rows = rows
         self._clock = clock
         self._keepers: dict[_Key, _Keeper] = {}
         self._launched: set[_Key] = set()
-        """Starts for which this service has a supervisor running, or had."""
+        """Starts for which this service has launched a supervisor."""
         self._due: asyncio.Queue[WorkloadId] = asyncio.Queue()
 
     def soon(self, workload: WorkloadId) -> None:
-        """Have a workload tended to."""
+        """Enqueue a workload."""
         self._due.put_nowait(workload)
 
     async def run(self) -> None:
-        """Tend to what is due, one workload after the other, until cancelled."""
+        """Reconcile the queue, one workload after the other, until cancelled."""
         while True:
             workload = await self._due.get()
             with self._or_later(workload):
                 await self._tend(workload)
 
     def let_go(self) -> None:
-        """Stop watching; every worker goes on."""
+        """Stop watching; all workers keep running."""
         for key in list(self._keepers):
             self._drop(key)
 
     @contextlib.contextmanager
     def _or_later(self, workload: WorkloadId) -> Iterator[None]:
-        """Have it tended to again if it cannot be now: what is so is still so then.
+        """Requeue a workload if the block cannot act now; reconciling is level-triggered.
 
-        Nothing can be stored, or there is no descriptor, process or thread left to look with.
+        Nothing can be stored, or the machine has no descriptor, process or thread left.
         """
         again = ROOM_AGAIN_S
         try:
@@ -156,14 +156,14 @@ class Tending:
                 raise
         else:
             return
-        LOG.warning("%s is not tended to: %s", workload, why)
+        LOG.warning("%s is reconciled later: %s", workload, why)
         asyncio.get_running_loop().call_later(again, self.soon, workload)
 
     async def _tend(self, workload: WorkloadId) -> None:
         row = self._rows.row(workload)
         for worker in row.active if row is not None else ():
             key = _Key(workload, worker.index, worker.attempt)
-            # Tending to a sibling may have ended it, and others act between the two.
+            # A sibling's reconciliation may have ended it, and other tasks run between the two.
             row, current = self._rows.row(workload), self._worker(key)
             if row is None or current is None:
                 continue
@@ -171,10 +171,10 @@ class Tending:
                 self._tend_session(key, row, current)
             else:
                 await self._tend_worker(key, row, current)
-            await asyncio.sleep(0)  # starts take a while each: nobody waits for hundreds of them
+            await asyncio.sleep(0)  # each start takes a while: yield
 
     def _worker(self, key: _Key) -> WorkerRecord | None:
-        """Return the worker, if this start of it is still the current one and not over."""
+        """Return the worker, if this start is still the current one and active."""
         row = self._rows.row(key.workload)
         worker = row.record.workers[key.index] if row is not None else None
         if worker is None or worker.attempt != key.attempt or worker.state not in ACTIVE:
@@ -189,12 +189,12 @@ class Tending:
             return
         attempt = self._attempt(key)
         holder = attempt.holder()
-        ending = attempt.ending()  # in this order: it may end between the two looks
+        ending = attempt.ending()  # in this order: it may end between the two reads
         if ending is not None and holder is None:
             self._over(key, ending)
         elif holder is not None:
             self._watch(key, holder)
-            if attempt.holder() == holder:  # else its number may be somebody else's by now
+            if attempt.holder() == holder:  # otherwise the PID may be reused by now
                 self._follow(key)
             else:
                 self._supervisor_ended(key)
@@ -231,20 +231,20 @@ class Tending:
         asyncio.get_running_loop().add_reader(status, self._is_up, key)
 
     def _is_up(self, key: _Key) -> None:
-        """Go on: a supervisor has closed its status pipe, its worker runs or could not start."""
+        """Continue after a supervisor closed its status pipe: its worker runs or cannot start."""
         self._close_status(self._keepers[key])
         with self._or_later(key.workload):
             self._follow(key)
 
     def _follow(self, key: _Key) -> None:
-        """Note that the worker runs, and pass on that it is to stop, once somebody listens."""
+        """Report a running worker, and forward a stop once its supervisor handles signals."""
         keeper, attempt = self._keepers[key], self._attempt(key)
         row, worker = self._rows.row(key.workload), self._worker(key)
         if row is None or worker is None:
             return
         loop = asyncio.get_running_loop()
         if worker.state == "stopping" and not keeper.timers and attempt.begun():
-            # Also of one that is stopped before it could say that its worker runs.
+            # Also for a worker that is stopped before its start was reported.
             overdue = row.spec.grace_seconds + OVERDUE_S
             keeper.timers.append(loop.call_later(overdue, self._overdue, key))
         if keeper.status >= 0:
@@ -261,14 +261,15 @@ class Tending:
             keeper.look = loop.call_later(LOOK_AGAIN_S, self.soon, key.workload)
 
     def _overdue(self, key: _Key) -> None:
-        """Do what a supervisor should have done by now: it may be stopped, by its own worker.
+        """Kill an overdue worker in place of its supervisor, which its own worker may have stopped.
 
-        One that waits for room on its disk, or for what SIGKILL does not end, is not disturbed.
+        A supervisor that waits for disk space, or for processes that survive SIGKILL, is not
+        disturbed.
         """
         keeper, loop = self._keepers[key], asyncio.get_running_loop()
         if not keeper.overdue:
             keeper.overdue = True
-            LOG.warning("%s should be gone by now: all of it is ended", key.workload)
+            LOG.warning("%s is overdue: all its processes are killed", key.workload)
         keeper.timers = [loop.call_later(OVERDUE_S, self._overdue, key)]
         loop.run_in_executor(None, self._attempt(key).end_what_runs)
 
@@ -279,7 +280,7 @@ class Tending:
 
     def _supervisor_ended(self, key: _Key) -> None:
         self._drop(key)
-        self.soon(key.workload)  # its files say how
+        self.soon(key.workload)  # its files have the exit
 
     def _over(self, key: _Key, ending: Ending) -> None:
         self._drop(key)
@@ -306,7 +307,7 @@ class Tending:
         job = self._jobs_dir / key.workload  # project/name, both DNS labels
         return self._machine.attempt(job / f"attempt-{key.attempt}" / f"worker-{key.index}")
 
-    # -- sessions that somebody else starts ------------------------------------------------------
+    # -- sessions that a spawner starts ----------------------------------------------------------
 
     def _tend_session(self, key: _Key, row: Row, worker: WorkerRecord) -> None:
         process = worker.process
@@ -321,7 +322,7 @@ class Tending:
             keeper.watch.send(signal.SIGTERM)
             since = row.stopping_since if row.stopping_since is not None else self._clock()
             grace = float(row.spec.grace_seconds)
-            # No longer than all of it, where the clock was set back since.
+            # Bounded by the whole grace, if the clock was set back since.
             left = max(0.0, min(grace, since + grace - self._clock()))
             loop = asyncio.get_running_loop()
             keeper.timers.append(loop.call_later(left, self._machine.end_tree, process))

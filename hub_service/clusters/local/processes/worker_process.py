@@ -1,8 +1,7 @@
-"""Watch and signal processes that are not our children and may outlive us.
+"""Watch and signal processes that are not children and may outlive the service.
 
-Knows pidfds (a file descriptor names a process for good, and tells when it ends) and that a number
-alone may by now be somebody else. Where the kernel has no pidfd it looks twice a second. Called by
-`cluster`.
+A pidfd identifies a process for good and becomes readable at its end; a PID alone may be reused.
+Kernels without pidfds are polled twice a second.
 """
 
 import asyncio
@@ -20,18 +19,18 @@ import psutil
 from runai.hub_service.model.records import Process
 
 SAME_START_S = 2.0
-"""Starts of one process may be told this much apart: the boot time moves with the clock."""
+"""Tolerance of start times of one process: the boot time moves with the clock."""
 
 LOOK_EVERY_S = 0.5
 GONE_WITHIN_S = 5.0
 
 LOOKS_AT_STARTING = 10
 LOOK_AT_STARTING_EVERY_S = 0.01
-"""Ten looks, a hundredth of a second apart: who has no environment then was started without."""
+"""Ten checks, 10 ms apart: a process without an environment after them was started without."""
 
 
 def lasting(process: Process) -> Process:
-    """Return a process with the name that outlives any change of the clock, if it lives."""
+    """Return a process with its start in ticks, which survives clock changes, if it lives."""
     try:
         found = psutil.Process(process.pid)
         if not _close(found.create_time(), process.created):
@@ -42,29 +41,29 @@ def lasting(process: Process) -> Process:
 
 
 def told_now(process: Process, booted: float | None = None) -> Process:
-    """Return a process with its start as the clock tells it now, for those who compare starts.
+    """Return a process with its start time by the present clock, for comparisons.
 
-    `booted` is `psutil.boot_time()`, from who asks for hundreds at once.
+    `booted` is `psutil.boot_time()`, from callers with hundreds of processes.
     """
     if process.ticks is None or process.boot != _boot():
         return process
-    # As psutil reckons: nothing has to be read, and nothing is said of whether it still lives.
+    # Computed like psutil does, without a read; the process may have ended.
     since = process.ticks / os.sysconf("SC_CLK_TCK")
     return replace(process, created=since + (psutil.boot_time() if booted is None else booted))
 
 
 def is_same(one: Process, other: Process) -> bool:
-    """Tell whether two names are of one process, whatever the clock said when each was given."""
+    """Return True if both identify one process, whatever the clock was at each time."""
     if one.ticks is not None and other.ticks is not None:
         return (one.pid, one.ticks, one.boot) == (other.pid, other.ticks, other.boot)
     return one.pid == other.pid and _close(one.created, other.created)
 
 
 def _lives(process: Process) -> bool:
-    """Tell whether the number is still this process's.
+    """Return True if the PID still belongs to this process.
 
     Raises:
-        psutil.NoSuchProcess: it is nobody's.
+        psutil.NoSuchProcess: the PID is unused.
     """
     found = psutil.Process(process.pid)
     if process.ticks is None:
@@ -85,10 +84,10 @@ def _boot() -> str:
 
 
 class Watch:
-    """One process: call back once when it has ended, and signal it until then."""
+    """Watch of one process: calls back once at its end, and signals it until then."""
 
     def __init__(self, pid: int, named: Process | None, on_exit: Callable[[], None]) -> None:
-        """Begin to watch; `named` None trusts the number (we have just started it)."""
+        """Start watching; `named` None trusts the PID (the caller has just started it)."""
         self.pid = pid
         self._named = named
         self._on_exit = on_exit
@@ -106,7 +105,7 @@ class Watch:
                 os.kill(self.pid, number)
 
     def close(self) -> None:
-        """Stop watching; the process goes on."""
+        """Stop watching; the process keeps running."""
         if self._fd >= 0:
             self._loop.remove_reader(self._fd)
             os.close(self._fd)
@@ -141,17 +140,17 @@ class Watch:
         except psutil.NoSuchProcess:
             return False
         except OSError:
-            return True  # no descriptor is left to look with: it is looked at again
+            return True  # no free descriptor for the check: repeated later
 
     def _ended(self) -> None:
         self.close()
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(self.pid, os.WNOHANG)  # if we started it, it stays a zombie until asked
+            os.waitpid(self.pid, os.WNOHANG)  # a child stays a zombie until it is reaped
         self._on_exit()
 
 
 def end_tree(process: Process) -> None:
-    """Kill a process, its group and everything below it, at once."""
+    """Kill a process, its group and all its descendants, at once."""
     try:
         root = psutil.Process(process.pid)
         if not _lives(process):
@@ -168,12 +167,12 @@ def end_tree(process: Process) -> None:
 def kill_leftovers(
     worker: str, checkpoint_dir: str, since: float, named: Process | None = None
 ) -> None:
-    """Kill what a worker has left whose supervisor was killed; return when it is gone.
+    """Kill the processes that a killed supervisor left; return when they are gone.
 
-    `since` is when it was started by the clock of that time, of which `named`, its process, tells.
-    The kernel kills the worker's first process with its supervisor, but not what that has started.
-    Those carry in their environment the worker's name, and where its checkpoints stand: the name
-    alone may be that of another installation's worker on this machine.
+    `since` is the worker's start by the clock of that time; `named`, its process, allows to correct
+    it. The kernel kills the worker's first process with its supervisor, but not the descendants.
+    Their environment has the worker's name and its checkpoint directory: the name alone may belong
+    to another installation's worker on this machine.
     """
     if named is not None and named.ticks is not None and named.boot == _boot():
         booted_then = named.created - named.ticks / os.sysconf("SC_CLK_TCK")
@@ -185,7 +184,7 @@ def kill_leftovers(
         _kill(doomed)
         psutil.wait_procs(doomed, timeout=left)
         if doomed:
-            continue  # what was killed may have started another since it was looked for
+            continue  # killed ones may have forked since the search
         if not starting or not looks_left:
             return
         looks_left -= 1
@@ -193,9 +192,9 @@ def kill_leftovers(
 
 
 def _carrying(worker: str, checkpoint_dir: str, since: float) -> tuple[list[psutil.Process], bool]:
-    """Return the processes that carry a worker's names, and whether one is yet to have any.
+    """Return the processes with a worker's names, and True if any has no environment yet.
 
-    Between a program's beginning and its stack there is an instant without an environment.
+    Between exec and the set-up of its stack a process has no environment for an instant.
     """
     carrying, starting = [], False
     for process in psutil.process_iter():
@@ -206,7 +205,7 @@ def _carrying(worker: str, checkpoint_dir: str, since: float) -> tuple[list[psut
             names = environment.get("RUNAI_WORKER"), environment.get("RUNAI_CHECKPOINT_DIR")
             if names == (worker, checkpoint_dir):
                 carrying.append(process)
-            elif not environment and process.exe():  # the kernel's own threads run no file
+            elif not environment and process.exe():  # kernel threads run no file
                 starting = True
     return carrying, starting
 
