@@ -1,8 +1,7 @@
-"""Who has the cluster of a data directory open: one process at a time, and it says which.
+"""Lock of a data directory's cluster: one process at a time, named in the file.
 
-Knows `cluster.lock`. The kernel frees it, whatever ends its holder; what stands in it is told by
-whoever held it last. Called by the service, which waits for its turn, and by `runai restore`, which
-does not.
+The kernel releases `cluster.lock` at any end of its holder; the file's content is the last
+holder's. The service waits for the lock, `runai restore` does not.
 """
 
 import asyncio
@@ -23,11 +22,11 @@ LOG = logging.getLogger("runai.service")
 
 LOCK = "cluster.lock"
 RESTORING = "restoring"
-"""There while a backup takes the place of what was there: the folder of what has yet to come."""
+"""Folder of files still to restore; exists while a backup replaces the data."""
 
 WAIT_FOR_LOCK_S = 0.2
 TELL_AFTER_S = 5.0
-"""A service that ends in good order is gone before."""
+"""Seconds before a wait is logged: a service that shuts down in order is gone before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ class Holder:
     """A process that has the cluster open."""
 
     pid: int = 0
-    """0: it does not say; the disk was full."""
+    """0: unknown, since the disk was full."""
     since: float = 0.0
 
     def __str__(self) -> str:
@@ -47,13 +46,13 @@ class Holder:
 
     @property
     def way_out(self) -> str:
-        """Say how it is ended, were it frozen or not."""
+        """Return the commands that end it, stopped or not."""
         pid = self.pid or "PID"
         return f"kill -TERM {pid}; of one that is frozen also: kill -CONT {pid}."
 
     @property
     def is_frozen(self) -> bool:
-        """Whether somebody has stopped it (SIGSTOP, a debugger), so that it does nothing."""
+        """True if it is stopped (SIGSTOP, a debugger)."""
         try:
             stat = Path(f"/proc/{self.pid}/stat").read_bytes()
         except OSError:
@@ -63,7 +62,7 @@ class Holder:
 
 @asynccontextmanager
 async def sole_owner(path: Path) -> AsyncGenerator[None]:
-    """Hold a lock file, waiting for whoever holds it; the kernel frees it if we are killed.
+    """Hold a lock file, and wait for it if needed; the kernel releases it after a crash.
 
     Raises:
         Conflict: a restoration was interrupted.
@@ -78,10 +77,10 @@ async def sole_owner(path: Path) -> AsyncGenerator[None]:
 
 
 def check_is_whole(root: Path) -> None:
-    """Make sure that no restoration was interrupted in a data directory.
+    """Check that no restoration was interrupted in a data directory.
 
     Raises:
-        Conflict: one was; what is there is partly of the backup, or not there at all.
+        Conflict: one was; the data is partly of the backup, or missing.
     """
     if (root / RESTORING).exists():
         raise Conflict(
@@ -92,10 +91,10 @@ def check_is_whole(root: Path) -> None:
 
 
 def claim(root: Path) -> int:
-    """Hold the lock of a data directory from now on; return the open file, which it ends with.
+    """Lock a data directory without waiting; return the descriptor that holds the lock.
 
     Raises:
-        Conflict: somebody has the cluster open.
+        Conflict: another process has the cluster open.
     """
     fd = _opened(root / LOCK)
     if _taken(fd):
@@ -110,7 +109,7 @@ def claim(root: Path) -> int:
 
 
 def holder(path: Path) -> Holder | None:
-    """Return who holds a lock file; None where nobody does."""
+    """Return the holder of a lock file; None if it is free."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -128,11 +127,11 @@ def holder(path: Path) -> Holder | None:
 
 
 def waiting(path: Path) -> list[int]:
-    """Return the processes that have a lock file open and do not hold it, as far as we may see."""
+    """Return the processes that wait for a lock file, as far as this account may see."""
     by = holder(path)
     found = set()
     for link in Path("/proc").glob("[0-9]*/fd/*"):
-        with contextlib.suppress(OSError):  # ended meanwhile, or somebody else's
+        with contextlib.suppress(OSError):  # ended meanwhile, or of another account
             if link.readlink() == path.resolve():
                 found.add(int(link.parts[2]))
     return sorted(found - {os.getpid(), by.pid if by else 0})
@@ -146,7 +145,7 @@ async def _take(fd: int, path: Path) -> None:
             if by is not None:
                 told = True
                 LOG.warning("waits: the cluster is open elsewhere (%s). %s", by, by.way_out)
-        await asyncio.sleep(WAIT_FOR_LOCK_S)  # waiting in the kernel cannot be cancelled
+        await asyncio.sleep(WAIT_FOR_LOCK_S)  # a wait in the kernel cannot be cancelled
 
 
 def _opened(path: Path) -> int:
@@ -158,7 +157,7 @@ def _taken(fd: int) -> bool:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    with contextlib.suppress(OSError):  # a full disk keeps nobody from it
+    with contextlib.suppress(OSError):  # the lock holds even if the disk is full
         os.ftruncate(fd, 0)
         os.pwrite(fd, json.dumps(asdict(Holder(os.getpid(), time.time()))).encode(), 0)
     return True

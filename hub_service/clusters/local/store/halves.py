@@ -1,8 +1,8 @@
-"""What has come in parts into `cluster.sqlite` and does not count before it is whole.
+"""Job arrays that are stored in chunks and become visible atomically.
 
-Its rows are in their table already, and the history of nobody says which: a line for each part.
-To make it count is to remove those lines. What had not come whole when the service ended is found
-by them, left out when rows are read, and removed with the next write. Kept by `store`.
+The rows are in their table already; lines in the history of the reserved id "" list the invisible
+ones, one line per chunk. Deleting these lines makes the rows visible. After a crash the lines show
+the incomplete rows, which are skipped when rows are read, and deleted with the next write.
 """
 
 import json
@@ -14,14 +14,14 @@ from runai.hub_service.clusters.local.store import one_step
 from runai.hub_service.model.records import WorkloadId
 
 NOBODY = ""
-"""In whose history the lines are: no workload is called so."""
+"""Reserved workload id of these lines."""
 
 
 class Halves:
-    """Which rows do not count; every method is called within its caller's transaction."""
+    """Invisible rows; every method runs within its caller's transaction."""
 
     def __init__(self, connection: Connection) -> None:
-        """Find what was left by a service that ended in between."""
+        """Find incomplete rows of an earlier service."""
         self._connection = connection
         found = connection.exec_driver_sql(
             "SELECT text FROM history WHERE workload = ?", (NOBODY,)
@@ -31,11 +31,11 @@ class Halves:
 
     @property
     def left(self) -> Collection[WorkloadId]:
-        """Return whose rows are to be removed."""
+        """Return the workloads with rows to delete."""
         return frozenset(self._left)
 
     def come(self, workloads: Sequence[WorkloadId], at: float) -> None:
-        """Write down that the rows of these do not count yet."""
+        """Mark the rows of these workloads as invisible."""
         self._coming += workloads
         self._connection.exec_driver_sql(
             "INSERT INTO history (workload, at, kind, text) VALUES (?, ?, 'coming', ?)",
@@ -43,25 +43,25 @@ class Halves:
         )
 
     def count(self) -> None:
-        """Let all that has come count."""
+        """Make all marked rows visible."""
         self._connection.exec_driver_sql("DELETE FROM history WHERE workload = ?", (NOBODY,))
 
     def counted(self) -> None:
-        """Note that this is durable."""
+        """Confirm that this is durable."""
         self._coming = []
 
     def give_up(self) -> None:
-        """Have what has come removed with the next write."""
+        """Delete the marked rows with the next write."""
         self._left += self._coming
         self._coming = []
 
     def remove(self) -> None:
-        """Remove what is left of what never came whole."""
+        """Delete incomplete rows."""
         if not self._left:
             return
         one_step.delete_named(self._connection, "workloads.id", self._left)
         one_step.delete_named(self._connection, "history.workload", [*self._left, NOBODY])
 
     def removed(self) -> None:
-        """Note that this is durable."""
+        """Confirm that this is durable."""
         self._left = []

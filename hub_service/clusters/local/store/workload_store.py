@@ -1,9 +1,8 @@
-"""Keep rows and projects in `cluster.sqlite`, the local cluster's truth.
+"""Storage of rows and projects in `cluster.sqlite`, the local cluster's state of record.
 
-Knows SQLite, the tables and how rows become JSON. One process at a time writes it (the
-`sole_owner`). What `save` has returned from survives a power cut (WAL, synchronous=FULL), but for
-what is told anew if it is lost (`soon`). Schema changes are alembic's (`migrations`), run only when
-there are any.
+One process at a time writes it (`cluster_lock`). A `save` that returned survives a power cut (WAL,
+synchronous=FULL), except with `soon`, for data that is set again if lost. Alembic runs schema
+migrations when there are any.
 """
 
 import os
@@ -45,17 +44,19 @@ from runai.hub_service.sqlite.upgrade import not_upgraded, revision, upgrade_fil
 from runai.hub_service.wire.errors import Unavailable
 
 LATEST = "0100"
-"""The newest revision in `MIGRATIONS`."""
+"""Newest revision in `MIGRATIONS`."""
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 
 ROWS = 1
-"""The shape of rows and projects, which needs no revision: raised with each field that is new in
-them (`tests/upgrades/rows.json`). A program that knows fewer would drop those when it saves."""
+"""Version of the JSON of rows and projects, which needs no revision.
+
+Raised with each new field (`tests/upgrades/rows.json`): an older program would drop it on save.
+"""
 
 TRY_AGAIN_S = 2.0
 LEAST_ROOM_BYTES = 2**20
-"""With less, what fits once is no sign that the next fits."""
+"""Free bytes below which one successful write does not mean that the next one fits."""
 
 metadata = MetaData()
 
@@ -94,10 +95,10 @@ class SqliteStore:
     """Rows and projects in one SQLite file, written by one process."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file, making it or bringing it up to date; only its owner may read it.
+        """Open the file, creating or migrating it; only its owner may read it.
 
         Raises:
-            Unavailable: it is broken, may not be written, or was written by a newer version.
+            Unavailable: it is corrupt, not writable, or was written by a newer version.
         """
         check(path)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -130,7 +131,7 @@ class SqliteStore:
         self._engine.dispose()
 
     def rows(self) -> Iterator[Row]:
-        """Return all workloads, oldest first."""
+        """Yield all workloads, oldest first."""
         found = self._connection.execute(
             select(workloads.c.id, workloads.c.spec, workloads.c.row).order_by(workloads.c.number)
         ).all()
@@ -141,14 +142,14 @@ class SqliteStore:
                 yield _read_row(spec, row)
 
     def projects(self) -> Iterator[ProjectRecord]:
-        """Return all projects, oldest first."""
+        """Yield all projects, oldest first."""
         found = self._connection.execute(select(projects).order_by(projects.c.number)).all()
         self._connection.rollback()
         for project in found:
             yield ProjectRecord(_PROJECT.validate_json(project.spec), project.created)
 
     def history(self, workload: WorkloadId) -> Sequence[HistoryEvent]:
-        """Return what happened to a workload, oldest first."""
+        """Return a workload's events, oldest first."""
         found = self._connection.execute(
             select(history.c.at, history.c.kind, history.c.text)
             .where(history.c.workload == workload)
@@ -167,10 +168,10 @@ class SqliteStore:
         gone_projects: Sequence[str] = (),
         soon: bool = False,
     ) -> None:
-        """Write it all in one transaction; durable on return, or `soon`, with the next one.
+        """Write everything in one transaction; durable on return, or with `soon` at the next one.
 
         Raises:
-            Unavailable: nothing was written; the disk is full, or may not be written.
+            Unavailable: nothing was written; the disk is full, or not writable.
         """
         with self._written(soon=soon):
             self._save_rows(rows)
@@ -185,9 +186,9 @@ class SqliteStore:
     def arrive(
         self, rows: Sequence[Row], *, events: Sequence[tuple[WorkloadId, HistoryEvent]] = ()
     ) -> None:
-        """Write new rows that do not count before `arrived`: after a restart they are not there.
+        """Write new rows that are invisible before `arrived`: a restart drops them.
 
-        Nobody waits for the disk: what `arrived` writes is in the same log behind them.
+        It does not wait for the disk: the write of `arrived` is behind them in the same log.
 
         Raises:
             Unavailable: they were not written.
@@ -198,24 +199,24 @@ class SqliteStore:
             self._save_history(events)
 
     def arrived(self) -> None:
-        """Let what came by `arrive` count; durable on return.
+        """Make the rows of `arrive` visible; durable on return.
 
         Raises:
-            Unavailable: it does not count.
+            Unavailable: they stay invisible.
         """
         with self._written():
             self._halves.count()
         self._halves.counted()
 
     def turned_away(self) -> None:
-        """Forget what came by `arrive`; its rows go with the next write."""
+        """Drop the rows of `arrive`; the next write deletes them."""
         self._halves.give_up()
 
     @contextmanager
     def _written(self, *, soon: bool = False) -> Iterator[None]:
-        """Write what is written within this block in one transaction; durable on leaving it.
+        """Run the block in one transaction; durable on exit.
 
-        One that may be so `soon` waits for no disk: the next that does not makes both durable.
+        With `soon` it does not wait for the disk: the next transaction makes both durable.
         """
         try:
             self._wait_for_the_disk(wait=not soon)
@@ -234,7 +235,7 @@ class SqliteStore:
             ) from failed
 
     def _wait_for_the_disk(self, *, wait: bool) -> None:
-        """Say of the transactions that follow whether they do; before each, so none is left so."""
+        """Set whether transactions wait for the disk; before each, so that none inherits it."""
         if wait != self._waits:
             try:
                 how = "FULL" if wait else "NORMAL"
@@ -244,10 +245,10 @@ class SqliteStore:
             self._waits = wait
 
     def trouble(self) -> str:
-        """Say why the last write failed; "" where it did not, or would not any more.
+        """Return why the last write failed; "" if it succeeded, or would succeed now.
 
-        Tries, and not oftener than others are told to come again: where nobody is let in while this
-        is so, and nothing happens, there would be no other write to find out by.
+        It retries, at most every TRY_AGAIN_S: while submissions are refused and nothing happens, no
+        other write would show the recovery.
         """
         if self._trouble and time.monotonic() >= self._tried + TRY_AGAIN_S:
             self._tried = time.monotonic()
@@ -262,10 +263,10 @@ class SqliteStore:
         return self._trouble
 
     def _shape_of_rows(self) -> int:
-        """Return the number that stands in the file; 0 from before there was one.
+        """Return the file's version of rows; 0 in files without one.
 
         Raises:
-            Unavailable: we know fewer.
+            Unavailable: this program only supports older ones.
         """
         found = int(self._connection.exec_driver_sql("PRAGMA user_version").scalar_one())
         self._connection.rollback()
@@ -274,9 +275,10 @@ class SqliteStore:
         return found
 
     def _succeeded(self) -> None:
-        """Take what was wrong for over; not while the disk is full to those who store more.
+        """Clear the failure, unless the disk is nearly full.
 
-        What a large write that failed has left of the log has room for small ones.
+        The log's space left by a large failed write is enough for small ones, but not for the next
+        large.
         """
         if self._trouble and shutil.disk_usage(self._path.parent).free >= LEAST_ROOM_BYTES:
             self._trouble = ""
@@ -327,7 +329,7 @@ def _durable(connection: object, _record: object) -> None:
 
 
 def _read_row(spec: str, row: str) -> Row:
-    # The two columns are one value; joining the texts spares parsing the row twice.
+    # Both columns are one value; joining the texts avoids parsing the row twice.
     assert row.startswith('{"record":{')
     joined = row.replace('{"record":{', f'{{"record":{{"spec":{spec},', 1)
     return with_scale(_ROW.validate_json(joined))

@@ -1,1 +1,1 @@
-"""Schema changes of cluster.sqlite, run by `store` when there are any."""
+"""Schema migrations of cluster.sqlite, run by `workload_store` when there are any."""

@@ -1,4 +1,4 @@
-"""Make the tables of workloads, their history, and projects."""
+"""Create the tables of workloads, their history, and projects."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -37,7 +37,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Remove them, with everything in them."""
+    """Drop the tables with all their rows."""
     op.drop_table("projects")
     op.drop_table("history")
     op.drop_table("workloads")
