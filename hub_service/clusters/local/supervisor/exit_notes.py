@@ -1,8 +1,7 @@
-"""What a supervisor and its witness write down: whole, in order, and again until there is room.
+"""Notes of a supervisor and its subreaper: atomic, ordered, retried until there is room.
 
-On a full disk, or one that has become read-only, notes wait here, and those who must not be gone
-before they are written wait with them: a job whose end nobody can read would be run again.
-Standard library only, as both are; `attempt` names the files.
+On a full or read-only disk, notes wait here, and so do processes that must not end before their
+note is written: a job without a readable exit would run again. Standard library only.
 """
 
 import json
@@ -14,39 +13,39 @@ AGAIN_EVERY_S = 1.0
 
 
 class Notes:
-    """The notes of one start, in its directory."""
+    """Notes of one start, in its directory."""
 
     def __init__(self, directory: str) -> None:
-        """Begin without any."""
+        """Start empty."""
         self._directory = directory
         self._waiting: list[tuple[str, dict[str, Any]]] = []
 
     def tell(self, name: str, content: dict[str, Any]) -> bool:
-        """Write a note after those that wait; tell whether it is written."""
+        """Queue a note; return True if it is written."""
         self._waiting.append((name, content))
         return self.again()
 
     def again(self) -> bool:
-        """Write what waits; tell whether nothing waits any more."""
+        """Write the queued notes; return True if none is left."""
         while self._waiting:
             name, content = self._waiting[0]
             try:
                 write_whole(f"{self._directory}/{name}", content)
             except (FileNotFoundError, NotADirectoryError):
-                pass  # the directory is gone, and with it whoever would read
+                pass  # the directory is gone, and every reader with it
             except OSError:
                 return False
             del self._waiting[0]
         return True
 
     def until_written(self) -> None:
-        """Return when nothing waits any more."""
+        """Return when all notes are written."""
         while not self.again():
             time.sleep(AGAIN_EVERY_S)
 
 
 def write_whole(path: str, content: dict[str, Any]) -> None:
-    """Write a file that is there with all its content, or not at all."""
+    """Write a file atomically and durably."""
     temporary = f"{path}.tmp"
     with open(temporary, "w", encoding="utf-8") as file:  # noqa: PTH123  pathlib costs memory
         json.dump(content, file)

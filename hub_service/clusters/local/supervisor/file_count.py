@@ -1,8 +1,8 @@
-"""How many files a worker has in its own directory, counted beside it.
+"""Count of a worker's files in its own directory, in a process beside it.
 
-A disk may be one that does not answer, and a home one that only its user may read: so they are
-counted by a process of its own, as the worker's account, and nobody waits for it. Standard library
-only, as all of the supervisor's program is (`subreaper.py`).
+A disk may hang, and only its user may read a home: so a separate process counts, with the worker's
+account, and the supervisor does not wait for it. Standard library only, like all of the
+supervisor's program (`subreaper.py`).
 """
 
 import contextlib
@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING or __package__:
     from runai.hub_service.clusters.local.supervisor import worker_start
 else:
-    import worker_start  # in the witness's program, which has seen to it that it is found
+    import worker_start  # in the subreaper's program, which extends sys.path
 
 LOOK_EVERY_S = 5.0
 REST = 50
-"""Of all time a look takes at most this part."""
+"""Pause after a count, as a multiple of its duration."""
 COUNTED_EVERY_S = 60.0
-"""Whatever the disk says: others may remove as many as a worker makes."""
+"""Seconds between full counts: other users may remove as many files as a worker creates."""
 NICE = 10
 
 
 class FileCount:
-    """Asks again and again; `more` once there were more than there may be."""
+    """Periodic count; `more` is True once the limit was exceeded."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
-        """Take what the supervisor is told; one that is told of no bound never looks."""
+        """Read the limit from the instructions; without one it never counts."""
         self.most: int = spec["most_files"]
         self.more = False
         self._spec = spec
@@ -35,12 +35,12 @@ class FileCount:
         self._looks_from = time.monotonic() + LOOK_EVERY_S
         self._began = 0.0
         self._answer = -1
-        # Of the worker's files there are no more than were counted and the disk has got since.
+        # Upper bound of the worker's files: the last count and the disk's growth since.
         self._counted, self._disk_had = 0, 0
         self._counted_at = self._looks_from
 
     def look(self) -> bool:
-        """Ask when it is time; take the answer if it is there, and tell whether it was."""
+        """Start a count when it is due; read a finished one, and return True then."""
         if self._answer >= 0:
             return self._take()
         if self._place and self.most and time.monotonic() >= self._looks_from:
@@ -55,7 +55,7 @@ class FileCount:
         except OSError:
             self._looks_from = self._began + LOOK_EVERY_S
             return
-        # Where the machine has no process left there is no answer, as where one was killed.
+        # Without a process on the machine there is no answer, as after a killed one.
         with contextlib.suppress(OSError):
             if os.fork() == 0:
                 self._answer_and_end(answer_write, parent)
@@ -77,14 +77,14 @@ class FileCount:
         return True
 
     def _answer_and_end(self, answer: int, parent: int) -> None:
-        """Be the process that looks; never returns."""
+        """Count in the forked process; never returns."""
         try:
             worker_start.set_signals_right()
             worker_start.change_account(self._spec)
             worker_start.die_with(parent)
             os.nice(NICE)
             disk = os.statvfs(self._place)
-            has = disk.f_files - disk.f_ffree  # 0 where the file system does not count them
+            has = disk.f_files - disk.f_ffree  # 0 if the file system does not count them
             counted, had = self._counted, self._disk_had
             anew = not has or not had or counted + has - had > self.most
             if anew := anew or self._began > self._counted_at + COUNTED_EVERY_S:
@@ -95,7 +95,7 @@ class FileCount:
 
 
 def count_files(place: str, most: int) -> int:
-    """Return how many names there are below a directory, or `most` + 1 if there are more."""
+    """Return the number of names below a directory, or `most` + 1 if there are more."""
     found, folders = 0, [place]
     while folders:
         with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:

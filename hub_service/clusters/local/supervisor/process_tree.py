@@ -1,7 +1,4 @@
-"""The processes below one: find them, tell them something, end them all.
-
-Standard library only, as all of the supervisor's program is (`subreaper.py`).
-"""
+"""Descendants of a process: list, signal, kill. Standard library only (`subreaper.py`)."""
 
 import contextlib
 import os
@@ -11,24 +8,24 @@ STOP_ROUNDS = 50
 
 
 def tasks_of_machine() -> int:
-    """Return how many processes and threads there are on the whole machine."""
+    """Return the number of processes and threads on the whole machine."""
     with open("/proc/loadavg", "rb") as file:  # noqa: PTH123
         return int(file.read().split()[3].partition(b"/")[2])
 
 
 def most_tasks_of_machine() -> int:
-    """Return how many processes and threads there can be at once, for all who share the bound."""
+    """Return the maximum of processes and threads, by kernel and control groups."""
     bounds = ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"]
     with contextlib.suppress(OSError), open("/proc/self/cgroup", encoding="utf-8") as file:  # noqa: PTH123
         group = next((line[3:].strip() for line in file if line.startswith("0::")), "")
         while group := group.rstrip("/"):
             bounds.append(f"/sys/fs/cgroup{group}/pids.max")
             group = group.rpartition("/")[0]
-        bounds.append("/sys/fs/cgroup/pids.max")  # of a container, which sees its own as the root
+        bounds.append("/sys/fs/cgroup/pids.max")  # in a container, its own group is the root
     found = []
     for bound in bounds:
         with (
-            contextlib.suppress(OSError, ValueError),  # "max", or there is none
+            contextlib.suppress(OSError, ValueError),  # "max", or no such file
             open(bound, encoding="utf-8") as file,  # noqa: PTH123
         ):
             found.append(int(file.read()))
@@ -36,7 +33,7 @@ def most_tasks_of_machine() -> int:
 
 
 def threads_below(root: int) -> dict[int, int]:
-    """Return all processes below one, parents before children, and how many threads each has."""
+    """Return the descendants, parents before children, with their numbers of threads."""
     children: dict[int, list[tuple[int, int]]] = {}
     for name in os.listdir("/proc"):  # noqa: PTH208
         if name.isdigit():
@@ -55,7 +52,7 @@ def threads_below(root: int) -> dict[int, int]:
 
 
 def descendants(root: int) -> list[int]:
-    """Return all processes below one, parents before children."""
+    """Return the descendants, parents before children."""
     return list(threads_below(root))
 
 
@@ -68,16 +65,16 @@ def group_of(pid: int) -> int:
 
 
 def kill_all(pids: list[int], number: int) -> None:
-    """Send a signal to each; one that is gone or not ours is passed over."""
+    """Send a signal to each; processes that are gone or of other accounts are skipped."""
     for pid in pids:
         with contextlib.suppress(OSError):
             os.kill(pid, number)
 
 
 def end_all(root: int) -> None:
-    """Kill all below a process, however fast they make others; who comes after that is left."""
+    """Kill all descendants, however fast they fork; later ones are left."""
     doomed = descendants(root)
-    # Stopped before they are killed: who is killed alone is replaced by its neighbour.
+    # Stop all before the kill: a process killed alone is replaced by its sibling.
     for _ in range(STOP_ROUNDS):
         before = set(doomed)
         kill_all(doomed, signal.SIGSTOP)

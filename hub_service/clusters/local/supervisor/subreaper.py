@@ -1,11 +1,11 @@
-"""Be the supervisor's parent, and write down how its worker ended if it is killed before it could.
+"""Subreaper: parent of the supervisor, which reports the worker's exit if that was killed.
 
-The program that `attempt` starts (`python -I -S subreaper.py DIRECTORY STATUS_FD`), with no library
-but the standard one. It becomes two processes: the supervisor, which does the work, and this one,
-which waits for it and passes SIGTERM on. What a killed supervisor leaves comes to this one, an
-ended worker with its exit code, and all that still runs, which it ends: until then the start is
-held. So an end stays unseen, and anything left, only where both are killed. If this one alone is
-killed, the supervisor goes on.
+The program that `attempt` starts (`python -I -S subreaper.py DIRECTORY STATUS_FD`), with the
+standard library only. It forks: the child is the supervisor, which does the work; the parent waits
+for it and forwards SIGTERM. A killed supervisor's processes become its children: an ended worker
+with its exit code, and running ones, which it kills; until then it holds the lock. So an exit is
+missed, and processes are left, only if both are killed. If the subreaper alone is killed, the
+supervisor goes on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         worker_start,
     )
 else:
-    # Isolated Python does not look beside the program; last, so that we shadow no library.
+    # Isolated Python omits the program's folder; last, so that it shadows no library.
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
     import exit_notes
     import process_tree
@@ -33,13 +33,13 @@ else:
     import worker_start
 
 OURS = 1
-"""Our byte of the lock file, beside the supervisor's: whoever of the two lives holds the start."""
+"""Byte of the lock file, beside the supervisor's: either of them holds the start."""
 LOOK_EVERY_S = 0.01
 END_EVERY_S = 0.1
 
 
 def main(directory: str, status_fd: int) -> None:
-    """Live as long as the supervisor, and until its worker's end is known."""
+    """Run the supervisor in a child; afterwards report its worker's exit if it did not."""
     if not supervisor.take_lock(directory, OURS):
         return
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
@@ -49,28 +49,28 @@ def main(directory: str, status_fd: int) -> None:
     if child == 0:
         supervisor.Supervisor(directory, status_fd, exit_notes.Notes(directory)).run()
         return
-    os.close(status_fd)  # it reads its end when the supervisor has closed it
+    os.close(status_fd)  # the service reads EOF when the supervisor has closed it
     told = False
 
     def pass_on(_number: int, _frame: object) -> None:
         nonlocal told
         told = True
-        os.kill(child, signal.SIGTERM)  # not reaped yet: the number is still its own
+        os.kill(child, signal.SIGTERM)  # not reaped yet: its PID cannot be reused
 
     signal.signal(signal.SIGTERM, pass_on)
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.waitpid(child, 0)
     if os.path.exists(f"{directory}/exit.json"):  # noqa: PTH110
-        return  # it has seen to everything
-    # First: whoever comes to their device waits until they are gone, a note perhaps for room.
+        return  # the supervisor reported everything
+    # First: the next holder of the device waits for them, and a note may wait for disk space.
     process_tree.end_all(os.getpid())
     bear_witness(directory, told=told)
     end_the_rest()
 
 
 def bear_witness(directory: str, *, told: bool) -> None:
-    """Write down how the worker ended if the supervisor left it to us."""
+    """Report the worker's exit, if the killed supervisor left it unreaped."""
     try:
         with open(f"{directory}/process.json", "rb") as file:  # noqa: PTH123
             worker: int = json.load(file)["pid"]
@@ -79,19 +79,19 @@ def bear_witness(directory: str, *, told: bool) -> None:
     until = time.monotonic() + supervisor.HOPELESS_AFTER_S
     try:
         while (found := os.waitpid(worker, os.WNOHANG))[0] == 0 and time.monotonic() < until:
-            time.sleep(LOOK_EVERY_S)  # the kernel is killing it: milliseconds, but for a driver
+            time.sleep(LOOK_EVERY_S)  # the kernel kills it within milliseconds, except in a driver
     except ChildProcessError:
-        return  # the supervisor has reaped it, and writes before it does
+        return  # the supervisor has reaped it, and writes before that
     exit_code = os.waitstatus_to_exitcode(found[1])
     if found[0] == worker and exit_code != -signal.SIGKILL:
-        # By SIGKILL it ended with its supervisor: how it would have gone on nobody knows.
+        # SIGKILL came with the supervisor's end: its outcome without that is unknown.
         note = exit_notes.Notes(directory)
         note.tell("ended.json", {"exit_code": exit_code, "told": told, "text": ""})
         note.until_written()
 
 
 def end_the_rest() -> None:
-    """Return when nothing is left below us, or only what is for the kernel to end."""
+    """Kill all descendants; return when none is left, or only the kernel can end them."""
     until = time.monotonic() + supervisor.HOPELESS_AFTER_S
     while time.monotonic() < until:
         process_tree.end_all(os.getpid())

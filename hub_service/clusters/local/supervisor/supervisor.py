@@ -1,10 +1,9 @@
-"""Keep one worker of one attempt: start it, log its output, stop it, say how it ended.
+"""Supervisor of one worker's attempt: starts it, logs its output, stops it, reports its exit.
 
 Half of a program of its own (`subreaper.py`, its parent, is the other), standard library only,
-detached from the service, which it outlives. Everything it is told is in its DIRECTORY, and so is
-everything it tells (`attempt.py` names the files). The lock it holds there makes a second start
-harmless. Its only input later is SIGTERM: stop the worker. If it is killed, the worker dies with
-it; one that had ended before has ended all the same.
+detached from the service, which it outlives. Input and output are files in its DIRECTORY
+(`attempt.py` names them). The lock there makes a second start harmless. Its only later input is
+SIGTERM: stop the worker. If it is killed, the worker dies with it; an earlier exit stays valid.
 """
 
 import contextlib
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
     from runai.hub_service.clusters.local.supervisor import file_count, process_tree, worker_start
-else:  # in the witness's program, which has seen to it that they are found
+else:  # in the subreaper's program, which extends sys.path
     import file_count
     import process_tree
     import worker_start
@@ -28,20 +27,20 @@ if TYPE_CHECKING:
 
 PR_SET_CHILD_SUBREAPER = 36
 LEFTOVERS_GRACE_S = 1.0
-"""For processes that a worker leaves behind, such as Python's resource tracker."""
+"""Seconds for processes that a worker leaves, such as Python's resource tracker."""
 HOPELESS_AFTER_S = 20.0
-"""Processes that survive SIGKILL so long (stuck in a driver) are left to the kernel."""
+"""Seconds after which processes that survive SIGKILL (stuck in a driver) are left to the kernel."""
 
 OURS = 0
-"""Our byte of the lock file."""
+"""Byte of the lock file."""
 COUNT_EVERY_S = 1.0
 
 
 def take_lock(directory: str, byte: int) -> bool:
-    """Take a byte of the lock file for as long as this process lives; tell whether it was free."""
+    """Lock a byte of the lock file for the life of this process; return False if it is taken."""
     fd = os.open(f"{directory}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        # Of this kind another process can ask who holds it, without taking it (attempt.py).
+        # Other processes can query the holder of a record lock without taking it (attempt.py).
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
     except OSError:
         return False
@@ -49,7 +48,7 @@ def take_lock(directory: str, byte: int) -> bool:
 
 
 def adopt_orphans() -> bool:
-    """Become the parent of whatever those below us leave behind; tell whether the kernel can."""
+    """Become the subreaper of all descendants; return False if the kernel cannot."""
     adopted: int = worker_start.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     return adopted == 0
 
@@ -64,7 +63,7 @@ def created(pid: int) -> float:
 
 
 class Log:
-    """Numbered files of bounded size; the oldest goes when there are too many."""
+    """Rotated log: numbered files of bounded size and number."""
 
     def __init__(self, directory: str, most_bytes: int, most_files: int) -> None:
         """Open the first file."""
@@ -82,7 +81,7 @@ class Log:
             room = max(self._most_bytes - self._size, 0)
             if len(piece) <= room:
                 return self._append(piece)
-            # Break between lines; a line that is longer than a file is cut.
+            # Split between lines; a line longer than a file is cut.
             end = piece.rfind(b"\n", 0, room) + 1
             if not end and not self._size:
                 end = room
@@ -118,10 +117,10 @@ class Log:
 
 
 class Supervisor:
-    """The worker's only parent: whatever it starts ends up as its child (subreaper)."""
+    """The worker's only parent: its orphans become children of it (subreaper)."""
 
     def __init__(self, directory: str, status_fd: int, notes: "Notes") -> None:
-        """Be ready for signals before anything else can happen."""
+        """Install the signal handlers before anything else can happen."""
         self.directory = directory
         self.notes = notes
         self.status_fd = status_fd
@@ -144,10 +143,10 @@ class Supervisor:
         self.most_tasks = 0
         self.tasks_seen = 0
         self.verdict = ""
-        """Why we have ended it ourselves."""
+        """Why the supervisor killed the worker itself."""
 
     def run(self) -> None:
-        """Live as long as the worker and everything that it started."""
+        """Run until the worker and all its descendants have ended."""
         if not take_lock(self.directory, OURS) or self._exists("supervisor.json"):
             return
         with open(f"{self.directory}/spec.json", encoding="utf-8") as file:  # noqa: PTH123
@@ -155,7 +154,7 @@ class Supervisor:
         environment = self._take_environment()
         me = {"pid": os.getpid(), "created": created(os.getpid())}
         self.notes.tell("supervisor.json", me)
-        self.notes.until_written()  # whoever comes after us must see it before anything runs
+        self.notes.until_written()  # a later supervisor must see it before anything runs
         log = Log(self.directory, spec["log_bytes"], spec["log_files"])
         text = ""
         if not adopt_orphans():
@@ -188,10 +187,10 @@ class Supervisor:
         output, output_write = os.pipe2(os.O_CLOEXEC)
         started = worker_start.start(spec, environment, output_write)
         if started.lacks_room:
-            os.close(self.status_fd)  # so that we can be told to stop meanwhile
+            os.close(self.status_fd)  # so that a stop can arrive meanwhile
             self.status_fd = -1
             log.write(f"{started.why}; it is tried again\n".encode())
-        # Not told by a service that was there before its programs were replaced.
+        # Missing if an older service wrote the instructions.
         until = time.monotonic() + spec.get("room_seconds", worker_start.ROOM_S)
         while started.lacks_room and time.monotonic() < until:
             started.reap()
@@ -206,7 +205,7 @@ class Supervisor:
             began = {"pid": self.worker, "created": created(self.worker)}
             self.notes.tell("process.json", began)
         if self.status_fd >= 0:
-            os.close(self.status_fd)  # tells the service to look
+            os.close(self.status_fd)  # notifies the service
         self.most_processes, self.tasks_seen = (
             spec["most_processes"],
             process_tree.tasks_of_machine(),
@@ -251,13 +250,13 @@ class Supervisor:
                 self.killed = self.killed or self.exit_code is None
                 hopeless = hopeless or time.monotonic() + HOPELESS_AFTER_S
                 process_tree.kill_all(process_tree.descendants(os.getpid()), signal.SIGKILL)
-                self.deadline = time.monotonic() + 0.1  # orphans come to us: look again
+                self.deadline = time.monotonic() + 0.1  # orphans arrive here: check again
                 if time.monotonic() > hopeless:
                     break
         carry(output, log)
 
     def _contain(self, files: file_count.FileCount) -> None:
-        """End a worker that has too much of what its neighbours need, too."""
+        """Kill a worker that uses too much of a resource it shares with its neighbours."""
         if self.verdict:
             return
         if self.exit_code is None:
@@ -272,11 +271,11 @@ class Supervisor:
         else:
             return
         process_tree.end_all(os.getpid())
-        self.deadline = time.monotonic()  # and again until nobody is left
+        self.deadline = time.monotonic()  # repeated until none is left
 
     def _has_too_many(self) -> str:
-        """Say of what it has more than it may have, and how many that is; "" where of nothing."""
-        # Cheap first: those of the whole machine, of which ours cannot be more.
+        """Return the exceeded limit in words; "" if none is."""
+        # Cheap check first: the machine's total, which bounds the worker's.
         tasks = process_tree.tasks_of_machine()
         if tasks - self.tasks_seen < min(self.most_processes, self.most_tasks) // 2:
             self.tasks_seen = min(self.tasks_seen, tasks)
@@ -317,32 +316,32 @@ class Supervisor:
             os.waitpid(ended.si_pid, 0)
 
     def _note_the_workers_end(self) -> None:
-        """Write it down before it is reaped: until then the witness would see it, were we killed.
+        """Note the worker's exit before it is reaped: after a kill the subreaper would see it.
 
-        And before what it left behind is ended, which may take its grace; on a full disk that
-        comes first, and the worker is not reaped before there is room.
+        The note comes before the leftovers' end, which may take a grace period. On a full disk the
+        leftovers end first, and the worker is not reaped before there is room.
         """
         note = {"exit_code": self.exit_code, "told": self.told, "text": self.verdict}
         self.notes.tell("ended.json", note)
 
     def _end_leftovers(self) -> None:
-        """Tell what the worker has left behind; if it was told to stop, they keep its grace."""
+        """Send SIGTERM to the worker's leftovers; after a stop they have the rest of its grace."""
         if not self.told:
             self._kill_group(signal.SIGTERM)
             self.deadline = time.monotonic() + LEFTOVERS_GRACE_S
-        # The group knows by now, and may take a second SIGTERM for impatience.
+        # The group has its SIGTERM already, and a second one may mean an immediate exit.
         below = process_tree.descendants(os.getpid())
         others = [pid for pid in below if process_tree.group_of(pid) != self.worker]
         process_tree.kill_all(others, signal.SIGTERM)
 
     def _kill_group(self, number: int) -> None:
-        if self.worker:  # else it is our own group
+        if self.worker:  # else it is the supervisor's own group
             with contextlib.suppress(OSError):
                 os.killpg(self.worker, number)
 
 
 def carry(output: int, log: Log) -> bool:
-    """Move what is there from the pipe to the log; tell whether more may come."""
+    """Copy available output to the log; return True if more may come."""
     try:
         while piece := os.read(output, 65536):
             log.write(piece)

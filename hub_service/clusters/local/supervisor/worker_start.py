@@ -1,6 +1,6 @@
-"""Turn a fork of the supervisor into the worker's program, or say why it cannot be.
+"""Turn a fork of the supervisor into the worker's program, or report why it cannot start.
 
-Standard library only, as all of the supervisor's program is (`subreaper.py`).
+Standard library only, like all of the supervisor's program (`subreaper.py`).
 """
 
 import contextlib
@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 PR_SET_PDEATHSIG = 1
 CANNOT = 127
-"""The exit code of what could not become the program, as a shell's."""
+"""Exit code of a fork that could not become the program, as a shell's."""
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
-"""Why a start is tried again: its folders or notes cannot be written now, no failure of the job."""
+"""Errors after which a start is retried: its disk has no room, which is no failure of the job."""
 NOT_NOW = NO_ROOM | {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
-"""Likewise: the machine has no process, memory or descriptor left, which somebody else may have."""
+"""Likewise: no free process, memory or descriptor on the machine, of which some may become free."""
 AGAIN_EVERY_S = 1.0
 ROOM_S = 60.0
 
@@ -28,17 +28,17 @@ prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 
 class Started(NamedTuple):
-    """What came of a start; the process is not reaped."""
+    """Outcome of a start; the process is not reaped."""
 
     pid: int
-    """0 where there could be none."""
+    """0 if there is none."""
     why: str = ""
-    """Why its program does not run; "" where it does."""
+    """Why its program does not run; "" if it does."""
     lacks_room: bool = False
-    """Whether it may be otherwise soon."""
+    """True if a retry may succeed."""
 
     def reap(self) -> None:
-        """Wait for the end of a process that could not become the program."""
+        """Reap a process that could not become the program."""
         if self.pid:
             os.waitpid(self.pid, 0)
 
@@ -58,7 +58,7 @@ def start(spec: dict[str, Any], environment: dict[str, str], output: int) -> Sta
         become_worker(spec, environment, output, failed_write, parent)
     os.close(failed_write)
     text = b""
-    while piece := os.read(failed, 4096):  # ends when exec has closed the other end
+    while piece := os.read(failed, 4096):  # EOF when exec has closed the other end
         text += piece
     os.close(failed)
     number, _, why = text.decode(errors="replace").partition(" ")
@@ -66,10 +66,10 @@ def start(spec: dict[str, Any], environment: dict[str, str], output: int) -> Sta
 
 
 def fork_patiently() -> int:
-    """Fork, when the machine has a process for us; give up after as long as a worker would.
+    """Fork, with retries while the machine has no free process, for ROOM_S like a worker's start.
 
     Raises:
-        OSError: it had none in all that time.
+        OSError: there was none in all that time.
     """
     until = time.monotonic() + ROOM_S
     while True:
@@ -99,7 +99,7 @@ def become_worker(
         os.chdir(spec["workdir"])
         os.execvpe(spec["command"][0], spec["command"], environment)  # noqa: S606  no shell
     except OSError as wrong:
-        # Of a program that is not on the PATH, exec names the last place where it looked.
+        # For a program that is not on the PATH, exec reports the last path it tried.
         place = os.fsdecode(wrong.filename or spec["command"][0])
         what = place if place in {spec["workdir"], *spec["directories"], *spec["files"]} else ""
         what = what or spec["command"][0]
@@ -112,7 +112,7 @@ def become_worker(
 
 
 def set_signals_right() -> None:
-    """In a fork: have each signal do what programs count on."""
+    """Reset all signals to their defaults, as programs expect (in a fork)."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         # Python ignores SIGPIPE.
@@ -121,15 +121,15 @@ def set_signals_right() -> None:
 
 
 def limit_open_files(spec: dict[str, Any]) -> None:
-    """In a fork: take the limit that programs count on; ours may be higher than `select` bears."""
-    # Not told by a service that was there before its programs were replaced.
+    """Set the soft limit that programs expect (in a fork): ours may be too high for `select`."""
+    # Missing if an older service wrote the instructions.
     if open_files := spec.get("open_files", 0):
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, hard))
 
 
 def change_account(spec: dict[str, Any]) -> None:
-    """In a fork: become the worker's account, where it is another than ours."""
+    """Change to the worker's account, if it is not the service's (in a fork)."""
     if spec["uid"] is not None:
         os.initgroups(spec["user"], spec["gid"])
         os.setgid(spec["gid"])
@@ -137,7 +137,7 @@ def change_account(spec: dict[str, Any]) -> None:
 
 
 def make_private_files(spec: dict[str, Any]) -> None:
-    """In a fork: make the worker's directories and files, closed to all other accounts."""
+    """Create the worker's directories and files, closed to all other accounts (in a fork)."""
     os.umask(0o077)
     for folder in spec["directories"]:
         os.makedirs(folder, exist_ok=True)  # noqa: PTH103
@@ -150,7 +150,7 @@ def make_private_files(spec: dict[str, Any]) -> None:
 
 
 def die_with(parent: int) -> None:
-    """In a fork: be killed when the parent ends; a change of account would clear it."""
+    """Have the kernel kill this fork with its parent; a change of account would clear that."""
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
