@@ -70,10 +70,10 @@ def create_app(
     if login is not None:
         app.include_router(page.login_router(login), prefix=platform.prefix.rstrip("/"))
     app.add_middleware(Tracing)
-    app.add_exception_handler(RunaiError, _refused)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _no_route)
-    app.add_exception_handler(Exception, _unexpected)
+    app.add_exception_handler(RunaiError, _on_error)
+    app.add_exception_handler(RequestValidationError, _on_validation_error)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(Exception, _on_unexpected_error)
     return app
 
 
@@ -147,25 +147,25 @@ def _reply(error: RunaiError, status: HTTPStatus | None = None) -> Response:
     return Response(problem.model_dump_json(), problem.status, headers, MEDIA_TYPE)
 
 
-async def _refused(_request: Request, error: Exception) -> Response:
+async def _on_error(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RunaiError)
     return _reply(error)
 
 
-async def _invalid(_request: Request, error: Exception) -> Response:
+async def _on_validation_error(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    _let_go(error)
+    _drop_traceback(error)
     return _reply(invalid_request(error.errors()))
 
 
-def _let_go(error: Exception) -> None:
+def _drop_traceback(error: Exception) -> None:
     """Drop the traceback: it references the request body in a cycle that is collected seldom."""
     error.__traceback__ = error.__cause__ = error.__context__ = None
 
 
-async def _no_route(request: Request, error: Exception) -> Response:
+async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    _let_go(error)
+    _drop_traceback(error)
     status, allow = HTTPStatus(error.status_code), ""
     if (
         status is HTTPStatus.BAD_REQUEST
@@ -211,7 +211,7 @@ def _methods(request: Request) -> str:
     return ", ".join(sorted(known))
 
 
-async def _unexpected(request: Request, error: Exception) -> Response:
+async def _on_unexpected_error(request: Request, error: Exception) -> Response:
     incident = secrets.token_hex(4)
     # Starlette runs this outside all middleware, where the context variable is reset.
     named = request.scope.get(REQUEST, "")

@@ -14,7 +14,7 @@ from runai.hub_service.wire.errors import InvalidRequest
 from runai.hub_service.wire.schemas import IdlePut
 
 _DEFAULTS = {field.name: field.default for field in fields(ProjectSpec)}
-_NULL_SAYS_SOMETHING = frozenset(
+_NULLABLE = frozenset(
     {"parent", "quota", "build_quota", "limit", "weight", "node_types_build", "node_types_train"}
 )
 """Fields for which null has a meaning.
@@ -53,7 +53,7 @@ def changed_project(spec: ProjectSpec, given: Mapping[str, Any]) -> ProjectSpec:
 
 def _value(name: str, value: Any, spec: ProjectSpec) -> Any:  # noqa: ANN401  of any field
     if value is None:
-        return None if name in _NULL_SAYS_SOMETHING else _DEFAULTS[name]
+        return None if name in _NULLABLE else _DEFAULTS[name]
     if isinstance(value, Decimal):
         return MilliGpu(int(value * WHOLE_GPU))
     if isinstance(value, IdlePut):

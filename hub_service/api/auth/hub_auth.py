@@ -167,7 +167,7 @@ class HubAuthenticator:
     async def _user_of(self, token: str) -> dict[str, Any]:
         library = await self._ready()
         digest = hashlib.sha256(token.encode(errors="replace")).hexdigest()
-        user = await self._tokens.ask(digest, lambda: self._ask_whose(token))
+        user = await self._tokens.ask(digest, lambda: self._fetch_token_user(token))
         if user is None:
             raise Unauthenticated(
                 "The token is not known: it is wrong, revoked or expired.",
@@ -185,19 +185,19 @@ class HubAuthenticator:
             )
         return user
 
-    async def _ask_whose(self, token: str) -> dict[str, Any] | None:
+    async def _fetch_token_user(self, token: str) -> dict[str, Any] | None:
         library = await self._ready()
         try:
             # The library's own cache sends one request per concurrent caller.
             user = await library.oauth.user_for_token(token, use_cache=False, sync=False)
         except library.http_error as away:
-            raise _hub_is_away() from away
+            raise _hub_unavailable() from away
         if user is None:
-            await self._check_it_knows_us()
+            await self._check_own_token()
             return None
         return dict(user)
 
-    async def _check_it_knows_us(self) -> None:
+    async def _check_own_token(self) -> None:
         """Raise Unavailable unless the hub accepts the service's own token.
 
         JupyterHub reports every token as unknown while it cannot read its database, and each token
@@ -308,7 +308,7 @@ class HubAuthenticator:
             try:
                 found |= {user["name"]: user.get("servers") or {} for user in users}
             except (AttributeError, KeyError, TypeError) as odd:
-                raise _hub_is_away() from odd
+                raise _hub_unavailable() from odd
             if len(users) < PAGE:
                 return found
 
@@ -316,16 +316,16 @@ class HubAuthenticator:
         try:
             reply = await self._http.get(path)
         except httpx.TransportError as away:
-            raise _hub_is_away() from away
+            raise _hub_unavailable() from away
         reply.stream = httpx.ByteStream(b"")  # read already; drops a reference cycle per reply
         if reply.status_code == httpx.codes.NOT_FOUND:
             return None
         if not reply.is_success:
-            raise _hub_is_away()
+            raise _hub_unavailable()
         try:
             return reply.json()
         except ValueError as odd:  # such as a proxy's page
-            raise _hub_is_away() from odd
+            raise _hub_unavailable() from odd
 
     async def _ready(self) -> _Library:
         async with self._importing:
@@ -354,7 +354,7 @@ def _now() -> float:
     return time.monotonic()
 
 
-def _hub_is_away() -> Unavailable:
+def _hub_unavailable() -> Unavailable:
     return Unavailable(
         "JupyterHub cannot say now who you are: it does not answer, or its database fails.",
         hint="Try again in a few seconds; if that lasts, an admin looks at its log and its disk.",

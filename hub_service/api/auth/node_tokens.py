@@ -38,7 +38,7 @@ _LONGEST_TOKEN = 8192
 """Characters; tokens of pods have some 1,200."""
 
 
-class _NotOursError(Exception):
+class _UnknownTokenError(Exception):
     """The API server's answer for a token of neither an agent nor a worker."""
 
 
@@ -80,16 +80,16 @@ class NodeTokens:
         Raises:
             Unavailable: the API server does not answer.
         """
-        if not self._may_be_ours(token):
+        if not self._claims_our_audience(token):
             return None
         digest = sha256(token.encode()).hexdigest()
         try:
             # Refusals are not cached: made-up tokens would evict the agents' entries.
             return await self._reviews.ask(digest, partial(self._ask, token))
-        except _NotOursError:
+        except _UnknownTokenError:
             return None
 
-    def _may_be_ours(self, token: str) -> bool:
+    def _claims_our_audience(self, token: str) -> bool:
         audiences, subject = read_claims(token)
         if AUDIENCE in audiences and subject == self._user:
             return True
@@ -111,11 +111,11 @@ class NodeTokens:
         if AUDIENCE in audiences and name == self._user and node:
             return Actor(node, "agent")
         if AUDIENCE in audiences:
-            raise _NotOursError
+            raise _UnknownTokenError
         if job_manifest.AUDIENCE in audiences and pod and name.startswith(_ACCOUNT):
             namespace = name.removeprefix(_ACCOUNT).partition(":")[0]
             return Actor(f"{namespace}/{pod}", "worker")
-        raise _NotOursError
+        raise _UnknownTokenError
 
 
 def read_claims(token: str) -> tuple[Collection[str], str]:

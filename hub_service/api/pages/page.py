@@ -92,7 +92,7 @@ async def gpus(request: Request, on: On, which: Which, chosen: Chosen = "24h") -
             "which": which,
             "states": get_args(WorkloadStateName),
             **gpus_page(overview, caller.name, _listed(viewer, which)),
-            **await _charted(on, chosen, "", UsageFilter(), quota_of_all(overview.projects)),
+            **await _chart_values(on, chosen, "", UsageFilter(), quota_of_all(overview.projects)),
         }
 
     return await page_reply(request, on, "gpus.html", values)
@@ -128,7 +128,7 @@ async def workload(
             "here": None,
             "live": f"workloads/{record.id}",
             **await _workload(on, caller, record),
-            **await _charted(on, chosen, query, UsageFilter(workload=record.id)),
+            **await _chart_values(on, chosen, query, UsageFilter(workload=record.id)),
         }
 
     return await page_reply(request, on, "workload.html", values)
@@ -174,7 +174,9 @@ async def project(request: Request, name: ProjectName, on: On, chosen: Chosen = 
             "admin": admin,
             "edits": admin or (is_project_admin(caller, spec) and caller.may_write),
             "fields": project_fields(view, admin=admin),
-            **await _charted(on, chosen, f"project={name}", UsageFilter(project=name), view.quota),
+            **await _chart_values(
+                on, chosen, f"project={name}", UsageFilter(project=name), view.quota
+            ),
         }
 
     return await page_reply(request, on, "project.html", values)
@@ -203,7 +205,7 @@ async def consumption(request: Request, on: On, chosen: Chosen = "24h") -> Respo
     """Render the GPUs that projects, users and nodes held and kept busy."""
 
     async def values(caller: Actor) -> dict[str, Any]:
-        stretch = _stretch(chosen)
+        stretch = _range(chosen)
         end = on.clock()
         tables = [
             (kind, title, await usage_of_each(on, caller, kind, end - stretch.seconds, end))
@@ -225,7 +227,7 @@ async def consumption_csv(
     kind: UsageKind, on: On, caller: Caller, chosen: Chosen = "24h"
 ) -> Response:
     """Return the same table as CSV, for spreadsheets."""
-    stretch, end = _stretch(chosen), on.clock()
+    stretch, end = _range(chosen), on.clock()
     found = await usage_of_each(on, caller, kind, end - stretch.seconds, end)
     text = io.StringIO()
     table = csv.writer(text)
@@ -295,11 +297,11 @@ def _listed(viewer: Viewer, which: Filter) -> WorkloadPage | None:
     return page_of(viewer, which.records(viewer), limit=LISTED, after="")
 
 
-async def _charted(
+async def _chart_values(
     on: Platform, chosen: str, query: str, asked: UsageFilter, quota: float | None = None
 ) -> dict[str, Any]:
     """Return a chart's range and headline; the browser fetches its points later."""
-    stretch, end = _stretch(chosen), on.clock()
+    stretch, end = _range(chosen), on.clock()
     return {
         "range": stretch,
         "ranges": list(RANGES),
@@ -325,7 +327,7 @@ async def _workload(on: Platform, caller: Actor, record: WorkloadRecord) -> dict
     }
 
 
-def _stretch(chosen: str) -> Range:
+def _range(chosen: str) -> Range:
     if chosen not in RANGES:
         raise InvalidRequest(f"There is no range {chosen}.", hint=f"Ranges: {', '.join(RANGES)}.")
     return RANGES[chosen]

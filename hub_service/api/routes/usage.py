@@ -81,7 +81,7 @@ async def usage_of_each(
     """Return the averages of each project, node, or user that the caller may see."""
     authorise(caller, Action.SEE_CLUSTER)
     names = on.ledger.known(kind)
-    if kind == "user" and not _sees_everybody(caller):
+    if kind == "user" and not _sees_all_users(caller):
         names = [name for name in names if name == caller.name]
     found = []
     for name in names:
@@ -132,7 +132,7 @@ async def samples(node: str, report: AgentReport, on: On, caller: Caller) -> Age
     devices = await on.cluster.devices()
     if node != report.node or node not in devices:
         raise NotFound(f"There is no node {node}.", hint=f"Nodes: {', '.join(devices)}.")
-    report = _dated(report, on.clock())
+    report = _with_our_time(report, on.clock())
     if (
         on.clock() - report.at < NOW_S
     ):  # delayed reports describe the past, and a current one follows
@@ -191,7 +191,7 @@ def _of_its_node(
     )
 
 
-def _dated(report: AgentReport, now: float) -> AgentReport:
+def _with_our_time(report: AgentReport, now: float) -> AgentReport:
     """Return the report with its time corrected if the node's clock is wrong."""
     if report.age is None or abs(now - report.age - report.at) <= SKEW_S:
         return report
@@ -214,11 +214,11 @@ async def _authorise(
             name, _, rest = workload.partition("/")
             spec = WorkloadSpec(name, rest, user="", kind="job", command=None)
         authorise(caller, Action.SEE_WORKLOAD, projects.get(spec.project), spec)
-    elif user not in {None, caller.name} and not _sees_everybody(caller):
+    elif user not in {None, caller.name} and not _sees_all_users(caller):
         raise Forbidden(f"Only hub admins may see the usage of {user}.", hint="Ask for your own.")
 
 
-def _sees_everybody(caller: Actor) -> bool:
+def _sees_all_users(caller: Actor) -> bool:
     return caller.kind == "hub" or may(caller, Action.READ_PAST)
 
 

@@ -90,7 +90,7 @@ class Feeds:
             feed.readers += 1
             try:
                 if feed.drawing is None or feed.drawing.done():
-                    feed.drawing = asyncio.ensure_future(self._keep_drawing(feed))
+                    feed.drawing = asyncio.ensure_future(self._render_loop(feed))
                     feed.drawing.add_done_callback(feed.ended)
                 while replace(actor(), xsrf="") == who:
                     version = feed.told.version
@@ -114,7 +114,7 @@ class Feeds:
         if self._feeds.get(feed.actor) is feed:
             del self._feeds[feed.actor]
 
-    async def _keep_drawing(self, feed: _Feed) -> None:
+    async def _render_loop(self, feed: _Feed) -> None:
         while True:
             version = self._changes.version
             async with self._drawing.turn():

@@ -50,7 +50,7 @@ async def submit(
         taken = await platform.cluster.names()
         specs = await _specs(platform, viewer, owner, request, taken, key)
         if dry_run:
-            return await _tried(platform, viewer, specs)
+            return await _dry_run_reply(platform, viewer, specs)
         seen = platform.controller.changes.version
         try:
             unfinished = await platform.cluster.unfinished_jobs(owner.name)
@@ -92,7 +92,7 @@ async def _specs(
     project = choose_project(request, projects, yours)
     if not is_member(owner, project):
         raise Forbidden(
-            f"{_you(owner, viewer.actor)} not a member of project {project.name}.",
+            f"{_subject(owner, viewer.actor)} not a member of project {project.name}.",
             hint=f"Projects to choose from: {', '.join(yours)}." if yours else "Ask its admin.",
             code="not_a_member",
         )
@@ -144,7 +144,7 @@ def _check_names(specs: Sequence[WorkloadSpec], taken: Container[WorkloadId]) ->
             )
 
 
-def _you(owner: Actor, actor: Actor) -> str:
+def _subject(owner: Actor, actor: Actor) -> str:
     return "You are" if owner is actor else f"{owner.name} is"
 
 
@@ -165,7 +165,9 @@ async def _decided(platform: Platform, actor: Actor, ids: Sequence[str], seen: i
     return _reply(viewer, records, dry_run=False)
 
 
-async def _tried(platform: Platform, viewer: Viewer, specs: Sequence[WorkloadSpec]) -> SubmitReply:
+async def _dry_run_reply(
+    platform: Platform, viewer: Viewer, specs: Sequence[WorkloadSpec]
+) -> SubmitReply:
     """Describe a dry run's workloads, with the scheduler's decision on the changed snapshot."""
     steps = [
         user_actions.submitted(spec, now=platform.clock(), checkpoint_dir="", log_dir="")

@@ -20,7 +20,7 @@ NOTICE_FOR_S = 600.0
 """Seconds for which users see the last action on their memory use."""
 
 _OVER = "uses more than its share of device memory"
-_TO_OTHERS = {
+_PUBLIC_NOTICES = {
     "notice": _OVER,
     "interrupt": f"{_OVER}: a process of it is interrupted",
     "terminate": f"{_OVER}: a process of it is told to end",
@@ -72,7 +72,7 @@ class Present:
         at, notice = self._notices.get(workload, (0.0, None))
         if notice is None or now - at >= NOTICE_FOR_S:
             return ""
-        return notice.text if reads else _TO_OTHERS[notice.rung]
+        return notice.text if reads else _PUBLIC_NOTICES[notice.rung]
 
     def tier(self, workload: WorkloadId) -> Tier:
         """Return the tier of a workload's memory limit, as its agent reports it."""

@@ -37,7 +37,7 @@ class Forecasts:
         """Start without a forecast; `clock` measures the duration of each."""
         self._clock = clock
         self._cycle: Cycle | None = None
-        self._starts = _AsOf({}, 0)
+        self._starts = _AdjustedStarts({}, 0)
         self._again_at = 0.0
         self._work: asyncio.Task[None] | None = None
 
@@ -46,20 +46,20 @@ class Forecasts:
         working, now = self._work is not None and not self._work.done(), cycle.snapshot.now
         if cycle is not self._cycle and not working and self._clock() >= self._again_at:
             if self._cycle is not None and now - self._cycle.snapshot.now > _OLD_S:
-                self._starts = _AsOf({}, now)
-            self._work = asyncio.ensure_future(self._find(cycle))
+                self._starts = _AdjustedStarts({}, now)
+            self._work = asyncio.ensure_future(self._forecast(cycle))
         if self._starts.now != now:
-            self._starts = _AsOf(self._starts.starts, now)
+            self._starts = _AdjustedStarts(self._starts.starts, now)
         return self._starts
 
-    async def _find(self, cycle: Cycle) -> None:
+    async def _forecast(self, cycle: Cycle) -> None:
         # Runs beside questions to the scheduler, which need not wait: it sleeps most of the time.
         began, over = self._clock(), Event()
         try:
             starts = await asyncio.to_thread(_foreseen, cycle, over)
         finally:
             over.set()  # at shutdown the event loop waits for its threads
-        self._starts = _AsOf(starts, cycle.snapshot.now)
+        self._starts = _AdjustedStarts(starts, cycle.snapshot.now)
         self._cycle, ended = cycle, self._clock()
         self._again_at = ended + _REST * (ended - began)
 
@@ -90,7 +90,7 @@ def _foreseen(cycle: Cycle, over: Event) -> dict[str, ExpectedStart]:
     return forecast(cycle.snapshot, cycle.plan, rest=rest)
 
 
-class _AsOf(Mapping[str, ExpectedStart]):
+class _AdjustedStarts(Mapping[str, ExpectedStart]):
     """Expected starts adjusted to a later time, lazily: of thousands few are read."""
 
     def __init__(self, starts: Mapping[str, ExpectedStart], now: int) -> None:

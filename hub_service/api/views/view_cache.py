@@ -53,7 +53,7 @@ class Measured(NamedTuple):
         return self.told == now.told and 0 <= now.at - self.at < MEASURED_FOR_S
 
 
-class _Drawn(NamedTuple):
+class _CachedView(NamedTuple):
     """A view, and the inputs it was rendered from."""
 
     record: WorkloadRecord
@@ -68,17 +68,17 @@ def was_begun(record: WorkloadRecord) -> bool:
     return record.attempts > 0 or any(worker.state != "pending" for worker in record.workers)
 
 
-class _Kept(OrderedDict[K, V]):
+class _FifoCache(OrderedDict[K, V]):
     """FIFO cache of views, bounded by MOST."""
 
-    _goes = False
+    _evicting = False
     """True while the older half is being evicted."""
 
     def keep(self, key: K, view: V) -> None:
         """Insert a view, and evict the oldest ones beyond the bound."""
         self[key] = view
-        self._goes = len(self) > (MOST // 2 if self._goes else MOST)
-        for _ in range(GO_AT_ONCE if self._goes else 0):
+        self._evicting = len(self) > (MOST // 2 if self._evicting else MOST)
+        for _ in range(GO_AT_ONCE if self._evicting else 0):
             self.popitem(last=False)
 
 
@@ -87,8 +87,8 @@ class DrawnViews:
 
     def __init__(self) -> None:
         """Start empty."""
-        self._views = _Kept[ViewKey, _Drawn]()
-        self._devices = _Kept[DeviceKey, tuple[object, DeviceView]]()
+        self._views = _FifoCache[ViewKey, _CachedView]()
+        self._devices = _FifoCache[DeviceKey, tuple[object, DeviceView]]()
         self._busy: tuple[object, float, Mapping[str, float]] = None, 0.0, {}
         self._enough = FEW
         """Number of views at which stale ones are searched."""
@@ -133,7 +133,7 @@ class DrawnViews:
             or (known.measured is None) is not (measured is None)
         ):
             view = draw()
-            self._views.keep(key, _Drawn(record, start, said, measured, view))
+            self._views.keep(key, _CachedView(record, start, said, measured, view))
             return view
         new: dict[str, Any] = {}
         if known.start != start:

@@ -115,8 +115,8 @@ class LastQueues:
         self._others: Numbered = {}
         """Records that do not wait."""
         self._holding: Numbered = {}
-        self._projects, self._users, self._owned = _Named[str](), _Named[str](), _Named[str]()
-        self._alike = _Named[tuple[str, str]]()
+        self._projects, self._users, self._owned = _Index[str](), _Index[str](), _Index[str]()
+        self._alike = _Index[tuple[str, str]]()
         self._queues = Queues((), Holders(), InOrder(), InOrder(), {}, {})
 
     def of(self, records: Sequence[WorkloadRecord]) -> Queues:
@@ -188,7 +188,7 @@ class LastQueues:
         return present
 
 
-class _Named(Generic[Name]):
+class _Index(Generic[Name]):
     """Copy-on-write index of records by name and number."""
 
     def __init__(self) -> None:
@@ -209,7 +209,7 @@ class _Named(Generic[Name]):
         return self._found
 
     def after(
-        self: "_Named[str]", queues: InOrder
+        self: "_Index[str]", queues: InOrder
     ) -> tuple[Mapping[str, Numbered], Mapping[str, Sequence[WorkloadRecord]]]:
         """Return the published index, and the earlier queues that did not change."""
         known = queues.without(self._touched)

@@ -207,7 +207,7 @@ class Viewer:
             return None
         _, reads = self._rights(record.spec)
         # The system's error text contains the owner's programs and paths.
-        text = why.text if reads else _TO_OTHERS.get(why.code, why.text)
+        text = why.text if reads else _PUBLIC_REASONS.get(why.code, why.text)
         return ReasonView(
             code=why.code, rule=why.rule, text=text, gains=why.gains, position=record.position
         )
@@ -309,7 +309,7 @@ class Viewer:
         )
 
 
-_TO_OTHERS = {"failed": "failed", "not_started": "could not be started"}
+_PUBLIC_REASONS = {"failed": "failed", "not_started": "could not be started"}
 
 
 def _time(seconds: float) -> datetime:

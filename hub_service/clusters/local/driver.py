@@ -160,7 +160,7 @@ class LocalCluster(RecordedCluster):
         of CPU `cores`; 0: as many as this process may use. On exit, watching stops and files are
         closed; workers keep running.
         """
-        data_dir = _made(Path(data_dir))
+        data_dir = _make_data_dir(Path(data_dir))
         async with sole_owner(data_dir / LOCK):
             store = SqliteStore(data_dir / "cluster.sqlite")
             try:
@@ -191,7 +191,7 @@ class LocalCluster(RecordedCluster):
         for row in list(self._rows.values()):
             self.act(row)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._keep_time())
+            tasks.create_task(self._run_timers())
             tasks.create_task(self._leavings.run())
             tasks.create_task(self._listening.run())
             await self._tending.run()
@@ -290,7 +290,7 @@ class LocalCluster(RecordedCluster):
                         yield chunk
                 if record.state.finished or not follow:
                     break
-                await self._more_output(workload, record)
+                await self._wait_for_output(workload, record)
         for log in logs:
             if (chunk := log.rest()) is not None:
                 yield chunk
@@ -315,7 +315,7 @@ class LocalCluster(RecordedCluster):
         # At rest, files were read before: no thread, which would wait for the interpreter's lock.
         return await asyncio.to_thread(look, files, names) if files else look((), names)
 
-    async def _more_output(self, workload: WorkloadId, seen: WorkloadRecord) -> None:
+    async def _wait_for_output(self, workload: WorkloadId, seen: WorkloadRecord) -> None:
         """Return when there may be more output: soon while it runs, else at its next change."""
         runs = any(worker.state in ACTIVE for worker in seen.workers)
         with contextlib.suppress(TimeoutError):
@@ -376,7 +376,7 @@ class LocalCluster(RecordedCluster):
 
     # -- time and directories --------------------------------------------------------------------
 
-    async def _keep_time(self) -> NoReturn:
+    async def _run_timers(self) -> NoReturn:
         while True:
             self._timetable_changed.clear()
             try:
@@ -402,7 +402,7 @@ def _own_dir(row: Row) -> Path:
     return Path(row.record.checkpoint_dir).parent
 
 
-def _made(data_dir: Path) -> Path:
+def _make_data_dir(data_dir: Path) -> Path:
     data_dir = data_dir.absolute()
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     (data_dir / "jobs").mkdir(exist_ok=True)

@@ -101,7 +101,7 @@ def stopped(row: Row, indexes: Iterable[int], reason: StateReason, *, now: float
     row = _with_state(membership.sized(row, now=now), now)
     step = Step(row, (("stopping", reason.text),))
     if row.spec.command is None and row.record.workers[0].process is None:
-        return _then(step, exited(row, 0, Ending(None, told=True), now=now))
+        return _chain(step, exited(row, 0, Ending(None, told=True), now=now))
     return step
 
 
@@ -136,7 +136,7 @@ def exited(row: Row, index: int, ending: Ending, *, now: float) -> Step:
     events = [("exited", _ended(row, index, ending))]
     if again is not None:
         row = membership.resized(replace(row, resumed=True))
-        return _then(Step(row, tuple(events)), started(row, [again], now=now))
+        return _chain(Step(row, tuple(events)), started(row, [again], now=now))
     if not told and ending.exit_code != 0 and membership.goes_on_without(before, index):
         text = f"{_ended(row, index, ending)}; the others go on without it"
         return Step(_with_state(membership.without(row, index), now), (("warning", text),))
@@ -159,7 +159,7 @@ def exited(row: Row, index: int, ending: Ending, *, now: float) -> Step:
             events += step.events
     if row.active:
         return Step(_with_state(row, now), tuple(events))
-    return _then(Step(row, tuple(events)), settle(row, now=now))
+    return _chain(Step(row, tuple(events)), settle(row, now=now))
 
 
 def due(row: Row, *, now: float) -> Step | None:
@@ -197,7 +197,7 @@ def _waits_to_be_attached(row: Row) -> bool:
     return row.spec.command is None and row.record.state is WorkloadState.STARTING
 
 
-def _then(first: Step, second: Step) -> Step:
+def _chain(first: Step, second: Step) -> Step:
     return Step(second.row, (*first.events, *second.events))
 
 

@@ -26,7 +26,7 @@ def settle(row: Row, *, now: float) -> Step:
         return _finish(row, WorkloadState.ENDED, now=now)
     if begun and all(w.exit_code == 0 for w in begun):
         reason = StateReason("succeeded", "finished with exit code 0")
-        return _finish(_because(row, reason), WorkloadState.SUCCEEDED, now=now)
+        return _finish(_with_reason(row, reason), WorkloadState.SUCCEEDED, now=now)
     if row.halt == "failed":
         return _failed(row, now=now)
     if row.halt == "lost":
@@ -105,5 +105,5 @@ def _rest(row: Row, state: WorkloadState, text: str) -> Step:
     return Step(row, ((state.value, text),))
 
 
-def _because(row: Row, reason: StateReason) -> Row:
+def _with_reason(row: Row, reason: StateReason) -> Row:
     return replace(row, record=replace(row.record, reason=reason))

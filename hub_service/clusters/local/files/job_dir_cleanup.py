@@ -80,7 +80,7 @@ class Leavings:
             self._remove(path, _home_of(path) if leaving is not None else None, aged=aged)
         while True:
             command, account = await self._wanted.get()
-            removal = await _started(command, account)
+            removal = await _start_removal(command, account)
             try:
                 await removal.wait()
             finally:
@@ -108,7 +108,7 @@ class Leavings:
                 self._move_later(aside, place)
             raise
         if is_there:
-            if (gone := self._put_away(aside, leaving)) is not None:
+            if (gone := self._move_to_trash(aside, leaving)) is not None:
                 self._remove(gone, at_home, aged=leaving.aged)
         elif at_home is not None:
             self._remove_at_home(at_home, aged=leaving.aged)
@@ -123,11 +123,11 @@ class Leavings:
                 continue
             place = self._jobs / leaving.workload
             if not is_there(leaving.workload, leaving.submitted):
-                self._put_away(aside, leaving)
+                self._move_to_trash(aside, leaving)
             elif not place.exists():
                 self._move_later(aside, place)
 
-    def _put_away(self, aside: Path, leaving: Leaving) -> Path | None:
+    def _move_to_trash(self, aside: Path, leaving: Leaving) -> Path | None:
         """Move checkpoints that stay, and return the path of the rest for removal."""
         gone = self._trash / aside.name
         if leaving.aged:
@@ -177,14 +177,16 @@ def _home_of(folder: Path) -> AtHome | None:
     return None
 
 
-async def _started(command: Sequence[str], account: Account | None) -> asyncio.subprocess.Process:
+async def _start_removal(
+    command: Sequence[str], account: Account | None
+) -> asyncio.subprocess.Process:
     """Start a removal, as soon as the machine has a process for it.
 
     A program of its own: listing a million files would take memory that the service never returns,
     and delay its end. The next service finishes an interrupted removal.
     """
     # As the user in their home: a name there may be a link to anything.
-    owner = {} if account is None else _owned_by(account)
+    owner = {} if account is None else _run_as(account)
     while True:
         try:
             return await asyncio.create_subprocess_exec(
@@ -201,7 +203,7 @@ def _environment() -> dict[str, str]:
     return {"PATH": os.environ.get("PATH", os.defpath)}
 
 
-def _owned_by(account: Account) -> dict[str, Any]:
+def _run_as(account: Account) -> dict[str, Any]:
     """Return the arguments that start a program as a user, isolated from the service."""
     nothing = dict.fromkeys(("stdin", "stdout", "stderr"), asyncio.subprocess.DEVNULL)
     who: dict[str, Any] = {"user": account.uid, "group": account.gid, "extra_groups": []}

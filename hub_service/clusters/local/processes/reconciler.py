@@ -1,6 +1,6 @@
 """Reconciler of worker processes with the rows: start, watch, stop, report exits.
 
-Level-triggered: `_tend` compares the processes with the row and acts on the difference. So a
+Level-triggered: `_reconcile` compares the processes with the row and acts on the difference. So a
 restart of the service needs nothing else: running workers are adopted, missed exits are read from
 their files.
 """
@@ -127,8 +127,8 @@ class Tending:
         """Reconcile the queue, one workload after the other, until cancelled."""
         while True:
             workload = await self._due.get()
-            with self._or_later(workload):
-                await self._tend(workload)
+            with self._requeue_on_failure(workload):
+                await self._reconcile(workload)
 
     def let_go(self) -> None:
         """Stop watching; all workers keep running."""
@@ -136,7 +136,7 @@ class Tending:
             self._drop(key)
 
     @contextlib.contextmanager
-    def _or_later(self, workload: WorkloadId) -> Iterator[None]:
+    def _requeue_on_failure(self, workload: WorkloadId) -> Iterator[None]:
         """Requeue a workload if the block cannot act now; reconciling is level-triggered.
 
         Nothing can be stored, or the machine has no descriptor, process or thread left.
@@ -159,7 +159,7 @@ class Tending:
         LOG.warning("%s is reconciled later: %s", workload, why)
         asyncio.get_running_loop().call_later(again, self.soon, workload)
 
-    async def _tend(self, workload: WorkloadId) -> None:
+    async def _reconcile(self, workload: WorkloadId) -> None:
         row = self._rows.row(workload)
         for worker in row.active if row is not None else ():
             key = _Key(workload, worker.index, worker.attempt)
@@ -168,9 +168,9 @@ class Tending:
             if row is None or current is None:
                 continue
             if row.spec.command is None:
-                self._tend_session(key, row, current)
+                self._reconcile_session(key, row, current)
             else:
-                await self._tend_worker(key, row, current)
+                await self._reconcile_worker(key, row, current)
             await asyncio.sleep(0)  # each start takes a while: yield
 
     def _worker(self, key: _Key) -> WorkerRecord | None:
@@ -183,7 +183,7 @@ class Tending:
 
     # -- workers that the cluster starts ---------------------------------------------------------
 
-    async def _tend_worker(self, key: _Key, row: Row, worker: WorkerRecord) -> None:
+    async def _reconcile_worker(self, key: _Key, row: Row, worker: WorkerRecord) -> None:
         if key in self._keepers:
             self._follow(key)
             return
@@ -197,7 +197,7 @@ class Tending:
             if attempt.holder() == holder:  # otherwise the PID may be reused by now
                 self._follow(key)
             else:
-                self._supervisor_ended(key)
+                self._on_supervisor_exit(key)
         elif attempt.begun() or worker.state == "running" or key in self._launched:
             await asyncio.to_thread(
                 self._machine.kill_leftovers,
@@ -233,7 +233,7 @@ class Tending:
     def _is_up(self, key: _Key) -> None:
         """Continue after a supervisor closed its status pipe: its worker runs or cannot start."""
         self._close_status(self._keepers[key])
-        with self._or_later(key.workload):
+        with self._requeue_on_failure(key.workload):
             self._follow(key)
 
     def _follow(self, key: _Key) -> None:
@@ -246,7 +246,7 @@ class Tending:
         if worker.state == "stopping" and not keeper.timers and attempt.begun():
             # Also for a worker that is stopped before its start was reported.
             overdue = row.spec.grace_seconds + OVERDUE_S
-            keeper.timers.append(loop.call_later(overdue, self._overdue, key))
+            keeper.timers.append(loop.call_later(overdue, self._on_overdue, key))
         if keeper.status >= 0:
             return
         process = worker.process or attempt.process()
@@ -260,7 +260,7 @@ class Tending:
         if process is None:
             keeper.look = loop.call_later(LOOK_AGAIN_S, self.soon, key.workload)
 
-    def _overdue(self, key: _Key) -> None:
+    def _on_overdue(self, key: _Key) -> None:
         """Kill an overdue worker in place of its supervisor, which its own worker may have stopped.
 
         A supervisor that waits for disk space, or for processes that survive SIGKILL, is not
@@ -270,15 +270,15 @@ class Tending:
         if not keeper.overdue:
             keeper.overdue = True
             LOG.warning("%s is overdue: all its processes are killed", key.workload)
-        keeper.timers = [loop.call_later(OVERDUE_S, self._overdue, key)]
+        keeper.timers = [loop.call_later(OVERDUE_S, self._on_overdue, key)]
         loop.run_in_executor(None, self._attempt(key).end_what_runs)
 
     def _watch(self, key: _Key, pid: int) -> None:
         self._keepers[key] = _Keeper(
-            self._machine.watch(pid, None, lambda: self._supervisor_ended(key))
+            self._machine.watch(pid, None, lambda: self._on_supervisor_exit(key))
         )
 
-    def _supervisor_ended(self, key: _Key) -> None:
+    def _on_supervisor_exit(self, key: _Key) -> None:
         self._drop(key)
         self.soon(key.workload)  # its files have the exit
 
@@ -309,12 +309,12 @@ class Tending:
 
     # -- sessions that a spawner starts ----------------------------------------------------------
 
-    def _tend_session(self, key: _Key, row: Row, worker: WorkerRecord) -> None:
+    def _reconcile_session(self, key: _Key, row: Row, worker: WorkerRecord) -> None:
         process = worker.process
         if process is None:
             return
         if key not in self._keepers:
-            watch = self._machine.watch(process.pid, process, lambda: self._session_ended(key))
+            watch = self._machine.watch(process.pid, process, lambda: self._on_session_exit(key))
             self._keepers[key] = _Keeper(watch)
         keeper = self._keepers[key]
         if worker.state == "stopping" and not keeper.told:
@@ -327,6 +327,6 @@ class Tending:
             loop = asyncio.get_running_loop()
             keeper.timers.append(loop.call_later(left, self._machine.end_tree, process))
 
-    def _session_ended(self, key: _Key) -> None:
-        with self._or_later(key.workload):
+    def _on_session_exit(self, key: _Key) -> None:
+        with self._requeue_on_failure(key.workload):
             self._over(key, Ending(None))

@@ -101,7 +101,7 @@ class Watch:
         with contextlib.suppress(ProcessLookupError):
             if self._fd >= 0:
                 signal.pidfd_send_signal(self._fd, number)
-            elif self._is_it():
+            elif self._is_running():
                 os.kill(self.pid, number)
 
     def close(self) -> None:
@@ -117,7 +117,7 @@ class Watch:
     def _open(self) -> None:
         with contextlib.suppress(OSError):  # ended already, or a kernel without pidfds
             self._fd = os.pidfd_open(self.pid)
-        if self._fd >= 0 and self._is_it():
+        if self._fd >= 0 and self._is_running():
             self._loop.add_reader(self._fd, self._ended)
             return
         if self._fd >= 0:
@@ -126,12 +126,12 @@ class Watch:
         self._look()
 
     def _look(self) -> None:
-        if self._is_it():
+        if self._is_running():
             self._timer = self._loop.call_later(LOOK_EVERY_S, self._look)
         else:
             self._timer = self._loop.call_soon(self._ended)
 
-    def _is_it(self) -> bool:
+    def _is_running(self) -> bool:
         try:
             process = psutil.Process(self.pid)
             if process.status() == psutil.STATUS_ZOMBIE:
@@ -180,7 +180,7 @@ def kill_leftovers(
     until = time.monotonic() + GONE_WITHIN_S
     looks_left = LOOKS_AT_STARTING
     while (left := until - time.monotonic()) > 0:
-        doomed, starting = _carrying(worker, checkpoint_dir, since - SAME_START_S)
+        doomed, starting = _find_carriers(worker, checkpoint_dir, since - SAME_START_S)
         _kill(doomed)
         psutil.wait_procs(doomed, timeout=left)
         if doomed:
@@ -191,7 +191,9 @@ def kill_leftovers(
         time.sleep(LOOK_AT_STARTING_EVERY_S)
 
 
-def _carrying(worker: str, checkpoint_dir: str, since: float) -> tuple[list[psutil.Process], bool]:
+def _find_carriers(
+    worker: str, checkpoint_dir: str, since: float
+) -> tuple[list[psutil.Process], bool]:
     """Return the processes with a worker's names, and True if any has no environment yet.
 
     Between exec and the set-up of its stack a process has no environment for an instant.

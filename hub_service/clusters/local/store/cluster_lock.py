@@ -67,7 +67,7 @@ async def sole_owner(path: Path) -> AsyncGenerator[None]:
     Raises:
         Conflict: a restoration was interrupted.
     """
-    fd = _opened(path)
+    fd = _open_lock_file(path)
     try:
         await _take(fd, path)
         check_is_whole(path.parent)
@@ -96,7 +96,7 @@ def claim(root: Path) -> int:
     Raises:
         Conflict: another process has the cluster open.
     """
-    fd = _opened(root / LOCK)
+    fd = _open_lock_file(root / LOCK)
     if _taken(fd):
         return fd
     os.close(fd)
@@ -148,7 +148,7 @@ async def _take(fd: int, path: Path) -> None:
         await asyncio.sleep(WAIT_FOR_LOCK_S)  # a wait in the kernel cannot be cancelled
 
 
-def _opened(path: Path) -> int:
+def _open_lock_file(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 

@@ -26,17 +26,19 @@ class Halves:
         found = connection.exec_driver_sql(
             "SELECT text FROM history WHERE workload = ?", (NOBODY,)
         ).scalars()
-        self._coming: list[WorkloadId] = []
-        self._left: list[WorkloadId] = [workload for text in found for workload in json.loads(text)]
+        self._incoming: list[WorkloadId] = []
+        self._incomplete: list[WorkloadId] = [
+            workload for text in found for workload in json.loads(text)
+        ]
 
     @property
     def left(self) -> Collection[WorkloadId]:
         """Return the workloads with rows to delete."""
-        return frozenset(self._left)
+        return frozenset(self._incomplete)
 
     def come(self, workloads: Sequence[WorkloadId], at: float) -> None:
         """Mark the rows of these workloads as invisible."""
-        self._coming += workloads
+        self._incoming += workloads
         self._connection.exec_driver_sql(
             "INSERT INTO history (workload, at, kind, text) VALUES (?, ?, 'coming', ?)",
             (NOBODY, at, json.dumps(list(workloads))),
@@ -48,20 +50,20 @@ class Halves:
 
     def counted(self) -> None:
         """Confirm that this is durable."""
-        self._coming = []
+        self._incoming = []
 
     def give_up(self) -> None:
         """Delete the marked rows with the next write."""
-        self._left += self._coming
-        self._coming = []
+        self._incomplete += self._incoming
+        self._incoming = []
 
     def remove(self) -> None:
         """Delete incomplete rows."""
-        if not self._left:
+        if not self._incomplete:
             return
-        one_step.delete_named(self._connection, "workloads.id", self._left)
-        one_step.delete_named(self._connection, "history.workload", [*self._left, NOBODY])
+        one_step.delete_named(self._connection, "workloads.id", self._incomplete)
+        one_step.delete_named(self._connection, "history.workload", [*self._incomplete, NOBODY])
 
     def removed(self) -> None:
         """Confirm that this is durable."""
-        self._left = []
+        self._incomplete = []

@@ -110,7 +110,7 @@ class SqliteStore:
         event.listen(self._engine, "connect", _durable)
         self._connection = self._engine.connect()
         try:
-            rows = self._shape_of_rows()
+            rows = self._rows_version()
             if revision(self._connection) != LATEST:
                 upgrade_file(path, MIGRATIONS)
             if rows < ROWS:
@@ -219,12 +219,12 @@ class SqliteStore:
         With `soon` it does not wait for the disk: the next transaction makes both durable.
         """
         try:
-            self._wait_for_the_disk(wait=not soon)
+            self._set_synchronous(wait=not soon)
             with self._connection.begin():
                 self._halves.remove()
                 yield
             self._halves.removed()
-            self._succeeded()
+            self._clear_failure()
         except OperationalError as failed:
             self._trouble = str(failed.orig)
             raise Unavailable(
@@ -234,7 +234,7 @@ class SqliteStore:
                 retry_after=TRY_AGAIN_S,
             ) from failed
 
-    def _wait_for_the_disk(self, *, wait: bool) -> None:
+    def _set_synchronous(self, *, wait: bool) -> None:
         """Set whether transactions wait for the disk; before each, so that none inherits it."""
         if wait != self._waits:
             try:
@@ -257,12 +257,12 @@ class SqliteStore:
                     self._connection.exec_driver_sql(
                         "UPDATE alembic_version SET version_num = version_num"
                     )
-                self._succeeded()
+                self._clear_failure()
             except OperationalError as failed:
                 self._trouble = str(failed.orig)
         return self._trouble
 
-    def _shape_of_rows(self) -> int:
+    def _rows_version(self) -> int:
         """Return the file's version of rows; 0 in files without one.
 
         Raises:
@@ -274,7 +274,7 @@ class SqliteStore:
             raise newer(self._path, f"{LATEST} with rows of the shape {found}")
         return found
 
-    def _succeeded(self) -> None:
+    def _clear_failure(self) -> None:
         """Clear the failure, unless the disk is nearly full.
 
         The log's space left by a large failed write is enough for small ones, but not for the next

@@ -32,18 +32,18 @@ class FileCount:
         self.more = False
         self._spec = spec
         self._place: str = spec.get("own_directory", "")
-        self._looks_from = time.monotonic() + LOOK_EVERY_S
+        self._next_count = time.monotonic() + LOOK_EVERY_S
         self._began = 0.0
         self._answer = -1
         # Upper bound of the worker's files: the last count and the disk's growth since.
         self._counted, self._disk_had = 0, 0
-        self._counted_at = self._looks_from
+        self._counted_at = self._next_count
 
     def look(self) -> bool:
         """Start a count when it is due; read a finished one, and return True then."""
         if self._answer >= 0:
             return self._take()
-        if self._place and self.most and time.monotonic() >= self._looks_from:
+        if self._place and self.most and time.monotonic() >= self._next_count:
             self._ask()
         return False
 
@@ -53,12 +53,12 @@ class FileCount:
         try:
             self._answer, answer_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError:
-            self._looks_from = self._began + LOOK_EVERY_S
+            self._next_count = self._began + LOOK_EVERY_S
             return
         # Without a process on the machine there is no answer, as after a killed one.
         with contextlib.suppress(OSError):
             if os.fork() == 0:
-                self._answer_and_end(answer_write, parent)
+                self._count_in_child(answer_write, parent)
         os.close(answer_write)
 
     def _take(self) -> bool:
@@ -69,14 +69,14 @@ class FileCount:
         os.close(self._answer)
         self._answer = -1
         now = time.monotonic()
-        self._looks_from = max(self._began + LOOK_EVERY_S, now + REST * (now - self._began))
+        self._next_count = max(self._began + LOOK_EVERY_S, now + REST * (now - self._began))
         if len(told) == 3:
             self._counted, self._disk_had, anew = map(int, told)
             self._counted_at = now if anew else self._counted_at
             self.more = self._counted > self.most
         return True
 
-    def _answer_and_end(self, answer: int, parent: int) -> None:
+    def _count_in_child(self, answer: int, parent: int) -> None:
         """Count in the forked process; never returns."""
         try:
             worker_start.set_signals_right()

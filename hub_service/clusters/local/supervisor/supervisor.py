@@ -151,7 +151,7 @@ class Supervisor:
             return
         with open(f"{self.directory}/spec.json", encoding="utf-8") as file:  # noqa: PTH123
             spec: dict[str, Any] = json.load(file)
-        environment = self._take_environment()
+        environment = self._read_environment()
         me = {"pid": os.getpid(), "created": created(os.getpid())}
         self.notes.tell("supervisor.json", me)
         self.notes.until_written()  # a later supervisor must see it before anything runs
@@ -176,7 +176,7 @@ class Supervisor:
     def _exists(self, name: str) -> bool:
         return os.path.exists(f"{self.directory}/{name}")  # noqa: PTH110
 
-    def _take_environment(self) -> dict[str, str]:
+    def _read_environment(self) -> dict[str, str]:
         path = f"{self.directory}/environment.json"
         with open(path, encoding="utf-8") as file:  # noqa: PTH123
             environment: dict[str, str] = json.load(file)
@@ -194,7 +194,7 @@ class Supervisor:
         until = time.monotonic() + spec.get("room_seconds", worker_start.ROOM_S)
         while started.lacks_room and time.monotonic() < until:
             started.reap()
-            if self._told_within(worker_start.AGAIN_EVERY_S):
+            if self._stopped_within(worker_start.AGAIN_EVERY_S):
                 return ""
             started = worker_start.start(spec, environment, output_write)
         os.close(output_write)
@@ -218,7 +218,7 @@ class Supervisor:
             log.write(f"runai: it {self.verdict}\n".encode())
         return started.why
 
-    def _told_within(self, seconds: float) -> bool:
+    def _stopped_within(self, seconds: float) -> bool:
         until = time.monotonic() + seconds
         while not self.told and (left := until - time.monotonic()) > 0:
             if select.select([self.wake_read], [], [], left)[0]:
@@ -242,7 +242,7 @@ class Supervisor:
                     self._on_signals(os.read(fd, 512), grace_s)
                 elif not carry(output, log):
                     poll.unregister(output)
-            self._contain(files)
+            self._enforce_limits(files)
             self.notes.again()
             if self.exit_code is not None:
                 self._reap()  # it may have waited for its note
@@ -255,13 +255,13 @@ class Supervisor:
                     break
         carry(output, log)
 
-    def _contain(self, files: file_count.FileCount) -> None:
+    def _enforce_limits(self, files: file_count.FileCount) -> None:
         """Kill a worker that uses too much of a resource it shares with its neighbours."""
         if self.verdict:
             return
         if self.exit_code is None:
             files.look()
-        if too_many := self._has_too_many():
+        if too_many := self._exceeded_limit():
             self.verdict = f"had more than {too_many} at once, so all of them were ended"
         elif files.more:
             self.verdict = (
@@ -273,7 +273,7 @@ class Supervisor:
         process_tree.end_all(os.getpid())
         self.deadline = time.monotonic()  # repeated until none is left
 
-    def _has_too_many(self) -> str:
+    def _exceeded_limit(self) -> str:
         """Return the exceeded limit in words; "" if none is."""
         # Cheap check first: the machine's total, which bounds the worker's.
         tasks = process_tree.tasks_of_machine()
@@ -309,13 +309,13 @@ class Supervisor:
                 if self.exit_code is None:
                     by_itself = ended.si_code == os.CLD_EXITED
                     self.exit_code = ended.si_status if by_itself else -ended.si_status
-                    self._note_the_workers_end()
+                    self._note_exit()
                     self._end_leftovers()
                 if not self.notes.again():
                     return
             os.waitpid(ended.si_pid, 0)
 
-    def _note_the_workers_end(self) -> None:
+    def _note_exit(self) -> None:
         """Note the worker's exit before it is reaped: after a kill the subreaper would see it.
 
         The note comes before the leftovers' end, which may take a grace period. On a full disk the
