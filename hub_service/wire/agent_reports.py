@@ -1,8 +1,4 @@
-"""The wire contract between the service and a node's agent: measurements, and what to measure.
-
-Knows the messages only. An agent measures (`runai.hub_service.agent`), the ledger keeps what it
-reports.
-"""
+"""The wire contract between the service and a node's agent: measurements and allocations."""
 
 from functools import partial
 from typing import Annotated, Literal
@@ -17,59 +13,59 @@ Uuid = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9:/_.-]+$", max_leng
 
 
 Told = Annotated[str, AfterValidator(partial(printable, most=500))]
-"""Programs, notebooks and accounts are called as their users like: no refusal would be of use."""
+"""A name that a user chose (program, notebook, account): escaped and shortened, never rejected."""
 Busy = Annotated[float, Field(ge=0, le=1000)]
 Mib = Annotated[int, Field(ge=0, le=2**40)]
 Moment = Annotated[float, Field(ge=0, le=1e11)]
 
 
 class UsageSample(Wire):
-    """What one workload's processes used of one device, in the interval that ends at `at`."""
+    """Usage of one device by one workload's processes, in the interval that ends at `at`."""
 
     workload: Told
     """"" for processes that belong to no workload."""
     device: Uuid
     """UUID."""
     utilization: Busy | None
-    """Busy share of the whole device, 0..1; None: unknown, which is not idle."""
+    """Busy share of the whole device, 0..1; None: unknown, which does not mean idle."""
     memory_mib: Mib | None
-    """None: unknown, which is not none."""
+    """None: unknown, which does not mean 0."""
     cpu: Annotated[float, Field(ge=0, le=1e6)] | None = None
-    """Processor cores that its programs on the device kept busy; None: nobody looked."""
+    """CPU cores that its programs on the device kept busy; None: not measured."""
 
 
 class ProcessSample(Wire):
-    """What one process used of one device; no command line, which may hold secrets."""
+    """Usage of one device by one process; no command line, which may contain secrets."""
 
     device: Uuid
     """UUID."""
     pid: Annotated[int, Field(ge=0, le=MOST_PID)]
-    """As the node counts; a container may count otherwise."""
+    """PID in the node's namespace; a container may have its own."""
     workload: Told
     """"" for a process that belongs to no workload."""
     worker: Told
     account: Told
-    """The Unix account that it runs under; "" where that is not to be seen."""
+    """The Unix account that it runs under; "" where the node hides it."""
     name: Told
     """The program's name, e.g. `python3`."""
     notebook: Told = ""
-    """The notebook whose kernel it is, without its folders."""
+    """A kernel's notebook, without its folders."""
     utilization: Busy | None
     memory_mib: Mib | None
 
 
 class DeviceSample(Wire):
-    """One device as a whole."""
+    """Usage and health of one whole device."""
 
     device: Uuid
     utilization: Busy | None
     memory_mib: Mib | None
     fault: Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f]*$", max_length=200)] = ""
-    """Why nothing new may be placed on it, as half a sentence; "" while it is healthy."""
+    """Why the scheduler may not place workers on it, as half a sentence; "" while it is healthy."""
 
 
 class Notice(Wire):
-    """What was done about a workload that is over its memory on a device, for its owner to read."""
+    """An enforcement of a workload's memory limit on a device, for its owner to read."""
 
     workload: Told
     device: Uuid
@@ -77,11 +73,11 @@ class Notice(Wire):
     at: Moment
     rung: Literal["notice", "interrupt", "terminate", "kill", "back"]
     text: Told
-    """What follows the workload's name in a sentence."""
+    """Rest of a sentence that begins with the workload's name."""
 
 
 class PodDevices(Wire):
-    """Which devices the kubelet has given to a pod."""
+    """The devices that the kubelet allocated to a pod."""
 
     pod: Annotated[str, StringConstraints(pattern=r"^[a-z0-9.-]+/[a-z0-9.-]+$", max_length=320)]
     """`namespace/name`."""
@@ -89,7 +85,7 @@ class PodDevices(Wire):
 
 
 class NodeDevice(Wire):
-    """A device that a node has."""
+    """A device of a node."""
 
     uuid: Uuid
     name: Told
@@ -98,36 +94,39 @@ class NodeDevice(Wire):
 
 
 class AgentReport(Wire):
-    """One second of one node, from its agent. A failed poll sends no samples: a gap, not a zero.
+    """One second of one node's measurements. A failed poll sends no samples: a gap, not a zero.
 
-    `samples` are sums over `processes`, with a zero for each holder that has none; all figures are
-    averages over the whole interval, idle times included.
+    `samples` are sums over `processes`, with a zero for each allocation without processes; all
+    figures are averages over the whole interval, idle times included.
     """
 
     node: Told
     at: Moment
     interval: Annotated[float, Field(ge=0, le=1e6)]
     age: Annotated[float, Field(ge=0, le=1e9)] | None = None
-    """Seconds from `at` to its sending, by a steady clock: what dates it where clocks differ."""
+    """Seconds from `at` to its sending, by a monotonic clock; dates it where clocks differ."""
     devices: list[DeviceSample]
     samples: list[UsageSample]
     processes: tuple[ProcessSample, ...] = ()
     notices: tuple[Notice, ...] = ()
     tiers: dict[str, Literal["frameworks", "mps", "driver"]] = Field(default_factory=dict)
-    """What keeps each workload within its share; who is not named: the frameworks."""
+    """The mechanism that limits each workload's memory; default: `frameworks`."""
     pods: tuple[PodDevices, ...] | None = None
-    """On a node of Kubernetes: who has which devices; None: the kubelet was not asked, or away."""
+    """Devices of each pod (Kubernetes only); None: the kubelet was not queried, or did not answer.
+    """
     inventory: tuple[NodeDevice, ...] = ()
-    """There: the devices of the node, in the order in which the driver counts them."""
+    """Devices of the node in the driver's order (Kubernetes only)."""
     pods_age: Annotated[float, Field(ge=0, le=1e9)] | None = None
-    """Seconds since `pods` and `inventory` were asked for: a report that waited has those of its
-    sending. None: they are as old as the rest."""
+    """Seconds since the query for `pods` and `inventory`; None: as old as the samples.
+
+    A delayed report carries the `pods` and `inventory` of its sending.
+    """
     no_hard_limit: Told = ""
-    """Why the node's driver keeps no limits, as half a sentence."""
+    """Why the node's driver enforces no limits, as half a sentence."""
 
 
 class AgentAllocation(Wire):
-    """A worker that holds devices of the node, and the process whose tree uses them."""
+    """A worker with devices on the node, and the root of its process tree."""
 
     workload: str
     worker: str
@@ -137,21 +136,21 @@ class AgentAllocation(Wire):
     pid: int | None
     created: float | None
     limits_mib: dict[str, int] = Field(default_factory=dict)
-    """What it may use of each device (UUID) that it shares; a whole device has no limit."""
+    """Its limit on each device (UUID) that it shares; a whole device has no limit."""
     is_server: bool = False
-    """Whether its process is a notebook server, which is to outlive its kernels."""
+    """Whether its process is a notebook server, which must outlive its kernels."""
     release: bool = False
-    """Whether its programs, the notebook server left out, are to leave the devices."""
+    """Whether the agent stops its programs, except the notebook server, to free the devices."""
     cgroup: str = ""
-    """Its own control group: a pod's UID, or a path below the version 2 root; "" if it has none."""
+    """Its own control group: a pod's UID, or a path below the cgroup v2 root; "" if it has none."""
     checkpoint_dir: str = ""
-    """What its processes have as `RUNAI_CHECKPOINT_DIR`; "" where that is not known.
+    """`RUNAI_CHECKPOINT_DIR` of its processes; "" if unknown.
 
-    Another installation on the same machine may have a worker of the same name.
+    It tells apart workers of the same name from two installations on one machine.
     """
 
 
 class AgentReply(Wire):
-    """What the agent needs for the next second."""
+    """Allocations to measure in the next second."""
 
     allocations: list[AgentAllocation]

@@ -1,7 +1,6 @@
-"""How people write a length of time (90m, 2h, 3d), as whole seconds.
+"""Durations such as 90m, 2h or 3d as whole seconds, and the bounds of requests.
 
-Knows no field and no message. Used by the wire contract, so that command line, magics and plain
-HTTP read the same.
+Command line, magics and plain HTTP share them.
 """
 
 import re
@@ -15,13 +14,13 @@ LONGEST_S = 10 * 366 * 86400
 
 
 def seconds(value: object) -> object:
-    """Turn text such as 2h into seconds; what is no text is given back for others to judge.
+    """Convert text such as 2h to seconds; return other types unchanged for later validators.
 
     >>> [seconds(text) for text in ("90", "90s", "15m", "2h", "3 d")]
     [90, 90, 900, 7200, 259200]
 
     Raises:
-        ValueError: it is no length of time.
+        ValueError: the text is no duration.
     """
     if not isinstance(value, str):
         return value
@@ -32,15 +31,15 @@ def seconds(value: object) -> object:
 
 
 Text = Annotated[str, StringConstraints(pattern=r"^\s*0*[1-9]\d{0,7}\s*[smhdSMHD]?\s*$")]
-"""How the API's document describes what `seconds` reads."""
+"""Input of `seconds` as OpenAPI describes it."""
 _Bounded = Annotated[int, Field(ge=1, le=LONGEST_S)]
 Seconds = Annotated[_Bounded, BeforeValidator(seconds, json_schema_input_type=_Bounded | Text)]
-"""A length of time, at least a second, at most ten years."""
+"""A duration of at least a second and at most ten years."""
 
 
 MOST_GPUS: Final = 100_000
-"""Of one worker."""
+"""Maximum for one worker."""
 MOST_MEMORY_MIB: Final = 1_000_000_000
-"""Of one worker's GPU."""
+"""Maximum for one worker's GPU."""
 MOST_WORKERS: Final = 10_000
-"""Of one request, all workloads of an array together."""
+"""Maximum for one request, all workloads of an array together."""

@@ -1,4 +1,4 @@
-"""What the messages of the wire contract have in common: their base, their names, their errors."""
+"""Common parts of the wire contract: base class, name types, problem details."""
 
 import re
 from datetime import datetime
@@ -16,11 +16,11 @@ from pydantic import (
 
 from runai.hub_service.wire.amounts import MOST_GPUS
 
-# What no name has: controls, and what hides in a line or turns it around.
+# Not allowed in names: controls, invisible characters and changes of the writing direction.
 _ODD = "\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff"
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 MOST_PID = 2**22
-"""The largest that Linux gives."""
+"""Linux's upper bound of a PID."""
 
 ProjectName = Annotated[
     str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,22}[a-z0-9])?$", max_length=24)
@@ -39,7 +39,7 @@ Line = Annotated[str, StringConstraints(max_length=255, pattern=f"^[^{_ODD}]*$")
 Path = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00-\x1f\x7f]*$")]
 
 Argument = Annotated[str, StringConstraints(max_length=131_000, pattern=r"^[^\x00]*$")]
-"""What a program can be given: Linux takes 128 KiB at once, and no NUL."""
+"""One argument of a program: Linux accepts at most 128 KiB, and no NUL."""
 
 Gpus = Annotated[
     Decimal,
@@ -54,18 +54,18 @@ Gpus = Annotated[
         mode="validation",
     ),
 ]
-"""GPUs of one worker or of a project; whole, or below 1 a fraction (the service checks which)."""
+"""GPUs of one worker or of a project: whole, or a fraction below 1 (the service checks it)."""
 
 
 def _written(value: object) -> object:
-    """Refuse what pydantic would read as seconds or milliseconds since 1970."""
+    """Reject strings that pydantic would parse as seconds or milliseconds since 1970."""
     if isinstance(value, str) and _DAY.match(value) is None:
         raise ValueError("it must be a time such as 2026-01-31T12:00:00Z")
     return value
 
 
 Time = Annotated[datetime, BeforeValidator(_written)]
-"""As RFC 3339 writes it; without a zone it is meant in UTC."""
+"""A time in RFC 3339; UTC if it has no zone."""
 
 PositiveInt = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
@@ -75,13 +75,13 @@ ImageName = Annotated[
         pattern=r"^[a-z0-9]([A-Za-z0-9._/:-]*[A-Za-z0-9])?(@sha256:[0-9a-f]{64})?$", max_length=512
     ),
 ]
-"""A container image as registries know it: [HOST[:PORT]/]PATH[:TAG][@DIGEST]."""
+"""A container image reference: [HOST[:PORT]/]PATH[:TAG][@DIGEST]."""
 
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 
 
 class Wire(BaseModel):
-    """A message: no unknown fields, no changes."""
+    """Base of all messages: immutable, without unknown fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -1,7 +1,4 @@
-"""The part of the wire contract about devices: who holds them, how they do, what else runs there.
-
-Known by those who know `schemas`, which hands these on.
-"""
+"""The wire contract of devices: allocations, health and foreign processes."""
 
 from pydantic import Field
 
@@ -9,7 +6,7 @@ from runai.hub_service.wire.base_schema import Wire
 
 
 class AllocationView(Wire):
-    """Who holds a part of a device."""
+    """A workload's allocation on a device."""
 
     workload: str
     user: str
@@ -19,17 +16,17 @@ class AllocationView(Wire):
 
 
 class OthersView(Wire):
-    """Processes on a device that belong to none of those who hold it."""
+    """Processes on a device that belong to none of its allocations."""
 
     account: str
-    """The Unix account; "" for whom that does not concern, or where it is not to be seen."""
+    """The Unix account; "" if the caller may not see it or the node hides it."""
     processes: int
     utilized: float | None
     memory_mib: int | None
 
 
 class DeviceView(Wire):
-    """One device: what is allocated of it and how busy it is."""
+    """One device, its allocations and its utilization."""
 
     device: int
     uuid: str
@@ -38,10 +35,12 @@ class DeviceView(Wire):
     simulated: bool
     healthy: bool = True
     fault: str = ""
-    """Why nothing new is placed on it, as half a sentence; "" while it is healthy."""
+    """Why the scheduler places no workers on it, as half a sentence; "" while it is healthy."""
     mps: str | None = None
-    """Where sharing by MPS was asked for: why it cannot be had, as half a sentence, or "" while its
-    limit was seen to hold."""
+    """Why MPS is unavailable, as half a sentence; "" while a test of its limit succeeds.
+
+    None: sharing by MPS is not requested.
+    """
     allocated: float = 0
     utilized: float | None = None
     memory_used_mib: int | None = None
@@ -50,7 +49,7 @@ class DeviceView(Wire):
 
 
 class NodeView(Wire):
-    """A machine and its devices."""
+    """A node and its devices."""
 
     name: str
     devices: list[DeviceView]

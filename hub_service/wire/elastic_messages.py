@@ -1,8 +1,7 @@
-"""The two messages between a cluster and the workers of an elastic job: target and status.
+"""Target and status messages between a cluster and an elastic job's workers.
 
-Knows their fields, their JSON and their files (`target.json`, `status/WORKER.json` in
-`RUNAI_ELASTIC_DIR`); neither who decides nor how a worker obeys. Standard library only: workers
-import it. Used by `clusters.local`, by the launcher and by `runai.elastic` (docs/elastic.md).
+Their fields, JSON and files (`target.json`, `status/WORKER.json` in `RUNAI_ELASTIC_DIR`); see
+docs/elastic.md. Standard library only: workers import it.
 """
 
 from __future__ import annotations
@@ -22,55 +21,55 @@ E = TypeVar("E", bound=StrEnum)
 
 
 MOST = 2**53
-"""Figures up to here are the same as JSON's numbers everywhere."""
+"""Largest number that every JSON parser represents exactly."""
 
 
 class MessageError(ValueError):
-    """A message that is none; the text names the file, the field and the value."""
+    """An invalid message; the text names the file, the field and the value."""
 
 
 class Reason(StrEnum):
-    """Why a target differs from the one before."""
+    """Cause of a new target."""
 
     START = "start"
     EXPAND = "expand"
     RECLAIM = "reclaim"
-    """An owner of quota needs the GPUs, or a worker is gone: go on with fewer."""
+    """A project reclaims its quota, or a worker is gone: continue with fewer workers."""
     PAUSE = "pause"
-    """Everybody leaves; the last one leaves a checkpoint."""
+    """All workers leave; the last one saves a checkpoint."""
 
 
 class WorkerPhase(StrEnum):
-    """How far a worker is."""
+    """Phase of a worker."""
 
     STARTING = "starting"
     READY = "ready"
-    """Imports are done and the model is built: from now on a joiner counts."""
+    """Imports are done and the model is built: a new target may include the worker."""
     RUNNING = "running"
     DRAINING = "draining"
     LEFT = "left"
-    """Its device is free (what it held of it ends with the process)."""
+    """Its device is free; the end of the process frees the remaining memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Who is to train from now on. `gen` only grows; who has seen a higher one ignores a lower."""
+    """Workers that train from now on. `gen` only grows; workers ignore a lower `gen`."""
 
     gen: int
     ranks: tuple[str, ...]
-    """The workers by name, in the order of their ranks; the first opens the store."""
+    """Names of the workers in the order of their ranks; the first opens the store."""
     store: str
     """`host:port` of this generation's own store."""
     gpus: int
-    """Devices over all ranks."""
+    """Number of devices over all ranks."""
     least: int
     most: int
     reason: Reason = Reason.START
     deadline: str = ""
-    """RFC 3339: when those who leave are killed. Empty: nobody is in a hurry."""
+    """When leaving workers are killed (RFC 3339); empty: never."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON object that the file holds."""
+        """Return the file's JSON object."""
         fields = asdict(self) | {"ranks": list(self.ranks), "reason": self.reason.value}
         fields["min"], fields["max"] = fields.pop("least"), fields.pop("most")
         return fields
@@ -103,25 +102,25 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What a worker tells: where it is, and how fast it goes."""
+    """A worker's report of its progress and speed."""
 
     worker: str
     gen: int
     state: WorkerPhase
     pid: int
     update: int = 0
-    """Updates of the weights so far, over the job's whole life."""
+    """Weight updates since the job's first start."""
     samples_per_s: float = 0.0
-    """Of the whole job, not of this worker; 0 where it is not known yet."""
+    """Speed of the whole job, not of this worker; 0 while unknown."""
     gpus: int = 0
-    """How many GPUs that speed was measured with."""
+    """Number of GPUs during that measurement."""
     global_batch: int = 0
-    """Samples of an update over all ranks; 0 where it is not known yet."""
+    """Samples per update over all ranks; 0 while unknown."""
     steps: int = 0
-    """Micro-batches of an update on each rank."""
+    """Micro-batches per update on each rank."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON object that the file holds."""
+        """Return the file's JSON object."""
         return asdict(self) | {"state": self.state.value}
 
     @classmethod
@@ -146,19 +145,19 @@ class Status:
 
 
 class ElasticFiles:
-    """The directory that a job's cluster and its workers share. Every file is replaced whole."""
+    """The directory shared by a job's cluster and its workers. Writes replace files atomically."""
 
     def __init__(self, directory: Path) -> None:
-        """Name the directory; whoever writes first makes it."""
+        """Store the path; the first write creates the directory."""
         self.directory = directory
         self.target_path = directory / "target.json"
 
     def write_target(self, target: Target) -> None:
-        """Tell everybody who is to train from now on."""
+        """Write the target for all workers."""
         _replace(self.target_path, target.to_json())
 
     def target(self) -> Target | None:
-        """Read the target; None where there is none yet.
+        """Read the target; None if there is none yet.
 
         Raises:
             MessageError: if the file is not a target.
@@ -167,11 +166,11 @@ class ElasticFiles:
         return None if value is None else Target.from_json(value, str(self.target_path))
 
     def write_status(self, status: Status) -> None:
-        """Tell how a worker is."""
+        """Write a worker's status."""
         _replace(self._status_path(status.worker), status.to_json())
 
     def status(self, worker: str) -> Status | None:
-        """Read what a worker told last; None where it told nothing.
+        """Read a worker's last status; None if it wrote none.
 
         Raises:
             MessageError: if the file is not a status.
@@ -181,7 +180,7 @@ class ElasticFiles:
         return None if value is None else Status.from_json(value, str(path))
 
     def statuses(self) -> dict[str, Status]:
-        """Read what every worker told last, by name; unreadable ones are left out."""
+        """Read the last status of each worker by name; skip unreadable files."""
         found: dict[str, Status] = {}
         for path in sorted((self.directory / "status").glob("*.json")):
             with contextlib.suppress(MessageError):
@@ -191,19 +190,19 @@ class ElasticFiles:
         return found
 
     def _status_path(self, worker: str) -> Path:
-        # A worker is `project/name-0` to the platform: its file bears the last part.
+        # The platform's name of a worker is `project/name-0`; its file has the last part only.
         return self.directory / "status" / f"{worker.rpartition('/')[2]}.json"
 
 
 class _Fields:
-    """A JSON object whose fields are looked at one by one."""
+    """A JSON object with type-checked access to its fields."""
 
     def __init__(self, value: Mapping[str, Any], source: str) -> None:
         self._value, self._source = value, source
 
     def of(self, name: str, kind: type[T], default: T | None = None) -> T:
         value = self._value.get(name, default)
-        if isinstance(value, int | float) and not abs(value) <= MOST:  # NaN is no figure either
+        if isinstance(value, int | float) and not abs(value) <= MOST:  # true for NaN too
             raise MessageError(f"{self._source}: `{name}` is too large a number.")
         if kind is float and isinstance(value, int):
             value = float(value)
@@ -234,13 +233,13 @@ def _read(path: Path) -> Mapping[str, Any] | None:
 
 
 def _replace(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a file so that a reader sees the old one or the new one, never a half."""
+    """Replace a file atomically, so that no reader sees a partial one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             json.dump(value, file)
-        os.replace(name, path)  # noqa: PTH105 - as the directory's tempfile named it
+        os.replace(name, path)  # noqa: PTH105 - mkstemp returns str
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(name)  # noqa: PTH108

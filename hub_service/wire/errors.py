@@ -1,57 +1,56 @@
-"""Say what went wrong, with what value, and what the way out is.
+"""The platform's errors: each states the problem, the value and the way out.
 
     RunaiError
-    ├── InvalidRequest   what was asked cannot be meant (bad value, unknown name, missing script)
-    ├── Unauthenticated  nobody known asks: no token, or one that is revoked or expired
-    ├── Forbidden        known, but not for this user
+    ├── InvalidRequest   the request is invalid (bad value, unknown name, missing script)
+    ├── Unauthenticated  the token is missing, unknown, revoked or expired
+    ├── Forbidden        the user is known and not permitted
     ├── NotFound         no such project, workload, worker or node
-    ├── Conflict         it contradicts what is there (name taken, already finished)
-    └── Unavailable      try again: a part of the platform is away; `retry_after` seconds says when
-        └── TooMany      try again: the caller asks more than is anybody's part
+    ├── Conflict         the request contradicts the state (name taken, already finished)
+    └── Unavailable      a part of the platform is down: retry after `retry_after` seconds
+        └── TooMany      the caller exceeds the rate limit: retry
 
-Not being schedulable is no error but a decision, `Wait(reason)`. This module knows no HTTP;
-`api.problems` holds the one table of statuses.
-Messages never carry tokens, headers or environment values.
+An unschedulable workload is no error but a decision, `Wait(reason)`. `wire.problems` maps these
+classes to HTTP statuses. Messages never contain tokens, headers or environment values.
 """
 
 from typing import ClassVar
 
 
 class RunaiError(Exception):
-    """Carry a stable `code`, one sentence, and a `hint` that names the way out."""
+    """An error with a stable `code`, one sentence, and a `hint` that names the way out."""
 
     default_code: ClassVar[str] = "error"
 
     def __init__(self, message: str, *, hint: str = "", code: str = "") -> None:
-        """Keep the sentence, the way out and the code (default: the class's own)."""
+        """Store the sentence, the way out and the code (default: `default_code`)."""
         super().__init__(message)
         self.message = message
         self.hint = hint
         self.code = code or self.default_code
 
     def __str__(self) -> str:
-        """Return the sentence and, behind it, the way out."""
+        """Return the sentence followed by the hint."""
         return f"{self.message} {self.hint}".rstrip()
 
     def _render_traceback_(self) -> list[str]:
-        """Show a notebook the sentence alone; IPython asks an error for it."""
+        """Return the sentence instead of a traceback; IPython calls this in notebooks."""
         return [f"{type(self).__name__}: {self}"]
 
 
 class InvalidRequest(RunaiError):
-    """What was asked cannot be meant; the same request will fail again."""
+    """The request is invalid; the same request will fail again."""
 
     default_code = "invalid_request"
 
 
 class Unauthenticated(RunaiError):
-    """Nobody known asks: no token was given, or it is revoked or expired."""
+    """The token is missing, unknown, revoked or expired."""
 
     default_code = "unauthenticated"
 
 
 class Forbidden(RunaiError):
-    """The thing may exist, but this user may not see or change it."""
+    """This user may not see or change the object, which may exist or not."""
 
     default_code = "forbidden"
 
@@ -63,25 +62,25 @@ class NotFound(RunaiError):
 
 
 class Conflict(RunaiError):
-    """The request contradicts what is there: a name taken, a workload already finished."""
+    """The request contradicts the state: a name is taken, a workload already finished."""
 
     default_code = "conflict"
 
 
 class Unavailable(RunaiError):
-    """A part of the platform is away; the same request may succeed later."""
+    """A part of the platform is down; the same request may succeed later."""
 
     default_code = "unavailable"
 
     def __init__(
         self, message: str, *, hint: str = "", code: str = "", retry_after: float = 1.0
     ) -> None:
-        """Keep the sentence and the seconds after which to try again."""
+        """Store the sentence and the seconds to wait before a retry."""
         super().__init__(message, hint=hint, code=code)
         self.retry_after = retry_after
 
 
 class TooMany(Unavailable):
-    """The caller asks more than is anybody's part; what they ask for now may succeed soon."""
+    """The caller exceeds the rate limit; the same request may succeed soon."""
 
     default_code = "too_many"

@@ -1,7 +1,4 @@
-"""The wire contract of questions: why does it wait and until when, and what if it were otherwise.
-
-Knows the messages only. Asked by the command line and pages; answered by `answers`.
-"""
+"""The wire contract of explanations: waiting reasons, expected starts and what-if questions."""
 
 from datetime import datetime
 from typing import Annotated, Literal, Self
@@ -13,7 +10,10 @@ from runai.hub_service.wire.schemas import ExpectedStartView, ReasonView, Submit
 
 
 class HolderView(Wire):
-    """Who holds some of what a waiting workload needs; nameless where the caller may not know."""
+    """A workload that holds GPUs which a waiting one needs.
+
+    Names are empty where the caller may not see them.
+    """
 
     workload: str
     project: str
@@ -24,25 +24,25 @@ class HolderView(Wire):
 
 
 MOST_ADDED = 1000
-"""Workers in one question."""
+"""Maximum number of added workers in one question."""
 
 
 class CounterfactualView(Wire):
-    """What would let it start; the scheduler was asked, and it would."""
+    """A change that would let the workload start, confirmed by the scheduler."""
 
     text: str
     protected_until: datetime | None = None
-    """From when on others may take what would have to be given back."""
+    """When the minimum run time of the workload to be preempted ends."""
 
 
 class ExplanationView(Wire):
-    """Why a workload waits, at length. `reason` None: it does not wait."""
+    """Detailed explanation of a workload's wait. `reason` None: it does not wait."""
 
     workload: str
     at: datetime
     reason: ReasonView | None = None
     ahead: tuple[str, ...] = ()
-    """The first in its project's queue before it."""
+    """The first workloads before it in its project's queue."""
     holders: tuple[HolderView, ...] = ()
     counterfactuals: tuple[CounterfactualView, ...] = ()
     expected_start: ExpectedStartView | None = None
@@ -54,7 +54,7 @@ Setting = Literal[
 
 
 class SettingChange(Wire):
-    """A project's setting as it would be; None: no bound, or the default."""
+    """A hypothetical value of a project's setting; None: no bound, or the default."""
 
     project: ProjectName
     setting: Setting
@@ -62,16 +62,16 @@ class SettingChange(Wire):
 
 
 class PlanQuestion(Wire):
-    """What to change before the scheduler is asked. Nothing of it is carried out."""
+    """Hypothetical changes to plan with; the service applies none of them."""
 
     add: Annotated[tuple[SubmitRequest, ...], Field(max_length=100)] = ()
     set: Annotated[tuple[SettingChange, ...], Field(max_length=100)] = ()
     end: Annotated[tuple[str, ...], Field(max_length=1000)] = ()
-    """Ids of workloads that would have ended."""
+    """Ids of workloads to treat as ended."""
 
     @model_validator(mode="after")
     def _bounded(self) -> Self:
-        """Refuse a question whose answer would keep the scheduler from its work."""
+        """Reject questions large enough to delay scheduling."""
         if sum(added.workers * (added.array or 1) for added in self.add) > MOST_ADDED:
             raise ValueError(f"ask about at most {MOST_ADDED} workers at once")
         return self
@@ -81,7 +81,7 @@ Outcome = Literal["runs", "starts", "starts later", "moves", "resizes", "stops",
 
 
 class Effect(Wire):
-    """What would become of one workload, beside what becomes of it now."""
+    """Outcome of one workload with the change, beside its outcome without."""
 
     workload: str
     project: str
@@ -89,13 +89,13 @@ class Effect(Wire):
     is_added: bool
     gpus: float
     before: Outcome | None
-    """None: it was not there."""
+    """None: it does not exist without the change."""
     after: Outcome
     reason: ReasonView | None = None
 
 
 class ProjectEffect(Wire):
-    """What a project would hold, beside what it holds by the present plan."""
+    """A project's GPUs with the change, beside its GPUs in the present plan."""
 
     name: str
     quota: float | None
@@ -106,10 +106,10 @@ class ProjectEffect(Wire):
 
 
 class WhatIf(Wire):
-    """What would be different. Workloads that the caller may not see are only counted."""
+    """Answer to a what-if question; workloads the caller may not see are only counted."""
 
     at: datetime
     effects: list[Effect]
     others: dict[str, int]
-    """How many workloads of others would start, stop, wait …"""
+    """Number of other users' workloads that would start, stop, wait …"""
     projects: list[ProjectEffect]

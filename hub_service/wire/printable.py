@@ -1,7 +1,7 @@
-"""Text of other people, made safe to show on one line, in a log or on a terminal.
+"""Escaping of untrusted text for one line, a log or a terminal.
 
-What moves a cursor, ends a line, turns the direction of writing or cannot be encoded at all is
-shown as its escape instead. Pure; used wherever text that somebody else chose leaves the platform.
+Characters that move the cursor, end a line, change the writing direction or cannot be encoded
+become escapes. Pure functions, for all text from users that leaves the platform.
 """
 
 import json
@@ -9,12 +9,12 @@ import re
 
 MOST_CHARACTERS = 1000
 _COLOUR = re.compile(r"(\x1b\[[0-9;:]{0,40}m)")
-"""The one kind of escape sequence that changes nothing but looks."""
+"""SGR, the only escape sequence that changes nothing but the appearance."""
 _OF_LINES = frozenset("\t\r")
 
 
 def printable(text: str, most: int = MOST_CHARACTERS) -> str:
-    r"""Return a text on one line and of bounded length, odd letters as escapes.
+    r"""Return the text on one line and of bounded length, unprintable characters as escapes.
 
     >>> print(printable("a\nb\x1b[2J\u202e\udcff"))
     a\nb\x1b[2J\u202e\udcff
@@ -29,9 +29,9 @@ def printable(text: str, most: int = MOST_CHARACTERS) -> str:
 
 
 def for_terminal(line: str) -> str:
-    r"""Return a line of output as a terminal may have it: its colours, and nothing else that acts.
+    r"""Escape all control sequences in a line of output except colours.
 
-    Titles, the clipboard, links and the cursor are not an output's to set.
+    Workload output must not set the terminal's title, clipboard, links or cursor.
 
     >>> for_terminal("\x1b[31mred\x1b[0m \x1b]0;title\x07")
     '\x1b[31mred\x1b[0m \\x1b]0;title\\x07'
@@ -42,9 +42,9 @@ def for_terminal(line: str) -> str:
 
 
 def json_for_terminal(value: object, *, indent: int | None = None) -> str:
-    r"""Return it as JSON that means the same and that a terminal may have.
+    r"""Return equivalent JSON that is safe on a terminal.
 
-    JSON's own escapes leave out the second half of the controls, and what turns lines around.
+    `json.dumps` escapes neither C1 controls nor changes of the writing direction.
 
     >>> print(json_for_terminal("ü\n\x9b2J\u202e\U000e0001\udcff"))
     "ü\n\u009b2J\u202e\udb40\udc01\udcff"

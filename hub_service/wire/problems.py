@@ -1,6 +1,6 @@
-"""The one table between errors and HTTP: a RunaiError as RFC 9457 problem details, and back.
+"""Conversion of a RunaiError to RFC 9457 problem details, and back; request ids.
 
-Knows statuses and nothing of frameworks: the server (`app`) and the client share it.
+The server and the client share it; it depends on no web framework.
 """
 
 import re
@@ -35,11 +35,11 @@ STATUS: dict[type[RunaiError], HTTPStatus] = {
     Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     RunaiError: HTTPStatus.INTERNAL_SERVER_ERROR,
 }
-"""Most specific class first: the first that fits counts."""
+"""Most specific class first: the first match counts."""
 
 _CLASSES = {status: kind for kind, status in STATUS.items()}
 _AWAY = (
-    # Without details it is no error of ours: a server that stops answers open long polls so.
+    # 500 without details is not from our error handler: a stopping server ends long polls with it.
     HTTPStatus.INTERNAL_SERVER_ERROR,
     HTTPStatus.BAD_GATEWAY,
     HTTPStatus.SERVICE_UNAVAILABLE,
@@ -48,7 +48,7 @@ _AWAY = (
 
 
 def problem_of(error: RunaiError) -> Problem:
-    """Describe an error to a client.
+    """Return the problem details of an error.
 
     >>> problem_of(NotFound("There is no project vison.", hint="Yours: vision.")).status
     404
@@ -57,7 +57,7 @@ def problem_of(error: RunaiError) -> Problem:
     return Problem(
         title=status.phrase,
         status=status,
-        # Sentences repeat what was asked for, which may be anything.
+        # Sentences repeat values of the request, which are untrusted.
         detail=printable(error.message),
         code=error.code,
         hint=printable(error.hint),
@@ -65,7 +65,9 @@ def problem_of(error: RunaiError) -> Problem:
 
 
 def error_from_reply(status: int, body: bytes, retry_after: str | None = None) -> RunaiError:
-    """Rebuild the error from a reply; one without problem details comes from a proxy or the hub.
+    """Rebuild the error from a reply.
+
+    A reply without problem details comes from a proxy or the hub.
 
     >>> error_from_reply(503, b"<html>").code
     'unavailable'
@@ -105,18 +107,18 @@ def _error_without_details(status: int) -> RunaiError:
 HEADER = "X-Request-ID"
 
 current: ContextVar[str] = ContextVar("runai_request_id", default="")
-"""Of the request that is being answered here; "" outside of any."""
+"""Id of the current request; "" outside of requests."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def new_id() -> str:
-    """Return an id that nobody else has."""
+    """Return a random id of 16 hexadecimal digits."""
     return secrets.token_hex(8)
 
 
 def or_new(given: str | None) -> str:
-    """Return what was given, if it may stand in a log, else a new one.
+    """Return the given id if it is safe to log, else a new one.
 
     >>> or_new("load-7.3"), or_new("a b") == "a b", len(or_new(None))
     ('load-7.3', False, 16)

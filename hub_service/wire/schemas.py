@@ -1,8 +1,8 @@
-"""The wire contract: what goes over HTTP between the service and its clients.
+"""The wire contract: messages over HTTP between the service and its clients.
 
-Requests are validated here, at the border: what is typed by a user becomes a type or one sentence.
+Validation happens here, at the border: user input becomes a typed value or a one-sentence error.
 GPUs on the wire are decimal numbers (0.5), memory is in MiB, times are RFC 3339 in UTC.
-Unknown fields are errors. Known by `client` and `api` only; the cluster speaks `clusters.records`.
+Unknown fields are errors. Only `client` and `api` use these; clusters use `clusters.records`.
 """
 
 from datetime import datetime
@@ -35,37 +35,37 @@ from runai.hub_service.wire.device_schemas import NodeView
 
 
 class ExpectedStartView(Wire):
-    """When it starts if nothing else is submitted; None: nobody can tell."""
+    """Predicted start of a workload if nothing else is submitted; None: unknown."""
 
     at: datetime | None
     earliest: datetime | None
     latest: datetime | None
     is_estimated: bool
-    """Whether it rests on run times that nobody stated: then the bounds hold every other time."""
+    """Whether it rests on unstated run times: then half of the starts fall within the bounds."""
     text: str
 
 
 class ProgressView(Wire):
-    """How far a job is, as it reports by `runai.reporter`."""
+    """Progress of a job, as it reports by `runai.reporter`."""
 
     done: float | None = None
-    """Its epochs that are done, 0..1; None: it told no epochs."""
+    """Completed part of its epochs, 0..1; None: it reported no epochs."""
     text: str
-    """ "3 of 10 epochs · loss 0.0123 · accuracy 0.98"; to who may not read it its epochs alone."""
+    """ "3 of 10 epochs · loss 0.0123 · accuracy 0.98"; epochs alone without read permission."""
 
 
 class MetricsView(Wire):
-    """All that a job reports of itself."""
+    """Metrics and parameters that a job reports."""
 
     metrics: dict[str, float | None]
-    """None: it is not a finite number."""
+    """A value is None if it is not a finite number."""
     parameters: dict[str, str]
     text: str
     """ "loss 0.0123, accuracy 0.98, optimizer_name Adam"."""
 
 
 class NotificationView(Wire):
-    """What happened to a workload of the caller's."""
+    """An event of one of the caller's workloads."""
 
     at: datetime
     kind: Literal["paused", "resumed", "failed", "idle"]
@@ -74,27 +74,27 @@ class NotificationView(Wire):
 
 
 class LimitView(Wire):
-    """What a workload may use of each device that it shares, and how strictly that is kept."""
+    """Memory limit of a workload on each device it shares, and how strictly it is enforced."""
 
     memory_mib: int
-    """Of several devices the smallest."""
+    """The smallest limit, if it shares several devices."""
     tier: Literal["frameworks", "mps", "driver"]
     badge: str
     """`hard limit` or `soft limit`."""
     why: str
-    """What that means, in one sentence."""
+    """Meaning of the badge, in one sentence."""
 
 
 class ProcessView(Wire):
     """A process of a workload on a device."""
 
     pid: int
-    """As its node counts."""
+    """PID in the node's namespace."""
     worker: str
     device: str
     """UUID."""
     name: str
-    """Its notebook if it is a kernel, else its program; never its arguments."""
+    """A kernel's notebook, else the program; never its arguments."""
     utilized: float | None
     memory_mib: int | None
 
@@ -106,60 +106,60 @@ IdleSeconds = Annotated[_Bounded, BeforeValidator(seconds, json_schema_input_typ
 
 
 class IdlePut(Wire):
-    """What happens after so many seconds without using the GPUs; null is never."""
+    """Actions on a workload after so many seconds without using its GPUs; null is never."""
 
     badge_s: IdleSeconds | None = 300
     notify_s: IdleSeconds | None = 1200
     release_s: IdleSeconds | None = None
-    """Sessions only: they go on without their GPUs."""
+    """Sessions only: they continue without their GPUs."""
     stop_s: IdleSeconds | None = None
 
 
 class IdleView(Wire):
-    """How idle a workload's GPUs are, and what comes of it."""
+    """Idle time of a workload's GPUs, and the action that follows."""
 
     since: datetime
-    """Measured idle time before now; gaps in measuring left out."""
+    """Now minus the measured idle time; gaps in measuring do not count."""
     text: str
-    """For its owner: how long, and what comes of it when."""
+    """For its owner: the idle time, the action and its time."""
     told: bool = False
-    """Whether its owner has been told in its history."""
+    """Whether its history notified its owner."""
     takes: Literal["release", "stop"] | None = None
-    """What its project does if it stays idle; None: nothing."""
+    """Action of its project if it stays idle; None: none."""
     takes_at: datetime | None = None
     keeps_left: int = 0
-    """How often it can still be kept for 30 more minutes."""
+    """Remaining extensions of 30 minutes each."""
     kept: bool = False
-    """Whether its owner asked for more time since it is idle."""
+    """Whether its owner requested an extension in this idle period."""
     releasing: bool = False
-    """Whether its programs are being ended so that its GPUs can go to others."""
+    """Whether its programs are being stopped to free its GPUs for other workloads."""
     releasable: bool = False
-    """Whether its owner may give its GPUs back while it goes on."""
+    """Whether its owner may release its GPUs while it continues."""
 
 
 class SpeedView(Wire):
-    """How fast a job was with so many GPUs."""
+    """Measured speed of a job with this number of GPUs."""
 
     gpus: int
     samples_per_s: float
 
 
 class ElasticView(Wire):
-    """An elastic job's size in GPUs, now and at the bounds, and what is known of its speed."""
+    """An elastic job's size in GPUs, now and at the bounds, and its measured speeds."""
 
     workers: int = 1
-    """Processes at most; one, which uses several GPUs, stays one."""
+    """Maximum number of processes; 1 for a single process that uses several GPUs."""
     least: int
     training: int
-    """GPUs of those that train now."""
+    """GPUs of the workers that train now."""
     most: int
     joining: int = 0
     """GPUs of workers that have started and are not ready yet."""
     resizes: int = 0
     global_batch: int | None = None
-    """Samples of an update, whatever its size."""
+    """Samples per update, the same at every size of the job."""
     steps: int | None = None
-    """Micro-batches of an update on each GPU now."""
+    """Micro-batches per update on each GPU now."""
     speeds: tuple[SpeedView, ...] = ()
     text: str
     """ "2 of 1 to 4 GPUs, 1 joining; 256 samples an update in 2 steps"."""
@@ -168,16 +168,17 @@ class ElasticView(Wire):
 
 
 MOST_PROGRAM_BYTES = 2**20
-"""Of a command and its environment: Linux takes twice as much."""
+"""Maximum size of a command and its environment; Linux accepts twice as much."""
 
 # -- workloads -----------------------------------------------------------------------------------
 
 
 class SubmitRequest(Wire):
-    """Ask for a job, or (the spawner, `--interactive`) a session.
+    """Request for a job, or (the spawner, `--interactive`) a session.
 
-    Without `project`: the caller's only one, or their default, else an error naming them.
-    Without `gpus` and `gpu_memory_mib`: no GPU. `owner` and `server` are the spawner's alone.
+    Without `project`: the caller's only project, or their default, else an error that lists their
+    projects. Without `gpus` and `gpu_memory_mib`: no GPU. Only the spawner sets `owner` and
+    `server`.
     """
 
     name: WorkloadName | None = None
@@ -191,20 +192,20 @@ class SubmitRequest(Wire):
     gpus: Gpus | None = None
     gpu_memory_mib: Annotated[int, Field(ge=1, le=MOST_MEMORY_MIB)] | None = None
     gpu_type: Line | None = None
-    """Words of the type's name, such as A100, or all of it; None: any."""
+    """Words of the GPU type's name, such as A100, or the full name; None: any type."""
     workers: Annotated[int, Field(ge=1, le=MOST_WORKERS)] = 1
     min_workers: PositiveInt | None = None
-    """None: all of them (a gang), or 1 of an elastic job."""
+    """None: all workers (a gang), or 1 for an elastic job."""
     elastic: bool = False
-    """As many GPUs as there are for it, changed while it runs (docs/elastic.md)."""
+    """Whether the number of GPUs follows the free capacity at run time (docs/elastic.md)."""
     array: Annotated[int, Field(ge=1, le=MOST_WORKERS)] | None = None
     priority: Literal["low", "normal", "high"] | Annotated[int, Field(ge=0, le=1000)] = "normal"
     preemptible: bool | None = None
-    """None: a job is, a session is not."""
+    """None: True for a job, False for a session."""
     backoff_limit: Annotated[int, Field(ge=0, le=100)] = 0
     grace_seconds: Annotated[int, Field(ge=0, le=3600)] = 30
     expected_runtime: Seconds | None = None
-    """From a start to the end, as its user expects it: seconds, or text such as 2h."""
+    """The user's estimate from start to end: seconds, or text such as 2h."""
     source: Annotated[str, StringConstraints(max_length=1_000_000)] = ""
     image: ImageName | None = None
     owner: UserName | None = None
@@ -212,7 +213,7 @@ class SubmitRequest(Wire):
 
     @model_validator(mode="after")
     def _bounded(self) -> Self:
-        """Refuse what would fill the platform's memory, or could not be handed to a program."""
+        """Reject requests that exhaust the platform's memory or that exec(2) cannot pass on."""
         if self.workers * (self.array or 1) > MOST_WORKERS:
             raise ValueError(f"ask for at most {MOST_WORKERS} workers at once")
         words = [*(self.command or ()), *self.env, *self.env.values()]
@@ -222,20 +223,20 @@ class SubmitRequest(Wire):
 
 
 class ScaleRequest(Wire):
-    """Let an elastic job have so many workers, at most and at least; None: as before."""
+    """New bounds on an elastic job's number of workers; None: unchanged."""
 
     workers: Annotated[int, Field(ge=2, le=MOST_WORKERS)] | None = None
     min_workers: PositiveInt | None = None
 
 
 class ReasonView(Wire):
-    """Why something waits or was stopped: a stable code, the rule's letter, a sentence."""
+    """Reason for a wait or a stop: a stable code, the rule's letter, a sentence."""
 
     code: str
     rule: str = ""
     text: str
     gains: str = ""
-    """The workload in whose favour it was decided, if any (`for` in a plan)."""
+    """The workload that benefits from the decision, if any (`for` in a plan)."""
     position: int | None = None
 
 
@@ -266,7 +267,7 @@ WorkloadStateName = Literal[
 
 
 class WorkloadView(Wire):
-    """A workload in a list: whose, what it asks and holds, how busy it is, why it waits."""
+    """A workload in a list: owner, request, allocation, utilization, waiting reason."""
 
     id: str
     project: str
@@ -274,15 +275,15 @@ class WorkloadView(Wire):
     user: str
     kind: Literal["job", "session"]
     server: str = ""
-    """JupyterHub's name of a session's server; "" is the default one, and a job's."""
+    """JupyterHub's name of a session's server; "" for the default server and for jobs."""
     state: WorkloadStateName
     preemptible: bool
     priority: int
     gpus: float
-    """GPUs asked for by all workers together (memory as its part of a device, once known)."""
+    """GPUs requested by all workers together; memory counts as its part of a device, once known."""
     gpu_memory_mib: int | None = None
     allocated: float = 0
-    """GPUs it holds now."""
+    """GPUs allocated to it now."""
     workers: list[WorkerView] = []
     min_workers: int = 1
     submitted: datetime
@@ -290,30 +291,30 @@ class WorkloadView(Wire):
     finished: datetime | None = None
     reason: ReasonView | None = None
     expected_start: ExpectedStartView | None = None
-    """None: it does not wait, or nobody has looked ahead yet."""
+    """None: it does not wait, or the scheduler has not predicted its start yet."""
     pauses: int = 0
     attempts: int = 0
     failures: int = 0
     exit_code: int | None = None
     utilized: float | None = None
-    """GPUs kept busy now, e.g. 0.4 of the 0.5 allocated; None: nothing measured."""
+    """GPUs kept busy now, e.g. 0.4 of the 0.5 allocated; None: not measured."""
     utilized_average: float | None = None
-    """The same, averaged over the time it was allocated anything, zeros included."""
+    """Average of `utilized` over the time it had an allocation, zeros included."""
     memory_used_mib: int | None = None
     gpu_hours: float = 0
-    """Allocated, since it was submitted."""
+    """Allocated GPU-hours since its submission."""
     limit: LimitView | None = None
     """None: it shares no device."""
     notice: str = ""
-    """What was done lately because it used more memory than its share; follows its name."""
+    """Latest enforcement of its memory limit; continues a sentence that starts with its name."""
     idle: IdleView | None = None
-    """Since it has kept no GPU busy for its project's badge (5 minutes)."""
+    """Set once it kept no GPU busy for its project's `badge_s` (default: 5 minutes)."""
     elastic: ElasticView | None = None
     """None: it is not elastic."""
     progress: ProgressView | None = None
-    """None: it has reported nothing of itself."""
+    """None: it has reported no progress."""
     released: datetime | None = None
-    """Since when a session goes on without its GPUs; they can be asked for again."""
+    """When a session released its GPUs; it continues and can request them again."""
     simulated: bool = False
     mine: bool = False
     """Whether the caller may pause, resume and stop it."""
@@ -322,7 +323,7 @@ class WorkloadView(Wire):
 
 
 class HistoryView(Wire):
-    """One line of a workload's life."""
+    """One event in a workload's history."""
 
     at: datetime
     kind: str
@@ -330,7 +331,7 @@ class HistoryView(Wire):
 
 
 class WorkloadDetail(WorkloadView):
-    """A workload with everything `describe` shows its owner."""
+    """A workload with every field that `describe` shows its owner."""
 
     command: list[str] | None = None
     workdir: str = ""
@@ -341,43 +342,43 @@ class WorkloadDetail(WorkloadView):
     array_index: int | None = None
     image: str = ""
     gpu_types: list[str] = []
-    """Types of GPUs of which it runs on one; none: on any."""
+    """Acceptable types of GPUs, of which it uses one; empty: any type."""
     reported: MetricsView | None = None
-    """All that it has reported of itself (`runai.reporter`)."""
+    """All metrics and parameters it reported (`runai.reporter`)."""
     checkpoint_dir: str = ""
     log_dir: str = ""
     processes: list[ProcessView] = []
-    """Those that use its devices now, the largest first."""
+    """Processes that use its devices now, the largest first."""
     history: list[HistoryView] = []
 
 
 class WorkloadPage(Wire):
-    """Some of the workloads that match, in the order of submission, then name."""
+    """One page of the matching workloads, ordered by submission, then name."""
 
     model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
 
     items: list[WorkloadView]
     next_token: str | None = Field(default=None, alias="continue")
-    """Give it as `continue` for the next page; None: this is the last."""
+    """Token to pass as `continue` for the next page; None: this is the last page."""
     counts: dict[WorkloadStateName, int] = {}
-    """How many match in each state, those on other pages too."""
+    """Number of matches in each state, over all pages."""
 
 
 class SubmitReply(Wire):
-    """What was stored (or, on a dry run, would be) and what the scheduler says of it at once."""
+    """Workloads that a submission stored (a dry run: would store), with the first decision."""
 
     workloads: list[WorkloadView]
-    """Of an array the first 200 elements."""
+    """At most the first 200 elements of an array."""
     array: str = ""
-    """What its elements' ids begin with: `vision/sweep` of `vision/sweep-0`; "": it is no array."""
+    """Prefix of an array's ids: `vision/sweep` for `vision/sweep-0`; "" if it is no array."""
     count: int = 1
-    """How many were stored."""
+    """Number of stored workloads."""
     dry_run: bool = False
     notes: list[str] = []
     """Sentences to print: "waits: no node has 8 GPUs (largest: 5)"."""
 
     def ids(self) -> list[str]:
-        """Return the ids of all, those that are not listed too."""
+        """Return the ids of all stored workloads, including elements not listed."""
         if not self.array:
             return [workload.id for workload in self.workloads]
         return [f"{self.array}-{number}" for number in range(self.count)]
@@ -389,9 +390,9 @@ UserNames = Annotated[list[UserName], Field(max_length=10_000)]
 
 
 class ProjectPut(Wire):
-    """Create a project or change the fields that are given.
+    """Create a project, or change the given fields of an existing one.
 
-    `quota`, `limit` null: unlimited. Left out: unchanged (or the default of a new project).
+    `quota`, `limit` null: unlimited. Omitted fields stay unchanged (a new project: the default).
     """
 
     parent: ProjectName | None = None
@@ -410,11 +411,11 @@ class ProjectPut(Wire):
     admin_groups: UserNames | None = None
     idle_session: IdlePut | None = None
     idle_job: IdlePut | None = None
-    """Fields left out of these two stay as they are; null is the default."""
+    """Omitted fields of `idle_session` and `idle_job` stay unchanged; null is the default."""
 
 
 class ProjectView(Wire):
-    """A project with this cycle's shares. GPUs everywhere; `quota` None is unlimited."""
+    """A project with its shares in this cycle, in GPUs; `quota` None is unlimited."""
 
     name: str
     parent: str | None = None
@@ -446,23 +447,23 @@ class ProjectView(Wire):
 
 
 class Overview(Wire):
-    """Everything the caller may see, at one instant: the body of an `overview` event."""
+    """Snapshot of all that the caller may see: the body of an `overview` event."""
 
     at: datetime
     projects: list[ProjectView]
     workloads: list[WorkloadView]
-    waiting_left_out: int = 0  # of long queues the caller's own and the first are listed
+    waiting_left_out: int = 0  # long queues list the caller's workloads and the first ones only
     nodes: list[NodeView]
     idle_gpu_hours_reclaimed: float = 0
-    """What would have been idle, had it not been given to others; ever."""
+    """GPU-hours reallocated from idle workloads since the installation."""
     notifications: list[NotificationView] = []
-    """What happened to the caller's workloads in the last hour, the latest first."""
+    """Events of the caller's workloads in the last hour, the latest first."""
     notes: list[str] = []
-    """What an admin should know: "quotas add up to 6 GPUs, the cluster has 5"."""
+    """Warnings for admins: "quotas add up to 6 GPUs, the cluster has 5"."""
 
 
 class WhoAmI(Wire):
-    """The caller as the service sees them."""
+    """The caller's identity, groups and projects."""
 
     name: str
     kind: Literal["user", "hub", "agent", "worker"]
@@ -477,7 +478,7 @@ class WhoAmI(Wire):
 
 
 class PastWorkload(Wire):
-    """A workload of the past, as far as the ledger knows it: what a simulation replays."""
+    """A past workload as recorded in the ledger; simulations replay it."""
 
     id: str
     project: str
@@ -485,11 +486,10 @@ class PastWorkload(Wire):
     kind: Literal["job", "session"]
     submitted: datetime
     gpus: float
-    """What it held on average while it held anything."""
+    """Average allocation while it had one."""
     held_s: float
-    """For how long it held anything; pauses left out."""
+    """Seconds with an allocation; pauses do not count."""
     starts: int = 1
-    """How often it was started."""
+    """Number of starts."""
     asked: dict[str, Any] | None = None
-    """What it asked for, as in a snapshot, alike workers once with their `count`; None: nobody
-    wrote that down."""
+    """Its request as in a snapshot, equal workers once with their `count`; None: not recorded."""

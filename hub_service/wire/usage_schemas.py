@@ -1,7 +1,4 @@
-"""The part of the wire contract about the past: allocated and utilized over a range.
-
-Part of `schemas`, which hands it on.
-"""
+"""The wire contract of usage: allocation and utilization over a time range."""
 
 from datetime import datetime
 from typing import Literal
@@ -9,11 +6,11 @@ from typing import Literal
 from runai.hub_service.wire.base_schema import Wire
 
 MOSTLY = 0.9
-"""Measured less than this, averages say so. Reports are seconds behind: never is it all of it."""
+"""Below this measured part, `caveats` warns. It never reaches 1: reports are seconds late."""
 
 
 class UsagePoint(Wire):
-    """Averages over one step that ends at `at`, in GPUs; None: nothing was measured then."""
+    """Averages over the step that ends at `at`, in GPUs; None: not measured."""
 
     at: datetime
     allocated: float | None
@@ -21,7 +18,7 @@ class UsagePoint(Wire):
 
 
 class UsageSeries(Wire):
-    """Allocation and utilization over a range, time-weighted, zeros included and gaps left out."""
+    """Time-weighted allocation and utilization over a range: zeros count, gaps do not."""
 
     since: datetime
     until: datetime
@@ -34,16 +31,16 @@ class UsageSeries(Wire):
     allocated_gpu_hours: float
     used_gpu_hours: float
     idle_gpu_hours: float
-    """Allocated and less than 1 % busy."""
+    """GPU-hours allocated and less than 1 % busy."""
     measured: float | None = None
-    """The part of the time in which anything was held that was measured; None: nothing was."""
+    """Measured part of the time with allocations, 0..1; None: there was no allocation."""
     simulated: bool
 
     def utilized_beside_allocated(self) -> float | None:
-        """Return what was utilized over the very time that `allocated_average` is over.
+        """Return the average utilization over the same time as `allocated_average`.
 
-        `utilized_average` leaves out what was not measured. Here that counts as not used, so that
-        both can stand side by side: they are to each other as the GPU-hours are.
+        `utilized_average` leaves out time that was not measured. Here that time counts as not
+        used, which makes both comparable: their ratio is the ratio of the GPU-hours.
         """
         if self.allocated_average is None or self.utilized_average is None:
             return None
@@ -52,7 +49,7 @@ class UsageSeries(Wire):
         return self.allocated_average * self.used_gpu_hours / self.allocated_gpu_hours
 
     def caveats(self) -> list[str]:
-        """Say what one must know to read `utilized_beside_allocated`; mostly nothing."""
+        """Return warnings to show beside `utilized_beside_allocated`; usually none."""
         said = []
         if self.measured is not None and self.measured < MOSTLY:
             said.append(
@@ -71,7 +68,7 @@ UsageKind = Literal["project", "user", "node"]
 
 
 class UsageOf(Wire):
-    """What a project, a user or a node held and kept busy over a range; averages in GPUs."""
+    """Usage of a project, a user or a node over a range; averages in GPUs."""
 
     name: str
     allocated_average: float | None

@@ -1,7 +1,7 @@
-"""Turn what the schemas refuse into one sentence that names the field and the value.
+"""Conversion of pydantic's validation errors to one sentence with the field and the value.
 
-Knows pydantic's kinds of errors. Called for every request by the app's error table, and by clients
-that make one, so that form, magic, command line and a script with curl are all told the same.
+The API and the clients share it, so that form, magic, command line and curl report the same
+sentence.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,14 +25,14 @@ _HINTS = {
     "priority": "Use low, normal or high.",
 }
 _SECRET = frozenset({"env", "source", "command"})
-"""Fields whose values may hold what a log must not."""
+"""Fields with values that may be secret, which errors and logs must not repeat."""
 
 
 def checked(model: type[M], fields: Mapping[str, Any]) -> M:
-    """Make a message of what somebody chose.
+    """Validate the fields and return the message.
 
     Raises:
-        InvalidRequest: a field's value cannot be meant.
+        InvalidRequest: a field's value is invalid.
     """
     try:
         return model(**fields)
@@ -41,7 +41,7 @@ def checked(model: type[M], fields: Mapping[str, Any]) -> M:
 
 
 def invalid_request(errors: Sequence[Mapping[str, Any]]) -> InvalidRequest:
-    """Make the error of the first thing that is wrong.
+    """Return the error for the first failed validation.
 
     >>> str(invalid_request([{"type": "greater_than_equal", "loc": ("body", "gpus"), "input": -1,
     ...                       "ctx": {"ge": 0}}]).message)
@@ -49,12 +49,12 @@ def invalid_request(errors: Sequence[Mapping[str, Any]]) -> InvalidRequest:
     """
     wrong = errors[0]
     path = [str(part) for part in wrong["loc"] if part not in {"body", "query", "path"}]
-    # Branches of a union are named by their types: they say nothing to whoever typed the value.
+    # pydantic adds the type of each union branch to the path, which means nothing to users.
     field = next((part for part in path if part.isidentifier()), "")
     if wrong["type"] == "json_invalid":
         return InvalidRequest("The body of the request is no JSON.", code="invalid_json")
     if not field and wrong["type"] == "value_error":
-        # Of the whole message: no one field is at fault.
+        # A model validator failed: the error concerns several fields.
         return InvalidRequest(f"This cannot be had: {_wanted(wrong)}.")
     if not field:
         return InvalidRequest("The request has no body that can be read.", code="invalid_json")
@@ -100,6 +100,6 @@ def _wanted(wrong: Mapping[str, Any]) -> str:
     if limit is not None:
         return limit.format_map(wrong.get("ctx") or {})
     kind = str(wrong["type"]).partition("_")[0]
-    # A validator of ours wrote its own sentence; pydantic only says before it what raised it.
+    # Our validators raise a full sentence; pydantic prefixes it with "Value error, ".
     text = str(wrong.get("msg", "it is not possible")).removeprefix("Value error, ")
     return _KINDS.get(kind, text[:1].lower() + text[1:])

@@ -1,7 +1,7 @@
 """The wire contract between the service and the pods of elastic jobs (docs/elastic.md).
 
-The messages are those of `elastic_messages`, which workers read from files; here they are checked
-where they come in.
+The same messages as in `elastic_messages`, which workers read from files; these schemas validate
+them at the API.
 """
 
 from typing import Annotated
@@ -16,7 +16,7 @@ Speed = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
 
 
 class TargetMessage(Wire):
-    """Who is to train from now on."""
+    """Workers that train from now on."""
 
     gen: Count
     ranks: tuple[Annotated[str, StringConstraints(max_length=100)], ...]
@@ -29,17 +29,17 @@ class TargetMessage(Wire):
 
 
 class TargetReply(Wire):
-    """The newest target; None: nothing newer came in time."""
+    """The newest target; None: no newer one appeared in time."""
 
     target: TargetMessage | None = None
 
     @classmethod
     def of(cls, target: Target) -> "TargetReply":
-        """Write a target."""
+        """Return the reply for a target."""
         return cls(target=TargetMessage.model_validate(target.to_json()))
 
     def read(self) -> Target | None:
-        """Return the target."""
+        """Parse the target."""
         if self.target is None:
             return None
         return Target.from_json(
@@ -48,7 +48,7 @@ class TargetReply(Wire):
 
 
 class StatusReport(Wire):
-    """How a worker is, as it tells."""
+    """A worker's report of its status."""
 
     gen: Count
     state: WorkerPhase
@@ -61,23 +61,23 @@ class StatusReport(Wire):
 
     @classmethod
     def of(cls, status: Status) -> "StatusReport":
-        """Write a status; whose it is, the token says."""
+        """Return the report of a status, without the worker: its token identifies it."""
         fields = status.to_json()
         del fields["worker"]
         return cls.model_validate(fields)
 
     def read(self, worker: str) -> Status:
-        """Return the status of a worker."""
+        """Parse the status of this worker."""
         return Status.from_json({"worker": worker, **self.model_dump(mode="json")})
 
 
 class EndedReport(Wire):
-    """How a worker's program ended: its exit code, 128 more than the signal's number for one."""
+    """Exit code of a worker's program; 128 + N after signal N."""
 
     exit_code: Annotated[int, Field(ge=0, le=255)]
 
 
 class EndedReply(Wire):
-    """How its pod is to end."""
+    """Exit code for the worker's pod."""
 
     exit_code: Annotated[int, Field(ge=0, le=255)]
