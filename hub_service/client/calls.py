@@ -1,7 +1,7 @@
-"""The API's calls as values: what to send, what comes back, and when to try again; no I/O.
+"""The API's requests as values: route, reply type and retries; no I/O.
 
-`client` holds the two faces that send them, and has each as a method of its name. Also reads the
-two kinds of streams, byte for byte. Knows the routes; leaves addresses and tokens to `connection`.
+The clients of `client` have a method of the same name for each function here. Decoders parse the
+two kinds of streams, newline-delimited JSON and server-sent events.
 """
 
 import random
@@ -32,13 +32,13 @@ T_co = TypeVar("T_co", covariant=True)
 
 API = "api/v1"
 ANSWER_WITHIN_S = 15.0
-"""Longer than any call takes that does not wait on purpose."""
+"""Time-out of calls, except long polls; longer than any of them takes."""
 FIRST_PAGE, NEXT_PAGES = 200, 2000
-"""Workloads: to look at, and where all are wanted."""
+"""Workloads per page: for a page on display, and for reading all pages."""
 THOUGHT_WITHIN_S = 60.0
-"""A question that the scheduler has to think about, perhaps after somebody else's."""
+"""Time-out of questions that the scheduler computes, one after the other."""
 SILENCE_S = 45.0
-"""Streams send a sign of life every 15 s: three missed ones are a broken connection."""
+"""Streams send a heartbeat every 15 s: three missed ones mean a broken connection."""
 
 
 @cache
@@ -49,7 +49,7 @@ def _adapter(reply: Hashable) -> TypeAdapter[Any]:
 def _read(reply: type[T], body: bytes) -> T:
     adapter = _adapter(cast("Hashable", reply))
     try:
-        # A service newer than this client may say more than it knows.
+        # A newer service may send fields that this client does not have.
         value: T = adapter.validate_json(body, extra="ignore")
     except ValidationError as wrong:
         raise RunaiError(
@@ -67,39 +67,39 @@ class Call(Generic[T]):
     method: str
     path: str
     reply: type[T]
-    """NoneType: there is none."""
+    """NoneType: the reply has no body."""
     params: Mapping[str, str] = field(default_factory=dict)
     body: BaseModel | None = None
     repeatable: bool = True
-    """Whether sending it twice does what sending it once does."""
+    """Whether the request is idempotent."""
     timeout_s: float = ANSWER_WITHIN_S
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def content(self) -> bytes | None:
-        """Return the body; fields that were not given are left out."""
+        """Return the body without the unset fields."""
         if self.body is None:
             return None
         return self.body.model_dump_json(exclude_unset=True).encode()
 
     def read(self, body: bytes) -> T:
-        """Read the reply."""
+        """Parse the reply."""
         if self.reply is type(None):
             return None
         return _read(self.reply, body)
 
 
 class Decoder(Protocol[T_co]):
-    """Turn a stream's bytes into its items."""
+    """Incremental parser of a stream."""
 
     def feed(self, chunk: bytes) -> Iterator[T_co]:
-        """Yield the items that this piece completes."""
+        """Yield the items that this chunk completes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stream(Generic[T]):
-    """A request whose reply goes on; `restartable` ones begin again after a broken connection.
+    """A request with a streamed reply; `restartable` ones reconnect after a broken connection.
 
-    One with a body does something: it is not sent twice.
+    A request with a body has side effects and is never sent twice.
     """
 
     path: str
@@ -110,13 +110,13 @@ class Stream(Generic[T]):
 
 
 TOLD_PATIENCE_S = 60.0
-"""How long a caller is patient who is told to come again because they, or all, ask too much."""
+"""Maximum total wait if the service rejects a caller because of its load or a rate limit."""
 
 
 class Retries:
-    """Say how long to wait before the next try: doubling, with jitter, until patience ends.
+    """Delays between attempts: exponential backoff with jitter, until patience ends.
 
-    Never less than the service asks for (`Retry-After`).
+    A delay is never shorter than the service's `Retry-After`.
     """
 
     def __init__(self, patience_s: float) -> None:
@@ -124,18 +124,18 @@ class Retries:
         self.start_over()
 
     def start_over(self) -> None:
-        """Forget the failures so far: it worked again."""
+        """Reset the backoff after a success."""
         self._left_s = self._patience_s
-        self._told_left_s = max(self._patience_s, TOLD_PATIENCE_S)
+        self._throttled_left_s = max(self._patience_s, TOLD_PATIENCE_S)
         self._next_s = 0.2
 
     def delay(self, error: Unavailable) -> float:
-        """Return the seconds to wait, or raise the error when patience has ended."""
+        """Return the seconds to wait, or raise the error if patience has ended."""
         if isinstance(error, TooMany) or error.code == "busy":
             wait = error.retry_after * random.uniform(1.0, 1.5)  # noqa: S311  no secret
-            if wait > self._told_left_s or self._patience_s <= 0:
+            if wait > self._throttled_left_s or self._patience_s <= 0:
                 raise error
-            self._told_left_s -= wait
+            self._throttled_left_s -= wait
             return wait
         if self._left_s <= 0:
             raise error
@@ -147,7 +147,7 @@ class Retries:
 
 
 class _Lines:
-    """Split at line feeds only: `str.splitlines` would split inside JSON strings (U+2028)."""
+    """Splitter at line feeds only: `str.splitlines` splits inside JSON strings (U+2028)."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -158,7 +158,7 @@ class _Lines:
 
 
 class _JsonLines(Generic[T]):
-    """Read newline-delimited JSON; an empty line is a sign of life."""
+    """Decoder of newline-delimited JSON; an empty line is a heartbeat."""
 
     item: type[T]
 
@@ -166,26 +166,26 @@ class _JsonLines(Generic[T]):
         self._lines = _Lines()
 
     def feed(self, chunk: bytes) -> Iterator[T]:
-        """Yield the items that this piece completes."""
+        """Yield the items that this chunk completes."""
         for line in self._lines.feed(chunk):
             if line.strip():
                 yield _read(self.item, line)
 
 
 class LogDecoder(_JsonLines[LogLine]):
-    """Read the lines of a log."""
+    """Decoder of log lines."""
 
     item = LogLine
 
 
 class ExecDecoder(_JsonLines[ExecPiece]):
-    """Read what a program writes, and how it ended."""
+    """Decoder of a program's output and its exit code."""
 
     item = ExecPiece
 
 
 class OverviewDecoder:
-    """Read server-sent events named `overview`; lines that begin with a colon are signs of life."""
+    """Decoder of server-sent `overview` events; lines that begin with a colon are heartbeats."""
 
     def __init__(self) -> None:
         self._lines = _Lines()
@@ -193,7 +193,7 @@ class OverviewDecoder:
         self._data: list[bytes] = []
 
     def feed(self, chunk: bytes) -> Iterator[schemas.Overview]:
-        """Yield the overviews that this piece completes."""
+        """Yield the overviews that this chunk completes."""
         for raw in self._lines.feed(chunk):
             name, _, value = raw.rstrip(b"\r").partition(b":")
             match name:
@@ -227,22 +227,22 @@ def _workload(workload: str) -> str:
 
 
 def whoami() -> Call[schemas.WhoAmI]:
-    """Return who the service takes the token's owner for."""
+    """Return the identity of the token's owner."""
     return Call("GET", f"{API}/whoami", schemas.WhoAmI)
 
 
 def overview() -> Call[schemas.Overview]:
-    """Return everything that the caller may see, at one instant."""
+    """Return a snapshot of all that the caller may see."""
     return Call("GET", f"{API}/overview", schemas.Overview)
 
 
 def events() -> Stream[schemas.Overview]:
-    """Yield an overview at once and after each change; broken connections are renewed."""
+    """Yield an overview at once and after each change; reconnect after failures."""
     return Stream(f"{API}/events", OverviewDecoder, restartable=True)
 
 
 def projects() -> Call[list[schemas.ProjectView]]:
-    """Return all projects with this cycle's shares."""
+    """Return all projects with their shares in this cycle."""
     return Call("GET", f"{API}/projects", list[schemas.ProjectView])
 
 
@@ -252,7 +252,7 @@ def project(name: str) -> Call[schemas.ProjectView]:
 
 
 def put_project(name: str, change: schemas.ProjectPut) -> Call[schemas.ProjectView]:
-    """Create a project, or change the fields that are set."""
+    """Create a project, or change the given fields of an existing one."""
     return Call("PUT", _project(name), schemas.ProjectView, body=change)
 
 
@@ -263,22 +263,25 @@ def delete_project(name: str) -> Call[None]:
 
 @dataclass(frozen=True, slots=True)
 class Which:
-    """Which workloads to list; None: all."""
+    """Filter for a list of workloads; None matches all."""
 
     project: str | None = None
     user: str | None = None
     state: str | None = None
     kind: str | None = None
     text: str | None = None
-    """A part of a name, its project's included, or of a user."""
+    """Substring of `project/name` or of the user."""
     mine: bool | None = None
-    """True: only what the caller may pause, resume and delete."""
+    """True: only workloads that the caller may pause, resume and delete."""
 
 
 def workload_page(
     which: Which, after: str | None = None, limit: int = FIRST_PAGE
 ) -> Call[schemas.WorkloadPage]:
-    """Return a page of workloads, after the token of the one before, and counts of all."""
+    """Return a page of workloads, and counts over all pages.
+
+    `after` is the previous page's `next_token`.
+    """
     wanted = [(name.name, getattr(which, name.name)) for name in fields(which)]
     params = _params([*wanted, ("limit", limit), ("continue", after)])
     return Call("GET", f"{API}/workloads", schemas.WorkloadPage, params)
@@ -290,7 +293,7 @@ def workload(workload: str) -> Call[schemas.WorkloadDetail]:
 
 
 def wait(workload: str, changed_from: str, timeout_s: float = 30.0) -> Call[schemas.WorkloadDetail]:
-    """Return the workload when its version differs from `changed_from`, or when time is up."""
+    """Return the workload once its version differs from `changed_from`, or after the time-out."""
     return Call(
         "GET",
         _workload(workload),
@@ -301,7 +304,7 @@ def wait(workload: str, changed_from: str, timeout_s: float = 30.0) -> Call[sche
 
 
 def submit(request: schemas.SubmitRequest, *, dry_run: bool = False) -> Call[schemas.SubmitReply]:
-    """Submit a job or a session, or say what would come of it."""
+    """Submit a job or a session; with `dry_run` only predict the decision."""
     params = {"dry_run": "true"} if dry_run else {}
     return Call(
         "POST",
@@ -309,53 +312,53 @@ def submit(request: schemas.SubmitRequest, *, dry_run: bool = False) -> Call[sch
         schemas.SubmitReply,
         params,
         body=request,
-        # The service knows a repeat by its key, so an answer that was lost is asked for again.
+        # The service recognises retries by this key, so that a lost reply can be requested again.
         headers={"Idempotency-Key": secrets.token_hex(16)},
     )
 
 
 def suspend(workload: str) -> Call[schemas.WorkloadDetail]:
-    """Take a job out of the queue, stopping it if it runs."""
+    """Suspend a job: remove it from the queue, and stop it if it runs."""
     return Call("POST", f"{_workload(workload)}/suspend", schemas.WorkloadDetail)
 
 
 def resume(workload: str) -> Call[schemas.WorkloadDetail]:
-    """Put a suspended job back into its place in the queue."""
+    """Return a suspended job to its place in the queue."""
     return Call("POST", f"{_workload(workload)}/resume", schemas.WorkloadDetail)
 
 
 def scale(workload: str, asked: schemas.ScaleRequest) -> Call[schemas.WorkloadDetail]:
-    """Let an elastic job have more or fewer workers."""
+    """Change the bounds on an elastic job's number of workers."""
     return Call("POST", f"{_workload(workload)}/scale", schemas.WorkloadDetail, body=asked)
 
 
 def keep(workload: str) -> Call[schemas.WorkloadDetail]:
-    """Keep idle GPUs for 30 more minutes."""
+    """Extend the allocation of idle GPUs by 30 minutes."""
     return Call("POST", f"{_workload(workload)}/keep", schemas.WorkloadDetail)
 
 
 def release(workload: str) -> Call[schemas.WorkloadDetail]:
-    """Give a session's GPUs to others; it goes on without them."""
+    """Release a session's GPUs; it continues without them."""
     return Call("POST", f"{_workload(workload)}/release", schemas.WorkloadDetail)
 
 
 def regain(workload: str) -> Call[schemas.WorkloadDetail]:
-    """Ask for a released session's GPUs again."""
+    """Request GPUs again for a session that released them."""
     return Call("POST", f"{_workload(workload)}/regain", schemas.WorkloadDetail)
 
 
 def delete(workload: str) -> Call[None]:
-    """Stop a workload if it runs, and forget it."""
+    """Stop a workload if it runs, and delete it."""
     return Call("DELETE", _workload(workload), type(None))
 
 
 def attach(workload: str, process: ProcessReport) -> Call[schemas.WorkloadDetail]:
-    """Tell which process a granted session is."""
+    """Register the process of a started session."""
     return Call("PUT", f"{_workload(workload)}/process", schemas.WorkloadDetail, body=process)
 
 
 def environment(workload: str, worker: int = 0) -> Call[EnvironmentView]:
-    """Return the environment that hands a worker its devices."""
+    """Return the environment variables that select a worker's devices."""
     return Call(
         "GET",
         f"{_workload(workload)}/environment",
@@ -367,13 +370,13 @@ def environment(workload: str, worker: int = 0) -> Call[EnvironmentView]:
 def logs(
     workload: str, *, worker: int | None = None, tail: int | None = None, follow: bool = False
 ) -> Stream[LogLine]:
-    """Yield what its workers wrote; `follow` goes on until the workload is finished."""
+    """Yield its workers' log lines; `follow` continues until the workload finishes."""
     params = _params([("worker", worker), ("tail", tail), ("follow", "true" if follow else None)])
     return Stream(f"{_workload(workload)}/logs", LogDecoder, params)
 
 
 def execute(workload: str, run: ExecRequest, worker: int = 0) -> Stream[ExecPiece]:
-    """Run a program beside a worker; yield what it writes, and how it ended."""
+    """Run a program beside a worker; yield its output and its exit code."""
     params = {"worker": str(worker)}
     return Stream(f"{_workload(workload)}/exec", ExecDecoder, params, body=run)
 
@@ -404,23 +407,23 @@ def usage(
 def usage_by(
     kind: UsageKind, *, since: datetime | None = None, until: datetime | None = None
 ) -> Call[list[UsageOf]]:
-    """Return averages of each project, user or node that one may see (default: an hour)."""
+    """Return averages of each visible project, user or node (default: the last hour)."""
     given = [("since", since), ("until", until)]
     return Call("GET", f"{API}/usage/by/{kind}", list[UsageOf], _params(given))
 
 
 def history(since: datetime) -> Call[list[schemas.PastWorkload]]:
-    """Return every workload that held GPUs after a time; for hub admins."""
+    """Return all workloads with allocations after a time; for hub admins."""
     return Call("GET", f"{API}/history", list[schemas.PastWorkload], _params([("since", since)]))
 
 
 def snapshot() -> Call[dict[str, Any]]:
-    """Return nodes, projects and policy in the words of a snapshot; for hub admins."""
+    """Return nodes, projects and policy in the snapshot format; for hub admins."""
     return Call("GET", f"{API}/snapshot", dict[str, Any])
 
 
 def nodes() -> Call[list[NodeView]]:
-    """Return the machines and their devices."""
+    """Return the nodes and their devices."""
     return Call("GET", f"{API}/nodes", list[NodeView])
 
 
@@ -430,7 +433,7 @@ def plan() -> Call[dict[str, Any]]:
 
 
 def explanation(workload: str) -> Call[explanation_schemas.ExplanationView]:
-    """Return why a workload waits at length: what would help, and when it starts."""
+    """Return why a workload waits, which changes would start it, and its expected start."""
     return Call(
         "GET",
         f"{_workload(workload)}/explanation",
@@ -440,15 +443,15 @@ def explanation(workload: str) -> Call[explanation_schemas.ExplanationView]:
 
 
 def what_if(question: explanation_schemas.PlanQuestion) -> Call[explanation_schemas.WhatIf]:
-    """Return what would start, stop and wait if something were otherwise."""
+    """Return the workloads that would start, stop or wait after hypothetical changes."""
     return Call(
         "POST", f"{API}/plan", explanation_schemas.WhatIf, body=question, timeout_s=THOUGHT_WITHIN_S
     )
 
 
 def report(report: agent_reports.AgentReport) -> Call[agent_reports.AgentReply]:
-    """Deliver an agent's samples and learn what to look at next."""
-    # A second later comes the next one: a lost report is a gap, a repeated one would count twice.
+    """Send an agent's samples; return the allocations to measure next."""
+    # No retries: a repeated report would count twice; a lost one is a gap of a second.
     path = f"{API}/nodes/{quote(report.node, safe='')}/samples"
     return Call(
         "POST", path, agent_reports.AgentReply, body=report, repeatable=False, timeout_s=5.0

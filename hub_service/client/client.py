@@ -1,6 +1,6 @@
-"""The typed client of the API: `Client` waits, `AsyncClient` is awaited; the same names on both.
+"""Typed clients of the API: `Client` blocks, `AsyncClient` is awaited; both have the same methods.
 
-Each method is a call of `calls`, sent. Errors are RunaiErrors; what can be repeated is, for
+Each method sends a call of `calls`. Errors are RunaiErrors; idempotent calls are retried for
 PATIENCE_S.
 """
 
@@ -18,78 +18,80 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 PATIENCE_S = 5.0
-"""How long a call is tried again while the service is away: longer than its restart takes."""
+"""Time for retries while the service is down; longer than its restart takes."""
 
 
-class _Sent(Generic[P, T]):
-    """A method of both faces: makes a call and returns its reply, awaited or not."""
+class _CallMethod(Generic[P, T]):
+    """Descriptor of a method that sends a call and returns its reply."""
 
     def __init__(self, call: Callable[P, Call[T]]) -> None:
         self._call = call
 
     @overload
-    def __get__(self, face: "Client", owner: type) -> Callable[P, T]: ...
+    def __get__(self, client: "Client", owner: type) -> Callable[P, T]: ...
     @overload
-    def __get__(self, face: "AsyncClient", owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
-    def __get__(self, face: Any, owner: type) -> Any:
-        return self._call if face is None else _after(self._call, face.transport.send)
+    def __get__(
+        self, client: "AsyncClient", owner: type
+    ) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, client: Any, owner: type) -> Any:
+        return self._call if client is None else _bind(self._call, client.transport.send)
 
 
-class _Received(Generic[P, T]):
-    """A method of both faces: asks for a stream and yields its items."""
+class _StreamMethod(Generic[P, T]):
+    """Descriptor of a method that opens a stream and yields its items."""
 
     def __init__(self, stream: Callable[P, Stream[T]]) -> None:
         self._stream = stream
 
     @overload
-    def __get__(self, face: "Client", owner: type) -> Callable[P, Iterator[T]]: ...
+    def __get__(self, client: "Client", owner: type) -> Callable[P, Iterator[T]]: ...
     @overload
-    def __get__(self, face: "AsyncClient", owner: type) -> Callable[P, AsyncIterator[T]]: ...
-    def __get__(self, face: Any, owner: type) -> Any:
-        return self._stream if face is None else _after(self._stream, face.transport.receive)
+    def __get__(self, client: "AsyncClient", owner: type) -> Callable[P, AsyncIterator[T]]: ...
+    def __get__(self, client: Any, owner: type) -> Any:
+        return self._stream if client is None else _bind(self._stream, client.transport.receive)
 
 
-def _after(make: Callable[..., Any], send: Callable[[Any], Any]) -> Callable[..., Any]:
+def _bind(make: Callable[..., Any], send: Callable[[Any], Any]) -> Callable[..., Any]:
     @wraps(make)
-    def method(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  those of the call
+    def method(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  arguments of the call
         return send(make(*args, **kwargs))
 
     return method
 
 
-class _Face:
-    """What both faces share: where the service is, the project when none is named, all calls."""
+class _BaseClient:
+    """Common part of both clients: address, default project and all calls."""
 
-    whoami = _Sent(calls.whoami)
-    overview = _Sent(calls.overview)
-    events = _Received(calls.events)
-    projects = _Sent(calls.projects)
-    project = _Sent(calls.project)
-    put_project = _Sent(calls.put_project)
-    delete_project = _Sent(calls.delete_project)
-    workload_page = _Sent(calls.workload_page)
-    workload = _Sent(calls.workload)
-    wait = _Sent(calls.wait)
-    suspend = _Sent(calls.suspend)
-    resume = _Sent(calls.resume)
-    scale = _Sent(calls.scale)
-    keep = _Sent(calls.keep)
-    release = _Sent(calls.release)
-    regain = _Sent(calls.regain)
-    delete = _Sent(calls.delete)
-    attach = _Sent(calls.attach)
-    environment = _Sent(calls.environment)
-    logs = _Received(calls.logs)
-    execute = _Received(calls.execute)
-    usage = _Sent(calls.usage)
-    usage_by = _Sent(calls.usage_by)
-    history = _Sent(calls.history)
-    snapshot = _Sent(calls.snapshot)
-    nodes = _Sent(calls.nodes)
-    explanation = _Sent(calls.explanation)
-    what_if = _Sent(calls.what_if)
-    plan = _Sent(calls.plan)
-    report = _Sent(calls.report)
+    whoami = _CallMethod(calls.whoami)
+    overview = _CallMethod(calls.overview)
+    events = _StreamMethod(calls.events)
+    projects = _CallMethod(calls.projects)
+    project = _CallMethod(calls.project)
+    put_project = _CallMethod(calls.put_project)
+    delete_project = _CallMethod(calls.delete_project)
+    workload_page = _CallMethod(calls.workload_page)
+    workload = _CallMethod(calls.workload)
+    wait = _CallMethod(calls.wait)
+    suspend = _CallMethod(calls.suspend)
+    resume = _CallMethod(calls.resume)
+    scale = _CallMethod(calls.scale)
+    keep = _CallMethod(calls.keep)
+    release = _CallMethod(calls.release)
+    regain = _CallMethod(calls.regain)
+    delete = _CallMethod(calls.delete)
+    attach = _CallMethod(calls.attach)
+    environment = _CallMethod(calls.environment)
+    logs = _StreamMethod(calls.logs)
+    execute = _StreamMethod(calls.execute)
+    usage = _CallMethod(calls.usage)
+    usage_by = _CallMethod(calls.usage_by)
+    history = _CallMethod(calls.history)
+    snapshot = _CallMethod(calls.snapshot)
+    nodes = _CallMethod(calls.nodes)
+    explanation = _CallMethod(calls.explanation)
+    what_if = _CallMethod(calls.what_if)
+    plan = _CallMethod(calls.plan)
+    report = _CallMethod(calls.report)
 
     def __init__(
         self,
@@ -100,7 +102,7 @@ class _Face:
         patience_s: float = PATIENCE_S,
         ca: str | None = None,
     ) -> None:
-        """Call the service at `url` as the token's owner; `ca` is a file as of `login --ca`."""
+        """Connect to the service at `url` with a token; `ca` is a file as for `login --ca`."""
         self.default_project = default_project
         self._connect(url, token, patience_s, ca)
 
@@ -109,10 +111,10 @@ class _Face:
 
     @classmethod
     def discover(cls, environ: Mapping[str, str] | None = None) -> Self:
-        """Find the service: this session's, else the one of `runai login`.
+        """Return a client for this session's service, else for the one of `runai login`.
 
         Raises:
-            Unavailable: neither is known.
+            Unavailable: neither is configured.
         """
         found = find_connection() if environ is None else find_connection(environ)
         return cls(found.url, found.token, default_project=found.project, ca=found.ca)
@@ -123,8 +125,8 @@ class _Face:
         return calls.submit(request, dry_run=dry_run)
 
 
-class Client(_Face):
-    """Call the service and wait for its answer. Safe to use from several threads."""
+class Client(_BaseClient):
+    """Blocking client; thread-safe."""
 
     def _connect(self, url: str, token: str, patience_s: float, ca: str | None) -> None:
         self.transport = Transport(url, token, patience_s, ca)
@@ -141,7 +143,7 @@ class Client(_Face):
         self.transport.close()
 
     def submit(self, request: SubmitRequest, *, dry_run: bool = False) -> SubmitReply:
-        """Submit a job or a session, or say what would come of it."""
+        """Submit a job or a session; with `dry_run` only predict the decision."""
         return self.transport.send(self._submission(request, dry_run=dry_run))
 
     def workloads(
@@ -157,8 +159,8 @@ class Client(_Face):
         return found
 
 
-class AsyncClient(_Face):
-    """The same calls, awaited. Cancelling one closes its connection."""
+class AsyncClient(_BaseClient):
+    """Client for asyncio. Cancelling a call closes its connection."""
 
     def _connect(self, url: str, token: str, patience_s: float, ca: str | None) -> None:
         self.transport = AsyncTransport(url, token, patience_s, ca)
@@ -175,7 +177,7 @@ class AsyncClient(_Face):
         await self.transport.close()
 
     async def submit(self, request: SubmitRequest, *, dry_run: bool = False) -> SubmitReply:
-        """Submit a job or a session, or say what would come of it."""
+        """Submit a job or a session; with `dry_run` only predict the decision."""
         return await self.transport.send(self._submission(request, dry_run=dry_run))
 
     async def workloads(

@@ -1,7 +1,6 @@
-"""Where the service is and who asks: from the session's environment, or from `runai login`.
+"""Address and credentials of the service, from the session's environment or `runai login`.
 
-Knows the file `~/.config/runai/config.json` (0600), the environment's names, and what an address
-looks like. The client and the agent read it; the command line writes the file.
+`runai login` writes them to `~/.config/runai/config.json` (mode 0600).
 """
 
 import json
@@ -17,20 +16,20 @@ from runai.hub_service.wire.errors import InvalidRequest, Unavailable
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """The service's root address, the token to show, and the project to use when none is named."""
+    """The service's root address, the token and the default project."""
 
     url: str
     token: str = field(repr=False)
     project: str | None = None
     ca: str | None = None
-    """The PEM file of the only authority to trust; None: those that the system trusts."""
+    """PEM file of the only authority to trust; None: the system's authorities."""
 
 
 def address_parts(url: str) -> SplitResult:
-    """Take an address of the service apart.
+    """Parse an address of the service.
 
     Raises:
-        InvalidRequest: it is none.
+        InvalidRequest: it is no HTTP address.
     """
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
@@ -42,16 +41,16 @@ def address_parts(url: str) -> SplitResult:
 
 
 def config_path(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return where `runai login` and `runai project use` keep what they are told."""
+    """Return the path of the file that `runai login` and `runai project use` write."""
     base = environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
     return Path(base) / "runai" / "config.json"
 
 
 def read_config(path: Path) -> Connection | None:
-    """Read the file of `runai login`; None when there is none.
+    """Read the file of `runai login`; None if it does not exist.
 
     Raises:
-        InvalidRequest: it is not what `runai login` writes.
+        InvalidRequest: the file is damaged.
     """
     try:
         value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -60,14 +59,14 @@ def read_config(path: Path) -> Connection | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        # The content holds a token: name the file only.
+        # The content includes a token: report the path only.
         raise InvalidRequest(
             f"{path} is damaged.", hint="Write it anew with `runai login`.", code="damaged_config"
         ) from None
 
 
 def write_config(connection: Connection, path: Path) -> None:
-    """Keep a connection for later commands, readable by its owner alone."""
+    """Save a connection for later commands, readable only by its owner."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     unfinished = path.with_suffix(f".{os.getpid()}")
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -78,12 +77,12 @@ def write_config(connection: Connection, path: Path) -> None:
 
 
 def find_connection(environ: Mapping[str, str] = os.environ) -> Connection:
-    """Find the service: the one that this session belongs to, else the one of `runai login`.
+    """Return the connection to this session's service, else the one of `runai login`.
 
     The project is the session's own, else the one of `runai project use`.
 
     Raises:
-        Unavailable: there is neither.
+        Unavailable: neither is configured.
     """
     kept = read_config(config_path(environ))
     url, token = environ.get("RUNAI_API_URL"), environ.get("JUPYTERHUB_API_TOKEN")

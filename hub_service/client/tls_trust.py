@@ -1,22 +1,22 @@
-"""Certificates that a client of a hub trusts, and the error for one that it does not."""
+"""Trusted certificates of clients, and the error for an untrusted one."""
 
 import ssl
 from urllib.parse import urlsplit
 
 from runai.hub_service.wire.errors import InvalidRequest, Unavailable
 
-# X509_V_ERR_… that no authority mends: not yet valid, expired, another name, another address.
+# X509_V_ERR_… that no trusted authority cures: not yet valid, expired, wrong name or address.
 _VALIDITY_ERRORS = frozenset({9, 10, 62, 64})
 
 
 def verification(url: str, ca: str | None) -> ssl.SSLContext | bool:
-    """Return httpx's `verify` for an address; with a `ca` file its certificates alone are trusted.
+    """Return httpx's `verify` for an address; a `ca` file replaces the system's authorities.
 
     Raises:
         InvalidRequest: the file cannot be read, or has no certificate.
     """
     if urlsplit(url).scheme == "http":
-        # Without TLS there is nothing to verify, and reading the certificates takes a while.
+        # Without TLS there is nothing to verify, and loading the certificates is slow.
         return False
     if not ca:
         return True
@@ -37,7 +37,7 @@ def verification(url: str, ca: str | None) -> ssl.SSLContext | bool:
 
 
 def untrusted(url: str, failure: BaseException) -> Unavailable | None:
-    """Return the error to raise if a connection failed for the certificate of its server."""
+    """Return the error to raise if the server's certificate caused the failure, else None."""
     cause: BaseException | None = failure
     while cause is not None and not isinstance(cause, ssl.SSLCertVerificationError):
         cause = cause.__cause__ or cause.__context__

@@ -1,8 +1,4 @@
-"""Send calls over HTTP and read the replies: one transport that waits, one that is awaited.
-
-Knows addresses, tokens, time-outs, when to try again, and how a failed connection reads.
-Knows no route (`calls` does). Used by `client` alone.
-"""
+"""HTTP transports, blocking and asynchronous: tokens, time-outs, retries, connection errors."""
 
 import asyncio
 import time
@@ -25,13 +21,13 @@ _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 class _Endpoint:
-    """What both transports share: the address, the patience and the reading of failures."""
+    """Common part of both transports: address, patience and error handling."""
 
     def __init__(self, url: str, token: str, patience_s: float, ca: str | None) -> None:
         parts = address_parts(url)
         self.url = url.rstrip("/") + "/"
         self.patience_s = patience_s
-        # Without user:password@, for sentences.
+        # Without user:password@, for error messages.
         self._origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self.settings: dict[str, Any] = {
             "base_url": self.url,
@@ -67,10 +63,11 @@ class _Endpoint:
     def pause(
         self, failure: Exception, retries: Retries, *, if_refused: bool, if_broken: bool
     ) -> float:
-        """Return the seconds until the next try, where there may be one after such a failure.
+        """Return the seconds to wait before a retry.
 
         Raises:
-            Unavailable: there may not, patience has ended, or the certificate is not trusted.
+            Unavailable: this failure allows no retry, patience has ended, or the certificate is
+                not trusted.
         """
         if isinstance(failure, Unavailable):
             if not if_refused:
@@ -92,12 +89,12 @@ class _Endpoint:
         return retries.delay(away)
 
     def after_call(self, call: Call[T], failure: Exception, retries: Retries) -> float:
-        """Return the seconds until a call is sent again, as `pause` does."""
+        """Return the seconds to wait before a call is retried, as `pause` does."""
         may = call.repeatable
         return self.pause(failure, retries, if_refused=may, if_broken=may)
 
     def after_stream(self, stream: Stream[T], failure: Exception, retries: Retries) -> float:
-        """Return the seconds until a stream begins again, as `pause` does."""
+        """Return the seconds to wait before a stream reconnects, as `pause` does."""
         may = stream.restartable
         return self.pause(failure, retries, if_refused=stream.body is None, if_broken=may)
 
@@ -113,7 +110,7 @@ def _check(response: httpx.Response) -> None:
 
 
 class Transport:
-    """Send and wait; usable from several threads."""
+    """Blocking transport; thread-safe."""
 
     def __init__(self, url: str, token: str, patience_s: float, ca: str | None = None) -> None:
         self._endpoint = _Endpoint(url, token, patience_s, ca)
@@ -158,7 +155,7 @@ class Transport:
 
 
 class AsyncTransport:
-    """Send and await; cancelling a call closes its connection."""
+    """Transport for asyncio; cancelling a call closes its connection."""
 
     def __init__(self, url: str, token: str, patience_s: float, ca: str | None = None) -> None:
         self._endpoint = _Endpoint(url, token, patience_s, ca)

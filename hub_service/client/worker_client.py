@@ -1,7 +1,6 @@
-"""What a pod of an elastic job says to the service and asks of it: three calls, by its own token.
+"""Client of elastic workers in pods: read the target, report status and end.
 
-The token is a file that the kubelet renews: it is read for each call. Used by `runai.elastic.pod`;
-people and processes of the platform have `client`.
+The kubelet renews the pod's token file, so each call reads it again.
 """
 
 from pathlib import Path
@@ -19,12 +18,12 @@ MARGIN_S = 15.0
 
 
 class WorkerClient:
-    """One worker's side of the protocol; each thread has its own."""
+    """One worker's connection to the service; not thread-safe."""
 
     def __init__(self, url: str, token_file: Path, *, patience_s: float = 60.0) -> None:
-        """Speak to the service at `url`; calls are tried again for `patience_s` while it is away.
+        """Connect to the service at `url`; retry calls for `patience_s` while it is down.
 
-        Every call raises Unavailable after that, and NotFound where the job is gone.
+        Every call raises Unavailable after that, and NotFound if the job is gone.
         """
         self._url = url
         self._token_file = token_file
@@ -33,18 +32,18 @@ class WorkerClient:
         self._transport: Transport | None = None
 
     def target(self, seen: int) -> Target | None:
-        """Wait for a target newer than the one seen; None: there was none for half a minute."""
+        """Wait for a target newer than `seen`; return None after 30 s without one."""
         params = {"seen": str(seen), "timeout": str(WAITS_S)}
         path = f"{API}/worker/target"
         call = Call("GET", path, TargetReply, params, timeout_s=WAITS_S + MARGIN_S)
         return self._send(call).read()
 
     def tell(self, status: Status) -> None:
-        """Tell how the worker is."""
+        """Report the worker's status."""
         self._send(Call("PUT", f"{API}/worker/status", type(None), body=StatusReport.of(status)))
 
     def end(self, exit_code: int) -> int:
-        """Ask how the pod is to end, now that the program has ended so."""
+        """Report the program's exit code; return the exit code for the pod."""
         report = EndedReport(exit_code=exit_code)
         return self._send(Call("POST", f"{API}/worker/end", EndedReply, body=report)).exit_code
 
