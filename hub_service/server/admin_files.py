@@ -1,4 +1,4 @@
-"""Read projects.yaml: the projects of a platform as its admins keep them in a file.
+"""Parsers of the admins' files: projects.yaml and the scheduler's policy.
 
     projects:
       vision:
@@ -8,8 +8,8 @@
         members: [ana, bob]   # JupyterHub users; groups: [...] for groups
         admins: [ana]
 
-Every mistake names file, line, key and value. Fields are those of `ProjectPut`; `unlimited` is
-no bound. Knows YAML and lines; what the values mean is `project_changes`.
+Errors in it name file, line, key and value. The fields are the ones of `ProjectPut`; `unlimited`
+means no bound.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def read_projects(path: Path) -> list[ProjectSpec]:
     """Return the projects of a file, parents before their children.
 
     Raises:
-        InvalidRequest: the file cannot be read, or something in it cannot be meant.
+        InvalidRequest: the file cannot be read, or has an invalid value.
     """
     try:
         text = path.read_text()
@@ -106,7 +106,7 @@ class _Reader:
         except (ValueError, yaml.YAMLError):
             raise self._wrong(key, f"{key.value} has no value that can be read") from None
         if value is None and key.value in _MAY_BE_UNLIMITED and _is_empty(node):
-            # An empty value is a slip of the keyboard far more often than "no bound".
+            # An empty value is more likely a typing error than "no bound".
             raise self._wrong(key, f"{key.value} has no value", "Write unlimited if that is meant.")
         if value == "unlimited" and key.value in _MAY_BE_UNLIMITED:
             value = None
@@ -149,13 +149,13 @@ class _Reader:
         return InvalidRequest(f"{self._path}, line {line}: {text}.", hint=hint)
 
 
-def _plain(node: yaml.Node) -> Any:  # noqa: ANN401  what YAML makes of it
+def _plain(node: yaml.Node) -> Any:  # noqa: ANN401  any YAML value
     constructor = yaml.SafeLoader("")
     try:
         value = constructor.construct_object(node, deep=True)
     finally:
         constructor.dispose()
-    # 2.5 is meant as it is written, not as the nearest binary number.
+    # Keep the text of a float: 2.5 becomes a Decimal, not the nearest binary number.
     is_float = isinstance(node, yaml.ScalarNode) and isinstance(value, float)
     return node.value if is_float else value
 
@@ -165,10 +165,10 @@ def _is_empty(node: yaml.Node) -> bool:
 
 
 def read_policy(path: Path) -> Policy:
-    """Return the policy of a file; what it leaves out has its default.
+    """Return the policy of a file; omitted fields have their defaults.
 
     Raises:
-        InvalidRequest: the file cannot be read, or something in it cannot be meant.
+        InvalidRequest: the file cannot be read, or has an invalid value.
     """
     try:
         fields = yaml.safe_load(path.read_text())

@@ -1,8 +1,4 @@
-"""Keep this node's agent running as a child of the service.
-
-Knows how to start it, what to hand it, and when to try again. Leaves measuring to the agent. Owned
-by the composition root.
-"""
+"""This node's agent as a child process of the service: environment, start and restarts."""
 
 import asyncio
 import logging
@@ -16,7 +12,7 @@ LOG = logging.getLogger("runai.agent")
 
 LONGEST_BACK_OFF_S = 30.0
 WELL_AFTER_S = 60.0
-"""An agent that ran so long had a good start: the next one is started without delay."""
+"""Run time after which an agent counts as started well and the backoff is reset."""
 LEAVES_WITHIN_S = 5.0
 
 _HANDED_ON = (
@@ -28,7 +24,7 @@ _HANDED_ON = (
 def agent_environment(
     environ: Mapping[str, str], *, url: str, token: str, node: str
 ) -> dict[str, str]:
-    """Return the agent's environment: what it needs, and no secret of the service."""
+    """Return the agent's environment, without secrets of the service."""
     handed = {name: environ[name] for name in _HANDED_ON if name in environ}
     return handed | {
         "RUNAI_API_URL": url,
@@ -39,16 +35,16 @@ def agent_environment(
 
 
 async def keep_agent_running(environment: Mapping[str, str]) -> NoReturn:
-    """Start the agent, and again when it ends, until cancelled; takes it along then."""
+    """Start the agent, and restart it when it ends; stop it on cancellation."""
     failures = 0
     while True:
         began = time.monotonic()
-        # `-P`: a folder `runai` where the service happens to run is not the package.
+        # `-P`: do not import a folder `runai` in the working directory.
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-P", "-m", "runai.hub_service.agent", env=dict(environment)
             )
-        except OSError as failed:  # a bomb has all processes, or all memory, or all descriptors
+        except OSError as failed:  # no processes, memory or descriptors left
             LOG.warning("the agent cannot be started: %s", failed.strerror)
             await asyncio.sleep(LONGEST_BACK_OFF_S)
             continue

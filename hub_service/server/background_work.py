@@ -1,7 +1,4 @@
-"""What running the service takes on every cluster: signals, listening, the work in the background.
-
-Used by the composition roots, `__main__` (this machine) and `kubernetes_service`.
-"""
+"""Common parts of the composition roots: signals, serving, background tasks, notifications."""
 
 import asyncio
 import faulthandler
@@ -20,26 +17,26 @@ from runai.hub_service.server.listener import Server
 from runai.hub_service.server.settings import Config
 
 LEAVE_WITHIN_S = 10.0
-"""Long enough for streams to end and the ledger to be written; the next start waits for us."""
+"""Time-out of a shutdown: enough to end streams and write the ledger; the next start waits."""
 
 SWITCH_S = 0.0005
-"""How long a thread that computes keeps the interpreter from another that has something to do."""
+"""Thread switch interval: how long a computing thread may keep the GIL while another waits."""
 
 Work = Coroutine[Any, Any, object]
 
 
 def share_the_interpreter() -> None:
-    """Let requests be answered while a thread decides about tens of thousands of workloads.
+    """Shorten the thread switch interval, so that scheduling does not slow down requests.
 
-    Whoever sends or receives lets go of the interpreter and waits for it again: with Python's own
-    5 ms each message would cost that while a decision is made.
+    Each send and receive releases the GIL and waits for it again: with Python's default of 5 ms
+    each message would take that long while a thread plans for tens of thousands of workloads.
     """
     sys.setswitchinterval(SWITCH_S)
 
 
 @asynccontextmanager
 async def hub_users(config: Config) -> AsyncGenerator[HubAuthenticator | None]:
-    """Open the connection to JupyterHub, where there is one."""
+    """Open the connection to JupyterHub, if configured; else yield None."""
     if config.hub is None:
         yield None
         return
@@ -51,11 +48,11 @@ async def hub_users(config: Config) -> AsyncGenerator[HubAuthenticator | None]:
 
 
 def on_signal(act: Callable[[], object]) -> None:
-    """Do this, and nothing else, when somebody wants the service to end.
+    """Call `act` on SIGTERM and SIGINT, once.
 
-    A service that cannot end in good order ends without: the next one waits for its lock, and
-    nothing is lost by a crash. It says where it hung. Who asks once more finds nobody: a loop that
-    closes would hear of it by a descriptor that is closed, or is another file by then.
+    If the shutdown takes longer than LEAVE_WITHIN_S, the process prints its stacks and exits: the
+    next service waits for its lock, and a crash loses nothing. Later signals are ignored: a
+    closing event loop would get them by a descriptor that is closed or already another file.
     """
 
     def leave() -> None:
@@ -76,10 +73,9 @@ async def run_until(
     *,
     first: Work | None = None,
 ) -> None:
-    """Own all background work; whatever fails ends everything, and JupyterHub starts us anew.
+    """Run all background tasks and the server; a failure ends all, and JupyterHub restarts it.
 
-    Requests are answered when `first`, for which the work goes on already, is done; until then
-    they wait.
+    The tasks start at once. The server accepts requests once `first` is done; until then they wait.
     """
 
     async def serve() -> None:
@@ -100,7 +96,7 @@ async def run_until(
 
 
 def url_of(config: Config, listening: socket.socket | None) -> str:
-    """Return the service's root as processes of this machine reach it; "" before it listens."""
+    """Return the service's root address on this machine; "" before it listens."""
     if listening is None:
         return ""
     host, port = listening.getsockname()[:2]
@@ -113,7 +109,7 @@ def url_of(config: Config, listening: socket.socket | None) -> str:
 
 
 def notifier(config: Config, platform: Platform) -> Notifier:
-    """Return what tells people of their workloads, by the ways that are set."""
+    """Return the notifier of users with the configured channels."""
     channels: list[Channel] = []
     if config.notify.webhook is not None:
         channels.append(Webhook(config.notify.webhook))
@@ -129,5 +125,5 @@ def notifier(config: Config, platform: Platform) -> Notifier:
 
 
 def no_opinion(_path: str) -> bool:
-    """Leave it to the start of the job: only its own account can tell what it may read."""
+    """Accept every working directory; only the job's account can check it, at its start."""
     return True

@@ -1,8 +1,8 @@
-"""What a container runs: the service, or with the argument `agent` the agent of its node.
+"""Entry point of containers: the service, or with the argument `agent` the node's agent.
 
-The first process of a container hears no signal that it has no handler for, and what these two
-import takes seconds: told to end meanwhile, they would go on until they are killed. Nothing is
-begun before the imports are done, so there is nothing to end in good order.
+The first process of a container ignores signals without a handler, and the imports take seconds: a
+SIGTERM during the imports would have no effect until SIGKILL. Nothing has started before the end
+of the imports, so that the handler may exit at once.
 """
 
 import os
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run it; return its exit status."""
+    """Run the service or the agent; return its exit status."""
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     if list(arguments) == ["agent"]:
         from runai.hub_service.agent.__main__ import main as run  # noqa: PLC0415  the slow part

@@ -1,10 +1,10 @@
-"""Python's collector of circles, kept from looking at everything while somebody waits.
+"""Schedule of Python's garbage collector, without long pauses while requests wait.
 
-A look at all that tens of thousands of workloads are made of stops everything for a second or two,
-and finds next to nothing: what a cycle or a call makes goes by itself. So what is new is looked at
-once, soon, and then put aside, where no look goes, until there is twice as much and little to do,
-or eight times as much, and thousands of workloads more; what was read at the start at once. Used
-by the roots.
+A full collection over the objects of tens of thousands of workloads stops the process for one to
+two seconds and frees almost nothing: reference counts free the objects of cycles and calls. So
+the service collects new objects once, soon, and freezes the survivors. It collects everything only
+if memory doubled and the process is quiet, or if memory grew eightfold and by thousands of
+workloads. It freezes the objects of the start at once.
 """
 
 import asyncio
@@ -15,54 +15,55 @@ from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
 YOUNG_S = 0.1
-"""Between two looks at what is new.
+"""Interval between collections of new objects.
 
-A look takes 1 ms for each thousand objects, for which everybody waits: seldomer looks at more make
-the slowest answers slower. They find nearly all, since next to nothing that dies here is a circle.
+A collection takes 1 ms per thousand objects and blocks all requests: a longer interval makes the
+slowest replies slower. Each one frees almost all garbage, since reference cycles are rare here.
 """
 UNSEEN = 5_000
-"""Objects more than there were at the last look, after which Python itself looks at what is new:
-while thousands of jobs are made in one go. One that goes counts as one less, however old it is, so
-the new may be many more by then: while nobody else looked, they were up to 60,000.
+"""Net allocations after which Python itself collects new objects, as in a burst of submissions.
+
+Each deallocation counts as one less, also of an old object, so that the new objects can be many
+more: up to 60,000 without the collections of `Aside`.
 """
 NEVER = 1_000_000
-"""Looks at what is new between which Python itself would make one at more."""
+"""Collections of new objects between two of Python's own of older generations."""
 YOUNG_LOOKS = 100
-"""Between two times when it is asked whether to look at everything."""
+"""Collections of new objects between two checks for a full collection."""
 GROWN = 2.0
-"""Times what there was after the last look at all: half of what is kept may be dead circles."""
+"""Growth since the last full collection that justifies one: half of it may be dead cycles."""
 LATEST = 8.0
-"""So much more is looked at whatever there is to do, if it is `MUCH`."""
+"""Growth that forces a full collection under load too, if it also exceeds `MUCH`."""
 QUIET = 0.2
-"""Of a processor, since it was asked last: nobody, or hardly anybody, waits then."""
+"""CPU use (cores) since the last check below which few or no requests wait."""
 LITTLE = 500_000
-"""Blocks of memory, some 50 MiB: less growth is not worth a look at all."""
+"""Memory blocks, about 50 MiB: less growth justifies no full collection."""
 MUCH = 6_000_000
-"""Blocks of 30,000 workloads: less growth is not worth that anybody waits."""
+"""Memory blocks of 30,000 workloads: less growth justifies no pause of requests."""
 
 
 def collect_seldom() -> None:
-    """Leave looks at what is old to `Aside`."""
+    """Turn off Python's own collections of old objects; `Aside` schedules them."""
     gc.set_threshold(UNSEEN, NEVER, NEVER)
 
 
 class Aside:
-    """What no look goes to, and when to take it back."""
+    """Scheduler of collections and freezes (`gc.freeze`)."""
 
     def __init__(
         self,
         blocks: Callable[[], int] = sys.getallocatedblocks,
         times: Callable[[], tuple[float, float]] = lambda: (time.monotonic(), time.process_time()),
     ) -> None:
-        """Measure what there is by `blocks`, which is cheap; `times` are the world's and ours."""
+        """Measure memory by `blocks`, which is cheap; `times` are wall-clock and CPU time."""
         self._blocks, self._times = blocks, times
-        self._enough = self._latest = 0
-        self._looked = times()
+        self._quiet_threshold = self._hard_threshold = 0
+        self._last_times = times()
 
     async def run(self, begun: Awaitable[object]) -> NoReturn:
-        """Put aside what lives, again and again, from when it has `begun`; for ever.
+        """Collect and freeze periodically, once `begun` has completed; never return.
 
-        By then everything that is stored is read: measured before, it would pass for growth.
+        By then the stored state is in memory; measured earlier, it would count as growth.
         """
         await begun
         while True:
@@ -72,33 +73,33 @@ class Aside:
                 self.look_at_what_is_new()
 
     def look_at_what_is_new(self) -> None:
-        """Put aside what is new and lives."""
+        """Collect new objects and freeze the survivors."""
         gc.collect(0)
         gc.freeze()
 
     def look(self) -> bool:
-        """Look at what is new, or at all if there is much more than there was; tell which.
+        """Collect new objects, or all objects if memory grew enough; return True for all.
 
-        The first time nothing is looked at: what was read lives.
+        The first call collects nothing, since the objects of the start live on.
         """
         quiet, there = self._is_quiet(), self._blocks()
-        if not self._enough:
-            self._measure(there)
+        if not self._quiet_threshold:
+            self._set_thresholds(there)
             gc.freeze()
             return False
-        everything = there > self._latest or (quiet and there > self._enough)
+        everything = there > self._hard_threshold or (quiet and there > self._quiet_threshold)
         if everything:
             gc.unfreeze()
             gc.collect()
-            self._measure(self._blocks())
+            self._set_thresholds(self._blocks())
         self.look_at_what_is_new()
         return everything
 
-    def _measure(self, there: int) -> None:
-        self._enough = int(GROWN * there) + LITTLE
-        self._latest = max(int(LATEST * there), there + MUCH)
+    def _set_thresholds(self, there: int) -> None:
+        self._quiet_threshold = int(GROWN * there) + LITTLE
+        self._hard_threshold = max(int(LATEST * there), there + MUCH)
 
     def _is_quiet(self) -> bool:
-        (began, spent), self._looked = self._looked, self._times()
-        now, spent_now = self._looked
+        (began, spent), self._last_times = self._last_times, self._times()
+        now, spent_now = self._last_times
         return spent_now - spent < QUIET * (now - began)

@@ -1,7 +1,7 @@
-"""The composition root over a Kubernetes cluster: of several services one leads, and answers.
+"""The composition root for a Kubernetes cluster, with leader election between replicas.
 
-`RUNAI_CLUSTER=kubernetes python -m runai.hub_service`. Whoever does not lead listens nowhere, so
-that no request reaches it; when it leads, it looks at everything anew. Called by `__main__`.
+`RUNAI_CLUSTER=kubernetes python -m runai.hub_service`. Only the leader listens, so that no request
+reaches another replica; a new leader lists the whole cluster again.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ LOG = logging.getLogger("runai.service")
 
 
 async def serve_kubernetes(config: Config, where: KubernetesConfig) -> None:
-    """Run the service over a Kubernetes cluster, while it leads; until then it waits unseen.
+    """Run the service for a Kubernetes cluster while it leads; wait for the Lease until then.
 
     Raises:
         RunaiError: it cannot start; the sentence says why.
@@ -69,7 +69,7 @@ async def serve_kubernetes(config: Config, where: KubernetesConfig) -> None:
     stopped, serves, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
     on_signal(stopped.set)
     policy = None if config.policy_file is None else read_policy(config.policy_file)
-    pool_of(where)  # before anything waits for it
+    pool_of(where)  # report a wrong value before the wait for the Lease
     identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
     alive = answering(config.host, where.alive_port)
     async with (
@@ -90,7 +90,7 @@ async def serve_kubernetes(config: Config, where: KubernetesConfig) -> None:
         leadership = Leadership(api, namespace=where.own_namespace, identity=identity)
 
         async def stand() -> None:
-            await pod.shows(leads=False)  # what the container before this one may have left
+            await pod.shows(leads=False)  # the previous container may have left the label
             LOG.info("%s waits until it leads", identity)
             await leadership.lead(work)
 
@@ -98,7 +98,7 @@ async def serve_kubernetes(config: Config, where: KubernetesConfig) -> None:
         stopping = asyncio.create_task(stopped.wait())
         await asyncio.wait({leading, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not leading.done() and serves.is_set():
-            await ended.wait()  # what answers requests ends in good order by itself
+            await ended.wait()  # a serving leader shuts down in order by itself
         for task in (leading, stopping):
             task.cancel()
         failed, _stopped = await asyncio.gather(leading, stopping, return_exceptions=True)
@@ -109,10 +109,10 @@ async def serve_kubernetes(config: Config, where: KubernetesConfig) -> None:
 
 
 async def connected() -> Api:
-    """Connect to the API server that kubectl would use here, or this pod's own.
+    """Connect to kubectl's current API server, or to this pod's own.
 
     Raises:
-        Unavailable: nothing says which one that is.
+        Unavailable: there is no configuration of either.
     """
     try:
         return await Api.connect()
@@ -134,9 +134,9 @@ async def lead(
     serves: asyncio.Event,
     pod: OwnPod,
 ) -> None:
-    """Schedule and answer until stopped; everything is looked at anew.
+    """Schedule and serve requests until stopped, starting from a fresh list of the cluster.
 
-    `serves` tells from when on it ends by itself when it is stopped; before that it is cancelled.
+    Once `serves` is set, `stopped` ends it in order; before that the caller cancels it.
     """
     cluster = KubernetesCluster(
         api,
@@ -187,7 +187,7 @@ async def lead(
         ledger.run(),
     ]
     if policy is not None and policy.history_weight:
-        await past.begin()  # before anything is decided
+        await past.begin()  # before the first scheduling cycle
         work.append(past.run())
     if users is not None:
         work.append(users.warm())
@@ -196,7 +196,7 @@ async def lead(
     LOG.info("leads; listening at %s", url_of(config, listening))
     try:
         await pod.shows(leads=True)
-        projects = apply_projects(cluster, config)  # before anybody is told that they are in none
+        projects = apply_projects(cluster, config)  # before users are told they have none
         serves.set()
         await run_until(stopped, platform, server, listening, work, first=projects)
     finally:
@@ -207,10 +207,10 @@ async def lead(
 
 
 def pool_of(where: KubernetesConfig) -> Pool:
-    """Return the part of the cluster that is ours.
+    """Return the node pool of this platform.
 
     Raises:
-        InvalidRequest: nothing can be meant by what was said.
+        InvalidRequest: RUNAI_NODE_POOL is invalid.
     """
     try:
         return Pool.parse(where.node_pool)
@@ -221,7 +221,7 @@ def pool_of(where: KubernetesConfig) -> Pool:
 
 
 async def apply_projects(cluster: Cluster, config: Config) -> None:
-    """Bring the projects to what the file says, if there is one."""
+    """Apply the projects file, if there is one."""
     if config.projects_file is not None:
         for spec in read_projects(config.projects_file):
             await cluster.put_project(spec)

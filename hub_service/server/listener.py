@@ -1,4 +1,4 @@
-"""Listen, and serve an application until told to stop; signals are the process owner's."""
+"""The listening socket and the HTTP server (uvicorn) with bounded request heads."""
 
 import asyncio
 import contextlib
@@ -13,28 +13,30 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from runai.hub_service.wire.errors import Unavailable
 
 PORT_FREE_WITHIN_S = 15.0
-"""The service before this one may still be leaving."""
+"""Time-out for binding: the previous service may still be shutting down."""
 STREAMS_END_WITHIN_S = 1
 IDLE_CONNECTIONS_END_AFTER_S = 75
-"""Longer than clients keep theirs (httpx 5 s, aiohttp 15 s, browsers a minute): else one is closed
-in the instant in which somebody submits over it, who then cannot know whether that came.
+"""Longer than the clients' own time-outs (httpx 5 s, aiohttp 15 s, browsers 60 s).
+
+Else the server could close a connection just as a client submits over it, and the client could
+not tell whether the request arrived.
 """
 MOST_HEAD_BYTES = 64 * 2**10
-"""Of a request: its line and headers; a cookie and a token are a few hundred."""
+"""Maximum size of the request line and headers; a cookie and a token have a few hundred bytes."""
 LINGERS_S = 5.0
-"""A connection that is closed before its request has come whole: so long its client may read."""
+"""Time for the client to read a reply that was sent before its whole request arrived."""
 
 
 async def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; port 0 is any free one.
+    """Return a listening socket; port 0 selects any free port.
 
     Raises:
-        Unavailable: somebody else keeps the port.
+        Unavailable: another program uses the port.
     """
     deadline = asyncio.get_running_loop().time() + PORT_FREE_WITHIN_S
     while True:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        # By the protocol's number asyncio knows that a small answer is to be sent at once (Nagle).
+        # asyncio sets TCP_NODELAY only if the protocol is IPPROTO_TCP; small replies need it.
         listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -53,47 +55,47 @@ async def listen(host: str, port: int) -> socket.socket:
 
 
 class BoundedHeads(HttpToolsProtocol):
-    """A parser in C, which has no bound of its own for what comes before a body."""
+    """HTTP protocol with a bound on request heads, which httptools lacks."""
 
     _head = 0
-    """Bytes of the head that is being read, and of what came with them."""
+    """Bytes received for the current head, including data in the same chunks."""
     _is_in_body = False
     _is_answered = False
-    """For good: what still comes is discarded."""
+    """Whether the connection's last reply is written; later input is discarded."""
 
     def data_received(self, data: bytes) -> None:
-        """Read on, unless a head has no end."""
+        """Parse the data; close the connection if the head is too large."""
         if self._is_answered:
             return
         self._head += len(data)
         super().data_received(data)
-        # Only now: a short head and the begin of a long body come in one piece.
+        # After parsing: a short head and the start of a long body may arrive in one chunk.
         if self._head > MOST_HEAD_BYTES and not self._is_in_body:
             self.transport.close()
 
     def on_headers_complete(self) -> None:
-        """Let what follows be as long as `bodies` allows."""
+        """Stop counting: a middleware bounds the body."""
         self._is_in_body = True
         super().on_headers_complete()
         if self.cycle is not None:
-            self.cycle.transport = _Answer(self)
+            self.cycle.transport = _ReplyTransport(self)
 
     def on_message_complete(self) -> None:
-        """Count anew: what comes next is another request's head."""
+        """Reset the count for the next request's head."""
         self._is_in_body, self._head = False, 0
         super().on_message_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the last answer, which knows the connection: a circle for each."""
+        """Drop the last `_ReplyTransport`: it forms a reference cycle with the connection."""
         super().connection_lost(exc)
         if self.cycle is not None:
             self.cycle.transport = self.transport
 
     def close(self) -> None:
-        """Close the connection; if the client still sends, let it read the answer first.
+        """Close the connection; if the client still sends, let it read the reply first.
 
-        Input that meets a closed socket resets the connection, and what the client has not read by
-        then is lost (RFC 9112, 9.6).
+        Data that arrives at a closed socket resets the connection, and the client loses the unread
+        part of the reply (RFC 9112, 9.6).
         """
         if not self._is_in_body or self._is_answered or self.transport.is_closing():
             self.transport.close()
@@ -103,8 +105,8 @@ class BoundedHeads(HttpToolsProtocol):
         self.loop.call_later(LINGERS_S, self.transport.close)
 
 
-class _Answer(asyncio.Transport):
-    """What a request's answer is written to."""
+class _ReplyTransport(asyncio.Transport):
+    """Transport for one reply; closing it goes through `BoundedHeads.close`."""
 
     def __init__(self, protocol: BoundedHeads) -> None:
         super().__init__()
@@ -121,7 +123,7 @@ class _Answer(asyncio.Transport):
 
 
 class Server(uvicorn.Server):
-    """uvicorn without signal handlers and without an access log, whose lines would show queries."""
+    """uvicorn without signal handlers and without an access log, which would reveal queries."""
 
     def __init__(self, app: FastAPI) -> None:
         super().__init__(
@@ -139,9 +141,9 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Leave signals alone."""
+        """Install no handlers; `on_signal` does."""
         yield
 
     def stop(self) -> None:
-        """End `serve` soon: streams are cut after a second."""
+        """Make `serve` return soon; it ends streams after a second."""
         self.should_exit = True

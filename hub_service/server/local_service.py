@@ -1,7 +1,7 @@
-"""The composition root: the one place that names concrete classes and puts the service together.
+"""The composition root for a single machine, and the service's main function.
 
-`python -m runai.hub_service`, started by JupyterHub with its settings in the environment. Ends with
-its hub, or at SIGTERM; jobs go on without it, and the next service takes them over.
+JupyterHub starts `python -m runai.hub_service` with the settings in the environment. The service
+ends with its hub or at SIGTERM; jobs continue without it, and the next service adopts them.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ from runai.hub_service.wire.errors import InvalidRequest, RunaiError
 
 
 def first_projects(devices: int, *, with_members: bool = True) -> list[ProjectSpec]:
-    """Return the projects for so many GPUs; real accounts are for an admin to add.
+    """Return the initial projects for this number of GPUs; admins add real accounts.
 
     >>> [(p.name, p.quota) for p in first_projects(5)]
     [('vision', 2500), ('nlp', 2500)]
@@ -73,14 +73,14 @@ LOG = logging.getLogger("runai.service")
 
 
 def node_name() -> str:
-    """Return this machine's name, or `localhost` where it has none that reads as one."""
+    """Return this machine's host name, or `localhost` if it is no valid DNS label."""
     name = socket.gethostname().partition(".")[0].lower()
     fits = name and all(c.isascii() and (c.isalnum() or c == "-") for c in name)
     return name[:63] if fits else "localhost"
 
 
 def devices_of(config: Config, node: str) -> list[Device]:
-    """Return the devices that the platform is to use on this machine."""
+    """Return this machine's devices for the platform, as configured."""
     source = open_devices(
         "auto" if config.gpus is None else config.gpus, config.simulate, node=node
     )
@@ -91,11 +91,11 @@ def devices_of(config: Config, node: str) -> list[Device]:
 
 
 def sharing_of(config: Config, devices: Sequence[Device]) -> Sharing:
-    """Return how devices are shared; what was begun for another way is ended."""
+    """Return the configured way to share devices; stop the MPS daemons if it is not MPS."""
     real = [d.uuid for d in devices if not d.simulated and not d.uuid.startswith("MIG-")]
     refused = ""
     if config.system_users:
-        # A daemon serves one account at a time; the others would wait for it, for ever perhaps.
+        # An MPS daemon serves one account at a time; other accounts could wait forever.
         refused = "users have Unix accounts of their own, and MPS serves one at a time"
     elif not real:
         refused = "no device here can have it"
@@ -108,7 +108,7 @@ def sharing_of(config: Config, devices: Sequence[Device]) -> Sharing:
 
 
 async def set_projects(cluster: Cluster, config: Config, devices: int) -> None:
-    """Bring the projects to what the file says; without one, begin with something."""
+    """Apply the projects file; without a file, create the initial projects if there are none."""
     if config.projects_file is not None:
         specs = read_projects(config.projects_file)
     else:
@@ -128,7 +128,7 @@ async def serve(config: Config) -> None:
         await serve_here(config)
         return
     try:
-        # Its client is an extra that a single machine does without.
+        # The Kubernetes client is an optional dependency.
         from runai.hub_service.server.kubernetes_service import serve_kubernetes  # noqa: PLC0415
     except ImportError as missing:
         raise InvalidRequest(
@@ -139,7 +139,7 @@ async def serve(config: Config) -> None:
 
 
 async def serve_here(config: Config) -> None:
-    """Run the service over this machine's GPUs.
+    """Run the service for this machine's GPUs.
 
     Raises:
         RunaiError: it cannot start; the sentence says why.
@@ -149,13 +149,13 @@ async def serve_here(config: Config) -> None:
     open_files = take_all()
     starting = asyncio.current_task()
     assert starting is not None
-    # While another service has the cluster open there is nothing yet to end in good order.
+    # Until this service has the cluster's lock, a signal may simply cancel the start.
     on_signal(starting.cancel)
     policy = None if config.policy_file is None else read_policy(config.policy_file)
     node = node_name()
     devices = devices_of(config, node)
-    # An address that nobody chose must be known before jobs are told of it; a chosen one is free
-    # only when the service before this one has let go of the cluster.
+    # A random port must be known before jobs get the address; a configured one may be in use until
+    # the previous service has released the cluster's lock.
     listening = await listen(config.host, 0) if config.port == 0 else None
     api_url = config.api_url or url_of(config, listening)
     sharing = sharing_of(config, devices)
@@ -219,7 +219,7 @@ async def serve_here(config: Config) -> None:
             agent = agent_environment(os.environ, url=own_url, token=agent_token, node=node)
             work.append(keep_agent_running(agent))
         if policy is not None and policy.history_weight:
-            await past.begin()  # before anything is decided
+            await past.begin()  # before the first scheduling cycle
             work.append(past.run())
         if users is not None:
             work += [users.warm(), ForgottenSessions(cluster, users.servers).run()]
@@ -235,10 +235,10 @@ async def serve_here(config: Config) -> None:
 
 
 def is_directory(path: str) -> bool:
-    """Tell whether jobs, which run under the service's account, could begin there."""
+    """Return True if the path is a directory for the service's account, which jobs share."""
     try:
         return Path(path).is_dir()
-    except (OSError, ValueError):  # longer than any name, or not to be looked at
+    except (OSError, ValueError):  # too long, or not permitted
         return False
 
 

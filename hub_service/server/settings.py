@@ -1,7 +1,6 @@
 """The service's settings, parsed once from its environment into types.
 
-JupyterHub sets the `JUPYTERHUB_*` half, whoever starts the platform the `RUNAI_*` half. Knows the
-variables' names, defaults and mistakes; reads nothing else. Called by the composition root.
+JupyterHub sets the `JUPYTERHUB_*` variables; `runai up` or the Helm chart sets `RUNAI_*`.
 """
 
 import re
@@ -24,99 +23,99 @@ DAY_S = 86_400
 MOST_PORT = 65_535
 MOST_AT_ONCE = 1_000_000
 MOST_JOB_FILES = 200_000
-"""Ten times what a job leaves that keeps a checkpoint of a hundred files for each of 200 epochs."""
+"""Ten times the files of a job with 200 epochs and a checkpoint of 100 files for each."""
 MOST_EVER_FILES = 2**32
-"""As many as ext4 can have."""
+"""Maximum number of files on ext4."""
 MOST_PID = 2**22
-"""The largest that Linux gives."""
+"""Linux's upper bound of a PID."""
 _QUANTITY = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?(m|[kMGT]|[KMGT]i)?")
-"""What the API server takes for CPU and memory, without exponents."""
+"""A Kubernetes quantity of CPU or memory, without exponents."""
 
 
 @dataclass(frozen=True, slots=True)
 class KubernetesConfig:
-    """Which part of a Kubernetes cluster is the platform's; the cluster itself is kubectl's."""
+    """The platform's part of a Kubernetes cluster; kubectl's configuration selects the cluster."""
 
     namespace: str
-    """Of the notebooks: jobs are made there."""
+    """Namespace of the notebooks and of the jobs."""
     own_namespace: str
-    """Of this service: its Lease is there."""
+    """Namespace of this service and its Lease."""
     image: str = ""
-    """What jobs of users without a notebook run in; "": such jobs are refused."""
+    """Container image for jobs of users without a notebook; "": such jobs are rejected."""
     jobs_ttl_s: int | None = None
-    """Seconds for which finished jobs are kept; None: until somebody deletes them."""
+    """Seconds for which finished jobs are kept; None: until their deletion by a user."""
     jobs_limits: Mapping[str, str] = field(default_factory=dict)
-    """CPU and memory limits of each pod of a job, as Kubernetes writes them; {}: its notebook's."""
+    """CPU and memory limits (quantities) of each pod of a job; {}: its notebook's limits."""
     jobs_token: bool = False
     """Whether pods of jobs get the API's token of their service account."""
     default_project: str = "default"
-    """Owns what names no project."""
+    """Project of workloads that name none."""
     pod: str = ""
-    """This service's own; "": it runs in none."""
+    """Name of this service's pod; "": it runs outside of pods."""
     alive_port: int = 0
-    """Where its kubelet asks whether it lives; 0: nowhere."""
+    """Port of the liveness probe; 0: none."""
     agent_account: str = "runai:runai-agent"
-    """The service account of the nodes' agents, with its namespace."""
+    """Service account of the nodes' agents, as `NAMESPACE:NAME`."""
     reservation_image: str = ""
-    """Of the pods that hold shared devices, in which nothing runs; "": Kubernetes' own for that."""
+    """Image of the pods that reserve shared devices; "": Kubernetes' pause image."""
     node_pool: str = ""
-    """Which nodes, projects and pods are ours: KEY=VALUE, or !KEY for the rest; "": all."""
+    """Label of our nodes, projects and pods: KEY=VALUE, or !KEY for the rest; "": all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Everything that differs from one start of the service to another."""
+    """Settings of one start of the service."""
 
     data_dir: Path
     host: str
     port: int
-    """0: any free one."""
+    """0: any free port."""
     prefix: str
     """Path under which the API is served, with a slash at both ends."""
     api_url: str
-    """The service's root as workloads see it; "" until the port is known."""
+    """The service's root address for workloads; "" until the port is known."""
     simulate: int | None
-    """That many simulated GPUs, whatever the machine has."""
+    """Number of simulated GPUs, which replace the machine's GPUs."""
     gpus: int | None
-    """None: those that the machine has, else simulated ones."""
+    """None: the machine's GPUs, else simulated ones."""
     projects_file: Path | None
     policy_file: Path | None
     system_users: bool
     gpu_sharing: Literal["timeslice", "mps"]
-    """How several workloads on one device take turns."""
+    """Mechanism for several workloads on one device."""
     hub_token: str = field(repr=False)
-    """Shared with the hub's process; its bearer is the spawner."""
+    """Token shared with the hub's process; it authenticates the spawner."""
     hub: HubConfig | None
-    """None: no JupyterHub; only the shared token is known."""
+    """None: no JupyterHub; the service accepts the shared token only."""
     agent_token: str = field(repr=False, default="")
-    """What this node's agent shows where somebody else starts it; "": ours has one of its own."""
+    """Token of an agent that another program starts; "": the service starts one itself."""
     ledger: str = field(repr=False, default="")
     """Address of the ledger's database, perhaps with a password; "": a file in `data_dir`."""
     log_level: str = "INFO"
     log_format: LogFormat = "text"
     elastic: ElasticRules = field(default_factory=ElasticRules)
-    """How eagerly elastic jobs grow."""
+    """Rules for growing elastic jobs."""
     keeping: Keeping = field(default_factory=Keeping)
-    """Which finished workloads are kept, on this machine."""
+    """Retention of finished workloads (single machine only)."""
     job_files: int = MOST_JOB_FILES
-    """How many files a job may have in its own directory, on this machine; 0: any number."""
+    """Maximum number of files in a job's own directory (single machine only); 0: no limit."""
     kubernetes: KubernetesConfig | None = None
     """None: the cluster is this machine."""
     notify: NotificationSettings = field(default_factory=NotificationSettings)
-    """Where people are told of their workloads, beside the pages; nowhere unless set."""
+    """Channels that notify users beside the pages; none by default."""
     allowance: Allowance = field(default_factory=Allowance)
-    """How much people may ask at once."""
+    """Rate limits of each user."""
     proxy: str = ""
-    """The proxy before the hub, in words; "": unknown."""
+    """Description of the proxy in front of the hub; "": unknown."""
     hub_pid: int | None = None
-    """JupyterHub's process, where it is this service's parent: the service leaves with it."""
+    """PID of JupyterHub if it is the parent: the service ends with it."""
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> "Config":
-        """Read the settings.
+        """Parse the settings.
 
         Raises:
-            InvalidRequest: a variable is missing or has a value that cannot be meant.
+            InvalidRequest: a variable is missing or has an invalid value.
         """
         prefix = "/" + environ.get("JUPYTERHUB_SERVICE_PREFIX", "/services/runai/").strip("/") + "/"
         try:
@@ -162,7 +161,7 @@ class Config:
 def _hub(environ: Mapping[str, str]) -> HubConfig:
     name = environ.get("JUPYTERHUB_SERVICE_NAME", "runai")
     prefix = environ.get("JUPYTERHUB_SERVICE_PREFIX", f"/services/{name}/")
-    # Rights are for this service alone, whatever else its tokens may open.
+    # Accept tokens for this service only, even if they have other scopes.
     scopes = (f"access:services!service={name}",)
     return HubConfig(
         api_url=environ["JUPYTERHUB_API_URL"],
@@ -245,12 +244,12 @@ def _agent_token(environ: Mapping[str, str]) -> str:
 
 
 def _database(name: str, environ: Mapping[str, str]) -> str:
-    """Return SQLAlchemy's address of a PostgreSQL database; "" where none is given."""
+    """Return SQLAlchemy's URL of a PostgreSQL database; "" if the variable is unset."""
     value = environ.get(name, "")
     if value.startswith("postgresql://"):
         value = value.replace("postgresql://", "postgresql+psycopg://", 1)
     if value and not value.startswith("postgresql+psycopg://"):
-        # Not `_wrong`: what was meant as an address may have a password in it.
+        # Not `_wrong`, which repeats the value: it may contain a password.
         raise InvalidRequest(
             f"{name} is no address of a PostgreSQL database.",
             hint="It looks like postgresql://USER:PASSWORD@HOST/DATABASE; unset, a file is used.",
@@ -299,7 +298,7 @@ def _part(name: str, environ: Mapping[str, str]) -> float | None:
         part = float(value)
     except ValueError:
         part = -1.0
-    if not 0 <= part <= 1:  # NaN neither
+    if not 0 <= part <= 1:  # true for NaN too
         raise _wrong(name, environ, "a number from 0 to 1, such as 0.1, or off")
     return part
 
@@ -328,10 +327,10 @@ def _log_level(environ: Mapping[str, str]) -> str:
 
 
 def log_format(environ: Mapping[str, str]) -> LogFormat:
-    """Return how the lines of logs are to look, of the service and of its agent.
+    """Return the log format of the service and its agent.
 
     Raises:
-        InvalidRequest: the variable has a value that cannot be meant.
+        InvalidRequest: the variable has an invalid value.
     """
     value = environ.get("RUNAI_LOG_FORMAT", "") or "text"
     if value == "json":
