@@ -1,6 +1,6 @@
-"""The `runai` command: what people type becomes a request, what comes back becomes a table.
+"""The `runai` command: requests to the service, and replies as tables.
 
-Every decision is the service's, reached through `runai.hub_service.client` alone. A file of
+The service makes every decision; `runai.hub_service.client` is the only way to it. A module of
 `commands` is imported when one of its commands runs, so that `runai --help` starts as fast as
 Python does. Entry point: `main`.
 """
@@ -11,5 +11,5 @@ __all__ = ["cli", "main"]
 
 
 def main() -> None:
-    """Run the command line; exit 0, 1 (said no, with a hint), 2 (misuse) or the job's own code."""
+    """Run the command line; exit 0, 1 (error, with a hint), 2 (misuse) or the job's own code."""
     cli(prog_name="runai")

@@ -1,4 +1,4 @@
-"""`python -m runai.hub_service.cli`: the same as `runai`, where the script is not on the path."""
+"""`python -m runai.hub_service.cli`: the `runai` command if the script is not on the path."""
 
 from runai.hub_service.cli import main
 

@@ -1,1 +1,1 @@
-"""Commands of `runai`, a file for each family."""
+"""Commands of `runai`, one module for each family."""

@@ -1,7 +1,7 @@
 """`runai user`: the accounts of a platform that `runai up` started on this machine.
 
-Works on its data directory, as whoever owns that; the login reads the accounts again by itself.
-Other hubs have accounts of their own.
+It edits the data directory and needs its owner's account; the login page reads the accounts again
+by itself. Other hubs manage accounts themselves.
 """
 
 import sys

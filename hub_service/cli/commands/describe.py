@@ -1,6 +1,6 @@
-"""`runai describe`: everything about one workload, project or node.
+"""`runai describe`: all details of one workload, project or node.
 
-A block of `Key:  value` lines and, where there are several of a thing, a table under its title.
+The output is a block of `Key:  value` lines, and a titled table for each list.
 """
 
 import shlex
@@ -31,7 +31,7 @@ Lines = list[tuple[str, str]]
 
 
 def workload_lines(w: WorkloadDetail, now: datetime) -> Lines:
-    """Make the key and value lines of a workload; what was not asked for is left out."""
+    """Return the key and value lines of a workload, without unset options."""
     why = render.reason(w.reason)
     busy = render.share(w.utilized, w.allocated, simulated=w.simulated)
     average = render.share(w.utilized_average, w.gpus, simulated=w.simulated)
@@ -117,7 +117,7 @@ def _what(words: tuple[str, ...]) -> tuple[str, str]:
 
 
 def explanation_lines(told: ExplanationView) -> Lines:
-    """Make the lines of why a workload waits at length; what is not known is left out."""
+    """Return the lines that explain a workload's wait, without unknown parts."""
     holders = [
         f"{h.workload or h.project + ' (somebody)'} {render.gpus(h.gpus)}"
         + (f" until {'about ' if h.is_estimated else ''}{render.clock(h.until)}" if h.until else "")

@@ -1,7 +1,7 @@
 """`runai suspend`, `resume`, `delete`; `keep`, `release`, `regain` of idle GPUs.
 
-For one name or several, each answered by a line.
-One that is refused does not keep the others from being done; the exit code is 1 then.
+Each takes one or several names and prints a line for each. An error of one workload does not stop
+the rest; the exit code is 1 then.
 """
 
 from collections.abc import Callable, Sequence
@@ -120,7 +120,7 @@ def regain(names: tuple[str, ...], project: str | None) -> None:
 
 
 def for_each(workloads: Sequence[WorkloadView], act: Callable[[WorkloadView], str]) -> None:
-    """Do it to each, and print what came of it; one that is refused keeps no other from it."""
+    """Call `act` for each workload and print the outcome; after errors continue, then exit 1."""
     refused = False
     for workload in workloads:
         try:

@@ -1,7 +1,6 @@
 """`runai list`: workloads, projects and nodes as tables.
 
-`list` is about requests and states, `top` about what is allocated and how much of that is utilized;
-both show the two side by side.
+`list` focuses on requests and states, `top` on allocation and utilization; both show all four.
 """
 
 from collections.abc import Sequence
@@ -85,7 +84,7 @@ def _more(page: WorkloadPage) -> str:
 
 
 def show_workloads(workloads: Sequence[WorkloadView], output: str) -> None:
-    """Print workloads; to standard error that there are none."""
+    """Print workloads; if there are none, a note on standard error."""
     if output == "json":
         render.show_json(workloads)
         return
@@ -97,7 +96,7 @@ def show_workloads(workloads: Sequence[WorkloadView], output: str) -> None:
 
 
 def show_projects(client: Client, output: str) -> None:
-    """Print all projects, and below them what an admin should know of their quotas."""
+    """Print all projects, followed by the notes on their quotas for admins."""
     if output == "json":
         render.show_json(client.projects())
         return
@@ -118,11 +117,11 @@ def _show_nodes(nodes: Sequence[NodeView], output: str) -> None:
 
 
 def any_simulated(nodes: Sequence[NodeView]) -> bool:
-    """Tell whether any device is simulated."""
+    """Return True if any device is simulated."""
     return any(device.simulated for node in nodes for device in node.devices)
 
 
 def note_simulated(simulated: bool) -> None:
-    """Say what the asterisk means, where one was shown."""
+    """Print the meaning of the asterisk if one was shown."""
     if simulated:
         click.echo(render.SIMULATED_NOTE)

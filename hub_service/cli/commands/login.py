@@ -1,7 +1,7 @@
-"""`runai login`, `logout`, `whoami` and `config`: who one is, and what this computer remembers.
+"""`runai login`, `logout`, `whoami` and `config`: identity and stored settings.
 
-Passwords and tokens are asked for, or read, never taken from the command line, which everybody on
-the computer can see; a token is shown to nobody.
+Passwords and tokens come from a prompt or standard input, never from the command line, which all
+accounts on the computer can see. No command prints a token.
 """
 
 import sys
@@ -27,7 +27,7 @@ _READ = "-"
 
 
 def _not_in_sight(_context: click.Context, _option: click.Parameter, given: str | None) -> bool:
-    """Refuse a token that was written where `ps` and the shell's history show it."""
+    """Reject a token on the command line, where `ps` and the shell's history show it."""
     if given not in {None, _READ}:
         raise click.UsageError(
             "A token on the command line is seen by others (`ps`) and kept in the shell's history."
@@ -108,7 +108,7 @@ def _token() -> str:
         token = str(click.prompt("Token", hide_input=True, err=True)).strip()
     else:
         token = _read("token", hint=hint).strip()
-    if not (token.isascii() and token.isprintable()):  # no header of HTTP takes it
+    if not (token.isascii() and token.isprintable()):  # invalid in an HTTP header
         raise InvalidRequest("That is no token: it has characters that no token has.", hint=hint)
     return token
 

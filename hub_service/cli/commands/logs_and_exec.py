@@ -1,8 +1,8 @@
-"""`runai logs` and `runai exec`: what a workload wrote, and a program beside it on its GPUs.
+"""`runai logs` and `runai exec`: a workload's output, and a program beside it on its GPUs.
 
 On this machine `exec` replaces this process, so that signals, the terminal and the exit code are
-the program's own; `-i` and `-t`, known from kubectl, are true anyway. A program in a pod of
-Kubernetes runs there: what it reads goes there first, what it writes comes as it is written.
+the program's own; `-i` and `-t`, known from kubectl, always apply. On Kubernetes the program runs
+in the pod: its whole input is sent first, its output streams back.
 """
 
 import os
@@ -46,7 +46,7 @@ def logs(
     with Client.discover() as client:
         workload = find(client, name, project)
         several = len(workload.workers) > 1 and worker is None
-        # Into a file or another program goes what was written, to a terminal what cannot act on it.
+        # Files and pipes get the raw output; terminals get it without control sequences.
         terminal = sys.stdout.isatty()
         silent = True
         for line in client.logs(workload.id, worker=worker, tail=tail, follow=follow):
@@ -106,7 +106,7 @@ def exec_(
 
 
 def _no_terminal(way_out: str, program: Sequence[str]) -> InvalidRequest:
-    """Say what to type instead, with the program that was asked for."""
+    """Return the error for `-t`, with the alternative command in its hint."""
     return InvalidRequest(
         "A program in a pod gets no terminal from here.",
         hint=f"Leave -t out. {way_out.replace('PROGRAM', shlex.join(program))}",
@@ -115,7 +115,7 @@ def _no_terminal(way_out: str, program: Sequence[str]) -> InvalidRequest:
 
 
 def _input(*, stdin: bool) -> bytes:
-    """Return, in base 64, all that a program in a pod is to read."""
+    """Return the whole standard input for a program in a pod, in base 64."""
     given = sys.stdin.buffer.read(MOST_INPUT_BYTES + 1) if stdin else b""
     if len(given) > MOST_INPUT_BYTES:
         raise InvalidRequest(
@@ -127,7 +127,7 @@ def _input(*, stdin: bool) -> bytes:
 
 
 def _in_pod(client: Client, workload: str, asked: ExecRequest, worker: int) -> int:
-    """Show what a program writes, as it comes; return how it ended."""
+    """Stream a program's output to this terminal; return its exit code."""
     screens = (_Screen(sys.stdout), _Screen(sys.stderr))
     for piece in client.execute(workload, asked, worker):
         if piece.exit_code is not None:
@@ -144,11 +144,11 @@ def _in_pod(client: Client, workload: str, asked: ExecRequest, worker: int) -> i
 
 
 class _Screen:
-    """Where bytes go as they are, if that is a pipe; a terminal gets what cannot act on it."""
+    """Output of raw bytes to a pipe, or without control sequences to a terminal."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
-        # A letter of several bytes may come in two pieces.
+        # A multi-byte character may be split between two chunks.
         self._decoder = getincrementaldecoder("utf-8")(errors="replace")
 
     def show(self, data: bytes) -> None:

@@ -1,7 +1,7 @@
 """`runai project`: create, set, list, delete and use.
 
-One option for each field of a project; people and groups are added and removed one by one. Members
-given by `set` change the list that is there, so that nobody has to repeat it.
+There is one option for each field of a project. Users and groups are added and removed one by one:
+`set` edits the existing list.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,7 +39,7 @@ _IDLE: Final = {
 
 
 def _field_options(command: F) -> F:
-    """Add one option for each number of a project."""
+    """Add one option for each numeric field of a project."""
     options = [
         click.option(
             "--quota", type=UNLIMITED_GPUS, help="GPUs guaranteed to it, or none (no bound)."
@@ -81,7 +81,7 @@ def _field_options(command: F) -> F:
 
 
 def _people_options(*, removable: bool) -> Callable[[F], F]:
-    """Add `--add-member` and so on; at creation `--member` means the same."""
+    """Return the decorator for `--add-member` and so on; `create` has `--member` too."""
 
     def add(command: F) -> F:
         for field, (word, meaning) in reversed(_PEOPLE.items()):
@@ -177,7 +177,7 @@ def use(name: str) -> None:
 
 
 def choose(name: str) -> None:
-    """Remember a default project after making sure that it is there."""
+    """Save a default project after checking that it exists."""
     with Client.discover() as client:
         known = client.projects()
     if all(p.name != name for p in known):
@@ -190,7 +190,7 @@ def choose(name: str) -> None:
 
 
 def _changes(options: dict[str, Any], before: ProjectView | None) -> dict[str, Any]:
-    """Turn the options into fields; lists are those of `before` with additions and removals."""
+    """Convert options to fields; lists start from `before`, with additions and removals."""
     changes: dict[str, Any] = {}
     for field in (
         "quota",

@@ -1,7 +1,7 @@
 """`runai schedule`: the dry run, of a snapshot in a file and of the live system.
 
-Parses only: a file is read by the scheduler's own program, the live system is asked by `what_if`.
-Each is imported when it is wanted: the program is run for one snapshot after another.
+The scheduler's own program reads a file; `what_if` asks the live system. Each is imported only
+when needed, since scripts run this command for one snapshot after another.
 """
 
 import click

@@ -1,7 +1,6 @@
-"""`runai simulate`: what a cluster and its quotas would have made of a trace of jobs.
+"""`runai simulate`: replay of a trace of jobs on a cluster with quotas.
 
-Knows options, the progress bar and the table; the run is `runai.hub_service.simulation`'s. Files
-go in, or with `--history` what the platform remembers; figures and a picture come out.
+Input is files, or with `--history` the platform's own past; output is figures and a picture.
 """
 
 from collections.abc import Mapping, Sequence
@@ -89,7 +88,7 @@ def simulate(**given: Any) -> None:
         endings = ", ".join(run_pictures.SUFFIXES)
         raise InvalidRequest(f"{path} is no name for a picture.", hint=f"End it in {endings}.")
     if path is not None and not path.parent.is_dir():
-        # Said now, not after a quarter of an hour.
+        # Fail now, not after a run of a quarter of an hour.
         raise InvalidRequest(f"There is no folder {path.parent}.", hint="Make it first.")
     replayed = _what_to_replay(given)
     rows, nodes, projects = replayed.rows, replayed.nodes, replayed.projects
@@ -138,7 +137,7 @@ def simulate(**given: Any) -> None:
 
 def _needs_the_hub_extra() -> None:
     try:
-        import yaml  # noqa: F401, PLC0415 - the one library that the base install lacks
+        import yaml  # noqa: F401, PLC0415 - the only library missing in the base install
     except ImportError:
         raise Unavailable(
             "Simulations need the platform, which is not installed here, only its client.",
@@ -149,7 +148,7 @@ def _needs_the_hub_extra() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Replayed:
-    """The jobs, and all that is not given by options. Measured from `since` to `until`."""
+    """Input of a replay: jobs, cluster, projects; measured from `since` to `until`."""
 
     rows: Sequence[Any]
     nodes: Sequence[Any]
@@ -159,12 +158,12 @@ class _Replayed:
     created: Mapping[str, int] | None = None
     policy_name: str = "quota"
     as_it_was: Mapping[str, Any] = field(default_factory=dict)
-    """What else of a `Setting` is known."""
+    """Further fields of the `Setting`, from the platform."""
     projects: Sequence[Any] = ()
 
 
 def _what_to_replay(given: dict[str, Any]) -> _Replayed:
-    """Read the jobs, the nodes and the projects."""
+    """Read jobs, nodes and projects, and apply `--set` and `--seed`."""
     from runai.hub_service.simulation import settings, traces  # noqa: PLC0415 - needs the extra
 
     found = (_from_files if given["history"] is None else _from_history)(given)
@@ -195,7 +194,7 @@ def _from_files(given: dict[str, Any]) -> _Replayed:
 
 
 def _from_history(given: dict[str, Any]) -> _Replayed:
-    """Ask the platform; a file stands in for what the platform would say."""
+    """Read the input from the platform; given files replace its nodes or projects."""
     from runai.hub_service.server.admin_files import read_projects  # noqa: PLC0415 - needs the extra
     from runai.hub_service.simulation import history, jobs, settings  # noqa: PLC0415
 
@@ -229,9 +228,9 @@ def _from_history(given: dict[str, Any]) -> _Replayed:
         rows=rows,
         nodes=nodes,
         specs=specs,
-        # Who was there already was submitted before, and what ran may go on to this day.
+        # Some jobs were submitted before the range, and some still run today.
         since=max(rows[0].submit_s, int(since.timestamp())),
-        # To the end of this second: it may be the one in which the first job came.
+        # To the end of this second, in which the first job may have been submitted.
         until=int(now.timestamp()) + 1,
         created=today.created,
         policy_name=today.policy_name,

@@ -1,7 +1,7 @@
-"""`runai submit`: a command line becomes a request; the answer says at once what will happen.
+"""`runai submit`: build the request from the command line, send it, print the first decision.
 
-Checks here what only this computer can know (the script is there, the variable is set); the rest is
-checked by the service. `--wait` hands over to `waiting`.
+The command checks only facts of this computer (the script exists, the variable is set); the
+service checks the rest.
 """
 
 from decimal import Decimal
@@ -201,7 +201,7 @@ def _say(reply: SubmitReply) -> None:
 
 
 def _would(w: WorkloadView) -> str:
-    """Say what would come of it; why it would wait is a note."""
+    """Format the outcome of a dry run; the notes give the reason for a wait."""
     if w.reason is None:
         return "would be submitted and start at once"
     when = f", {w.expected_start.text}" if w.expected_start else ""

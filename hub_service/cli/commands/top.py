@@ -1,6 +1,6 @@
-"""`runai top`: what is allocated and how much of it is utilized, live on a terminal.
+"""`runai top`: allocation and utilization, live on a terminal.
 
-Into a pipe, with `--once` or as JSON it is printed once.
+In a pipe, with `--once` or as JSON it prints one table.
 """
 
 import sys
@@ -24,7 +24,7 @@ _KINDS: Final[dict[str, ViewName]] = {
     "project": "projects",
 }
 LEAST_SHOWN_HOURS: Final = 0.05
-"""Of what was given to others; less would be shown as nothing."""
+"""Smallest amount of reclaimed idle GPU-hours to print; less would be rounded to 0.0."""
 
 
 @click.command(cls=Command)
@@ -95,7 +95,7 @@ def _show_json(overview: Overview, asked: Asked, seen: Seen) -> None:
 
 
 def _show_averages(client: Client, overview: Overview) -> None:
-    """Print the headline figure: how busy the GPUs were, beside how many were allocated."""
+    """Print average utilization and allocation of the last hour, day and week."""
     now = datetime.now(UTC)
     for name, hours in (("last hour", 1), ("last 24 hours", 24), ("last 7 days", 168)):
         usage = client.usage(since=now - timedelta(hours=hours))

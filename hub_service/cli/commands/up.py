@@ -1,6 +1,6 @@
-"""`runai up`: a program of its own, started with the arguments as they stand.
+"""`runai up`: replace this process by `runai.embedded` with unchanged arguments.
 
-Its help and its exit codes are its own; this file only finds it.
+That program has its own help and exit codes.
 """
 
 import importlib.util

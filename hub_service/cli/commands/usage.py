@@ -1,4 +1,4 @@
-"""`runai usage`: who held GPUs over time, and how much of them was kept busy."""
+"""`runai usage`: average allocation and utilization per project, user or node."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta

@@ -1,10 +1,10 @@
-"""What `runai doctor` answers with: one finding for each question."""
+"""Checks of `runai doctor`, and their result type."""
 
 from typing import Literal, NamedTuple
 
 
 class Finding(NamedTuple):
-    """The answer to one question."""
+    """Result of one check; `mend` is the remedy."""
 
     verdict: Literal["ok", "note", "failure"]
     subject: str

@@ -1,7 +1,6 @@
-"""What can be wrong between this computer and the platform, one function for each question.
+"""Checks of the installation and the connection to the platform, one function for each.
 
-Each answers with a Finding, whatever happens: an error is an answer here. Uses the client for what
-the service knows. Called by `doctor` alone.
+Each returns Findings and raises nothing: an error is a finding.
 """
 
 import os
@@ -56,7 +55,7 @@ _TIMEOUT_S: Final = 5.0
 
 
 def examine(data_dir: str | None) -> list[Finding]:
-    """Ask all questions; what depends on a failed one is left out."""
+    """Run all checks; skip the ones that depend on a failed check."""
     return [
         check_provider(),
         check_command(),
@@ -71,7 +70,7 @@ def examine(data_dir: str | None) -> list[Finding]:
 
 
 def check_provider() -> Finding:
-    """Is our `runai` the only one? The library of that name on PyPI hides parts of ours."""
+    """Check that no other `runai` package hides ours, such as the library on PyPI."""
     subject = "packages"
     mend = "pip uninstall runai && pip install --force-reinstall --no-deps jupyter-runai"
     try:
@@ -88,14 +87,14 @@ def check_provider() -> Finding:
 
 
 def check_versions() -> Finding:
-    """Which versions run here?"""
+    """Report the versions of the package and Python."""
     python = ".".join(str(part) for part in sys.version_info[:3])
     ours = version("jupyter-runai")
     return Finding("ok", "versions", f"jupyter-runai {ours}, Python {python} at {sys.executable}")
 
 
 def check_cluster() -> Iterable[Finding]:
-    """In the pod of a service over Kubernetes: has it all that it needs there, and in the hub?"""
+    """Check the cluster and the hub, in the pod of a service on Kubernetes."""
     if not _is_service_over_kubernetes():
         return ()
     from runai.hub_service.cli.doctor.kubernetes_checks import examine_cluster  # noqa: PLC0415
@@ -104,7 +103,7 @@ def check_cluster() -> Iterable[Finding]:
 
 
 def _waits_to_lead(cluster: Iterable[Finding]) -> bool:
-    # Whoever does not lead listens nowhere.
+    # Only the leader listens.
     return any(found.subject == "leader" and found.verdict != "ok" for found in cluster)
 
 
@@ -113,7 +112,7 @@ def _is_service_over_kubernetes() -> bool:
 
 
 def _connection() -> Connection:
-    """Find the service; in its own pod that is the one beside us, and we are the hub to it."""
+    """Return the connection to check; in the service's pod its own, with the hub's token."""
     if _is_service_over_kubernetes():
         from runai.hub_service.cli.doctor.kubernetes_checks import own_service  # noqa: PLC0415
 
@@ -122,15 +121,15 @@ def _connection() -> Connection:
 
 
 def check_way_to_service() -> Iterator[Finding]:
-    """Is there a login, does the service answer, does it know us, does it have devices?"""
+    """Check login, hub, health of the service, token and devices."""
     try:
         found = _connection()
-        verification(found.url, found.ca)  # is the authority's file still there?
+        verification(found.url, found.ca)  # raises if the authority's file is gone
     except RunaiError as error:
         yield Finding("failure", "login", error.message, error.hint)
         return
     yield check_login(found)
-    if not _is_service_over_kubernetes():  # whose hub was looked at with its cluster
+    if not _is_service_over_kubernetes():  # `check_cluster` includes the hub
         yield check_hub_answers(found)
     health = check_health(found)
     yield from health
@@ -139,7 +138,7 @@ def check_way_to_service() -> Iterator[Finding]:
 
 
 def check_login(found: Connection) -> Finding:
-    """Is the token kept where nobody else reads it?"""
+    """Check that only the owner can read the stored token."""
     path = config_path()
     if path.exists() and path.stat().st_mode & _OTHERS:
         return Finding("failure", "login", f"{path} can be read by others", f"chmod 600 {path}")
@@ -147,10 +146,10 @@ def check_login(found: Connection) -> Finding:
 
 
 def check_hub_answers(found: Connection) -> Finding:
-    """Does JupyterHub answer, whose address the service has?"""
+    """Check that JupyterHub answers at the service's address."""
     subject = "hub"
     try:
-        # A session's programs reach the service at its own address, and the hub at another one.
+        # Inside a session, hub and service have different addresses.
         inside = os.environ.get("JUPYTERHUB_API_URL", "") if os.environ.get("RUNAI_API_URL") else ""
         reply = _get(inside or f"{hub_root(found.url)}hub/api", found)
     except (httpx.HTTPError, httpx.InvalidURL, InvalidRequest) as failed:
@@ -170,7 +169,7 @@ def check_hub_answers(found: Connection) -> Finding:
 
 
 def check_health(found: Connection) -> list[Finding]:
-    """Does the service say that it is well? The first finding is about itself."""
+    """Check the service's health; the first finding is about the service itself."""
     subject = "service"
     away = "Is the hub running (`runai up`), and the address right (`runai login URL`)?"
     try:
@@ -188,7 +187,7 @@ def check_health(found: Connection) -> list[Finding]:
 
 
 def check_ready(found: Connection) -> list[Finding]:
-    """Can it store what is asked for, does it decide, and has it all of its databases?"""
+    """Check the service's readiness: database, scheduler, usage history."""
     subject = "service"
     try:
         reply = _get(f"{found.url.rstrip('/')}/health/ready", found)
@@ -218,7 +217,7 @@ def _get(url: str, found: Connection) -> httpx.Response:
 
 
 def _told(reply: httpx.Response) -> dict[str, str]:
-    """Return what it says; nothing where a proxy before it says something else."""
+    """Return the JSON object of a reply; {} if it is none, as from a proxy in front."""
     try:
         told = reply.json()
     except ValueError:
@@ -227,7 +226,7 @@ def _told(reply: httpx.Response) -> dict[str, str]:
 
 
 def check_token(found: Connection) -> Iterator[Finding]:
-    """Does the service know us, speak our version, and have GPUs?"""
+    """Check token, version, devices, MPS and agents, through the API."""
     try:
         with Client(found.url, found.token, ca=found.ca) as client:
             me = client.whoami()
@@ -249,7 +248,7 @@ def check_token(found: Connection) -> Iterator[Finding]:
 
 
 def check_devices(nodes: list[NodeView]) -> Finding:
-    """Are there GPUs, real and healthy?"""
+    """Check that the cluster has healthy GPUs; report simulated ones."""
     devices = [d for node in nodes for d in node.devices]
     broken = [f"{d.uuid} ({d.fault})" for d in devices if not d.healthy]
     if not devices:
@@ -263,11 +262,12 @@ def check_devices(nodes: list[NodeView]) -> Finding:
 
 
 def check_agents(nodes: list[NodeView]) -> Iterator[Finding]:
-    """Does every node's agent report?"""
+    """Check that every node's agent reports."""
     silent = [
         node.name
         for node in nodes
-        # Before Hopper nobody can tell how busy a MIG device is: its memory says that one reports.
+        # Before Hopper the driver has no utilization of MIG devices; memory shows that the agent
+        # reports.
         if node.devices
         and all(d.utilized is None and d.memory_used_mib is None for d in node.devices)
     ]
@@ -280,14 +280,14 @@ def check_agents(nodes: list[NodeView]) -> Iterator[Finding]:
 
 
 def check_data_directory(named: str | None) -> Iterator[Finding]:
-    """Are the secrets of a platform on this machine readable by its owner alone?"""
+    """Check the data directory of a platform on this machine: private secrets, sound databases."""
     subject = "data directory"
     if find_spec("sqlalchemy") is None:
         if named:
             text = f"{named} is not looked at: only the client is installed here"
             yield Finding("note", subject, text)
         return
-    # The hub's half of the distribution: only where a platform runs.
+    # Needs the hub extra, which a client lacks.
     from runai.embedded.backup.backups import DATABASES  # noqa: PLC0415
     from runai.embedded.directory import DataDirectory  # noqa: PLC0415
     from runai.embedded.up import DEFAULT_DATA_DIR  # noqa: PLC0415

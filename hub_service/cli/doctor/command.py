@@ -1,7 +1,4 @@
-"""`runai doctor`: look for what usually goes wrong, and say how to mend it.
-
-Prints the findings of `examination` in order; exit 1 if one of them is a failure.
-"""
+"""`runai doctor`: run the checks and print their findings; exit 1 if a check failed."""
 
 from typing import Final
 

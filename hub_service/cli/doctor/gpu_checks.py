@@ -1,8 +1,4 @@
-"""What can be wrong with how a machine's GPUs are driven, and with how they are shared.
-
-One function for each question, as in `examination`, whose findings these are. Nothing is changed by
-looking. Called by `examination`.
-"""
+"""Checks of the GPU driver and of sharing by MPS; they change nothing."""
 
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
@@ -25,7 +21,7 @@ _MENDS: Final = {
 
 
 def check_driver() -> Finding:
-    """Does this machine have an NVIDIA driver, and does it work?"""
+    """Check that this machine has a working NVIDIA driver."""
     subject = "GPU driver"
     if find_spec("pynvml") is None:
         return Finding("note", subject, "not looked at: nvidia-ml-py is not installed here")
@@ -48,7 +44,7 @@ def check_driver() -> Finding:
 
 
 def check_mps(nodes: Sequence[NodeView]) -> Iterator[Finding]:
-    """Where the service was told to share by MPS: does it, and was its limit seen to hold?"""
+    """Check that MPS works and enforces its limit, on devices configured for it."""
     asked = [
         (f"GPU {device.device} of {node.name}", device.mps)
         for node in nodes
@@ -72,18 +68,18 @@ def check_mps(nodes: Sequence[NodeView]) -> Iterator[Finding]:
 
 
 def check_mps_daemons(directory: Path) -> Iterator[Finding]:
-    """Does the control daemon of each device that is shared by MPS answer now?
+    """Check that the control daemon of each MPS device answers now.
 
-    Asked by NVIDIA's own program; of a platform on this machine alone.
+    It uses NVIDIA's own program, and works only for a platform on this machine.
     """
-    # The hub's half of the distribution.
+    # Needs the hub extra, which a client lacks.
     from runai.hub_service.limits.mps import MpsDaemon  # noqa: PLC0415
     from runai.hub_service.limits.mps_keeper import KeeperState  # noqa: PLC0415
 
     for told in sorted(directory.glob("*/state.json")):
         state = KeeperState.read(told.parent)
         if state is None or not state.ready:
-            continue  # whoever asks the service is told
+            continue  # `check_mps` reports it
         name = f"the control daemon of {told.parent.name}"
         daemon = MpsDaemon(told.parent.name, told.parent, patience_s=_ANSWERS_WITHIN_S)
         if why := daemon.trouble():

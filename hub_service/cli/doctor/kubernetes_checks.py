@@ -1,10 +1,9 @@
-"""What can be wrong with a platform over Kubernetes, seen from the pod of its service.
+"""Checks of a platform on Kubernetes, run in the pod of its service.
 
     kubectl exec -n runai deploy/runai -- runai doctor
 
-One function for each question, as in `examination`, whose findings these are. Looks only, with the
-service's own account, at the API server and at the hub. Called by `examination` where the
-service's environment is; loads the client of Kubernetes, which a notebook has not.
+Read-only requests with the service's own account, to the API server and to the hub. The Kubernetes
+client that this needs is missing in notebooks.
 """
 
 import asyncio
@@ -31,11 +30,11 @@ _TIMEOUT_S: Final = 5.0
 _SCOPES: Final = frozenset(
     {"list:users", "read:users:groups", "read:roles:users", "read:servers", "read:groups"}
 )
-"""What the service asks of the hub (docs/kubernetes.md: `loadRoles`)."""
+"""Scopes that the service needs in the hub (docs/kubernetes.md: `loadRoles`)."""
 
 
 def examine_cluster(environ: Mapping[str, str]) -> list[Finding]:
-    """Ask all questions about the cluster and the hub; what depends on a failed one is left out."""
+    """Run all checks of cluster and hub; skip the ones that depend on a failed check."""
     try:
         config = Config.from_environment(environ)
     except RunaiError as error:
@@ -46,7 +45,10 @@ def examine_cluster(environ: Mapping[str, str]) -> list[Finding]:
 
 
 def own_service(environ: Mapping[str, str]) -> Connection | None:
-    """Return the service of this pod as the hub knows it; None where it does not say."""
+    """Return a connection to this pod's service with the hub's token.
+
+    None: the environment has no valid settings.
+    """
     try:
         config = Config.from_environment(environ)
     except RunaiError:
@@ -80,7 +82,7 @@ async def _examine(where: KubernetesConfig) -> list[Finding]:
 
 
 def check_rights(lacking: Iterable[access_rights.Right], where: KubernetesConfig) -> list[Finding]:
-    """Does the service's account have each right of the chart?"""
+    """Check that the service's account has each right of the chart."""
     missing = list(lacking)
     if not missing:
         return [Finding("ok", "rights", f"all {len(access_rights.RIGHTS)} that the service needs")]
@@ -107,7 +109,7 @@ def check_rights(lacking: Iterable[access_rights.Right], where: KubernetesConfig
 
 
 async def check_resource(api: Api) -> AsyncIterator[Finding]:
-    """Does the cluster know what a project is?"""
+    """Check that the cluster has the CRD of projects, and that all projects are valid."""
     subject = "projects"
     try:
         answer = await api.get(_PROJECTS)
@@ -133,7 +135,7 @@ async def check_resource(api: Api) -> AsyncIterator[Finding]:
 
 
 async def check_leader(api: Api, where: KubernetesConfig) -> AsyncIterator[Finding]:
-    """Does one of the services lead?"""
+    """Check that one of the replicas holds the Lease."""
     subject = "leader"
     mend = f"kubectl logs -n {where.own_namespace} deploy/runai says what keeps it from leading."
     try:
@@ -153,7 +155,7 @@ async def check_leader(api: Api, where: KubernetesConfig) -> AsyncIterator[Findi
 
 
 async def check_pods_of_agents(api: Api, where: KubernetesConfig) -> AsyncIterator[Finding]:
-    """Does an agent run on each node with GPUs?"""
+    """Check that an agent runs on each node with GPUs."""
     subject = "agents"
     try:
         nodes = (await api.get("/api/v1/nodes"))["items"]
@@ -185,7 +187,7 @@ async def check_pods_of_agents(api: Api, where: KubernetesConfig) -> AsyncIterat
 
 
 def check_hub(hub: HubConfig | None) -> Iterable[Finding]:
-    """Does JupyterHub know the service by its token, with the rights that it needs there?"""
+    """Check that JupyterHub accepts the service's token, with the needed scopes."""
     subject = "hub token"
     role = "hub.loadRoles in JupyterHub's values gives them (docs/kubernetes.md)."
     if hub is None:
@@ -213,7 +215,7 @@ def check_hub(hub: HubConfig | None) -> Iterable[Finding]:
 
 
 def _condition(found: Object, kind: str) -> str:
-    """Return a condition's status; "" where it is not told."""
+    """Return a condition's status; "" if the object has no such condition."""
     conditions: list[dict[str, Any]] = found.get("status", {}).get("conditions", [])
     return next((str(each["status"]) for each in conditions if each["type"] == kind), "")
 

@@ -1,8 +1,4 @@
-"""What can be wrong with a platform on this machine itself: its programs, files, and kernel.
-
-One function for each question, as in `examination`, whose findings these are. Nothing is changed by
-looking. Called by `examination`.
-"""
+"""Checks of a platform on this machine: programs, files and kernel; they change nothing."""
 
 import os
 import shutil
@@ -22,13 +18,13 @@ FEW_FREE_BYTES: Final = 5 * 1024**3
 LEAST_FREE_FILES: Final = 10_000
 FEW_FREE_FILES: Final = 100_000
 HIDDEN: Final = frozenset({"1", "2", "4", "noaccess", "invisible", "ptraceable"})
-"""Values of /proc's `hidepid` with which nobody reads others' command lines."""
+"""Values of /proc's `hidepid` that hide the command lines of other accounts."""
 HUB_FROM: Final = (5, 4)
 HUB_BELOW: Final = (7,)
 
 
 def check_command() -> Finding:
-    """Is the `runai` that a shell finds ours? Others have a command of that name, too."""
+    """Check that the shell's `runai` is ours; other products have a command of that name."""
     subject = "command"
     ours = Path(sys.executable).parent / "runai"
     first = shutil.which("runai")
@@ -43,7 +39,7 @@ def check_command() -> Finding:
 
 
 def check_hub_version() -> Iterator[Finding]:
-    """Is there a JupyterHub that we know, where there is one?"""
+    """Check that the installed JupyterHub, if any, is supported and complete."""
     subject = "JupyterHub"
     try:
         found = version("jupyterhub")
@@ -64,8 +60,8 @@ def check_hub_version() -> Iterator[Finding]:
 
 
 def check_storage(root: Path, databases: Sequence[str]) -> Iterator[Finding]:
-    """Are the databases sound, known to this version, and is there room for them to grow?"""
-    # The hub's half of the distribution: only where a platform runs.
+    """Check the databases' integrity and schema version, and the free disk space."""
+    # Needs the hub extra, which a client lacks.
     from runai.embedded.backup.restore import unknown_schema  # noqa: PLC0415
     from runai.hub_service.sqlite import files  # noqa: PLC0415
 
@@ -95,10 +91,10 @@ def check_storage(root: Path, databases: Sequence[str]) -> Iterator[Finding]:
 
 
 def check_room_for_files(root: Path) -> Iterator[Finding]:
-    """Does the disk take more files? Millions of empty ones fill it, and leave its bytes free."""
+    """Check the disk's free inodes: millions of empty files use them up before the bytes."""
     disk = os.statvfs(root)
     if not disk.f_files:
-        return  # a file system without a table of them
+        return  # a file system without an inode table
     text = f"{disk.f_favail:,} more files fit beside {root}"
     if disk.f_favail < LEAST_FREE_FILES:
         mend = f"What has so many? du --inodes -d 3 {root} | sort -n | tail; a quota bounds whose."
@@ -110,7 +106,10 @@ def check_room_for_files(root: Path) -> Iterator[Finding]:
 
 
 def check_command_lines(mounts: Path = Path("/proc/self/mounts")) -> Finding:
-    """Do accounts see one another's command lines? Asked where users have accounts of their own."""
+    """Check that accounts cannot see one another's command lines.
+
+    It matters only where each user has an account.
+    """
     subject = "command lines"
     mounted = mounts.read_text().splitlines() if mounts.exists() else []
     proc = [line.split() for line in mounted if " /proc proc " in line]
@@ -123,7 +122,7 @@ def check_command_lines(mounts: Path = Path("/proc/self/mounts")) -> Finding:
 
 
 def check_descriptors(could_have: int) -> Finding:
-    """May a service have a descriptor for each who looks at a page, and for each job?"""
+    """Check that the descriptor limit suffices for open pages and jobs."""
     text = f"a process can have {could_have:,} files, sockets and processes open at once"
     if could_have < own_process.FEW:
         mend = (
@@ -135,11 +134,11 @@ def check_descriptors(could_have: int) -> Finding:
 
 
 def check_groups(proc: Path = Path("/proc")) -> Finding:
-    """May the agent make control groups, with which a driver keeps limits and nothing escapes?"""
+    """Check that the agent can create control groups, for hard limits and process tracking."""
     subject = "control groups"
     if find_spec("psutil") is None:
         return Finding("note", subject, "not looked at: only the client is installed here")
-    # The hub's half of the distribution: only where a platform may run.
+    # Needs the hub extra, which a client lacks.
     from runai.hub_service.limits import cgroups  # noqa: PLC0415
 
     if why := cgroups.why_none(proc):
@@ -156,8 +155,8 @@ _SUBJECT: Final = "cluster"
 
 
 def check_ownership(root: Path) -> Iterator[Finding]:
-    """Is the process at work that has the cluster open, does none wait for it, is it whole?"""
-    # The hub's half of the distribution: only where a platform runs.
+    """Check the cluster's lock and completeness: its holder runs, and no process waits for it."""
+    # Needs the hub extra, which a client lacks.
     from runai.hub_service.clusters.local.store.cluster_lock import (  # noqa: PLC0415
         LOCK,
         check_is_whole,

@@ -1,7 +1,4 @@
-"""What this computer remembers between commands: the hub, a token and a default project.
-
-Changes `~/.config/runai/config.json`, whose form and place belong to `connection`.
-"""
+"""Stored login and default project of this computer (`~/.config/runai/config.json`)."""
 
 import os
 from dataclasses import replace
@@ -11,16 +8,16 @@ from runai.hub_service.wire.errors import InvalidRequest, Unavailable
 
 
 def inside_session() -> bool:
-    """Tell whether the environment of a session says where the service is."""
+    """Return True if a session's environment has the service's address and a token."""
     return bool(os.environ.get("RUNAI_API_URL") and os.environ.get("JUPYTERHUB_API_TOKEN"))
 
 
 def use_project(name: str) -> None:
-    """Keep a default project.
+    """Save a default project.
 
     Raises:
-        InvalidRequest: a session's project is the default inside it.
-        Unavailable: nobody has logged in here.
+        InvalidRequest: inside a session, its own project is the default.
+        Unavailable: there is no login on this computer.
     """
     if inside_session() and (own := os.environ.get("RUNAI_PROJECT")):
         raise InvalidRequest(
@@ -38,17 +35,17 @@ def use_project(name: str) -> None:
 
 
 def remember(url: str, token: str, ca: str | None) -> None:
-    """Keep a login; the default project stays if it is the same service."""
+    """Save a login; keep the default project if the service is the same."""
     try:
         kept = read_config(config_path())
-    except InvalidRequest:  # damaged: this login is its repair
+    except InvalidRequest:  # damaged: overwrite it
         kept = None
     project = kept.project if kept and kept.url == url else None
     write_config(Connection(url, token, project, ca), config_path())
 
 
 def forget() -> bool:
-    """Delete what is remembered; tell whether there was anything."""
+    """Delete the stored login; return True if there was one."""
     try:
         config_path().unlink()
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""The list of commands: name, where it lives and what it does, without importing any of them.
+"""The list of commands: name, module and summary, without an import of any command.
 
-The summaries stand here a second time so that `runai --help` needs no import; a test holds them
-equal to the commands' own. Knows nothing of what a command does.
+The summaries repeat the commands' own, so that `runai --help` needs no import; a test compares
+them.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ import click
 
 
 class CommandEntry(NamedTuple):
-    """Place of a command, `module:attribute` below `runai.hub_service.cli`, and its summary."""
+    """Location of a command (`module:attribute` below `runai.hub_service.cli`) and its summary."""
 
     place: str
     summary: str
@@ -105,7 +105,7 @@ PLURALS: Final = {"projects": "project", "users": "user"}
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command only to run it."""
+    """A group that imports a command only when it runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the order of the sections."""
@@ -124,7 +124,7 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the sections of the help from the table, without importing."""
+        """Write the help's sections from `SECTIONS`, without imports."""
         for title, commands in SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl([(name, entry.summary) for name, entry in commands.items()])

@@ -1,7 +1,7 @@
-"""Log in to a JupyterHub with a name and a password, as a browser does, and get a token.
+"""Login to a JupyterHub with a name and a password, and creation of a token.
 
-Uses the hub's own login form and its API for tokens, so it works with every authenticator that has
-a form; hubs with single sign-on have none and their users make a token on the page /hub/token.
+It uses the hub's login form and its API for tokens, so it works with every authenticator that has
+a form. Hubs with single sign-on have none: their users create a token on the page /hub/token.
 """
 
 import socket
@@ -16,16 +16,16 @@ from runai.hub_service.wire.errors import Forbidden, InvalidRequest, Unauthentic
 SERVICE: Final = "services/runai/"
 SCOPES: Final = ("access:services!service=runai", "custom:runai:submit")
 ADMIN_SCOPES: Final = ("custom:runai:admin", "admin-ui")
-"""One of them makes the token of a hub admin an admin's; of the hub the second opens one page."""
+"""Either gives a hub admin's token admin rights here; in the hub the second opens one page."""
 TOKEN_LIFETIME_S: Final = 90 * 24 * 3600
 _TIMEOUT_S: Final = 30.0  # a login may ask a slow directory
 _XSRF: Final = "_xsrf"
 _STARTING: Final = frozenset({502, 503, 504})
-"""What a proxy says of a hub that starts."""
+"""Statuses of a proxy while its hub starts."""
 
 
 def hub_root(url: str) -> str:
-    """Return a hub's root address, whichever of its pages was named.
+    """Return a hub's root address from the address of any of its pages.
 
     >>> hub_root("https://hub.example.org/hub/login?next=%2Fhub%2F")
     'https://hub.example.org/'
@@ -35,7 +35,7 @@ def hub_root(url: str) -> str:
     'http://127.0.0.1:8000/jupyter/'
 
     Raises:
-        InvalidRequest: it is no address.
+        InvalidRequest: it is no HTTP address.
     """
     parts = urlsplit(url if "://" in url else f"http://{url}")
     if parts.scheme not in {"http", "https"} or not parts.hostname:
@@ -51,15 +51,15 @@ def hub_root(url: str) -> str:
 
 
 def is_this_machine(url: str) -> bool:
-    """Tell whether an address is local: then no proxy of the environment can reach it."""
+    """Return True for a loopback address, which a proxy of the environment cannot reach."""
     return urlsplit(url).hostname in {"127.0.0.1", "localhost", "::1"}
 
 
 class HubLogin:
-    """One visit to a hub, with a browser's cookies."""
+    """One HTTP session with a hub, with cookies like a browser."""
 
     def __init__(self, root: str, ca: str | None = None) -> None:
-        """Visit the hub at `root`, which ends with a slash; `ca` is the file of `login --ca`."""
+        """Connect to the hub at `root`, which ends with a slash; `ca` is the file of `--ca`."""
         self.root = root
         self._http = httpx.Client(
             base_url=root,
@@ -76,12 +76,12 @@ class HubLogin:
 
     @property
     def token_page(self) -> str:
-        """Return the page on which people make tokens themselves."""
+        """Return the address of the page on which users create tokens."""
         return f"{self.root}hub/token"
 
     @property
     def is_overheard(self) -> bool:
-        """Tell whether a password would travel over a network as it is."""
+        """Return True if a password would cross a network unencrypted."""
         return not self.root.startswith("https:") and not is_this_machine(self.root)
 
     def check(self) -> str:
@@ -105,9 +105,9 @@ class HubLogin:
             ) from None
 
     def service_root(self) -> str:
-        """Return the GPU service's address: on the hub's host, or on one below that.
+        """Return the GPU service's address: on the hub's host, or on a subdomain of it.
 
-        A hub with subdomains redirects to the latter.
+        A hub with subdomains redirects to the subdomain.
         """
         reply = self._send("GET", f"{SERVICE}health")
         to, own = urlsplit(reply.headers.get("Location", "")), urlsplit(self.root)
@@ -116,7 +116,7 @@ class HubLogin:
         return root + SERVICE
 
     def log_in(self, user: str, password: str) -> None:
-        """Send the login form.
+        """Submit the login form.
 
         Raises:
             Unauthenticated: the hub does not accept the password.
@@ -138,12 +138,12 @@ class HubLogin:
             )
 
     def mint_token(self) -> str:
-        """Return a new token of the user who has logged in.
+        """Return a new token of the user that logged in.
 
         Raises:
             Forbidden: the user may not use the GPU service, or the hub has none.
         """
-        # A page visited after the login renews the xsrf cookie for it.
+        # A page load after the login renews the xsrf cookie.
         self._send("GET", "hub/token")
         me: dict[str, Any] = self._send("GET", "hub/api/user").json()
         scopes = [*SCOPES, *[scope for scope in ADMIN_SCOPES if scope in me.get("scopes", ())][:1]]
@@ -176,7 +176,7 @@ class HubLogin:
             ) from failed
 
     def _xsrf(self) -> str:
-        """Return the most specific xsrf cookie: the hub's, not the one of another app beside it."""
+        """Return the xsrf cookie with the longest path: the hub's, not another application's."""
         cookies = [c for c in self._http.cookies.jar if c.name == _XSRF]
         cookies.sort(key=lambda cookie: len(cookie.path))
         return cookies[-1].value or "" if cookies else ""

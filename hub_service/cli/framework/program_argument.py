@@ -1,7 +1,4 @@
-"""The program behind `--`: taken as it stands, and looked at before anything is sent.
-
-Used by `submit` and `exec`. Knows which arguments look like a script; runs nothing.
-"""
+"""The program after `--` in `submit` and `exec`: parsing, and a check that its script exists."""
 
 from collections.abc import Sequence
 from pathlib import Path, PurePath
@@ -18,10 +15,10 @@ _NO_SCRIPT_FOLLOWS: Final = ("-m", "-c")
 
 
 class CommandAfterDashes(Command):
-    """A command whose last argument is everything behind the first `--`, given as `program`."""
+    """A command with all arguments after the first `--` in the parameter `program`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse what stands before `--`; click would drop the dashes and mix both halves."""
+        """Parse the arguments before `--`; click would drop the dashes and mix both halves."""
         own, program = args, list[str]()
         if "--" in args:
             at = args.index("--")
@@ -37,15 +34,15 @@ class CommandAfterDashes(Command):
         return rest
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """Write the program into the usage line."""
+        """Add the program to the usage line."""
         return [*super().collect_usage_pieces(ctx), "--", "PROGRAM", "[ARGUMENTS]..."]
 
 
 def absolute_workdir(workdir: str | None) -> Path:
-    """Return the directory in which the program will run.
+    """Return the absolute working directory of the program.
 
     Raises:
-        InvalidRequest: it is not there.
+        InvalidRequest: it does not exist.
     """
     folder = Path(workdir or ".").expanduser().resolve()
     if not folder.is_dir():
@@ -56,10 +53,10 @@ def absolute_workdir(workdir: str | None) -> Path:
 
 
 def check_script(program: Sequence[str], folder: Path) -> None:
-    """Make sure that a script which the program names is there.
+    """Check that the script in a program's arguments exists.
 
     Raises:
-        InvalidRequest: it is not.
+        InvalidRequest: it does not.
     """
     script = _script(program)
     if script is None or (folder / script).is_file():
@@ -73,10 +70,10 @@ def check_script(program: Sequence[str], folder: Path) -> None:
 
 
 def _script(program: Sequence[str]) -> str | None:
-    """Return the argument that is certainly meant to be a script of the user's own."""
+    """Return the argument that is certainly a script of the user, else None."""
     first, *rest = program
     if first.endswith(_SCRIPT_ENDINGS):
-        # Without a slash it is looked up in PATH.
+        # Without a slash, PATH is searched.
         return first if "/" in first else None
     if not PurePath(first).name.rstrip("0123456789.").startswith(_INTERPRETERS):
         return None

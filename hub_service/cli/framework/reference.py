@@ -1,7 +1,7 @@
-"""The page `docs/cli.md`, made from the commands themselves.
+"""Generator of the page `docs/cli.md` from the commands' names, help and defaults.
 
-`python -m runai.hub_service.cli.framework.reference > docs/cli.md` writes it anew; a test
-keeps it current. Reads names, help and defaults; runs no command.
+`python -m runai.hub_service.cli.framework.reference > docs/cli.md` writes it; a test keeps it
+current.
 """
 
 import inspect
@@ -31,7 +31,7 @@ is heeded.
 
 
 def reference() -> str:
-    """Return the page."""
+    """Return the page in Markdown."""
     return "\n".join(_page())
 
 
@@ -64,7 +64,7 @@ def _usage(command: click.Command, path: str) -> str:
 
 
 def _prose(text: str) -> str:
-    """Turn a help text into Markdown: a block that click must not wrap is code."""
+    """Convert a help text to Markdown: a block that click must not wrap becomes code."""
     paragraphs = []
     for paragraph in inspect.cleandoc(text).split("\n\n"):
         if paragraph.startswith("\b"):

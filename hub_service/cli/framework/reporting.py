@@ -1,7 +1,7 @@
-"""How a command fails: one sentence and the way out on standard error, never a traceback.
+"""Error output of commands: one sentence and a hint on standard error, never a traceback.
 
-Exit 1 for what the platform or the command refuses, 2 for misuse (click's own), 130 for Ctrl-C.
-With `-o json` the error is JSON too, still on standard error. All commands are made of `Command`.
+Exit 1 for errors of the platform or the command, 2 for misuse (click's own), 130 for Ctrl-C.
+With `-o json` the error is JSON too, still on standard error. All commands use `Command`.
 """
 
 from collections.abc import Callable
@@ -13,16 +13,16 @@ from runai.hub_service.wire.errors import RunaiError
 from runai.hub_service.wire.printable import for_terminal, json_for_terminal
 
 INTERRUPTED = 130
-"""What a shell reports for a program ended by Ctrl-C."""
+"""Exit code that shells report for a program ended by Ctrl-C."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class ReportedError(click.ClickException):
-    """An error of the platform on its way to the terminal."""
+    """A platform error that click prints as a sentence and a hint."""
 
     def __init__(self, error: RunaiError, *, as_json: bool) -> None:
-        """Keep what is printed."""
+        """Store the error and its output format."""
         super().__init__(error.message)
         self.error = error
         self.as_json = as_json
@@ -33,7 +33,7 @@ class ReportedError(click.ClickException):
 
 
 def report(error: RunaiError, *, as_json: bool = False, file: Any = None) -> None:
-    """Print an error without ending the command."""
+    """Print an error; the command continues."""
     if as_json:
         problem = {"code": error.code, "detail": error.message, "hint": error.hint}
         click.echo(json_for_terminal({"error": problem}), err=True, file=file)
@@ -45,11 +45,11 @@ def report(error: RunaiError, *, as_json: bool = False, file: Any = None) -> Non
             click.echo(f"{styled} {shown}", err=True, file=file)
 
 
-class _Reporting(click.Command):
-    """What is common to both: refusals are sentences."""
+class _ErrorReporting(click.Command):
+    """Base of commands and groups that report errors as sentences."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run it; turn the platform's errors and Ctrl-C into an exit code."""
+        """Run the command; convert platform errors and Ctrl-C to an exit code."""
         try:
             return super().invoke(ctx)
         except RunaiError as error:
@@ -59,18 +59,18 @@ class _Reporting(click.Command):
             ctx.exit(INTERRUPTED)
 
 
-class Command(_Reporting):
-    """A command whose refusals are sentences."""
+class Command(_ErrorReporting):
+    """A command that reports errors as sentences."""
 
 
-class Group(_Reporting, click.Group):
-    """A group of such commands."""
+class Group(_ErrorReporting, click.Group):
+    """A group of commands that report errors as sentences."""
 
     command_class = Command
 
 
 def output_option(*formats: str) -> Callable[[F], F]:
-    """Add `-o`: the first format is the default."""
+    """Return the decorator that adds `-o`; the first format is the default."""
     return click.option(
         "-o",
         "--output",

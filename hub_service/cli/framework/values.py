@@ -1,7 +1,7 @@
-"""What people type for GPUs, memory, priorities and environment, parsed into types at the border.
+"""Click parameter types for GPUs, memory, priorities, durations and environment variables.
 
-Click parameter types without any I/O but one: `NAME` alone in `--env NAME` is taken from this
-process's environment. Whether an amount can be had is the service's business.
+They do no I/O, except that `--env NAME` reads the value from this process's environment. The
+service checks whether an amount is available.
 """
 
 import math
@@ -26,7 +26,7 @@ _MAX_PRIORITY: Final = 1000
 
 
 def parse_memory_mib(text: str) -> int:
-    """Turn a size with a unit into MiB; G and GiB are the same, a rest is rounded up.
+    """Convert a size with a unit to MiB, rounded up; G and GiB are the same.
 
     >>> parse_memory_mib("4G"), parse_memory_mib("4GiB"), parse_memory_mib("4096M")
     (4096, 4096, 4096)
@@ -34,7 +34,7 @@ def parse_memory_mib(text: str) -> int:
     308
 
     Raises:
-        ValueError: it is no size, has no unit, or is nothing.
+        ValueError: it is no size, has no unit, or is 0.
     """
     matched = _SIZE.match(text)
     if matched is None:
@@ -45,11 +45,11 @@ def parse_memory_mib(text: str) -> int:
     return mib
 
 
-class _Typed(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
-    """What click calls to parse one argument."""
+class _ParamType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
+    """Base of the parameter types."""
 
 
-class _Gpus(_Typed):
+class _Gpus(_ParamType):
     """GPUs as a decimal number."""
 
     name = "gpus"
@@ -70,7 +70,7 @@ class _Gpus(_Typed):
 
 
 class _UnlimitedGpus(_Gpus):
-    """The same, or `none` for no bound; "none" stays text so that "not given" can be None."""
+    """GPUs, or the text `none` for no bound: None already means "option not given"."""
 
     name = "gpus|none"
 
@@ -83,8 +83,8 @@ class _UnlimitedGpus(_Gpus):
         return super().convert(value, param, ctx)
 
 
-class _Memory(_Typed):
-    """Device memory, as MiB."""
+class _Memory(_ParamType):
+    """Device memory in MiB."""
 
     name = "size"
 
@@ -98,7 +98,7 @@ class _Memory(_Typed):
             self.fail(str(wrong), param, ctx)
 
 
-class _Priority(_Typed):
+class _Priority(_ParamType):
     """low, normal, high, or a number for project admins."""
 
     name = "low|normal|high|int"
@@ -116,8 +116,8 @@ class _Priority(_Typed):
         return int(text)
 
 
-class _Length(_Typed):
-    """A length of time, as seconds."""
+class _Length(_ParamType):
+    """A duration in seconds."""
 
     name = "time"
 
@@ -134,15 +134,15 @@ class _Length(_Typed):
         return length
 
 
-class _Env(_Typed):
-    """NAME=VALUE, or NAME to hand on the caller's own value."""
+class _Env(_ParamType):
+    """NAME=VALUE, or NAME to pass on the caller's own value."""
 
     name = "name=value"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> EnvPair:
-        """Parse one pair; a value never appears in the message."""
+        """Parse one pair; error messages never contain the value."""
         if isinstance(value, tuple):  # click converts a default a second time
             return value
         name, given, content = str(value).partition("=")
@@ -165,18 +165,18 @@ ENV = _Env()
 
 
 def submit_request(**options: Any) -> SubmitRequest:
-    """Make a submission; options that are None are left out, so that the service's defaults hold.
+    """Return a submission without the options that are None; the service has defaults for them.
 
     Raises:
-        InvalidRequest: an option's value cannot be meant.
+        InvalidRequest: an option's value is invalid.
     """
     return checked(SubmitRequest, {k: v for k, v in options.items() if v is not None})
 
 
 def project_put(**options: Any) -> ProjectPut:
-    """Make a change to a project; every option given is set, None means "none".
+    """Return a change to a project with every given option; None means "none".
 
     Raises:
-        InvalidRequest: an option's value cannot be meant.
+        InvalidRequest: an option's value is invalid.
     """
     return checked(ProjectPut, options)

@@ -1,6 +1,6 @@
-"""Which workload a NAME means: `exp1`, or `project/exp1` where that is not unique.
+"""Lookup of workloads by NAME (`exp1` or `project/exp1`), and shell completion of names.
 
-Asks the service once for what the caller may see; also completes names in the shell.
+One request lists the workloads that the caller may see.
 """
 
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ _KIND_WORDS: Final = frozenset({"job", "jobs", "session", "sessions", "workload"
 def find_all(
     client: Client, names: Sequence[str], project: str | None = None
 ) -> list[WorkloadView]:
-    """Return the workloads of these names, each once, in their order; all in `project` if given.
+    """Return the workloads with these names in their order, without duplicates.
 
-    `job exp1` means `exp1`, as in kubectl.
+    `project` restricts the search. `job exp1` means `exp1`, as in kubectl.
 
     Raises:
-        NotFound: a name is none that the caller may see.
+        NotFound: the caller may see no workload with a name.
         InvalidRequest: a name is in several projects.
     """
     if len(names) > 1 and names[0] in _KIND_WORDS:
@@ -36,7 +36,7 @@ def find_all(
 
 
 def find(client: Client, name: str, project: str | None = None) -> WorkloadView:
-    """Return the workload of this name."""
+    """Return the workload with this name; errors are the ones of `find_all`."""
     return find_all(client, [name], project)[0]
 
 
@@ -46,7 +46,7 @@ def _choose(client: Client, visible: Sequence[WorkloadView], name: str) -> Workl
     else:
         matching = [w for w in visible if w.name == name]
         if len(matching) > 1:
-            # One's own default project first, then what one may change.
+            # Prefer the caller's default project, then workloads that the caller may change.
             at_home = [w for w in matching if w.project == client.default_project]
             matching = at_home or [w for w in matching if w.mine] or matching
     if not matching:
@@ -61,24 +61,24 @@ def _choose(client: Client, visible: Sequence[WorkloadView], name: str) -> Workl
 
 
 class _Completed(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
-    """Text that the shell completes with names of the platform; silent where it cannot be asked."""
+    """Text with shell completion of names; no completion if the service fails."""
 
     name = "name"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> str:
-        """Keep the text as it is."""
+        """Return the text unchanged."""
         return str(value)
 
     def names(self, client: Client) -> list[str]:
-        """Return what can be named."""
+        """Return all names to complete."""
         raise NotImplementedError
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Offer the names that begin so."""
+        """Return the names that start with `incomplete`."""
         try:
             with Client.discover() as client:
                 names = self.names(client)

@@ -1,7 +1,7 @@
-"""Tables, and how single values read: 0.5 GPUs, 80 %, 3m, and `*` where a device is simulated.
+"""Formatting of values (0.5 GPUs, 80 %, 3m, `*` for simulated devices) and output of tables.
 
-Pure but for `show_table`, which prints: columns as wide as needed into a pipe, wrapped and coloured
-on a terminal. Everything shown is text, never markup: names come from other people.
+Tables are as wide as needed in a pipe, and wrapped and coloured on a terminal. All content is
+text, never markup, since users choose the names.
 """
 
 from collections.abc import Iterable, Sequence
@@ -39,7 +39,7 @@ _MIB_PER_GIB = 1024
 
 
 def gpus(amount: float) -> str:
-    """Write an amount of GPUs without needless decimals.
+    """Format an amount of GPUs without needless decimals.
 
     >>> gpus(2.0), gpus(0.25), gpus(0.1 + 0.2)
     ('2', '0.25', '0.3')
@@ -48,7 +48,7 @@ def gpus(amount: float) -> str:
 
 
 def quota(amount: float | None) -> str:
-    """Write a quota or limit; None is no bound.
+    """Format a quota or limit; None is no bound.
 
     >>> quota(2.5), quota(None)
     ('2.5', 'none')
@@ -57,19 +57,19 @@ def quota(amount: float | None) -> str:
 
 
 def asked(workload: WorkloadView) -> str:
-    """Write what a workload asks for in all; memory, as long as its part of a GPU is not known."""
+    """Format a workload's total request; as memory while its part of a GPU is unknown."""
     if workload.gpu_memory_mib is not None and not workload.gpus:
         return memory(workload.gpu_memory_mib)
     return gpus(workload.gpus)
 
 
 def holding(workload: WorkloadView) -> str:
-    """Write what a workload holds of what it asks for."""
+    """Format a workload's allocation and request, `allocated/requested`."""
     return f"{gpus(workload.allocated)}/{asked(workload)}"
 
 
 def share(utilized: float | None, of: float, *, simulated: bool = False) -> str:
-    """Write how busy an amount of GPUs is; a dash where nothing was measured.
+    """Format the utilization of an amount of GPUs in percent; a dash if not measured.
 
     >>> share(0.4, 0.5), share(0.4, 0.5, simulated=True), share(None, 0.5), share(0, 0)
     ('80%', '80%*', '-', '-')
@@ -80,7 +80,7 @@ def share(utilized: float | None, of: float, *, simulated: bool = False) -> str:
 
 
 def memory(mib: int | None) -> str:
-    """Write an amount of memory.
+    """Format an amount of memory.
 
     >>> memory(4096), memory(512), memory(1536), memory(None)
     ('4G', '512M', '1.5G', '-')
@@ -91,7 +91,7 @@ def memory(mib: int | None) -> str:
 
 
 def age(since: datetime | None, now: datetime) -> str:
-    """Write how long ago something was, in its largest unit.
+    """Format the time since a moment in its largest unit.
 
     >>> from datetime import timedelta, timezone
     >>> now = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -108,17 +108,17 @@ def age(since: datetime | None, now: datetime) -> str:
 
 
 def clock(at: datetime | None) -> str:
-    """Write a moment in local time."""
+    """Format a moment in local time."""
     return "-" if at is None else f"{at.astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def state(name: str) -> Text:
-    """Write a state in its colour."""
+    """Return a state in its colour."""
     return Text(name, style=_STYLES.get(name, ""))
 
 
 def reason(why: ReasonView | None) -> str:
-    """Write why, and for whom."""
+    """Format a reason and the place in the queue."""
     if why is None:
         return ""
     place = f" (place {why.position} in the queue)" if why.position else ""
@@ -126,7 +126,7 @@ def reason(why: ReasonView | None) -> str:
 
 
 def devices(workload: WorkloadView) -> str:
-    """Write which devices a workload holds, `node:0,1`."""
+    """Format a workload's devices, `node:0,1`."""
     held = [
         f"{w.node}:{','.join(str(d.device) for d in w.devices)}"
         for w in workload.workers
@@ -136,14 +136,14 @@ def devices(workload: WorkloadView) -> str:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Write names in one cell."""
+    """Format names for one cell."""
     return ", ".join(names) or "-"
 
 
 def show_table(
     header: Sequence[str], rows: Sequence[Sequence[str | Text]], *, fold: str = ""
 ) -> None:
-    """Print a table with a header line; on a narrow terminal the column `fold` is folded."""
+    """Print a table with a header line; a narrow terminal wraps the column `fold`."""
     console = _console()
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for title in header:
@@ -152,7 +152,7 @@ def show_table(
         table.add_row(*(_cell(cell) for cell in row))
     with console.capture() as printed:
         console.print(table)
-    # Padding to the column's width would leave blanks at each line's end.
+    # rich pads cells to the column's width: strip the blanks at each line's end.
     for line in printed.get().splitlines():
         click.echo(line.rstrip())
 
@@ -162,7 +162,7 @@ def _cell(content: str | Text) -> Text:
 
 
 def show_lines(lines: Sequence[tuple[str, str]]) -> None:
-    """Print `Key: value` lines with the values below one another."""
+    """Print `Key: value` lines with aligned values."""
     width = max(len(key) for key, _ in lines) + 1
     for key, value in lines:
         shown = "\n".join(map(for_terminal, value.split("\n")))
@@ -170,7 +170,7 @@ def show_lines(lines: Sequence[tuple[str, str]]) -> None:
 
 
 def show_json(value: BaseModel | Sequence[BaseModel | dict[str, Any]] | dict[str, Any]) -> None:
-    """Print what the API said, as it said it."""
+    """Print an API reply as JSON."""
     plain = [_plain(v) for v in value] if isinstance(value, Sequence) else _plain(value)
     click.echo(json_for_terminal(plain, indent=2))
 

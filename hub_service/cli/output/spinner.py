@@ -1,7 +1,7 @@
-"""Show on a terminal that a command is at work, once that takes longer than a second.
+"""Progress bar for commands that take longer than a second.
 
-On standard error and only while it lasts, so that it is in no pipe, no file and no answer. Used by
-the commands that copy, examine, replay or ask something slow; `--wait` and `top` show themselves.
+It appears on standard error, only on a terminal, and disappears at the end, so that no pipe, file
+or reply contains it. `--wait` and `top` have their own displays.
 """
 
 import sys
@@ -11,21 +11,21 @@ from contextlib import contextmanager
 from typing import Final
 
 Tell = Callable[[str, int, int], None]
-"""What is being done, how much of it is done, and of how much."""
+"""Callback of a running command: description, completed amount, total amount."""
 
 AFTER_S: Final = 1.0
 
 
 @contextmanager
 def at_work(what: str) -> Iterator[Tell]:
-    """Show `what` and a bar while the body runs; what it tells fills the bar.
+    """Show `what` and a bar while the body runs; the yielded callback fills the bar.
 
-    Until it tells something the bar only moves. Nothing may be printed meanwhile.
+    Before its first call the bar only moves. The body must not print.
     """
     if not sys.stderr.isatty():
-        yield _unseen
+        yield _ignore
         return
-    from rich.console import Console  # noqa: PLC0415 - only where somebody watches
+    from rich.console import Console  # noqa: PLC0415 - only on terminals
     from rich.progress import (  # noqa: PLC0415
         BarColumn,
         Progress,
@@ -57,10 +57,10 @@ def at_work(what: str) -> Iterator[Tell]:
         yield tell
     finally:
         soon.cancel()
-        soon.join()  # it may be beginning just now
+        soon.join()  # the timer may be starting the bar right now
         if bar.live.is_started:
             bar.stop()
 
 
-def _unseen(_part: str, _done: int, _of: int) -> None:
-    """Tell nobody."""
+def _ignore(_part: str, _done: int, _of: int) -> None:
+    """Ignore progress if there is no terminal."""

@@ -1,8 +1,7 @@
-"""The tables of the command line, column by column: workloads, projects, devices.
+"""Column definitions of the tables of workloads, projects and devices.
 
-A column knows its heading, what it shows of a thing and by what things are ordered in it; so
-`runai list`, `runai top` and its live screen say the same in the same words. Pure: functions of
-what the API said and of now.
+A column has a heading, a cell function and a sort key; `runai list`, `runai top` and its live
+screen share them. Pure functions of the API's replies and the current time.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -24,19 +23,19 @@ _REASON_STATES: Final = frozenset({"queued", "paused", "stopping", "retrying", "
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[T]):
-    """One column of things of a kind."""
+    """One column of a table."""
 
     heading: str
     cell: Callable[[T], Cell]
     key: Callable[[T], Any] | None = None
-    """By what things are ordered; None: by what the cell says. Numbers: largest first."""
+    """Sort key, largest first; None: sort by the cell's text."""
     is_wide: bool = False
     """Only shown with `-o wide`."""
     part: Callable[[T], float | None] | None = None
-    """Of a share: how much of its whole, 0 to 1, for a bar; None where nothing was measured."""
+    """Fraction from 0 to 1 to draw as a bar; None: not measured."""
 
     def order(self, things: Iterable[T], *, reverse: bool = False) -> list[T]:
-        """Sort things as a reader expects: names from a to z, amounts from the largest."""
+        """Sort rows by this column: names from a to z, amounts from the largest."""
         if self.key is None:
             return sorted(things, key=lambda thing: str(self.cell(thing)), reverse=reverse)
         return sorted(things, key=self.key, reverse=not reverse)
@@ -44,37 +43,37 @@ class Column(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Table(Generic[T]):
-    """The columns of things of a kind."""
+    """The columns of a table for one type of rows."""
 
     columns: tuple[Column[T], ...]
     fold: str
-    """The heading of the column that is folded where the terminal is narrow."""
+    """Heading of the column that a narrow terminal wraps."""
 
     def shown(self, *, wide: bool = False) -> list[Column[T]]:
-        """Give the columns of this width."""
+        """Return the columns for this width."""
         return [column for column in self.columns if wide or not column.is_wide]
 
     def header(self, *, wide: bool = False) -> list[str]:
-        """Give their headings."""
+        """Return the headings of the columns for this width."""
         return [column.heading for column in self.shown(wide=wide)]
 
     def rows(self, things: Iterable[T], *, wide: bool = False) -> list[list[Cell]]:
-        """Make a line for each thing."""
+        """Return the cells of each row."""
         shown = self.shown(wide=wide)
         return [[column.cell(thing) for column in shown] for thing in things]
 
     def column(self, name: str) -> Column[T] | None:
-        """Find a column by its heading as one types it: `util`, `avg-util`."""
+        """Return the column for a heading as typed by a user: `util`, `avg-util`."""
         wanted = name.replace("-", " ").upper()
         return next((c for c in self.columns if c.heading == wanted), None)
 
     def show(self, things: Sequence[T], *, wide: bool = False) -> None:
-        """Print them."""
+        """Print the table with these rows."""
         render.show_table(self.header(wide=wide), self.rows(things, wide=wide), fold=self.fold)
 
 
 def _busy(of: Callable[[T], float], utilized: Callable[[T], float | None]) -> Callable[[T], float]:
-    """Order by how busy a thing is; what was not measured comes last."""
+    """Return a sort key by utilization; unmeasured rows come last."""
 
     def key(thing: T) -> float:
         used, whole = utilized(thing), of(thing)
@@ -103,7 +102,7 @@ def _why(w: WorkloadView) -> Cell:
 
 
 def workload_table(now: datetime) -> Table[WorkloadView]:
-    """Give the columns of workloads; their age is counted to now."""
+    """Return the columns of workloads; `now` is the end of their age."""
     return Table(
         (
             Column("NAME", lambda w: w.name),
@@ -147,7 +146,7 @@ def workload_table(now: datetime) -> Table[WorkloadView]:
 
 
 def project_table(*, simulated: bool = False) -> Table[ProjectView]:
-    """Give the columns of projects; `simulated` marks what simulated devices measured."""
+    """Return the columns of projects; `simulated` marks measurements of simulated devices."""
     endless = float("inf")
     return Table(
         (
@@ -201,14 +200,14 @@ def project_table(*, simulated: bool = False) -> Table[ProjectView]:
 
 
 class DeviceOf(NamedTuple):
-    """A device, and the node it is in."""
+    """A device and the name of its node."""
 
     node: str
     device: DeviceView
 
 
 def devices_of(nodes: Iterable[NodeView]) -> list[DeviceOf]:
-    """List the devices of nodes."""
+    """Return the devices of all nodes."""
     return [DeviceOf(node.name, device) for node in nodes for device in node.devices]
 
 
@@ -231,7 +230,7 @@ def _memory_used(at: DeviceOf) -> str:
 
 
 def node_table() -> Table[DeviceOf]:
-    """Give the columns of the devices of nodes."""
+    """Return the columns of the nodes' devices."""
     return Table(
         (
             Column("NODE", lambda at: at.node),

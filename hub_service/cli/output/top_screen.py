@@ -1,7 +1,7 @@
 """The live screen of `runai top`: a headline, one table, and keys.
 
-It follows the service's events, so it changes when something happens and rests when nothing does.
-What is shown, and in which order, `top_views` says.
+It follows the service's events, so it redraws only after changes. `top_views` selects and orders
+the rows.
 """
 
 import asyncio
@@ -24,9 +24,9 @@ from runai.hub_service.wire.schemas import Overview
 
 AVERAGE_EVERY_S: Final = 30
 WIDE: Final = 140
-"""So many cells have room for the columns of `-o wide`."""
+"""Terminal width in cells from which the columns of `-o wide` fit."""
 SHARE_CELLS: Final = 6
-"""As wide as `100%*` and a blank, so that bars stand below one another."""
+"""Width of `100%*` and a blank, so that bars are aligned."""
 BAR_CELLS: Final = 10
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉"
 _EMPTY: Final = {
@@ -37,7 +37,7 @@ _EMPTY: Final = {
 
 
 class TopScreen(App[None]):
-    """Follows the service until somebody presses q; `failed` is what ended it otherwise."""
+    """Live display of the service until the user presses q; an error ends it and sets `failed`."""
 
     ENABLE_COMMAND_PALETTE = False
     CSS = """
@@ -57,7 +57,7 @@ class TopScreen(App[None]):
     ]
 
     def __init__(self, client: AsyncClient, asked: Asked) -> None:
-        """Show this of the client's service."""
+        """Show the view `asked` of the client's service."""
         super().__init__()
         self._client = client
         self._asked = asked
@@ -67,7 +67,7 @@ class TopScreen(App[None]):
         self.failed: RunaiError | None = None
 
     def compose(self) -> ComposeResult:
-        """Lay it out."""
+        """Yield the widgets from top to bottom."""
         yield Static("Asking the service…", id="headline", markup=False)
         yield Static("", id="average", markup=False)
         yield Static("", id="empty", markup=False)
@@ -75,12 +75,12 @@ class TopScreen(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Begin to follow."""
+        """Start to follow the service's events and averages."""
         self.run_worker(self._follow(), exit_on_error=False)
         self.run_worker(self._average(), exit_on_error=False)
 
     async def on_unmount(self) -> None:
-        """Let the connections go."""
+        """Cancel the workers and close the connections."""
         self.workers.cancel_all()
         await self._client.close()
 
@@ -94,12 +94,12 @@ class TopScreen(App[None]):
             self.exit()
 
     async def _average(self) -> None:
-        """Say how busy the GPUs were in the last hour, now and then."""
+        """Refresh the last hour's average utilization every AVERAGE_EVERY_S."""
         while True:
             try:
                 usage = await self._client.usage(since=datetime.now(UTC) - timedelta(hours=1))
             except RunaiError:
-                said = ""  # what follows the events says what is wrong
+                said = ""  # `_follow` reports the error
             else:
                 said = f"last hour: {top_views.average(usage)}"
             self.query_one("#average", Static).update(said)
@@ -112,19 +112,19 @@ class TopScreen(App[None]):
         self._ask(self._asked.of(view))
 
     def action_idle(self) -> None:
-        """Show only workloads whose GPUs are idle, or all again."""
+        """Toggle between workloads with idle GPUs and all workloads."""
         self._ask(self._asked.of("jobs").with_idle(only=not self._asked.idle))
 
     def action_sort(self) -> None:
-        """Order by the next column."""
+        """Sort by the next column."""
         self._ask(self._asked.sorted_after(datetime.now(UTC), wide=self._is_wide))
 
     def action_reverse(self) -> None:
-        """Turn the order round."""
+        """Reverse the order."""
         self._ask(self._asked.reversed())
 
     def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:
-        """Order by the column that was clicked; the other way round when it orders already."""
+        """Sort by the clicked column; reverse the order if it is the sort column already."""
         name = str(event.column_key.value)
         asked = self._asked
         self._ask(asked.reversed() if asked.sort == name else asked.sorted_by(name))
@@ -140,7 +140,7 @@ class TopScreen(App[None]):
         return self._asked.view == "jobs" and self._width >= WIDE
 
     def on_resize(self, event: Resize) -> None:
-        """Show as many columns as have room."""
+        """Show as many columns as fit."""
         self._width = event.size.width
         self._show()
 
@@ -159,7 +159,7 @@ class TopScreen(App[None]):
             self._fill(self.query_one(DataTable), seen)
 
     def _fill(self, table: DataTable[Text], seen: Seen) -> None:
-        """Show these things; who was under the cursor stays under it, wherever it went."""
+        """Fill the table; the cursor follows its row to the new position."""
         columns = seen.table.shown(wide=self._is_wide)
         headings = [_heading(column, seen, reverse=self._asked.reverse) for column in columns]
         at = (
@@ -200,7 +200,7 @@ def _cell(column: Column[Any], thing: Any) -> Text:
 
 
 def _bar(part: float) -> str:
-    """Draw a share of a whole, to an eighth of a cell.
+    """Return a bar for a fraction, with a resolution of an eighth of a cell.
 
     >>> _bar(0.55), _bar(1), _bar(0)
     ('█████▌    ', '██████████', '          ')
@@ -211,10 +211,10 @@ def _bar(part: float) -> str:
 
 
 def run_screen(asked: Asked) -> None:
-    """Show the live screen until somebody ends it.
+    """Show the live screen until the user quits.
 
     Raises:
-        RunaiError: the service refuses, or stays away for longer than a restart takes.
+        RunaiError: the service rejects the request, or is down for longer than a restart takes.
     """
     screen = TopScreen(AsyncClient.discover(), asked)
     screen.run()

@@ -1,6 +1,6 @@
-"""What `runai top` shows of an overview: which things, in which order, and the line above them.
+"""Row selection, order and headline of `runai top`.
 
-Pure: the same for one printed table and for the live screen.
+Pure functions, shared by the printed table and the live screen.
 """
 
 from dataclasses import dataclass, replace
@@ -18,36 +18,36 @@ ViewName = Literal["nodes", "jobs", "projects"]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What somebody wants to see; the live screen changes it key by key."""
+    """The selected view, order and filters; keys of the live screen change it."""
 
     view: ViewName = "nodes"
     sort: str = ""
-    """A column's heading as one types it; "": nodes by name, others the busiest first."""
+    """A column's heading as typed; "": nodes and projects by name, jobs the busiest first."""
     reverse: bool = False
     idle: bool = False
-    """Only workloads whose GPUs are idle, longest first."""
+    """Only workloads with idle GPUs, the longest idle first."""
     user: str | None = None
     project: str | None = None
     node: str | None = None
 
     def of(self, view: ViewName) -> "Asked":
-        """Ask for another view; its own order, the same filters."""
+        """Return the query for another view: default order, same filters."""
         return replace(self, view=view, sort="", reverse=False, idle=False)
 
     def with_idle(self, *, only: bool) -> "Asked":
-        """Ask for those only whose GPUs are idle."""
+        """Return the query with or without the filter for idle GPUs."""
         return replace(self, idle=only)
 
     def reversed(self) -> "Asked":
-        """Ask for the order the other way round."""
+        """Return the query in reversed order."""
         return replace(self, reverse=not self.reverse)
 
     def sorted_by(self, name: str) -> "Asked":
-        """Ask for the order by a column."""
+        """Return the query sorted by a column."""
         return replace(self, sort=name, reverse=False)
 
     def sorted_after(self, now: datetime, *, wide: bool) -> "Asked":
-        """Ask for the order by the next column, after the last one for the view's own order."""
+        """Return the query sorted by the next column; after the last, in default order."""
         table = _table(self.view, now, simulated=False)
         names = ["", *(c.heading.lower() for c in table.shown(wide=wide))]
         after = names[(names.index(self.sort) + 1) % len(names)] if self.sort in names else ""
@@ -56,16 +56,16 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A table, and the things in it from top to bottom."""
+    """A table and its rows from top to bottom."""
 
     table: tables.Table[Any]
     things: list[Any]
     sorted_by: str
-    """The heading of the column that orders them; "" for the view's own order."""
+    """Heading of the sort column; "" for the default order."""
 
     @property
     def keys(self) -> list[str]:
-        """Give each thing a name that stays when it moves."""
+        """Return a key for each row that is stable across reordering."""
         return [
             f"{t.node} {t.device.uuid}" if isinstance(t, tables.DeviceOf) else _name(t)
             for t in self.things
@@ -85,10 +85,10 @@ def _table(view: ViewName, now: datetime, *, simulated: bool) -> tables.Table[An
 
 
 def see(overview: Overview, asked: Asked, now: datetime) -> Seen:
-    """Choose and order what was asked for.
+    """Select and sort the rows of an overview.
 
     Raises:
-        InvalidRequest: there is no such column.
+        InvalidRequest: the sort column does not exist.
     """
     simulated = any(d.simulated for node in overview.nodes for d in node.devices)
     table = _table(asked.view, now, simulated=simulated)
@@ -125,13 +125,16 @@ def _things(overview: Overview, asked: Asked) -> list[Any]:
 
 
 def _busiest(w: WorkloadView) -> tuple[Any, ...]:
-    """Who keeps the most GPUs busy first; then who holds some; then who waits, as in the queue."""
+    """Return the default sort key of jobs.
+
+    Most busy GPUs first, then workloads with an allocation, then the queue in its order.
+    """
     place = w.reason.position if w.reason is not None and w.reason.position else 0
     return (not w.allocated, -(w.utilized or 0), place, w.submitted, w.id)
 
 
 def headline(overview: Overview) -> str:
-    """Say how much is allocated and utilized now, and how many wait."""
+    """Format current allocation, utilization and the number of waiting workloads."""
     devices = [d for node in overview.nodes for d in node.devices]
     whole = float(len(devices))
     measured = [d.utilized for d in devices if d.utilized is not None]
@@ -147,7 +150,7 @@ def headline(overview: Overview) -> str:
 
 
 def average(usage: UsageSeries) -> str:
-    """Say how busy the GPUs were on average over a range, beside how many were allocated."""
+    """Format average utilization and allocation over a range."""
     busy = render.share(
         usage.utilized_beside_allocated(), usage.capacity, simulated=usage.simulated
     )

@@ -1,6 +1,6 @@
-"""`--wait`: show what a workload does until it is finished, then give its exit code.
+"""`--wait`: progress of workloads until they finish, and their exit code.
 
-A live line on a terminal, one plain line for each change elsewhere. Ctrl-C ends the waiting,
+It shows a live line on a terminal, elsewhere one plain line per change. Ctrl-C ends the waiting,
 never the workload.
 """
 
@@ -23,22 +23,22 @@ from runai.hub_service.wire.schemas import WorkloadView
 
 FINISHED: Final = frozenset({"succeeded", "failed", "ended"})
 _PATIENCE_S: Final = 600.0
-"""So long a service may be away, being restarted or upgraded."""
+"""Maximum downtime of the service, for a restart or an upgrade."""
 _SIGNALLED: Final = 128
 """A shell reports signal N as 128 + N."""
 
 
 def exit_code_of(workload: WorkloadView) -> int:
-    """Return what a shell would say of the program's end; 1 for a failure without a code."""
+    """Return the exit code that a shell would report; 1 for a failure without a code."""
     if workload.exit_code is None:
         return int(workload.state == "failed")
     return workload.exit_code if workload.exit_code >= 0 else _SIGNALLED - workload.exit_code
 
 
 def wait_for(client: Client, workloads: Sequence[str], *, quiet: bool = False) -> int:
-    """Wait until all of these ids are finished; return the first exit code that is not 0.
+    """Wait until all workloads are finished; return the first exit code other than 0.
 
-    Progress goes to standard error, so that standard output stays the command's answer.
+    Progress goes to standard error: standard output has the command's result only.
     """
     ended: list[int] = []
     try:
@@ -57,7 +57,7 @@ def wait_for(client: Client, workloads: Sequence[str], *, quiet: bool = False) -
 
 
 def _until_finished(client: Client, name: str, ended: list[int]) -> Iterator[str]:
-    """Yield a line for each change, and add the exit code at the end."""
+    """Yield a line for each change; append the exit code to `ended` at the end."""
     workload: WorkloadView = client.workload(name)
     said = ""
     away_since: float | None = None
@@ -74,7 +74,7 @@ def _until_finished(client: Client, name: str, ended: list[int]) -> Iterator[str
             workload = client.wait(workload.id, workload.version)
             away_since = None
         except Unavailable as away:
-            # The job goes on without the service, and the client has already tried for seconds.
+            # The job continues without the service, and the client has retried for seconds.
             away_since = away_since or time.monotonic()
             if time.monotonic() - away_since > _PATIENCE_S:
                 raise
@@ -100,7 +100,7 @@ def _progress(*, quiet: bool) -> AbstractContextManager[Callable[[str], None]]:
 
 
 class _Live:
-    """The present line with a spinner, below the lines of the past."""
+    """The current line with a spinner, below the earlier lines."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True, highlight=False, markup=False, emoji=False)

@@ -1,7 +1,4 @@
-"""`runai schedule --live`: what if, asked of the running platform and shown as tables.
-
-What `--add` and `--set` mean is `wishes`'. Imported by `scheduling` when it is wanted.
-"""
+"""`runai schedule --live`: parsers of `--add` and `--set`, the question, and its tables."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -40,7 +37,7 @@ _WHOLE: Final = ("weight", "priority", "min_runtime")
 
 
 def parse_addition(text: str) -> dict[str, object]:
-    """Turn words into a request.
+    """Parse an `--add` text into a request's fields.
 
     >>> parse_addition("nlp 4 GPUs")
     {'project': 'nlp', 'gpus': '4'}
@@ -50,7 +47,7 @@ def parse_addition(text: str) -> dict[str, object]:
     {'project': 'vision', 'gpu_memory_mib': 20480, 'kind': 'session'}
 
     Raises:
-        ValueError: it says no project, or no amount.
+        ValueError: the project or the amount is missing.
     """
     matched = _ADDED.match(text)
     if matched is None:
@@ -78,7 +75,7 @@ def parse_addition(text: str) -> dict[str, object]:
 
 
 def parse_setting(text: str) -> dict[str, object]:
-    """Turn `project.setting=value` into a change; `none` is no bound.
+    """Parse `project.setting=value` into a change's fields; `none` is no bound.
 
     >>> parse_setting("vision.quota=6")
     {'project': 'vision', 'setting': 'quota', 'value': '6'}
@@ -86,7 +83,7 @@ def parse_setting(text: str) -> dict[str, object]:
     True
 
     Raises:
-        ValueError: there is no such setting, or the value is no number.
+        ValueError: the setting is unknown, or the value is no number.
     """
     name, equals, value = text.partition("=")
     project, _, setting = name.strip().rpartition(".")
@@ -114,7 +111,7 @@ _PROJECTS = ("PROJECT", "QUOTA", "FAIR SHARE", "ALLOCATED")
 
 
 def ask(added: Sequence[str], settings: Sequence[str], ended: Sequence[str], output: str) -> None:
-    """Ask what if, and print the answer."""
+    """Send the what-if question and print the answer."""
     question = PlanQuestion(
         add=tuple(_parsed("--add", parse_addition, SubmitRequest, text) for text in added),
         set=tuple(_parsed("--set", parse_setting, SettingChange, text) for text in settings),
