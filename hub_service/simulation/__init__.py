@@ -1,7 +1,7 @@
-"""`runai simulate`: a trace replayed in virtual time through the scheduler's own `decide`.
+"""Replay of job traces in virtual time through the scheduler's own `decide`.
 
-A room beside the pure core, which it drives and which does not know it: traces, results and
-pictures have no place among decisions. Reads no clock; a duration is known to the engine alone.
+It is separate from the scheduler, which stays free of traces, results and pictures. It reads no
+clock; only the engine has the jobs' durations.
 """
 
 from runai.hub_service.simulation.engine import Run, simulate

@@ -1,8 +1,7 @@
-"""The loop of virtual time: submissions and ends happen, `decide` answers, its plan is carried out.
+"""The event loop in virtual time: submissions, ends, scheduling cycles, execution of plans.
 
-Knows when a cycle is due and what a plan does to jobs. Leaves decisions to the core (`decider`),
-work to `jobs`, sums to `results`. A pause takes effect at once; what it freed is decided about in
-the same instant, anything else at most once in `every` seconds, as a live service would.
+A pause takes effect at once. A cycle for the freed GPUs runs at the same instant, any other at
+most once in `every` seconds, like the live service.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ from runai.hub_service.wire.errors import InvalidRequest
 
 
 class Decider:
-    """One cluster as the core sees it."""
+    """The scheduler with its index of one cluster."""
 
     def __init__(self, nodes: Sequence[Node], projects: Sequence[Project], policy: Policy) -> None:
-        """Begin with an empty cluster."""
+        """Start with an empty cluster."""
         self._index = Index(Snapshot(policy=policy, nodes=tuple(nodes), projects=tuple(projects)))
 
     def decide(self, now: int, changed: Iterable[Workload], gone: Iterable[str]) -> Plan:
-        """Decide, after taking workloads that are new or changed and forgetting those gone."""
+        """Apply new, changed and gone workloads to the index; return the plan."""
         self._index.apply(Changes(now=now, workloads=tuple(changed), gone=tuple(gone)))
         return decide(self._index)
 
@@ -55,42 +54,42 @@ class Decider:
 EVERY_S: Final = 10
 BEYOND: Final = 800
 _SETTLING: Final = 20
-"""Cycles in one instant after which even what the last one freed waits for the next."""
+"""Maximum number of cycles at one instant; further freed GPUs wait for the next interval."""
 _REPORT_EVERY: Final = 250
 _MINUTE: Final = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """The cluster, its projects, and how time is measured. Times in seconds."""
+    """Cluster, projects and measured window of a run. Times in seconds."""
 
     nodes: Sequence[Node]
     projects: Sequence[Project]
     policy: Policy = field(default_factory=Policy)
     since: int | None = None
-    """Where measuring begins; None: with the first submission."""
+    """Start of the measured window; None: the first submission."""
     until: int | None = None
-    """Where it ends; None: with the last submission. What runs then is drained."""
+    """End of the window; None: the last submission. Jobs then run to their ends."""
     every: int = EVERY_S
     beyond: int = BEYOND
-    """What an elastic worker above the request adds, in thousandths of one below it."""
+    """Speed of an elastic worker above the request, in thousandths of one below it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What came of replaying a trace."""
+    """Results of the replay of a trace."""
 
     results: Results
     never_ran: int
-    """Jobs for which there never was a place; no other figure counts them."""
+    """Jobs that never fitted; no other figure counts them."""
     mean_waits: Mapping[str, float]
-    """Of each project, in seconds."""
+    """Mean wait of each project, in seconds."""
     longest_violation_s: int
-    """For how long a quota was not kept at most, without a break."""
+    """Longest uninterrupted violation of a quota."""
 
 
 class _Part:
-    """Nodes that are scheduled by themselves, and the jobs that are there."""
+    """Nodes that are scheduled independently, and their jobs."""
 
     def __init__(self, plan: PartPlan) -> None:
         self.plan = plan
@@ -102,16 +101,16 @@ class _Part:
         self.changed: dict[str, Job] = {}
         self.gone: list[str] = []
         self.queue: deque[Job] = deque()
-        """Strict order only: who waits, first in first out."""
+        """Strict order only: waiting jobs that the scheduler does not have, first in first out."""
         self.shown: list[Job] = []
-        """The head of that queue, as far as it could start."""
+        """Strict order only: the head of the queue, which the scheduler has."""
         self.waiting = 0
         self.due: int | None = None
         self.last = -(1 << 60)
         self.settling = 0
 
     def show_head(self) -> None:
-        """Tell the core about as much of a strict queue as could start now, and its head."""
+        """Pass the jobs of a strict queue that could start now to the scheduler, at least one."""
         wanted = sum(job.size for job in self.shown)
         while self.queue and (wanted <= self.free or not self.shown):
             job = self.queue.popleft()
@@ -188,7 +187,7 @@ class _Engine:
         return min(times, default=None)
 
     def _want(self, part: _Part, now: int) -> None:
-        """Note that something was submitted or freed."""
+        """Schedule a cycle after a submission or freed GPUs."""
         if part.due is None:
             part.due = max(now, part.last + self.setting.every)
 
@@ -226,7 +225,7 @@ class _Engine:
         self._want(part, now)
 
     def _work(self, job: Job, now: int) -> None:
-        """Let a job work until now."""
+        """Update a job's progress to `now`, and the meter."""
         since = job.since
         spent = job.advance(now)
         if job.held:
@@ -277,7 +276,7 @@ class _Engine:
                 job.place(index, WorkerState.RUNNING, decision.node, decision.devices, now)
             elif isinstance(decision, Reserve):
                 job.place(index, WorkerState.RESERVED, decision.node, decision.devices, now)
-                freed = True  # whoever it waits for is gone by now
+                freed = True  # a pause takes effect at once: the reserved devices are free already
             else:
                 job.take(index)
                 freed = freed or not isinstance(decision, Unreserve)
@@ -294,7 +293,7 @@ class _Engine:
     def _settle(
         self, part: _Part, job: Job, now: int, *, was_up: bool, held: int, is_moved: bool
     ) -> None:
-        """Draw the consequences of what a plan did to a job."""
+        """Update meter, pauses and end time of a job that a plan changed."""
         row, meter = job.row, self.meter
         part.changed[job.name] = job
         part.free -= job.held - held
@@ -323,9 +322,9 @@ class _Engine:
             heappush(self.ends, (job.end(now), self._serial, job, job.version))
 
     def _wake(self, part: _Part, at: int) -> None:
-        """Note when somebody's protection ends: nothing else would say so.
+        """Schedule a cycle for the end of a job's protection, which causes no other event.
 
-        To the minute, where decisions are seldom anyway.
+        Rounded up to the minute if cycles are at least EVERY_S apart.
         """
         grid = _MINUTE if self.setting.every >= EVERY_S else max(1, self.setting.every)
         wake = -(-at // grid) * grid, self.parts.index(part)
@@ -335,7 +334,7 @@ class _Engine:
 
 
 def _in_order(part: _Part, plan: Plan) -> set[str]:
-    """Give the jobs that a strict queue lets start: nobody behind one that waits."""
+    """Return the jobs that a strict queue lets start: none behind a waiting job."""
     started = {d.workload for d in plan.decisions if isinstance(d, Start)}
     allowed: set[str] = set()
     for job in part.shown:
@@ -355,14 +354,15 @@ def simulate(
     progress: Callable[[int], None] | None = None,
     on_plan: Callable[[int, Plan], None] | None = None,
 ) -> Run:
-    """Replay a trace under a policy; of jobs submitted in one second, the first by name is first.
+    """Replay a trace under a policy; jobs submitted in the same second are ordered by name.
 
-    `alone` gives each project's mean wait in a private cluster (`Run.mean_waits` of "static") and
-    is found out by a run of its own where it is left out. `progress` is told how many jobs ended,
-    `on_plan` of every plan and when it was made.
+    `alone` has each project's mean wait in a private cluster (`Run.mean_waits` of "static"); by
+    default a run of its own computes it. `progress` gets the number of ended jobs, `on_plan` each
+    plan and its time.
 
     Raises:
-        InvalidRequest: a job's project is not there, or has no part of its own to compare with.
+        InvalidRequest: a job's project is unknown, or the policy needs a private part for a
+            project with unlimited quota.
     """
     rows = sorted(rows, key=lambda row: (row.submit_s, row.job))
     quotas = quotas_of(setting.projects)
@@ -393,7 +393,7 @@ def _waits_alone(
     rows: Sequence[TraceRow], setting: Setting, quotas: Mapping[str, int | None]
 ) -> Mapping[str, float]:
     if any(quotas[row.project] is None for row in rows):
-        return {}  # nobody can say how large an unlimited quota's private cluster would be
+        return {}  # an unlimited quota has no private cluster to compare with
     return simulate(rows, "static", setting).mean_waits
 
 

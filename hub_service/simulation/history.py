@@ -1,8 +1,8 @@
-"""The platform's own past as a trace: what ran, on which nodes, under which quotas and policy.
+"""The platform's own past as a trace, with the current nodes, quotas and policy.
 
-Turns what the API says into rows, nodes and projects, and says what of the past nobody knows any
-more. A duration is the time for which a workload held GPUs, so a job that still runs counts with
-what it has done. Knows no HTTP; called by the command, which asks the platform.
+It converts API replies to rows, nodes and projects, and reports which facts of the past are
+missing. A duration is the time with allocated GPUs, so a job that still runs counts with its work
+so far.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from runai.hub_service.wire.errors import InvalidRequest
 from runai.hub_service.wire.schemas import PastWorkload
 
 RESUME_S: Final = 60
-"""What a pause is taken to cost a job: to save, to start, and to read its checkpoint."""
+"""Assumed cost of a pause for a job: save, start and read its checkpoint."""
 
 EVERY_S: Final = 1
-"""The platform decides a moment after each change; a replay knows whole seconds."""
+"""Interval of cycles: the platform plans right after a change; a replay has whole seconds."""
 
 
 def seconds_of(length: str) -> int:
-    """Read a length of time, with its unit: whoever writes 30 hardly means seconds.
+    """Parse a duration; the unit is required, since 30 hardly means seconds.
 
     >>> seconds_of("30d"), seconds_of("12h")
     (2592000, 43200)
 
     Raises:
-        InvalidRequest: it is none.
+        InvalidRequest: it is no duration, or has no unit.
     """
     try:
         found = 0 if length.strip().isdecimal() else seconds(length)
@@ -56,10 +56,10 @@ def seconds_of(length: str) -> int:
 
 
 def rows_of(past: Iterable[PastWorkload]) -> list[TraceRow]:
-    """Make a trace of what ran, in order of submission.
+    """Return the past workloads as a trace, in order of submission.
 
     Raises:
-        InvalidRequest: this version does not understand what a workload asked for.
+        InvalidRequest: a workload's request is unknown to this version.
     """
     rows: list[TraceRow] = []
     seen: dict[str, int] = {}
@@ -75,7 +75,7 @@ def rows_of(past: Iterable[PastWorkload]) -> list[TraceRow]:
 
 def _row(name: str, past: PastWorkload) -> TraceRow:
     asked, gpus = None, _milli(past.gpus)
-    # What its pauses cost is in the time for which it held GPUs; a replay has pauses of its own.
+    # Subtract the cost of the real pauses; the replay adds the cost of its own.
     ran_s = past.held_s - RESUME_S * max(0, past.starts - 1)
     if past.asked is not None:
         asked = replace(
@@ -86,7 +86,7 @@ def _row(name: str, past: PastWorkload) -> TraceRow:
         if wanted := sum(worker.gpus * worker.devices_wanted for worker in asked.workers):
             gpus = wanted
         if _may_change(asked) and wanted:
-            # It has done as much as its GPUs have; of one with all of them as long as it takes.
+            # Scale to the duration with all requested GPUs: work is proportional to GPUs.
             ran_s *= past.gpus * WHOLE_GPU / wanted
     return TraceRow(
         job=name,
@@ -109,12 +109,12 @@ def _not_understood(wrong: InvalidSnapshot) -> InvalidRequest:
 
 
 def _may_change(asked: Workload) -> bool:
-    """Tell whether it holds now more, now less."""
+    """Return True if its allocation may change while it runs."""
     return asked.gpus_max is not None or asked.minimum < len(asked.workers)
 
 
 def _milli(gpus: float) -> int:
-    """Take an average of what was held for the request that it came from."""
+    """Estimate the requested milli-GPU from the average allocation."""
     if gpus < 1:
         return max(1, round(gpus * WHOLE_GPU))
     return WHOLE_GPU * round(gpus)
@@ -122,16 +122,16 @@ def _milli(gpus: float) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Today:
-    """The cluster, its projects and the policy in force, as the platform's last cycle had them."""
+    """Cluster, projects and policy of the platform's last cycle."""
 
     snapshot: Snapshot
 
     @classmethod
     def read(cls, told: Mapping[str, Any]) -> Today:
-        """Read what the platform says of itself.
+        """Parse the platform's snapshot.
 
         Raises:
-            InvalidRequest: this version does not understand it.
+            InvalidRequest: this version cannot parse it.
         """
         try:
             return cls(snapshot=snapshot_from_json(told))
@@ -140,28 +140,28 @@ class Today:
 
     @property
     def nodes(self) -> list[Node]:
-        """Give the nodes; what is broken or closed today is taken to have worked."""
+        """The nodes; broken devices and cordoned nodes are assumed to have worked."""
         return [replace(node, schedulable=True, broken_devices=()) for node in self.snapshot.nodes]
 
     @property
     def policy(self) -> Policy:
-        """Give the policy; nobody had used anything when a replay begins (`left_out`)."""
+        """The policy without `history_weight`: a replay starts without past usage (`left_out`)."""
         return replace(self.snapshot.policy, history_weight=0)
 
     @property
     def policy_name(self) -> PolicyName:
-        """Say which of the policies that are compared the platform has."""
+        """Name of the compared policy that matches the platform's."""
         moves = "consolidate" in self.snapshot.policy.phases
         return "quota+consolidate" if moves else "quota"
 
     @property
     def specs(self) -> list[ProjectSpec]:
-        """Give the projects as their admins set them, members left out."""
+        """The projects with their admins' settings, without members."""
         return [_spec(project) for project in self.snapshot.projects]
 
     @property
     def created(self) -> dict[str, int]:
-        """Give the ages of the projects, which break ties."""
+        """Creation times of the projects, which break ties."""
         return {project.name: project.created for project in self.snapshot.projects}
 
 
@@ -182,7 +182,7 @@ def _spec(project: Project) -> ProjectSpec:
 
 
 def left_out(past: Sequence[PastWorkload], rows: Sequence[TraceRow], today: Today) -> Iterator[str]:
-    """Yield what of the past `rows` do not have, and what is taken for known, a sentence each."""
+    """Yield a sentence for each omission from `rows` and for each assumption."""
     yield "Nodes, projects and policy are those of today, whatever they were meanwhile."
     if gone := len(past) - len(rows):
         yield f"{_jobs(gone)} of projects that are not there: left out."

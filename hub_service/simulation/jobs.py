@@ -1,7 +1,6 @@
-"""A job of a trace while it is in the simulated cluster: its workers, and the work still to do.
+"""A job in the simulated cluster: its workers, speed, remaining work and pauses.
 
-Knows how a row becomes workers, how fast they work, and what a pause costs. Integers throughout,
-so that ends do not depend on how often somebody looked. Knows no scheduling; driven by `engine`.
+All amounts are integers, so that a job's end does not depend on the number of updates.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from runai.hub_service.scheduler.model.snapshot import DeviceShare, Worker, Work
 from runai.hub_service.simulation.traces import TraceRow
 
 PERMILLE = 1000
-"""Speed of one worker's GPU, in the thousandths in which work is counted."""
+"""Speed of one worker's GPU; work is counted in thousandths."""
 
 
 class Job:
@@ -45,61 +44,61 @@ class Job:
     )
 
     def __init__(self, row: TraceRow, node_gpus: int, beyond: int) -> None:
-        """Cut a row into workers for nodes of that many GPUs.
+        """Divide a row into workers for nodes with `node_gpus` GPUs.
 
-        `beyond` is what an elastic worker above the request adds, in thousandths.
+        `beyond` is the speed of each elastic worker above the request, in thousandths.
         """
         self.row = row
         self.name = row.job
         self.asked = asked = _asked_by(row, node_gpus) if row.asked is None else _named(row)
-        """How the scheduler sees it before it holds anything."""
+        """The scheduler's view of the job without allocations."""
         self.is_sized = asked.gpus_max is not None
-        """Whether it is one worker of more or fewer GPUs (E2)."""
+        """Whether it is one worker with a variable number of GPUs (E2)."""
         self.workers = list(asked.workers)
         wanted = [_wanted(worker) for worker in asked.workers]
         least = asked.gpus_min if self.is_sized else None
         self.request = len(wanted)
-        """Workers, or GPUs of one that is sized, with which it runs for exactly its duration."""
+        """Number of workers (or GPUs, if sized) with which it takes exactly its duration."""
         if self.is_sized or row.is_elastic:
             self.request = (wanted[0] if self.is_sized else row.gpus) // WHOLE_GPU
         self.minimum = asked.minimum
         self.beyond = beyond
         self.size = least or sum(wanted[: self.minimum])
-        """What it needs at least to run, in milli-GPU."""
+        """Minimum allocation to run, in milli-GPU."""
         self.largest = least or max(worker.gpus for worker in asked.workers)
-        """What it needs at least of one node."""
+        """Minimum allocation on a single node, in milli-GPU."""
         self.work = row.duration_s * self.request * PERMILLE
         self.overhead = 0
-        """Seconds of its next run that go into reading its checkpoint."""
+        """Seconds to read its checkpoint at the start of its next run."""
         self.running = 0
         self.holds = [0] * len(wanted)
-        """What each worker holds while it runs, in milli-GPU."""
+        """Allocation of each running worker, in milli-GPU."""
         self.held = 0
         self.since = 0
-        """When its progress was last looked at."""
+        """Time of the last update of its progress."""
         self.held_s = 0
-        """Milli-GPU-seconds since it last started from zero, as far as they are measured."""
+        """Measured milli-GPU-seconds since it last started from zero."""
         self.ran_s = 0
-        """Seconds for which its minimum ran: the rest of its time it waited."""
+        """Seconds with its minimum running; the rest of its time it waited."""
         self.version = 0
         self.ends = -1
         self.pauses: tuple[int, ...] = ()
 
     @property
     def is_up(self) -> bool:
-        """Tell whether it makes progress: its minimum runs."""
+        """Whether its minimum runs, so that it makes progress."""
         return self.running >= self.minimum
 
     @property
     def speed(self) -> int:
-        """Give the work done in a second; a duration's second is `request` thousand of it."""
+        """Work per second; at the requested size it is `request` times PERMILLE."""
         if not self.is_up:
             return 0
         there = self.held // WHOLE_GPU if self.is_sized else self.running
         return PERMILLE * min(there, self.request) + self.beyond * max(0, there - self.request)
 
     def advance(self, now: int) -> int:
-        """Work until `now`; give the seconds of it that were spent on reading a checkpoint."""
+        """Update the progress to `now`; return the seconds spent on reading a checkpoint."""
         passed, self.since = now - self.since, now
         if passed <= 0 or not self.is_up:
             return 0
@@ -110,11 +109,11 @@ class Job:
         return spent
 
     def end(self, now: int) -> int:
-        """Give when it ends if nothing changes."""
+        """Return the end time if nothing changes."""
         return now + self.overhead + -(-self.work // self.speed)
 
     def start_over(self) -> None:
-        """Lose what was done since the start: there is no checkpoint."""
+        """Discard all progress, since there is no checkpoint."""
         self.work = self.row.duration_s * self.request * PERMILLE
 
     # ---- its workers, as the scheduler sees them
@@ -122,7 +121,7 @@ class Job:
     def place(
         self, index: int, state: WorkerState, node: str, devices: Sequence[DeviceShare], now: int
     ) -> None:
-        """Put a worker on devices, running or reserved."""
+        """Place a worker on devices, running or reserved."""
         is_running = state is WorkerState.RUNNING
         self.running += is_running - (self.workers[index].state is WorkerState.RUNNING)
         self._hold(index, sum(share.gpus for share in devices) if is_running else 0)
@@ -135,7 +134,7 @@ class Job:
         )
 
     def take(self, index: int) -> None:
-        """Take a worker's devices away; it waits again."""
+        """Release a worker's devices; it waits again."""
         self.running -= self.workers[index].state is WorkerState.RUNNING
         self._hold(index, 0)
         self.workers[index] = self.asked.workers[index]
@@ -145,20 +144,20 @@ class Job:
         self.holds[index] = milli
 
     def index_of(self, worker: str) -> int:
-        """Give a worker's number by its name."""
+        """Return a worker's index by its name."""
         return int(worker.rpartition("-")[2])
 
     def workload(self, project: str, *, is_plain: bool) -> Workload:
-        """Draw it for the scheduler; a plain queue knows neither kinds nor priorities."""
+        """Build the scheduler's view; a plain queue has neither kinds nor priorities."""
         seen = replace(self.asked, project=project, workers=tuple(self.workers), pauses=self.pauses)
         if is_plain:
             return replace(seen, kind="job", preemptible=None, priority=None, checkpointed=None)
         return replace(seen, checkpointed=self._checkpointed())
 
     def _checkpointed(self) -> int | None:
-        """Give since when its work is not known to be safe; None where a stop may cost all of it.
+        """Return the time of the last known checkpoint; None if a stop may lose all work.
 
-        A job with checkpoints saves one when it is stopped, but that is known only afterwards.
+        A job with checkpoints saves one at each stop, which the scheduler learns only afterwards.
         """
         if self.asked.checkpointed is None:
             return None
@@ -166,14 +165,14 @@ class Job:
 
 
 def _wanted(worker: Worker) -> int:
-    """Give its milli-GPU; a part that is asked for in memory counts as a whole device."""
+    """Return its milli-GPU; a request in memory counts as a whole device."""
     if worker.gpus >= WHOLE_GPU:
         return worker.gpus
     return (worker.gpus or WHOLE_GPU) * worker.devices_wanted
 
 
 def _named(row: TraceRow) -> Workload:
-    """Give what a row asks for the row's own name, which decides between equals."""
+    """Return a row's request under the row's name, which breaks ties."""
     assert row.asked is not None
     workers = enumerate(row.asked.workers)
     return replace(
@@ -185,7 +184,7 @@ def _named(row: TraceRow) -> Workload:
 
 
 def _asked_by(row: TraceRow, node_gpus: int) -> Workload:
-    """Draw what a row's columns ask for."""
+    """Build the request from a row's columns."""
     count, milli = _cut(row, node_gpus)
     return Workload(
         name=row.job,
@@ -211,7 +210,7 @@ def _asked_by(row: TraceRow, node_gpus: int) -> Workload:
 
 
 def _cut(row: TraceRow, node_gpus: int) -> tuple[int, int]:
-    """Give the number of workers and the milli-GPU of each."""
+    """Return the number of workers and the milli-GPU of each."""
     whole = row.gpus // WHOLE_GPU
     if row.gpu_memory_mib is not None:
         return row.workers or 1, 0

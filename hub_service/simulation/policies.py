@@ -1,8 +1,7 @@
-"""What is compared: every project's private part, one pool without quotas, guaranteed quotas.
+"""The compared policies: private parts per project, one pool without quotas, guaranteed quotas.
 
-Knows how each policy cuts the cluster into parts that decide by themselves, and what each part's
-`decide` is told. All of them are driven through the same core; "strict" alone needs the engine,
-which then starts nothing behind a job that waits. Pure; called by `engine`.
+Each policy divides the cluster into parts that are scheduled independently by the same `decide`.
+Only "strict" needs support in the engine, which then starts no job behind a waiting one.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ POOL: Final = "pool"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartPlan:
-    """Nodes that are scheduled by themselves, and how."""
+    """Nodes that are scheduled independently, with their projects and policy."""
 
     nodes: tuple[Node, ...]
     projects: tuple[Project, ...]
     policy: Policy
     owners: tuple[str, ...]
-    """Whose jobs come here."""
+    """Projects with jobs in this part."""
     queue: str | None = None
-    """The one project that stands for all of them; None: each its own."""
+    """The single project for all jobs; None: each job keeps its own project."""
     is_strict: bool = False
 
     @property
     def is_plain(self) -> bool:
-        """Tell whether order is by age alone: one queue, neither kinds nor priorities."""
+        """Whether the order is by age only: one queue without kinds and priorities."""
         return self.queue is not None
 
 
@@ -46,10 +45,10 @@ def parts_of(
     owners: Iterable[str],
     base: Policy,
 ) -> list[PartPlan]:
-    """Cut the cluster as a policy does; `owners` are the projects that submit jobs.
+    """Divide the cluster according to a policy; `owners` are the projects with jobs.
 
     Raises:
-        InvalidRequest: a private part is asked for whose size nobody can tell.
+        InvalidRequest: the policy needs a private part for a project with unlimited quota.
     """
     owners = sorted(owners)
     base = replace(base, explain="none")
@@ -85,7 +84,7 @@ def parts_of(
 
 
 def quotas_of(projects: Sequence[Project]) -> dict[str, int | None]:
-    """Give every project's own quota in milli-GPU; None is unlimited."""
+    """Return each project's quota in milli-GPU; None is unlimited."""
     children: dict[str | None, list[str]] = {}
     for project in projects:
         children.setdefault(project.parent, []).append(project.name)
@@ -108,7 +107,7 @@ def quotas_of(projects: Sequence[Project]) -> dict[str, int | None]:
 def _private(
     nodes: Sequence[Node], projects: Sequence[Project], owners: Sequence[str]
 ) -> Mapping[str, tuple[Node, ...]]:
-    """Share the GPUs in proportion to the quotas, in whole nodes as far as that goes."""
+    """Divide the GPUs in proportion to the quotas, in whole nodes where possible."""
     quotas = quotas_of(projects)
     parts: dict[str, int] = {}
     for owner in owners:
@@ -133,7 +132,7 @@ def _private(
 
 
 def _in_proportion(parts: Mapping[str, int], whole: int) -> dict[str, int]:
-    """Divide a number by the largest remainder."""
+    """Divide a number in proportion to `parts`, by the largest remainder method."""
     total = sum(parts.values()) or 1
     divided = {owner: divmod(whole * part, total) for owner, part in parts.items()}
     given = {owner: quotient for owner, (quotient, _) in divided.items()}

@@ -1,8 +1,7 @@
-"""What a run came to: allocation, waits, pauses, broken promises and fairness.
+"""Results of a run: allocation, waits, pauses, quota violations and fairness.
 
-Knows how each key is defined and adds it up while the engine goes on: running sums, and two
-compact columns for the percentiles, so that memory stays flat however long the trace is. Floats
-are for reporting alone. Fed by `engine`.
+The meter keeps running sums, and two compact arrays for the percentiles, to use little memory on
+long traces. Only the reported figures are floats.
 """
 
 from __future__ import annotations
@@ -16,21 +15,21 @@ from runai.hub_service.simulation.timeline import Timeline
 
 _HOUR: Final = 3600
 _ANOMALY_S: Final = 60
-"""Worse off than alone is a mean wait longer than the private cluster's by more than this."""
+"""Tolerance of `worse_than_alone`: excess of the mean wait over the private cluster's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Results:
-    """What a run came to. Percentages are of the cluster's GPU-time in the measured window.
+    """Figures of a run. Percentages are of the cluster's GPU-time in the measured window.
 
-    Waits and job completion times are of every job that ended, in hours.
+    Waits and job completion times are over all ended jobs, in hours.
     """
 
     allocated_pct: float
     useful_pct: float
-    """Allocated, less the work that was lost and the time that pauses cost."""
+    """Allocated, minus lost work and the cost of pauses."""
     wait_mean_h: float
-    """A wait is all the time from submission to end in which a job's minimum did not run."""
+    """A wait is the time from submission to end in which a job's minimum did not run."""
     wait_p50_h: float
     wait_p99_h: float
     jct_mean_h: float
@@ -42,7 +41,7 @@ class Results:
     violation_h: float
     """Project-hours in which a waiting job fits, by its GPUs, into its project's unused quota."""
     worse_than_alone: int
-    """Projects whose mean wait is longer than with a private cluster, by more than a minute."""
+    """Projects with a mean wait longer than in a private cluster, by more than a minute."""
     jain: float
     """Jain's index of the projects' speeds: their jobs' durations over their completion times."""
     jobs: int
@@ -53,14 +52,14 @@ RESULT_KEYS: Final = tuple(field.name for field in fields(Results))
 
 @dataclass(slots=True)
 class ProjectRecord:
-    """What is added up for one project. Amounts in milli-GPU, times in seconds."""
+    """Running sums of one project. Amounts in milli-GPU, times in seconds."""
 
     quota: int | None
     allocated: int = 0
     waiting: dict[int, int] = field(default_factory=dict)
-    """How many jobs wait, by the size that they need at least."""
+    """Number of waiting jobs by their minimum size."""
     violated_since: int | None = None
-    """Since when a job waits that its quota has room for."""
+    """Since when a job waits that fits into the unused quota; None: no such job waits."""
     jobs: int = 0
     wait_s: int = 0
     duration_s: int = 0
@@ -68,12 +67,12 @@ class ProjectRecord:
 
     @property
     def mean_wait_s(self) -> float:
-        """Give the mean wait of its jobs that ended."""
+        """Mean wait of its ended jobs."""
         return self.wait_s / self.jobs if self.jobs else 0.0
 
 
 class Meter:
-    """The sums of one run."""
+    """Running sums of one run."""
 
     def __init__(
         self,
@@ -84,7 +83,7 @@ class Meter:
         until: int,
         timeline: Timeline | None = None,
     ) -> None:
-        """Measure a cluster of that many milli-GPU from `since` to `until`."""
+        """Measure a cluster of `capacity` milli-GPU from `since` to `until`."""
         self._timeline = timeline
         self.projects = {name: ProjectRecord(quota) for name, quota in quotas.items()}
         self.since = since
@@ -104,11 +103,11 @@ class Meter:
         self._jcts = array("q")
 
     def measured(self, start: int, end: int) -> int:
-        """Give the seconds of a stretch of time that lie inside the window."""
+        """Return the seconds of an interval that lie inside the measured window."""
         return max(0, min(end, self.until) - max(start, self.since))
 
     def advance(self, now: int) -> None:
-        """Add up what was so until `now`."""
+        """Add the current allocations and violations for the time until `now`."""
         seconds = self.measured(self.now, now)
         self.now = now
         if seconds:
@@ -116,7 +115,7 @@ class Meter:
             self._violation_s += self._violated * seconds
 
     def hold(self, project: str, change: int) -> None:
-        """Note that a project holds so much more, or less."""
+        """Record a change of a project's allocation."""
         record = self.projects[project]
         record.allocated += change
         self._allocated += change
@@ -124,7 +123,7 @@ class Meter:
             self._timeline.hold(project, self.now, record.allocated)
 
     def wait(self, project: str, size: int, change: int) -> None:
-        """Note that one more job of a size waits, or one fewer."""
+        """Record that one more job (`change` 1) or one fewer (-1) of a size waits."""
         waiting = self.projects[project].waiting
         count = waiting.get(size, 0) + change
         if count:
@@ -133,7 +132,7 @@ class Meter:
             waiting.pop(size, None)
 
     def settle(self, projects: Iterable[str]) -> None:
-        """Look whether these projects' quotas are kept, after everything of an instant."""
+        """Update these projects' violations after all events of an instant."""
         for name in projects:
             record = self.projects[name]
             quota = self._capacity if record.quota is None else record.quota
@@ -149,15 +148,15 @@ class Meter:
                 self._longest_violation_s = max(self._longest_violation_s, lasted)
 
     def lose(self, milli_s: int) -> None:
-        """Note work that has to be done again."""
+        """Record lost work, in milli-GPU-seconds."""
         self._lost += milli_s
 
     def spend(self, milli_s: int) -> None:
-        """Note time that went into going on after a pause."""
+        """Record the cost of resuming after a pause, in milli-GPU-seconds."""
         self._overhead += milli_s
 
     def finish(self, project: str, *, wait_s: int, jct_s: int, duration_s: int) -> None:
-        """Note that a job ended."""
+        """Record the end of a job."""
         record = self.projects[project]
         record.jobs += 1
         record.wait_s += wait_s
@@ -168,17 +167,17 @@ class Meter:
 
     @property
     def longest_violation_s(self) -> int:
-        """Give for how long a project's quota was not kept at most, without a break."""
+        """Longest uninterrupted violation of a project's quota."""
         still = (r.violated_since for r in self.projects.values())
         open_ones = (self.measured(since, self.now) for since in still if since is not None)
         return max((self._longest_violation_s, *open_ones))
 
     def mean_waits(self) -> dict[str, float]:
-        """Give the mean wait of each project that had jobs, in seconds."""
+        """Return the mean wait of each project with ended jobs, in seconds."""
         return {name: r.mean_wait_s for name, r in self.projects.items() if r.jobs}
 
     def results(self, alone: Mapping[str, float]) -> Results:
-        """Give what it came to, against the mean waits in private clusters."""
+        """Return the figures; `alone` has the mean waits in private clusters."""
         total = self._capacity * max(0, self.until - self.since)
         share = 100 / total if total else 0.0
         waits, jcts = sorted(self._waits), sorted(self._jcts)
@@ -209,7 +208,7 @@ class Meter:
 
 
 def percentile(ordered: list[int], percent: int) -> int:
-    """Give the smallest value that at least so many percent do not exceed (nearest rank).
+    """Return the smallest value that at least `percent` percent do not exceed (nearest rank).
 
     >>> percentile([1, 2, 3, 4], 50), percentile([1, 2, 3, 4], 99), percentile([], 50)
     (2, 4, 0)
@@ -220,7 +219,7 @@ def percentile(ordered: list[int], percent: int) -> int:
 
 
 def jain_index(shares: list[float]) -> float:
-    """Give Jain's fairness index (1984): 1 where all have the same, 1/n where one has all.
+    """Return Jain's fairness index (1984): 1 for equal shares, 1/n if one share is everything.
 
     >>> jain_index([2.0, 2.0]), jain_index([1.0, 0.0]), jain_index([])
     (1.0, 0.5, 1.0)
@@ -232,5 +231,5 @@ def jain_index(shares: list[float]) -> float:
 
 
 def as_json(results: Results) -> dict[str, float | int]:
-    """Give the results as plain numbers, rounded to what means something."""
+    """Return the results as plain numbers, rounded to 4 decimals."""
     return {k: round(v, 4) if isinstance(v, float) else v for k, v in asdict(results).items()}

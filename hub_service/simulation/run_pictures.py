@@ -1,7 +1,7 @@
-"""Pictures of runs: who held how much over time, a lane a project, with the quota as a line.
+"""Pictures of runs: allocation over time, one lane per project, with the quota as a line.
 
-Writes its own SVG, so that a picture needs no library and looks the same everywhere; HTML is that
-SVG with the figures below it, PNG is it drawn by resvg (extra `simulate`). Knows no scheduling.
+The SVG is written without a library and looks the same everywhere. HTML is the SVG with the
+figures below it; resvg (extra `simulate`) renders it as PNG.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class _Lane:
     bound: int | None
     """Its quota, or the cluster's GPUs, in milli-GPU."""
     levels: tuple[list[float], ...]
-    """Of each column."""
+    """Average GPUs in each step, for each column."""
 
     @property
     def top(self) -> float:
-        """Give the GPUs at the lane's upper edge."""
+        """GPUs at the lane's upper edge."""
         peak = max((max(level, default=0.0) for level in self.levels), default=0.0)
         return max(peak, (self.bound or 0) / WHOLE_GPU, 1e-9) * 1.05
 
@@ -57,11 +57,11 @@ def write_picture(
     quotas: Mapping[str, int | None],
     capacity: int,
 ) -> None:
-    """Write a picture in the format that the file's name says: .svg, .html or .png.
+    """Write a picture in the format of the file's suffix: .svg, .html or .png.
 
     Raises:
-        InvalidRequest: it says another, or the file cannot be written.
-        Unavailable: PNG is wanted and what draws it is not installed.
+        InvalidRequest: the suffix is unknown, or the file cannot be written.
+        Unavailable: PNG needs resvg, which is not installed.
     """
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
@@ -82,7 +82,7 @@ def write_picture(
 def draw_svg(
     title: str, columns: Sequence[Column], quotas: Mapping[str, int | None], capacity: int
 ) -> str:
-    """Draw the runs side by side: the whole cluster on top, then a lane for each project."""
+    """Return the runs side by side as SVG: the whole cluster on top, then a lane per project."""
     lanes = [_whole(columns, quotas, capacity), *_lanes(columns, quotas)]
     width = _LEFT + len(columns) * (_WIDTH + _BETWEEN)
     height = _TOP + len(lanes) * (_LANE + _GAP) + 34

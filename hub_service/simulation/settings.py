@@ -1,8 +1,4 @@
-"""The cluster and the projects of a run, from what somebody typed: `195x8`, a file, `--set`.
-
-Knows these notations and nothing of time. What a project's fields mean is `project_changes`', what
-a node's are is the core's reading of snapshots. Called by the command and by benchmarks.
-"""
+"""Parsers for the cluster and the projects of a run: `195x8`, a file, `--set`."""
 
 from __future__ import annotations
 
@@ -28,19 +24,19 @@ from runai.hub_service.wire.schemas import ProjectPut
 
 _SHAPE: Final = re.compile(r"^([0-9]{1,9})x([0-9]{1,9})$")
 MOST_GPUS: Final = 100_000
-"""Of a cluster: each is looked at by itself."""
+"""Maximum for a cluster: the scheduler handles each device individually."""
 _MEMORY: Final = Mib(81_920)
-"""Of a device where only numbers are given: 80 GiB."""
+"""Memory of a device of a cluster such as `195x8`: 80 GiB."""
 
 
 def read_cluster(text: str) -> list[Node]:
-    """Give the nodes of `195x8` (195 nodes of 8 GPUs), or of a JSON file with a list of them.
+    """Return the nodes of `195x8` (195 nodes of 8 GPUs), or of a JSON file with a list of nodes.
 
     >>> [node.name for node in read_cluster("2x8")]
     ['node-1', 'node-2']
 
     Raises:
-        InvalidRequest: it is neither.
+        InvalidRequest: the text is neither, or the cluster has no GPU or too many.
     """
     shape = _SHAPE.match(text)
     if shape:
@@ -75,7 +71,7 @@ def read_cluster(text: str) -> list[Node]:
 def projects_for_core(
     specs: Sequence[ProjectSpec], created: Mapping[str, int] | None = None
 ) -> list[Project]:
-    """Draw projects as the core takes them; all are as old, where nobody says how old they are."""
+    """Convert project specs to the scheduler's projects; `created` defaults to 0 for all."""
     parents, ages = {spec.parent for spec in specs}, created or {}
     return [
         project_for_core(ProjectRecord(spec, created=ages.get(spec.name, 0)), parents)
@@ -84,10 +80,10 @@ def projects_for_core(
 
 
 def with_changes(specs: Sequence[ProjectSpec], changes: Sequence[str]) -> list[ProjectSpec]:
-    """Change projects as `vision.quota=6` says, in order.
+    """Apply changes such as `vision.quota=6` in order; return all projects.
 
     Raises:
-        InvalidRequest: there is no such project, parent or field, or the value cannot be meant.
+        InvalidRequest: the project, parent or field is unknown, or the value is invalid.
     """
     known = {spec.name: spec for spec in specs}
     for change in changes:
@@ -133,6 +129,6 @@ def _plain(field: str, text: str) -> object:
         number = Decimal(text)
     except InvalidOperation:
         return text
-    # Of 1e99999999999 nobody lives to see the digits.
+    # Bound the exponent first: int() of 1e99999999999 would never finish.
     is_whole = number.is_finite() and number.adjusted() < MOST_DIGITS and number == int(number)
     return int(number) if is_whole and field in {"weight", "priority", "min_runtime"} else text

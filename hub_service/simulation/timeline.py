@@ -1,7 +1,6 @@
-"""Who held how much, and when: average allocation of each project over equal steps of time.
+"""Average allocation of each project over equal steps of time.
 
-Knows nothing of pictures (`picture`) or results. Fed by `results` whenever a project's allocation
-changes; its size depends on the number of steps alone.
+Its size depends only on the number of projects and steps, not on the length of the trace.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ STEPS: Final = 480
 
 
 class Timeline:
-    """Average GPUs of each project in each of so many steps."""
+    """Average GPUs of each project in each step of a time range."""
 
     def __init__(self, projects: Iterable[str], since: int, until: int, steps: int = STEPS) -> None:
-        """Watch these projects from `since` to `until`, in seconds."""
+        """Record these projects from `since` to `until`, in seconds."""
         self.since = since
         self.until = max(until, since + 1)
         self.steps = max(1, min(steps, self.until - since))
@@ -26,11 +25,11 @@ class Timeline:
 
     @property
     def step_s(self) -> float:
-        """Give the length of a step."""
+        """Length of a step in seconds."""
         return (self.until - self.since) / self.steps
 
     def hold(self, project: str, now: int, milli: int) -> None:
-        """Note that from now on a project holds so many milli-GPU."""
+        """Record a project's allocation in milli-GPU from `now` on."""
         start, level = self._levels[project]
         self._levels[project] = (now, milli)
         start, end = max(start, self.since), min(now, self.until)
@@ -44,10 +43,10 @@ class Timeline:
             sums[n] += level * max(0.0, min(end, begins + step) - max(start, begins))
 
     def close(self) -> None:
-        """Add up what is still held, until the end."""
+        """Add the current allocations up to the end of the range."""
         for project, (_, level) in list(self._levels.items()):
             self.hold(project, self.until, level)
 
     def gpus(self, project: str) -> list[float]:
-        """Give a project's average GPUs in each step."""
+        """Return a project's average GPUs in each step."""
         return [total / self.step_s / 1000 for total in self._sums[project]]

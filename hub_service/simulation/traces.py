@@ -1,7 +1,6 @@
-"""Job traces: a CSV file, gzipped or not, read strictly into rows in order of submission.
+"""Strict parser of job traces: CSV files, plain or gzipped, as rows in order of submission.
 
-Knows the columns, their types and what cannot be meant; every mistake names line, column and
-value. Knows no cluster. Called by the command and by benchmarks.
+Errors name line, column and value.
 """
 
 from __future__ import annotations
@@ -31,38 +30,41 @@ class TraceRow:
     submit_s: int
     gpus: int
     duration_s: int
-    """How long it runs with what it asks for; the scheduler never sees it."""
+    """Run time with the requested GPUs; the scheduler never sees it."""
     workers: int | None = None
-    """None: one, or where it asks for more than a node has, one for each whole node."""
+    """None: one worker, or one per whole node if the request exceeds a node."""
     min_workers: int | None = None
     max_workers: int | None = None
-    """Given: an elastic job of workers with one GPU each."""
+    """Set for an elastic job of workers with one GPU each."""
     kind: WorkloadKind = "job"
     priority: int | None = None
     user: str = ""
     gpu_memory_mib: int | None = None
-    """Of each worker, in place of `gpus`."""
+    """GPU memory of each worker, instead of `gpus`."""
     gpu_type: str = ""
     cpu_milli: int = 0
-    """Of each worker, as `memory_mib`."""
+    """CPU of each worker; `memory_mib` is per worker too."""
     memory_mib: int = 0
     checkpoint_cost_s: int | None = None
-    """What a pause costs; None: it has no checkpoints and starts from zero again."""
+    """Cost of a pause; None: no checkpoints, so that it restarts from zero."""
     asked: Workload | None = None
-    """All that it asks for, where more is known than columns say (`history`)."""
+    """Complete request, if more is known than the columns (`history`)."""
 
     @property
     def is_elastic(self) -> bool:
-        """Tell whether it runs with fewer or more workers than it asks for."""
+        """Whether it may run with fewer or more workers than requested."""
         return self.min_workers is not None or self.max_workers is not None
 
     def may_fit(self, milli: int) -> bool:
-        """Tell whether so many milli-GPU could be enough, before it is cut into its workers."""
+        """Return False if it certainly needs more than this many milli-GPU.
+
+        A check before the division into workers; elastic jobs and full requests always pass.
+        """
         return self.asked is not None or self.is_elastic or self.gpus <= milli
 
 
 MOST_DIGITS: Final = 12
-"""Of a number, and of milli-GPU: whoever writes 1e999999 does not mean so many."""
+"""Maximum number of digits of a number, and of milli-GPU: 1e999999 is a mistake."""
 
 
 def _whole(text: str) -> int:
@@ -147,10 +149,10 @@ _COLUMNS: Final = {**REQUIRED_COLUMNS, **OPTIONAL_COLUMNS}
 
 
 def read_trace(path: Path) -> list[TraceRow]:
-    """Read a trace, `.gz` or plain, in order of submission; of one second, by name.
+    """Read a trace, `.gz` or plain; return rows ordered by submission, then name.
 
     Raises:
-        InvalidRequest: the file cannot be read, or a line cannot be meant.
+        InvalidRequest: the file cannot be read, or a line is invalid.
     """
     try:
         with _opened(path) as file:
@@ -167,7 +169,7 @@ _COLUMN_HINT: Final = f"A trace has the columns {','.join(REQUIRED_COLUMNS)}."
 
 
 _ENCODING: Final = "utf-8-sig"
-"""With the mark that spreadsheets put in front, or without."""
+"""UTF-8, with or without the byte order mark of spreadsheets."""
 
 
 def _opened(path: Path) -> IO[str]:
@@ -176,7 +178,7 @@ def _opened(path: Path) -> IO[str]:
     return path.open(encoding=_ENCODING, newline="")
 
 
-def _rows(path: Path, lines: Any) -> Iterator[TraceRow]:  # noqa: ANN401  csv's reader has no name
+def _rows(path: Path, lines: Any) -> Iterator[TraceRow]:  # noqa: ANN401  csv's reader type is private
     try:
         header = _header(path, next(lines, []))
         seen: dict[str, int] = {}
@@ -225,7 +227,7 @@ def _header(path: Path, header: Sequence[str]) -> Sequence[str]:
 def _row(where: str, header: Sequence[str], values: Sequence[str]) -> TraceRow:
     given: dict[str, Any] = {}
     for column, text in zip(header, values, strict=True):
-        text = text.strip()  # noqa: PLW2901  blanks after a comma mean nothing
+        text = text.strip()  # noqa: PLW2901  ignore blanks after a comma
         if not text and column in OPTIONAL_COLUMNS:
             continue
         try:
@@ -242,7 +244,7 @@ def _row(where: str, header: Sequence[str], values: Sequence[str]) -> TraceRow:
 
 
 def _contradiction(row: TraceRow) -> tuple[str, str] | None:
-    """Find what cannot be meant together: the column, and the sentence."""
+    """Return the column and the error of contradictory values; None if they are consistent."""
     if row.gpu_memory_mib is not None:
         if row.gpus:
             return "gpu_memory_mib", f"{row.gpu_memory_mib} beside gpus; give one of them, and 0"
@@ -274,12 +276,12 @@ def _contradiction_of_elastic(row: TraceRow) -> tuple[str, str] | None:
 
 
 def shuffled(rows: Iterable[TraceRow], seed: int) -> list[TraceRow]:
-    """Put rows of the same second into another order, which then decides between equals.
+    """Shuffle rows of the same second; rename the jobs so that the new order breaks ties.
 
-    A trace does not say who came first within a second, and a busy cluster's averages depend on
-    it by some percent: run several seeds to see by how much.
+    A trace has no order within a second, and a busy cluster's averages depend on it by some
+    percent: run several seeds to see by how much.
     """
-    chance = random.Random(seed)  # noqa: S311  no secret is made of it
+    chance = random.Random(seed)  # noqa: S311  not used for secrets
     drawn = [(row.submit_s, chance.random(), row) for row in rows]
     drawn.sort(key=lambda entry: entry[:2])
     return [replace(row, job=f"{n:08}:{row.job}") for n, (_, _, row) in enumerate(drawn)]
