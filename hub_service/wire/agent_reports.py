@@ -112,8 +112,7 @@ class AgentReport(Wire):
     tiers: dict[str, Literal["frameworks", "mps", "driver"]] = Field(default_factory=dict)
     """The mechanism that limits each workload's memory; default: `frameworks`."""
     pods: tuple[PodDevices, ...] | None = None
-    """Devices of each pod (Kubernetes only); None: the kubelet was not queried, or did not answer.
-    """
+    """Devices of each pod (Kubernetes only); None: no answer of the kubelet, or no query."""
     inventory: tuple[NodeDevice, ...] = ()
     """Devices of the node in the driver's order (Kubernetes only)."""
     pods_age: Annotated[float, Field(ge=0, le=1e9)] | None = None

@@ -17,7 +17,7 @@ from pydantic import (
 from runai.hub_service.wire.amounts import MOST_GPUS
 
 # Not allowed in names: controls, invisible characters and changes of the writing direction.
-_ODD = "\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff"
+_HIDDEN_CHARACTERS = "\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff"
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 MOST_PID = 2**22
 """Linux's upper bound of a PID."""
@@ -31,9 +31,11 @@ WorkloadName = Annotated[
     str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,36}[a-z0-9])?$", max_length=38)
 ]
 
-UserName = Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=f"^[^{_ODD}/]+$")]
+UserName = Annotated[
+    str, StringConstraints(min_length=1, max_length=255, pattern=f"^[^{_HIDDEN_CHARACTERS}/]+$")
+]
 
-Line = Annotated[str, StringConstraints(max_length=255, pattern=f"^[^{_ODD}]*$")]
+Line = Annotated[str, StringConstraints(max_length=255, pattern=f"^[^{_HIDDEN_CHARACTERS}]*$")]
 """A text on one line."""
 
 Path = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00-\x1f\x7f]*$")]
@@ -57,14 +59,14 @@ Gpus = Annotated[
 """GPUs of one worker or of a project: whole, or a fraction below 1 (the service checks it)."""
 
 
-def _written(value: object) -> object:
+def _reject_timestamps(value: object) -> object:
     """Reject strings that pydantic would parse as seconds or milliseconds since 1970."""
     if isinstance(value, str) and _DAY.match(value) is None:
         raise ValueError("it must be a time such as 2026-01-31T12:00:00Z")
     return value
 
 
-Time = Annotated[datetime, BeforeValidator(_written)]
+Time = Annotated[datetime, BeforeValidator(_reject_timestamps)]
 """A time in RFC 3339; UTC if it has no zone."""
 
 PositiveInt = Annotated[int, Field(ge=1, le=1_000_000_000)]

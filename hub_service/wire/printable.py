@@ -10,7 +10,7 @@ import re
 MOST_CHARACTERS = 1000
 _COLOUR = re.compile(r"(\x1b\[[0-9;:]{0,40}m)")
 """SGR, the only escape sequence that changes nothing but the appearance."""
-_OF_LINES = frozenset("\t\r")
+_ALLOWED_WHITESPACE = frozenset("\t\r")
 
 
 def printable(text: str, most: int = MOST_CHARACTERS) -> str:
@@ -25,7 +25,7 @@ def printable(text: str, most: int = MOST_CHARACTERS) -> str:
         text = f"{text[: most - 1]}…"
     if text.isprintable():
         return text
-    return "".join(letter if letter.isprintable() else _escaped(letter) for letter in text)
+    return "".join(letter if letter.isprintable() else _escape(letter) for letter in text)
 
 
 def for_terminal(line: str) -> str:
@@ -37,7 +37,7 @@ def for_terminal(line: str) -> str:
     '\x1b[31mred\x1b[0m \\x1b]0;title\\x07'
     """
     return "".join(
-        part if _COLOUR.fullmatch(part) else _without_acts(part) for part in _COLOUR.split(line)
+        part if _COLOUR.fullmatch(part) else _escape_controls(part) for part in _COLOUR.split(line)
     )
 
 
@@ -58,12 +58,12 @@ def json_for_terminal(value: object, *, indent: int | None = None) -> str:
     )
 
 
-def _without_acts(text: str) -> str:
+def _escape_controls(text: str) -> str:
     return "".join(
-        letter if letter.isprintable() or letter in _OF_LINES else _escaped(letter)
+        letter if letter.isprintable() or letter in _ALLOWED_WHITESPACE else _escape(letter)
         for letter in text
     )
 
 
-def _escaped(letter: str) -> str:
+def _escape(letter: str) -> str:
     return letter.encode("unicode_escape").decode("ascii")

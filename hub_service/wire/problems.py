@@ -38,7 +38,7 @@ STATUS: dict[type[RunaiError], HTTPStatus] = {
 """Most specific class first: the first match counts."""
 
 _CLASSES = {status: kind for kind, status in STATUS.items()}
-_AWAY = (
+_UNAVAILABLE_STATUSES = (
     # 500 without details is not from our error handler: a stopping server ends long polls with it.
     HTTPStatus.INTERNAL_SERVER_ERROR,
     HTTPStatus.BAD_GATEWAY,
@@ -84,7 +84,7 @@ def error_from_reply(status: int, body: bytes, retry_after: str | None = None) -
 
 
 def _error_without_details(status: int) -> RunaiError:
-    if status in _AWAY:
+    if status in _UNAVAILABLE_STATUSES:
         return Unavailable(
             "The GPU service is not answering.",
             hint="It may be starting: try again in a few seconds; `runai doctor` says more.",

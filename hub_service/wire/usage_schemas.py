@@ -50,18 +50,18 @@ class UsageSeries(Wire):
 
     def caveats(self) -> list[str]:
         """Return warnings to show beside `utilized_beside_allocated`; usually none."""
-        said = []
+        warnings = []
         if self.measured is not None and self.measured < MOSTLY:
-            said.append(
+            warnings.append(
                 f"Measured {100 * self.measured:.0f} % of the time that GPUs were held;"
                 " the rest counts as not used."
             )
         if self.used_gpu_hours > self.allocated_gpu_hours:
-            said.append(
+            warnings.append(
                 "More was used than allocated: who holds a part of a GPU may compute on what its"
                 " neighbours leave idle."
             )
-        return said
+        return warnings
 
 
 UsageKind = Literal["project", "user", "node"]

@@ -55,7 +55,7 @@ def invalid_request(errors: Sequence[Mapping[str, Any]]) -> InvalidRequest:
         return InvalidRequest("The body of the request is no JSON.", code="invalid_json")
     if not field and wrong["type"] == "value_error":
         # A model validator failed: the error concerns several fields.
-        return InvalidRequest(f"This cannot be had: {_wanted(wrong)}.")
+        return InvalidRequest(f"This cannot be had: {_requirement(wrong)}.")
     if not field:
         return InvalidRequest("The request has no body that can be read.", code="invalid_json")
     if wrong["type"] == "missing":
@@ -66,11 +66,11 @@ def invalid_request(errors: Sequence[Mapping[str, Any]]) -> InvalidRequest:
             hint="Is the client newer than the service? The API's fields are in openapi.json.",
             code="unknown_field",
         )
-    shown = "" if field in _SECRET else f" is {_shown(wrong.get('input'))}"
-    return InvalidRequest(f"{field}{shown}: {_wanted(wrong)}.", hint=_HINTS.get(field, ""))
+    shown = "" if field in _SECRET else f" is {_format_value(wrong.get('input'))}"
+    return InvalidRequest(f"{field}{shown}: {_requirement(wrong)}.", hint=_HINTS.get(field, ""))
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, str):
         return repr(value if len(value) <= 60 else f"{value[:57]}…")
     if isinstance(value, int) and abs(value) >= 10**60:  # Python writes no more than 4300 digits
@@ -95,7 +95,7 @@ _KINDS = {
 }
 
 
-def _wanted(wrong: Mapping[str, Any]) -> str:
+def _requirement(wrong: Mapping[str, Any]) -> str:
     limit = _LIMITS.get(wrong["type"])
     if limit is not None:
         return limit.format_map(wrong.get("ctx") or {})
