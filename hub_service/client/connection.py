@@ -84,15 +84,15 @@ def find_connection(environ: Mapping[str, str] = os.environ) -> Connection:
     Raises:
         Unavailable: neither is configured.
     """
-    kept = read_config(config_path(environ))
+    stored = read_config(config_path(environ))
     url, token = environ.get("RUNAI_API_URL"), environ.get("JUPYTERHUB_API_TOKEN")
     if url and token:
-        project = environ.get("RUNAI_PROJECT") or (kept.project if kept else None)
+        project = environ.get("RUNAI_PROJECT") or (stored.project if stored else None)
         return Connection(url, token, project)
-    if kept is None:
+    if stored is None:
         raise Unavailable(
             "No GPU platform is known here.",
             hint="Inside a session it is found by itself; elsewhere run `runai login URL` first.",
             code="not_logged_in",
         )
-    return kept
+    return stored

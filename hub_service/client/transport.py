@@ -78,15 +78,15 @@ class _Endpoint:
         what = (
             "did not answer in time" if isinstance(failure, httpx.TimeoutException) else "is away"
         )
-        away = Unavailable(
+        unavailable = Unavailable(
             f"The GPU service at {self._origin} {what}.",
             hint="Try again in a few seconds; `runai doctor` says more.",
             code="unreachable",
             retry_after=0.0,
         )
         if not (if_broken or isinstance(failure, _NOT_SENT)):
-            raise away from failure
-        return retries.delay(away)
+            raise unavailable from failure
+        return retries.delay(unavailable)
 
     def after_call(self, call: Call[T], failure: Exception, retries: Retries) -> float:
         """Return the seconds to wait before a call is retried, as `pause` does."""
@@ -134,7 +134,7 @@ class Transport:
                 time.sleep(self._endpoint.after_call(call, failure, retries))
 
     def receive(self, stream: Stream[T]) -> Iterator[T]:
-        """Yield a stream's items; a restartable one begins again when its connection breaks."""
+        """Yield a stream's items; reconnect a restartable stream after a broken connection."""
         retries = Retries(self._endpoint.patience_s)
         while True:
             decoder = stream.decoder()
@@ -179,7 +179,7 @@ class AsyncTransport:
                 await asyncio.sleep(self._endpoint.after_call(call, failure, retries))
 
     async def receive(self, stream: Stream[T]) -> AsyncIterator[T]:
-        """Yield a stream's items; a restartable one begins again when its connection breaks."""
+        """Yield a stream's items; reconnect a restartable stream after a broken connection."""
         retries = Retries(self._endpoint.patience_s)
         while True:
             decoder = stream.decoder()
