@@ -69,10 +69,10 @@ class _Reader:
         specs: dict[str, tuple[ProjectSpec, yaml.Node]] = {}
         for key, node in self._pairs(root, "the file"):
             if key.value != "projects":
-                raise self._wrong(key, f"there is no section {key.value!r}", "Use projects:.")
+                raise self._error(key, f"there is no section {key.value!r}", "Use projects:.")
             for name, fields in self._pairs(node, "projects"):
                 if name.value in specs:
-                    raise self._wrong(name, f"project {name.value!r} is there twice")
+                    raise self._error(name, f"project {name.value!r} is there twice")
                 specs[name.value] = (self._project(name, fields), name)
         return list(self._parents_first(specs))
 
@@ -80,7 +80,7 @@ class _Reader:
         try:
             _NAME.validate_python(name.value)
         except ValidationError:
-            raise self._wrong(
+            raise self._error(
                 name,
                 f"{name.value!r} is no name for a project",
                 "Use small letters, digits and '-', at most 24.",
@@ -92,11 +92,11 @@ class _Reader:
         try:
             return changed_project(ProjectSpec(name.value), given)
         except InvalidRequest as wrong:
-            raise self._wrong(name, wrong.message.rstrip("."), wrong.hint) from wrong
+            raise self._error(name, wrong.message.rstrip("."), wrong.hint) from wrong
 
     def _value(self, project: str, key: yaml.ScalarNode, node: yaml.Node) -> object:
         if key.value not in ProjectPut.model_fields:
-            raise self._wrong(
+            raise self._error(
                 key,
                 f"project {project} has a field {key.value!r}, which means nothing",
                 f"Fields: {', '.join(ProjectPut.model_fields)}.",
@@ -104,10 +104,10 @@ class _Reader:
         try:
             value = _plain(node)
         except (ValueError, yaml.YAMLError):
-            raise self._wrong(key, f"{key.value} has no value that can be read") from None
+            raise self._error(key, f"{key.value} has no value that can be read") from None
         if value is None and key.value in _MAY_BE_UNLIMITED and _is_empty(node):
             # An empty value is more likely a typing error than "no bound".
-            raise self._wrong(key, f"{key.value} has no value", "Write unlimited if that is meant.")
+            raise self._error(key, f"{key.value} has no value", "Write unlimited if that is meant.")
         if value == "unlimited" and key.value in _MAY_BE_UNLIMITED:
             value = None
         try:
@@ -115,17 +115,17 @@ class _Reader:
         except ValidationError as wrong:
             error = invalid_request([dict(e) for e in wrong.errors()])
             text = f"project {project}: {error.message.rstrip('.')}"
-            raise self._wrong(key, text, error.hint) from None
+            raise self._error(key, text, error.hint) from None
         return getattr(put, key.value)
 
     def _pairs(self, node: yaml.Node, what: str) -> Iterator[tuple[yaml.ScalarNode, yaml.Node]]:
         if _is_empty(node):
             return
         if not isinstance(node, yaml.MappingNode):
-            raise self._wrong(node, f"{what} must consist of lines `name: value`")
+            raise self._error(node, f"{what} must consist of lines `name: value`")
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise self._wrong(key, f"{what} has something else than a name before a colon")
+                raise self._error(key, f"{what} has something else than a name before a colon")
             yield key, value
 
     def _parents_first(
@@ -139,12 +139,12 @@ class _Reader:
                 name, (spec, node) = next(iter(waiting.items()))
                 known = spec.parent in specs
                 why = "is its own ancestor" if known else f"has the unknown parent {spec.parent!r}"
-                raise self._wrong(node, f"project {name} {why}", "Parents are in the same file.")
+                raise self._error(node, f"project {name} {why}", "Parents are in the same file.")
             for name in ready:
                 yield waiting.pop(name)[0]
                 done.add(name)
 
-    def _wrong(self, node: yaml.Node, text: str, hint: str = "") -> InvalidRequest:
+    def _error(self, node: yaml.Node, text: str, hint: str = "") -> InvalidRequest:
         line = node.start_mark.line + 1
         return InvalidRequest(f"{self._path}, line {line}: {text}.", hint=hint)
 

@@ -89,12 +89,12 @@ async def serve_kubernetes(config: Config, where: KubernetesConfig) -> None:
 
         leadership = Leadership(api, namespace=where.own_namespace, identity=identity)
 
-        async def stand() -> None:
+        async def run_for_leadership() -> None:
             await pod.shows(leads=False)  # the previous container may have left the label
             LOG.info("%s waits until it leads", identity)
             await leadership.lead(work)
 
-        leading = asyncio.create_task(stand())
+        leading = asyncio.create_task(run_for_leadership())
         stopping = asyncio.create_task(stopped.wait())
         await asyncio.wait({leading, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not leading.done() and serves.is_set():

@@ -122,7 +122,7 @@ class Config:
             address = urlsplit(environ.get("JUPYTERHUB_SERVICE_URL", "http://127.0.0.1:0"))
             host, port = address.hostname or "127.0.0.1", address.port or 0
         except ValueError:
-            raise _wrong("JUPYTERHUB_SERVICE_URL", environ, "http://HOST:PORT") from None
+            raise _invalid("JUPYTERHUB_SERVICE_URL", environ, "http://HOST:PORT") from None
         api_url = environ.get("RUNAI_API_URL", "")
         if not api_url and port:
             api_url = f"http://{host}:{port}{prefix}"
@@ -180,7 +180,7 @@ def _kubernetes(environ: Mapping[str, str]) -> KubernetesConfig | None:
     if value in {"", "local"}:
         return None
     if value != "kubernetes":
-        raise _wrong("RUNAI_CLUSTER", environ, "local or kubernetes")
+        raise _invalid("RUNAI_CLUSTER", environ, "local or kubernetes")
     own = environ.get("RUNAI_NAMESPACE") or "runai"
     return KubernetesConfig(
         namespace=environ.get("RUNAI_JOBS_NAMESPACE") or own,
@@ -218,7 +218,7 @@ def _required(name: str, environ: Mapping[str, str]) -> str:
 def _count(name: str, environ: Mapping[str, str], most: int = 1024) -> int:
     value = environ.get(name, "")
     if not (value.isascii() and value.isdecimal() and int(value) <= most):
-        raise _wrong(name, environ, f"a whole number from 0 to {most}")
+        raise _invalid(name, environ, f"a whole number from 0 to {most}")
     return int(value)
 
 
@@ -229,7 +229,7 @@ def _count_or(default: T, name: str, environ: Mapping[str, str], most: int = 102
 def _quantity(name: str, environ: Mapping[str, str]) -> str:
     value = environ[name]
     if not _QUANTITY.fullmatch(value):
-        raise _wrong(name, environ, "an amount as Kubernetes writes it: 500m, 2, 16Gi")
+        raise _invalid(name, environ, "an amount as Kubernetes writes it: 500m, 2, 16Gi")
     return value
 
 
@@ -299,14 +299,14 @@ def _part(name: str, environ: Mapping[str, str]) -> float | None:
     except ValueError:
         part = -1.0
     if not 0 <= part <= 1:  # true for NaN too
-        raise _wrong(name, environ, "a number from 0 to 1, such as 0.1, or off")
+        raise _invalid(name, environ, "a number from 0 to 1, such as 0.1, or off")
     return part
 
 
 def _flag(name: str, environ: Mapping[str, str]) -> bool:
     value = environ.get(name, "")
     if value not in {"", "0", "1"}:
-        raise _wrong(name, environ, "1 or 0")
+        raise _invalid(name, environ, "1 or 0")
     return value == "1"
 
 
@@ -316,13 +316,13 @@ def _gpu_sharing(environ: Mapping[str, str]) -> Literal["timeslice", "mps"]:
         return "mps"
     if value in {"", "timeslice"}:
         return "timeslice"
-    raise _wrong("RUNAI_GPU_SHARING", environ, "timeslice or mps")
+    raise _invalid("RUNAI_GPU_SHARING", environ, "timeslice or mps")
 
 
 def _log_level(environ: Mapping[str, str]) -> str:
     value = environ.get("RUNAI_LOG_LEVEL", "INFO").upper()
     if value not in {"DEBUG", "INFO", "WARNING", "ERROR"}:
-        raise _wrong("RUNAI_LOG_LEVEL", environ, "DEBUG, INFO, WARNING or ERROR")
+        raise _invalid("RUNAI_LOG_LEVEL", environ, "DEBUG, INFO, WARNING or ERROR")
     return value
 
 
@@ -336,9 +336,9 @@ def log_format(environ: Mapping[str, str]) -> LogFormat:
     if value == "json":
         return "json"
     if value != "text":
-        raise _wrong("RUNAI_LOG_FORMAT", environ, "text or json")
+        raise _invalid("RUNAI_LOG_FORMAT", environ, "text or json")
     return "text"
 
 
-def _wrong(name: str, environ: Mapping[str, str], wanted: str) -> InvalidRequest:
+def _invalid(name: str, environ: Mapping[str, str], wanted: str) -> InvalidRequest:
     return InvalidRequest(f"{name} is {environ.get(name, '')!r}.", hint=f"It must be {wanted}.")
