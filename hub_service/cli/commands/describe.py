@@ -116,29 +116,33 @@ def _what(words: tuple[str, ...]) -> tuple[str, str]:
     return kind, names[0]
 
 
-def explanation_lines(told: ExplanationView) -> Lines:
+def explanation_lines(explanation: ExplanationView) -> Lines:
     """Return the lines that explain a workload's wait, without unknown parts."""
     holders = [
         f"{h.workload or h.project + ' (somebody)'} {render.gpus(h.gpus)}"
         + (f" until {'about ' if h.is_estimated else ''}{render.clock(h.until)}" if h.until else "")
-        for h in told.holders
+        for h in explanation.holders
     ]
-    start = told.expected_start
+    start = explanation.expected_start
     lines = [("Start", start.text if start else "")]
-    lines += [("Would help", counterfactual.text) for counterfactual in told.counterfactuals]
-    lines += [("Ahead", ", ".join(told.ahead)), ("Held by", "; ".join(holders))]
+    lines += [("Would help", counterfactual.text) for counterfactual in explanation.counterfactuals]
+    lines += [("Ahead", ", ".join(explanation.ahead)), ("Held by", "; ".join(holders))]
     return [(key, value) for key, value in lines if value]
 
 
-def _show_workload(workload: WorkloadDetail, told: ExplanationView | None, output: str) -> None:
+def _show_workload(
+    workload: WorkloadDetail, explanation: ExplanationView | None, output: str
+) -> None:
     if output == "json":
         whole = workload.model_dump(mode="json")
-        render.show_json({**whole, "explanation": told.model_dump(mode="json") if told else None})
+        render.show_json(
+            {**whole, "explanation": explanation.model_dump(mode="json") if explanation else None}
+        )
         return
     lines = workload_lines(workload, datetime.now(UTC))
-    if told is not None and told.reason is not None:
+    if explanation is not None and explanation.reason is not None:
         at = next((i for i, (key, _) in enumerate(lines) if key == "Reason"), len(lines) - 1)
-        lines[at + 1 : at + 1] = explanation_lines(told)
+        lines[at + 1 : at + 1] = explanation_lines(explanation)
     render.show_lines(lines)
     if workload.simulated and (workload.allocated or workload.utilized_average is not None):
         click.echo(render.SIMULATED_NOTE)

@@ -26,7 +26,9 @@ from runai.hub_service.wire.schemas import WhoAmI
 _READ = "-"
 
 
-def _not_in_sight(_context: click.Context, _option: click.Parameter, given: str | None) -> bool:
+def _reject_visible_token(
+    _context: click.Context, _option: click.Parameter, given: str | None
+) -> bool:
     """Reject a token on the command line, where `ps` and the shell's history show it."""
     if given not in {None, _READ}:
         raise click.UsageError(
@@ -47,7 +49,7 @@ def _not_in_sight(_context: click.Context, _option: click.Parameter, given: str 
     is_flag=False,
     flag_value=_READ,
     metavar="[-]",
-    callback=_not_in_sight,
+    callback=_reject_visible_token,
     help="Instead of a password: a token from the hub's page /hub/token (hubs with single "
     "sign-on). It is asked for, or read from standard input where that is no terminal.",
 )

@@ -125,7 +125,7 @@ def create(name: str, **options: Any) -> None:
             )
         made = client.put_project(name, project_put(**_changes(options, None)))
         notes = client.overview().notes
-    _say(f"project {name} created: {_summary(made)}", notes)
+    _print_result(f"project {name} created: {_summary(made)}", notes)
 
 
 @project.command(name="set")
@@ -145,7 +145,7 @@ def set_(name: str, **options: Any) -> None:
             raise click.UsageError("There is nothing to change: give at least one option.")
         changed = client.put_project(name, project_put(**changes))
         notes = client.overview().notes
-    _say(f"project {name} changed: {_summary(changed)}", notes)
+    _print_result(f"project {name} changed: {_summary(changed)}", notes)
 
 
 @project.command(name="list")
@@ -234,7 +234,7 @@ def _check_removable(
         )
 
 
-def _say(what: str, notes: Sequence[str]) -> None:
+def _print_result(what: str, notes: Sequence[str]) -> None:
     click.echo(what)
     for note in notes:
         click.echo(note, err=True)

@@ -90,7 +90,7 @@ def simulate(**given: Any) -> None:
     if path is not None and not path.parent.is_dir():
         # Fail now, not after a run of a quarter of an hour.
         raise InvalidRequest(f"There is no folder {path.parent}.", hint="Make it first.")
-    replayed = _what_to_replay(given)
+    replayed = _read_input(given)
     rows, nodes, projects = replayed.rows, replayed.nodes, replayed.projects
     since = replayed.since if given["since"] is None else given["since"]
     until = replayed.until if given["until"] is None else given["until"]
@@ -106,13 +106,13 @@ def simulate(**given: Any) -> None:
     policy: Any = given["policy"] or replayed.policy_name
     quotas = quotas_of(projects)
     timeline = Timeline(quotas, since, until) if path is not None else None
-    with at_work(f"Replaying {len(rows)} jobs") as tell:
+    with at_work(f"Replaying {len(rows)} jobs") as update:
         run = replay(
             rows,
             policy,
             setting,
             timeline=timeline,
-            progress=lambda ended: tell(f"{ended} ended", ended, len(rows)),
+            progress=lambda ended: update(f"{ended} ended", ended, len(rows)),
         )
     if run.never_ran:
         click.echo(
@@ -147,7 +147,7 @@ def _needs_the_hub_extra() -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Replayed:
+class _ReplayInput:
     """Input of a replay: jobs, cluster, projects; measured from `since` to `until`."""
 
     rows: Sequence[Any]
@@ -162,7 +162,7 @@ class _Replayed:
     projects: Sequence[Any] = ()
 
 
-def _what_to_replay(given: dict[str, Any]) -> _Replayed:
+def _read_input(given: dict[str, Any]) -> _ReplayInput:
     """Read jobs, nodes and projects, and apply `--set` and `--seed`."""
     from runai.hub_service.simulation import settings, traces  # noqa: PLC0415 - needs the extra
 
@@ -173,7 +173,7 @@ def _what_to_replay(given: dict[str, Any]) -> _Replayed:
     return replace(found, rows=rows, projects=projects)
 
 
-def _from_files(given: dict[str, Any]) -> _Replayed:
+def _from_files(given: dict[str, Any]) -> _ReplayInput:
     from runai.hub_service.server.admin_files import read_projects  # noqa: PLC0415 - needs the extra
     from runai.hub_service.simulation import settings, traces  # noqa: PLC0415
 
@@ -188,12 +188,12 @@ def _from_files(given: dict[str, Any]) -> _Replayed:
     rows = traces.read_trace(given["trace"])
     if not rows:
         raise InvalidRequest(f"{given['trace']} has no jobs.")
-    return _Replayed(
+    return _ReplayInput(
         rows=rows, nodes=nodes, specs=specs, since=rows[0].submit_s, until=rows[-1].submit_s
     )
 
 
-def _from_history(given: dict[str, Any]) -> _Replayed:
+def _from_history(given: dict[str, Any]) -> _ReplayInput:
     """Read the input from the platform; given files replace its nodes or projects."""
     from runai.hub_service.server.admin_files import read_projects  # noqa: PLC0415 - needs the extra
     from runai.hub_service.simulation import history, jobs, settings  # noqa: PLC0415
@@ -224,7 +224,7 @@ def _from_history(given: dict[str, Any]) -> _Replayed:
         )
     for sentence in history.left_out(past, rows, today):
         click.echo(sentence, err=True)
-    return _Replayed(
+    return _ReplayInput(
         rows=rows,
         nodes=nodes,
         specs=specs,
@@ -242,8 +242,8 @@ def _lines(figures: dict[str, Any]) -> list[tuple[str, str]]:
     f = figures
     return [
         ("Allocated", f"{f['allocated_pct']:.1f} %  (useful {f['useful_pct']:.1f} %)"),
-        ("Wait", _three(f, "wait")),
-        ("Submission to end", _three(f, "jct")),
+        ("Wait", _mean_median_p99(f, "wait")),
+        ("Submission to end", _mean_median_p99(f, "jct")),
         ("Pauses", f"{f['pauses']}  (moves {f['moves']}, work lost {f['lost_pct']:.2f} %)"),
         ("Quota not honoured", f"{f['violation_h']:.1f} project-hours"),
         ("Worse off than alone", f"{f['worse_than_alone']} projects"),
@@ -252,6 +252,6 @@ def _lines(figures: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _three(figures: dict[str, Any], what: str) -> str:
+def _mean_median_p99(figures: dict[str, Any], what: str) -> str:
     mean, middle, worst = (figures[f"{what}_{part}_h"] for part in ("mean", "p50", "p99"))
     return f"{mean:.2f} h on average  (half {middle:.2f} h, 99 in 100 {worst:.2f} h)"

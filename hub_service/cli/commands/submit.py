@@ -184,15 +184,15 @@ def submit(
         if output == "json":
             render.show_json(reply)
         else:
-            _say(reply)
+            _print_result(reply)
         if wait and not dry_run:
             code = waiting.wait_for(client, reply.ids(), quiet=output == "json")
             click.get_current_context().exit(code)
 
 
-def _say(reply: SubmitReply) -> None:
+def _print_result(reply: SubmitReply) -> None:
     for w in reply.workloads:
-        outcome = _would(w) if reply.dry_run else f"submitted: {w.state}"
+        outcome = _dry_run_outcome(w) if reply.dry_run else f"submitted: {w.state}"
         click.echo(f"{w.kind} {w.id} {outcome}")
     if reply.count > len(reply.workloads):
         click.echo(f"and so on: {reply.count:,} elements")
@@ -200,7 +200,7 @@ def _say(reply: SubmitReply) -> None:
         click.echo(note)
 
 
-def _would(w: WorkloadView) -> str:
+def _dry_run_outcome(w: WorkloadView) -> str:
     """Format the outcome of a dry run; the notes give the reason for a wait."""
     if w.reason is None:
         return "would be submitted and start at once"

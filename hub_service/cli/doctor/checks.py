@@ -162,7 +162,7 @@ def check_hub_answers(found: Connection) -> Finding:
         text = f"JupyterHub answers with status {reply.status_code}"
         mend = "Behind a proxy of its own: does it run? Else the end of its log says what is wrong."
         return Finding("failure", subject, text, mend)
-    version_of_hub = _told(reply).get("version", "")
+    version_of_hub = _json_object(reply).get("version", "")
     if reply.status_code != httpx.codes.OK or not version_of_hub:
         return Finding("note", subject, "not looked at: this is the service's own address")
     return Finding("ok", subject, f"JupyterHub {version_of_hub} answers")
@@ -171,18 +171,18 @@ def check_hub_answers(found: Connection) -> Finding:
 def check_health(found: Connection) -> list[Finding]:
     """Check the service's health; the first finding is about the service itself."""
     subject = "service"
-    away = "Is the hub running (`runai up`), and the address right (`runai login URL`)?"
+    mend = "Is the hub running (`runai up`), and the address right (`runai login URL`)?"
     try:
         reply = _get(f"{found.url.rstrip('/')}/health", found)
     except (httpx.HTTPError, httpx.InvalidURL) as failed:
         if refused := untrusted(found.url, failed):
             return [Finding("failure", subject, refused.message, refused.hint)]
         text = f"{found.url} cannot be reached ({type(failed).__name__})"
-        return [Finding("failure", subject, text, away)]
+        return [Finding("failure", subject, text, mend)]
     if reply.status_code != httpx.codes.OK:
         text = f"it answers with status {reply.status_code}"
         return [Finding("failure", subject, text, "Look into hub.log in its data directory.")]
-    proxy = _told(reply).get("proxy")
+    proxy = _json_object(reply).get("proxy")
     return [*check_ready(found), *([Finding("ok", "proxy", str(proxy))] if proxy else [])]
 
 
@@ -194,14 +194,14 @@ def check_ready(found: Connection) -> list[Finding]:
     except httpx.HTTPError as failed:
         text = f"it does not say whether it is ready ({type(failed).__name__})"
         return [Finding("failure", subject, text, "Look into hub.log in its data directory.")]
-    told = _told(reply)
+    fields = _json_object(reply)
     if reply.status_code == httpx.codes.SERVICE_UNAVAILABLE:
         text, mend = _NOT_READY.get(
-            told.get("because", ""), ("it is not ready", "Look into hub.log.")
+            fields.get("because", ""), ("it is not ready", "Look into hub.log.")
         )
         return [Finding("failure", subject, text, mend)]
     ready = Finding("ok", subject, "it is well: it stores what is asked for, and decides")
-    if without := told.get("without", ""):
+    if without := fields.get("without", ""):
         text, mend = _WITHOUT.get(without, ("it is away", "Look into hub.log."))
         return [ready, Finding("failure", without, text, mend)]
     return [ready]
@@ -216,13 +216,13 @@ def _get(url: str, found: Connection) -> httpx.Response:
     )
 
 
-def _told(reply: httpx.Response) -> dict[str, str]:
+def _json_object(reply: httpx.Response) -> dict[str, str]:
     """Return the JSON object of a reply; {} if it is none, as from a proxy in front."""
     try:
-        told = reply.json()
+        fields = reply.json()
     except ValueError:
         return {}
-    return told if isinstance(told, dict) else {}
+    return fields if isinstance(fields, dict) else {}
 
 
 def check_token(found: Connection) -> Iterator[Finding]:

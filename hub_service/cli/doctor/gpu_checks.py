@@ -45,26 +45,26 @@ def check_driver() -> Finding:
 
 def check_mps(nodes: Sequence[NodeView]) -> Iterator[Finding]:
     """Check that MPS works and enforces its limit, on devices configured for it."""
-    asked = [
+    states = [
         (f"GPU {device.device} of {node.name}", device.mps)
         for node in nodes
         for device in node.devices
         if device.mps is not None
     ]
-    troubles = {why for _, why in asked} - {"", MPS_IS_TRIED, NO_MPS_HERE}
+    troubles = {why for _, why in states} - {"", MPS_IS_TRIED, NO_MPS_HERE}
     for why in sorted(troubles):
-        names = ", ".join(name for name, told in asked if told == why)
+        names = ", ".join(name for name, state in states if state == why)
         text = f"chosen, and cannot be had on {names}: {why}; workloads take turns there"
         mend = (
             "Its logs are in `mps` in the data directory; `runai up --gpu-sharing timeslice` does"
             " without it."
         )
         yield Finding("failure", _MPS, text, mend)
-    if tried := [name for name, told in asked if told == MPS_IS_TRIED]:
+    if tried := [name for name, state in states if state == MPS_IS_TRIED]:
         text = f"{MPS_IS_TRIED} on {', '.join(tried)}"
         yield Finding("note", _MPS, text, "Look again in a minute.")
-    if kept := [name for name, told in asked if not told]:
-        yield Finding("ok", _MPS, f"its limit was seen to hold on {', '.join(kept)}")
+    if working := [name for name, state in states if not state]:
+        yield Finding("ok", _MPS, f"its limit was seen to hold on {', '.join(working)}")
 
 
 def check_mps_daemons(directory: Path) -> Iterator[Finding]:
@@ -76,12 +76,12 @@ def check_mps_daemons(directory: Path) -> Iterator[Finding]:
     from runai.hub_service.limits.mps import MpsDaemon  # noqa: PLC0415
     from runai.hub_service.limits.mps_keeper import KeeperState  # noqa: PLC0415
 
-    for told in sorted(directory.glob("*/state.json")):
-        state = KeeperState.read(told.parent)
+    for path in sorted(directory.glob("*/state.json")):
+        state = KeeperState.read(path.parent)
         if state is None or not state.ready:
             continue  # `check_mps` reports it
-        name = f"the control daemon of {told.parent.name}"
-        daemon = MpsDaemon(told.parent.name, told.parent, patience_s=_ANSWERS_WITHIN_S)
+        name = f"the control daemon of {path.parent.name}"
+        daemon = MpsDaemon(path.parent.name, path.parent, patience_s=_ANSWERS_WITHIN_S)
         if why := daemon.trouble():
             mend = (
                 f"kill {state.pid} ends it with its clients; the service, started anew, starts it."

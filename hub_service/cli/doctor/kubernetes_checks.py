@@ -118,7 +118,7 @@ async def check_resource(api: Api) -> AsyncIterator[Finding]:
             text = "the cluster does not know the resource projects.jupyter-runai.dev"
             mend = "kubectl apply --server-side -f helm/crds/projects.yaml (helm upgrade does not)"
             yield Finding("failure", subject, text, mend)
-        return  # a right that is missing was told
+        return  # `check_rights` reports missing rights
     names = [str(each["metadata"]["name"]) for each in answer["items"]]
     invalid = [
         str(each["metadata"]["name"])
@@ -143,15 +143,15 @@ async def check_leader(api: Api, where: KubernetesConfig) -> AsyncIterator[Findi
     except ApiError as error:
         if error.status == httpx.codes.NOT_FOUND:
             yield Finding("failure", subject, "none has ever led", mend)
-        return  # a right that is missing was told
+        return  # `check_rights` reports missing rights
     holder = str(lease["spec"].get("holderIdentity") or "")
     if not holder:
         yield Finding("failure", subject, "nobody leads now", mend)
     elif holder.startswith(f"{socket.gethostname()}-"):
         yield Finding("ok", subject, f"{holder} leads: this one")
     else:
-        told = "Ask that one for the rest: kubectl exec -n NAMESPACE POD -- runai doctor"
-        yield Finding("note", subject, f"{holder} leads; this one waits", told)
+        hint = "Ask that one for the rest: kubectl exec -n NAMESPACE POD -- runai doctor"
+        yield Finding("note", subject, f"{holder} leads; this one waits", hint)
 
 
 async def check_pods_of_agents(api: Api, where: KubernetesConfig) -> AsyncIterator[Finding]:
@@ -164,7 +164,7 @@ async def check_pods_of_agents(api: Api, where: KubernetesConfig) -> AsyncIterat
             labelSelector="app.kubernetes.io/component=agent",
         )
     except ApiError:
-        return  # a right that is missing was told
+        return  # `check_rights` reports missing rights
     has_gpus = [str(node["metadata"]["name"]) for node in nodes if _gpus(node)]
     ready = {
         each["spec"].get("nodeName")

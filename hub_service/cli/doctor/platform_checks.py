@@ -75,8 +75,8 @@ def check_storage(root: Path, databases: Sequence[str]) -> Iterator[Finding]:
         yield Finding("failure", subject, f"{path} {wrong}", mend)
     unknown = {path: name for path in found if path not in bad and (name := unknown_schema(path))}
     for path, name in unknown.items():
-        told = files.newer(path, name)
-        yield Finding("failure", subject, told.message.rstrip("."), told.hint)
+        error = files.newer(path, name)
+        yield Finding("failure", subject, error.message.rstrip("."), error.hint)
     if found and not bad and not unknown:
         yield Finding("ok", subject, f"{', '.join(path.name for path in found)}: sound")
     free = shutil.disk_usage(root).free

@@ -24,23 +24,23 @@ def use_project(name: str) -> None:
             f"Inside this session the default is its own project, {own}.",
             hint=f"Name another one where you need it: -p {name}.",
         )
-    kept = read_config(config_path())
-    if kept is None:
+    stored = read_config(config_path())
+    if stored is None:
         raise Unavailable(
             "A default project is remembered beside the login, and there is none.",
             hint="Run `runai login URL` first.",
             code="not_logged_in",
         )
-    write_config(replace(kept, project=name), config_path())
+    write_config(replace(stored, project=name), config_path())
 
 
 def remember(url: str, token: str, ca: str | None) -> None:
     """Save a login; keep the default project if the service is the same."""
     try:
-        kept = read_config(config_path())
+        stored = read_config(config_path())
     except InvalidRequest:  # damaged: overwrite it
-        kept = None
-    project = kept.project if kept and kept.url == url else None
+        stored = None
+    project = stored.project if stored and stored.url == url else None
     write_config(Connection(url, token, project, ca), config_path())
 
 

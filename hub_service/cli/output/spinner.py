@@ -46,7 +46,7 @@ def at_work(what: str) -> Iterator[Tell]:
     )
     task = bar.add_task(what, total=None)
 
-    def tell(part: str, done: int, of: int) -> None:
+    def update(part: str, done: int, of: int) -> None:
         words = f"{what}: {part}" if part else what
         bar.update(task, description=words, completed=done, total=of)
 
@@ -54,7 +54,7 @@ def at_work(what: str) -> Iterator[Tell]:
     soon.daemon = True
     soon.start()
     try:
-        yield tell
+        yield update
     finally:
         soon.cancel()
         soon.join()  # the timer may be starting the bar right now

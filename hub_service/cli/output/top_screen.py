@@ -77,7 +77,7 @@ class TopScreen(App[None]):
     def on_mount(self) -> None:
         """Start to follow the service's events and averages."""
         self.run_worker(self._follow(), exit_on_error=False)
-        self.run_worker(self._average(), exit_on_error=False)
+        self.run_worker(self._poll_average(), exit_on_error=False)
 
     async def on_unmount(self) -> None:
         """Cancel the workers and close the connections."""
@@ -93,43 +93,43 @@ class TopScreen(App[None]):
             self.failed = failed
             self.exit()
 
-    async def _average(self) -> None:
+    async def _poll_average(self) -> None:
         """Refresh the last hour's average utilization every AVERAGE_EVERY_S."""
         while True:
             try:
                 usage = await self._client.usage(since=datetime.now(UTC) - timedelta(hours=1))
             except RunaiError:
-                said = ""  # `_follow` reports the error
+                text = ""  # `_follow` reports the error
             else:
-                said = f"last hour: {top_views.average(usage)}"
-            self.query_one("#average", Static).update(said)
+                text = f"last hour: {top_views.average(usage)}"
+            self.query_one("#average", Static).update(text)
             await asyncio.sleep(AVERAGE_EVERY_S)
 
     # ---- keys
 
     def action_view(self, view: ViewName) -> None:
         """Show nodes, jobs or projects."""
-        self._ask(self._asked.of(view))
+        self._change_query(self._asked.of(view))
 
     def action_idle(self) -> None:
         """Toggle between workloads with idle GPUs and all workloads."""
-        self._ask(self._asked.of("jobs").with_idle(only=not self._asked.idle))
+        self._change_query(self._asked.of("jobs").with_idle(only=not self._asked.idle))
 
     def action_sort(self) -> None:
         """Sort by the next column."""
-        self._ask(self._asked.sorted_after(datetime.now(UTC), wide=self._is_wide))
+        self._change_query(self._asked.sorted_after(datetime.now(UTC), wide=self._is_wide))
 
     def action_reverse(self) -> None:
         """Reverse the order."""
-        self._ask(self._asked.reversed())
+        self._change_query(self._asked.reversed())
 
     def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:
         """Sort by the clicked column; reverse the order if it is the sort column already."""
         name = str(event.column_key.value)
         asked = self._asked
-        self._ask(asked.reversed() if asked.sort == name else asked.sorted_by(name))
+        self._change_query(asked.reversed() if asked.sort == name else asked.sorted_by(name))
 
-    def _ask(self, asked: Asked) -> None:
+    def _change_query(self, asked: Asked) -> None:
         self._asked = asked
         self._show()
 
@@ -148,10 +148,10 @@ class TopScreen(App[None]):
         if self._overview is None:
             return
         seen = top_views.see(self._overview, self._asked, datetime.now(UTC))
-        said = top_views.headline(self._overview)
+        text = top_views.headline(self._overview)
         if any_simulated(self._overview.nodes):
-            said += " (* simulated)"
-        self.query_one("#headline", Static).update(said)
+            text += " (* simulated)"
+        self.query_one("#headline", Static).update(text)
         empty = self.query_one("#empty", Static)
         empty.display = not seen.things
         empty.update("No GPU is idle." if self._asked.idle else _EMPTY[self._asked.view])

@@ -42,10 +42,10 @@ def wait_for(client: Client, workloads: Sequence[str], *, quiet: bool = False) -
     """
     ended: list[int] = []
     try:
-        with _progress(quiet=quiet) as tell:
+        with _progress(quiet=quiet) as show:
             for workload in workloads:
                 for line in _until_finished(client, workload, ended):
-                    tell(line if len(workloads) == 1 else f"[{len(ended)}/{len(workloads)}] {line}")
+                    show(line if len(workloads) == 1 else f"[{len(ended)}/{len(workloads)}] {line}")
     except KeyboardInterrupt:
         names = " ".join(workloads[len(ended) :])
         click.echo(
@@ -59,27 +59,27 @@ def wait_for(client: Client, workloads: Sequence[str], *, quiet: bool = False) -
 def _until_finished(client: Client, name: str, ended: list[int]) -> Iterator[str]:
     """Yield a line for each change; append the exit code to `ended` at the end."""
     workload: WorkloadView = client.workload(name)
-    said = ""
-    away_since: float | None = None
+    last_line = ""
+    down_since: float | None = None
     while True:
         if workload.state in FINISHED:
             ended.append(exit_code_of(workload))
         line = _line(workload)
-        if line != said:
+        if line != last_line:
             yield line
-            said = line
+            last_line = line
         if workload.state in FINISHED:
             return
         try:
             workload = client.wait(workload.id, workload.version)
-            away_since = None
-        except Unavailable as away:
+            down_since = None
+        except Unavailable as error:
             # The job continues without the service, and the client has retried for seconds.
-            away_since = away_since or time.monotonic()
-            if time.monotonic() - away_since > _PATIENCE_S:
+            down_since = down_since or time.monotonic()
+            if time.monotonic() - down_since > _PATIENCE_S:
                 raise
-            said = f"{workload.id} {workload.state}: {away.message} Still waiting."
-            yield said
+            last_line = f"{workload.id} {workload.state}: {error.message} Still waiting."
+            yield last_line
 
 
 def _line(workload: WorkloadView) -> str:
@@ -109,13 +109,13 @@ class _Live:
 
     def __enter__(self) -> Callable[[str], None]:
         self._status.start()
-        return self._tell
+        return self._update
 
     def __exit__(self, *_exc: object) -> None:
         self._status.stop()
         self._console.print(self._line)
 
-    def _tell(self, line: str) -> None:
+    def _update(self, line: str) -> None:
         if self._line:
             self._console.print(self._line)
         self._line = line
