@@ -168,7 +168,7 @@ class _Engine:
                 wake = heappop(self.wakes)
                 self.woken.discard(wake)
                 if self.parts[wake[1]].waiting:
-                    self._want(self.parts[wake[1]], now)
+                    self._request_cycle(self.parts[wake[1]], now)
             for part in self.parts:
                 while part.due is not None and part.due <= now:
                     touched.update(self._cycle(part, now))
@@ -186,12 +186,12 @@ class _Engine:
             times.append(self.wakes[0][0])
         return min(times, default=None)
 
-    def _want(self, part: _Part, now: int) -> None:
+    def _request_cycle(self, part: _Part, now: int) -> None:
         """Schedule a cycle after a submission or freed GPUs."""
         if part.due is None:
             part.due = max(now, part.last + self.setting.every)
 
-    # ---- what happens
+    # ---- events
 
     def _submit(self, row: TraceRow, now: int) -> None:
         part = self.part_of[row.project]
@@ -207,12 +207,12 @@ class _Engine:
             part.changed[job.name] = job
         part.waiting += 1
         self.meter.wait(row.project, job.size, 1)
-        self._want(part, now)
+        self._request_cycle(part, now)
 
     def _end(self, job: Job, now: int) -> None:
         row = job.row
         part = self.part_of[row.project]
-        self._work(job, now)
+        self._update_progress(job, now)
         del part.jobs[job.name]
         part.changed.pop(job.name, None)
         part.gone.append(job.name)
@@ -222,9 +222,9 @@ class _Engine:
         self.meter.finish(row.project, wait_s=jct - job.ran_s, jct_s=jct, duration_s=row.duration_s)
         job.version += 1
         self.ended += 1
-        self._want(part, now)
+        self._request_cycle(part, now)
 
-    def _work(self, job: Job, now: int) -> None:
+    def _update_progress(self, job: Job, now: int) -> None:
         """Update a job's progress to `now`, and the meter."""
         since = job.since
         spent = job.advance(now)
@@ -253,12 +253,12 @@ class _Engine:
         part.gone.clear()
         if self.on_plan is not None:
             self.on_plan(now, plan)
-        return self._carry_out(part, plan, now)
+        return self._execute(part, plan, now)
 
-    def _carry_out(self, part: _Part, plan: Plan, now: int) -> set[str]:
+    def _execute(self, part: _Part, plan: Plan, now: int) -> set[str]:
         before: dict[Job, tuple[bool, int]] = {}
         moved: set[Job] = set()
-        allowed = _in_order(part, plan) if part.plan.is_strict else None
+        allowed = _allowed_to_start(part, plan) if part.plan.is_strict else None
         freed = False
         for decision in plan.decisions:
             if isinstance(decision, Wait):
@@ -268,7 +268,7 @@ class _Engine:
             job = part.jobs[decision.workload]
             if job not in before:
                 before[job] = job.is_up, job.held
-                self._work(job, now)
+                self._update_progress(job, now)
             index = job.index_of(decision.worker)
             if isinstance(decision, Start | Resize):
                 if isinstance(decision, Resize):
@@ -283,14 +283,14 @@ class _Engine:
                 if isinstance(decision, Move):
                     moved.add(job)
         for job, (was_up, held) in before.items():
-            self._settle(part, job, now, was_up=was_up, held=held, is_moved=job in moved)
+            self._apply_changes(part, job, now, was_up=was_up, held=held, is_moved=job in moved)
         if part.shown:
             part.shown = [job for job in part.shown if not job.is_up]
         if freed:
             part.due = now if part.settling < _SETTLING else now + self.setting.every
         return {job.row.project for job in before}
 
-    def _settle(
+    def _apply_changes(
         self, part: _Part, job: Job, now: int, *, was_up: bool, held: int, is_moved: bool
     ) -> None:
         """Update meter, pauses and end time of a job that a plan changed."""
@@ -307,7 +307,7 @@ class _Engine:
             job.overhead = row.checkpoint_cost_s or 0
             if self.setting.policy.max_pauses_per_hour is not None:
                 job.pauses = (*(at for at in job.pauses if at > now - 3600), now)
-                self._wake(part, now + 3600)
+                self._schedule_wake(part, now + 3600)
             if row.checkpoint_cost_s is None:
                 meter.lose(job.held_s)
                 job.start_over()
@@ -317,11 +317,11 @@ class _Engine:
                 part.waiting -= 1
                 meter.wait(row.project, job.size, -1)
                 if self.min_runtime:
-                    self._wake(part, now + self.min_runtime)
+                    self._schedule_wake(part, now + self.min_runtime)
             self._serial += 1
             heappush(self.ends, (job.end(now), self._serial, job, job.version))
 
-    def _wake(self, part: _Part, at: int) -> None:
+    def _schedule_wake(self, part: _Part, at: int) -> None:
         """Schedule a cycle for the end of a job's protection, which causes no other event.
 
         Rounded up to the minute if cycles are at least EVERY_S apart.
@@ -333,7 +333,7 @@ class _Engine:
             heappush(self.wakes, wake)
 
 
-def _in_order(part: _Part, plan: Plan) -> set[str]:
+def _allowed_to_start(part: _Part, plan: Plan) -> set[str]:
     """Return the jobs that a strict queue lets start: none behind a waiting job."""
     started = {d.workload for d in plan.decisions if isinstance(d, Start)}
     allowed: set[str] = set()

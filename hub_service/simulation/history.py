@@ -74,7 +74,7 @@ def rows_of(past: Iterable[PastWorkload]) -> list[TraceRow]:
 
 
 def _row(name: str, past: PastWorkload) -> TraceRow:
-    asked, gpus = None, _milli(past.gpus)
+    asked, gpus = None, _estimated_request(past.gpus)
     # Subtract the cost of the real pauses; the replay adds the cost of its own.
     ran_s = past.held_s - RESUME_S * max(0, past.starts - 1)
     if past.asked is not None:
@@ -85,7 +85,7 @@ def _row(name: str, past: PastWorkload) -> TraceRow:
         )
         if wanted := sum(worker.gpus * worker.devices_wanted for worker in asked.workers):
             gpus = wanted
-        if _may_change(asked) and wanted:
+        if _is_elastic(asked) and wanted:
             # Scale to the duration with all requested GPUs: work is proportional to GPUs.
             ran_s *= past.gpus * WHOLE_GPU / wanted
     return TraceRow(
@@ -108,12 +108,12 @@ def _not_understood(wrong: InvalidSnapshot) -> InvalidRequest:
     )
 
 
-def _may_change(asked: Workload) -> bool:
+def _is_elastic(asked: Workload) -> bool:
     """Return True if its allocation may change while it runs."""
     return asked.gpus_max is not None or asked.minimum < len(asked.workers)
 
 
-def _milli(gpus: float) -> int:
+def _estimated_request(gpus: float) -> int:
     """Estimate the requested milli-GPU from the average allocation."""
     if gpus < 1:
         return max(1, round(gpus * WHOLE_GPU))
@@ -127,14 +127,14 @@ class Today:
     snapshot: Snapshot
 
     @classmethod
-    def read(cls, told: Mapping[str, Any]) -> Today:
+    def read(cls, fields: Mapping[str, Any]) -> Today:
         """Parse the platform's snapshot.
 
         Raises:
             InvalidRequest: this version cannot parse it.
         """
         try:
-            return cls(snapshot=snapshot_from_json(told))
+            return cls(snapshot=snapshot_from_json(fields))
         except InvalidSnapshot as wrong:
             raise _not_understood(wrong) from wrong
 
@@ -191,7 +191,7 @@ def left_out(past: Sequence[PastWorkload], rows: Sequence[TraceRow], today: Toda
             f"{_jobs(unknown)} of before it was written down what is asked for: taken to ask for"
             " what they held, of any node, at the usual priority."
         )
-    if elastic := sum(row.asked is not None and _may_change(row.asked) for row in rows):
+    if elastic := sum(row.asked is not None and _is_elastic(row.asked) for row in rows):
         yield f"{_jobs(elastic)} elastic: taken to be as fast as they have GPUs."
     if today.snapshot.policy.history_weight:
         yield "The policy's history_weight counts for nothing: a replay begins without a past."

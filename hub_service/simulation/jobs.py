@@ -50,7 +50,11 @@ class Job:
         """
         self.row = row
         self.name = row.job
-        self.asked = asked = _asked_by(row, node_gpus) if row.asked is None else _named(row)
+        self.asked = asked = (
+            _request_from_columns(row, node_gpus)
+            if row.asked is None
+            else _request_with_row_name(row)
+        )
         """The scheduler's view of the job without allocations."""
         self.is_sized = asked.gpus_max is not None
         """Whether it is one worker with a variable number of GPUs (E2)."""
@@ -116,7 +120,7 @@ class Job:
         """Discard all progress, since there is no checkpoint."""
         self.work = self.row.duration_s * self.request * PERMILLE
 
-    # ---- its workers, as the scheduler sees them
+    # ---- its workers in the scheduler's view
 
     def place(
         self, index: int, state: WorkerState, node: str, devices: Sequence[DeviceShare], now: int
@@ -155,7 +159,7 @@ class Job:
         return replace(seen, checkpointed=self._checkpointed())
 
     def _checkpointed(self) -> int | None:
-        """Return the time of the last known checkpoint; None if a stop may lose all work.
+        """Return since when its work may be unsaved; None without checkpoints or before a start.
 
         A job with checkpoints saves one at each stop, which the scheduler learns only afterwards.
         """
@@ -171,7 +175,7 @@ def _wanted(worker: Worker) -> int:
     return (worker.gpus or WHOLE_GPU) * worker.devices_wanted
 
 
-def _named(row: TraceRow) -> Workload:
+def _request_with_row_name(row: TraceRow) -> Workload:
     """Return a row's request under the row's name, which breaks ties."""
     assert row.asked is not None
     workers = enumerate(row.asked.workers)
@@ -183,9 +187,9 @@ def _named(row: TraceRow) -> Workload:
     )
 
 
-def _asked_by(row: TraceRow, node_gpus: int) -> Workload:
+def _request_from_columns(row: TraceRow, node_gpus: int) -> Workload:
     """Build the request from a row's columns."""
-    count, milli = _cut(row, node_gpus)
+    count, milli = _worker_sizes(row, node_gpus)
     return Workload(
         name=row.job,
         project=row.project,
@@ -209,7 +213,7 @@ def _asked_by(row: TraceRow, node_gpus: int) -> Workload:
     )
 
 
-def _cut(row: TraceRow, node_gpus: int) -> tuple[int, int]:
+def _worker_sizes(row: TraceRow, node_gpus: int) -> tuple[int, int]:
     """Return the number of workers and the milli-GPU of each."""
     whole = row.gpus // WHOLE_GPU
     if row.gpu_memory_mib is not None:

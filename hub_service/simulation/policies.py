@@ -69,7 +69,7 @@ def parts_of(
     if name in {"pool", "pool-strict"}:
         cut = [(tuple(owners), tuple(nodes))]
     else:
-        cut = [((owner,), part) for owner, part in _private(nodes, projects, owners).items()]
+        cut = [((owner,), part) for owner, part in _private_parts(nodes, projects, owners).items()]
     return [
         PartPlan(
             nodes=part,
@@ -104,7 +104,7 @@ def quotas_of(projects: Sequence[Project]) -> dict[str, int | None]:
     return {name: quota(name) for name in given}
 
 
-def _private(
+def _private_parts(
     nodes: Sequence[Node], projects: Sequence[Project], owners: Sequence[str]
 ) -> Mapping[str, tuple[Node, ...]]:
     """Divide the GPUs in proportion to the quotas, in whole nodes where possible."""
