@@ -61,7 +61,7 @@ class DeviceSample(Wire):
     utilization: Busy | None
     memory_mib: Mib | None
     fault: Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f]*$", max_length=200)] = ""
-    """Why the scheduler may not place workers on it, as half a sentence; "" while it is healthy."""
+    """Why no new worker may be placed on it, as half a sentence; "" while healthy."""
 
 
 class Notice(Wire):
@@ -141,7 +141,7 @@ class AgentAllocation(Wire):
     release: bool = False
     """Whether the agent stops its programs, except the notebook server, to free the devices."""
     cgroup: str = ""
-    """Its own control group: a pod's UID, or a path below the cgroup v2 root; "" if it has none."""
+    """Its own cgroup: a pod's UID, or a path below the v2 root; "" for none."""
     checkpoint_dir: str = ""
     """`RUNAI_CHECKPOINT_DIR` of its processes; "" if unknown.
 

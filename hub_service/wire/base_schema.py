@@ -56,7 +56,7 @@ Gpus = Annotated[
         mode="validation",
     ),
 ]
-"""GPUs of one worker or of a project: whole, or a fraction below 1 (the service checks it)."""
+"""GPUs of one worker or of a project. The service checks: whole, or a fraction below 1."""
 
 
 def _reject_timestamps(value: object) -> object:

@@ -35,7 +35,7 @@ class DeviceView(Wire):
     simulated: bool
     healthy: bool = True
     fault: str = ""
-    """Why the scheduler places no workers on it, as half a sentence; "" while it is healthy."""
+    """Why no new worker is placed on it, as half a sentence; "" while healthy."""
     mps: str | None = None
     """Why MPS is unavailable, as half a sentence; "" while a test of its limit succeeds.
 

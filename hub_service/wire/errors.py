@@ -17,7 +17,7 @@ from typing import ClassVar
 
 
 class RunaiError(Exception):
-    """An error with a stable `code`, one sentence, and a `hint` that names the way out."""
+    """An error with a stable `code`, one sentence, and a `hint` with the way out."""
 
     default_code: ClassVar[str] = "error"
 

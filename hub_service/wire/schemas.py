@@ -41,7 +41,7 @@ class ExpectedStartView(Wire):
     earliest: datetime | None
     latest: datetime | None
     is_estimated: bool
-    """Whether it rests on unstated run times: then half of the starts fall within the bounds."""
+    """Whether it rests on unstated run times. Then half of the starts fall within the bounds."""
     text: str
 
 
@@ -74,7 +74,7 @@ class NotificationView(Wire):
 
 
 class LimitView(Wire):
-    """Memory limit of a workload on each device it shares, and how strictly it is enforced."""
+    """Memory limit of a workload on each device it shares, and its enforcement."""
 
     memory_mib: int
     """The smallest limit, if it shares several devices."""
@@ -192,7 +192,7 @@ class SubmitRequest(Wire):
     gpus: Gpus | None = None
     gpu_memory_mib: Annotated[int, Field(ge=1, le=MOST_MEMORY_MIB)] | None = None
     gpu_type: Line | None = None
-    """Words of the GPU type's name, such as A100, or the full name; None: any type."""
+    """Words of the GPU type's name, such as A100, or all of it; None: any."""
     workers: Annotated[int, Field(ge=1, le=MOST_WORKERS)] = 1
     min_workers: PositiveInt | None = None
     """None: all workers (a gang), or 1 for an elastic job."""
@@ -280,7 +280,7 @@ class WorkloadView(Wire):
     preemptible: bool
     priority: int
     gpus: float
-    """GPUs requested by all workers together; memory counts as its part of a device, once known."""
+    """GPUs requested by all workers together. Memory counts as its part of a device, once known."""
     gpu_memory_mib: int | None = None
     allocated: float = 0
     """GPUs allocated to it now."""
