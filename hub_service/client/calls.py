@@ -110,7 +110,7 @@ class Stream(Generic[T]):
 
 
 TOLD_PATIENCE_S = 60.0
-"""Maximum total wait if the service rejects a caller because of its load or a rate limit."""
+"""Maximum total wait after rejections for load or a rate limit."""
 
 
 class Retries:

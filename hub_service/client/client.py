@@ -102,7 +102,7 @@ class _BaseClient:
         patience_s: float = PATIENCE_S,
         ca: str | None = None,
     ) -> None:
-        """Connect to the service at `url` with a token; `ca` is a file as for `login --ca`."""
+        """Connect to the service at `url` with a token. `ca` is a file as for `login --ca`."""
         self.default_project = default_project
         self._connect(url, token, patience_s, ca)
 
