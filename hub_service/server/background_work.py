@@ -17,7 +17,7 @@ from runai.hub_service.server.listener import Server
 from runai.hub_service.server.settings import Config
 
 LEAVE_WITHIN_S = 10.0
-"""Time-out of a shutdown: enough to end streams and write the ledger; the next start waits."""
+"""Time-out of a shutdown: enough to end streams and write the ledger. The next start waits."""
 
 SWITCH_S = 0.0005
 """Thread switch interval: how long a computing thread may keep the GIL while another waits."""

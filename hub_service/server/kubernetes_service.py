@@ -57,7 +57,7 @@ LOG = logging.getLogger("runai.service")
 
 
 async def serve_kubernetes(config: Config, where: KubernetesConfig) -> None:
-    """Run the service for a Kubernetes cluster while it leads; wait for the Lease until then.
+    """Wait for the Lease, then run the service for a Kubernetes cluster while it leads.
 
     Raises:
         RunaiError: it cannot start; the sentence says why.

@@ -22,7 +22,7 @@ Else the server could close a connection just as a client submits over it, and t
 not tell whether the request arrived.
 """
 MOST_HEAD_BYTES = 64 * 2**10
-"""Maximum size of the request line and headers; a cookie and a token have a few hundred bytes."""
+"""Maximum size of request line and headers. A cookie and a token take a few hundred bytes."""
 LINGERS_S = 5.0
 """Time for the client to read a reply that was sent before its whole request arrived."""
 
