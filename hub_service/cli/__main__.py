@@ -1,4 +1,4 @@
-"""`python -m runai.hub_service.cli`: the `runai` command if the script is not on the path."""
+"""`python -m runai.hub_service.cli`: `runai` if the script is not on the PATH."""
 
 from runai.hub_service.cli import main
 

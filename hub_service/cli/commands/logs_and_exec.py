@@ -1,4 +1,4 @@
-"""`runai logs` and `runai exec`: a workload's output, and a program beside it on its GPUs.
+"""`runai logs` and `runai exec`: a workload's output, and a program on its GPUs.
 
 On this machine `exec` replaces this process, so that signals, the terminal and the exit code are
 the program's own; `-i` and `-t`, known from kubectl, always apply. On Kubernetes the program runs

@@ -217,7 +217,7 @@ def _get(url: str, found: Connection) -> httpx.Response:
 
 
 def _json_object(reply: httpx.Response) -> dict[str, str]:
-    """Return the JSON object of a reply; {} if it is none, as from a proxy in front."""
+    """Return the JSON object of a reply; {} for another body, as from a proxy."""
     try:
         fields = reply.json()
     except ValueError:

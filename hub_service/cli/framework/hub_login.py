@@ -16,7 +16,7 @@ from runai.hub_service.wire.errors import Forbidden, InvalidRequest, Unauthentic
 SERVICE: Final = "services/runai/"
 SCOPES: Final = ("access:services!service=runai", "custom:runai:submit")
 ADMIN_SCOPES: Final = ("custom:runai:admin", "admin-ui")
-"""Either gives a hub admin's token admin rights here; in the hub the second opens one page."""
+"""Either gives a hub admin's token admin rights here. In the hub the second opens one page."""
 TOKEN_LIFETIME_S: Final = 90 * 24 * 3600
 _TIMEOUT_S: Final = 30.0  # a login may ask a slow directory
 _XSRF: Final = "_xsrf"
@@ -59,7 +59,7 @@ class HubLogin:
     """One HTTP session with a hub, with cookies like a browser."""
 
     def __init__(self, root: str, ca: str | None = None) -> None:
-        """Connect to the hub at `root`, which ends with a slash; `ca` is the file of `--ca`."""
+        """Connect to the hub at `root`, which ends with a slash. `ca` is the file of `--ca`."""
         self.root = root
         self._http = httpx.Client(
             base_url=root,

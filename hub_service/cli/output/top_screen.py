@@ -37,7 +37,7 @@ _EMPTY: Final = {
 
 
 class TopScreen(App[None]):
-    """Live display of the service until the user presses q; an error ends it and sets `failed`."""
+    """Live display of the service until the user presses q. An error ends it and sets `failed`."""
 
     ENABLE_COMMAND_PALETTE = False
     CSS = """
