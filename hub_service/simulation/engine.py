@@ -110,7 +110,7 @@ class _Part:
         self.settling = 0
 
     def show_head(self) -> None:
-        """Pass the jobs of a strict queue that could start now to the scheduler, at least one."""
+        """Pass the startable jobs of a strict queue to the scheduler, at least its head."""
         wanted = sum(job.size for job in self.shown)
         while self.queue and (wanted <= self.free or not self.shown):
             job = self.queue.popleft()

@@ -1,4 +1,4 @@
-"""Pictures of runs: allocation over time, one lane per project, with the quota as a line.
+"""Pictures of runs: allocation over time, one lane per project, quota as a line.
 
 The SVG is written without a library and looks the same everywhere. HTML is the SVG with the
 figures below it; resvg (extra `simulate`) renders it as PNG.
@@ -82,7 +82,7 @@ def write_picture(
 def draw_svg(
     title: str, columns: Sequence[Column], quotas: Mapping[str, int | None], capacity: int
 ) -> str:
-    """Return the runs side by side as SVG: the whole cluster on top, then a lane per project."""
+    """Return an SVG of the runs side by side: the cluster on top, then each project."""
     lanes = [_whole(columns, quotas, capacity), *_lanes(columns, quotas)]
     width = _LEFT + len(columns) * (_WIDTH + _BETWEEN)
     height = _TOP + len(lanes) * (_LANE + _GAP) + 34

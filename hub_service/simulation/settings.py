@@ -30,7 +30,7 @@ _MEMORY: Final = Mib(81_920)
 
 
 def read_cluster(text: str) -> list[Node]:
-    """Return the nodes of `195x8` (195 nodes of 8 GPUs), or of a JSON file with a list of nodes.
+    """Return the nodes of `195x8` (195 nodes of 8 GPUs), or of a JSON file.
 
     >>> [node.name for node in read_cluster("2x8")]
     ['node-1', 'node-2']
