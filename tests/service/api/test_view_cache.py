@@ -42,7 +42,8 @@ async def test_each_sees_of_one_world_what_they_would_see_of_their_own(simulated
     for client in (ana, mia):
         await client.submit(SubmitRequest(gpus=0.5, command=["train"], array=4))
     everybody = [ANA, MIA, OUT, Actor("root", admin=True), Actor("ana", may_write=False)]
-    shared = await simulated.platform.world()
+    world = await simulated.platform.world()
+    shared = replace(world, drawn=DrawnViews())  # nothing of moments before
 
     for actor in (*everybody, *everybody):  # from here on nothing happens: nothing is awaited
         own = replace(shared, drawn=DrawnViews(), queued=Queues.of)
