@@ -25,7 +25,7 @@ from machine import measured
 from runai.hub_service.scheduler.model.quantity import Mib, MilliGpu
 from runai.hub_service.scheduler.model.snapshot import Node, Packing, Worker
 from runai.hub_service.scheduler.state.fragmentation_index import FragRoom, room_for
-from runai.hub_service.scheduler.state.request_shape import Kind, Kinds
+from runai.hub_service.scheduler.state.request_shape import Kinds, RequestShape
 
 RESULTS = Path(__file__).parent / "results" / "openb.json"
 DATA = Path(__file__).parent.parent.parent / "shared" / "data"
@@ -57,7 +57,7 @@ def read_nodes(folder: Path) -> list[Node]:
     return sorted(nodes, key=lambda node: node.name)
 
 
-def read_pods(path: Path, kinds: Kinds) -> list[Kind]:
+def read_pods(path: Path, kinds: Kinds) -> list[RequestShape]:
     """Read what each pod asks for."""
     return [kinds.of(worker(row), ()) for row in rows(path)]
 
@@ -76,7 +76,7 @@ def worker(row: dict[str, str]) -> Worker:
     )
 
 
-def arrivals(pods: Sequence[Kind], capacity: int, seed: int) -> list[Kind]:
+def arrivals(pods: Sequence[RequestShape], capacity: int, seed: int) -> list[RequestShape]:
     """Shuffle the pods, then draw more of them until enough is asked for."""
     dice = random.Random(seed)
     order = list(pods)
@@ -89,7 +89,7 @@ def arrivals(pods: Sequence[Kind], capacity: int, seed: int) -> list[Kind]:
 
 
 def allocation(
-    nodes: Sequence[Node], kinds: Kinds, pods: Sequence[Kind], packing: Packing, seed: int
+    nodes: Sequence[Node], kinds: Kinds, pods: Sequence[RequestShape], packing: Packing, seed: int
 ) -> tuple[float, float]:
     """Fill an empty cluster; return what percentage is allocated, and the seconds it took."""
     began = time.perf_counter()

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from runai.hub_service.clusters.kubernetes.client.api import Api, Object, decoded, key_of
-from runai.hub_service.clusters.kubernetes.informers.informer import Mirror
+from runai.hub_service.clusters.kubernetes.informers.informer import Informer
 from runai.hub_service.clusters.kubernetes.informers.node_pool import EVERYTHING
 from runai.hub_service.clusters.kubernetes.objects.core_objects import (
     PRIORITY,
-    Machine,
+    KubeNode,
     Pod,
     read_machine,
     read_pod,
@@ -63,7 +63,7 @@ def _mirrored(parse: Callable[[Object], T | None], use: Callable[[T], object]) -
     log = logging.getLogger("runai.kubernetes")
 
     def reading(found: dict[str, Any]) -> None:
-        mirror = Mirror(cast("Api", None), "/", parse, lambda: None)
+        mirror = Informer(cast("Api", None), "/", parse, lambda: None)
         before = log.level
         log.setLevel(logging.CRITICAL)  # it says of each what cannot be read
         try:
@@ -104,7 +104,7 @@ def _use_job(job: Job) -> None:
         str(job.spec.gpus * job.spec.workers)
 
 
-def _use_machine(machine: Machine) -> None:
+def _use_machine(machine: KubeNode) -> None:
     obstacle(Demands(), machine.name, machine.labels, machine.taints, machine.stock)
     assert len(inventory(machine, {}, [])) <= 10_000
     str(machine)

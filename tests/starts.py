@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from runai.hub_service.clusters.local.processes.attempt import Attempt, Instructions
-from runai.hub_service.clusters.states.state import Ending
+from runai.hub_service.clusters.states.state import ExitStatus
 
 
 class Start:
@@ -60,7 +60,7 @@ class Start:
         """Tell the supervisor to stop the worker."""
         os.kill(self.pid, signal.SIGTERM)
 
-    def ending(self) -> Ending:
+    def ending(self) -> ExitStatus:
         """Wait for the supervisor, and return what it says."""
         os.waitpid(self.pid, 0)
         ending = self.attempt.ending()

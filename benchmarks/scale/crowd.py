@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from runai.hub_service.clusters.kubernetes.client.api import Api
-from runai.hub_service.clusters.kubernetes.informers.informer import Mirror
+from runai.hub_service.clusters.kubernetes.informers.informer import Informer
 
 AT_ONCE = 64
 GPU = "nvidia.com/gpu"
@@ -18,7 +18,7 @@ class Crowd:
     def __init__(self, api: Api) -> None:
         """See nothing yet: `run` does."""
         self._api = api
-        self._mirror = Mirror(api, "/api/v1/pods", self._note, lambda: None)
+        self._mirror = Informer(api, "/api/v1/pods", self._note, lambda: None)
         self._changed = asyncio.Event()
         self.seen: dict[str, float] = {}
         self.bound: dict[str, float] = {}

@@ -27,7 +27,7 @@ from runai.embedded.directory import DataDirectory, write_private
 from runai.hub_service.clusters.local.store import workload_store
 from runai.hub_service.clusters.local.store.cluster_lock import RESTORING, claim
 from runai.hub_service.clusters.local.store.workload_store import SqliteStore
-from runai.hub_service.clusters.states.state import Row
+from runai.hub_service.clusters.states.state import StoredWorkload
 from runai.hub_service.ledger import opening
 from runai.hub_service.ledger.store import Store
 from runai.hub_service.sqlite.files import Tell, newer, opened_to_read, unknown_revision
@@ -163,7 +163,7 @@ def _begin(
         shutil.rmtree(staged, ignore_errors=True)
 
 
-def _looked_into(staged: Path) -> Mapping[str, Row]:
+def _looked_into(staged: Path) -> Mapping[str, StoredWorkload]:
     """Have databases of today's schema that can be read; return the workloads in them."""
     if (staged / "ledger.sqlite").exists():
         Store(staged / "ledger.sqlite").close()  # nobody's from now on

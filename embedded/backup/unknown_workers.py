@@ -13,13 +13,15 @@ from pathlib import Path
 
 from runai.hub_service.clusters.local.processes.attempt import Attempt
 from runai.hub_service.clusters.local.processes.worker_process import is_same
-from runai.hub_service.clusters.states.state import Row
+from runai.hub_service.clusters.states.state import StoredWorkload
 from runai.hub_service.wire.errors import Conflict
 
 GONE_WITHIN_S = 60.0
 
 
-def running_unknown(jobs: Path, rows: Mapping[str, Row]) -> Iterator[tuple[str, Attempt]]:
+def running_unknown(
+    jobs: Path, rows: Mapping[str, StoredWorkload]
+) -> Iterator[tuple[str, Attempt]]:
     """Yield the workers that run in a start that the database does not know as running."""
     for lock in jobs.glob("*/*/attempt-*/worker-*/lock"):
         attempt = Attempt(lock.parent)
@@ -32,7 +34,7 @@ def running_unknown(jobs: Path, rows: Mapping[str, Row]) -> Iterator[tuple[str, 
             yield f"{project}/{name}-{worker.removeprefix('worker-')}", attempt
 
 
-def folders_of_others(jobs: Path, rows: Mapping[str, Row]) -> Iterator[Path]:
+def folders_of_others(jobs: Path, rows: Mapping[str, StoredWorkload]) -> Iterator[Path]:
     """Yield the folders of starts that are not the database's.
 
     A later workload of the same name must not find how another one has ended.
@@ -63,7 +65,7 @@ def stop(unknown: Mapping[str, Attempt]) -> None:
         time.sleep(0.1)
 
 
-def _is_of_another(folder: Path, row: Row) -> bool:
+def _is_of_another(folder: Path, row: StoredWorkload) -> bool:
     """Tell whether a start is another job's than the row's whose name and number it has.
 
     A row that waits for its worker's process knows none: any that is there may be another's, on

@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from typing import NoReturn
 
-from runai.hub_service.clusters.states.retention import Keeping
-from runai.hub_service.clusters.states.state import ACTIVE, Ending, Row
+from runai.hub_service.clusters.states.retention import RetentionPolicy
+from runai.hub_service.clusters.states.state import ACTIVE, ExitStatus, StoredWorkload
 from runai.hub_service.clusters.workloads.stored_cluster import RecordedCluster
 from runai.hub_service.model.cluster import LogChunk
 from runai.hub_service.model.device import Device
@@ -23,12 +23,14 @@ class MemoryStore:
 
     def __init__(self) -> None:
         """Begin empty."""
-        self._rows: dict[WorkloadId, Row] = {}
+        self._rows: dict[WorkloadId, StoredWorkload] = {}
         self._projects: dict[str, ProjectRecord] = {}
         self._history: dict[WorkloadId, list[HistoryEvent]] = {}
-        self._coming: list[tuple[Sequence[Row], Sequence[tuple[WorkloadId, HistoryEvent]]]] = []
+        self._coming: list[
+            tuple[Sequence[StoredWorkload], Sequence[tuple[WorkloadId, HistoryEvent]]]
+        ] = []
 
-    def rows(self) -> Iterable[Row]:
+    def rows(self) -> Iterable[StoredWorkload]:
         """Return all workloads, oldest first."""
         return list(self._rows.values())
 
@@ -38,7 +40,7 @@ class MemoryStore:
 
     def save(
         self,
-        rows: Sequence[Row] = (),
+        rows: Sequence[StoredWorkload] = (),
         *,
         gone: Sequence[WorkloadId] = (),
         events: Sequence[tuple[WorkloadId, HistoryEvent]] = (),
@@ -59,7 +61,10 @@ class MemoryStore:
             self._history.setdefault(workload, []).append(line)
 
     def arrive(
-        self, rows: Sequence[Row], *, events: Sequence[tuple[WorkloadId, HistoryEvent]] = ()
+        self,
+        rows: Sequence[StoredWorkload],
+        *,
+        events: Sequence[tuple[WorkloadId, HistoryEvent]] = (),
     ) -> None:
         """Keep a part of what is to come aside."""
         self._coming.append((rows, events))
@@ -88,7 +93,7 @@ class SimulatedCluster(RecordedCluster):
         *,
         clock: Callable[[], float],
         store: MemoryStore | None = None,
-        keeping: Keeping | None = None,
+        keeping: RetentionPolicy | None = None,
     ) -> None:
         """Begin with the rows of `store`, or none."""
         store = store if store is not None else MemoryStore()
@@ -115,13 +120,13 @@ class SimulatedCluster(RecordedCluster):
         for index in ending:
             known = self._rows.get(workload)
             if known is not None and known.record.workers[index].state in ACTIVE:
-                self.report_exit(workload, index, Ending(exit_code))
+                self.report_exit(workload, index, ExitStatus(exit_code))
 
     def pass_time(self) -> float | None:
         """Do what is due by the clock; return when the next thing is."""
         return self.report_time()
 
-    def act(self, row: Row) -> None:
+    def act(self, row: StoredWorkload) -> None:
         """Let every worker that was started run."""
         if row.spec.command is None:
             return

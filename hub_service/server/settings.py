@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from runai.hub_service.api.auth.hub_auth import HubConfig
 from runai.hub_service.api.middleware.request_limits import Allowance
-from runai.hub_service.clusters.states.retention import Keeping
+from runai.hub_service.clusters.states.retention import RetentionPolicy
 from runai.hub_service.controller.notifications import NotificationSettings
 from runai.hub_service.model.records import ElasticRules
 from runai.hub_service.processes.log_lines import LogFormat
@@ -95,7 +95,7 @@ class Config:
     log_format: LogFormat = "text"
     elastic: ElasticRules = field(default_factory=ElasticRules)
     """Rules for growing elastic jobs."""
-    keeping: Keeping = field(default_factory=Keeping)
+    keeping: RetentionPolicy = field(default_factory=RetentionPolicy)
     """Retention of finished workloads (single machine only)."""
     job_files: int = MOST_JOB_FILES
     """Maximum number of files in a job's own directory (single machine only); 0: no limit."""
@@ -273,8 +273,8 @@ def _jobs_ttl(environ: Mapping[str, str]) -> int | None:
     return _count_or(None, "RUNAI_JOBS_TTL", environ, 365 * DAY_S)
 
 
-def _keeping(environ: Mapping[str, str]) -> Keeping:
-    rules = Keeping()
+def _keeping(environ: Mapping[str, str]) -> RetentionPolicy:
+    rules = RetentionPolicy()
     if (seconds := _jobs_ttl(environ)) is not None:
         rules = replace(rules, for_s=max(float(seconds), rules.at_least_s))
     return replace(rules, most=_count_or(rules.most, "RUNAI_JOBS_KEPT", environ, MOST_AT_ONCE))

@@ -20,7 +20,7 @@ from control_plane.lab import ClusterLab
 from control_plane.objects import pod
 from runai.hub_service.api.auth.node_tokens import NodeTokens
 from runai.hub_service.api.auth.permissions import Actor
-from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import Acting
+from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import DecisionExecutor
 from runai.hub_service.clusters.kubernetes.client.api import Api
 from runai.hub_service.clusters.kubernetes.client.leader_election import Leadership
 from runai.hub_service.clusters.kubernetes.client.leader_label import LEADS, OwnPod
@@ -37,7 +37,7 @@ from runai.hub_service.clusters.kubernetes.objects.volume_topology import (
     read_claim,
     read_volume,
 )
-from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import Promise
+from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import NominatedPlacement
 from runai.hub_service.clusters.kubernetes.workloads.pod_exec import PodPrograms
 from runai.hub_service.model.cluster import Ended, Seen
 from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
@@ -88,8 +88,10 @@ class Stage:
     def pod(self, name: str, **fields: Any) -> Pod:
         return read_pod(self.lab.namespace.create(pod(name, 0, project=self.project, **fields)))
 
-    def acting(self) -> Acting:
-        return Acting(self.api, self.cluster.scheduling.sharing, self.cluster.scheduling.events)
+    def acting(self) -> DecisionExecutor:
+        return DecisionExecutor(
+            self.api, self.cluster.scheduling.sharing, self.cluster.scheduling.events
+        )
 
     def events(self) -> list[str]:
         path = f"/api/v1/namespaces/{self.lab.namespace.name}/events"
@@ -179,14 +181,14 @@ async def keeps_a_device(stage: Stage) -> None:
     def kept() -> Pod:
         return read_pod(stage.lab.plane.request("GET", path))
 
-    async def settle(promises: Mapping[str, Promise]) -> None:
+    async def settle(promises: Mapping[str, NominatedPlacement]) -> None:
         pods = [kept()]
         await sharing.settle(pods, {pods[0].uid: (0,)}, [stage.node], dict(promises), {})
 
     try:
         await sharing.reserve(name, (stage.node, 0))
         sharing.learn(stage.node, Seen(inf, {f"runai-reservation/{name}": ("GPU-0",)}))
-        await settle({"somebody": Promise(stage.node, (0,), is_part=True)})
+        await settle({"somebody": NominatedPlacement(stage.node, (0,), is_part=True)})
         assert kept().device == "GPU-0"
         await settle({})
         await stage.until(lambda: _is_gone(stage, path), "it is let go")

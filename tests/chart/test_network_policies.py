@@ -15,7 +15,7 @@ import yaml
 from kubernetes_asyncio.client import V1Container, V1ObjectMeta, V1Pod, V1PodSpec
 
 from control_plane.chart import rendered
-from runai.hub_service.clusters.kubernetes.objects.job_manifest import Surroundings, manifest
+from runai.hub_service.clusters.kubernetes.objects.job_manifest import PodTemplateSource, manifest
 from runai.hub_service.model.records import WorkloadSpec
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.spawner.pod import with_session
@@ -117,7 +117,7 @@ class Policies:
 
 
 def job(spec: WorkloadSpec, namespace: str) -> End:
-    made = manifest(spec, Surroundings("example/train"), api_url="http://runai")
+    made = manifest(spec, PodTemplateSource("example/train"), api_url="http://runai")
     return End(namespace, made["spec"]["template"]["metadata"]["labels"])
 
 

@@ -33,7 +33,7 @@ from runai.hub_service.client import AsyncClient
 from runai.hub_service.clusters.local.driver import LocalCluster
 from runai.hub_service.clusters.local.processes import reconciler
 from runai.hub_service.clusters.local.store.workload_store import SqliteStore
-from runai.hub_service.clusters.states.retention import Keeping
+from runai.hub_service.clusters.states.retention import RetentionPolicy
 from runai.hub_service.controller.history_recorder import Bookkeeping, held_devices
 from runai.hub_service.controller.idle.watch import IdleWatch
 from runai.hub_service.controller.loop import Controller
@@ -61,7 +61,7 @@ class Lab:
 
     jobs: int
     days: float
-    keeping: Keeping = field(default_factory=Keeping)
+    keeping: RetentionPolicy = field(default_factory=RetentionPolicy)
     sweep: int = 200
     """Jobs that are submitted together."""
     users: int = 20
@@ -146,7 +146,7 @@ class Month:
             NODE,
             clock=self.clock,
             keeping=lab.keeping,
-            machine=reconciler.Machine(
+            machine=reconciler.ProcessControl(
                 attempt=lambda path: ShortAttempt(self.machine, path),  # type: ignore[arg-type, return-value]
                 watch=self.machine.watch,
                 lasting=lambda process: process,

@@ -9,7 +9,7 @@ import pytest
 
 from endurance.counts import kept, sizes
 from endurance.month import Lab, Month
-from runai.hub_service.clusters.states.retention import Keeping
+from runai.hub_service.clusters.states.retention import RetentionPolicy
 
 KEPT = 100
 LAB = Lab(
@@ -18,7 +18,7 @@ LAB = Lab(
     sweep=50,
     users=8,
     notebooks=0,
-    keeping=Keeping(most=KEPT),
+    keeping=RetentionPolicy(most=KEPT),
     looks=16,
     report_every_s=300.0,
 )

@@ -18,7 +18,7 @@ from typing import Any
 
 from faults.virtual_time import WallClock
 from runai.hub_service.clusters.local.processes.attempt import Instructions
-from runai.hub_service.clusters.states.state import Ending
+from runai.hub_service.clusters.states.state import ExitStatus
 from runai.hub_service.model.records import Process
 
 FIRST_PID = 1000
@@ -47,9 +47,9 @@ class Start:
     holder: int | None = None
     begun: bool = False
     process: Process | None = None
-    left_behind: Ending | None = None
+    left_behind: ExitStatus | None = None
     """How its program ended, before what that has left behind is gone too."""
-    ending: Ending | None = None
+    ending: ExitStatus | None = None
     told: bool = False
     grace_s: float = 30.0
     worker: str = ""
@@ -158,7 +158,7 @@ class Machine:
             start.put_off.append(lambda: self._ends(start, exit_code))
             return
         self._rest(start)
-        start.left_behind = Ending(exit_code, told=start.told)
+        start.left_behind = ExitStatus(exit_code, told=start.told)
         self.work[start.worker].succeeded = exit_code == 0
         if self._doomed:
             self._doomed = False
@@ -336,10 +336,10 @@ class VirtualAttempt:
     def process(self) -> Process | None:
         return self._start.process
 
-    def ending(self) -> Ending | None:
+    def ending(self) -> ExitStatus | None:
         return self._start.ending
 
-    def left_behind(self) -> Ending | None:
+    def left_behind(self) -> ExitStatus | None:
         return self._start.left_behind
 
     @property

@@ -130,7 +130,7 @@ class Service:
         self._meter = Meter(self.ledger, found)
         disk.under(self.store._engine, self.loop)
         disk.under(self.ledger._store._engine, self.loop)
-        here = reconciler.Machine(
+        here = reconciler.ProcessControl(
             attempt=lambda path: VirtualAttempt(machine, path),  # type: ignore[arg-type, return-value]
             watch=machine.watch,
             lasting=lambda process: process,

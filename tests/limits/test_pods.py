@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import Part, told_of_memory
-from runai.hub_service.clusters.kubernetes.objects.job_manifest import Surroundings, manifest
+from runai.hub_service.clusters.kubernetes.objects.job_manifest import PodTemplateSource, manifest
 from runai.hub_service.limits import HOOK
 from runai.hub_service.model.records import WorkloadSpec
 from runai.hub_service.scheduler.model.quantity import MilliGpu
@@ -39,7 +39,7 @@ print(json.dumps(cuda.asked))
 
 def environment(spec: WorkloadSpec, notes: dict[str, str]) -> dict[str, str]:
     """Return what a container's program has, as its kubelet fills it in, in our image."""
-    made = manifest(spec, Surroundings("example/train"))
+    made = manifest(spec, PodTemplateSource("example/train"))
     variables = made["spec"]["template"]["spec"]["containers"][0]["env"]
     own = {name: value for name, value in os.environ.items() if "PYTHON" not in name}
     return {**own, "PYTHONPATH": HOOK, **{e["name"]: filled(e, notes) for e in variables}}

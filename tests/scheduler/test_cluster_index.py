@@ -174,4 +174,11 @@ def test_workloads_go_by_themselves(
 
     act(world)
 
-    assert not dead_circles() & {"Item", "Member", "Unit", "Lane", "Workload", "Snapshot"}
+    assert not dead_circles() & {
+        "PlannedWorkload",
+        "PlannedWorker",
+        "PodSet",
+        "EquivalenceClass",
+        "Workload",
+        "Snapshot",
+    }

@@ -9,7 +9,7 @@ import pytest
 from builders import cluster, job, project, session, snapshot
 from runai.hub_service.scheduler import Snapshot, Workload
 from runai.hub_service.scheduler.cycle import run
-from runai.hub_service.scheduler.state.planned_workloads import Item, Standing
+from runai.hub_service.scheduler.state.planned_workloads import Phase, PlannedWorkload
 from runai.hub_service.scheduler.state.planning_state import State
 from runai.hub_service.scheduler.state.project_tree import tree_of
 
@@ -100,14 +100,14 @@ def test_what_many_elastic_workers_wait_for_is_asked_once_of_them_all(
 ) -> None:
     """Its workers are gone through a few times, not once for each of them."""
     gone_through = 0
-    count = Item.count
+    count = PlannedWorkload.count
 
-    def counted(item: Item, *standings: Standing) -> int:
+    def counted(item: PlannedWorkload, *standings: Phase) -> int:
         nonlocal gone_through
         gone_through += len(item.members)
         return count(item, *standings)
 
-    monkeypatch.setattr(Item, "count", counted)
+    monkeypatch.setattr(PlannedWorkload, "count", counted)
     many = 1000
     looks_at(snapshot("1x2", [project("a", 2)], [job("e", workers=many, min_workers=1)]))
 

@@ -7,24 +7,29 @@ from hypothesis import given
 from runai.hub_service.scheduler import Snapshot
 from runai.hub_service.scheduler.placement.fit_check import Fit
 from runai.hub_service.scheduler.placement.place import place
-from runai.hub_service.scheduler.state.planned_workloads import ACTIVE, Item, Member, Standing
+from runai.hub_service.scheduler.state.planned_workloads import (
+    ACTIVE,
+    Phase,
+    PlannedWorker,
+    PlannedWorkload,
+)
 from runai.hub_service.scheduler.state.planning_state import State
 from runai.hub_service.scheduler.state.project_tree import tree_of
 from strategies import snapshots
 
 
-def asking(state: State) -> list[tuple[Item, list[Member]]]:
+def asking(state: State) -> list[tuple[PlannedWorkload, list[PlannedWorker]]]:
     found = []
     for item in state.by_name.values():
-        pending = [m for m in item.members if m.standing is Standing.PENDING]
+        pending = [m for m in item.members if m.standing is Phase.PENDING]
         if pending and pending[0].kind.nodes:
             found.append((item, pending))
     return found
 
 
-def really_fits(state: State, members: list[Member]) -> bool:
+def really_fits(state: State, members: list[PlannedWorker]) -> bool:
     mark = state.mark()
-    placed = place(state, members, Standing.RESERVED)
+    placed = place(state, members, Phase.RESERVED)
     state.roll_back(mark)
     return placed
 
@@ -60,9 +65,7 @@ def test_the_answer_follows_those_who_leave_and_come_back(world: Snapshot) -> No
 @given(snapshots())
 def test_whose_leaving_makes_room_for_one_more_is_seen(world: Snapshot) -> None:
     state = State(world, tree_of(world))
-    running = [
-        m for i in state.by_name.values() for m in i.members if m.standing is Standing.RUNNING
-    ]
+    running = [m for i in state.by_name.values() for m in i.members if m.standing is Phase.RUNNING]
     for _, members in asking(state):
         fit, kind = Fit(state, members), members[0].kind
         if len({member.kind for member in members}) > 1:

@@ -15,7 +15,7 @@ from runai.hub_service.scheduler.model.quantity import Mib, MilliGpu
 from runai.hub_service.scheduler.model.snapshot import Packing
 from runai.hub_service.scheduler.state.fragmentation import Free, Mix
 from runai.hub_service.scheduler.state.fragmentation_index import FragRoom, Rank, Ranking, room_for
-from runai.hub_service.scheduler.state.request_shape import Booking, Kind, Kinds
+from runai.hub_service.scheduler.state.request_shape import Booking, Kinds, RequestShape
 
 A = [project("a", 64)]
 
@@ -27,7 +27,7 @@ def place_of(nodes: str | list[Node], *workloads: Workload, packing: Packing = "
 # ---- one node
 
 
-def kinds_of(nodes: list[Node] | tuple[Node, ...], *workers: Worker) -> list[Kind]:
+def kinds_of(nodes: list[Node] | tuple[Node, ...], *workers: Worker) -> list[RequestShape]:
     kinds = Kinds(nodes)
     return [kinds.of(worker, ()) for worker in workers]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from builders import cluster
 from runai.hub_service.scheduler import Mib, MilliGpu, Node, Worker
 from runai.hub_service.scheduler.state.free_capacity import ENOUGH, Room
-from runai.hub_service.scheduler.state.request_shape import Booking, Kind, Kinds
+from runai.hub_service.scheduler.state.request_shape import Booking, Kinds, RequestShape
 
 MEMORY = 1000
 WORKERS = [
@@ -84,11 +84,11 @@ class Booked:
         whole = [(1000, MEMORY)]
         return [d for d in self.devices(node) if (self.milli(node, d), self.mib(node, d)) in whole]
 
-    def fits(self, node: int, device: int, kind: Kind) -> bool:
+    def fits(self, node: int, device: int, kind: RequestShape) -> bool:
         mib = kind.mib or kind.milli * MEMORY // 1000
         return self.milli(node, device) >= kind.milli and self.mib(node, device) >= mib
 
-    def has_base(self, node: int, kind: Kind) -> bool:
+    def has_base(self, node: int, kind: RequestShape) -> bool:
         return self.cpu(node) >= kind.cpu and self.memory(node) >= kind.memory
 
     def largest(self, node: int, device: int) -> int:
@@ -96,12 +96,12 @@ class Booked:
         fractions = range(min(1000, milli), 0, -1)
         return next((f for f in fractions if f * MEMORY // 1000 <= self.mib(node, device)), 0)
 
-    def is_room(self, node: int, kind: Kind) -> bool:
+    def is_room(self, node: int, kind: RequestShape) -> bool:
         usable = self.idle(node) if kind.is_whole else self.devices(node)
         fitting = [d for d in usable if self.fits(node, d, kind)]
         return len(fitting) >= kind.devices and self.has_base(node, kind)
 
-    def slots(self, node: int, kind: Kind) -> int:
+    def slots(self, node: int, kind: RequestShape) -> int:
         """Put one after another where most is left, until none fits."""
         copy = Booked(self.nodes, spread=True)
         for booking in self.bookings:
@@ -136,7 +136,7 @@ def booked(draw: st.DrawFn) -> Booked:
     return world
 
 
-def _places(world: Booked, kind: Kind) -> Iterator[tuple[int, tuple[int, ...]]]:
+def _places(world: Booked, kind: RequestShape) -> Iterator[tuple[int, tuple[int, ...]]]:
     for node in range(len(world.nodes)):
         usable = world.idle(node) if kind.is_whole else world.devices(node)
         fitting = [d for d in usable if world.fits(node, d, kind)]

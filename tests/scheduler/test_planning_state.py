@@ -9,7 +9,7 @@ from hypothesis import given
 from runai.hub_service.scheduler import Snapshot
 from runai.hub_service.scheduler.cycle import run
 from runai.hub_service.scheduler.state.free_capacity import Room
-from runai.hub_service.scheduler.state.planned_workloads import Member, Standing
+from runai.hub_service.scheduler.state.planned_workloads import Phase, PlannedWorker
 from runai.hub_service.scheduler.state.planning_state import State
 from runai.hub_service.scheduler.state.project_tree import tree_of
 from runai.hub_service.scheduler.state.request_shape import Booking
@@ -20,22 +20,22 @@ def state_of(world: Snapshot) -> State:
     return State(world, tree_of(world))
 
 
-def members(state: State) -> list[Member]:
+def members(state: State) -> list[PlannedWorker]:
     return [member for item in state.by_name.values() for member in item.members]
 
 
-def on_devices_now(member: Member) -> list[Booking | None]:
+def on_devices_now(member: PlannedWorker) -> list[Booking | None]:
     match member.standing:
-        case Standing.GOING:
+        case Phase.GOING:
             return [member.origin]
-        case Standing.MOVED:
+        case Phase.MOVED:
             return [member.origin, member.booking]
         case _:
             return [member.booking]
 
 
-def on_devices_later(member: Member) -> list[Booking | None]:
-    return [] if member.standing in {Standing.PENDING, Standing.GOING} else [member.booking]
+def on_devices_later(member: PlannedWorker) -> list[Booking | None]:
+    return [] if member.standing in {Phase.PENDING, Phase.GOING} else [member.booking]
 
 
 def filled(state: State, bookings: list[Booking | None]) -> Room:
@@ -74,7 +74,7 @@ def summed(state: State) -> dict[str, tuple[int, int, int]]:
                 if booking is not None:
                     found[account.name][0] += booking.quota
                     found[account.name][1] += booking.quota if item.is_fixed else 0
-            if member.was is not Standing.GOING:
+            if member.was is not Phase.GOING:
                 found[account.name][2] += (member.origin or member.kind).quota
     names = state.tree.accounts
     return {name: (found[name][0], found[name][1], found[name][2]) for name in names}
@@ -132,12 +132,10 @@ def test_whoever_is_taken_out_and_put_back_is_as_he_was(world: Snapshot) -> None
 def test_a_reservation_waits_for_those_who_leave_its_devices(world: Snapshot) -> None:
     state = state_of(world)
     run(state)
-    leaving = [
-        m for m in members(state) if m.origin and m.standing in {Standing.GOING, Standing.MOVED}
-    ]
+    leaving = [m for m in members(state) if m.origin and m.standing in {Phase.GOING, Phase.MOVED}]
     for member in members(state):
         booking = member.booking
-        if member.standing is not Standing.RESERVED or booking is None:
+        if member.standing is not Phase.RESERVED or booking is None:
             continue
         on_its_devices = {
             m.worker.name

@@ -8,14 +8,14 @@ import pytest
 
 from builders import asking, job, places, project, reserved, snapshot, table
 from runai.hub_service.scheduler import Mib, MilliGpu, Node, Project, Worker, Workload, decide
-from runai.hub_service.scheduler.state.project_tree import Account, ProjectTree
+from runai.hub_service.scheduler.state.project_tree import ProjectNode, ProjectTree
 from runai.hub_service.scheduler.state.quota_by_type import candidates, groups, types_of, within
 
 TYPES = {"n1": "a100", "n2": "h100", "n3": "t4", "n4": "v100"}
 NODES = [Node(name=name, devices=4, gpu_type=gpu_type) for name, gpu_type in TYPES.items()]
 
 
-def parts_of(*projects: Project) -> dict[str | None, Account]:
+def parts_of(*projects: Project) -> dict[str | None, ProjectNode]:
     """Give the parts of the first project by type."""
     account = ProjectTree(projects).accounts[projects[0].name]
     return {part.gpu_type: part for part in account.parts}

@@ -18,11 +18,11 @@ from runai.hub_service.scheduler import (
     Workload,
     decide,
 )
-from runai.hub_service.scheduler.state.equivalence import Unit
+from runai.hub_service.scheduler.state.equivalence import PodSet
 from runai.hub_service.scheduler.state.planning_state import State
 from runai.hub_service.scheduler.state.project_tree import tree_of
 from runai.hub_service.scheduler.steps.reclaim_bounds import Bounds
-from runai.hub_service.scheduler.steps.victim_selection import Way
+from runai.hub_service.scheduler.steps.victim_selection import PreemptionScope
 
 
 def with_claims_for_one_worker(world: Snapshot) -> Snapshot:
@@ -53,18 +53,18 @@ def test_nothing_is_lost_by_counting_first(world: Snapshot) -> None:
 
 # ---- how exact the counting is: a worse bound decides alike, but searches for nothing
 
-OTHERS = Way(others=True, own=False, surplus_only=False, lent=False)
-OWN = Way(others=False, own=True, surplus_only=False, lent=False)
+OTHERS = PreemptionScope(others=True, own=False, surplus_only=False, lent=False)
+OWN = PreemptionScope(others=False, own=True, surplus_only=False, lent=False)
 PROJECTS = [project("a", 4), project("b", 1), project("c", 1)]
 
 
-def claim(world: Snapshot, shares: Mapping[str, int] = {}) -> tuple[Bounds, Unit]:
+def claim(world: Snapshot, shares: Mapping[str, int] = {}) -> tuple[Bounds, PodSet]:
     """Count in a world where `new` of project a, within its quota, asks."""
     state = State(world, tree_of(world))
     for name, fair_share in shares.items():
         state.tree.accounts[name].fair_share = fair_share
     item = state.by_name["new"]
-    return Bounds(state), Unit(item, tuple(item.members), is_surplus=False)
+    return Bounds(state), PodSet(item, tuple(item.members), is_surplus=False)
 
 
 OVER = {

@@ -24,7 +24,7 @@ from runai.embedded.backup.backups import back_up
 from runai.embedded.backup.restore import restore
 from runai.embedded.directory import DataDirectory
 from runai.hub_service.clusters.local.store.workload_store import ROWS, SqliteStore
-from runai.hub_service.clusters.states.state import Row
+from runai.hub_service.clusters.states.state import StoredWorkload
 from runai.hub_service.model.records import ProjectRecord, ProjectSpec
 from runai.hub_service.wire.errors import Unavailable
 
@@ -53,7 +53,7 @@ def shapes() -> dict[str, list[str]]:
                 words = [*look(hints[field.name])]
                 lines.append(f"{field.name}: {' '.join(words)}" if words else field.name)
 
-    assert not [*look(Row), *look(ProjectSpec)]
+    assert not [*look(StoredWorkload), *look(ProjectSpec)]
     return dict(sorted(found.items()))
 
 

@@ -16,7 +16,7 @@ from runai.hub_service.api.services.platform import Platform
 from runai.hub_service.api.views.start_views import start_view
 from runai.hub_service.api.views.workload_views import Viewer
 from runai.hub_service.clusters.states import user_actions
-from runai.hub_service.clusters.states.state import Row
+from runai.hub_service.clusters.states.state import StoredWorkload
 from runai.hub_service.clusters.workloads.cpu_job_queue import as_shown
 from runai.hub_service.model.records import WorkloadRecord, WorkloadSpec
 from runai.hub_service.model.workload_spec import Site, known_project, workload_specs
@@ -149,7 +149,7 @@ def _added_specs(
     return specs
 
 
-def _added(platform: Platform, specs: Sequence[WorkloadSpec]) -> list[Row]:
+def _added(platform: Platform, specs: Sequence[WorkloadSpec]) -> list[StoredWorkload]:
     now = platform.clock()
     steps = [user_actions.submitted(spec, now=now, checkpoint_dir="", log_dir="") for spec in specs]
     return [step.row for step in steps if step.row is not None]

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 from runai.hub_service.api.auth.permissions import Actor
-from runai.hub_service.api.views.cluster_view import World
+from runai.hub_service.api.views.cluster_view import ReadModel
 from runai.hub_service.api.views.overview_views import overview_view
 from runai.hub_service.api.views.workload_views import Viewer
 from runai.hub_service.model.changes import Broadcast
@@ -21,7 +21,7 @@ RESTS = 2.0
 """Pause after each rendering, as a multiple of its duration: time for other requests."""
 
 
-class Drawing:
+class RenderTurns:
     """FIFO queue of renderings."""
 
     def __init__(
@@ -68,7 +68,7 @@ class Feeds:
     """Overviews of all users with an open stream."""
 
     def __init__(
-        self, world: Callable[[], Awaitable[World]], changes: Broadcast, drawing: Drawing
+        self, world: Callable[[], Awaitable[ReadModel]], changes: Broadcast, drawing: RenderTurns
     ) -> None:
         """Render the read model of `world` after `changes`."""
         self._drawing = drawing

@@ -1,7 +1,7 @@
 """Parts of the running service, and the dependencies that handlers declare.
 
 Handlers declare `On` (the platform) and `Caller` (the actor). The platform also gathers the read
-model (`World`) that views render.
+model (`ReadModel`) that views render.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ from runai.hub_service.api.auth.single_flight import AskedOnce
 from runai.hub_service.api.middleware.caller import MAX_AT_ONCE, caller_of, identify
 from runai.hub_service.api.middleware.job_limit import JobLimit
 from runai.hub_service.api.middleware.request_limits import Callers
-from runai.hub_service.api.services.overview_feed import Drawing, Feeds
-from runai.hub_service.api.views.cluster_view import World
+from runai.hub_service.api.services.overview_feed import Feeds, RenderTurns
+from runai.hub_service.api.views.cluster_view import ReadModel
 from runai.hub_service.api.views.latest_reports import Present
 from runai.hub_service.api.views.start_views import Forecasts
 from runai.hub_service.api.views.view_cache import MEASURED_FOR_S, DrawnViews
@@ -74,7 +74,7 @@ class Platform:
     checks: Mapping[str, Callable[[], str]] = field(default_factory=dict)
     """Health checks of the parts that a submission needs; each returns "" or the failure."""
     drawn: DrawnViews = field(default_factory=DrawnViews)
-    drawing: Drawing = field(default_factory=Drawing)
+    drawing: RenderTurns = field(default_factory=RenderTurns)
     queues: LastQueues = field(default_factory=LastQueues)
     """Queue positions of the workloads as last listed."""
     callers: Callers = field(default_factory=Callers)
@@ -84,7 +84,7 @@ class Platform:
     """Acquired while a caller is identified."""
     jobs: JobLimit = field(default_factory=JobLimit)
     """Limit on unfinished jobs per user."""
-    _shared: World | None = None
+    _shared: ReadModel | None = None
     _shared_version: int = -1
     _reported: AskedOnce[Mapping[WorkloadId, Progress]] = field(
         default_factory=lambda: AskedOnce(
@@ -105,7 +105,7 @@ class Platform:
 
     async def world(
         self, progress_of: Collection[WorkloadId] | None = None, *, listed: bool = True
-    ) -> World:
+    ) -> ReadModel:
         """Build the read model of the current state.
 
         `progress_of` limits the workloads with progress, which is read from files: each waits for
@@ -117,7 +117,7 @@ class Platform:
         if listed:
             workloads = await self.cluster.workloads()
             self.drawn.retain(workloads)
-        return World(
+        return ReadModel(
             at=self.clock(),
             workloads=workloads,
             projects={record.spec.name: record for record in await self.cluster.projects()},
@@ -142,7 +142,7 @@ class Platform:
         known = self._reported.known("")
         return await self.cluster.progress(of) if known is None else known
 
-    async def shared_world(self) -> World:
+    async def shared_world(self) -> ReadModel:
         """Return one read model for all streams; rebuild it after each cycle and twice a second."""
         now, version = self.clock(), self.controller.changes.version
         if (

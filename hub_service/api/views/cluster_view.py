@@ -65,7 +65,7 @@ class Meter(Protocol):
 
 
 @dataclass(frozen=True)
-class World:
+class ReadModel:
     """Read model of the cluster at one instant."""
 
     at: float

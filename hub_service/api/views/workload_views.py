@@ -1,6 +1,6 @@
 """Views of workloads, projects and nodes, filtered by the caller's permissions.
 
-Pure: a function of a `World` (the state at one instant) and an actor; no HTTP, no I/O. All
+Pure: a function of a `ReadModel` (the state at one instant) and an actor; no HTTP, no I/O. All
 filtering happens here.
 """
 
@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 
 from runai.hub_service.api.auth.permissions import Action, Actor, is_member, is_project_admin, may
-from runai.hub_service.api.views.cluster_view import Seat, World
+from runai.hub_service.api.views.cluster_view import ReadModel, Seat
 from runai.hub_service.api.views.device_views import device_view
 from runai.hub_service.api.views.elastic_views import elastic_view
 from runai.hub_service.api.views.idle_views import idle_rules, idle_view
@@ -60,7 +60,7 @@ def version_of(record: WorkloadRecord) -> str:
 class Viewer:
     """Read model filtered for one actor."""
 
-    world: World
+    world: ReadModel
     actor: Actor
 
     # -- workloads -------------------------------------------------------------------------------

@@ -12,11 +12,11 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import name_of, project_of
 from runai.hub_service.clusters.kubernetes.objects.pytorch_job import adopted
-from runai.hub_service.clusters.kubernetes.snapshot.assumed_state import OurDoing
-from runai.hub_service.clusters.kubernetes.snapshot.device_ids import Slots
-from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import Promise
+from runai.hub_service.clusters.kubernetes.snapshot.assumed_state import AssumedState
+from runai.hub_service.clusters.kubernetes.snapshot.device_ids import DeviceIds
+from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import NominatedPlacement
 from runai.hub_service.clusters.kubernetes.workloads.elastic_jobs import ElasticJobs
-from runai.hub_service.clusters.kubernetes.workloads.workload_records import Known
+from runai.hub_service.clusters.kubernetes.workloads.workload_records import ClusterState
 from runai.hub_service.model.records import WorkloadId
 from runai.hub_service.scheduler.model.snapshot import Move, Resize, Stop, Wait
 
@@ -30,9 +30,9 @@ class Cache:
         """Begin empty; `default_project` owns workloads that name no project."""
         self.informers = informers
         self.default_project = default_project
-        self.doing = OurDoing()
-        self.slots = Slots()
-        self.promises: dict[str, Promise] = {}
+        self.doing = AssumedState()
+        self.slots = DeviceIds()
+        self.promises: dict[str, NominatedPlacement] = {}
         self.waits: dict[WorkloadId, Wait] = {}
         """Why workloads wait, by the last plan."""
         self.stops: dict[WorkloadId, Stop | Move | Resize] = {}
@@ -46,16 +46,16 @@ class Cache:
         seen = self._pool.seen_from(informers.pods.objects.values(), informers.machines.objects)
         return adopted(self.doing.applied_to(seen), informers.jobs.by_uid())
 
-    def known(self) -> Known:
+    def known(self) -> ClusterState:
         """Return the state that workload records are built from."""
         pods = self.pods()
         return self.known_of(pods, self.slots.held(pods))
 
-    def known_of(self, pods: Sequence[Pod], held: Mapping[str, tuple[int, ...]]) -> Known:
+    def known_of(self, pods: Sequence[Pod], held: Mapping[str, tuple[int, ...]]) -> ClusterState:
         """Return the state that records are built from, given pods and their device numbers."""
         jobs = self.informers.jobs.by_uid()
         states = {uid: self._elastic.state_of(job) for uid, job in jobs.items()}
-        return Known(
+        return ClusterState(
             pods,
             jobs,
             self.informers.namespaces.objects,

@@ -26,7 +26,7 @@ from runai.hub_service.clusters.kubernetes.workloads.lookup import WorkloadLooku
 from runai.hub_service.clusters.kubernetes.workloads.projects import KeptProjects
 from runai.hub_service.clusters.kubernetes.workloads.sessions import PodSessions
 from runai.hub_service.clusters.kubernetes.workloads.submissions import Submissions
-from runai.hub_service.clusters.states.state import Row
+from runai.hub_service.clusters.states.state import StoredWorkload
 from runai.hub_service.clusters.states.worker_bounds import scaled
 from runai.hub_service.model.cluster import LogChunk
 from runai.hub_service.model.progress import Progress
@@ -146,7 +146,9 @@ class KubernetesCluster:
         """Change the worker bounds of an elastic Job; surplus workers are notified first."""
         job, record = await self.lookup.job(workload, "scaled"), await self.workload(workload)
         now = self._clock()
-        row = scaled(Row(record), workers=workers, min_workers=min_workers, by=by, now=now).row
+        row = scaled(
+            StoredWorkload(record), workers=workers, min_workers=min_workers, by=by, now=now
+        ).row
         if row is None or row.scale is None:
             return record
         most, least = row.scale

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NoReturn
 
-from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import Acting, at_once
+from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import DecisionExecutor, at_once
 from runai.hub_service.clusters.kubernetes.actions.node_backoff import Refusals, TurnedAway
 from runai.hub_service.clusters.kubernetes.actions.pdb_backoff import Budgets
 from runai.hub_service.clusters.kubernetes.actions.plan_executor import PlanCalls
@@ -18,7 +18,7 @@ from runai.hub_service.clusters.kubernetes.actions.unconfirmed import (
 from runai.hub_service.clusters.kubernetes.cache import Cache
 from runai.hub_service.clusters.kubernetes.client.api import Api
 from runai.hub_service.clusters.kubernetes.events.event_queue import EventQueue
-from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_keeper import Sharing
+from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_keeper import ReservationKeeper
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import guards
 from runai.hub_service.clusters.kubernetes.informers.job_informers import Changes
 from runai.hub_service.clusters.kubernetes.informers.node_pool import Pool
@@ -26,17 +26,20 @@ from runai.hub_service.clusters.kubernetes.objects import project_resource as pr
 from runai.hub_service.clusters.kubernetes.objects.core_objects import (
     RESERVATIONS,
     SCHEDULER,
-    Machine,
+    KubeNode,
     Pod,
 )
 from runai.hub_service.clusters.kubernetes.objects.jobs import redrawn
-from runai.hub_service.clusters.kubernetes.objects.pod_groups import Group, Grouping
+from runai.hub_service.clusters.kubernetes.objects.pod_groups import Grouping, PodGroup
 from runai.hub_service.clusters.kubernetes.objects.volume_topology import placed
 from runai.hub_service.clusters.kubernetes.snapshot.assumed_state import Bound
 from runai.hub_service.clusters.kubernetes.snapshot.capacity_check import room_for
 from runai.hub_service.clusters.kubernetes.snapshot.extended_resources import left_on
 from runai.hub_service.clusters.kubernetes.snapshot.gpu_memory import Sizes
-from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import Drawing, World
+from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import (
+    SnapshotBuilder,
+    SnapshotInput,
+)
 from runai.hub_service.clusters.kubernetes.workloads.elastic_jobs import ElasticJobs, elastic_jobs
 from runai.hub_service.model.cluster import Refused
 from runai.hub_service.model.records import WorkloadId
@@ -75,11 +78,11 @@ class Scheduling:
         self.events = EventQueue(api)
         self.sizes = Sizes()
         self._grouping = Grouping()
-        self._drawing = Drawing()
+        self._drawing = SnapshotBuilder()
         refusals = Refusals(clock)
         self._turned_away = TurnedAway(self.events, refusals, clock)
         self._budgets = Budgets(self.events, clock)
-        self.sharing = Sharing(
+        self.sharing = ReservationKeeper(
             api,
             cache.doing,
             cache.slots,
@@ -93,7 +96,7 @@ class Scheduling:
         )
         self._broken_since: dict[WorkloadId, float] = {}
         self._statuses = ProjectStatuses(api)
-        self._groups: dict[WorkloadId, Group] = {}
+        self._groups: dict[WorkloadId, PodGroup] = {}
         """The workloads of the last snapshot."""
 
     async def run(self) -> NoReturn:
@@ -143,7 +146,7 @@ class Scheduling:
         records = list(self._informers.projects.objects.values())
         return self._drawing.snapshot(
             now,
-            World(
+            SnapshotInput(
                 machines=self._nodes(pods),
                 pods=pods,
                 groups=found,
@@ -163,7 +166,7 @@ class Scheduling:
         """Carry out the decisions in the plan's order; return the refused ones."""
         del told  # all waiters are notified at once, at the end
         cache, informers = self._cache, self._informers
-        acting = Acting(self._api, self.sharing, self.events)
+        acting = DecisionExecutor(self._api, self.sharing, self.events)
         pods = cache.pods()
         machines = self._nodes(pods)
         held = cache.slots.held(pods)
@@ -220,11 +223,11 @@ class Scheduling:
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _nodes(self, pods: Iterable[Pod]) -> list[Machine]:
+    def _nodes(self, pods: Iterable[Pod]) -> list[KubeNode]:
         """Return the nodes with the memory of their devices."""
         return self.sizes.of(self._informers.machines.objects.values(), pods)
 
-    def _pods_and_groups(self, now: float) -> tuple[list[Pod], list[Group]]:
+    def _pods_and_groups(self, now: float) -> tuple[list[Pod], list[PodGroup]]:
         """Return pods and workloads; drop promises to pods that do not wait any more."""
         storage, jobs = self._informers.storage, self._informers.jobs.by_uid()
         pods = [
@@ -246,7 +249,7 @@ class Scheduling:
         self._cache.promises = {u: p for u, p in self._cache.promises.items() if u in waiting}
         return pods, found
 
-    async def _settle(self, pods: Sequence[Pod], found: Sequence[Group]) -> None:
+    async def _settle(self, pods: Sequence[Pod], found: Sequence[PodGroup]) -> None:
         """Reconcile the reservation pods with the shared devices."""
         waiting = {pod.place: pod for group in found for pod in group.pods if not pod.node}
         nodes = {machine.name for machine in self._informers.machines.objects.values()}

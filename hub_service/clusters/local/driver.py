@@ -35,12 +35,16 @@ from runai.hub_service.clusters.local.files.job_dir_cleanup import (
 from runai.hub_service.clusters.local.files.logs import WorkerLog
 from runai.hub_service.clusters.local.files.progress_files import ProgressFile, ProgressFiles
 from runai.hub_service.clusters.local.processes.attempt import Instructions
-from runai.hub_service.clusters.local.processes.reconciler import THIS_MACHINE, Machine, Tending
+from runai.hub_service.clusters.local.processes.reconciler import (
+    THIS_MACHINE,
+    ProcessControl,
+    Reconciler,
+)
 from runai.hub_service.clusters.local.processes.worker_process import is_same, told_now
 from runai.hub_service.clusters.local.store.cluster_lock import LOCK, sole_owner
 from runai.hub_service.clusters.local.store.workload_store import SqliteStore
-from runai.hub_service.clusters.states.retention import Keeping
-from runai.hub_service.clusters.states.state import ACTIVE, Row
+from runai.hub_service.clusters.states.retention import RetentionPolicy
+from runai.hub_service.clusters.states.state import ACTIVE, StoredWorkload
 from runai.hub_service.clusters.workloads.cpu_job_queue import CpuJobQueue
 from runai.hub_service.clusters.workloads.stored_cluster import RecordedCluster
 from runai.hub_service.clusters.workloads.worker_environment import elastic_dir
@@ -63,7 +67,7 @@ from runai.hub_service.processes.user_account import Account, account_of
 from runai.hub_service.wire.errors import NotFound, Unavailable
 
 
-def on_this_machine(row: Row, node: str, devices: int) -> Row:
+def on_this_machine(row: StoredWorkload, node: str, devices: int) -> StoredWorkload:
     """Return a row adapted to the machine's new name, or to its remaining devices."""
     workers = []
     for worker in row.record.workers:
@@ -102,12 +106,12 @@ class LocalCluster(RecordedCluster):
         api_url: str = "",
         sharing: Sharing | None = None,
         elastic: ElasticRules | None = None,
-        keeping: Keeping | None = None,
+        keeping: RetentionPolicy | None = None,
         job_files: int = 0,
         open_files: int = 0,
         cores: int = 0,
         clock: Callable[[], float] = time.time,
-        machine: Machine = THIS_MACHINE,
+        machine: ProcessControl = THIS_MACHINE,
     ) -> None:
         """Use `open` instead: it locks the data directory against a second service."""
         super().__init__(
@@ -128,7 +132,7 @@ class LocalCluster(RecordedCluster):
         self._open_files = open_files
         self._machine = machine
         self._sqlite = store
-        self._tending = Tending(data_dir / "jobs", self, clock, machine)
+        self._tending = Reconciler(data_dir / "jobs", self, clock, machine)
         self._listening = Listening(self)
         self._progress = ProgressFiles()
         self._leavings = Leavings(data_dir / "jobs")
@@ -147,7 +151,7 @@ class LocalCluster(RecordedCluster):
         api_url: str = "",
         sharing: Sharing | None = None,
         elastic: ElasticRules | None = None,
-        keeping: Keeping | None = None,
+        keeping: RetentionPolicy | None = None,
         job_files: int = 0,
         open_files: int = 0,
         cores: int = 0,
@@ -207,7 +211,7 @@ class LocalCluster(RecordedCluster):
 
     # -- callbacks of RecordedCluster ------------------------------------------------------------
 
-    def act(self, row: Row) -> None:
+    def act(self, row: StoredWorkload) -> None:
         """Enqueue a row; the target is written before a leaving worker's SIGTERM."""
         if row.record.elastic is not None:
             self._listening.tell(row)
@@ -216,7 +220,7 @@ class LocalCluster(RecordedCluster):
         self._timetable_changed.set()
 
     @contextlib.contextmanager
-    def forgetting(self, row: Row, *, aged: bool = False) -> Iterator[None]:
+    def forgetting(self, row: StoredWorkload, *, aged: bool = False) -> Iterator[None]:
         """Remove its directory when it is deleted; the checkpoints of an `aged` one stay."""
         leaving = Leaving(row.id, row.record.submitted, aged)
         with self._leavings.going(leaving, self._at_home(row)):
@@ -224,7 +228,7 @@ class LocalCluster(RecordedCluster):
         self._listening.drop(row.id)
         self._timetable_changed.set()
 
-    def _at_home(self, row: Row) -> AtHome | None:
+    def _at_home(self, row: StoredWorkload) -> AtHome | None:
         """Return its directory in the user's home; None if the service's account owns it."""
         own = _own_dir(row)
         with contextlib.suppress(NotFound):  # the account may be gone
@@ -325,11 +329,11 @@ class LocalCluster(RecordedCluster):
     # -- callbacks of the reconciler
     # -----------------------------------------------------------------
 
-    def row(self, workload: WorkloadId) -> Row | None:
+    def row(self, workload: WorkloadId) -> StoredWorkload | None:
         """Return a workload's desired state."""
         return self._rows.get(workload)
 
-    def elastic_dir(self, row: Row) -> ElasticDir:
+    def elastic_dir(self, row: StoredWorkload) -> ElasticDir:
         """Return the directory that an elastic job's workers share with the service.
 
         Raises:
@@ -337,7 +341,9 @@ class LocalCluster(RecordedCluster):
         """
         return ElasticDir(Path(elastic_dir(row.record)), self._account(row.spec).uid)
 
-    def start_of(self, row: Row, worker: WorkerRecord) -> tuple[Instructions, Mapping[str, str]]:
+    def start_of(
+        self, row: StoredWorkload, worker: WorkerRecord
+    ) -> tuple[Instructions, Mapping[str, str]]:
         """Return the supervisor's instructions, and the environment."""
         spec = row.spec
         assert spec.command is not None
@@ -392,12 +398,12 @@ class LocalCluster(RecordedCluster):
         return self._data_dir / "jobs" / spec.project / spec.name
 
 
-def _phase(row: Row) -> tuple[float, int, bool]:
+def _phase(row: StoredWorkload) -> tuple[float, int, bool]:
     """Return a value that changes at each start and end of a job; last, whether it runs."""
     return row.record.submitted, row.record.attempts, bool(row.active)
 
 
-def _own_dir(row: Row) -> Path:
+def _own_dir(row: StoredWorkload) -> Path:
     """Return the directory of a workload that its user may write to."""
     return Path(row.record.checkpoint_dir).parent
 

@@ -6,7 +6,7 @@ Pure. The scheduler places nothing new on a broken device (P5), and `capacity` c
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from runai.hub_service.clusters.states.state import ACTIVE, Row, Step
+from runai.hub_service.clusters.states.state import ACTIVE, StoredWorkload, Transition
 from runai.hub_service.clusters.states.user_actions import unreserved
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import WorkloadId
@@ -18,13 +18,13 @@ def with_faults(devices: Sequence[Device], faults: Mapping[str, str]) -> tuple[D
 
 
 def told(
-    node: str, before: Sequence[Device], after: Sequence[Device], rows: Iterable[Row]
-) -> dict[WorkloadId, Step]:
+    node: str, before: Sequence[Device], after: Sequence[Device], rows: Iterable[StoredWorkload]
+) -> dict[WorkloadId, Transition]:
     """Add events to workloads on devices that broke or recovered; drop their reservations."""
     changed = {
         new.index: new for old, new in zip(before, after, strict=True) if old.fault != new.fault
     }
-    steps: dict[WorkloadId, Step] = {}
+    steps: dict[WorkloadId, Transition] = {}
     for row in rows if changed else ():
         now = row
         events: list[tuple[str, str]] = []
@@ -40,7 +40,7 @@ def told(
                 now = unreserved(now, worker.index).row or now
                 events.append(("fault", f"device {mine[0].index} of {node}, held for it, broke"))
         if events:
-            steps[row.id] = Step(now, tuple(events))
+            steps[row.id] = Transition(now, tuple(events))
     return steps
 
 

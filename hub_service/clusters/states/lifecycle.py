@@ -9,7 +9,13 @@ from dataclasses import replace
 
 from runai.hub_service.clusters.states import membership, resize
 from runai.hub_service.clusters.states.outcomes import LONGEST_BACK_OFF_S, settle
-from runai.hub_service.clusters.states.state import ACTIVE, Ending, Grant, Row, Step
+from runai.hub_service.clusters.states.state import (
+    ACTIVE,
+    ExitStatus,
+    Grant,
+    StoredWorkload,
+    Transition,
+)
 from runai.hub_service.model.records import (
     Process,
     StateReason,
@@ -24,7 +30,9 @@ ATTACH_WITHIN_S = 120.0
 """Seconds that a granted session may take until its process is attached."""
 
 
-def started(row: Row, grants: Sequence[Grant], *, now: float, master_port: int = 0) -> Step:
+def started(
+    row: StoredWorkload, grants: Sequence[Grant], *, now: float, master_port: int = 0
+) -> Transition:
     """Assign devices to workers; all of them start together, as one attempt."""
     record = row.record
     attempt = record.attempts + 1
@@ -62,30 +70,32 @@ def started(row: Row, grants: Sequence[Grant], *, now: float, master_port: int =
     )
     row = replace(row, halt="", granted=now, stopping_since=None, master_port=master_port)
     row = membership.sized(replace(row, record=record), now=now)
-    return Step(_with_state(row, now), (("starting", text),))
+    return Transition(_with_state(row, now), (("starting", text),))
 
 
-def running(row: Row, index: int, process: Process, *, now: float) -> Step:
+def running(row: StoredWorkload, index: int, process: Process, *, now: float) -> Transition:
     """Store a worker's process; a worker that was stopped meanwhile stays `stopping`."""
     worker = row.record.workers[index]
     if worker.process == process and worker.state != "starting":
-        return Step(row)
+        return Transition(row)
     worker = replace(worker, process=process)
     if worker.state == "starting":
         worker = replace(worker, state="running")
     row = _with_worker(row, worker)
-    return Step(
+    return Transition(
         _with_state(row, now),
         (("running", f"{_worker(row, index)}runs as process {process.pid}"),),
     )
 
 
-def attached(row: Row, process: Process, *, now: float) -> Step:
+def attached(row: StoredWorkload, process: Process, *, now: float) -> Transition:
     """Store the process of a session that a spawner started."""
     return running(row, 0, process, now=now)
 
 
-def stopped(row: Row, indexes: Iterable[int], reason: StateReason, *, now: float) -> Step:
+def stopped(
+    row: StoredWorkload, indexes: Iterable[int], reason: StateReason, *, now: float
+) -> Transition:
     """Stop workers; a session without a process has nothing to stop and ends."""
     chosen = set(indexes)
     workers = tuple(
@@ -99,20 +109,20 @@ def stopped(row: Row, indexes: Iterable[int], reason: StateReason, *, now: float
     halt = row.halt or ("paused" if whole else "")
     row = replace(row, record=record, halt=halt, stopping_since=now)
     row = _with_state(membership.sized(row, now=now), now)
-    step = Step(row, (("stopping", reason.text),))
+    step = Transition(row, (("stopping", reason.text),))
     if row.spec.command is None and row.record.workers[0].process is None:
-        return _chain(step, exited(row, 0, Ending(None, told=True), now=now))
+        return _chain(step, exited(row, 0, ExitStatus(None, told=True), now=now))
     return step
 
 
-def resized(row: Row, grant: Grant, reason: StateReason, *, now: float) -> Step:
+def resized(row: StoredWorkload, grant: Grant, reason: StateReason, *, now: float) -> Transition:
     """Stop a worker that restarts on these devices of its node (E2)."""
     step = stopped(row, [grant.index], reason, now=now)
     assert step.row is not None
-    return Step(replace(step.row, resize=grant, halt=""), step.events)
+    return Transition(replace(step.row, resize=grant, halt=""), step.events)
 
 
-def exited(row: Row, index: int, ending: Ending, *, now: float) -> Step:
+def exited(row: StoredWorkload, index: int, ending: ExitStatus, *, now: float) -> Transition:
     """Release a worker's devices, and apply its exit to the workload.
 
     Exit code 0 is success, even after a stop. A worker that was told to stop and exits otherwise is
@@ -136,10 +146,10 @@ def exited(row: Row, index: int, ending: Ending, *, now: float) -> Step:
     events = [("exited", _ended(row, index, ending))]
     if again is not None:
         row = membership.resized(replace(row, resumed=True))
-        return _chain(Step(row, tuple(events)), started(row, [again], now=now))
+        return _chain(Transition(row, tuple(events)), started(row, [again], now=now))
     if not told and ending.exit_code != 0 and membership.goes_on_without(before, index):
         text = f"{_ended(row, index, ending)}; the others go on without it"
-        return Step(_with_state(membership.without(row, index), now), (("warning", text),))
+        return Transition(_with_state(membership.without(row, index), now), (("warning", text),))
     if ending.exit_code == 0 and membership.is_done_by(before, index):
         row = membership.done(replace(row, halt="done"))
         if late := membership.late(row.record):
@@ -158,15 +168,15 @@ def exited(row: Row, index: int, ending: Ending, *, now: float) -> Step:
             row = replace(step.row, record=replace(step.row.record, reason=row.record.reason))
             events += step.events
     if row.active:
-        return Step(_with_state(row, now), tuple(events))
-    return _chain(Step(row, tuple(events)), settle(row, now=now))
+        return Transition(_with_state(row, now), tuple(events))
+    return _chain(Transition(row, tuple(events)), settle(row, now=now))
 
 
-def due(row: Row, *, now: float) -> Step | None:
+def due(row: StoredWorkload, *, now: float) -> Transition | None:
     """Return the transition that time alone causes: a due retry, or an attach timeout."""
     if _waits_to_be_attached(row) and row.granted is not None and row.granted > now:
         # The clock was set back: restart the timeout, so that a session waits at most its length.
-        return Step(replace(row, granted=now))
+        return Transition(replace(row, granted=now))
     when = next_due(row)
     retries = row.record.state is WorkloadState.RETRYING
     # The clock was set back: no back-off is this long.
@@ -175,13 +185,13 @@ def due(row: Row, *, now: float) -> Step | None:
         return None
     if retries:
         record = replace(row.record, state=WorkloadState.QUEUED, not_before=None)
-        return Step(replace(row, record=record), (("queued", "tries again"),))
+        return Transition(replace(row, record=record), (("queued", "tries again"),))
     text = f"its server did not start within {ATTACH_WITHIN_S:.0f} s, so its GPUs were given back"
     step = stopped(row, [0], StateReason("not_attached", text), now=now)
-    return Step(step.row, (("warning", text), *step.events))
+    return Transition(step.row, (("warning", text), *step.events))
 
 
-def next_due(row: Row) -> float | None:
+def next_due(row: StoredWorkload) -> float | None:
     """Return when `due` has a transition, or None."""
     record = row.record
     if record.state is WorkloadState.RETRYING:
@@ -193,20 +203,20 @@ def next_due(row: Row) -> float | None:
 # -- parts ---------------------------------------------------------------------------------------
 
 
-def _waits_to_be_attached(row: Row) -> bool:
+def _waits_to_be_attached(row: StoredWorkload) -> bool:
     return row.spec.command is None and row.record.state is WorkloadState.STARTING
 
 
-def _chain(first: Step, second: Step) -> Step:
-    return Step(second.row, (*first.events, *second.events))
+def _chain(first: Transition, second: Transition) -> Transition:
+    return Transition(second.row, (*first.events, *second.events))
 
 
-def _with_worker(row: Row, worker: WorkerRecord) -> Row:
+def _with_worker(row: StoredWorkload, worker: WorkerRecord) -> StoredWorkload:
     workers = tuple(worker if w.index == worker.index else w for w in row.record.workers)
     return replace(row, record=replace(row.record, workers=workers))
 
 
-def _with_state(row: Row, now: float) -> Row:
+def _with_state(row: StoredWorkload, now: float) -> StoredWorkload:
     """Derive the state of a workload with active workers from theirs."""
     states = [w.state for w in row.active]
     if not states:
@@ -228,7 +238,7 @@ def _with_state(row: Row, now: float) -> Row:
     )
 
 
-def _failure(row: Row, index: int, ending: Ending) -> StateReason:
+def _failure(row: StoredWorkload, index: int, ending: ExitStatus) -> StateReason:
     if ending.text and ending.exit_code is not None and ending.exit_code < 0:
         return StateReason("contained", f"it {ending.text}")
     if ending.text:
@@ -238,11 +248,11 @@ def _failure(row: Row, index: int, ending: Ending) -> StateReason:
     return StateReason("exit_code", _ended(row, index, ending))
 
 
-def _worker(row: Row, index: int) -> str:
+def _worker(row: StoredWorkload, index: int) -> str:
     return f"worker {index} " if len(row.record.workers) > 1 else ""
 
 
-def _ended(row: Row, index: int, ending: Ending) -> str:
+def _ended(row: StoredWorkload, index: int, ending: ExitStatus) -> str:
     who = _worker(row, index)
     if ending.text:
         return ending.text

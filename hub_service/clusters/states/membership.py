@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from runai.hub_service.clusters.states.state import Row, Step
+from runai.hub_service.clusters.states.state import StoredWorkload, Transition
 from runai.hub_service.model.records import ElasticRules, ElasticState, WorkerRecord, WorkloadRecord
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
 from runai.hub_service.wire.elastic_messages import Reason, Status, Target, WorkerPhase
@@ -22,7 +22,7 @@ _JOINS = (WorkerPhase.READY, WorkerPhase.RUNNING)
 _TRAINED = (WorkerPhase.RUNNING, WorkerPhase.DRAINING, WorkerPhase.LEFT)
 
 
-def followed(row: Row, now: float, store_of: Callable[[str], str]) -> Step:
+def followed(row: StoredWorkload, now: float, store_of: Callable[[str], str]) -> Transition:
     """Update the target to the active workers; each target has a store of its own.
 
     Ranks keep their order; a joiner counts once it is ready. If no rank is left, all active workers
@@ -31,7 +31,7 @@ def followed(row: Row, now: float, store_of: Callable[[str], str]) -> Step:
     """
     state = row.record.elastic
     if state is None or row.record.state.finished or row.halt == "done":
-        return Step(row)
+        return Transition(row)
     phases = {w.name: p for w in row.active if (p := state.phases.get(w.name)) is not None}
     before = state.target.ranks if state.target is not None else ()
     staying = [w.name for w in _staying(row.record)]
@@ -41,17 +41,17 @@ def followed(row: Row, now: float, store_of: Callable[[str], str]) -> Step:
         ranks = ranks or tuple(staying)
     state = replace(state, phases=phases)
     if ranks == before:
-        return Step(_with(row, state))
+        return Transition(_with(row, state))
     store = store_of(ranks[0]) if ranks else ""
     if ranks and not store:
-        return Step(_with(row, state))
+        return Transition(_with(row, state))
     target = _target(row, state, ranks, now=now, store=store)
     if target.reason is Reason.START:
         state = replace(state, losses={})
     row = _with(row, replace(state, target=target))
     if target.reason not in {Reason.EXPAND, Reason.RECLAIM} or not phases:
-        return Step(row)
-    return Step(resized(row), (("resized", f"trains with {_count(ranks)}"),))
+        return Transition(row)
+    return Transition(resized(row), (("resized", f"trains with {_count(ranks)}"),))
 
 
 def _count(ranks: tuple[str, ...]) -> str:
@@ -59,7 +59,7 @@ def _count(ranks: tuple[str, ...]) -> str:
 
 
 def _target(
-    row: Row, state: ElasticState, ranks: tuple[str, ...], *, now: float, store: str
+    row: StoredWorkload, state: ElasticState, ranks: tuple[str, ...], *, now: float, store: str
 ) -> Target:
     before = state.target.ranks if state.target is not None else ()
     leaving = [w for w in row.active if w.state == "stopping"]
@@ -83,11 +83,11 @@ def _target(
     )
 
 
-def heard(row: Row, statuses: Mapping[str, Status]) -> Step:
+def heard(row: StoredWorkload, statuses: Mapping[str, Status]) -> Transition:
     """Apply status reports by worker name: phases, batch and measured speeds."""
     state = row.record.elastic
     if state is None:
-        return Step(row)
+        return Transition(row)
     names = {w.name for w in row.active}
     told = {name: status for name, status in statuses.items() if name in names}
     phases = {**state.phases, **{name: status.state for name, status in told.items()}}
@@ -101,7 +101,7 @@ def heard(row: Row, statuses: Mapping[str, Status]) -> Step:
                 speeds[status.gpus] = (known + status.samples_per_s) / 2
         if status.global_batch and status.state is WorkerPhase.RUNNING:
             state = replace(state, global_batch=status.global_batch, steps=status.steps)
-    return Step(_with(row, replace(state, phases=phases, throughput=speeds)))
+    return Transition(_with(row, replace(state, phases=phases, throughput=speeds)))
 
 
 def _is_speed(status: Status, record: WorkloadRecord) -> bool:
@@ -116,7 +116,7 @@ def joiners(record: WorkloadRecord) -> list[WorkerRecord]:
     return [w for w in _staying(record) if w.name not in ranks]
 
 
-def goes_on_without(row: Row, index: int) -> bool:
+def goes_on_without(row: StoredWorkload, index: int) -> bool:
     """Return True if the job can train on after this worker's unexpected exit.
 
     It can if it uses the protocol and keeps at least `min_workers` of its ranks.
@@ -128,7 +128,7 @@ def goes_on_without(row: Row, index: int) -> bool:
     return len(left) >= row.spec.min_workers
 
 
-def without(row: Row, index: int) -> Row:
+def without(row: StoredWorkload, index: int) -> StoredWorkload:
     """Requeue a worker that exited unexpectedly; after too many exits it stays out."""
     state = row.record.elastic
     assert state is not None
@@ -157,7 +157,7 @@ def keeps_its_size(record: WorkloadRecord, now: float, rules: ElasticRules) -> b
     return joins or (state.sized is not None and now < state.sized + rules.grow_every_s)
 
 
-def is_done_by(row: Row, index: int) -> bool:
+def is_done_by(row: StoredWorkload, index: int) -> bool:
     """Return True if exit code 0 of this worker means that the training is finished."""
     state = row.record.elastic
     if state is None or state.target is None or not state.phases:
@@ -165,7 +165,7 @@ def is_done_by(row: Row, index: int) -> bool:
     return row.record.workers[index].name in state.target.ranks and not row.halt
 
 
-def done(row: Row) -> Row:
+def done(row: StoredWorkload) -> StoredWorkload:
     """Record the finishers after the first rank has finished: the ranks that have trained.
 
     Their exits decide the outcome. The target stays the same: each of its ranks ends by itself.
@@ -189,19 +189,19 @@ def late(record: WorkloadRecord) -> list[WorkerRecord]:
     return [w for w in _staying(record) if w.name not in state.finishers]
 
 
-def is_of_its_end(row: Row, worker: WorkerRecord) -> bool:
+def is_of_its_end(row: StoredWorkload, worker: WorkerRecord) -> bool:
     """Return True if a worker's exit counts for the outcome: in an elastic job, a rank's."""
     state = row.record.elastic
     return row.halt != "done" or state is None or worker.name in state.finishers
 
 
-def resized(row: Row) -> Row:
+def resized(row: StoredWorkload) -> StoredWorkload:
     """Count a resize: the workers go on, or the only one restarts."""
     state = row.record.elastic
     return row if state is None else _with(row, replace(state, resizes=state.resizes + 1))
 
 
-def sized(row: Row, *, now: float) -> Row:
+def sized(row: StoredWorkload, *, now: float) -> StoredWorkload:
     """Record that the scheduler has just changed the size of a job, if it is elastic."""
     state = row.record.elastic
     return row if state is None else _with(row, replace(state, sized=now))
@@ -218,7 +218,7 @@ def _staying(record: WorkloadRecord) -> list[WorkerRecord]:
     return [w for w in record.workers if w.state in {"starting", "running"}]
 
 
-def _with(row: Row, state: ElasticState) -> Row:
+def _with(row: StoredWorkload, state: ElasticState) -> StoredWorkload:
     return replace(row, record=replace(row.record, elastic=state))
 
 

@@ -6,7 +6,7 @@ Pure transitions.
 from dataclasses import replace
 
 from runai.hub_service.clusters.states.membership import is_of_its_end
-from runai.hub_service.clusters.states.state import Row, Step
+from runai.hub_service.clusters.states.state import StoredWorkload, Transition
 from runai.hub_service.model.records import StateReason, WorkerRecord, WorkloadState
 
 BACK_OFF_S = 10.0
@@ -15,11 +15,11 @@ MOST_LOSSES = 6
 """Losses in a row after which a workload fails: its supervisor will not survive here."""
 
 
-def settle(row: Row, *, now: float) -> Step:
+def settle(row: StoredWorkload, *, now: float) -> Transition:
     """Return the transition of a workload after its last worker has ended."""
     assert not row.active
     if row.intent == "delete":
-        return Step(None)
+        return Transition(None)
     ended = [w for w in row.record.workers if w.state == "finished"]
     begun = [w for w in ended if is_of_its_end(row, w)]
     if row.spec.kind == "session":
@@ -34,7 +34,7 @@ def settle(row: Row, *, now: float) -> Step:
     return _paused(row, now=now)
 
 
-def _finish(row: Row, state: WorkloadState, *, now: float) -> Step:
+def _finish(row: StoredWorkload, state: WorkloadState, *, now: float) -> Transition:
     record = row.record
     ended = [w for w in record.workers if is_of_its_end(row, w)]
     codes = [w.exit_code for w in ended if w.exit_code is not None]
@@ -50,10 +50,10 @@ def _finish(row: Row, state: WorkloadState, *, now: float) -> Step:
     )
     text = record.reason.text if record.reason else state.value
     row = replace(row, record=record, intent="run", below_min_since=None, stopping_since=None)
-    return Step(row, ((state.value, text),))
+    return Transition(row, ((state.value, text),))
 
 
-def _failed(row: Row, *, now: float) -> Step:
+def _failed(row: StoredWorkload, *, now: float) -> Transition:
     record = replace(row.record, failures=row.record.failures + 1)
     row = replace(row, record=record)
     if record.failures > row.spec.backoff_limit:
@@ -63,24 +63,24 @@ def _failed(row: Row, *, now: float) -> Step:
     return _retry(row, record.failures, text, now=now)
 
 
-def _lost(row: Row, *, now: float) -> Step:
+def _lost(row: StoredWorkload, *, now: float) -> Transition:
     row = replace(row, losses=row.losses + 1, resumed=True)
     if row.losses > MOST_LOSSES:
         return _finish(row, WorkloadState.FAILED, now=now)
     return _retry(row, row.losses, "was interrupted and will be started again", now=now)
 
 
-def _retry(row: Row, count: int, text: str, *, now: float) -> Step:
+def _retry(row: StoredWorkload, count: int, text: str, *, now: float) -> Transition:
     if row.intent == "suspend":
         return _suspended(row)
     wait = min(BACK_OFF_S * 2 ** (count - 1), LONGEST_BACK_OFF_S)
     step = _rest(row, WorkloadState.RETRYING, f"{text}; next try in {wait:.0f} s")
     assert step.row is not None
     record = replace(step.row.record, not_before=now + wait)
-    return Step(replace(step.row, record=record), step.events)
+    return Transition(replace(step.row, record=record), step.events)
 
 
-def _paused(row: Row, *, now: float) -> Step:
+def _paused(row: StoredWorkload, *, now: float) -> Transition:
     by_scheduler = row.halt == "paused" and row.intent == "run"
     pauses = (*row.record.pauses, now) if by_scheduler else row.record.pauses
     row = replace(row, record=replace(row.record, pauses=pauses), resumed=True, losses=0)
@@ -89,12 +89,12 @@ def _paused(row: Row, *, now: float) -> Step:
     return _rest(row, WorkloadState.PAUSED, "paused; waits in its old place of the queue")
 
 
-def _suspended(row: Row) -> Step:
+def _suspended(row: StoredWorkload) -> Transition:
     """Suspend, and clear the intent: a later `resume` finds a suspended job."""
     return _rest(replace(row, intent="run"), WorkloadState.SUSPENDED, "suspended")
 
 
-def _rest(row: Row, state: WorkloadState, text: str) -> Step:
+def _rest(row: StoredWorkload, state: WorkloadState, text: str) -> Transition:
     """Reset all workers to pending."""
     workers = tuple(
         WorkerRecord(w.name, w.index, "pending", exit_code=w.exit_code, attempt=w.attempt)
@@ -102,8 +102,8 @@ def _rest(row: Row, state: WorkloadState, text: str) -> Step:
     )
     record = replace(row.record, state=state, workers=workers, position=None)
     row = replace(row, record=record, halt="", stopping_since=None, below_min_since=None)
-    return Step(row, ((state.value, text),))
+    return Transition(row, ((state.value, text),))
 
 
-def _with_reason(row: Row, reason: StateReason) -> Row:
+def _with_reason(row: StoredWorkload, reason: StateReason) -> StoredWorkload:
     return replace(row, record=replace(row.record, reason=reason))

@@ -6,12 +6,12 @@ reserved meanwhile. Kubernetes has no rows, but builds the same snapshot.
 
 from dataclasses import replace
 
-from runai.hub_service.clusters.states.state import Ending, Grant, Row
+from runai.hub_service.clusters.states.state import ExitStatus, Grant, StoredWorkload
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, MilliGpu
 from runai.hub_service.scheduler.model.snapshot import DeviceShare, Worker, WorkerState, Workload
 
 
-def grant_after(row: Row, ending: Ending) -> Grant | None:
+def grant_after(row: StoredWorkload, ending: ExitStatus) -> Grant | None:
     """Return the devices on which a worker restarts after its exit; None if it does not.
 
     Exit code 0 is success, and a worker that exits without a stop has failed.
@@ -21,12 +21,12 @@ def grant_after(row: Row, ending: Ending) -> Grant | None:
     return row.resize
 
 
-def without_resize(row: Row) -> Row:
+def without_resize(row: StoredWorkload) -> StoredWorkload:
     """Cancel a resize: the worker only stops, and its workload is paused."""
     return row if row.resize is None else replace(row, resize=None, halt=row.halt or "paused")
 
 
-def for_core_while_resizing(drawn: Workload, row: Row) -> Workload:
+def for_core_while_resizing(drawn: Workload, row: StoredWorkload) -> Workload:
     """Return the snapshot of a resize: the worker runs on its new devices and leaves the rest.
 
     The new devices are taken at once, the old ones are free when the process is gone.
@@ -58,7 +58,7 @@ def shown_while_resizing(drawn: Workload, devices: tuple[int, ...], since: int |
     return replace(drawn, workers=(stays, leaves), min_workers=1, gpus_min=None, gpus_max=None)
 
 
-def coming(row: Row) -> tuple[DeviceShare, ...]:
+def coming(row: StoredWorkload) -> tuple[DeviceShare, ...]:
     """Return the devices that a worker will get and does not hold yet."""
     if row.resize is None:
         return ()

@@ -13,7 +13,7 @@ DAY_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Keeping:
+class RetentionPolicy:
     """Limits of the retention: age, number, and minimum age."""
 
     for_s: float = 30 * DAY_S
@@ -28,7 +28,7 @@ class Keeping:
 class Finished:
     """Finished workloads of each user, in the order in which they ended."""
 
-    def __init__(self, rules: Keeping) -> None:
+    def __init__(self, rules: RetentionPolicy) -> None:
         """Start empty."""
         self._rules = rules
         self._ended: dict[str, OrderedDict[WorkloadId, float]] = {}

@@ -31,7 +31,7 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StoredWorkload:
     """A workload's record, and the rest of its state that must outlive a restart."""
 
     record: WorkloadRecord
@@ -70,10 +70,10 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Transition:
     """Result of a transition: the new row (None: delete it) and its history events."""
 
-    row: Row | None
+    row: StoredWorkload | None
     events: tuple[tuple[str, str], ...] = ()
     """Kind and sentence of each event."""
     passing: bool = False
@@ -86,7 +86,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class ExitStatus:
     """Exit of a worker's processes."""
 
     exit_code: int | None
@@ -102,7 +102,7 @@ class Ending:
 class Store(Protocol):
     """Durable storage of rows and projects; `save` is one transaction, then durable."""
 
-    def rows(self) -> Iterable[Row]:
+    def rows(self) -> Iterable[StoredWorkload]:
         """Return all workloads, oldest first."""
 
     def projects(self) -> Iterable[ProjectRecord]:
@@ -110,7 +110,7 @@ class Store(Protocol):
 
     def save(
         self,
-        rows: Sequence[Row] = (),
+        rows: Sequence[StoredWorkload] = (),
         *,
         gone: Sequence[WorkloadId] = (),
         events: Sequence[tuple[WorkloadId, HistoryEvent]] = (),
@@ -127,7 +127,10 @@ class Store(Protocol):
         """
 
     def arrive(
-        self, rows: Sequence[Row], *, events: Sequence[tuple[WorkloadId, HistoryEvent]] = ()
+        self,
+        rows: Sequence[StoredWorkload],
+        *,
+        events: Sequence[tuple[WorkloadId, HistoryEvent]] = (),
     ) -> None:
         """Write one chunk of rows; none of them is visible before `arrived`."""
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from runai.hub_service.clusters.states.lifecycle import request_text, stopped
 from runai.hub_service.clusters.states.outcomes import settle
 from runai.hub_service.clusters.states.resize import without_resize
-from runai.hub_service.clusters.states.state import ACTIVE, Row, Step
+from runai.hub_service.clusters.states.state import ACTIVE, StoredWorkload, Transition
 from runai.hub_service.model.records import (
     ElasticState,
     Process,
@@ -21,7 +21,7 @@ from runai.hub_service.wire.errors import Conflict
 _IDLE = (WorkloadState.QUEUED, WorkloadState.PAUSED, WorkloadState.RETRYING)
 
 
-def submitted(spec: WorkloadSpec, *, now: float, checkpoint_dir: str, log_dir: str) -> Step:
+def submitted(spec: WorkloadSpec, *, now: float, checkpoint_dir: str, log_dir: str) -> Transition:
     """Build the row of a new workload."""
     workers = tuple(
         WorkerRecord(f"{spec.id}-{index}", index, "pending") for index in range(spec.workers)
@@ -35,10 +35,12 @@ def submitted(spec: WorkloadSpec, *, now: float, checkpoint_dir: str, log_dir: s
         log_dir=log_dir,
         elastic=ElasticState() if spec.elastic else None,
     )
-    return Step(Row(record), (("queued", f"submitted by {spec.user}: {request_text(spec)}"),))
+    return Transition(
+        StoredWorkload(record), (("queued", f"submitted by {spec.user}: {request_text(spec)}"),)
+    )
 
 
-def suspended(row: Row, *, by: str, now: float) -> Step:
+def suspended(row: StoredWorkload, *, by: str, now: float) -> Transition:
     """Remove a job from the queue, and stop it if it runs.
 
     Raises:
@@ -47,7 +49,7 @@ def suspended(row: Row, *, by: str, now: float) -> Step:
     record = row.record
     refuse_unless_job(row, "suspended")
     if record.state is WorkloadState.SUSPENDED or row.intent == "suspend":
-        return Step(row)
+        return Transition(row)
     reason = StateReason("suspended", f"suspended by {by}")
     if record.state in _IDLE:
         row = _free(row)
@@ -58,16 +60,18 @@ def suspended(row: Row, *, by: str, now: float) -> Step:
             position=None,
             not_before=None,
         )
-        return Step(replace(row, record=record), (("suspended", reason.text),))
+        return Transition(replace(row, record=record), (("suspended", reason.text),))
     row = replace(row, intent="suspend")
     if record.state is WorkloadState.STOPPING:
         row = without_resize(row)
         record = replace(row.record, reason=reason)
-        return Step(replace(row, record=record), (("warning", f"{reason.text} while it stops"),))
+        return Transition(
+            replace(row, record=record), (("warning", f"{reason.text} while it stops"),)
+        )
     return stopped(row, range(len(record.workers)), reason, now=now)
 
 
-def resumed(row: Row, *, by: str) -> Step:
+def resumed(row: StoredWorkload, *, by: str) -> Transition:
     """Put a suspended job back into the queue, at its original place.
 
     Raises:
@@ -76,18 +80,18 @@ def resumed(row: Row, *, by: str) -> Step:
     refuse_unless_job(row, "resumed")
     if row.intent == "suspend":
         row = replace(row, intent="run")
-        return Step(row, (("warning", f"resumed by {by} while it stops"),))
+        return Transition(row, (("warning", f"resumed by {by} while it stops"),))
     if row.record.state is not WorkloadState.SUSPENDED:
-        return Step(row)
+        return Transition(row)
     state = WorkloadState.PAUSED if row.resumed else WorkloadState.QUEUED
     record = replace(row.record, state=state, reason=None)
-    return Step(replace(row, record=record), ((state.value, f"resumed by {by}"),))
+    return Transition(replace(row, record=record), ((state.value, f"resumed by {by}"),))
 
 
-def deleted(row: Row, *, by: str, now: float) -> Step:
+def deleted(row: StoredWorkload, *, by: str, now: float) -> Transition:
     """Stop a workload that holds anything, and delete it when its processes are gone."""
     if row.intent == "delete":
-        return Step(row)
+        return Transition(row)
     row = replace(row, intent="delete")
     if not row.active:
         return settle(row, now=now)
@@ -95,7 +99,7 @@ def deleted(row: Row, *, by: str, now: float) -> Step:
     return stopped(without_resize(row), range(len(row.record.workers)), reason, now=now)
 
 
-def released(row: Row, *, why: str, now: float) -> Step:
+def released(row: StoredWorkload, *, why: str, now: float) -> Transition:
     """Release a running session's GPUs; its process goes on without them.
 
     Raises:
@@ -110,13 +114,13 @@ def released(row: Row, *, why: str, now: float) -> Step:
             code="not_releasable",
         )
     if not worker.devices:
-        return Step(row)
+        return Transition(row)
     row = _with(row, replace(worker, devices=()))
     record = replace(row.record, released=now, reason=StateReason("released", why))
-    return Step(replace(row, record=record), (("released", why),))
+    return Transition(replace(row, record=record), (("released", why),))
 
 
-def regained(row: Row, *, by: str) -> Step:
+def regained(row: StoredWorkload, *, by: str) -> Transition:
     """Queue a released session for its GPUs.
 
     Raises:
@@ -137,19 +141,21 @@ def regained(row: Row, *, by: str) -> Step:
         )
     row = _with(row, replace(worker, state="pending", node=""))
     record = replace(row.record, state=WorkloadState.QUEUED, released=None, reason=None)
-    return Step(replace(row, record=record), (("queued", f"{by} asks for its GPUs again"),))
+    return Transition(replace(row, record=record), (("queued", f"{by} asks for its GPUs again"),))
 
 
-def reserved(row: Row, index: int, node: str, devices: tuple[DeviceShare, ...]) -> Step:
+def reserved(
+    row: StoredWorkload, index: int, node: str, devices: tuple[DeviceShare, ...]
+) -> Transition:
     """Reserve devices for a waiting worker (R7)."""
     worker = replace(row.record.workers[index], state="reserved", node=node, devices=devices)
-    return Step(_with(row, worker))
+    return Transition(_with(row, worker))
 
 
-def unreserved(row: Row, index: int) -> Step:
+def unreserved(row: StoredWorkload, index: int) -> Transition:
     """Drop a worker's reservation."""
     worker = replace(row.record.workers[index], state="pending", node="", devices=())
-    return Step(_with(row, worker))
+    return Transition(_with(row, worker))
 
 
 def says(record: WorkloadRecord, wait: Wait) -> bool:
@@ -163,7 +169,7 @@ def says(record: WorkloadRecord, wait: Wait) -> bool:
     )
 
 
-def waiting(row: Row, wait: Wait) -> Step:
+def waiting(row: StoredWorkload, wait: Wait) -> Transition:
     """Store why a workload waits, and its position.
 
     The first reason in the queue becomes a history event; later ones change every few seconds.
@@ -172,15 +178,15 @@ def waiting(row: Row, wait: Wait) -> Step:
     reason = StateReason(why.code, why.text, why.rule, why.for_ or "")
     first = row.record.position is None
     row = replace(row, record=replace(row.record, reason=reason, position=wait.position))
-    return Step(row, (("waiting", reason.text),) if first else (), passing=not first)
+    return Transition(row, (("waiting", reason.text),) if first else (), passing=not first)
 
 
-def _with(row: Row, worker: WorkerRecord) -> Row:
+def _with(row: StoredWorkload, worker: WorkerRecord) -> StoredWorkload:
     workers = tuple(worker if w.index == worker.index else w for w in row.record.workers)
     return replace(row, record=replace(row.record, workers=workers))
 
 
-def _free(row: Row) -> Row:
+def _free(row: StoredWorkload) -> StoredWorkload:
     for worker in row.record.workers:
         if worker.state == "reserved":
             step = unreserved(row, worker.index)
@@ -189,7 +195,7 @@ def _free(row: Row) -> Row:
     return row
 
 
-def refuse_unless_attachable(row: Row, process: Process) -> None:
+def refuse_unless_attachable(row: StoredWorkload, process: Process) -> None:
     """Raise Conflict unless the process can be that of a session that holds its GPUs."""
     worker = row.record.workers[0]
     if row.spec.command is not None:
@@ -204,7 +210,7 @@ def refuse_unless_attachable(row: Row, process: Process) -> None:
         raise Conflict(f"{row.id} {what}.", hint="Start the session again.", code="not_attachable")
 
 
-def refuse_unless_job(row: Row, verb: str) -> None:
+def refuse_unless_job(row: StoredWorkload, verb: str) -> None:
     """Raise Conflict for a session, and for a finished job or one being deleted."""
     if row.spec.kind == "session":
         raise Conflict(

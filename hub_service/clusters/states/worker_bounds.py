@@ -7,7 +7,7 @@ record when their processes are gone.
 from dataclasses import replace
 
 from runai.hub_service.clusters.states.lifecycle import stopped
-from runai.hub_service.clusters.states.state import Row, Step
+from runai.hub_service.clusters.states.state import StoredWorkload, Transition
 from runai.hub_service.clusters.states.user_actions import refuse_unless_job
 from runai.hub_service.model.records import StateReason, WorkerRecord
 from runai.hub_service.wire.errors import Conflict, InvalidRequest
@@ -15,7 +15,9 @@ from runai.hub_service.wire.errors import Conflict, InvalidRequest
 _WAITS = ("pending", "reserved")
 
 
-def scaled(row: Row, *, workers: int | None, min_workers: int | None, by: str, now: float) -> Step:
+def scaled(
+    row: StoredWorkload, *, workers: int | None, min_workers: int | None, by: str, now: float
+) -> Transition:
     """Set the maximum and minimum of workers of an elastic job; None: unchanged.
 
     Workers with the highest indexes go first. A repeat changes nothing.
@@ -46,17 +48,17 @@ def scaled(row: Row, *, workers: int | None, min_workers: int | None, by: str, n
             hint="Give more workers or a smaller least number.",
         )
     if (most, least) == (spec.workers, spec.min_workers):
-        return Step(row)
+        return Transition(row)
     row = _with_numbers(row, most, least)
     text = f"{by} lets it have {least} to {most} workers"
     surplus = [w.index for w in row.record.workers[most:] if w.state in {"starting", "running"}]
     if not surplus:
-        return Step(trimmed(row), (("scaled", text),))
+        return Transition(trimmed(row), (("scaled", text),))
     step = stopped(row, surplus, StateReason("scaled", text), now=now)
-    return Step(step.row, (("scaled", text), *step.events))
+    return Transition(step.row, (("scaled", text), *step.events))
 
 
-def trimmed(row: Row) -> Row:
+def trimmed(row: StoredWorkload) -> StoredWorkload:
     """Drop surplus workers without processes; the rest keep their indexes."""
     workers = row.record.workers
     while len(workers) > row.spec.workers and workers[-1].state in _WAITS:
@@ -66,7 +68,7 @@ def trimmed(row: Row) -> Row:
     return replace(row, record=replace(row.record, workers=workers))
 
 
-def with_scale(row: Row) -> Row:
+def with_scale(row: StoredWorkload) -> StoredWorkload:
     """Apply the changed numbers of workers to a stored row: its spec is written once."""
     if row.scale is None:
         return row
@@ -75,7 +77,7 @@ def with_scale(row: Row) -> Row:
     return replace(row, record=replace(row.record, spec=spec))
 
 
-def _with_numbers(row: Row, most: int, least: int) -> Row:
+def _with_numbers(row: StoredWorkload, most: int, least: int) -> StoredWorkload:
     known = row.record.workers
     more = tuple(WorkerRecord(f"{row.id}-{n}", n, "pending") for n in range(len(known), most))
     record = replace(row.record, workers=known + more)

@@ -7,7 +7,7 @@ of, by identity: records and devices are frozen. Kept by `recorded`.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from runai.hub_service.clusters.states.state import Row
+from runai.hub_service.clusters.states.state import StoredWorkload
 from runai.hub_service.clusters.workloads.worker_environment import allocation
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import Allocation, Process, WorkloadId, WorkloadRecord
@@ -33,7 +33,7 @@ class Allocations:
         self,
         node: str,
         devices: Sequence[Device],
-        rows: Iterable[Row],
+        rows: Iterable[StoredWorkload],
         *,
         booted: float | None = None,
         told: Callable[[Process], Process] = lambda process: process,
@@ -56,7 +56,7 @@ class Allocations:
 
 
 def _drawn(
-    row: Row, node: str, devices: Sequence[Device], told: Callable[[Process], Process]
+    row: StoredWorkload, node: str, devices: Sequence[Device], told: Callable[[Process], Process]
 ) -> list[Allocation]:
     found = [allocation(row.record, w, devices) for w in row.active if w.node == node]
     return [

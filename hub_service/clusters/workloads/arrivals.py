@@ -10,8 +10,8 @@ from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from itertools import islice
 
-from runai.hub_service.clusters.states.state import Row, Step, Store
-from runai.hub_service.clusters.workloads.workload_index import Shelf
+from runai.hub_service.clusters.states.state import Store, StoredWorkload, Transition
+from runai.hub_service.clusters.workloads.workload_index import WorkloadIndexer
 from runai.hub_service.model.records import HistoryEvent, WorkloadId, WorkloadSpec
 from runai.hub_service.processes.giving_way import Way
 from runai.hub_service.scheduler.model.snapshot import Workload
@@ -72,9 +72,9 @@ class Arrivals:
     async def bring(
         self,
         specs: Collection[WorkloadSpec],
-        make: Callable[[WorkloadSpec], Step],
-        draw: Callable[[Row, float], Workload | None],
-    ) -> tuple[list[Row], list[Workload | None]]:
+        make: Callable[[WorkloadSpec], Transition],
+        draw: Callable[[StoredWorkload, float], Workload | None],
+    ) -> tuple[list[StoredWorkload], list[Workload | None]]:
         """Store what is made of each; on return it is there, whatever happens to us.
 
         Each is drawn for the core, too: in the next cycle everybody would wait for that.
@@ -82,9 +82,9 @@ class Arrivals:
         Raises:
             Unavailable: it cannot be stored; nothing of it is there.
         """
-        rows: list[Row] = []
+        rows: list[StoredWorkload] = []
         drawn: list[Workload | None] = []
-        waiting, part, way = iter(specs), dict[WorkloadId, Step](), Way()
+        waiting, part, way = iter(specs), dict[WorkloadId, Transition](), Way()
         try:
             while some := list(islice(waiting, AT_A_TIME)):
                 steps = {spec.id: make(spec) for spec in some}
@@ -103,7 +103,7 @@ class Arrivals:
             raise
         return rows, drawn
 
-    def _write(self, part: dict[WorkloadId, Step]) -> None:
+    def _write(self, part: dict[WorkloadId, Transition]) -> None:
         rows = [step.row for step in part.values() if step.row is not None]
         lines = [
             (workload, HistoryEvent(step.row.record.submitted, kind, text))
@@ -114,7 +114,7 @@ class Arrivals:
         self._store.arrive(rows, events=lines)
 
 
-def refuse_taken(specs: Sequence[WorkloadSpec], rows: Shelf) -> None:
+def refuse_taken(specs: Sequence[WorkloadSpec], rows: WorkloadIndexer) -> None:
     """Raise Conflict where one of the names is taken, by a workload or by another of these."""
     names: set[WorkloadId] = set()
     for spec in specs:

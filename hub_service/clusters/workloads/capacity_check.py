@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runai.hub_service.clusters.states.resize import coming
-from runai.hub_service.clusters.states.state import ACTIVE, Row
+from runai.hub_service.clusters.states.state import ACTIVE, StoredWorkload
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import WorkloadSpec, WorkloadState
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, memory_of_fraction
@@ -45,7 +45,7 @@ class Held:
         return None
 
 
-def held_by(rows: Iterable[Row], nodes: Mapping[str, Sequence[Device]]) -> Held:
+def held_by(rows: Iterable[StoredWorkload], nodes: Mapping[str, Sequence[Device]]) -> Held:
     """Add up what starting, running and stopping workers hold, or are to start again on."""
     held, memory = Held(), {name: device_memory(devices) for name, devices in nodes.items()}
     for row in rows:
@@ -56,7 +56,7 @@ def held_by(rows: Iterable[Row], nodes: Mapping[str, Sequence[Device]]) -> Held:
     return held
 
 
-def refusal_of_gang(row: Row, starts: Sequence[Start]) -> str:
+def refusal_of_gang(row: StoredWorkload, starts: Sequence[Start]) -> str:
     """Say why workers cannot be started together, or "" (P4: all of the minimum or none)."""
     record = row.record
     if record.state.finished or record.state in {WorkloadState.SUSPENDED, WorkloadState.RETRYING}:

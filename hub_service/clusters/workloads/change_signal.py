@@ -8,7 +8,7 @@ import asyncio
 from runai.hub_service.model.changes import Broadcast
 
 
-class Waking:
+class ChangeSignal:
     """What has changed since the last look."""
 
     def __init__(self) -> None:

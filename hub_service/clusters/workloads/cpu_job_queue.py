@@ -6,7 +6,7 @@
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 
-from runai.hub_service.clusters.states.state import Row
+from runai.hub_service.clusters.states.state import StoredWorkload
 from runai.hub_service.clusters.workloads.cpu_job_bound import FOR_USER, Admitted, Bound, admitted
 from runai.hub_service.clusters.workloads.snapshot_builder import workload_for_core
 from runai.hub_service.model.records import WorkloadId, WorkloadSpec
@@ -44,7 +44,7 @@ class CpuJobQueue:
             )
 
     def observed(
-        self, drawn: tuple[Workload, ...], rows: Mapping[WorkloadId, Row]
+        self, drawn: tuple[Workload, ...], rows: Mapping[WorkloadId, StoredWorkload]
     ) -> tuple[Workload, ...]:
         """Return what the scheduler is to see of these workloads."""
         if self._bound is None:
@@ -65,7 +65,10 @@ class CpuJobQueue:
         return list(told.values())
 
     def otherwise(
-        self, snapshot: Snapshot, added: Sequence[Row] = (), gone: Container[WorkloadId] = ()
+        self,
+        snapshot: Snapshot,
+        added: Sequence[StoredWorkload] = (),
+        gone: Container[WorkloadId] = (),
     ) -> tuple[Snapshot, Admitted]:
         """Return the snapshot with workloads more or less, as the scheduler would see it."""
         new = {row.id: w for row in added if (w := workload_for_core(row)) is not None}

@@ -10,13 +10,13 @@ from typing import assert_never, cast
 
 from runai.hub_service.clusters.states import lifecycle, user_actions
 from runai.hub_service.clusters.states.resize import coming, without_resize
-from runai.hub_service.clusters.states.state import ACTIVE, Grant, Row, Step
+from runai.hub_service.clusters.states.state import ACTIVE, Grant, StoredWorkload, Transition
 from runai.hub_service.clusters.workloads.capacity_check import (
     held_by,
     refusal_of_gang,
     refusal_of_place,
 )
-from runai.hub_service.clusters.workloads.workload_index import Shelf
+from runai.hub_service.clusters.workloads.workload_index import WorkloadIndexer
 from runai.hub_service.model.cluster import Refused
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import StateReason, WorkloadId
@@ -38,14 +38,14 @@ class PlanSteps:
 
     def __init__(
         self,
-        rows: Shelf,
+        rows: WorkloadIndexer,
         nodes: Mapping[str, Sequence[Device]],
         *,
         now: float,
         free_port: Callable[[], int],
     ) -> None:
         """Begin with the world as it is."""
-        self.steps: dict[WorkloadId, Step] = {}
+        self.steps: dict[WorkloadId, Transition] = {}
         self.refused: list[Refused] = []
         self.waits: Sequence[Wait] = ()
         """Those that end the plan."""
@@ -91,27 +91,27 @@ class PlanSteps:
                 case _:
                     assert_never(first)
 
-    def _wait(self, row: Row, wait: Wait) -> None:
+    def _wait(self, row: StoredWorkload, wait: Wait) -> None:
         if not user_actions.says(row.record, wait):
             self._put(row, user_actions.waiting(row, wait))
 
-    def _row(self, workload: WorkloadId) -> Row | None:
+    def _row(self, workload: WorkloadId) -> StoredWorkload | None:
         step = self.steps.get(workload)
         return self._rows.row(workload) if step is None else step.row
 
-    def _put(self, row: Row, step: Step) -> None:
+    def _put(self, row: StoredWorkload, step: Transition) -> None:
         before = self.steps.get(row.id)
         if before is None:
             if step.row is not row:
                 self.steps[row.id] = step
             return
         passing = before.passing and step.passing
-        self.steps[row.id] = Step(step.row, (*before.events, *step.events), passing=passing)
+        self.steps[row.id] = Transition(step.row, (*before.events, *step.events), passing=passing)
 
     def _refuse(self, workload: WorkloadId, worker: str, text: str) -> None:
         self.refused.append(Refused(workload, worker, text))
 
-    def _start(self, row: Row, decisions: Sequence[Start]) -> None:
+    def _start(self, row: StoredWorkload, decisions: Sequence[Start]) -> None:
         starts = [decision for decision in decisions if not _is_up(row, decision)]
         if not starts:
             return
@@ -125,7 +125,7 @@ class PlanSteps:
         grants = [Grant(_index(row, s.worker), s.node, s.devices) for s in starts]
         self._put(row, lifecycle.started(row, grants, now=self._now, master_port=port))
 
-    def _stop(self, row: Row, decisions: Sequence[Stop]) -> None:
+    def _stop(self, row: StoredWorkload, decisions: Sequence[Stop]) -> None:
         named = {decision.worker for decision in decisions}
         indexes = [
             worker.index
@@ -138,9 +138,9 @@ class PlanSteps:
         elif row.resize is not None and row.record.workers[row.resize.index].name in named:
             record = replace(row.record, reason=reason)
             stays_away = without_resize(replace(row, record=record))
-            self._put(row, Step(stays_away, (("stopping", reason.text),)))
+            self._put(row, Transition(stays_away, (("stopping", reason.text),)))
 
-    def _resize(self, row: Row, decision: Resize) -> None:
+    def _resize(self, row: StoredWorkload, decision: Resize) -> None:
         """Have an elastic worker start again on other devices of its node, unless it does so."""
         index = _index(row, decision.worker)
         worker = row.record.workers[index]
@@ -162,12 +162,12 @@ class PlanSteps:
         if refusal:
             self._refuse(row.id, decision.worker, refusal)
         elif worker.state == "stopping":
-            self._put(row, Step(replace(row, resize=grant)))
+            self._put(row, Transition(replace(row, resize=grant)))
         else:
             reason = _state_reason(decision)
             self._put(row, lifecycle.resized(row, grant, reason, now=self._now))
 
-    def _reserve(self, row: Row, decision: Reserve) -> None:
+    def _reserve(self, row: StoredWorkload, decision: Reserve) -> None:
         index = _index(row, decision.worker)
         refusal = refusal_of_place(row.spec, [decision], self._nodes)
         if index < 0:
@@ -196,11 +196,11 @@ def _state_reason(decision: Stop | Resize) -> StateReason:
     return StateReason(why.code, why.text, why.rule, why.for_ or "")
 
 
-def _index(row: Row, worker: str) -> int:
+def _index(row: StoredWorkload, worker: str) -> int:
     return next((w.index for w in row.record.workers if w.name == worker), -1)
 
 
-def _is_up(row: Row, start: Start | Resize) -> bool:
+def _is_up(row: StoredWorkload, start: Start | Resize) -> bool:
     """Tell whether a start has been carried out already."""
     index = _index(row, start.worker)
     worker = row.record.workers[index]

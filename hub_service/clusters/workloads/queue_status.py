@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
 from runai.hub_service.clusters.states import user_actions
-from runai.hub_service.clusters.states.state import Step, Store
+from runai.hub_service.clusters.states.state import Store, Transition
 from runai.hub_service.clusters.workloads.snapshot_builder import wants_devices
-from runai.hub_service.clusters.workloads.workload_index import Said, Shelf
+from runai.hub_service.clusters.workloads.workload_index import PendingStatus, WorkloadIndexer
 from runai.hub_service.model.cluster import Told
 from runai.hub_service.model.records import HistoryEvent
 from runai.hub_service.scheduler.model.snapshot import Wait
@@ -29,7 +29,7 @@ FIRST_OF_ONE = 500
 
 async def tell(
     waits: Sequence[Wait],
-    rows: Shelf,
+    rows: WorkloadIndexer,
     store: Store,
     *,
     clock: Callable[[], float],
@@ -62,7 +62,7 @@ class _Telling:
 
     def __init__(
         self,
-        rows: Shelf,
+        rows: WorkloadIndexer,
         store: Store,
         clock: Callable[[], float],
         hear: Told,
@@ -85,11 +85,11 @@ class _Telling:
             if begin:
                 yield
             unsaid += self._rows.unsaid(waits[begin : begin + LOOKED_AT])
-        first: list[tuple[Said, Step]] = []
+        first: list[tuple[PendingStatus, Transition]] = []
         drawn = 0
         for queue in sorted(_queues(unsaid), key=len):
-            moved: list[Said] = []
-            new: list[tuple[Said, Step]] = []
+            moved: list[PendingStatus] = []
+            new: list[tuple[PendingStatus, Transition]] = []
             for wait in queue:
                 if drawn == AT_A_TIME:
                     self._write_down(first)
@@ -115,7 +115,7 @@ class _Telling:
                 yield
         self._write_down(first)
 
-    def _told(self, wait: Wait) -> tuple[Said, Step] | None:
+    def _told(self, wait: Wait) -> tuple[PendingStatus, Transition] | None:
         """Draw what somebody is told, if it is anything new."""
         row = self._rows.row(wait.workload)
         if row is None:
@@ -131,9 +131,9 @@ class _Telling:
                 return None
         step = user_actions.waiting(row, wait)
         assert step.row is not None
-        return Said(wait, row, step.row), step
+        return PendingStatus(wait, row, step.row), step
 
-    def _write_down(self, first: Sequence[tuple[Said, Step]]) -> None:
+    def _write_down(self, first: Sequence[tuple[PendingStatus, Transition]]) -> None:
         """Keep, then show, what those are told who have not changed meanwhile."""
         rows, now = self._rows, self._clock()
         told = [(said, step) for said, step in first if rows.row(said.wait.workload) is said.before]

@@ -13,7 +13,7 @@ from runai.hub_service.clusters.states.membership import (
     throughput_for_core,
 )
 from runai.hub_service.clusters.states.resize import for_core_while_resizing
-from runai.hub_service.clusters.states.state import Row
+from runai.hub_service.clusters.states.state import StoredWorkload
 from runai.hub_service.clusters.workloads.capacity_check import device_memory
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import ElasticRules, ProjectRecord, WorkerRecord, WorkloadState
@@ -63,7 +63,7 @@ def snapshot(
 
 
 def workload_for_core(
-    row: Row, now: float = 0.0, rules: ElasticRules | None = None
+    row: StoredWorkload, now: float = 0.0, rules: ElasticRules | None = None
 ) -> Workload | None:
     """Return a workload that wants or holds devices; None for one that does neither.
 
@@ -82,18 +82,18 @@ def workload_for_core(
     return _drawn(row, shown, rules) if shown else None
 
 
-def wants_devices(row: Row) -> bool:
+def wants_devices(row: StoredWorkload) -> bool:
     """Tell whether it asks for devices, or has all it asked for; not what comes to rest."""
     return row.record.state in _WANTS_DEVICES and not row.halt
 
 
-def only_leaves(before: Row | None, after: Row | None) -> bool:
+def only_leaves(before: StoredWorkload | None, after: StoredWorkload | None) -> bool:
     """Tell whether somebody who holds nothing wants nothing any more: nobody gains a device."""
     leaves = after is None or not (wants_devices(after) or after.record.holds_devices)
     return before is not None and not before.record.holds_devices and leaves
 
 
-def _drawn(row: Row, shown: Sequence[WorkerRecord], rules: ElasticRules) -> Workload:
+def _drawn(row: StoredWorkload, shown: Sequence[WorkerRecord], rules: ElasticRules) -> Workload:
     record, spec = row.record, row.spec
     elastic = record.elastic
     return Workload(
@@ -119,7 +119,7 @@ def _drawn(row: Row, shown: Sequence[WorkerRecord], rules: ElasticRules) -> Work
     )
 
 
-def _checkpointed(row: Row) -> int | None:
+def _checkpointed(row: StoredWorkload) -> int | None:
     """Say since when its work is not known to be safe; None where a stop may cost all of it.
 
     Who speaks the protocol of elastic jobs saves a checkpoint when told to stop.
@@ -130,7 +130,7 @@ def _checkpointed(row: Row) -> int | None:
     return max((int(w.started) for w in row.active if w.started is not None), default=None)
 
 
-def _worker(row: Row, worker: WorkerRecord) -> Worker:
+def _worker(row: StoredWorkload, worker: WorkerRecord) -> Worker:
     spec = row.spec
     released = row.record.released is not None
     placed = worker.state != "pending"
@@ -148,7 +148,7 @@ def _worker(row: Row, worker: WorkerRecord) -> Worker:
     )
 
 
-def _gone_by(row: Row) -> int | None:
+def _gone_by(row: StoredWorkload) -> int | None:
     """Say when what was told to stop is killed, if it has not stopped by itself."""
     since = row.stopping_since
     return None if since is None else ceil(since + row.spec.grace_seconds)

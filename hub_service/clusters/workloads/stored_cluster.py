@@ -18,18 +18,24 @@ from runai.hub_service.clusters.states import (
     worker_bounds,
 )
 from runai.hub_service.clusters.states.device_faults import told, with_faults
-from runai.hub_service.clusters.states.retention import Keeping
-from runai.hub_service.clusters.states.state import ACTIVE, Ending, Row, Step, Store
+from runai.hub_service.clusters.states.retention import RetentionPolicy
+from runai.hub_service.clusters.states.state import (
+    ACTIVE,
+    ExitStatus,
+    Store,
+    StoredWorkload,
+    Transition,
+)
 from runai.hub_service.clusters.workloads import snapshot_builder
 from runai.hub_service.clusters.workloads.agent_allocations import Allocations
 from runai.hub_service.clusters.workloads.arrivals import AT_A_TIME, Arrivals, refuse_taken
-from runai.hub_service.clusters.workloads.change_signal import Waking
+from runai.hub_service.clusters.workloads.change_signal import ChangeSignal
 from runai.hub_service.clusters.workloads.cpu_job_queue import CpuJobQueue
 from runai.hub_service.clusters.workloads.plan_executor import PlanSteps
 from runai.hub_service.clusters.workloads.queue_status import tell
 from runai.hub_service.clusters.workloads.stored_projects import RecordedProjects
 from runai.hub_service.clusters.workloads.worker_environment import worker_environment
-from runai.hub_service.clusters.workloads.workload_index import Shelf
+from runai.hub_service.clusters.workloads.workload_index import WorkloadIndexer
 from runai.hub_service.limits.sharing import Sharing, TimeSliced
 from runai.hub_service.model.cluster import ProjectChange, Refused, Seen, Told
 from runai.hub_service.model.device import Device
@@ -62,7 +68,7 @@ class RecordedCluster:
         api_url: str = "",
         sharing: Sharing | None = None,
         elastic: ElasticRules | None = None,
-        keeping: Keeping | None = None,
+        keeping: RetentionPolicy | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Take over what the store holds; `sharing` says what a part of a device needs."""
@@ -72,9 +78,9 @@ class RecordedCluster:
         self._nodes = {name: tuple(devices) for name, devices in nodes.items()}
         self._api_url = api_url
         self._clock = clock
-        self._rows = Shelf(store.rows(), keeping or Keeping())
+        self._rows = WorkloadIndexer(store.rows(), keeping or RetentionPolicy())
         self._arrivals = Arrivals(store)
-        self._waking = Waking()
+        self._waking = ChangeSignal()
         self._projects = RecordedProjects(
             store,
             self._rows,
@@ -88,10 +94,12 @@ class RecordedCluster:
 
     # -- what subclasses do ----------------------------------------------------------------------
 
-    def act(self, row: Row) -> None:
+    def act(self, row: StoredWorkload) -> None:
         """Bring the world nearer to the row; called after each change of it, must be quick."""
 
-    def forgetting(self, row: Row, *, aged: bool = False) -> AbstractContextManager[None]:
+    def forgetting(
+        self, row: StoredWorkload, *, aged: bool = False
+    ) -> AbstractContextManager[None]:
         """Remove what else is kept for a workload if the block, in which its row goes, succeeds.
 
         What it has made stays where it is `aged`: nobody has asked for that to go.
@@ -162,7 +170,7 @@ class RecordedCluster:
             self._keep({spec.id: make(spec) for spec in specs}, pressing=pressing)
             return [self._rows[spec.id].record for spec in specs]
 
-    def _new(self, spec: WorkloadSpec, now: float) -> Step:
+    def _new(self, spec: WorkloadSpec, now: float) -> Transition:
         own, logs = self.directories(spec, now)
         return user_actions.submitted(spec, now=now, checkpoint_dir=own, log_dir=logs)
 
@@ -257,7 +265,7 @@ class RecordedCluster:
             )
         return WorkerEnvironment(self.variables(row, held), row.spec.workdir)
 
-    def variables(self, row: Row, worker: WorkerRecord) -> dict[str, str]:
+    def variables(self, row: StoredWorkload, worker: WorkerRecord) -> dict[str, str]:
         """Return the environment of a worker that holds devices."""
         devices = self._nodes.get(worker.node, ())
         return worker_environment(
@@ -280,7 +288,7 @@ class RecordedCluster:
 
     async def note(self, workload: WorkloadId, text: str) -> None:
         """Write a warning into a workload's history."""
-        self._keep({workload: Step(self._row(workload), (("warning", text),))}, quietly=True)
+        self._keep({workload: Transition(self._row(workload), (("warning", text),))}, quietly=True)
 
     async def note_faults(self, node: str, faults: Mapping[str, str]) -> None:
         """Take devices out for these reasons, by UUID, and back in where the reason is ""."""
@@ -317,7 +325,7 @@ class RecordedCluster:
         row = self._row(workload)
         self._keep({workload: lifecycle.running(row, index, process, now=self._clock())})
 
-    def report_exit(self, workload: WorkloadId, index: int, ending: Ending) -> None:
+    def report_exit(self, workload: WorkloadId, index: int, ending: ExitStatus) -> None:
         """Note that a worker's processes are gone."""
         row = self._row(workload)
         self._keep({workload: lifecycle.exited(row, index, ending, now=self._clock())})
@@ -332,12 +340,12 @@ class RecordedCluster:
         steps = {row.id: lifecycle.due(row, now=now) for row in self._rows.timed()}
         self._keep({workload: step for workload, step in steps.items() if step is not None})
         for workload in self._rows.outlived(now):
-            self._keep({workload: Step(None, aged=True)}, quietly=True)
+            self._keep({workload: Transition(None, aged=True)}, quietly=True)
         return self._rows.next_due()
 
     # -- keeping ---------------------------------------------------------------------------------
 
-    def _row(self, workload: WorkloadId) -> Row:
+    def _row(self, workload: WorkloadId) -> StoredWorkload:
         row = self._rows.get(workload)
         if row is None:
             raise NotFound(
@@ -347,7 +355,7 @@ class RecordedCluster:
 
     def _keep(
         self,
-        steps: Mapping[WorkloadId, Step],
+        steps: Mapping[WorkloadId, Transition],
         *,
         quietly: bool = False,
         soon: bool = False,
@@ -395,13 +403,13 @@ class RecordedCluster:
             if step.row is not None:
                 self.act(step.row)
 
-    def _followed(self, step: Step, now: float) -> Step:
+    def _followed(self, step: Transition, now: float) -> Transition:
         """Let the target of an elastic job follow from its workers."""
         if step.row is None:
             return step
         row = worker_bounds.trimmed(step.row)
         after = membership.followed(row, now, lambda _: f"127.0.0.1:{self.free_port()}")
-        return Step(after.row, (*step.events, *after.events))
+        return Transition(after.row, (*step.events, *after.events))
 
-    def _for_core(self, row: Row | None, now: float) -> Workload | None:
+    def _for_core(self, row: StoredWorkload | None, now: float) -> Workload | None:
         return None if row is None else snapshot_builder.workload_for_core(row, now, self._elastic)

@@ -8,14 +8,14 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from runai.hub_service.clusters.states.state import Step, Store
-from runai.hub_service.clusters.workloads.workload_index import FORGOTTEN_AT_ONCE, Shelf
+from runai.hub_service.clusters.states.state import Store, Transition
+from runai.hub_service.clusters.workloads.workload_index import FORGOTTEN_AT_ONCE, WorkloadIndexer
 from runai.hub_service.model.cluster import ProjectChange
 from runai.hub_service.model.project_tree_rules import check_deletion, check_parent
 from runai.hub_service.model.records import ProjectRecord, WorkloadId
 from runai.hub_service.wire.errors import NotFound
 
-_GONE: Final = Step(None, aged=True)
+_GONE: Final = Transition(None, aged=True)
 """What a workload has made is its user's, and stays: nobody has asked for that to go."""
 
 
@@ -25,11 +25,11 @@ class RecordedProjects:
     def __init__(
         self,
         store: Store,
-        rows: Shelf,
+        rows: WorkloadIndexer,
         *,
         arriving: Callable[[str], list[WorkloadId]],
         clock: Callable[[], float],
-        keep: Callable[[Mapping[WorkloadId, Step]], None],
+        keep: Callable[[Mapping[WorkloadId, Transition]], None],
         announce: Callable[[], None],
     ) -> None:
         """Take over what the store holds; `arriving` says what is on its way to a project."""

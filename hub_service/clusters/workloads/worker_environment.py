@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import PurePath
 
-from runai.hub_service.clusters.states.state import ACTIVE, Row
+from runai.hub_service.clusters.states.state import ACTIVE, StoredWorkload
 from runai.hub_service.limits import with_hook
 from runai.hub_service.limits.sharing import Sharing
 from runai.hub_service.model.device import Device
@@ -24,7 +24,7 @@ MEBIBYTE = 1024 * 1024
 
 
 def worker_environment(
-    row: Row,
+    row: StoredWorkload,
     worker: WorkerRecord,
     devices: Sequence[Device],
     *,
@@ -143,7 +143,7 @@ def _frameworks(
     }
 
 
-def _gang(row: Row, worker: WorkerRecord) -> dict[str, str]:
+def _gang(row: StoredWorkload, worker: WorkerRecord) -> dict[str, str]:
     """Name the place in a gang: each worker sees only its own devices, so its local rank is 0."""
     if row.spec.workers == 1:
         return {}

@@ -20,8 +20,8 @@ from itertools import compress, count, islice
 from operator import attrgetter, is_not
 
 from runai.hub_service.clusters.states import lifecycle
-from runai.hub_service.clusters.states.retention import Finished, Keeping
-from runai.hub_service.clusters.states.state import ACTIVE, Row
+from runai.hub_service.clusters.states.retention import Finished, RetentionPolicy
+from runai.hub_service.clusters.states.state import ACTIVE, StoredWorkload
 from runai.hub_service.clusters.workloads import snapshot_builder
 from runai.hub_service.model.records import ElasticRules, WorkloadId, WorkloadRecord, WorkloadSpec
 from runai.hub_service.scheduler.model.snapshot import Wait, Workload
@@ -42,20 +42,20 @@ _workload = attrgetter("workload")
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class PendingStatus:
     """What a plan says of one that waits: its row as it was, and as it is with that."""
 
     wait: Wait
-    before: Row
-    row: Row
+    before: StoredWorkload
+    row: StoredWorkload
 
 
-class Shelf(MutableMapping[WorkloadId, Row]):
+class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
     """All rows by their names, oldest first."""
 
-    def __init__(self, rows: Iterable[Row], keeping: Keeping) -> None:
+    def __init__(self, rows: Iterable[StoredWorkload], keeping: RetentionPolicy) -> None:
         """Take over what a store has kept; `keeping` says for how long what is finished stays."""
-        self._rows: dict[WorkloadId, Row] = {}
+        self._rows: dict[WorkloadId, StoredWorkload] = {}
         self._numbers: dict[WorkloadId, int] = {}
         """Higher than those of all that came before; nobody else's ever."""
         self._next = 0
@@ -93,7 +93,7 @@ class Shelf(MutableMapping[WorkloadId, Row]):
 
     # -- the mapping -----------------------------------------------------------------------------
 
-    def __getitem__(self, workload: WorkloadId) -> Row:
+    def __getitem__(self, workload: WorkloadId) -> StoredWorkload:
         return self._rows[workload]
 
     def __contains__(self, workload: object) -> bool:
@@ -105,7 +105,7 @@ class Shelf(MutableMapping[WorkloadId, Row]):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def row(self, workload: WorkloadId) -> Row | None:
+    def row(self, workload: WorkloadId) -> StoredWorkload | None:
         """Return a row, if there is such a workload; `get` would try and fail first."""
         return self._rows.get(workload)
 
@@ -113,11 +113,11 @@ class Shelf(MutableMapping[WorkloadId, Row]):
         """Return all names, oldest first; as quick as a plain dictionary."""
         return self._rows.keys()
 
-    def values(self) -> ValuesView[Row]:
+    def values(self) -> ValuesView[StoredWorkload]:
         """Return all rows, oldest first; as quick as a plain dictionary."""
         return self._rows.values()
 
-    def __setitem__(self, workload: WorkloadId, row: Row) -> None:
+    def __setitem__(self, workload: WorkloadId, row: StoredWorkload) -> None:
         known = self._rows.get(workload)
         if known is None:
             self._number([workload])
@@ -157,7 +157,7 @@ class Shelf(MutableMapping[WorkloadId, Row]):
             if not same:
                 del self._by_key[_key(row.spec)]
 
-    def add(self, rows: Sequence[Row], drawn: Sequence[Workload | None]) -> None:
+    def add(self, rows: Sequence[StoredWorkload], drawn: Sequence[Workload | None]) -> None:
         """Put what was just submitted and drawn, of which nothing has begun: thousands at once."""
         names = [row.id for row in rows]
         self._number(names)
@@ -172,13 +172,13 @@ class Shelf(MutableMapping[WorkloadId, Row]):
             if row.spec.key:
                 self._by_key.setdefault(_key(row.spec), []).append(name)
 
-    def say(self, row: Row) -> None:
+    def say(self, row: StoredWorkload) -> None:
         """Put a row whose place in the queue and reason alone are others."""
         self._rows[row.id] = row
         self._told_otherwise[row.id] = None
         self.said.pop(row.id, None)
 
-    def say_all(self, told: Iterable[Said]) -> None:
+    def say_all(self, told: Iterable[PendingStatus]) -> None:
         """Put such rows all at once; not those that are others meanwhile, which are told anew."""
         rows = self._rows
         still = [said for said in told if rows.get(said.wait.workload) is said.before]
@@ -230,7 +230,7 @@ class Shelf(MutableMapping[WorkloadId, Row]):
         self._numbers.update(zip(names, count(self._next), strict=False))
         self._next += len(names)
 
-    def holding(self) -> Iterator[Row]:
+    def holding(self) -> Iterator[StoredWorkload]:
         """Yield the rows that have processes, or may have."""
         return (self._rows[workload] for workload in self._holding)
 
@@ -253,7 +253,7 @@ class Shelf(MutableMapping[WorkloadId, Row]):
             if row.spec.project == project and not row.record.state.finished
         ]
 
-    def finished(self, project: str) -> list[Row]:
+    def finished(self, project: str) -> list[StoredWorkload]:
         """Return a project's workloads that are finished."""
         return [
             row
@@ -261,7 +261,7 @@ class Shelf(MutableMapping[WorkloadId, Row]):
             if row.spec.project == project and row.record.state.finished
         ]
 
-    def timed(self) -> Iterator[Row]:
+    def timed(self) -> Iterator[StoredWorkload]:
         """Yield the rows for which time alone has something in store."""
         return (self._rows[workload] for workload in list(self._timed))
 
@@ -280,7 +280,7 @@ class Shelf(MutableMapping[WorkloadId, Row]):
         found += [due[0]] if due is not None else []
         return min((when for when in found if when is not None), default=None)
 
-    def begun(self, only: Iterable[WorkloadId] | None = None) -> Iterator[Row]:
+    def begun(self, only: Iterable[WorkloadId] | None = None) -> Iterator[StoredWorkload]:
         """Yield the jobs that were ever started; `only` of these."""
         begun = self._begun if only is None else self._begun.intersection(only)
         return (self._rows[workload] for workload in begun)
@@ -325,7 +325,7 @@ class Shelf(MutableMapping[WorkloadId, Row]):
         """Tell whether there is something that the core has not been shown yet."""
         return bool(self._coming)
 
-    def _forget_coming(self, workload: WorkloadId, row: Row) -> None:
+    def _forget_coming(self, workload: WorkloadId, row: StoredWorkload) -> None:
         if coming := self._coming.get(row.spec.user):
             coming.pop(workload, None)
             if not coming:
@@ -338,12 +338,12 @@ class Shelf(MutableMapping[WorkloadId, Row]):
         elif drawn != self._drawn.get(workload):
             self._drawn[workload] = drawn
 
-    def _note_end(self, row: Row) -> None:
+    def _note_end(self, row: StoredWorkload) -> None:
         if row.record.state.finished and row.record.finished is not None:
             self._finished.add(row.id, row.spec.user, row.record.finished)
 
 
-def _is_unfinished(row: Row | None) -> bool:
+def _is_unfinished(row: StoredWorkload | None) -> bool:
     return row is not None and row.spec.kind == "job" and not row.record.state.finished
 
 

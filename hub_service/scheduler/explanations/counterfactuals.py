@@ -24,7 +24,7 @@ from runai.hub_service.scheduler.model.explanation import (
 from runai.hub_service.scheduler.model.snapshot import Plan, Reason, Snapshot, Workload
 from runai.hub_service.scheduler.model.what_if import changed, serves
 from runai.hub_service.scheduler.state.cluster_index import Changes, Index
-from runai.hub_service.scheduler.state.project_tree import UNLIMITED, Account
+from runai.hub_service.scheduler.state.project_tree import UNLIMITED, ProjectNode
 
 MOST_TOLD = 3
 _ENDINGS_TRIED = 6
@@ -162,7 +162,7 @@ class Search:
                 needed = fewer
         return needed
 
-    def _released(self, rival: Account, chosen: Sequence[Held]) -> Counterfactual:
+    def _released(self, rival: ProjectNode, chosen: Sequence[Held]) -> Counterfactual:
         until = max(held.protected_until for held in chosen)
         changes = (EndWorkloads(workloads=tuple(held.workload.name for held in chosen)),)
         amount = sum(held.total for held in chosen)
@@ -234,7 +234,7 @@ class Search:
         return self._verified(changes, self._wording.settings(changes)) if changes else None
 
     @staticmethod
-    def _settings(account: Account, **settings: int | None) -> Iterator[Change]:
+    def _settings(account: ProjectNode, **settings: int | None) -> Iterator[Change]:
         if account.project.name != account.name:
             return  # a parent's own queue has no settings; only the parent has
         for setting, value in settings.items():

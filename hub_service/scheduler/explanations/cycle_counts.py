@@ -9,12 +9,16 @@ from collections import Counter
 from collections.abc import Iterable
 
 from runai.hub_service.scheduler.placement.quota_check import still_over
-from runai.hub_service.scheduler.state.equivalence import Unit
+from runai.hub_service.scheduler.state.equivalence import PodSet
 from runai.hub_service.scheduler.state.free_capacity import Room
-from runai.hub_service.scheduler.state.planned_workloads import Item, Member, Standing
+from runai.hub_service.scheduler.state.planned_workloads import (
+    Phase,
+    PlannedWorker,
+    PlannedWorkload,
+)
 from runai.hub_service.scheduler.state.planning_state import State
-from runai.hub_service.scheduler.state.project_tree import Account
-from runai.hub_service.scheduler.state.request_shape import Booking, Kind
+from runai.hub_service.scheduler.state.project_tree import ProjectNode
+from runai.hub_service.scheduler.state.request_shape import Booking, RequestShape
 
 
 class Census:
@@ -28,15 +32,15 @@ class Census:
             for item in sorted(state.changed(), key=lambda item: item.age)
             for member in item.members
         ]
-        self._started = [m for m in changed if m.standing is Standing.STARTED]
-        self._reserved = [m for m in changed if m.standing is Standing.RESERVED]
-        self._started_on: dict[frozenset[int], dict[Item, int]] = {}
-        self._reserved_on: dict[frozenset[int], dict[Item, int]] = {}
+        self._started = [m for m in changed if m.standing is Phase.STARTED]
+        self._reserved = [m for m in changed if m.standing is Phase.RESERVED]
+        self._started_on: dict[frozenset[int], dict[PlannedWorkload, int]] = {}
+        self._reserved_on: dict[frozenset[int], dict[PlannedWorkload, int]] = {}
         self._free: dict[frozenset[int], int] = {}
         self._devices: dict[frozenset[int], int] = {}
         self._projects: dict[frozenset[int], dict[str, int]] = {}
-        self._leaving: dict[Booking, list[Member]] = {}
-        self._slots_now: dict[Kind, int] = {}
+        self._leaving: dict[Booking, list[PlannedWorker]] = {}
+        self._slots_now: dict[RequestShape, int] = {}
 
     def free_on(self, nodes: frozenset[int]) -> int:
         """Return the free milli-GPU now."""
@@ -66,15 +70,17 @@ class Census:
                         sums[name] = sums.get(name, 0) + member.booking.quota
         return sums
 
-    def reserved_on(self, nodes: frozenset[int], but: Item) -> dict[Item, int]:
+    def reserved_on(
+        self, nodes: frozenset[int], but: PlannedWorkload
+    ) -> dict[PlannedWorkload, int]:
         """Return the milli-GPU that this cycle reserved per workload, without `but`."""
         return _without(but, _cached(self._reserved_on, nodes, self._reserved))
 
-    def started_on(self, nodes: frozenset[int], but: Item) -> dict[Item, int]:
+    def started_on(self, nodes: frozenset[int], but: PlannedWorkload) -> dict[PlannedWorkload, int]:
         """Return the milli-GPU that this cycle started per workload, without `but`."""
         return _without(but, _cached(self._started_on, nodes, self._started))
 
-    def session_holders(self, account: Account) -> dict[str, int]:
+    def session_holders(self, account: ProjectNode) -> dict[str, int]:
         """Return the milli-GPU per user in sessions within the build quota."""
         sums: dict[str, int] = {}
         for item in sorted(self._state.fixed, key=lambda item: item.age):
@@ -85,14 +91,14 @@ class Census:
                     sums[name] = sums.get(name, 0) + held
         return sums
 
-    def leaving(self, booking: Booking) -> list[Member]:
+    def leaving(self, booking: Booking) -> list[PlannedWorker]:
         """Return the workers that must leave before a reservation can start."""
         known = self._leaving.get(booking)
         if known is None:
             known = self._leaving[booking] = self._state.leaving(booking)
         return known
 
-    def waited_for(self, members: Iterable[Member]) -> list[Member]:
+    def waited_for(self, members: Iterable[PlannedWorker]) -> list[PlannedWorker]:
         """Return the workers that must end before reserved ones start.
 
         They are at the reserved place; if there are none, they are stopping workers of projects
@@ -105,7 +111,7 @@ class Census:
         over = {account for mine in reserved for account in still_over(mine.item)}
         return self._state.told_to_stop(over) if over else []
 
-    def fitting(self, unit: Unit, *, ever: bool = False) -> int:
+    def fitting(self, unit: PodSet, *, ever: bool = False) -> int:
         """Return how many of a unit's workers fit, counting each kind on its own.
 
         They fit now, or with `ever` into the empty cluster.
@@ -117,28 +123,28 @@ class Census:
         return sum(min(count, _slots(kind, room, known)) for kind, count in kinds.items())
 
 
-def _slots(kind: Kind, room: Room, known: dict[Kind, int]) -> int:
+def _slots(kind: RequestShape, room: Room, known: dict[RequestShape, int]) -> int:
     if kind not in known:
         known[kind] = sum(room.roomy(kind).values())
     return known[kind]
 
 
 def _cached(
-    known: dict[frozenset[int], dict[Item, int]],
+    known: dict[frozenset[int], dict[PlannedWorkload, int]],
     nodes: frozenset[int],
-    members: Iterable[Member],
-) -> dict[Item, int]:
+    members: Iterable[PlannedWorker],
+) -> dict[PlannedWorkload, int]:
     if nodes not in known:
         known[nodes] = _held_on(nodes, members)
     return known[nodes]
 
 
-def _without(item: Item, sums: dict[Item, int]) -> dict[Item, int]:
+def _without(item: PlannedWorkload, sums: dict[PlannedWorkload, int]) -> dict[PlannedWorkload, int]:
     return {i: held for i, held in sums.items() if i is not item} if item in sums else sums
 
 
-def _held_on(nodes: frozenset[int], members: Iterable[Member]) -> dict[Item, int]:
-    sums: dict[Item, int] = {}
+def _held_on(nodes: frozenset[int], members: Iterable[PlannedWorker]) -> dict[PlannedWorkload, int]:
+    sums: dict[PlannedWorkload, int] = {}
     for member in members:
         booking = member.booking
         if booking and booking.node in nodes:
@@ -146,12 +152,12 @@ def _held_on(nodes: frozenset[int], members: Iterable[Member]) -> dict[Item, int
     return sums
 
 
-def nodes_of(unit: Unit) -> frozenset[int]:
+def nodes_of(unit: PodSet) -> frozenset[int]:
     """Return the nodes that any of a unit's workers could ever use."""
     kind, *others = {member.kind for member in unit.members}
     return kind.nodes.union(*(other.nodes for other in others)) if others else kind.nodes
 
 
-def _holder(item: Item) -> str:
+def _holder(item: PlannedWorkload) -> str:
     """Return the user of a session, or the name of a job."""
     return item.workload.user or item.name if item.workload.kind == "session" else item.name

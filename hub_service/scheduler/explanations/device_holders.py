@@ -22,8 +22,8 @@ from runai.hub_service.scheduler.model.snapshot import (
     end_of,
 )
 from runai.hub_service.scheduler.model.what_if import worker_after
-from runai.hub_service.scheduler.state.project_tree import Account, tree_of
-from runai.hub_service.scheduler.state.request_shape import Kind, Kinds
+from runai.hub_service.scheduler.state.project_tree import ProjectNode, tree_of
+from runai.hub_service.scheduler.state.request_shape import Kinds, RequestShape
 
 _NODES_COMPARED = 4
 _CAPS = ("over_build_quota", "over_limit")
@@ -33,7 +33,7 @@ class Held(NamedTuple):
     """Allocation of one workload after the plan."""
 
     workload: Workload
-    account: Account
+    account: ProjectNode
     total: int
     """Milli-GPU on all nodes."""
     quota: int
@@ -62,7 +62,7 @@ class Holdings:
         self._index_of = {node.name: index for index, node in enumerate(self._nodes)}
         self._workload = workload
         account = self._tree.queue_of(workload.project)
-        self.path: tuple[Account, ...] = account.path if account else ()
+        self.path: tuple[ProjectNode, ...] = account.path if account else ()
         kinds = [self._kind(workload, index) for index in range(len(workload.workers))]
         self._mine = {self._nodes[i].name for kind in kinds for i in kind.nodes}
         lacking = [
@@ -82,7 +82,7 @@ class Holdings:
         }
         self.held = [h for w in snapshot.workloads if w is not workload and (h := self._held(w))]
 
-    def _kind(self, workload: Workload, index: int) -> Kind:
+    def _kind(self, workload: Workload, index: int) -> RequestShape:
         account = self._tree.queue_of(workload.project)
         restrictions = [a.project.node_types for a in account.path] if account else []
         is_job = workload.kind == "job"
@@ -172,7 +172,7 @@ class Holdings:
                 free[node] -= milli
         return free
 
-    def keepers(self) -> list[Account]:
+    def keepers(self) -> list[ProjectNode]:
         """Return the other projects that keep GPUs idle for themselves (Q2)."""
         return [account for account in self._tree.holders if account not in self.path]
 
@@ -195,18 +195,18 @@ class Holdings:
 
     # ---- R2 and R4
 
-    def rivals(self) -> list[Account]:
+    def rivals(self) -> list[ProjectNode]:
         """Return the projects over their entitlement on nodes that it may use (R2)."""
         found = {self._judged(held.account) for held in self._victims()}
         over = [account for account in found if account is not None and self.over(account) > 0]
         return sorted(over, key=lambda account: (-self.over(account), account.age))
 
-    def over(self, account: Account) -> int:
+    def over(self, account: ProjectNode) -> int:
         """Return a project's overage: over its share, or quota for a claimant within its own."""
         is_within = all(a.allocated + self.demand <= a.quota for a in self.path[:1])
         return account.allocated - account.quota if is_within else account.overage
 
-    def sets_of(self, rival: Account) -> Iterator[list[Held]]:
+    def sets_of(self, rival: ProjectNode) -> Iterator[list[Held]]:
         """Yield sets of a rival's workloads that may suffice: on one node first, then anywhere."""
         victims = [held for held in self._victims() if self._judged(held.account) is rival]
         victims.sort(key=lambda held: held.first_to_go, reverse=True)
@@ -241,7 +241,7 @@ class Holdings:
     def _victims(self) -> list[Held]:
         return [held for held in self.held if held.quota and held.workload.is_preemptible]
 
-    def _judged(self, account: Account) -> Account | None:
+    def _judged(self, account: ProjectNode) -> ProjectNode | None:
         """Return the ancestor judged for a project: the one below their common ancestor (R2)."""
         if account in self.path:
             return None

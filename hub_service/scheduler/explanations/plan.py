@@ -23,12 +23,12 @@ from runai.hub_service.scheduler.model.snapshot import (
     Stop,
     Unreserve,
 )
-from runai.hub_service.scheduler.state.planned_workloads import Member, Standing
+from runai.hub_service.scheduler.state.planned_workloads import Phase, PlannedWorker
 from runai.hub_service.scheduler.state.planning_state import State
-from runai.hub_service.scheduler.state.project_tree import Account
+from runai.hub_service.scheduler.state.project_tree import ProjectNode
 from runai.hub_service.scheduler.state.request_shape import Booking
 from runai.hub_service.scheduler.steps.allocate import Allocation
-from runai.hub_service.scheduler.steps.reclaim import Loss, Reclaim
+from runai.hub_service.scheduler.steps.reclaim import Eviction, Reclaim
 
 
 def plan_of(state: State, allocation: Allocation, reclaim: Reclaim) -> Plan:
@@ -40,7 +40,7 @@ def plan_of(state: State, allocation: Allocation, reclaim: Reclaim) -> Plan:
         Unreserve(workload=member.item.name, worker=member.worker.name)
         for item in sorted(state.reserved, key=lambda item: item.age)
         for member in item.members
-        if member.was is Standing.RESERVED and member.standing is Standing.PENDING
+        if member.was is Phase.RESERVED and member.standing is Phase.PENDING
         if not _is_part(member)
     ]
     decisions += [
@@ -50,19 +50,19 @@ def plan_of(state: State, allocation: Allocation, reclaim: Reclaim) -> Plan:
             reason=reasons.of_loss(member, loss),
         )
         for member, loss in losses.items()
-        if member.standing is Standing.GOING and not _is_part(member)
+        if member.standing is Phase.GOING and not _is_part(member)
     ]
     placed = [m for m in dict.fromkeys(allocation.placed) if not _is_part(m)]
-    moved = [m for m in placed if m.standing is Standing.MOVED]
+    moved = [m for m in placed if m.standing is Phase.MOVED]
     decisions += [_move(state, member, losses, reasons) for member in moved]
     decisions += _resizes(state, losses, reasons)
-    decisions += [_start(state, m) for m in placed if m.standing is Standing.STARTED]
+    decisions += [_start(state, m) for m in placed if m.standing is Phase.STARTED]
     if state.policy.reservations:
         decisions += [
             _reserve(state, m, census)
             for m in placed
-            if m.standing is Standing.RESERVED
-            and not (m.was is Standing.RESERVED and m.booking == m.origin)
+            if m.standing is Phase.RESERVED
+            and not (m.was is Phase.RESERVED and m.booking == m.origin)
         ]
     if state.policy.explain != "none":
         decisions += waits_of(state, reasons)
@@ -72,20 +72,22 @@ def plan_of(state: State, allocation: Allocation, reclaim: Reclaim) -> Plan:
     )
 
 
-def _is_part(member: Member) -> bool:
+def _is_part(member: PlannedWorker) -> bool:
     """Return True if a member is a GPU of an elastic worker, represented by the first one (E2)."""
     return member.item.sizes is not None and member.index > 0
 
 
-def _resizes(state: State, losses: Mapping[Member, Loss], reasons: Reasons) -> list[Resize]:
+def _resizes(
+    state: State, losses: Mapping[PlannedWorker, Eviction], reasons: Reasons
+) -> list[Resize]:
     """Return the resizes of running elastic workers (E2)."""
     resizes = []
     for item in sorted(state.resizable, key=lambda item: item.age):
         base, *parts = item.members
-        if base.standing is not Standing.RUNNING:
+        if base.standing is not Phase.RUNNING:
             continue
-        lost = [m for m in parts if m.standing is Standing.GOING and m in losses]
-        grown = [m for m in parts if m.standing is Standing.STARTED]
+        lost = [m for m in parts if m.standing is Phase.GOING and m in losses]
+        grown = [m for m in parts if m.standing is Phase.STARTED]
         if lost or grown:
             node, booking = _place_of(state, base)
             of_loss = reasons.of_shrinking(lost, losses[lost[0]]) if lost else None
@@ -101,7 +103,7 @@ def _resizes(state: State, losses: Mapping[Member, Loss], reasons: Reasons) -> l
     return resizes
 
 
-def _shares(member: Member, booking: Booking) -> tuple[DeviceShare, ...]:
+def _shares(member: PlannedWorker, booking: Booking) -> tuple[DeviceShare, ...]:
     devices = list(booking.devices)
     if member.item.sizes is not None:
         for part in member.item.members[1:]:
@@ -110,13 +112,13 @@ def _shares(member: Member, booking: Booking) -> tuple[DeviceShare, ...]:
     return tuple(DeviceShare(device, MilliGpu(booking.shares)) for device in sorted(devices))
 
 
-def _place_of(state: State, member: Member) -> tuple[str, Booking]:
+def _place_of(state: State, member: PlannedWorker) -> tuple[str, Booking]:
     booking = member.booking
     assert booking is not None, "placed workers have a booking"
     return state.nodes[booking.node].name, booking
 
 
-def _start(state: State, member: Member) -> Start:
+def _start(state: State, member: PlannedWorker) -> Start:
     node, booking = _place_of(state, member)
     return Start(
         workload=member.item.name,
@@ -126,7 +128,7 @@ def _start(state: State, member: Member) -> Start:
     )
 
 
-def _reserve(state: State, member: Member, census: Census) -> Reserve:
+def _reserve(state: State, member: PlannedWorker, census: Census) -> Reserve:
     node, booking = _place_of(state, member)
     return Reserve(
         workload=member.item.name,
@@ -144,7 +146,9 @@ def _reserve(state: State, member: Member, census: Census) -> Reserve:
     )
 
 
-def _move(state: State, member: Member, losses: Mapping[Member, Loss], reasons: Reasons) -> Move:
+def _move(
+    state: State, member: PlannedWorker, losses: Mapping[PlannedWorker, Eviction], reasons: Reasons
+) -> Move:
     node, booking = _place_of(state, member)
     return Move(
         workload=member.item.name,
@@ -155,7 +159,7 @@ def _move(state: State, member: Member, losses: Mapping[Member, Loss], reasons: 
     )
 
 
-def _share(account: Account) -> ProjectShare:
+def _share(account: ProjectNode) -> ProjectShare:
     over = 0 if account.is_unlimited else max(0, account.allocated - account.quota)
     return ProjectShare(
         quota=None if account.is_unlimited else MilliGpu(account.quota),

@@ -9,20 +9,20 @@ from operator import attrgetter
 
 from runai.hub_service.scheduler.explanations.wait_reasons import Reasons
 from runai.hub_service.scheduler.model.snapshot import Reason, Wait
-from runai.hub_service.scheduler.state.equivalence import Lane
-from runai.hub_service.scheduler.state.planned_workloads import Item, Standing
+from runai.hub_service.scheduler.state.equivalence import EquivalenceClass
+from runai.hub_service.scheduler.state.planned_workloads import Phase, PlannedWorkload
 from runai.hub_service.scheduler.state.planning_state import State
 from runai.hub_service.scheduler.state.previous_waits import Lines
 
-_RUNS = (Standing.RUNNING, Standing.STARTED, Standing.MOVED)
-_WAITS = (Standing.PENDING, Standing.RESERVED)
+_RUNS = (Phase.RUNNING, Phase.STARTED, Phase.MOVED)
+_WAITS = (Phase.PENDING, Phase.RESERVED)
 _place_in_queue = attrgetter("place_in_queue")
 
 
 def waits_of(state: State, reasons: Reasons) -> list[Wait]:
     """Return the wait decision of every waiting workload: its position and reason."""
-    queues: dict[str, list[Item]] = {}
-    why: dict[Item, Reason] = {}
+    queues: dict[str, list[PlannedWorkload]] = {}
+    why: dict[PlannedWorkload, Reason] = {}
     lines: dict[str, Lines] = {}
     others = [*state.reserved, *state.stuck]
     changed = {item.workload.project for item in (*state.changed(), *others)}
@@ -54,14 +54,14 @@ def waits_of(state: State, reasons: Reasons) -> list[Wait]:
     return state.told.tell(queues, why, lines)
 
 
-def _ran_whole(item: Item) -> bool:
+def _ran_whole(item: PlannedWorkload) -> bool:
     """Return True if its minimum ran before this plan; otherwise it has waited all along."""
-    return sum(member.was is Standing.RUNNING for member in item.members) >= item.minimum
+    return sum(member.was is Phase.RUNNING for member in item.members) >= item.minimum
 
 
-def _lanes_by_project(state: State) -> dict[str, list[Lane]]:
+def _lanes_by_project(state: State) -> dict[str, list[EquivalenceClass]]:
     """Return the lanes of workloads that wait for their minimum, by project."""
-    found: dict[str, list[Lane]] = {}
+    found: dict[str, list[EquivalenceClass]] = {}
     for account in state.lanes.accounts:
         for lane in state.lanes.of(account):
             first = lane.units[0]
@@ -70,15 +70,17 @@ def _lanes_by_project(state: State) -> dict[str, list[Lane]]:
     return found
 
 
-def _why(state: State, lane: Lane, reasons: Reasons) -> Reason:
+def _why(state: State, lane: EquivalenceClass, reasons: Reasons) -> Reason:
     first = lane.units[0]
     return state.told.again(reasons.of_wait(first.item, first))
 
 
-def _of_lane(state: State, lane: Lane, reasons: Reasons) -> dict[Item, Reason]:
+def _of_lane(
+    state: State, lane: EquivalenceClass, reasons: Reasons
+) -> dict[PlannedWorkload, Reason]:
     """Return the waiting workloads of a lane with their reasons."""
     units = lane.units
-    again, pending, reserved = state.told.again, Standing.PENDING, Standing.RESERVED
+    again, pending, reserved = state.told.again, Phase.PENDING, Phase.RESERVED
     waiting = [unit.item for unit in units if unit.members[0].standing is pending]
     if len(waiting) == len(units) and not reasons.lost and not reasons.held_up:
         # No unit of this lane changed.

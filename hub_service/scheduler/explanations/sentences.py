@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from runai.hub_service.scheduler.model.explanation import AskOtherwise, Change, SetProject
 from runai.hub_service.scheduler.model.quantity import count_text, duration_text, gpu_text
 from runai.hub_service.scheduler.model.snapshot import Workload
-from runai.hub_service.scheduler.state.project_tree import Account
+from runai.hub_service.scheduler.state.project_tree import ProjectNode
 
 _SHOWN = 4
 _AMOUNTS = {"quota": "quota", "build_quota": "build quota", "limit": "limit"}
@@ -17,7 +17,7 @@ class Wording:
     """Formatter of changes as sentences for one reader."""
 
     def __init__(
-        self, now: int, accounts: dict[str, Account], may_know: Callable[[Workload], bool]
+        self, now: int, accounts: dict[str, ProjectNode], may_know: Callable[[Workload], bool]
     ) -> None:
         """Store `may_know`, the check for workloads that may be named."""
         self._now = now

@@ -20,12 +20,16 @@ from runai.hub_service.scheduler.model.quantity import (
 from runai.hub_service.scheduler.model.snapshot import Reason
 from runai.hub_service.scheduler.placement.backfill import Hold
 from runai.hub_service.scheduler.placement.quota_check import Block, cap_in_the_way
-from runai.hub_service.scheduler.state.equivalence import Lane, Unit, pending_units
-from runai.hub_service.scheduler.state.planned_workloads import Item, Member, Standing
+from runai.hub_service.scheduler.state.equivalence import EquivalenceClass, PodSet, pending_units
+from runai.hub_service.scheduler.state.planned_workloads import (
+    Phase,
+    PlannedWorker,
+    PlannedWorkload,
+)
 from runai.hub_service.scheduler.state.planning_state import State
-from runai.hub_service.scheduler.state.project_tree import Account
+from runai.hub_service.scheduler.state.project_tree import ProjectNode
 from runai.hub_service.scheduler.steps.allocate import Allocation
-from runai.hub_service.scheduler.steps.reclaim import Loss, Reclaim
+from runai.hub_service.scheduler.steps.reclaim import Eviction, Reclaim
 
 T = TypeVar("T")
 
@@ -47,18 +51,18 @@ class Reasons:
         """Workloads that lose a worker by this plan; the stop has the reason."""
         self.held_up = allocation.held_up
         """Workloads that would fit but for a hold; each has its own reason."""
-        self._of_lane: dict[Lane, Reason] = {}
+        self._of_lane: dict[EquivalenceClass, Reason] = {}
 
     # ---- stops and moves
 
-    def of_loss(self, member: Member, loss: Loss) -> Reason:
+    def of_loss(self, member: PlannedWorker, loss: Eviction) -> Reason:
         """Return the reason of a stop: the claimant and the rule."""
         if loss.claimant is None:
             text = f"fewer than its {member.item.minimum} workers have run for too long"
             return Reason(code="stale_gang", rule="R11", text=text)
         return self._of_stop(loss, loss.claimant, member.item, count_text(_held(member)))
 
-    def of_shrinking(self, members: Sequence[Member], loss: Loss) -> Reason:
+    def of_shrinking(self, members: Sequence[PlannedWorker], loss: Eviction) -> Reason:
         """Return the reason of a shrinking; `loss` is the first worker's.
 
         It determines the claimant and the rule of the sentence.
@@ -67,12 +71,14 @@ class Reasons:
         what = count_text(sum(map(_held, members)))
         return self._of_stop(loss, loss.claimant, members[0].item, what)
 
-    def of_growing(self, members: Sequence[Member], node: str) -> Reason:
+    def of_growing(self, members: Sequence[PlannedWorker], node: str) -> Reason:
         """Return the reason of a growth."""
         text = f"{count_text(sum(map(_held, members)))} more of {node} would be idle"
         return Reason(code="grown", rule="E2", text=text)
 
-    def _of_stop(self, loss: Loss, claimant: Item, loser: Item, what: str) -> Reason:
+    def _of_stop(
+        self, loss: Eviction, claimant: PlannedWorkload, loser: PlannedWorkload, what: str
+    ) -> Reason:
         who = self._name(claimant, loser)
         if loss.rule == "E2":
             text = f"{who} waits for the {what} that it has beyond its request"
@@ -90,7 +96,7 @@ class Reasons:
             for_=self._id(claimant, loser),
         )
 
-    def of_move(self, member: Member, loss: Loss, node: str) -> Reason:
+    def of_move(self, member: PlannedWorker, loss: Eviction, node: str) -> Reason:
         """Return the reason of a move."""
         assert loss.claimant is not None, "broken gangs are not moved"
         text = f"makes room for {self._name(loss.claimant, member.item)} and goes on at {node}"
@@ -100,13 +106,13 @@ class Reasons:
 
     # ---- waits
 
-    def of_wait(self, item: Item, unit: Unit | None) -> Reason:
+    def of_wait(self, item: PlannedWorkload, unit: PodSet | None) -> Reason:
         """Return the reason of a wait; `unit` is the unplaced unit, if known."""
         if unit is None or item in self.lost:
             if not item.is_known:
                 text = f"there is no project {item.workload.project}"
                 return Reason(code="unknown_project", rule="X", text=text)
-            reserved = [m for m in item.members if m.standing is Standing.RESERVED]
+            reserved = [m for m in item.members if m.standing is Phase.RESERVED]
             if reserved:
                 return self._of_reserved(reserved)
             units = [unit for unit in pending_units(item) if not unit.is_surplus]
@@ -124,7 +130,7 @@ class Reasons:
             reason = self._of_lane[lane] = self._of_unit(unit, lane)
         return reason
 
-    def _of_unit(self, unit: Unit, lane: Lane) -> Reason:
+    def _of_unit(self, unit: PodSet, lane: EquivalenceClass) -> Reason:
         block = cap_in_the_way(unit.item, unit.demand) or self._allocation.blocks.get(lane)
         if block is not None and block.account is not None:
             return self._of_cap(block, block.account, unit)
@@ -132,7 +138,7 @@ class Reasons:
             return self._of_no_such_node(unit)
         return self._of_too_many(unit) or self._of_no_room(unit, lane, block)
 
-    def _of_reserved(self, reserved: list[Member]) -> Reason:
+    def _of_reserved(self, reserved: list[PlannedWorker]) -> Reason:
         going = self._census.waited_for(reserved)
         leaving = dict.fromkeys(self._name(member.item, reserved[0].item) for member in going)
         node = self._state.nodes[reserved[0].booking.node].name if reserved[0].booking else ""
@@ -144,7 +150,7 @@ class Reasons:
         )
         return Reason(code="stopping", rule="R7", text=text)
 
-    def _grace_left(self, going: Sequence[Member]) -> str:
+    def _grace_left(self, going: Sequence[PlannedWorker]) -> str:
         """Return the remaining grace period of stopping workers, if the snapshot has it."""
         ends = [member.worker.gone_by for member in going]
         known = [end for end in ends if end is not None]
@@ -153,7 +159,7 @@ class Reasons:
         seconds = max(known) - self._state.time
         return f", {seconds} s at most" if seconds > 0 else ""
 
-    def _of_cap(self, block: Block, account: Account, unit: Unit) -> Reason:
+    def _of_cap(self, block: Block, account: ProjectNode, unit: PodSet) -> Reason:
         if block.code == "over_build_quota":
             text = (
                 f"{account.name} uses {gpu_text(account.build)} of its"
@@ -167,7 +173,7 @@ class Reasons:
             )
         return Reason(code=block.code, rule=block.rule, text=text)
 
-    def _of_no_such_node(self, unit: Unit) -> Reason:
+    def _of_no_such_node(self, unit: PodSet) -> Reason:
         kind = next(member.kind for member in unit.members if not member.kind.nodes)
         largest = max((node.usable_devices for node in self._state.nodes), default=0)
         if kind.devices > largest:
@@ -185,13 +191,13 @@ class Reasons:
             text = "no node that it may use has what it asks for"
         return Reason(code="no_such_node", rule="P5", text=text)
 
-    def _missing_types(self, unit: Unit) -> str:
+    def _missing_types(self, unit: PodSet) -> str:
         """Return the requested GPU types, if no node has one of them."""
         there = {node.gpu_type for node in self._state.nodes}
         asked = (member.worker.gpu_types for member in unit.members)
         return next((" or ".join(t) for t in asked if t and there.isdisjoint(t)), "")
 
-    def _of_too_many(self, unit: Unit) -> Reason | None:
+    def _of_too_many(self, unit: PodSet) -> Reason | None:
         """Return a reason if a gang does not fit into the empty cluster."""
         total = len(unit.members)
         fitting = self._census.fitting(unit, ever=True) if total > 1 else total
@@ -200,7 +206,7 @@ class Reasons:
         text = f"only {fitting} of its {total} workers fit on all nodes that it may use"
         return Reason(code="no_such_node", rule="P4", text=text)
 
-    def _of_no_room(self, unit: Unit, lane: Lane, block: Block | None) -> Reason:
+    def _of_no_room(self, unit: PodSet, lane: EquivalenceClass, block: Block | None) -> Reason:
         if lane in self._reclaim.exhausted:
             most = self._state.policy.max_evictions
             text = f"its place would stop more workers than the {most} that one plan may stop"
@@ -212,7 +218,7 @@ class Reasons:
         first = self._of_others_first(unit, lane, nodes, free) if free < unit.demand else None
         return first or self._of_scattered(unit, free) or self._of_full(unit, lane, nodes, free)
 
-    def _of_hold(self, hold: Hold, item: Item) -> Reason:
+    def _of_hold(self, hold: Hold, item: PlannedWorkload) -> Reason:
         first = hold.unit.item
         text = (
             f"what is idle is kept for {self._name(first, item)}, which waits longer and is"
@@ -220,7 +226,7 @@ class Reasons:
         )
         return Reason(code="held_for", rule="O4", text=text, for_=self._id(first, item))
 
-    def _of_never_lent(self, unit: Unit) -> Reason:
+    def _of_never_lent(self, unit: PodSet) -> Reason:
         keepers = [a for a in self._state.tree.holders if a not in unit.item.account.path]
         held = _names(keepers, lambda keeper: f"{keeper.name} ({gpu_text(keeper.never_lent)})")
         return Reason(
@@ -231,7 +237,7 @@ class Reasons:
         )
 
     def _of_others_first(
-        self, unit: Unit, lane: Lane, nodes: frozenset[int], free: int
+        self, unit: PodSet, lane: EquivalenceClass, nodes: frozenset[int], free: int
     ) -> Reason | None:
         reserved = self._census.reserved_on(nodes, unit.item)
         if reserved and free + sum(reserved.values()) >= unit.demand:
@@ -249,7 +255,9 @@ class Reasons:
         first = self._id(next(iter(started)), unit.item)
         return Reason(code="behind", rule="O1", text=text, for_=first)
 
-    def _of_full(self, unit: Unit, lane: Lane, nodes: frozenset[int], free: int) -> Reason:
+    def _of_full(
+        self, unit: PodSet, lane: EquivalenceClass, nodes: frozenset[int], free: int
+    ) -> Reason:
         item = unit.item
         until = self._reclaim.protected.get(lane)
         if until is not None:
@@ -276,7 +284,7 @@ class Reasons:
             return Reason(code="not_proven", rule="R5", text=text)
         return Reason(code="no_room", rule="P1", text=f"{used}{_listing(users)}")
 
-    def _over(self, unit: Unit, lane: Lane) -> Account | None:
+    def _over(self, unit: PodSet, lane: EquivalenceClass) -> ProjectNode | None:
         """Return the account whose fair share is too small, if that prevents a reclaim (R2)."""
         if lane not in self._reclaim.over_share:
             return None
@@ -284,7 +292,7 @@ class Reasons:
             (a for a in unit.item.account.path if a.allocated + unit.demand > a.fair_share), None
         )
 
-    def _of_scattered(self, unit: Unit, free: int) -> Reason | None:
+    def _of_scattered(self, unit: PodSet, free: int) -> Reason | None:
         total = len(unit.members)
         fitting = self._census.fitting(unit)
         if 0 < fitting < total:
@@ -300,40 +308,40 @@ class Reasons:
 
     # ---- names
 
-    def _may_name(self, item: Item, reader: Item) -> bool:
+    def _may_name(self, item: PlannedWorkload, reader: PlannedWorkload) -> bool:
         same = item.workload.project == reader.workload.project
         return same or self._state.policy.name_others
 
-    def _name(self, item: Item, reader: Item) -> str:
+    def _name(self, item: PlannedWorkload, reader: PlannedWorkload) -> str:
         """Return a workload's name for readers of another one, or only its kind and project."""
         if self._may_name(item, reader):
             return _label(item)
         return f"a {item.workload.kind} of {item.workload.project}"
 
-    def _id(self, item: Item, reader: Item) -> str | None:
+    def _id(self, item: PlannedWorkload, reader: PlannedWorkload) -> str | None:
         return item.name if self._may_name(item, reader) else None
 
-    def _names_of(self, items: Iterable[Item], reader: Item) -> str:
+    def _names_of(self, items: Iterable[PlannedWorkload], reader: PlannedWorkload) -> str:
         return _names(dict.fromkeys(self._name(item, reader) for item in items), str)
 
-    def _holders_of(self, account: Account, reader: Item) -> dict[str, int]:
+    def _holders_of(self, account: ProjectNode, reader: PlannedWorkload) -> dict[str, int]:
         """Return allocations of a build quota by user. Empty if the reader may not see them."""
         if self._state.policy.name_others or account.name == reader.workload.project:
             return self._census.session_holders(account)
         return {}
 
 
-def _label(item: Item) -> str:
+def _label(item: PlannedWorkload) -> str:
     if item.workload.kind == "session" and item.workload.user:
         return f"the session of {item.workload.user}"
     return item.name
 
 
-def _held(member: Member) -> int:
+def _held(member: PlannedWorker) -> int:
     return member.origin.quota if member.origin else member.kind.quota
 
 
-def _entitlement(account: Account) -> str:
+def _entitlement(account: ProjectNode) -> str:
     if account.fair_share > account.quota:
         return f"fair share of {count_text(account.fair_share)}"
     return f"quota of {count_text(account.quota)}"

@@ -16,11 +16,15 @@ from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, MilliGpu
 from runai.hub_service.scheduler.model.snapshot import Project, Worker, Workload, end_of
 from runai.hub_service.scheduler.placement.place import place
 from runai.hub_service.scheduler.placement.quota_check import cap_in_the_way
-from runai.hub_service.scheduler.state.equivalence import Unit
-from runai.hub_service.scheduler.state.planned_workloads import Item, Member, Standing
+from runai.hub_service.scheduler.state.equivalence import PodSet
+from runai.hub_service.scheduler.state.planned_workloads import (
+    Phase,
+    PlannedWorker,
+    PlannedWorkload,
+)
 from runai.hub_service.scheduler.state.planning_state import State
-from runai.hub_service.scheduler.state.project_tree import Account
-from runai.hub_service.scheduler.state.request_shape import Kind
+from runai.hub_service.scheduler.state.project_tree import ProjectNode
+from runai.hub_service.scheduler.state.request_shape import RequestShape
 
 NEVER = 1 << 62
 _NOTHING_HELD: AbstractContextManager[tuple[bool, ...]] = nullcontext(())
@@ -32,9 +36,9 @@ Device = tuple[int, int]
 class Hold(NamedTuple):
     """Devices held for a unit until its expected start."""
 
-    unit: Unit
+    unit: PodSet
     start: int
-    keepers: tuple[Member, ...]
+    keepers: tuple[PlannedWorker, ...]
     """Placeholder workers on the idle ones of these devices."""
 
 
@@ -68,7 +72,7 @@ class Holds:
                 free_at[node][device] = NEVER
             self._holds.append(Hold(unit, start, self._keepers(unit, devices)))
 
-    def _oldest(self, account: Account) -> list[Unit]:
+    def _oldest(self, account: ProjectNode) -> list[PodSet]:
         """Return a project's first unit that fits its share but not the free capacity."""
         lanes = [lane for lane in self._state.lanes.of(account) if not lane.units[0].is_surplus]
         for unit in sorted((lane.units[0] for lane in lanes), key=lambda unit: unit.key):
@@ -82,9 +86,9 @@ class Holds:
                 return [unit]
         return []
 
-    def _fits_now(self, unit: Unit) -> bool:
+    def _fits_now(self, unit: PodSet) -> bool:
         mark = self._state.mark()
-        fits = place(self._state, unit.members, Standing.STARTED)
+        fits = place(self._state, unit.members, Phase.STARTED)
         self._state.roll_back(mark)
         return fits
 
@@ -95,7 +99,7 @@ class Holds:
             [state.time if milli == WHOLE_GPU else NEVER for milli in devices]
             for devices in state.later.milli
         ]
-        ends: dict[Item, int] = {}
+        ends: dict[PlannedWorkload, int] = {}
         busy: dict[Device, int] = {}
         for node, members in state.on_node.items():
             for member in members:
@@ -109,28 +113,28 @@ class Holds:
             free_at[node][device] = at
         return free_at
 
-    def _keepers(self, unit: Unit, devices: list[Device]) -> tuple[Member, ...]:
+    def _keepers(self, unit: PodSet, devices: list[Device]) -> tuple[PlannedWorker, ...]:
         state = self._state
         workload = Workload(name=unit.item.name, project=unit.item.name, workers=())
         # A separate account, so that held devices count for no project.
-        item = Item(workload, Account(Project(name=unit.item.name), None))
-        keepers: list[Member] = []
+        item = PlannedWorkload(workload, ProjectNode(Project(name=unit.item.name), None))
+        keepers: list[PlannedWorker] = []
         for node, device in devices:
             if _is_idle(state, node, device):
                 worker = Worker(name=f"{unit.item.name} {node}:{device}", gpus=MilliGpu(WHOLE_GPU))
-                keeper = Member(worker, len(keepers), item, _KEEPER)
-                state.set(keeper, Standing.RESERVED, state.book(_KEEPER, node, (device,)))
+                keeper = PlannedWorker(worker, len(keepers), item, _KEEPER)
+                state.set(keeper, Phase.RESERVED, state.book(_KEEPER, node, (device,)))
                 keepers.append(keeper)
         return tuple(keepers)
 
     # ---- backfill
 
-    def open_to(self, unit: Unit) -> AbstractContextManager[tuple[bool, ...]]:
+    def open_to(self, unit: PodSet) -> AbstractContextManager[tuple[bool, ...]]:
         """Lift the holds that a unit may use while it is tried. Yield True for each of them."""
         return self._lift_for(unit) if self._holds else _NOTHING_HELD
 
     @contextmanager
-    def _lift_for(self, unit: Unit) -> Generator[tuple[bool, ...]]:
+    def _lift_for(self, unit: PodSet) -> Generator[tuple[bool, ...]]:
         may_pass = tuple(self._may_pass(unit, hold) for hold in self._holds)
         lifted = [
             (keeper, keeper.booking)
@@ -140,15 +144,15 @@ class Holds:
             if keeper.booking is not None
         ]
         for keeper, _ in lifted:
-            self._state.set(keeper, Standing.PENDING, None)
+            self._state.set(keeper, Phase.PENDING, None)
         yield may_pass
         for keeper, booking in lifted:
             # A device that a worker took meanwhile is held no longer.
             (device,) = booking.devices
             if _is_idle(self._state, booking.node, device):
-                self._state.set(keeper, Standing.RESERVED, booking)
+                self._state.set(keeper, Phase.RESERVED, booking)
 
-    def in_the_way(self, unit: Unit) -> Hold | None:
+    def in_the_way(self, unit: PodSet) -> Hold | None:
         """Return the hold without which this unit would fit now."""
         state = self._state
         mark = state.mark()
@@ -156,8 +160,8 @@ class Holds:
         for hold in self._holds:
             for keeper in hold.keepers:
                 if keeper.booking is not None:
-                    state.set(keeper, Standing.PENDING, None)
-            if hold.unit is not unit and place(state, unit.members, Standing.STARTED):
+                    state.set(keeper, Phase.PENDING, None)
+            if hold.unit is not unit and place(state, unit.members, Phase.STARTED):
                 found = hold
                 break
         state.roll_back(mark)
@@ -168,9 +172,9 @@ class Holds:
         for hold in self._holds:
             for keeper in hold.keepers:
                 if keeper.booking is not None:
-                    self._state.set(keeper, Standing.PENDING, None)
+                    self._state.set(keeper, Phase.PENDING, None)
 
-    def _may_pass(self, unit: Unit, hold: Hold) -> bool:
+    def _may_pass(self, unit: PodSet, hold: Hold) -> bool:
         mine, theirs = unit.item, hold.unit.item
         if unit is hold.unit or mine.is_fixed:
             return True  # Q1: build GPUs are always available
@@ -182,7 +186,7 @@ class Holds:
         return _fits_quota(unit) and not _fits_quota(hold.unit)
 
 
-_KEEPER = Kind(order=-1, devices=1, milli=int(WHOLE_GPU), mib=0, cpu=0, memory=0)
+_KEEPER = RequestShape(order=-1, devices=1, milli=int(WHOLE_GPU), mib=0, cpu=0, memory=0)
 
 
 def _is_idle(state: State, node: int, device: int) -> bool:
@@ -190,26 +194,26 @@ def _is_idle(state: State, node: int, device: int) -> bool:
     return room.milli[node][device] == WHOLE_GPU and room.mib[node][device] == room.device_mib[node]
 
 
-def _fits_share(unit: Unit) -> bool:
+def _fits_share(unit: PodSet) -> bool:
     return all(
         account.allocated + unit.demand <= max(account.quota, account.fair_share)
         for account in unit.item.account.path
     )
 
 
-def _fits_quota(unit: Unit) -> bool:
+def _fits_quota(unit: PodSet) -> bool:
     return all(
         account.allocated + unit.demand <= account.quota for account in unit.item.account.path
     )
 
 
-def _soonest(unit: Unit, free_at: list[list[int]]) -> tuple[int, list[Device]] | None:
+def _soonest(unit: PodSet, free_at: list[list[int]]) -> tuple[int, list[Device]] | None:
     """Return when and where all workers of a unit fit first; None if unknown.
 
     Only whole devices count, a fraction as one. CPU and memory are not predicted.
     """
     start, taken = 0, set[Device]()
-    kinds: dict[Kind, int] = {}
+    kinds: dict[RequestShape, int] = {}
     for member in unit.members:
         kinds[member.kind] = kinds.get(member.kind, 0) + 1
     for kind, wanted in sorted(kinds.items(), key=lambda kind: (-kind[0].devices, kind[0].order)):
@@ -230,7 +234,7 @@ def _soonest(unit: Unit, free_at: list[list[int]]) -> tuple[int, list[Device]] |
 
 
 def _next_slot(
-    kind: Kind, node: int, free_at: list[list[int]], taken: set[Device]
+    kind: RequestShape, node: int, free_at: list[list[int]], taken: set[Device]
 ) -> tuple[int, int, list[int]]:
     """Return when a node has room for one more worker of a kind, and on which devices."""
     free = sorted(

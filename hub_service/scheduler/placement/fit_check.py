@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from runai.hub_service.scheduler.placement.place import place
-from runai.hub_service.scheduler.state.planned_workloads import Member, Standing
+from runai.hub_service.scheduler.state.planned_workloads import Phase, PlannedWorker
 from runai.hub_service.scheduler.state.planning_state import State
 from runai.hub_service.scheduler.state.request_shape import Booking
 
@@ -17,7 +17,7 @@ from runai.hub_service.scheduler.state.request_shape import Booking
 class Fit:
     """Feasibility of placing certain workers in the future free capacity."""
 
-    def __init__(self, state: State, members: Sequence[Member]) -> None:
+    def __init__(self, state: State, members: Sequence[PlannedWorker]) -> None:
         """Store the workers; counting starts with the first call of `fits`."""
         self._state = state
         self._members = members
@@ -38,7 +38,7 @@ class Fit:
         """Place of one worker, if it fits."""
         self._freed: set[int] = set()
 
-    def ask_for(self, members: Sequence[Member], *, fits: bool | None) -> None:
+    def ask_for(self, members: Sequence[PlannedWorker], *, fits: bool | None) -> None:
         """Check other workers with the same request; `fits` is the result if already known."""
         self._members = members
         self._slots = None
@@ -111,6 +111,6 @@ class Fit:
 
     def _try(self) -> bool:
         mark = self._state.mark()
-        placed = place(self._state, self._members, Standing.RESERVED)
+        placed = place(self._state, self._members, Phase.RESERVED)
         self._state.roll_back(mark)
         return placed

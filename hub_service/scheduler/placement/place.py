@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from runai.hub_service.scheduler.state.free_capacity import Room
-from runai.hub_service.scheduler.state.planned_workloads import Member, Standing
+from runai.hub_service.scheduler.state.planned_workloads import Phase, PlannedWorker
 from runai.hub_service.scheduler.state.planning_state import State
-from runai.hub_service.scheduler.state.request_shape import Kind
+from runai.hub_service.scheduler.state.request_shape import RequestShape
 
 
-def place(state: State, members: Sequence[Member], standing: Standing) -> bool:
+def place(state: State, members: Sequence[PlannedWorker], standing: Phase) -> bool:
     """Place all workers or none (P4): `STARTED` in the capacity free now, else free later.
 
     On False the state is unchanged.
     """
-    room = state.now if standing is Standing.STARTED else state.later
+    room = state.now if standing is Phase.STARTED else state.later
     if members[0].item.sizes is not None:
         return _place_resizable(state, members, standing, room)
     if len(members) == 1:
@@ -27,7 +27,9 @@ def place(state: State, members: Sequence[Member], standing: Standing) -> bool:
     return _place_gang(state, members, standing, room)
 
 
-def _place_gang(state: State, members: Sequence[Member], standing: Standing, room: Room) -> bool:
+def _place_gang(
+    state: State, members: Sequence[PlannedWorker], standing: Phase, room: Room
+) -> bool:
     mark = state.mark()
     if _place_on_one_node(state, members, standing, room):
         return True
@@ -47,7 +49,7 @@ def _place_gang(state: State, members: Sequence[Member], standing: Standing, roo
     return False
 
 
-def _place_one(state: State, member: Member, standing: Standing, room: Room) -> bool:
+def _place_one(state: State, member: PlannedWorker, standing: Phase, room: Room) -> bool:
     place_found = room.find(member.kind)
     if place_found is None:
         return False
@@ -56,31 +58,31 @@ def _place_one(state: State, member: Member, standing: Standing, room: Room) -> 
 
 
 def _place_resizable(
-    state: State, members: Sequence[Member], standing: Standing, room: Room
+    state: State, members: Sequence[PlannedWorker], standing: Phase, room: Room
 ) -> bool:
     """Place parts of an elastic worker on one node, chosen for its whole request (E2)."""
     first, item = members[0], members[0].item
     base = item.members[0]
     if first is not base:
-        at = base.booking if base.standing in {Standing.RUNNING, Standing.STARTED} else None
+        at = base.booking if base.standing in {Phase.RUNNING, Phase.STARTED} else None
         return at is not None and at.node >= 0 and _place_at(state, first, standing, room, at.node)
     if len(members) > 1:
         return _place_on_one_node(state, members, standing, room)
     wanted = [
         member
         for member in item.members[1:]
-        if member.standing is Standing.PENDING and not item.is_extra(member)
+        if member.standing is Phase.PENDING and not item.is_extra(member)
     ]
     for count in range(len(wanted), 0, -1):
         if _place_on_one_node(state, [base, *wanted[:count]], standing, room):
             for member in wanted[:count]:
-                state.set(member, Standing.PENDING, None)  # each starts in its turn (E1)
+                state.set(member, Phase.PENDING, None)  # each starts in its turn (E1)
             return True
     return _place_one(state, base, standing, room)
 
 
 def _place_one_by_one(
-    state: State, members: Sequence[Member], standing: Standing, room: Room, *, spread: bool
+    state: State, members: Sequence[PlannedWorker], standing: Phase, room: Room, *, spread: bool
 ) -> bool:
     for member in _largest_first(members):
         for node in room.nodes_by_fullness(0):
@@ -95,7 +97,7 @@ def _place_one_by_one(
 
 
 def _place_on_one_node(
-    state: State, members: Sequence[Member], standing: Standing, room: Room
+    state: State, members: Sequence[PlannedWorker], standing: Phase, room: Room
 ) -> bool:
     wholes = sum(m.kind.devices for m in members if m.kind.is_whole)
     counts = _counts(members)
@@ -117,7 +119,7 @@ def _place_on_one_node(
     return False
 
 
-def _place_at(state: State, member: Member, standing: Standing, room: Room, node: int) -> bool:
+def _place_at(state: State, member: PlannedWorker, standing: Phase, room: Room, node: int) -> bool:
     devices = room.devices_on(node, member.kind)
     if devices is None:
         return False
@@ -125,18 +127,18 @@ def _place_at(state: State, member: Member, standing: Standing, room: Room, node
     return True
 
 
-def _counts(members: Iterable[Member]) -> dict[Kind, int]:
-    counts: dict[Kind, int] = {}
+def _counts(members: Iterable[PlannedWorker]) -> dict[RequestShape, int]:
+    counts: dict[RequestShape, int] = {}
     for member in members:
         counts[member.kind] = counts.get(member.kind, 0) + 1
     return counts
 
 
-def _largest_first(members: Sequence[Member]) -> list[Member]:
+def _largest_first(members: Sequence[PlannedWorker]) -> list[PlannedWorker]:
     return sorted(members, key=lambda m: (-m.kind.devices, -m.kind.milli, -m.kind.mib, m.index))
 
 
-def _domains(state: State, member: Member) -> list[frozenset[int]]:
+def _domains(state: State, member: PlannedWorker) -> list[frozenset[int]]:
     label = member.item.workload.pack_by
     if not label:
         return []
@@ -150,13 +152,13 @@ def _domains(state: State, member: Member) -> list[frozenset[int]]:
 
 def _place_on_few_nodes(
     state: State,
-    members: Sequence[Member],
-    standing: Standing,
+    members: Sequence[PlannedWorker],
+    standing: Phase,
     room: Room,
     domain: frozenset[int] | None,
 ) -> bool:
     """Fill the nodes with most slots of a kind, and end on the fullest that fits the rest."""
-    groups: dict[Kind, list[Member]] = {}
+    groups: dict[RequestShape, list[PlannedWorker]] = {}
     for member in _largest_first(members):
         groups.setdefault(member.kind, []).append(member)
     for kind, group in groups.items():

@@ -10,16 +10,16 @@ from collections.abc import Iterable
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
 
-from runai.hub_service.scheduler.state.equivalence import Lane, OrderKey, Unit
-from runai.hub_service.scheduler.state.planned_workloads import Standing
+from runai.hub_service.scheduler.state.equivalence import EquivalenceClass, OrderKey, PodSet
+from runai.hub_service.scheduler.state.planned_workloads import Phase
 from runai.hub_service.scheduler.state.planning_state import State
-from runai.hub_service.scheduler.state.project_tree import Account
+from runai.hub_service.scheduler.state.project_tree import ProjectNode
 
 _SCALE = 10**15  # shares are compared as integers: allocated * _SCALE // allocatable
 _HUGE = 10**30
 
 _Key = OrderKey | tuple[int, int, int, int, int, str, int]
-_Head = tuple[_Key, Lane, list[Unit], int]
+_Head = tuple[_Key, EquivalenceClass, list[PodSet], int]
 """A lane's next unit: its unique key, the lane, its units, and the index in them."""
 
 
@@ -29,61 +29,63 @@ class FairOrder:
     def __init__(
         self,
         state: State,
-        extra: Iterable[Unit] = (),
+        extra: Iterable[PodSet] = (),
         *,
         waiting: bool = True,
         surplus: bool = True,
     ) -> None:
         """Include waiting units (with or without surplus), and `extra` units as they are."""
         self._state = state
-        self._heads: dict[Account, list[_Head]] = {}
+        self._heads: dict[ProjectNode, list[_Head]] = {}
         if waiting:
             for account in state.lanes.accounts:
                 for lane in state.lanes.of(account):
                     if surplus or not lane.units[0].is_surplus:
                         self._enter(lane, lane.units)
-        grouped: dict[Lane, list[Unit]] = {}
+        grouped: dict[EquivalenceClass, list[PodSet]] = {}
         for unit in extra:
             grouped.setdefault(state.lanes.lane_of(unit), []).append(unit)
         for lane, units in grouped.items():
             units.sort()
             self._enter(lane, units)
-        self._last: Account | None = None
+        self._last: ProjectNode | None = None
         """Account of the last popped unit, which is still at the head of its lane."""
         self._is_aside = False
         """True if the rest of that lane is skipped."""
-        self._ranked: dict[Account | None, list[tuple[tuple[object, ...], int, Account]]] = {}
+        self._ranked: dict[
+            ProjectNode | None, list[tuple[tuple[object, ...], int, ProjectNode]]
+        ] = {}
         self._versions = count()
-        self._version: dict[Account, int] = {}
-        self._head: dict[Account, Unit | None] = {}
+        self._version: dict[ProjectNode, int] = {}
+        self._head: dict[ProjectNode, PodSet | None] = {}
         for heads in self._heads.values():
             heapify(heads)
         state.touched.clear()
         for account in self._heads:
             self._refresh(account)
 
-    def _enter(self, lane: Lane, units: list[Unit]) -> None:
+    def _enter(self, lane: EquivalenceClass, units: list[PodSet]) -> None:
         head = self._next_head(lane, units, 0)
         if head is not None:
             self._heads.setdefault(lane.account, []).append(head)
 
-    def _next_head(self, lane: Lane, units: list[Unit], index: int) -> _Head | None:
+    def _next_head(self, lane: EquivalenceClass, units: list[PodSet], index: int) -> _Head | None:
         if units is lane.units:
             # Units placed meanwhile do not wait any more.
-            while index < len(units) and units[index].members[0].standing is not Standing.PENDING:
+            while index < len(units) and units[index].members[0].standing is not Phase.PENDING:
                 index += 1
         if index >= len(units):
             return None
         return self._key_of(units[index]), lane, units, index
 
-    def _key_of(self, unit: Unit) -> _Key:
+    def _key_of(self, unit: PodSet) -> _Key:
         turns = self._state.turns
         if turns is None:
             return unit.key
         # O3: among equal priorities, the user with the smallest allocation, then by age.
         return (*unit.key[:3], turns.held(unit.item), *unit.key[3:])
 
-    def pop(self) -> Unit | None:
+    def pop(self) -> PodSet | None:
         """Return the next unit; None at the end."""
         self._state.asks += 1
         self._advance()
@@ -132,11 +134,11 @@ class FairOrder:
                 del self._heads[account]
         self._state.touched.update(account.path)
 
-    def _refresh(self, account: Account) -> None:
+    def _refresh(self, account: ProjectNode) -> None:
         for above in account.path:
             self._rank(above)
 
-    def _best(self, parent: Account | None) -> Account | None:
+    def _best(self, parent: ProjectNode | None) -> ProjectNode | None:
         ranked = self._ranked.get(parent)
         while ranked:
             _, version, account = ranked[0]
@@ -145,7 +147,7 @@ class FairOrder:
             heappop(ranked)
         return None
 
-    def _rank(self, account: Account) -> None:
+    def _rank(self, account: ProjectNode) -> None:
         heads = self._heads.get(account)
         if heads:
             if self._state.turns is not None:
@@ -153,7 +155,7 @@ class FairOrder:
                 heads[:] = [(self._key_of(units[i]), lane, units, i) for _, lane, units, i in heads]
                 heapify(heads)
             _, _, units, index = heads[0]
-            head: Unit | None = units[index]
+            head: PodSet | None = units[index]
         else:
             best = self._best(account)
             head = self._head[best] if best is not None else None
@@ -164,7 +166,7 @@ class FairOrder:
             heappush(self._ranked.setdefault(account.parent, []), entry)
 
 
-def _deprivation(account: Account, unit: Unit) -> tuple[object, ...]:
+def _deprivation(account: ProjectNode, unit: PodSet) -> tuple[object, ...]:
     """Return the rank of an account among its siblings, smallest first (O1).
 
     It ends in the account's age and name, so that ranks are unique.

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, count_text
 from runai.hub_service.scheduler.model.snapshot import Node, Snapshot, WaitCode
-from runai.hub_service.scheduler.state.planned_workloads import Item
+from runai.hub_service.scheduler.state.planned_workloads import PlannedWorkload
 from runai.hub_service.scheduler.state.planning_state import State
 from runai.hub_service.scheduler.state.project_tree import (
     ANY_OTHER,
     UNLIMITED,
-    Account,
+    ProjectNode,
     ProjectTree,
     tree_of,
 )
@@ -27,11 +27,11 @@ class Block(NamedTuple):
 
     code: WaitCode
     rule: str
-    account: Account | None = None
+    account: ProjectNode | None = None
     detail: str = ""
 
 
-def cap_in_the_way(item: Item, demand: int) -> Block | None:
+def cap_in_the_way(item: PlannedWorkload, demand: int) -> Block | None:
     """Return the first cap that `demand` would break: limits (Q3), then build quotas (Q1)."""
     if not demand:
         return None
@@ -43,7 +43,7 @@ def cap_in_the_way(item: Item, demand: int) -> Block | None:
     return None
 
 
-def still_over(item: Item) -> set[Account]:
+def still_over(item: PlannedWorkload) -> set[ProjectNode]:
     """Return the projects over their limit until stopping workers have ended (Q3).
 
     Called after a trial placement: it decides between a start now and a reservation.
@@ -51,17 +51,17 @@ def still_over(item: Item) -> set[Account]:
     return {a for a in item.account.path if a.leaving and a.allocated + a.leaving > a.limit}
 
 
-def held_back(state: State, item: Item) -> int:
+def held_back(state: State, item: PlannedWorkload) -> int:
     """Return the milli-GPU that must stay idle for other projects (Q2)."""
     return sum(_held_by(root, item.account.path) for root in state.tree.roots)
 
 
-def _held_by(account: Account, mine: tuple[Account, ...]) -> int:
+def _held_by(account: ProjectNode, mine: tuple[ProjectNode, ...]) -> int:
     inside = sum(_held_by(child, mine) for child in account.children)
     return inside if account in mine else max(inside, account.never_lent - account.allocated)
 
 
-def leaves_what_is_never_lent(state: State, item: Item) -> bool:
+def leaves_what_is_never_lent(state: State, item: PlannedWorkload) -> bool:
     """Return True if enough stays idle for the projects that never lend their GPUs (Q2).
 
     Called after a trial placement; whole GPUs must stay whole.

@@ -10,8 +10,12 @@ from bisect import bisect_left, insort
 from operator import attrgetter
 
 from runai.hub_service.scheduler.model.elastic_sizes import LINEAR, gain
-from runai.hub_service.scheduler.state.planned_workloads import Item, Member, Standing
-from runai.hub_service.scheduler.state.project_tree import Account
+from runai.hub_service.scheduler.state.planned_workloads import (
+    Phase,
+    PlannedWorker,
+    PlannedWorkload,
+)
+from runai.hub_service.scheduler.state.project_tree import ProjectNode
 
 OrderKey = tuple[int, int, int, int, str, int]
 LaneKey = tuple[int, int, int, tuple[int | str, ...], str, str]
@@ -20,15 +24,15 @@ _FIXED, _MINIMUM, _SURPLUS = 0, 1, 2
 _key = attrgetter("key")
 
 
-class Unit:
+class PodSet:
     """Workers of one workload that start together: its minimum, or one surplus worker (E1)."""
 
     __slots__ = ("demand", "is_surplus", "item", "key", "lane", "members", "signature")
 
     def __init__(
         self,
-        item: Item,
-        members: tuple[Member, ...],
+        item: PlannedWorkload,
+        members: tuple[PlannedWorker, ...],
         *,
         is_surplus: bool,
         runs: bool | None = None,
@@ -39,10 +43,10 @@ class Unit:
         self.is_surplus = is_surplus
         first = members[0]
         if len(members) == 1:
-            self.demand = 0 if first.standing is Standing.RESERVED else first.kind.quota
+            self.demand = 0 if first.standing is Phase.RESERVED else first.kind.quota
             self.signature: tuple[int | str, ...] = (first.kind.order,)
         else:
-            held = Standing.RESERVED
+            held = Phase.RESERVED
             self.demand = sum(m.kind.quota for m in members if m.standing is not held)
             self.signature = tuple(sorted([member.kind.order for member in members]))
         turn = int(len(members) == len(item.members) or not (_runs(item) if runs is None else runs))
@@ -62,7 +66,7 @@ class Unit:
             *item.age,
             first.index,
         )
-        self.lane: Lane | None = None
+        self.lane: EquivalenceClass | None = None
 
     def falls_short(self, *, now: bool = False) -> bool:
         """Return True if the workload would still be below its minimum after placing this unit.
@@ -72,43 +76,43 @@ class Unit:
         """
         return not self.is_surplus and not self.item.has_minimum(len(self.members), now=now)
 
-    def __lt__(self, other: Unit) -> bool:
+    def __lt__(self, other: PodSet) -> bool:
         return self.key < other.key
 
 
-def _runs(item: Item) -> bool:
-    return item.count(Standing.RUNNING, Standing.STARTED) > 0
+def _runs(item: PlannedWorkload) -> bool:
+    return item.count(Phase.RUNNING, Phase.STARTED) > 0
 
 
-class Lane:
+class EquivalenceClass:
     """Sorted units of one account with equal requests. If one is blocked, the rest are too."""
 
     __slots__ = ("account", "changes", "key", "units")
 
-    def __init__(self, account: Account, key: LaneKey) -> None:
+    def __init__(self, account: ProjectNode, key: LaneKey) -> None:
         self.account = account
         self.key = key
-        self.units: list[Unit] = []
+        self.units: list[PodSet] = []
         self.changes = 0
         """Number of units added and removed so far."""
 
 
-def pending_units(item: Item) -> list[Unit]:
+def pending_units(item: PlannedWorkload) -> list[PodSet]:
     """Group a workload's pending workers into units; none while too many are stopping."""
-    pending = [member for member in item.members if member.standing is Standing.PENDING]
+    pending = [member for member in item.members if member.standing is Phase.PENDING]
     if item.sizes is not None:
         pending = [member for member in pending if not item.is_extra(member)]
     if not pending or not item.is_known:
         return []
     if len(pending) == len(item.members) == item.minimum:
-        return [Unit(item, tuple(pending), is_surplus=False)]
-    placed = item.count(Standing.RUNNING, Standing.STARTED, Standing.RESERVED, Standing.MOVED)
+        return [PodSet(item, tuple(pending), is_surplus=False)]
+    placed = item.count(Phase.RUNNING, Phase.STARTED, Phase.RESERVED, Phase.MOVED)
     lacking = max(0, item.minimum - placed)
     if lacking > len(pending):
         return []
     runs = _runs(item)  # computed once: a workload may have thousands of surplus workers
-    first = [Unit(item, tuple(pending[:lacking]), is_surplus=False, runs=runs)] if lacking else []
-    return first + [Unit(item, (m,), is_surplus=True, runs=runs) for m in pending[lacking:]]
+    first = [PodSet(item, tuple(pending[:lacking]), is_surplus=False, runs=runs)] if lacking else []
+    return first + [PodSet(item, (m,), is_surplus=True, runs=runs) for m in pending[lacking:]]
 
 
 class Lanes:
@@ -117,32 +121,32 @@ class Lanes:
     def __init__(self, *, by_user: bool) -> None:
         """Start empty; `by_user` separates the lanes of each user (O3)."""
         self._by_user = by_user
-        self._lanes: dict[Account, dict[LaneKey, Lane]] = {}
-        self._units: dict[Item, list[Unit]] = {}
+        self._lanes: dict[ProjectNode, dict[LaneKey, EquivalenceClass]] = {}
+        self._units: dict[PlannedWorkload, list[PodSet]] = {}
 
     @property
-    def accounts(self) -> list[Account]:
+    def accounts(self) -> list[ProjectNode]:
         """Return the accounts that have lanes, or had some."""
         return list(self._lanes)
 
-    def of(self, account: Account) -> list[Lane]:
+    def of(self, account: ProjectNode) -> list[EquivalenceClass]:
         """Return an account's lanes."""
         return list(self._lanes.get(account, {}).values())
 
-    def key_of(self, unit: Unit) -> LaneKey:
+    def key_of(self, unit: PodSet) -> LaneKey:
         """Return the part of a unit's request that decides if it can start."""
         workload = unit.item.workload
         user = workload.user if self._by_user else ""
         return (*unit.key[:3], unit.signature, workload.pack_by, user)
 
-    def lane_of(self, unit: Unit) -> Lane:
+    def lane_of(self, unit: PodSet) -> EquivalenceClass:
         """Return the unit's lane: its own, one with the same key, or a new one not stored here."""
         if unit.lane is None:
             account, key = unit.item.account, self.key_of(unit)
-            unit.lane = self._lanes.get(account, {}).get(key) or Lane(account, key)
+            unit.lane = self._lanes.get(account, {}).get(key) or EquivalenceClass(account, key)
         return unit.lane
 
-    def add(self, item: Item) -> bool:
+    def add(self, item: PlannedWorkload) -> bool:
         """Queue a workload's pending units; return True if there are any."""
         units = pending_units(item)
         if units:
@@ -151,12 +155,12 @@ class Lanes:
                 self._add(unit)
         return bool(units)
 
-    def _add(self, unit: Unit) -> None:
+    def _add(self, unit: PodSet) -> None:
         account, key = unit.item.account, self.key_of(unit)
         lanes = self._lanes.setdefault(account, {})
         lane = lanes.get(key)
         if lane is None:
-            lane = lanes[key] = Lane(account, key)
+            lane = lanes[key] = EquivalenceClass(account, key)
         unit.lane = lane
         lane.changes += 1
         units = lane.units
@@ -165,7 +169,7 @@ class Lanes:
         else:
             insort(units, unit, key=_key)
 
-    def remove(self, item: Item) -> None:
+    def remove(self, item: PlannedWorkload) -> None:
         """Remove a workload from its lanes; drop lanes that become empty."""
         for unit in self._units.pop(item, ()):
             lane = unit.lane

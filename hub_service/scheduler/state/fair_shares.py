@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
-from runai.hub_service.scheduler.state.project_tree import Account, ProjectTree
+from runai.hub_service.scheduler.state.project_tree import ProjectNode, ProjectTree
 from runai.hub_service.scheduler.state.quota_by_type import groups
 
 
@@ -38,7 +38,7 @@ def set_fair_shares(
 
 
 def _divide_level(
-    siblings: list[Account], capacity: int, history_weight: int, by_type: Mapping[str, int]
+    siblings: list[ProjectNode], capacity: int, history_weight: int, by_type: Mapping[str, int]
 ) -> None:
     if any(account.parts for account in siblings):
         for accounts, there in groups(siblings, capacity, by_type):
@@ -53,17 +53,17 @@ def _divide_level(
             _divide_level(account.children, account.fair_share, history_weight, by_type)
 
 
-def _divide(siblings: list[Account], capacity: int, history_weight: int) -> None:
+def _divide(siblings: list[ProjectNode], capacity: int, history_weight: int) -> None:
     for account in siblings:
         # S1: the guarantee comes first, and is never scaled down when quotas oversubscribe. An
         # unlimited quota is worth the whole capacity.
         quota = capacity if account.is_unlimited else account.quota
         account.fair_share = min(quota, account.limit, account.requested, account.reach)
     left = capacity - sum(account.fair_share for account in siblings)
-    buckets: defaultdict[int, list[Account]] = defaultdict(list)
+    buckets: defaultdict[int, list[ProjectNode]] = defaultdict(list)
     for account in siblings:
         buckets[account.priority].append(account)
-    floored: list[Account] = []
+    floored: list[ProjectNode] = []
     for priority in sorted(buckets, reverse=True):
         left, in_order = _divide_by_weight(buckets[priority], left, history_weight)
         floored += in_order
@@ -73,19 +73,19 @@ def _divide(siblings: list[Account], capacity: int, history_weight: int) -> None
         left -= extra
 
 
-def _missing(account: Account) -> int:
+def _missing(account: ProjectNode) -> int:
     return min(account.requested, account.limit, account.reach) - account.fair_share
 
 
 def _divide_by_weight(
-    bucket: list[Account], left: int, history_weight: int
-) -> tuple[int, list[Account]]:
+    bucket: list[ProjectNode], left: int, history_weight: int
+) -> tuple[int, list[ProjectNode]]:
     """Divide `left` by weight in whole GPUs (S2). Return the rest and its order of recipients.
 
     Rounds continue while an account needs less than its part. Flooring leaves whole GPUs over; they
     go one by one to the largest remainder of the last round, then the oldest, then by name.
     """
-    remainders: list[tuple[int, Account]] = []
+    remainders: list[tuple[int, ProjectNode]] = []
     again = True
     while again and left > 0:
         wanting = [account for account in bucket if account.weight and _missing(account)]
@@ -108,7 +108,7 @@ def _divide_by_weight(
     return left, [account for _, account in remainders]
 
 
-def _weights(accounts: list[Account], history_weight: int) -> list[int]:
+def _weights(accounts: list[ProjectNode], history_weight: int) -> list[int]:
     """Return the accounts' weights in the surplus, reduced by recent usage over their part (S5).
 
     w <- max(0, w + k (w - u)), with w and u as fractions of the sums of all weights and all usage;

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from runai.hub_service.scheduler.model.quantity import fraction_of_memory
-from runai.hub_service.scheduler.state.request_shape import Kind
+from runai.hub_service.scheduler.state.request_shape import RequestShape
 
 _STRETCH = 2
 """Multiple of the CPU and memory per GPU that a node may need before its GPUs count as lost.
@@ -33,7 +33,7 @@ class Free(NamedTuple):
     cpu: int
     memory: int
 
-    def less(self, parts: Iterable[int], milli: int, kind: Kind) -> Free:
+    def less(self, parts: Iterable[int], milli: int, kind: RequestShape) -> Free:
         """Return the capacity after a worker took `milli` of the devices that had `parts` free."""
         devices = list(self.devices)
         for part in parts:
@@ -56,7 +56,7 @@ class _Demand:
         self.most_memory = 0
         self.weight = 0
 
-    def add(self, kind: Kind, weight: int) -> None:
+    def add(self, kind: RequestShape, weight: int) -> None:
         """Add `weight` workers of a kind."""
         self.base.append((kind.cpu, kind.memory, weight))
         self.most_cpu = max(self.most_cpu, kind.cpu)
@@ -93,7 +93,9 @@ class _Demand:
 class Profile:
     """The mix of requests on one class of nodes: nodes that the same requests may use."""
 
-    def __init__(self, kinds: Iterable[tuple[Kind, int]], total: int, device_mib: int) -> None:
+    def __init__(
+        self, kinds: Iterable[tuple[RequestShape, int]], total: int, device_mib: int
+    ) -> None:
         """Group the kinds allowed here; `total` also counts the requests that are not."""
         self._total = total
         self._device_mib = device_mib
@@ -104,7 +106,7 @@ class Profile:
         self._demands = sorted(demands.values(), key=lambda demand: demand.milli)
         self._known: dict[Free, int] = {}
 
-    def milli_of(self, kind: Kind) -> int:
+    def milli_of(self, kind: RequestShape) -> int:
         """Return the milli-GPU per device that a kind takes here; memory counts by its fraction."""
         return fraction_of_memory(kind.mib, self._device_mib) if kind.mib else kind.milli
 
@@ -124,7 +126,7 @@ class Profile:
         lost = self._known[free] = self._total * sum(free.devices) - usable
         return lost
 
-    def after(self, free: Free, kind: Kind) -> Free:
+    def after(self, free: Free, kind: RequestShape) -> Free:
         """Return the capacity after a worker took the devices that add least fragmentation."""
         milli = self.milli_of(kind)
         fitting = [part for part in free.devices if part >= milli]
@@ -136,7 +138,7 @@ class Profile:
             fitting = [self.best_part(free, fitting, kind)]
         return free.less(fitting[: kind.devices], milli, kind)
 
-    def best_part(self, free: Free, parts: Iterable[int], kind: Kind) -> int:
+    def best_part(self, free: Free, parts: Iterable[int], kind: RequestShape) -> int:
         """Choose the device where a fraction adds least fragmentation; on ties the fullest (P2)."""
         milli = self.milli_of(kind)
         first, *others = sorted(set(parts))
@@ -151,7 +153,7 @@ class Profile:
 class Mix:
     """The kinds of request in a snapshot, and the number of workers of each."""
 
-    def __init__(self, workers: Mapping[Kind, int], device_mib: Sequence[int]) -> None:
+    def __init__(self, workers: Mapping[RequestShape, int], device_mib: Sequence[int]) -> None:
         """Group the nodes into profiles; `device_mib` is the device memory of each node."""
         # Requests without GPUs suffer no fragmentation.
         asking = [(kind, count) for kind, count in workers.items() if kind.devices]

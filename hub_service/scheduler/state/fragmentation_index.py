@@ -13,7 +13,7 @@ from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
 from runai.hub_service.scheduler.model.snapshot import Node, Packing
 from runai.hub_service.scheduler.state.fragmentation import Free, Mix
 from runai.hub_service.scheduler.state.free_capacity import Room
-from runai.hub_service.scheduler.state.request_shape import Booking, Kind
+from runai.hub_service.scheduler.state.request_shape import Booking, RequestShape
 
 Rank = tuple[int, ...]
 """Added fragmentation, then P2: free part of a shared device, or idle and free devices."""
@@ -61,11 +61,11 @@ class FragRoom(Room):
         """Start with everything free and an empty mix, which gives the order of P2."""
         super().__init__(nodes, spread=False)
         self._mix = Mix({}, self.device_mib)
-        self._orders: dict[Kind, Ranking] = {}
+        self._orders: dict[RequestShape, Ranking] = {}
         self._changed: list[int] = []
         self._free: list[Free | None] = [None] * len(nodes)
 
-    def expect(self, workers: Mapping[Kind, int]) -> None:
+    def expect(self, workers: Mapping[RequestShape, int]) -> None:
         """Use this mix of requests from now on."""
         if workers != self._mix.counts:
             self._mix = Mix(workers, self.device_mib)
@@ -85,7 +85,7 @@ class FragRoom(Room):
 
     # ---- placement
 
-    def find(self, kind: Kind) -> tuple[int, tuple[int, ...]] | None:
+    def find(self, kind: RequestShape) -> tuple[int, tuple[int, ...]] | None:
         """Return the place for one worker that adds least fragmentation, or None (P6)."""
         if len(self._changed) > _SLACK * (len(self.nodes) + 256):
             self._forget()
@@ -107,7 +107,7 @@ class FragRoom(Room):
         return found, devices
 
     def devices_on(
-        self, node: int, kind: Kind, *, spread: bool | None = None
+        self, node: int, kind: RequestShape, *, spread: bool | None = None
     ) -> tuple[int, ...] | None:
         """Choose devices of a node for a kind; None if it does not fit (P6)."""
         if kind.devices != 1 or kind.is_whole or spread is not None:
@@ -115,11 +115,11 @@ class FragRoom(Room):
         self.looks += 1
         return self._best_device(node, kind)
 
-    def in_order(self, kinds: Sequence[Kind], nodes: Iterable[int]) -> Iterable[int]:
+    def in_order(self, kinds: Sequence[RequestShape], nodes: Iterable[int]) -> Iterable[int]:
         """Sort nodes that each fit all of `kinds` by added fragmentation (P4, P6)."""
         return sorted(nodes, key=lambda node: (self._growth_of_all(node, kinds), node))
 
-    def preference(self, node: int, kind: Kind) -> tuple[int, ...]:
+    def preference(self, node: int, kind: RequestShape) -> tuple[int, ...]:
         """Return the rank of a node with room for a kind; the smallest is best."""
         return (self._growth(node, kind), *self.fullness(node))
 
@@ -135,7 +135,7 @@ class FragRoom(Room):
     def _part(self, node: int, device: int) -> int:
         return max(0, self.largest_fraction(node, device))
 
-    def _rank(self, node: int, kind: Kind) -> Rank | None:
+    def _rank(self, node: int, kind: RequestShape) -> Rank | None:
         devices = self.devices_on(node, kind)
         if devices is None:
             return None
@@ -148,10 +148,10 @@ class FragRoom(Room):
             return growth, rest, self.idle[node], self.free_on(node)
         return growth, self.idle[node], self.free_on(node)
 
-    def _growth(self, node: int, kind: Kind) -> int:
+    def _growth(self, node: int, kind: RequestShape) -> int:
         return self._growth_of_all(node, (kind,))
 
-    def _growth_of_all(self, node: int, kinds: Sequence[Kind]) -> int:
+    def _growth_of_all(self, node: int, kinds: Sequence[RequestShape]) -> int:
         """Return the fragmentation that several workers add to one node, placed in order."""
         profile = self._mix.profiles[node]
         before = free = self._left_on(node)
@@ -159,7 +159,7 @@ class FragRoom(Room):
             free = profile.after(free, kind)
         return profile.fragmentation(free) - profile.fragmentation(before)
 
-    def _best_device(self, node: int, kind: Kind) -> tuple[int, ...] | None:
+    def _best_device(self, node: int, kind: RequestShape) -> tuple[int, ...] | None:
         if not self.has_base(node, kind):
             return None
         firsts: dict[int, int] = {}

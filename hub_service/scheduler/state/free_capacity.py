@@ -13,7 +13,7 @@ from operator import itemgetter
 
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, memory_of_fraction
 from runai.hub_service.scheduler.model.snapshot import Node
-from runai.hub_service.scheduler.state.request_shape import Booking, Kind
+from runai.hub_service.scheduler.state.request_shape import Booking, RequestShape
 
 ENOUGH = 1 << 62
 """CPU or memory of a node that does not report it."""
@@ -105,11 +105,11 @@ class Room:
 
     # ---- placement
 
-    def has_base(self, node: int, kind: Kind) -> bool:
+    def has_base(self, node: int, kind: RequestShape) -> bool:
         """Return True if a node has the CPU and memory."""
         return self.cpu[node] >= kind.cpu and self.memory[node] >= kind.memory
 
-    def fits_device(self, node: int, device: int, kind: Kind) -> bool:
+    def fits_device(self, node: int, device: int, kind: RequestShape) -> bool:
         """Return True if a device fits one part of a kind (P3)."""
         full = self.device_mib[node]
         if kind.mib:
@@ -119,7 +119,7 @@ class Room:
         ] >= memory_of_fraction(kind.milli, full)
 
     def devices_on(
-        self, node: int, kind: Kind, *, spread: bool | None = None
+        self, node: int, kind: RequestShape, *, spread: bool | None = None
     ) -> tuple[int, ...] | None:
         """Choose devices of a node for a kind; None if it does not fit (P2).
 
@@ -149,7 +149,7 @@ class Room:
         found.sort(key=lambda device: self.largest_fraction(node, device), reverse=emptiest_first)
         return tuple(sorted(found[: kind.devices]))
 
-    def slots(self, node: int, kind: Kind) -> int:
+    def slots(self, node: int, kind: RequestShape) -> int:
         """Return how many workers of a kind fit on a node together."""
         self.looks += 1
         slots = self.device_slots(node, kind) if kind.devices else ENOUGH
@@ -159,7 +159,7 @@ class Room:
             slots = min(slots, self.memory[node] // kind.memory)
         return max(0, slots)
 
-    def roomy(self, kind: Kind, nodes: frozenset[int] | None = None) -> dict[int, int]:
+    def roomy(self, kind: RequestShape, nodes: frozenset[int] | None = None) -> dict[int, int]:
         """Return the number of workers that fit on each node with room (of `nodes`, if given)."""
         if nodes is None:
             nodes = kind.nodes
@@ -173,7 +173,7 @@ class Room:
                     found[node] = slots
         return found
 
-    def device_slots(self, node: int, kind: Kind) -> int:
+    def device_slots(self, node: int, kind: RequestShape) -> int:
         """Return how many workers of a kind fit on a node's devices."""
         if kind.is_whole:
             return self.idle[node] // kind.devices
@@ -184,7 +184,7 @@ class Room:
             slots -= 1
         return slots
 
-    def _parts(self, node: int, device: int, kind: Kind) -> int:
+    def _parts(self, node: int, device: int, kind: RequestShape) -> int:
         mib = self.mib[node][device]
         if kind.mib:
             return max(0, mib // kind.mib)
@@ -206,11 +206,11 @@ class Room:
         """Return the free milli-GPU on a node's devices, summed."""
         return sum([milli for milli in self.milli[node] if milli > 0])
 
-    def preference(self, node: int, kind: Kind) -> tuple[int, ...]:  # noqa: ARG002  see FragRoom
+    def preference(self, node: int, kind: RequestShape) -> tuple[int, ...]:  # noqa: ARG002  see FragRoom
         """Return the rank of a node with room for a kind; the smallest is best."""
         return self.fullness(node)
 
-    def in_order(self, kinds: Sequence[Kind], nodes: Iterable[int]) -> Iterable[int]:  # noqa: ARG002
+    def in_order(self, kinds: Sequence[RequestShape], nodes: Iterable[int]) -> Iterable[int]:  # noqa: ARG002
         """Sort nodes that each fit all of `kinds`; callers pass them fullest first."""
         return nodes
 
@@ -220,7 +220,7 @@ class Room:
         for idle in reversed(buckets) if self.spread else buckets:
             yield from self._by_idle[idle]
 
-    def find(self, kind: Kind) -> tuple[int, tuple[int, ...]] | None:
+    def find(self, kind: RequestShape) -> tuple[int, tuple[int, ...]] | None:
         """Return the place for one worker, or None (P2).
 
         Binpack puts a fraction on the fullest shared device that has room, before it opens a new
@@ -233,7 +233,7 @@ class Room:
             return self._first_that_fits(kind, 1)
         return self._first_that_fits(kind, kind.devices if kind.is_whole else 0)
 
-    def _find_shared(self, kind: Kind) -> tuple[int, tuple[int, ...]] | None:
+    def _find_shared(self, kind: RequestShape) -> tuple[int, tuple[int, ...]] | None:
         start = bisect_left(self._shared, kind.milli, key=itemgetter(0))
         for index in range(start, len(self._shared)):
             _, node, device = self._shared[index]
@@ -246,7 +246,9 @@ class Room:
                 return node, (device,)
         return None
 
-    def _first_that_fits(self, kind: Kind, least_idle: int) -> tuple[int, tuple[int, ...]] | None:
+    def _first_that_fits(
+        self, kind: RequestShape, least_idle: int
+    ) -> tuple[int, tuple[int, ...]] | None:
         if not kind.nodes:
             return None
         for node in self.nodes_by_fullness(least_idle):

@@ -1,6 +1,7 @@
 """Workloads and workers while a plan is computed.
 
-An `Item` is a workload with its account, a `Member` one of its workers with its current standing.
+A `PlannedWorkload` is a workload with the node of its project, a `PlannedWorker` one of its workers
+with its current phase.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from enum import Enum
 from runai.hub_service.scheduler.model.elastic_sizes import sizes_of, unfold
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
 from runai.hub_service.scheduler.model.snapshot import Worker, Workload
-from runai.hub_service.scheduler.state.project_tree import Account
-from runai.hub_service.scheduler.state.request_shape import Booking, Kind
+from runai.hub_service.scheduler.state.project_tree import ProjectNode
+from runai.hub_service.scheduler.state.request_shape import Booking, RequestShape
 
 
-class Standing(Enum):
+class Phase(Enum):
     """State of a worker in the plan so far."""
 
     PENDING = "pending"
@@ -33,30 +34,32 @@ class Standing(Enum):
         self.leaves = word in {"going", "moved"}
 
 
-ACTIVE = (Standing.RUNNING, Standing.RESERVED, Standing.STARTED)
+ACTIVE = (Phase.RUNNING, Phase.RESERVED, Phase.STARTED)
 """Standings with devices that can be reclaimed."""
-_NOW = (Standing.RUNNING, Standing.STARTED)
-_LATER = (*_NOW, Standing.RESERVED, Standing.MOVED)
+_NOW = (Phase.RUNNING, Phase.STARTED)
+_LATER = (*_NOW, Phase.RESERVED, Phase.MOVED)
 
 
-class Member:
+class PlannedWorker:
     """A worker of an item. `origin` is its booking in the snapshot, `booking` the current one."""
 
     __slots__ = ("booking", "index", "item", "kind", "origin", "standing", "was", "worker")
 
-    def __init__(self, worker: Worker, index: int, item: Item, kind: Kind) -> None:
+    def __init__(
+        self, worker: Worker, index: int, item: PlannedWorkload, kind: RequestShape
+    ) -> None:
         self.worker = worker
         self.index = index
         self.item = item
         self.kind = kind
-        self.standing = Standing.PENDING
-        self.was = Standing.PENDING
+        self.standing = Phase.PENDING
+        self.was = Phase.PENDING
         """Standing in the snapshot."""
         self.booking: Booking | None = None
         self.origin: Booking | None = None
 
 
-class Item:
+class PlannedWorkload:
     """A workload with its account and its workers."""
 
     __slots__ = (
@@ -74,7 +77,7 @@ class Item:
         "workload",
     )
 
-    def __init__(self, workload: Workload, account: Account, *, is_known: bool = True) -> None:
+    def __init__(self, workload: Workload, account: ProjectNode, *, is_known: bool = True) -> None:
         self.given = workload
         """The workload as in the snapshot."""
         self.sizes = sizes_of(workload)
@@ -84,7 +87,7 @@ class Item:
         self.workload = workload
         self.name = workload.name
         self.account = account
-        self.members: list[Member] = []
+        self.members: list[PlannedWorker] = []
         self.minimum = min(workload.minimum, len(workload.workers))
         self.is_known = is_known
         """True if its project exists; otherwise it only keeps the devices that it has."""
@@ -95,7 +98,7 @@ class Item:
         self.place_in_queue = (not self.is_fixed, -self.rank, self.age)
         """Sort key of a project's queue as users see it (O2)."""
 
-    def is_extra(self, member: Member) -> bool:
+    def is_extra(self, member: PlannedWorker) -> bool:
         """Return True if a member exceeds the request and thus only runs on idle GPUs (E2)."""
         sizes = self.sizes
         return sizes is not None and member.index > sizes.asked - sizes.least
@@ -105,7 +108,7 @@ class Item:
         sizes = self.sizes
         return wanted if sizes is None else min(wanted, sizes.asked * WHOLE_GPU)
 
-    def count(self, *standings: Standing) -> int:
+    def count(self, *standings: Phase) -> int:
         """Return the number of workers in these standings."""
         return sum(1 for member in self.members if member.standing in standings)
 

@@ -26,17 +26,21 @@ from runai.hub_service.scheduler.model.snapshot import (
 from runai.hub_service.scheduler.state.equivalence import Lanes
 from runai.hub_service.scheduler.state.fragmentation_index import FragRoom, room_for
 from runai.hub_service.scheduler.state.free_capacity import Room
-from runai.hub_service.scheduler.state.planned_workloads import Item, Member, Standing
+from runai.hub_service.scheduler.state.planned_workloads import (
+    Phase,
+    PlannedWorker,
+    PlannedWorkload,
+)
 from runai.hub_service.scheduler.state.previous_waits import Told
-from runai.hub_service.scheduler.state.project_tree import Account, ProjectTree
+from runai.hub_service.scheduler.state.project_tree import ProjectNode, ProjectTree
 from runai.hub_service.scheduler.state.quota_by_type import candidates, within
-from runai.hub_service.scheduler.state.request_shape import Booking, Kind, Kinds
+from runai.hub_service.scheduler.state.request_shape import Booking, Kinds, RequestShape
 from runai.hub_service.scheduler.state.user_turns import Turns
 from runai.hub_service.scheduler.state.victim_order import Victims
 
 _MAX_STALE_KINDS = 1000
 _ANY = NodeTypes()
-_GOING = Standing.GOING
+_GOING = Phase.GOING
 
 
 class State:
@@ -57,36 +61,36 @@ class State:
         self._open_devices = sum(node.devices for node in self.nodes if node.schedulable)
         self._closed = [i for i, node in enumerate(self.nodes) if not node.schedulable]
         self._with_broken = [i for i, node in enumerate(self.nodes) if node.broken_devices]
-        self._journal: list[tuple[Member, Standing, Booking | None]] = []
-        self.touched: set[Account] = set()
+        self._journal: list[tuple[PlannedWorker, Phase, Booking | None]] = []
+        self.touched: set[ProjectNode] = set()
         """Accounts whose allocation changed since the queue order last read them."""
         self.victim_looks = 0
         self.asks = 0
         """Number of units that an order has returned so far, placed or not."""
-        self._leaving: dict[int, dict[Member, None]] = {}
-        self.on_node: dict[int, dict[Member, None]] = {}
+        self._leaving: dict[int, dict[PlannedWorker, None]] = {}
+        self.on_node: dict[int, dict[PlannedWorker, None]] = {}
         """Workers with a current or future booking on a node."""
-        self.by_name: dict[str, Item] = {}
+        self.by_name: dict[str, PlannedWorkload] = {}
         self.turns = Turns() if snapshot.policy.users_take_turns else None
         """Allocations per user, if users take turns (O3)."""
         self.lanes = Lanes(by_user=snapshot.policy.users_take_turns)
         self.victims = Victims()
-        self.reserved: dict[Item, None] = {}
+        self.reserved: dict[PlannedWorkload, None] = {}
         """Workloads with a reserved worker in the snapshot (R7)."""
-        self.broken: dict[Item, None] = {}
+        self.broken: dict[PlannedWorkload, None] = {}
         """Workloads below their minimum in the snapshot (R11)."""
-        self.slots_ever: dict[Kind, int] = {}
+        self.slots_ever: dict[RequestShape, int] = {}
         """Number of workers of a kind that fit into the empty cluster, cached."""
-        self.fixed: dict[Item, None] = {}
+        self.fixed: dict[PlannedWorkload, None] = {}
         """Sessions within the build quota (Q1)."""
-        self.undecided: dict[Item, None] = {}
+        self.undecided: dict[PlannedWorkload, None] = {}
         """Waiting workloads that may use several GPU types with separate quotas (Q4)."""
         self._type_of: dict[str, str] = {}
         if tree.has_parts:
             self._type_of = {node.name: node.gpu_type for node in self.nodes if node.devices}
-        self.resizable: dict[Item, None] = {}
+        self.resizable: dict[PlannedWorkload, None] = {}
         """Workloads with one elastic worker (E2)."""
-        self.stuck: dict[Item, None] = {}
+        self.stuck: dict[PlannedWorkload, None] = {}
         """Workloads with pending workers that cannot be placed at present."""
         self.protects = self.policy.max_pauses_per_hour is not None or any(
             project.min_runtime for project in snapshot.projects
@@ -123,20 +127,20 @@ class State:
 
     # ---- workloads of the snapshot
 
-    def add(self, workload: Workload, part: Account | None = None) -> None:
+    def add(self, workload: Workload, part: ProjectNode | None = None) -> None:
         """Book a workload as in the snapshot, on `part` of its project's quota if given."""
         account = self.tree.queue_of(workload.project)
         is_known = account is not None
-        account = account or Account(Project(name=workload.project), None)
+        account = account or ProjectNode(Project(name=workload.project), None)
         choices = self._choices(account, workload)
         account = part or choices[0]
-        item = Item(workload, account, is_known=is_known)
+        item = PlannedWorkload(workload, account, is_known=is_known)
         self.by_name[item.name] = item
         node_types, types = self._node_types(item), self._type_of.values()
         is_reserved, is_pending, wanted = False, False, 0
         for index, worker in enumerate(item.workload.workers):
             asked = worker if account.gpu_type is None else within(account, worker, types)
-            member = Member(worker, index, item, self._kinds.of(asked, node_types))
+            member = PlannedWorker(worker, index, item, self._kinds.of(asked, node_types))
             item.members.append(member)
             state = worker.state
             if state is WorkerState.PENDING:
@@ -146,16 +150,16 @@ class State:
             member.origin = self._booking_in_snapshot(worker, member.kind)
             if state is WorkerState.STOPPING:
                 # A paused job is pending; a stopping worker requests nothing at present.
-                member.was = Standing.GOING
-                self._apply(member, Standing.GOING, None)
+                member.was = Phase.GOING
+                self._apply(member, Phase.GOING, None)
                 continue
             wanted += member.origin.quota
             if state is WorkerState.RUNNING:
-                member.was = Standing.RUNNING
-                self._apply(member, Standing.RUNNING, member.origin)
+                member.was = Phase.RUNNING
+                self._apply(member, Phase.RUNNING, member.origin)
             else:
                 # It stays pending until `honour_reservations` has verified its reservation.
-                is_reserved, member.was = True, Standing.RESERVED
+                is_reserved, member.was = True, Phase.RESERVED
         if wanted:
             wanted = item.request(wanted)
             for above in account.path:
@@ -182,9 +186,9 @@ class State:
         self.lanes.remove(item)
         wanted = 0
         for member in item.members:
-            if member.was is not Standing.GOING:
+            if member.was is not Phase.GOING:
                 wanted += (member.origin or member.kind).quota
-            self._apply(member, Standing.PENDING, None)
+            self._apply(member, Phase.PENDING, None)
         wanted = item.request(wanted)
         for above in item.account.path:
             above.requested -= wanted
@@ -208,7 +212,7 @@ class State:
             item.members.clear()
         self.lanes.let_go()
 
-    def _booking_in_snapshot(self, worker: Worker, kind: Kind) -> Booking:
+    def _booking_in_snapshot(self, worker: Worker, kind: RequestShape) -> Booking:
         index = self.index_of.get(worker.node or "", -1)
         known = self.nodes[index].devices if index >= 0 else 0
         devices = worker.devices
@@ -218,7 +222,7 @@ class State:
             devices = tuple([d for d in range(known) if d in devices])
         return self.book(kind, index, devices)
 
-    def _node_types(self, item: Item) -> tuple[tuple[str, ...], ...]:
+    def _node_types(self, item: PlannedWorkload) -> tuple[tuple[str, ...], ...]:
         """Return the node types that its project and each ancestor allow a workload (P5)."""
         if not self._restricted:
             return ()
@@ -231,13 +235,13 @@ class State:
 
     # ---- changes
 
-    def set(self, member: Member, standing: Standing, booking: Booking | None) -> None:
+    def set(self, member: PlannedWorker, standing: Phase, booking: Booking | None) -> None:
         """Change a worker's standing; capacity and accounts follow."""
         self._journal.append((member, member.standing, member.booking))
         self._apply(member, standing, booking)
 
     def _apply(  # noqa: C901, PLR0912  the innermost loop of everything
-        self, member: Member, standing: Standing, booking: Booking | None
+        self, member: PlannedWorker, standing: Phase, booking: Booking | None
     ) -> None:
         old_standing, old, origin = member.standing, member.booking, member.origin
         member.standing, member.booking = standing, booking
@@ -281,9 +285,9 @@ class State:
 
     def _take_now(
         self,
-        old_standing: Standing,
+        old_standing: Phase,
         old: Booking | None,
-        standing: Standing,
+        standing: Phase,
         booking: Booking | None,
         origin: Booking | None,
     ) -> None:
@@ -295,9 +299,9 @@ class State:
                 self.now.take(before, -1)
             if after is not None:
                 self.now.take(after)
-        if old_standing is Standing.MOVED and old is not None:
+        if old_standing is Phase.MOVED and old is not None:
             self.now.take(old, -1)
-        if standing is Standing.MOVED and booking is not None:
+        if standing is Phase.MOVED and booking is not None:
             self.now.take(booking)
 
     @property
@@ -315,19 +319,19 @@ class State:
                 by_type[node.gpu_type] = by_type.get(node.gpu_type, 0) + devices * WHOLE_GPU
         return by_type
 
-    def _choices(self, account: Account, workload: Workload) -> list[Account]:
+    def _choices(self, account: ProjectNode, workload: Workload) -> list[ProjectNode]:
         return candidates(account, workload, self._type_of) if account.parts else [account]
 
-    def parts_for(self, item: Item) -> list[Account]:
+    def parts_for(self, item: PlannedWorkload) -> list[ProjectNode]:
         """Return the parts of its project's quota that a workload may be charged to (Q4)."""
         return self._choices(item.account.parent or item.account, item.given)
 
-    def kind_on(self, part: Account, member: Member) -> Kind:
+    def kind_on(self, part: ProjectNode, member: PlannedWorker) -> RequestShape:
         """Return a worker's kind of request on another part of its project's quota (Q4)."""
         worker = within(part, member.worker, self._type_of.values())
         return self._kinds.of(worker, self._node_types(member.item))
 
-    def rebook(self, item: Item, part: Account) -> Item:
+    def rebook(self, item: PlannedWorkload, part: ProjectNode) -> PlannedWorkload:
         """Charge a workload without a place to another part; return its new item (Q4)."""
         self.remove(item.name)
         self.add(item.given, part)
@@ -342,7 +346,7 @@ class State:
             total -= self.now.broken_unheld(index)
         return total * WHOLE_GPU
 
-    def leaving(self, booking: Booking) -> list[Member]:
+    def leaving(self, booking: Booking) -> list[PlannedWorker]:
         """Return the workers that must leave before a reservation here can start."""
         on_node = self._leaving.get(booking.node)
         if not on_node:
@@ -353,7 +357,7 @@ class State:
             found = list(on_node)  # they occupy the CPU or memory that the reservation needs
         return sorted(found, key=lambda member: (member.item.age, member.index))
 
-    def told_to_stop(self, accounts: AbstractSet[Account]) -> list[Member]:
+    def told_to_stop(self, accounts: AbstractSet[ProjectNode]) -> list[PlannedWorker]:
         """Return the stopping workers of these projects that have not ended yet."""
         told = [
             member
@@ -378,15 +382,15 @@ class State:
             member, standing, booking = journal.pop()
             self._apply(member, standing, booking)
 
-    def changed(self) -> Iterable[Item]:
+    def changed(self) -> Iterable[PlannedWorkload]:
         """Return the workloads changed in this cycle so far."""
         return dict.fromkeys([member.item for member, _, _ in self._journal])
 
-    def release(self, member: Member) -> None:
+    def release(self, member: PlannedWorker) -> None:
         """Release a victim's devices: a running worker stops, a reservation ends at once."""
-        if member.standing is Standing.RUNNING or (
-            member.standing is Standing.MOVED and member.was is Standing.RUNNING
+        if member.standing is Phase.RUNNING or (
+            member.standing is Phase.MOVED and member.was is Phase.RUNNING
         ):
-            self.set(member, Standing.GOING, None)
+            self.set(member, Phase.GOING, None)
         else:
-            self.set(member, Standing.PENDING, None)
+            self.set(member, Phase.PENDING, None)

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from operator import is_
 
 from runai.hub_service.scheduler.model.snapshot import Reason, Wait
-from runai.hub_service.scheduler.state.planned_workloads import Item
+from runai.hub_service.scheduler.state.planned_workloads import PlannedWorkload
 
-_Queue = tuple[Sequence[Item], Sequence[Reason], list[Wait]]
+_Queue = tuple[Sequence[PlannedWorkload], Sequence[Reason], list[Wait]]
 
 Lines = tuple[tuple[object, int, Reason], ...]
 """Digest of a queue: its lanes, their numbers of changes, and the common reason."""
@@ -39,8 +39,8 @@ class Told:
 
     def tell(
         self,
-        queues: Mapping[str, Sequence[Item]],
-        why: Mapping[Item, Reason],
+        queues: Mapping[str, Sequence[PlannedWorkload]],
+        why: Mapping[PlannedWorkload, Reason],
         lines: Mapping[str, Lines],
     ) -> list[Wait]:
         """Return all wait decisions, project by project; reasons must come from `again`.
@@ -63,7 +63,9 @@ class Told:
         return waits
 
 
-def _waits_reusing(queue: Sequence[Item], reasons: Sequence[Reason], before: _Queue) -> list[Wait]:
+def _waits_reusing(
+    queue: Sequence[PlannedWorkload], reasons: Sequence[Reason], before: _Queue
+) -> list[Wait]:
     """Build wait decisions, reusing the unchanged beginning of the previous ones."""
     items_then, reasons_then, waits = before
     kept = _common_prefix(queue, items_then)

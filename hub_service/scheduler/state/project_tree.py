@@ -21,7 +21,7 @@ Age = tuple[int, str]
 """Time of creation or submission, then the name: the last two keys of every sort order."""
 
 
-class Account:
+class ProjectNode:
     """A project in the tree. Amounts in milli-GPU, `UNLIMITED` if there is no bound."""
 
     __slots__ = (
@@ -49,12 +49,12 @@ class Account:
         "weight",
     )
 
-    def __init__(self, project: Project, parent: Account | None) -> None:
+    def __init__(self, project: Project, parent: ProjectNode | None) -> None:
         self.project = project
         self.name = project.name
         self.parent = parent
-        self.children: list[Account] = []
-        self.path: tuple[Account, ...] = (self, *(parent.path if parent else ()))
+        self.children: list[ProjectNode] = []
+        self.path: tuple[ProjectNode, ...] = (self, *(parent.path if parent else ()))
         self.age: Age = (project.created, project.name)
         self.priority = project.priority
         self.limit = UNLIMITED if project.limit is None else project.limit
@@ -71,7 +71,7 @@ class Account:
         self.requested = 0
         self.usage = 0
         """Recent usage, decayed (S5); only its ratio to the siblings' usage matters."""
-        self.parts: list[Account] = []
+        self.parts: list[ProjectNode] = []
         """Accounts of its quotas by GPU type (Q4); usually empty."""
         self.gpu_type: str | None = None
         """GPU type of such a part, or `ANY_OTHER`."""
@@ -84,7 +84,7 @@ class Account:
         return self.quota >= UNLIMITED
 
     @property
-    def siblings(self) -> list[Account]:
+    def siblings(self) -> list[ProjectNode]:
         """Return the parts of its project's quota, itself included (Q4)."""
         return self.parent.parts if self.parent else []
 
@@ -100,8 +100,8 @@ class ProjectTree:
     def __init__(self, projects: Iterable[Project], with_workloads: Iterable[str] = ()) -> None:
         """Resolve defaults; `with_workloads` names projects that own workloads themselves."""
         given = {project.name: project for project in projects}
-        self.accounts: dict[str, Account] = {}
-        self.roots: list[Account] = []
+        self.accounts: dict[str, ProjectNode] = {}
+        self.roots: list[ProjectNode] = []
         for name in sorted(given):
             self._add(name, given, set())
         for root in self.roots:
@@ -118,7 +118,7 @@ class ProjectTree:
         """True if any quota is a table by GPU type (Q4)."""
         self.holders = [a for a in self.accounts.values() if a.never_lent]
 
-    def _add(self, name: str, given: dict[str, Project], above: set[str]) -> Account:
+    def _add(self, name: str, given: dict[str, Project], above: set[str]) -> ProjectNode:
         known = self.accounts.get(name)
         if known is not None:
             return known
@@ -127,12 +127,12 @@ class ProjectTree:
         # `decide` accepts any snapshot: a project with a missing or circular parent is a root.
         if project.parent in given and project.parent not in above | {name}:
             parent = self._add(project.parent, given, above | {name})
-        account = Account(project, parent)
+        account = ProjectNode(project, parent)
         self.accounts[name] = account
         (self.roots if parent is None else parent.children).append(account)
         return account
 
-    def queue_of(self, project: str) -> Account | None:
+    def queue_of(self, project: str) -> ProjectNode | None:
         """Return the account that workloads of this project are charged to."""
         return self._queues.get(project)
 
@@ -141,12 +141,12 @@ class ProjectTree:
         return project in self.accounts and project not in self._queues
 
 
-def _own_queue(account: Account) -> Account:
+def _own_queue(account: ProjectNode) -> ProjectNode:
     """Add an account for a parent's own workloads beside its children.
 
     Its quota is the rest of the parent's quota after the children's.
     """
-    own = Account(Project(name=account.name, created=account.project.created), account)
+    own = ProjectNode(Project(name=account.name, created=account.project.created), account)
     own.name = f"{account.name} itself"
     own.priority = account.priority
     left = account.quota - sum(child.quota for child in account.children)
@@ -157,7 +157,7 @@ def _own_queue(account: Account) -> Account:
     return own
 
 
-def _quota_of(account: Account) -> int:
+def _quota_of(account: ProjectNode) -> int:
     quota: Quota = account.project.quota
     table = account.project.quota_by_type
     if table is not None:
@@ -170,7 +170,7 @@ def _quota_of(account: Account) -> int:
     return quota
 
 
-def _resolve(account: Account) -> None:
+def _resolve(account: ProjectNode) -> None:
     for child in account.children:
         _resolve(child)
     account.quota = _quota_of(account)
@@ -186,7 +186,7 @@ def _resolve(account: Account) -> None:
     _split(account)
 
 
-def _split(account: Account) -> None:
+def _split(account: ProjectNode) -> None:
     """Add an account for each entry of a project's table of quotas (Q4)."""
     project = account.project
     table = project.quota_by_type
@@ -194,7 +194,7 @@ def _split(account: Account) -> None:
         return
     for gpu_type in sorted({*table, ANY_OTHER}):
         name = f"{account.name} on {'other GPUs' if gpu_type == ANY_OTHER else gpu_type}"
-        part = Account(Project(name=name, created=project.created), account)
+        part = ProjectNode(Project(name=name, created=project.created), account)
         part.gpu_type = gpu_type
         part.priority = account.priority
         part.usage = account.usage

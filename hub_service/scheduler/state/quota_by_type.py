@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from runai.hub_service.scheduler.model.snapshot import Worker, WorkerState, Workload
-from runai.hub_service.scheduler.state.project_tree import ANY_OTHER, Account
+from runai.hub_service.scheduler.state.project_tree import ANY_OTHER, ProjectNode
 
 
-def types_of(part: Account, types: Iterable[str]) -> frozenset[str]:
+def types_of(part: ProjectNode, types: Iterable[str]) -> frozenset[str]:
     """Return the GPU types, out of `types`, of a part; an undivided project has all."""
     if part.gpu_type is None:
         return frozenset(types)
@@ -23,7 +23,9 @@ def types_of(part: Account, types: Iterable[str]) -> frozenset[str]:
     return frozenset(t for t in types if t not in named)
 
 
-def candidates(project: Account, workload: Workload, type_of: Mapping[str, str]) -> list[Account]:
+def candidates(
+    project: ProjectNode, workload: Workload, type_of: Mapping[str, str]
+) -> list[ProjectNode]:
     """Return the parts that a workload may be charged to, "any other" first; never empty.
 
     `type_of` is the GPU type of each node. A placed workload is charged where it is, and a gang to
@@ -49,7 +51,7 @@ def candidates(project: Account, workload: Workload, type_of: Mapping[str, str])
     return found or parts[:1]
 
 
-def within(part: Account, worker: Worker, types: Iterable[str]) -> Worker:
+def within(part: ProjectNode, worker: Worker, types: Iterable[str]) -> Worker:
     """Return the worker's request restricted to nodes of the part's GPU types."""
     if part.gpu_type is None or not _asks(worker):
         return worker
@@ -66,8 +68,8 @@ def _asks(worker: Worker) -> bool:
 
 
 def groups(
-    siblings: Sequence[Account], capacity: int, by_type: Mapping[str, int]
-) -> list[tuple[list[Account], int]]:
+    siblings: Sequence[ProjectNode], capacity: int, by_type: Mapping[str, int]
+) -> list[tuple[list[ProjectNode], int]]:
     """Return the groups of accounts that share GPUs, and the milli-GPU of each group (S2).
 
     GPU types that one quota covers together belong to one group. `capacity` is the total of these
@@ -79,7 +81,7 @@ def groups(
     # All types without a quota of their own count as one type.
     there = {ANY_OTHER: sum(milli for t, milli in by_type.items() if t not in named)}
     there.update((t, by_type.get(t, 0)) for t in named if t is not None)
-    grouped: list[tuple[frozenset[str], list[Account]]] = []
+    grouped: list[tuple[frozenset[str], list[ProjectNode]]] = []
     for bucket in buckets:
         types = types_of(bucket, there)
         bucket.reach = sum(there[t] for t in types)

@@ -19,7 +19,7 @@ from runai.hub_service.scheduler.model.snapshot import Node, Worker
 NODE_TYPE_LABEL = "runai/node-type"
 
 
-class Kind:
+class RequestShape:
     """One kind of request, shared by all workers with equal requests.
 
     A worker takes `milli` (1000 is a whole device) on each of `devices` distinct devices, or `mib`
@@ -72,12 +72,12 @@ class Kinds:
     def __init__(self, nodes: Sequence[Node]) -> None:
         """Start empty, for nodes in the order of their names."""
         self._nodes = nodes
-        self._known: dict[tuple[object, ...], Kind] = {}
+        self._known: dict[tuple[object, ...], RequestShape] = {}
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def of(self, worker: Worker, node_types: tuple[tuple[str, ...], ...]) -> Kind:
+    def of(self, worker: Worker, node_types: tuple[tuple[str, ...], ...]) -> RequestShape:
         """Return a worker's kind; `node_types` are the restrictions of each of its projects."""
         key = (
             worker.gpus,
@@ -95,7 +95,7 @@ class Kinds:
             kind = self._known[key] = self._new_kind(worker, node_types)
         return kind
 
-    def _new_kind(self, worker: Worker, node_types: tuple[tuple[str, ...], ...]) -> Kind:
+    def _new_kind(self, worker: Worker, node_types: tuple[tuple[str, ...], ...]) -> RequestShape:
         memory = worker.gpu_memory_mib or 0
         if memory:
             devices, milli = worker.devices_wanted, 0
@@ -103,7 +103,7 @@ class Kinds:
             devices, milli = worker.gpus // WHOLE_GPU, int(WHOLE_GPU)
         else:
             devices, milli = (worker.devices_wanted if worker.gpus else 0), int(worker.gpus)
-        kind = Kind(
+        kind = RequestShape(
             order=len(self._known),
             devices=devices,
             milli=milli,
@@ -123,7 +123,7 @@ class Kinds:
             kind.quota = devices * fraction_of_memory(memory, size)
         return kind
 
-    def book(self, kind: Kind, node: int, devices: tuple[int, ...]) -> Booking:
+    def book(self, kind: RequestShape, node: int, devices: tuple[int, ...]) -> Booking:
         """Return the booking of a worker of this kind at a place."""
         full = self._nodes[node].device_memory_mib if node >= 0 else 0
         shares, mib = kind.milli, kind.mib_on(full)
@@ -146,7 +146,7 @@ def _may_use(node: Node, worker: Worker, node_types: tuple[tuple[str, ...], ...]
     )
 
 
-def _could_hold(node: Node, kind: Kind) -> bool:
+def _could_hold(node: Node, kind: RequestShape) -> bool:
     """Return True if the empty node has enough of every resource."""
     return (
         node.usable_devices >= kind.devices

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from operator import attrgetter
 
-from runai.hub_service.scheduler.state.planned_workloads import Item
-from runai.hub_service.scheduler.state.project_tree import Account
+from runai.hub_service.scheduler.state.planned_workloads import PlannedWorkload
+from runai.hub_service.scheduler.state.project_tree import ProjectNode
 
 
 class Turns:
@@ -19,27 +19,27 @@ class Turns:
 
     def __init__(self) -> None:
         """Start without allocations."""
-        self._held: dict[tuple[Account, str], int] = {}
+        self._held: dict[tuple[ProjectNode, str], int] = {}
 
-    def book(self, item: Item, change: int) -> None:
+    def book(self, item: PlannedWorkload, change: int) -> None:
         """Add to the allocation of a workload's user; a negative change subtracts."""
         key = item.account, item.workload.user
         self._held[key] = self._held.get(key, 0) + change
 
-    def held(self, item: Item) -> int:
+    def held(self, item: PlannedWorkload) -> int:
         """Return the allocation of a workload's user in its project, sessions and jobs together."""
         return self._held.get((item.account, item.workload.user), 0)
 
-    def in_turn(self, queue: Iterable[Item]) -> list[Item]:
+    def in_turn(self, queue: Iterable[PlannedWorkload]) -> list[PlannedWorkload]:
         """Sort one project's queue by priority (O2), then by the smallest allocation of the user.
 
         After a turn, the request of the workload counts as allocated to its user.
         """
-        groups: dict[tuple[bool, int], dict[str, list[Item]]] = {}
+        groups: dict[tuple[bool, int], dict[str, list[PlannedWorkload]]] = {}
         for item in sorted(queue, key=attrgetter("place_in_queue"), reverse=True):
             users = groups.setdefault((not item.is_fixed, -item.rank), {})
             users.setdefault(item.workload.user, []).append(item)
-        found: list[Item] = []
+        found: list[PlannedWorkload] = []
         for group in sorted(groups):
             waiting = groups[group]
             next_of = [(self.held(w[-1]), w[-1].age, u) for u, w in waiting.items()]
@@ -53,5 +53,5 @@ class Turns:
         return found
 
 
-def _asked(item: Item) -> int:
+def _asked(item: PlannedWorkload) -> int:
     return sum(member.kind.quota for member in item.members[: item.minimum])

@@ -12,8 +12,13 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from runai.hub_service.scheduler.model.snapshot import Policy
-from runai.hub_service.scheduler.state.planned_workloads import ACTIVE, Item, Member, Standing
-from runai.hub_service.scheduler.state.project_tree import Account
+from runai.hub_service.scheduler.state.planned_workloads import (
+    ACTIVE,
+    Phase,
+    PlannedWorker,
+    PlannedWorkload,
+)
+from runai.hub_service.scheduler.state.project_tree import ProjectNode
 
 VictimKey = tuple[bool, int, bool, bool, int, int, str, int]
 _key = attrgetter("key")
@@ -24,7 +29,7 @@ class Victim:
 
     __slots__ = ("alone", "is_extra", "is_lent", "is_surplus", "item", "key", "member")
 
-    def __init__(self, item: Item, member: Member, *, is_surplus: bool) -> None:
+    def __init__(self, item: PlannedWorkload, member: PlannedWorker, *, is_surplus: bool) -> None:
         self.item = item
         self.member = member
         self.is_surplus = is_surplus
@@ -54,7 +59,7 @@ class Victim:
         """Return True if it still has devices to reclaim."""
         return self.member.standing in ACTIVE
 
-    def workers(self) -> tuple[Member, ...]:
+    def workers(self) -> tuple[PlannedWorker, ...]:
         """Return the workers that stop: without its minimum, a workload loses all its workers."""
         return self.alone or tuple(
             [member for member in self.item.members if member.standing in ACTIVE]
@@ -76,12 +81,12 @@ class Protected(NamedTuple):
     until: int
 
 
-def victims_of(item: Item) -> tuple[Victim, ...]:
+def victims_of(item: PlannedWorkload) -> tuple[Victim, ...]:
     """Split a preemptible workload into victims: each surplus worker, then the rest together."""
     if item.is_fixed:
         return ()  # Q1: sessions within the build quota are never victims
     active = [member for member in item.members if member.standing in ACTIVE]
-    if not active or item.count(Standing.MOVED):
+    if not active or item.count(Phase.MOVED):
         return ()  # R10: a workload that moves to make room is not reclaimed as well
     if len(active) > item.minimum:
         active.sort(key=_has_reservation)  # P4: the minimum runs on, whichever surplus goes
@@ -89,13 +94,13 @@ def victims_of(item: Item) -> tuple[Victim, ...]:
         Victim(item, member, is_surplus=True)
         for member in active[item.minimum :]
         # E2: a reserved worker starts with all its parts, or not at all.
-        if item.sizes is None or member.standing is not Standing.RESERVED
+        if item.sizes is None or member.standing is not Phase.RESERVED
     ]
     return (*surplus, Victim(item, active[0], is_surplus=False))
 
 
-def _has_reservation(member: Member) -> bool:
-    return member.standing is Standing.RESERVED
+def _has_reservation(member: PlannedWorker) -> bool:
+    return member.standing is Phase.RESERVED
 
 
 class Victims:
@@ -103,11 +108,11 @@ class Victims:
 
     def __init__(self) -> None:
         """Start without victims."""
-        self._victims: dict[Account, list[Victim]] = {}
-        self._surplus: dict[Account, int] = {}
-        self._cut: dict[Item, tuple[Victim, ...]] = {}
+        self._victims: dict[ProjectNode, list[Victim]] = {}
+        self._surplus: dict[ProjectNode, int] = {}
+        self._cut: dict[PlannedWorkload, tuple[Victim, ...]] = {}
 
-    def add(self, item: Item) -> None:
+    def add(self, item: PlannedWorkload) -> None:
         """Insert a workload's victims in order."""
         victims = victims_of(item)
         if victims:
@@ -122,7 +127,7 @@ class Victims:
             if victim.is_surplus:
                 self._surplus[account] = self._surplus.get(account, 0) + 1
 
-    def remove(self, item: Item) -> None:
+    def remove(self, item: PlannedWorkload) -> None:
         """Remove a workload's victims."""
         for victim in self._cut.pop(item, ()):
             account = victim.item.account
@@ -133,7 +138,7 @@ class Victims:
             if victim.is_surplus:
                 self._surplus[account] -= 1
 
-    def view(self, changed: Iterable[Item]) -> VictimsView:
+    def view(self, changed: Iterable[PlannedWorkload]) -> VictimsView:
         """Return the victims for one pass, with the changed workloads split again."""
         return VictimsView(self._victims, self._cut, self._surplus, changed)
 
@@ -143,27 +148,27 @@ class VictimsView:
 
     def __init__(
         self,
-        kept: dict[Account, list[Victim]],
-        cut: dict[Item, tuple[Victim, ...]],
-        surplus: dict[Account, int],
-        changed: Iterable[Item],
+        kept: dict[ProjectNode, list[Victim]],
+        cut: dict[PlannedWorkload, tuple[Victim, ...]],
+        surplus: dict[ProjectNode, int],
+        changed: Iterable[PlannedWorkload],
     ) -> None:
         """Split the changed workloads into victims again."""
         self._base = kept
         self._cut = cut
-        self._changed: dict[Account, set[Item]] = {}
-        self._fresh: dict[Account, list[Victim]] = {}
+        self._changed: dict[ProjectNode, set[PlannedWorkload]] = {}
+        self._fresh: dict[ProjectNode, list[Victim]] = {}
         for item in changed:
             self._changed.setdefault(item.account, set()).add(item)
             self._fresh.setdefault(item.account, []).extend(victims_of(item))
-        self._lists: dict[tuple[Account, bool], list[Victim]] = {}
-        self._protected: dict[Account, list[Protected]] = {}
+        self._lists: dict[tuple[ProjectNode, bool], list[Victim]] = {}
+        self._protected: dict[ProjectNode, list[Protected]] = {}
         self._base_surplus = surplus
         self.has_surplus = any(surplus.values()) or any(
             victim.is_surplus for fresh in self._fresh.values() for victim in fresh
         )
 
-    def of(self, account: Account, *, surplus_only: bool) -> list[Victim]:
+    def of(self, account: ProjectNode, *, surplus_only: bool) -> list[Victim]:
         """Return an account's victims, the best last."""
         known = self._lists.get((account, surplus_only))
         if known is not None:
@@ -183,16 +188,16 @@ class VictimsView:
         self._lists[account, surplus_only] = listed
         return listed
 
-    def protected(self, account: Account) -> list[Protected]:
+    def protected(self, account: ProjectNode) -> list[Protected]:
         """Return an account's victims that are known to be protected, the best last.
 
         Searches move them here, so that a pass checks each only once and not once per search.
         """
         return self._protected.setdefault(account, [])
 
-    def on(self, members: Collection[Member]) -> dict[Account, list[Victim]]:
+    def on(self, members: Collection[PlannedWorker]) -> dict[ProjectNode, list[Victim]]:
         """Return the victims that include any of these workers, by account."""
-        there: defaultdict[Account, list[Victim]] = defaultdict(list)
+        there: defaultdict[ProjectNode, list[Victim]] = defaultdict(list)
         present = set(members)
         for item in dict.fromkeys(member.item for member in members):
             account = item.account
@@ -208,7 +213,9 @@ class VictimsView:
 HOUR = 3600
 
 
-def protected_until(item: Item, members: Iterable[Member], policy: Policy, now: int) -> int | None:
+def protected_until(
+    item: PlannedWorkload, members: Iterable[PlannedWorker], policy: Policy, now: int
+) -> int | None:
     """Return the time until which a workload must not be paused. None if it may be now.
 
     Elastic surplus is never protected: its workload runs on, so nothing is paused (R8).
@@ -217,7 +224,7 @@ def protected_until(item: Item, members: Iterable[Member], policy: Policy, now: 
     return until if until > now else None
 
 
-def _min_runtime_end(item: Item, members: Iterable[Member], now: int) -> int:
+def _min_runtime_end(item: PlannedWorkload, members: Iterable[PlannedWorker], now: int) -> int:
     """Return the end of the minimum run time of its project or an ancestor, at least `now`."""
     least = max(account.min_runtime for account in item.account.path)
     if not least:
@@ -225,12 +232,12 @@ def _min_runtime_end(item: Item, members: Iterable[Member], now: int) -> int:
     starts = [
         member.worker.started
         for member in members
-        if member.standing is Standing.RUNNING and member.worker.started is not None
+        if member.standing is Phase.RUNNING and member.worker.started is not None
     ]
     return max(starts) + least if starts else now
 
 
-def _pauses_expire(item: Item, policy: Policy, now: int) -> int:
+def _pauses_expire(item: PlannedWorkload, policy: Policy, now: int) -> int:
     """Return when it has fewer than the maximum number of pauses in the last hour."""
     most = policy.max_pauses_per_hour
     if most is None:

@@ -19,9 +19,13 @@ from runai.hub_service.scheduler.placement.quota_check import (
     leaves_what_is_never_lent,
     still_over,
 )
-from runai.hub_service.scheduler.state.equivalence import Lane, Unit, pending_units
+from runai.hub_service.scheduler.state.equivalence import EquivalenceClass, PodSet, pending_units
 from runai.hub_service.scheduler.state.free_capacity import Room
-from runai.hub_service.scheduler.state.planned_workloads import Item, Member, Standing
+from runai.hub_service.scheduler.state.planned_workloads import (
+    Phase,
+    PlannedWorker,
+    PlannedWorkload,
+)
 from runai.hub_service.scheduler.state.planning_state import State
 from runai.hub_service.scheduler.state.request_shape import Booking
 
@@ -41,11 +45,11 @@ class Allocation:
         self._infeasible_later: set[tuple[object, ...]] = set()
         self.holds = Holds(state)
         """Devices held for the oldest blocked gangs (O4)."""
-        self.held_up: dict[Item, Hold] = {}
+        self.held_up: dict[PlannedWorkload, Hold] = {}
         """Workloads that would fit but for a hold."""
-        self.blocks: dict[Lane, Block] = {}
+        self.blocks: dict[EquivalenceClass, Block] = {}
         """Reason why no more units of a lane could be placed."""
-        self.placed: list[Member] = []
+        self.placed: list[PlannedWorker] = []
         """Workers in the order in which they got their devices."""
 
     # ---- R7
@@ -63,9 +67,9 @@ class Allocation:
             if start and item.has_minimum(len(reserved), now=True):
                 self._start_in_place(reserved)
 
-    def _keep(self, item: Item, reserved: Sequence[Member]) -> bool:
+    def _keep(self, item: PlannedWorkload, reserved: Sequence[PlannedWorker]) -> bool:
         # Workers still stopping count: they queue again once they are gone, and complete the gang.
-        if not item.has_minimum(len(reserved) + item.count(Standing.GOING)):
+        if not item.has_minimum(len(reserved) + item.count(Phase.GOING)):
             return False
         mark = self._state.mark()
         for member in reserved:
@@ -77,20 +81,20 @@ class Allocation:
             ):
                 self._state.roll_back(mark)
                 return False
-            self._state.set(member, Standing.RESERVED, booking)
+            self._state.set(member, Phase.RESERVED, booking)
         return True
 
-    def _start_in_place(self, reserved: Sequence[Member]) -> None:
+    def _start_in_place(self, reserved: Sequence[PlannedWorker]) -> None:
         mark = self._state.mark()
         for member in reserved:
-            self._state.set(member, Standing.PENDING, None)
+            self._state.set(member, Phase.PENDING, None)
         for member in reserved:
             booking = member.origin
             assert booking is not None, "kept reservations have a booking"
             if not _is_there(self._state.now, member, booking):
                 self._state.roll_back(mark)
                 return
-            self._state.set(member, Standing.STARTED, booking)
+            self._state.set(member, Phase.STARTED, booking)
         if _asks_for_gpus(reserved) and still_over(reserved[0].item):
             self._state.roll_back(mark)
         else:
@@ -107,16 +111,16 @@ class Allocation:
             if self._try(unit):
                 order.set_aside()
 
-    def start(self, unit: Unit) -> bool:
+    def start(self, unit: PodSet) -> bool:
         """Try one unit; return True if it starts now."""
         self._try(unit)
-        return unit.members[0].standing is Standing.STARTED
+        return unit.members[0].standing is Phase.STARTED
 
-    def unkept_units(self) -> list[Unit]:
+    def unkept_units(self) -> list[PodSet]:
         """Return the units that workloads with reservations want beyond the kept reservations."""
         return [unit for item in self._state.reserved for unit in pending_units(item)]
 
-    def place_leftovers(self, victims: Iterable[Unit], *, others: bool) -> None:
+    def place_leftovers(self, victims: Iterable[PodSet], *, others: bool) -> None:
         """Place remaining capacity: stopped units move to it (R5), waiting units start on it."""
         units = list(victims)
         if others:
@@ -124,18 +128,18 @@ class Allocation:
         self._infeasible_later.clear()
         order = FairOrder(self._state, units, waiting=others)
         while (unit := order.pop()) is not None:
-            is_going = unit.members[0].standing is Standing.GOING
+            is_going = unit.members[0].standing is Phase.GOING
             if self._try_to_move(unit) if is_going else self._try(unit):
                 order.set_aside()
 
-    def _try(self, unit: Unit) -> bool:
+    def _try(self, unit: PodSet) -> bool:
         """Place a unit if caps and capacity allow. Return True to skip the rest of its lane."""
         item, members = unit.item, unit.members
-        if unit.is_surplus and item.count(Standing.RUNNING, Standing.STARTED) < item.minimum:
+        if unit.is_surplus and item.count(Phase.RUNNING, Phase.STARTED) < item.minimum:
             return False
         if unit.is_surplus and not self._may_grow(item, unit):
             return True
-        if unit.falls_short(now=members[0].standing is Standing.RESERVED):
+        if unit.falls_short(now=members[0].standing is Phase.RESERVED):
             return False
         block = cap_in_the_way(item, unit.demand)
         if block is None:
@@ -145,7 +149,7 @@ class Allocation:
             return False
         if block is _BLOCKED_BY_HOLD:
             return False  # other units with this request may end before the hold starts
-        if members[0].standing is not Standing.RESERVED and not unit.is_surplus:
+        if members[0].standing is not Phase.RESERVED and not unit.is_surplus:
             self.blocks[self._state.lanes.lane_of(unit)] = block
         return True
 
@@ -155,72 +159,72 @@ class Allocation:
         """Place surplus of elastic workers on idle GPUs; undo a growth that never pays off."""
         state = self._state
         units = [
-            Unit(item, (member,), is_surplus=True)
+            PodSet(item, (member,), is_surplus=True)
             for item in state.resizable
             for member in item.members
-            if item.is_known and member.standing is Standing.PENDING and item.is_extra(member)
+            if item.is_known and member.standing is Phase.PENDING and item.is_extra(member)
         ]
         order = FairOrder(state, units, waiting=False)
         while (unit := order.pop()) is not None:
             if self._try(unit):
                 order.set_aside()
         for item in state.resizable:
-            grown = [m for m in item.members[1:] if m.standing is Standing.STARTED]
+            grown = [m for m in item.members[1:] if m.standing is Phase.STARTED]
             if grown and self._resizes(item) and not self._repays(item, 0):
                 for member in grown:
-                    state.set(member, Standing.PENDING, None)
+                    state.set(member, Phase.PENDING, None)
 
-    def _may_grow(self, item: Item, unit: Unit) -> bool:
+    def _may_grow(self, item: PlannedWorkload, unit: PodSet) -> bool:
         """Return True if one more GPU is worth its cost to an elastic workload (E3)."""
         if item.sizes is None:  # the gain depends on the number of running workers, not on which
-            running = item.count(Standing.RUNNING, Standing.STARTED)
+            running = item.count(Phase.RUNNING, Phase.STARTED)
             return gain(item.workload, None, running) > 0
         if gain(item.workload, item.sizes, unit.members[0].index) <= 0:
             return False
         if not self._resizes(item):
             return True
         booking = item.members[0].booking
-        if item.count(Standing.GOING) or booking is None or booking.node < 0:
+        if item.count(Phase.GOING) or booking is None or booking.node < 0:
             return False
         idle = self._state.now.idle[booking.node]
-        return self._repays(item, min(idle, item.count(Standing.PENDING)))
+        return self._repays(item, min(idle, item.count(Phase.PENDING)))
 
-    def _resizes(self, item: Item) -> bool:
+    def _resizes(self, item: PlannedWorkload) -> bool:
         """Return True if it runs already, so that growing means a restart."""
-        return item.members[0].standing is Standing.RUNNING
+        return item.members[0].standing is Phase.RUNNING
 
-    def _repays(self, item: Item, more: int) -> bool:
+    def _repays(self, item: PlannedWorkload, more: int) -> bool:
         sizes, started = item.sizes, item.members[0].worker.started
         assert sizes is not None, "only elastic workers are resized"
-        before = sizes.least + sum(m.standing is Standing.RUNNING for m in item.members[1:])
-        after = before + item.count(Standing.STARTED) + more
+        before = sizes.least + sum(m.standing is Phase.RUNNING for m in item.members[1:])
+        after = before + item.count(Phase.STARTED) + more
         now = self._state.time
         return after > before and repays(item.workload, before, after, started=started, now=now)
 
-    def _place(self, unit: Unit) -> Block | None:
+    def _place(self, unit: PodSet) -> Block | None:
         if any(not member.kind.nodes for member in unit.members):
             return _NO_NODE
         if not self.holds:
             return self._place_now_or_later(unit, unit.signature)
         with self.holds.open_to(unit) as may_pass:
             block = self._place_now_or_later(unit, (unit.signature, may_pass))
-        if block is _NO_ROOM and unit.members[0].standing is Standing.PENDING:
+        if block is _NO_ROOM and unit.members[0].standing is Phase.PENDING:
             hold = self.holds.in_the_way(unit)
             if hold is not None and not unit.is_surplus:
                 self.held_up[unit.item] = hold
             return _NO_ROOM if hold is None else _BLOCKED_BY_HOLD
         return block
 
-    def _place_now_or_later(self, unit: Unit, signature: tuple[object, ...]) -> Block | None:
+    def _place_now_or_later(self, unit: PodSet, signature: tuple[object, ...]) -> Block | None:
         state = self._state
         mark = state.mark()
-        was_reserved = unit.members[0].standing is Standing.RESERVED
+        was_reserved = unit.members[0].standing is Phase.RESERVED
         held = False
         if not unit.falls_short(now=True) and signature not in self._infeasible_now:
             for member in unit.members:
                 if was_reserved:
-                    state.set(member, Standing.PENDING, None)
-            if not place(state, unit.members, Standing.STARTED):
+                    state.set(member, Phase.PENDING, None)
+            if not place(state, unit.members, Phase.STARTED):
                 self._infeasible_now.add(signature)
             elif _asks_for_gpus(unit.members) and still_over(unit.item):
                 pass  # Q3: it may reserve the place until the stopping workers have ended
@@ -233,7 +237,7 @@ class Allocation:
             return _NO_ROOM  # it keeps its reservation
         # E1: surplus only runs on idle GPUs, so nothing is reserved for it.
         if not unit.is_surplus and not held and signature not in self._infeasible_later:
-            if not place(state, unit.members, Standing.RESERVED):
+            if not place(state, unit.members, Phase.RESERVED):
                 self._infeasible_later.add(signature)
             elif leaves_what_is_never_lent(state, unit.item):
                 return None
@@ -242,10 +246,10 @@ class Allocation:
             state.roll_back(mark)
         return HELD if held else _NO_ROOM
 
-    def _try_to_move(self, unit: Unit) -> bool:
+    def _try_to_move(self, unit: PodSet) -> bool:
         """Place a stopped unit elsewhere if possible. Return True to skip the rest of its lane."""
         item = unit.item
-        stays = (Standing.RUNNING, Standing.STARTED, Standing.MOVED)
+        stays = (Phase.RUNNING, Phase.STARTED, Phase.MOVED)
         if unit.is_surplus and item.count(*stays) < item.minimum:
             return False
         if unit.falls_short():
@@ -256,7 +260,7 @@ class Allocation:
         if signature in self._infeasible_later:
             return True
         mark = self._state.mark()
-        if not place(self._state, unit.members, Standing.MOVED):
+        if not place(self._state, unit.members, Phase.MOVED):
             self._infeasible_later.add(signature)
             return True
         if leaves_what_is_never_lent(self._state, item):
@@ -266,17 +270,17 @@ class Allocation:
         return False
 
 
-def _reserved_unit(item: Item) -> list[Unit]:
+def _reserved_unit(item: PlannedWorkload) -> list[PodSet]:
     """Return a unit of the workers that wait for reservations: they may start elsewhere now."""
-    reserved = tuple(m for m in item.members if m.standing is Standing.RESERVED)
-    return [Unit(item, reserved, is_surplus=False)] if reserved else []
+    reserved = tuple(m for m in item.members if m.standing is Phase.RESERVED)
+    return [PodSet(item, reserved, is_surplus=False)] if reserved else []
 
 
-def _asks_for_gpus(members: Iterable[Member]) -> bool:
+def _asks_for_gpus(members: Iterable[PlannedWorker]) -> bool:
     return any(member.kind.quota for member in members)
 
 
-def _is_there(room: Room, member: Member, booking: Booking) -> bool:
+def _is_there(room: Room, member: PlannedWorker, booking: Booking) -> bool:
     kind = member.kind
     return (
         booking.node in kind.nodes

@@ -11,18 +11,22 @@ from runai.hub_service.scheduler.placement.quota_check import (
     cap_in_the_way,
     leaves_what_is_never_lent,
 )
-from runai.hub_service.scheduler.state.equivalence import Unit
-from runai.hub_service.scheduler.state.planned_workloads import Item, Member, Standing
+from runai.hub_service.scheduler.state.equivalence import PodSet
+from runai.hub_service.scheduler.state.planned_workloads import (
+    Phase,
+    PlannedWorker,
+    PlannedWorkload,
+)
 from runai.hub_service.scheduler.state.planning_state import State
-from runai.hub_service.scheduler.state.request_shape import Kind
+from runai.hub_service.scheduler.state.request_shape import RequestShape
 from runai.hub_service.scheduler.steps.allocate import Allocation
-from runai.hub_service.scheduler.steps.reclaim import Loss, Reclaim
+from runai.hub_service.scheduler.steps.reclaim import Eviction, Reclaim
 from runai.hub_service.scheduler.steps.vacate_node import Leaving, Vacancies
 
 _TRIES = 24
 """Maximum number of failed moves per claimant; beyond it the result is "not proven"."""
 
-_PLACED = (Standing.RESERVED, Standing.STARTED, Standing.MOVED)
+_PLACED = (Phase.RESERVED, Phase.STARTED, Phase.MOVED)
 
 
 class Consolidation:
@@ -39,7 +43,7 @@ class Consolidation:
         """Holds (O4) open to the current claimant: it sees more idle capacity than other units."""
         self._infeasible: dict[tuple[object, ...], int] = {}
         """Smallest number of workers that failed, by kind of claim."""
-        self._moved_for: dict[Member, Unit] = {}
+        self._moved_for: dict[PlannedWorker, PodSet] = {}
         self._changed_nodes: set[int] = set()
         """Nodes changed while the current claimant was tried."""
 
@@ -53,7 +57,7 @@ class Consolidation:
             if unit.item.is_fixed or not self._try_unit(unit):
                 order.set_aside()
 
-    def _try_unit(self, unit: Unit) -> bool:
+    def _try_unit(self, unit: PodSet) -> bool:
         with self._allocation.holds.open_to(unit) as may_pass:
             if may_pass != self._open_holds:
                 self._open_holds, self._vacancies = may_pass, None
@@ -77,7 +81,7 @@ class Consolidation:
 
     # ---- proofs by counting
 
-    def _may_help(self, unit: Unit) -> bool:
+    def _may_help(self, unit: PodSet) -> bool:
         """Return True if moving could help: moved workers stay in the cluster."""
         members = unit.members
         if any(not member.kind.nodes for member in members):
@@ -88,7 +92,7 @@ class Consolidation:
             return False
         return len(members) < self._infeasible.get(self._claim_kind(unit), len(members) + 1)
 
-    def _claim_kind(self, unit: Unit) -> tuple[object, ...]:
+    def _claim_kind(self, unit: PodSet) -> tuple[object, ...]:
         # If two workers with equal requests do not fit, three do not either. Capacity that is never
         # lent (Q2) differs between projects.
         kinds = {member.kind.order for member in unit.members}
@@ -97,14 +101,14 @@ class Consolidation:
 
     # ---- one claimant
 
-    def _serve(self, unit: Unit) -> bool:
+    def _serve(self, unit: PodSet) -> bool:
         state = self._state
         if self._vacancies is None:
             self._vacancies = Vacancies(state)
         mark = state.mark()
         displaced = self._place_all(unit, self._vacancies) or []
-        starts = [member for member in displaced if member.standing is Standing.STARTED]
-        moved = [m for m in displaced if m.standing is Standing.MOVED and not _stays(state, m)]
+        starts = [member for member in displaced if member.standing is Phase.STARTED]
+        moved = [m for m in displaced if m.standing is Phase.MOVED and not _stays(state, m)]
         is_served = bool(moved or starts) and self._is_allowed(unit, moved)
         if is_served:
             self._record(unit, moved)
@@ -115,31 +119,31 @@ class Consolidation:
         self._changed_nodes.clear()
         return is_served
 
-    def _is_allowed(self, unit: Unit, moved: list[Member]) -> bool:
+    def _is_allowed(self, unit: PodSet, moved: list[PlannedWorker]) -> bool:
         may_stop = self._reclaim.may_stop
         within = may_stop is None or len(moved) <= may_stop
         return within and leaves_what_is_never_lent(self._state, unit.item)
 
-    def _record(self, unit: Unit, moved: list[Member]) -> None:
+    def _record(self, unit: PodSet, moved: list[PlannedWorker]) -> None:
         account = unit.item.account
         for member in moved:
             self._moved_for[member] = unit
-            self._reclaim.losses[member] = Loss(unit.item, "R10", account, is_surplus=False)
+            self._reclaim.losses[member] = Eviction(unit.item, "R10", account, is_surplus=False)
         self._reclaim.took_something = True  # other units may use what moves leave over
         self._allocation.placed += [*moved, *unit.members]
         self._infeasible.clear()
 
-    def _place_all(self, unit: Unit, vacancies: Vacancies) -> list[Member] | None:
+    def _place_all(self, unit: PodSet, vacancies: Vacancies) -> list[PlannedWorker] | None:
         """Place every worker, moving running ones if necessary; return these, None on failure."""
-        state, displaced = self._state, list[Member]()
+        state, displaced = self._state, list[PlannedWorker]()
         tries = _TRIES
         for claimant in sorted(unit.members, key=_size):
             found = self._room.find(claimant.kind)
             if found is not None:
-                state.set(claimant, Standing.RESERVED, state.book(claimant.kind, *found))
+                state.set(claimant, Phase.RESERVED, state.book(claimant.kind, *found))
                 self._mark_changed(vacancies, [found[0]])
                 continue
-            has_place: dict[Kind, bool] = {}
+            has_place: dict[RequestShape, bool] = {}
             for leaving in vacancies.cheapest_first(claimant.kind):
                 if not all(self._has_place(member.kind, has_place) for member in leaving.members):
                     continue
@@ -158,23 +162,23 @@ class Consolidation:
                 return None
         return displaced
 
-    def _has_place(self, kind: Kind, known: dict[Kind, bool]) -> bool:
+    def _has_place(self, kind: RequestShape, known: dict[RequestShape, bool]) -> bool:
         """Return True if a kind fits elsewhere. Check before placing the claimant takes room."""
         if kind not in known:
             known[kind] = self._room.find(kind) is not None
         return known[kind]
 
-    def _move(self, claimant: Member, leaving: Leaving, vacancies: Vacancies) -> bool:
+    def _move(self, claimant: PlannedWorker, leaving: Leaving, vacancies: Vacancies) -> bool:
         """Place a claimant where workers leave, and each leaving worker elsewhere."""
         state, room = self._state, self._room
         mark = state.mark()
-        starts = {m for m in leaving.members if m.standing is Standing.STARTED}
+        starts = {m for m in leaving.members if m.standing is Phase.STARTED}
         for member in leaving.members:
-            state.set(member, Standing.PENDING if member in starts else Standing.GOING, None)
+            state.set(member, Phase.PENDING if member in starts else Phase.GOING, None)
         devices = room.devices_on(leaving.node, claimant.kind)
         assert devices is not None, "the claimant fits once these workers left"
         booking = state.book(claimant.kind, leaving.node, devices)
-        state.set(claimant, Standing.RESERVED, booking)
+        state.set(claimant, Phase.RESERVED, booking)
         changed = [leaving.node]
         for member in sorted(leaving.members, key=_size):
             # A worker that starts with this plan must still start now, only elsewhere.
@@ -182,7 +186,7 @@ class Consolidation:
             if found is None:
                 state.roll_back(mark)
                 return False
-            standing = Standing.STARTED if member in starts else Standing.MOVED
+            standing = Phase.STARTED if member in starts else Phase.MOVED
             state.set(member, standing, state.book(member.kind, *found))
             changed.append(found[0])
         self._mark_changed(vacancies, changed)
@@ -193,25 +197,25 @@ class Consolidation:
         self._changed_nodes.update(nodes)
 
 
-def _size(member: Member) -> tuple[int, int, int]:
+def _size(member: PlannedWorker) -> tuple[int, int, int]:
     return -member.kind.devices, -member.kind.milli, member.index
 
 
-def _stays(state: State, member: Member) -> bool:
+def _stays(state: State, member: PlannedWorker) -> bool:
     """Leave a worker where it is, if its place is still free. Return True if so."""
     new, old, room, kind = member.booking, member.origin, state.later, member.kind
     assert old is not None, "moved workers have an original booking"
-    state.set(member, Standing.GOING, None)
+    state.set(member, Phase.GOING, None)
     if room.has_base(old.node, kind) and all(
         room.fits_device(old.node, device, kind) for device in old.devices
     ):
-        state.set(member, Standing.RUNNING, old)
+        state.set(member, Phase.RUNNING, old)
         return True
-    state.set(member, Standing.MOVED, new)
+    state.set(member, Phase.MOVED, new)
     return False
 
 
-def _new_claimant(state: State, moved: Member) -> Item | None:
+def _new_claimant(state: State, moved: PlannedWorker) -> PlannedWorkload | None:
     """Return the workload that gets the place of a moved worker."""
     old = moved.origin
     assert old is not None, "moved workers have an original booking"

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
 from runai.hub_service.scheduler.state.equivalence import pending_units
-from runai.hub_service.scheduler.state.planned_workloads import Item, Standing
+from runai.hub_service.scheduler.state.planned_workloads import Phase, PlannedWorkload
 from runai.hub_service.scheduler.state.planning_state import State
-from runai.hub_service.scheduler.state.project_tree import Account
+from runai.hub_service.scheduler.state.project_tree import ProjectNode
 from runai.hub_service.scheduler.state.quota_by_type import types_of
 from runai.hub_service.scheduler.steps.allocate import Allocation
 
@@ -23,7 +23,7 @@ def choose_parts(state: State) -> bool:
     """
     undecided = _in_order(state)
     has_changed = False
-    left: dict[Account, int] = {}
+    left: dict[ProjectNode, int] = {}
     for item in undecided:
         for part in state.parts_for(item):
             left.setdefault(part, part.quota - part.requested)
@@ -56,24 +56,24 @@ def try_other_parts(state: State, allocation: Allocation) -> None:
             item = state.rebook(item, chosen)
 
 
-def _in_order(state: State) -> list[Item]:
+def _in_order(state: State) -> list[PlannedWorkload]:
     waiting = [
         item
         for item in state.undecided
-        if all(member.standing is Standing.PENDING for member in item.members)
+        if all(member.standing is Phase.PENDING for member in item.members)
     ]
     return sorted(waiting, key=lambda item: item.place_in_queue)
 
 
-def _least(item: Item) -> int:
+def _least(item: PlannedWorkload) -> int:
     return sum(member.kind.quota for member in item.members[: item.minimum])
 
 
-def _wanted(item: Item) -> int:
+def _wanted(item: PlannedWorkload) -> int:
     return item.request(sum(member.kind.quota for member in item.members))
 
 
-def _idle(state: State, part: Account) -> int:
+def _idle(state: State, part: ProjectNode) -> int:
     room = state.now
     return WHOLE_GPU * sum(
         room.idle[index]
@@ -82,5 +82,5 @@ def _idle(state: State, part: Account) -> int:
     )
 
 
-def _has_place(state: State, item: Item, part: Account) -> bool:
+def _has_place(state: State, item: PlannedWorkload, part: ProjectNode) -> bool:
     return state.now.find(state.kind_on(part, item.members[0])) is not None

@@ -15,16 +15,21 @@ from typing import NamedTuple
 
 from runai.hub_service.scheduler.placement.queue_order import FairOrder
 from runai.hub_service.scheduler.placement.quota_check import cap_in_the_way
-from runai.hub_service.scheduler.state.equivalence import Lane, Unit
-from runai.hub_service.scheduler.state.planned_workloads import ACTIVE, Item, Member, Standing
+from runai.hub_service.scheduler.state.equivalence import EquivalenceClass, PodSet
+from runai.hub_service.scheduler.state.planned_workloads import (
+    ACTIVE,
+    Phase,
+    PlannedWorker,
+    PlannedWorkload,
+)
 from runai.hub_service.scheduler.state.planning_state import State
-from runai.hub_service.scheduler.state.project_tree import Account
-from runai.hub_service.scheduler.state.request_shape import Kind
+from runai.hub_service.scheduler.state.project_tree import ProjectNode
+from runai.hub_service.scheduler.state.request_shape import RequestShape
 from runai.hub_service.scheduler.state.victim_order import Victim, VictimsView
 from runai.hub_service.scheduler.steps.allocate import HELD, Allocation
 from runai.hub_service.scheduler.steps.reclaim_bounds import Bounds
 from runai.hub_service.scheduler.steps.victim_search import Search
-from runai.hub_service.scheduler.steps.victim_selection import Choice, Way
+from runai.hub_service.scheduler.steps.victim_selection import Choice, PreemptionScope
 
 _NODES_TRIED = 32
 """Maximum number of nodes tried one by one for a single worker; then "not proven"."""
@@ -35,13 +40,13 @@ _TIMES = (1, 2, 4)
 _PASSES = 3
 
 
-class Loss(NamedTuple):
+class Eviction(NamedTuple):
     """Reason why a worker was stopped."""
 
-    claimant: Item | None
+    claimant: PlannedWorkload | None
     """The workload that benefits; None for a stale gang (R11)."""
     rule: str
-    giver: Account
+    giver: ProjectNode
     """The project over its entitlement, at R2's level; the own one for a preemption."""
     is_surplus: bool
 
@@ -56,19 +61,19 @@ class Reclaim:
         self._victims: VictimsView
         self._counted: Bounds | None = None
         self._surplus_only: bool
-        self._lane: Lane | None = None
+        self._lane: EquivalenceClass | None = None
         """Lane last served; `_search` can continue with the lane's next unit."""
         self._search: Search | None = None
         self.took_something = False
         """True if a victim lost devices or a reservation."""
-        self.losses: dict[Member, Loss] = {}
-        self.over_share: set[Lane] = set()
+        self.losses: dict[PlannedWorker, Eviction] = {}
+        self.over_share: set[EquivalenceClass] = set()
         """Claimants whose project would exceed its fair share."""
-        self.not_proven: set[Lane] = set()
+        self.not_proven: set[EquivalenceClass] = set()
         """Claimants whose search stopped before it had examined all nodes."""
-        self.protected: dict[Lane, int] = {}
+        self.protected: dict[EquivalenceClass, int] = {}
         """Claimants with protected victims, and when the first protection ends (R8)."""
-        self.exhausted: set[Lane] = set()
+        self.exhausted: set[EquivalenceClass] = set()
         """Claimants that would exceed the number of workers that one plan may stop (R8)."""
 
     @property
@@ -79,9 +84,9 @@ class Reclaim:
         return self._counted
 
     @property
-    def stopped(self) -> list[Unit]:
+    def stopped(self) -> list[PodSet]:
         """Return the workers stopped by this pass, as units that may be placed elsewhere."""
-        units: dict[tuple[Item, Member | None], list[Member]] = {}
+        units: dict[tuple[PlannedWorkload, PlannedWorker | None], list[PlannedWorker]] = {}
         is_full = not self._state.later.free_milli
         for member, loss in self.losses.items():
             if is_full and member.kind.devices:
@@ -90,11 +95,11 @@ class Reclaim:
             is_job = member.item.workload.kind == "job"
             if loss.is_surplus and member.item.sizes is not None:
                 continue  # E2: its worker continues on its node without this part
-            if member.standing is Standing.GOING and is_job and loss.claimant:
+            if member.standing is Phase.GOING and is_job and loss.claimant:
                 alone = member if loss.is_surplus else None
                 units.setdefault((member.item, alone), []).append(member)
         return [
-            Unit(item, tuple(members), is_surplus=alone is not None)
+            PodSet(item, tuple(members), is_surplus=alone is not None)
             for (item, alone), members in units.items()
         ]
 
@@ -157,17 +162,17 @@ class Reclaim:
             ):
                 self.took_something = True
                 for member in active:
-                    if member.standing is Standing.RUNNING:
-                        self.losses[member] = Loss(None, "R11", item.account, is_surplus=False)
+                    if member.standing is Phase.RUNNING:
+                        self.losses[member] = Eviction(None, "R11", item.account, is_surplus=False)
                     state.release(member)
 
-    def _ways(self, unit: Unit, lane: Lane) -> Iterator[Way]:
+    def _ways(self, unit: PodSet, lane: EquivalenceClass) -> Iterator[PreemptionScope]:
         policy, account, item = self._state.policy, unit.item.account, unit.item
         others = "reclaim" in policy.phases
         over = account.allocated + unit.demand - account.fair_share
         if others and over > 0:
             self.over_share.add(lane)
-        lower, lent = False, list[Kind]()
+        lower, lent = False, list[RequestShape]()
         if "preempt" in policy.phases:
             mine = _lowest_victims(self._victims.of(account, surplus_only=False))
             mine += [known.victim for known in self._victims.protected(account)[-1:]]
@@ -180,22 +185,24 @@ class Reclaim:
         kinds = (True, False) if has_surplus else (False,)
         for surplus_only in kinds[:-1] if self._surplus_only else kinds:
             if others and over <= 0:
-                yield Way(others=True, own=False, surplus_only=surplus_only)
+                yield PreemptionScope(others=True, own=False, surplus_only=surplus_only)
             # Surplus came first (R6), so the own surplus was tried already.
             if own and (lower or surplus_only or not has_surplus):
-                yield Way(others=False, own=True, surplus_only=surplus_only, lent=bool(lent))
+                yield PreemptionScope(
+                    others=False, own=True, surplus_only=surplus_only, lent=bool(lent)
+                )
             # Stopped own surplus would start again on idle GPUs at once. It justifies no claim on
             # other projects: two projects would otherwise reclaim from each other in turn (R8).
             if others and lower:
-                yield Way(others=True, own=True, surplus_only=surplus_only)
+                yield PreemptionScope(others=True, own=True, surplus_only=surplus_only)
 
-    def _could_make_room(self, unit: Unit, lent: list[Kind]) -> bool:
+    def _could_make_room(self, unit: PodSet, lent: list[RequestShape]) -> bool:
         """Return True if the project's own surplus could make room for one worker, by counting."""
         kind = unit.members[0].kind
         idle = max(self._state.later.idle)
         return not kind.is_whole or idle + sum(each.devices for each in lent) >= kind.devices
 
-    def _serve(self, unit: Unit, lane: Lane) -> bool:
+    def _serve(self, unit: PodSet, lane: EquivalenceClass) -> bool:
         if any(not member.kind.nodes for member in unit.members):
             return False
         block = cap_in_the_way(unit.item, unit.demand)
@@ -224,7 +231,9 @@ class Reclaim:
                 is_first = False
         return False
 
-    def _choices(self, unit: Unit, lane: Lane, way: Way) -> Iterator[Choice]:
+    def _choices(
+        self, unit: PodSet, lane: EquivalenceClass, way: PreemptionScope
+    ) -> Iterator[Choice]:
         """Yield sets of victims to choose from: all of them, then the victims on a few nodes.
 
         A project over its entitlement yields only that much. Victims in R4's order alone may leave
@@ -249,7 +258,7 @@ class Reclaim:
                 among = {above for account in there for above in account.path}
                 yield Choice(there.__getitem__, among)
 
-    def _could_help(self, unit: Unit, way: Way) -> bool:
+    def _could_help(self, unit: PodSet, way: PreemptionScope) -> bool:
         """Return True if a node exists where one of its workers could have room."""
         state, kind = self._state, unit.members[0].kind
         if kind.devices <= 1 or state.later.find(kind) is not None:
@@ -263,7 +272,9 @@ class Reclaim:
             for node in self._emptiest_first
         )
 
-    def _node_sets(self, unit: Unit, lane: Lane, way: Way) -> Iterator[list[int]]:
+    def _node_sets(
+        self, unit: PodSet, lane: EquivalenceClass, way: PreemptionScope
+    ) -> Iterator[list[int]]:
         """Yield the nodes to try: one by one, or for a gang a growing number."""
         state, kind = self._state, unit.members[0].kind
         if any(member.kind is not kind for member in unit.members):
@@ -298,20 +309,20 @@ class Reclaim:
         nodes = [node for node in range(len(self._state.nodes)) if on_node.get(node)]
         return sorted(nodes, key=self._state.later.fullness, reverse=True)
 
-    def _record(self, unit: Unit, search: Search) -> None:
+    def _record(self, unit: PodSet, search: Search) -> None:
         self._counted = None  # workers came or went
         self.took_something = self.took_something or bool(search.taken)
         for taken in search.taken:
             for member, standing in zip(taken.members, taken.standings, strict=True):
-                if standing is Standing.RUNNING:
-                    self.losses[member] = Loss(
+                if standing is Phase.RUNNING:
+                    self.losses[member] = Eviction(
                         unit.item,
                         taken.giver.rule,
                         taken.giver.account,
                         is_surplus=taken.is_surplus,
                     )
 
-    def _record_failure(self, lane: Lane, search: Search) -> None:
+    def _record_failure(self, lane: EquivalenceClass, search: Search) -> None:
         if search.is_held:
             self._allocation.blocks[lane] = HELD
         if search.givers.exceeds_share:

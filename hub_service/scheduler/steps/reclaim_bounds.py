@@ -9,15 +9,15 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
-from runai.hub_service.scheduler.state.equivalence import Unit
-from runai.hub_service.scheduler.state.planned_workloads import ACTIVE, Item
+from runai.hub_service.scheduler.state.equivalence import PodSet
+from runai.hub_service.scheduler.state.planned_workloads import ACTIVE, PlannedWorkload
 from runai.hub_service.scheduler.state.planning_state import State
-from runai.hub_service.scheduler.state.project_tree import Account
+from runai.hub_service.scheduler.state.project_tree import ProjectNode
 from runai.hub_service.scheduler.state.victim_order import protected_until
-from runai.hub_service.scheduler.steps.victim_selection import Way
+from runai.hub_service.scheduler.steps.victim_selection import PreemptionScope
 
 
-class Loss(NamedTuple):
+class Reclaimable(NamedTuple):
     """Devices that an account could lose."""
 
     total: int
@@ -28,14 +28,14 @@ class Loss(NamedTuple):
 class Held(NamedTuple):
     """Devices that one account could lose on some nodes."""
 
-    account: Account
-    devices: dict[Item, int]
-    surplus: dict[Item, int]
+    account: ProjectNode
+    devices: dict[PlannedWorkload, int]
+    surplus: dict[PlannedWorkload, int]
     """Upper bound of surplus among them, by workload (E1)."""
     is_shared: bool
     """True if other accounts may use the same devices."""
-    everything: Loss
-    all_surplus: Loss
+    everything: Reclaimable
+    all_surplus: Reclaimable
 
 
 class Bounds:
@@ -45,10 +45,12 @@ class Bounds:
         """Start without counts."""
         self._state = state
         self._on: dict[int, list[Held]] = {}
-        self._over: dict[tuple[Account, bool], int] = {}
-        self._protected: dict[Item, bool] = {}
+        self._over: dict[tuple[ProjectNode, bool], int] = {}
+        self._protected: dict[PlannedWorkload, bool] = {}
 
-    def could_suffice(self, nodes: Collection[int], unit: Unit, way: Way, workers: int = 1) -> bool:
+    def could_suffice(
+        self, nodes: Collection[int], unit: PodSet, way: PreemptionScope, workers: int = 1
+    ) -> bool:
         """Return True if `workers` workers of one kind could fit once all possible victims left."""
         kind = unit.members[0].kind
         idle = sum(self._state.later.idle[node] for node in nodes)
@@ -72,7 +74,7 @@ class Bounds:
                 return True
         return False
 
-    def is_anybody_over(self, unit: Unit, way: Way) -> bool:
+    def is_anybody_over(self, unit: PodSet, way: PreemptionScope) -> bool:
         """Return True if any project may yield something (R2); True without a check in trees.
 
         Also True for claims on the own project.
@@ -83,7 +85,7 @@ class Bounds:
         within = mine.allocated + unit.demand <= mine.quota
         return any(self._bound(root, 1, within) > 0 for root in roots if root is not mine)
 
-    def _bound(self, account: Account, largest: int, within: bool) -> int:  # noqa: FBT001  hot
+    def _bound(self, account: ProjectNode, largest: int, within: bool) -> int:  # noqa: FBT001  hot
         """Bound by R2: a unit may go while its project is over, so the last one may exceed it."""
         over = self._over.get((account, within))
         if over is None:
@@ -102,8 +104,8 @@ class Bounds:
         return known
 
     def _count(self, nodes: Iterable[int]) -> list[Held]:
-        devices: dict[Account, dict[Item, int]] = {}
-        shared: set[Account] = set()
+        devices: dict[ProjectNode, dict[PlannedWorkload, int]] = {}
+        shared: set[ProjectNode] = set()
         for member in (m for node in nodes for m in self._state.on_node.get(node, ())):
             self._state.victim_looks += 1
             item, booking = member.item, member.booking
@@ -123,7 +125,7 @@ class Bounds:
             held.append(Held(account, there, surplus, account in shared, *losses))
         return held
 
-    def _is_protected(self, item: Item) -> bool:
+    def _is_protected(self, item: PlannedWorkload) -> bool:
         """Return True if pausing is not allowed yet (R8); elastic workloads may shrink first."""
         if len(item.members) > item.minimum:
             return False
@@ -136,11 +138,11 @@ class Bounds:
         return known
 
 
-def _loss(devices: dict[Item, int]) -> Loss:
-    return Loss(sum(devices.values()), max(devices.values(), default=0))
+def _loss(devices: dict[PlannedWorkload, int]) -> Reclaimable:
+    return Reclaimable(sum(devices.values()), max(devices.values(), default=0))
 
 
-def _surplus(item: Item, devices: int) -> int:
+def _surplus(item: PlannedWorkload, devices: int) -> int:
     """Return the most devices that a workload could lose and still run (E1, E2)."""
     if len(item.members) == item.minimum:
         return 0
@@ -148,7 +150,7 @@ def _surplus(item: Item, devices: int) -> int:
     return min(devices, beyond * max(m.kind.devices for m in item.members[item.minimum :]))
 
 
-def _own_loss(held: Held, unit: Unit, way: Way) -> int:
+def _own_loss(held: Held, unit: PodSet, way: PreemptionScope) -> int:
     """Return the most that a claimant may take of its own project (R1, E1).
 
     That is workloads of lower priority, and surplus.

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from runai.hub_service.scheduler.state.planned_workloads import Member, Standing
+from runai.hub_service.scheduler.state.planned_workloads import Phase, PlannedWorker
 from runai.hub_service.scheduler.state.planning_state import State
-from runai.hub_service.scheduler.state.request_shape import Kind
+from runai.hub_service.scheduler.state.request_shape import RequestShape
 from runai.hub_service.scheduler.state.victim_order import protected_until
 
 _VictimKey = tuple[int, int, bool, int, str, int]
@@ -27,7 +27,7 @@ class Leaving(NamedTuple):
     order: tuple[_VictimKey, ...]
     """Sort keys of the workers in the order of victims (R4), the best first."""
     node: int
-    members: tuple[Member, ...]
+    members: tuple[PlannedWorker, ...]
 
 
 class Vacancies:
@@ -37,9 +37,9 @@ class Vacancies:
         """Start with an empty cache."""
         self._state = state
         self._room = state.later
-        self._known: dict[int, dict[Kind, list[Leaving]]] = {}
+        self._known: dict[int, dict[RequestShape, list[Leaving]]] = {}
 
-    def cheapest_first(self, kind: Kind) -> Iterator[Leaving]:
+    def cheapest_first(self, kind: RequestShape) -> Iterator[Leaving]:
         """Yield the ways to make room for one worker of a kind, least disturbance first.
 
         Nodes are examined from the emptiest, and only while one could be better than the best
@@ -49,7 +49,7 @@ class Vacancies:
         found: list[Leaving] = []
         for node in sorted(kind.nodes & on_node.keys(), key=lambda n: (-idle[n], n)):
             # A worker that has not started yet loses nothing.
-            starts = any(member.standing is Standing.STARTED for member in on_node[node])
+            starts = any(member.standing is Phase.STARTED for member in on_node[node])
             least = 0 if starts or not kind.is_whole else kind.devices - idle[node]
             while found and found[0].gpus < least:
                 yield heappop(found)
@@ -66,7 +66,7 @@ class Vacancies:
         for node in nodes:
             self._known.pop(node, None)
 
-    def _on(self, node: int, kind: Kind) -> Iterator[Leaving]:
+    def _on(self, node: int, kind: RequestShape) -> Iterator[Leaving]:
         room = self._room
         there = sorted(filter(self._may_move, self._state.on_node[node]), key=_as_victim)
         if kind.is_whole:
@@ -76,7 +76,7 @@ class Vacancies:
                 return
         for member in there:
             self._book(member, -1)
-        found: set[tuple[Member, ...]] = set()
+        found: set[tuple[PlannedWorker, ...]] = set()
         if room.devices_on(node, kind) is not None:
             # Three orders of staying: the best protected, the largest, or the smallest first.
             protected = there[::-1]
@@ -90,11 +90,13 @@ class Vacancies:
                 order = tuple(map(_as_victim, members))
                 yield Leaving(_idle_devices(members), len(members), order, node, members)
 
-    def _must_leave(self, node: int, kind: Kind, order: Iterable[Member]) -> tuple[Member, ...]:
+    def _must_leave(
+        self, node: int, kind: RequestShape, order: Iterable[PlannedWorker]
+    ) -> tuple[PlannedWorker, ...]:
         """Return the workers that must leave, if workers stay in `order` as far as possible."""
         room = self._room
-        staying: list[Member] = []
-        leaving: list[Member] = []
+        staying: list[PlannedWorker] = []
+        leaving: list[PlannedWorker] = []
         for member in order:
             self._book(member, 1)
             if room.devices_on(node, kind) is None:
@@ -106,26 +108,26 @@ class Vacancies:
             self._book(member, -1)
         return tuple(sorted(leaving, key=_as_victim))
 
-    def _may_move(self, member: Member) -> bool:
+    def _may_move(self, member: PlannedWorker) -> bool:
         item, state = member.item, self._state
         # Q5: a preemptible session would end, so it cannot move.
         if item.is_fixed or not item.is_known or item.workload.kind != "job":
             return False
         if item.sizes is not None:
             return False  # E2: it is resized where it is
-        if member.standing is Standing.STARTED:
+        if member.standing is Phase.STARTED:
             return True  # it starts elsewhere instead
         return (
-            member.standing is Standing.RUNNING
+            member.standing is Phase.RUNNING
             and protected_until(item, item.members, state.policy, state.time) is None
         )
 
-    def _book(self, member: Member, sign: int) -> None:
+    def _book(self, member: PlannedWorker, sign: int) -> None:
         assert member.booking is not None, "running workers have a booking"
         self._room.take(member.booking, sign)
 
 
-def _as_victim(member: Member) -> _VictimKey:
+def _as_victim(member: PlannedWorker) -> _VictimKey:
     # R4: the project furthest over, the lowest priority, surplus, the latest; ties by name.
     item = member.item
     return (
@@ -138,12 +140,12 @@ def _as_victim(member: Member) -> _VictimKey:
     )
 
 
-def _idle_devices(members: Iterable[Member]) -> int:
+def _idle_devices(members: Iterable[PlannedWorker]) -> int:
     """Return the number of devices that stop while these workers move."""
-    leaving: dict[Member, None] = dict.fromkeys(members)
+    leaving: dict[PlannedWorker, None] = dict.fromkeys(members)
     still = 0
     for item in dict.fromkeys(member.item for member in leaving):
-        running = [m for m in item.members if m.standing is Standing.RUNNING]
+        running = [m for m in item.members if m.standing is Phase.RUNNING]
         going = [m for m in running if m in leaving]
         goes_on = len(running) - len(going) >= item.minimum
         still += sum(m.kind.devices for m in (going if goes_on else running))

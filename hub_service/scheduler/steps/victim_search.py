@@ -16,21 +16,26 @@ from runai.hub_service.scheduler.placement.quota_check import (
     leaves_what_is_never_lent,
     still_over,
 )
-from runai.hub_service.scheduler.state.equivalence import Unit
-from runai.hub_service.scheduler.state.planned_workloads import Member, Standing
+from runai.hub_service.scheduler.state.equivalence import PodSet
+from runai.hub_service.scheduler.state.planned_workloads import Phase, PlannedWorker
 from runai.hub_service.scheduler.state.planning_state import State
 from runai.hub_service.scheduler.state.request_shape import Booking
-from runai.hub_service.scheduler.steps.victim_selection import Choice, Giver, Givers, Way
+from runai.hub_service.scheduler.steps.victim_selection import (
+    Candidate,
+    Choice,
+    Givers,
+    PreemptionScope,
+)
 
-_RESERVED = Standing.RESERVED
+_RESERVED = Phase.RESERVED
 
 
 class Taken(NamedTuple):
     """A victim with its previous standings and bookings, for the undo."""
 
-    giver: Giver
-    members: tuple[Member, ...]
-    standings: tuple[Standing, ...]
+    giver: Candidate
+    members: tuple[PlannedWorker, ...]
+    standings: tuple[Phase, ...]
     bookings: tuple[Booking | None, ...]
 
     @property
@@ -50,8 +55,8 @@ class Search:
     def __init__(
         self,
         state: State,
-        unit: Unit,
-        way: Way,
+        unit: PodSet,
+        way: PreemptionScope,
         choice: Choice,
         may_stop: int | None = None,
     ) -> None:
@@ -95,9 +100,9 @@ class Search:
         is_free = self.givers.relieves_caps or "allocate" not in state.policy.phases
         may_start = is_free and not self._unit.falls_short(now=True)
         placed_from = state.mark()
-        for standing in (Standing.STARTED, Standing.RESERVED) if may_start else (_RESERVED,):
+        for standing in (Phase.STARTED, Phase.RESERVED) if may_start else (_RESERVED,):
             if self._place(standing):
-                if standing is Standing.STARTED and still_over(self._unit.item):
+                if standing is Phase.STARTED and still_over(self._unit.item):
                     state.roll_back(placed_from)
                     continue
                 if leaves_what_is_never_lent(state, self._unit.item):
@@ -111,9 +116,9 @@ class Search:
 
     @property
     def _stops(self) -> int:
-        return sum(taken.standings.count(Standing.RUNNING) for taken in self.taken)
+        return sum(taken.standings.count(Phase.RUNNING) for taken in self.taken)
 
-    def _place(self, standing: Standing) -> bool:
+    def _place(self, standing: Phase) -> bool:
         members, found = self._unit.members, self._fit.place
         if found is None or standing is not _RESERVED or self._unit.item.sizes is not None:
             return place(self._state, members, standing)
@@ -121,7 +126,7 @@ class Search:
         self._state.set(member, standing, self._state.book(member.kind, *found))
         return True
 
-    def go_on(self, unit: Unit, may_stop: int | None) -> bool:
+    def go_on(self, unit: PodSet, may_stop: int | None) -> bool:
         """Serve the lane's next unit, continuing from the result of the previous one.
 
         Victims that were useless then are useless now, so that the claims of a lane iterate over
@@ -159,7 +164,7 @@ class Search:
 
     # ---- take and restore victims (R5)
 
-    def _take(self, giver: Giver) -> None:
+    def _take(self, giver: Candidate) -> None:
         members = giver.victim.workers()
         standings = tuple([member.standing for member in members])
         bookings = tuple([member.booking for member in members])
@@ -210,7 +215,7 @@ class Search:
         )
 
 
-def _judged(giver: Giver) -> tuple[int, bool]:
+def _judged(giver: Candidate) -> tuple[int, bool]:
     return giver.level, giver.within_quota
 
 

@@ -13,16 +13,16 @@ from typing import NamedTuple
 
 from runai.hub_service.scheduler.placement.fit_check import Fit
 from runai.hub_service.scheduler.placement.quota_check import cap_in_the_way
-from runai.hub_service.scheduler.state.equivalence import Unit
+from runai.hub_service.scheduler.state.equivalence import PodSet
 from runai.hub_service.scheduler.state.planning_state import State
-from runai.hub_service.scheduler.state.project_tree import Account, Age
+from runai.hub_service.scheduler.state.project_tree import Age, ProjectNode
 from runai.hub_service.scheduler.state.victim_order import Protected, Victim, protected_until
 
 Overage = tuple[int, Age]
 """Allocation of a project beyond its entitlement, and its age; the greatest yields first."""
 
 
-class Way(NamedTuple):
+class PreemptionScope(NamedTuple):
     """Scope of a search: other projects (R2), the own one (R1), or surplus only (R6)."""
 
     others: bool
@@ -35,20 +35,20 @@ class Way(NamedTuple):
 class Choice(NamedTuple):
     """Candidate victims of a search: all in its scope, or only the ones on some nodes."""
 
-    victims: Callable[[Account], list[Victim]]
+    victims: Callable[[ProjectNode], list[Victim]]
     """Returns an account's victims, the best last."""
-    among: AbstractSet[Account] | None = None
+    among: AbstractSet[ProjectNode] | None = None
     """Accounts with candidates, and their ancestors; None is all."""
-    protected: Callable[[Account], list[Protected]] | None = None
+    protected: Callable[[ProjectNode], list[Protected]] | None = None
     """Returns an account's protected victims, which earlier searches removed from `victims`."""
 
 
-class Giver(NamedTuple):
+class Candidate(NamedTuple):
     """A victim, the rule that allows taking it, and the project judged for it."""
 
     victim: Victim
     rule: str
-    account: Account
+    account: ProjectNode
     """The project over its entitlement, at R2's level; the own one for a preemption."""
     level: int
     """Level in the claimant's path at which R2 judged it; -1 for a preemption."""
@@ -59,7 +59,9 @@ class Giver(NamedTuple):
 class Givers:
     """Iterator over the victims of one claimant in one scope."""
 
-    def __init__(self, state: State, unit: Unit, way: Way, choice: Choice, fit: Fit) -> None:
+    def __init__(
+        self, state: State, unit: PodSet, way: PreemptionScope, choice: Choice, fit: Fit
+    ) -> None:
         """Start before the first victim."""
         self._state = state
         self.unit = unit
@@ -70,9 +72,9 @@ class Givers:
         self._path = unit.item.account.path
         # Q4: with a table of quotas, the part that the unit is charged to is judged.
         self._judged = [self._path[0] if a.parts else a for a in self._path]
-        self._cursors: dict[Account, int] = {}
-        self._begun: set[Account] = set()
-        self._rivals: dict[tuple[int, bool], list[tuple[Overage, Account]]] = {}
+        self._cursors: dict[ProjectNode, int] = {}
+        self._begun: set[ProjectNode] = set()
+        self._rivals: dict[tuple[int, bool], list[tuple[Overage, ProjectNode]]] = {}
         self._protected: list[Protected] = []
         """Protected victims found here, except the ones shared by all searches of the pass (R8)."""
         self.relieves_caps = cap_in_the_way(unit.item, unit.demand) is not None
@@ -80,7 +82,7 @@ class Givers:
         self.exceeds_share = False
         """True if R2 forbids taking from other projects."""
 
-    def next(self) -> Giver | None:
+    def next(self) -> Candidate | None:
         """Return the next victim; None if no other is allowed or helps."""
         if self.way.others:
             found = self._next_of_others()
@@ -89,11 +91,11 @@ class Givers:
         if self.way.own:
             victim = self._peek(self._path[0], own=True)
             if victim is not None:
-                return Giver(victim, self._rule_for(victim), self._path[0], -1)
+                return Candidate(victim, self._rule_for(victim), self._path[0], -1)
         return None
 
-    def _next_of_others(self) -> Giver | None:
-        best: Giver | None = None
+    def _next_of_others(self) -> Candidate | None:
+        best: Candidate | None = None
         furthest: Overage | None = None
         for level, mine in enumerate(self._path):
             if not self.stays_within_share(level):
@@ -109,15 +111,15 @@ class Givers:
                 if _may_take(rival, is_within_quota=is_within_quota):
                     victim = self._pick(rival)
                 if victim is not None:
-                    best = Giver(victim, "R2", rival, level, rival.overage <= 0)
+                    best = Candidate(victim, "R2", rival, level, rival.overage <= 0)
                     furthest = overage
                     break
                 rivals.pop()
         return best
 
     def _rivals_at(
-        self, level: int, mine: Account, *, is_within_quota: bool
-    ) -> list[tuple[Overage, Account]]:
+        self, level: int, mine: ProjectNode, *, is_within_quota: bool
+    ) -> list[tuple[Overage, ProjectNode]]:
         """Return the projects that may lose something at a level, the furthest over last (R4)."""
         key, among = (level, is_within_quota), self._choice.among
         rivals = self._rivals.get(key)
@@ -134,7 +136,7 @@ class Givers:
             rivals.sort(key=itemgetter(0))
         return rivals
 
-    def rank_again(self, giver: Account) -> None:
+    def rank_again(self, giver: ProjectNode) -> None:
         """Update the rank of a project that lost something."""
         for rivals in self._rivals.values():
             for index in range(len(rivals) - 1, -1, -1):
@@ -158,7 +160,7 @@ class Givers:
         mine = self._judged[level]
         return mine.allocated + self.unit.demand <= mine.quota
 
-    def _pick(self, account: Account) -> Victim | None:
+    def _pick(self, account: ProjectNode) -> Victim | None:
         if not account.children:
             return self._peek(account, own=False)
         # A child's quota does not protect it while its ancestor is over (R2).
@@ -169,7 +171,7 @@ class Givers:
                 return victim
         return None
 
-    def _peek(self, account: Account, *, own: bool) -> Victim | None:
+    def _peek(self, account: ProjectNode, *, own: bool) -> Victim | None:
         victims = self._choice.victims(account)
         cursor = self._cursors.get(account)
         if cursor is None:
@@ -223,7 +225,7 @@ class Givers:
             return None
         return protected_until(victim.item, victim.workers(), state.policy, state.time)
 
-    def _set_apart(self, protected: Protected, account: Account, cursor: int) -> None:
+    def _set_apart(self, protected: Protected, account: ProjectNode, cursor: int) -> None:
         if self._choice.protected is not None and protected.victim.is_settled:
             del self._choice.victims(account)[cursor]
             insort(self._choice.protected(account), protected, key=lambda p: p.victim.key)
@@ -247,6 +249,6 @@ class Givers:
         return min(untils, default=None)
 
 
-def _may_take(rival: Account, *, is_within_quota: bool) -> bool:
+def _may_take(rival: ProjectNode, *, is_within_quota: bool) -> bool:
     """Return True if a project may lose something, judged before it does (R2)."""
     return rival.overage > 0 or (is_within_quota and rival.allocated > rival.quota)

@@ -12,7 +12,7 @@ from runai.hub_service.clusters.kubernetes.objects.amounts import cpu_milli, mem
 from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import Part
 from runai.hub_service.clusters.kubernetes.objects.job_manifest import (
     Confinement,
-    Surroundings,
+    PodTemplateSource,
     manifest,
     surroundings,
 )
@@ -22,7 +22,7 @@ from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.wire.errors import InvalidRequest
 
 MADE = {"uid": "u", "namespace": "lab", "creationTimestamp": "2026-01-01T00:00:00Z"}
-PLAIN = Surroundings("example/train")
+PLAIN = PodTemplateSource("example/train")
 SPEC = WorkloadSpec(
     "vision",
     "exp",
@@ -164,7 +164,7 @@ def test_nobody_names_devices_himself():
     [
         (replace(SPEC, elastic=True, workers=2), PLAIN, "would not find the service"),
         (replace(SPEC, kind="session"), PLAIN, "JupyterHub starts sessions"),
-        (SPEC, Surroundings(), "which image"),
+        (SPEC, PodTemplateSource(), "which image"),
         (replace(SPEC, source="#" * 200_000), PLAIN, "is too long"),
     ],
     ids=["no address", "session", "no image", "too long"],
@@ -218,7 +218,7 @@ REQUESTS = {"cpu": "500m", "memory": "1Gi"}
 BOUNDS = {"limits": {"cpu": "1500m", "memory": "2Gi"}, "requests": REQUESTS}
 
 
-def beside(resources: dict[str, Any]) -> Surroundings:
+def beside(resources: dict[str, Any]) -> PodTemplateSource:
     notebook: dict[str, Any] = copy.deepcopy(NOTEBOOK)
     notebook["spec"]["containers"][1]["resources"] = resources
     return surroundings(notebook)

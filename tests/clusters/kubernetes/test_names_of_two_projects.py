@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from kubernetes_lab import kubernetes_lab
-from runai.hub_service.clusters.kubernetes.objects.job_manifest import GANG_SERVICE, Surroundings
+from runai.hub_service.clusters.kubernetes.objects.job_manifest import (
+    GANG_SERVICE,
+    PodTemplateSource,
+)
 from runai.hub_service.clusters.kubernetes.objects.job_names import job_name, other_name
 from runai.hub_service.model.records import WorkloadSpec
 from runai.hub_service.wire.errors import Conflict
@@ -63,7 +66,9 @@ async def test_the_same_workload_twice_is_refused_whichever_name_its_job_has(lab
 
     for workload, (project, name) in NAMES.items():
         with pytest.raises(Conflict) as refused:  # by the API server: we may not have seen it yet
-            await lab.cluster.submissions._make(asked(lab, workload), Surroundings("example/train"))
+            await lab.cluster.submissions._make(
+                asked(lab, workload), PodTemplateSource("example/train")
+            )
         assert str(refused.value).startswith(f"{project} already has a workload named {name}.")
     assert len(jobs(lab)) == 2
 

@@ -17,7 +17,7 @@ from kubernetes_asyncio.client.configuration import Configuration
 from control_plane.objects import job, pod
 from control_plane.scheduling import Scheduler
 from runai.hub_service.clusters.kubernetes.client.api import Api, decoded
-from runai.hub_service.clusters.kubernetes.informers.informer import Mirror
+from runai.hub_service.clusters.kubernetes.informers.informer import Informer
 from runai.hub_service.clusters.kubernetes.objects.jobs import read_job
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import Grouping
 from runai.hub_service.wire.errors import InvalidRequest
@@ -122,7 +122,7 @@ def test_an_object_that_cannot_be_read_is_left_out(failure, caplog):
         return json.dumps(found["metadata"]["name"])
 
     changes: list[None] = []
-    mirror = Mirror(None, "/pods", parse, lambda: changes.append(None))  # type: ignore[arg-type]
+    mirror = Informer(None, "/pods", parse, lambda: changes.append(None))  # type: ignore[arg-type]
     for name in ("odd", "even"):
         mirror.take({"metadata": {"namespace": "lab", "name": name, "resourceVersion": "1"}})
 

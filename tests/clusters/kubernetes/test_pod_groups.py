@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 
 from clusters.kubernetes.worlds import a_job, a_pod, an_elastic
-from runai.hub_service.clusters.kubernetes.objects.pod_groups import Group, Grouping
+from runai.hub_service.clusters.kubernetes.objects.pod_groups import Grouping, PodGroup
 
 
-def grouped(*pods, jobs=(), namespaces=None, awaited=()) -> list[Group]:
+def grouped(*pods, jobs=(), namespaces=None, awaited=()) -> list[PodGroup]:
     return Grouping().groups(
         pods, {job.uid: job for job in jobs}, namespaces or {}, "default", awaited
     )
 
 
-def names(found: list[Group]) -> dict[str, list[str]]:
+def names(found: list[PodGroup]) -> dict[str, list[str]]:
     return {group.name: [pod.name for pod in group.pods] for group in found}
 
 

@@ -9,8 +9,12 @@ import pytest
 from clusters.kubernetes.worlds import a_job, a_machine, a_pod
 from runai.hub_service.clusters.kubernetes.objects.node_affinity import Taint
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import Grouping
-from runai.hub_service.clusters.kubernetes.snapshot.device_ids import Slots
-from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import Drawing, Promise, World
+from runai.hub_service.clusters.kubernetes.snapshot.device_ids import DeviceIds
+from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import (
+    NominatedPlacement,
+    SnapshotBuilder,
+    SnapshotInput,
+)
 from runai.hub_service.scheduler.cycle import decide
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.scheduler.model.snapshot import Project, Snapshot, WorkerState
@@ -20,15 +24,15 @@ FOREIGN = "default-scheduler"
 
 
 def drawn(*pods, machines=None, jobs=(), slots=None, **fields) -> Snapshot:
-    world = World(
+    world = SnapshotInput(
         machines=machines or [a_machine("gpu-0")],
         pods=pods,
         groups=Grouping().groups(pods, {job.uid: job for job in jobs}, {}, "default"),
         projects=[VISION],
-        devices=(slots or Slots()).held(pods),
+        devices=(slots or DeviceIds()).held(pods),
         **fields,
     )
-    return Drawing().snapshot(1000.0, world)
+    return SnapshotBuilder().snapshot(1000.0, world)
 
 
 def started(of: Snapshot) -> list[str]:
@@ -55,7 +59,7 @@ def test_cpu_of_other_schedulers_pods_is_out_of_reach():
 
 def test_a_device_that_is_gone_cannot_be_given_again():
     pods = [a_pod(f"p{i}", node="gpu-0", bound=float(i)) for i in range(3)]
-    slots = Slots()
+    slots = DeviceIds()
     slots.held(pods)
 
     # Of four devices one has failed; the pod with the lowest number has ended.
@@ -65,7 +69,11 @@ def test_a_device_that_is_gone_cannot_be_given_again():
 
 
 def test_a_pod_keeps_its_numbers_when_others_go():
-    slots, first, second = Slots(), a_pod("a", node="n", bound=1.0), a_pod("b", node="n", bound=2.0)
+    slots, first, second = (
+        DeviceIds(),
+        a_pod("a", node="n", bound=1.0),
+        a_pod("b", node="n", bound=2.0),
+    )
     before = slots.held([first, second])
 
     assert slots.held([second]) == {second.uid: before[second.uid]}
@@ -73,7 +81,7 @@ def test_a_pod_keeps_its_numbers_when_others_go():
 
 
 def test_what_a_plan_gave_is_what_the_next_snapshot_shows():
-    slots, pod = Slots(), a_pod("a", node="gpu-0", bound=1.0)
+    slots, pod = DeviceIds(), a_pod("a", node="gpu-0", bound=1.0)
     slots.hold(pod.uid, "gpu-0", (1,))
 
     found = drawn(pod, slots=slots)
@@ -98,7 +106,9 @@ def test_a_pod_is_to_the_core(fields, state):
 def test_devices_that_are_promised_are_held():
     pod = a_pod("a")
 
-    worker = drawn(pod, promises={pod.uid: Promise("gpu-0", (1,))}).workloads[0].workers[0]
+    worker = (
+        drawn(pod, promises={pod.uid: NominatedPlacement("gpu-0", (1,))}).workloads[0].workers[0]
+    )
 
     assert (worker.state, worker.node, worker.devices) == (WorkerState.RESERVED, "gpu-0", (1,))
 

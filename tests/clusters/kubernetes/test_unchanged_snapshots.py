@@ -16,8 +16,12 @@ from clusters.kubernetes.worlds import a_job, a_machine, a_pod
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.objects.node_affinity import Demands, Taint
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import Grouping
-from runai.hub_service.clusters.kubernetes.snapshot.device_ids import Slots
-from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import Drawing, Promise, World
+from runai.hub_service.clusters.kubernetes.snapshot.device_ids import DeviceIds
+from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import (
+    NominatedPlacement,
+    SnapshotBuilder,
+    SnapshotInput,
+)
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.scheduler.model.snapshot import Project, Snapshot
 
@@ -54,8 +58,8 @@ workers = st.builds(
 crowds = st.lists(pods | workers, max_size=6, unique_by=lambda pod: pod.uid)
 
 
-def world(there: list[Pod], slots: Slots, **fields: Any) -> World:
-    return World(
+def world(there: list[Pod], slots: DeviceIds, **fields: Any) -> SnapshotInput:
+    return SnapshotInput(
         machines=[a_machine(name, GPUS, stock={CARDS: 2}) for name in NODES],
         pods=there,
         groups=Grouping().groups(there, {GANG.uid: GANG}, {}, "default"),
@@ -69,18 +73,18 @@ def world(there: list[Pod], slots: Slots, **fields: Any) -> World:
 def test_a_drawing_that_is_kept_shows_what_a_new_one_would(
     course: list[tuple[list[Pod], str, float | None]],
 ) -> None:
-    kept, slots = Drawing(), Slots()
+    kept, slots = SnapshotBuilder(), DeviceIds()
     before = Snapshot()
     for now, (there, promised, since) in enumerate(course):
         found = world(
             there,
             slots,
-            promises={f"uid-{promised}": Promise("gpu-0", (0,))},
+            promises={f"uid-{promised}": NominatedPlacement("gpu-0", (0,))},
             broken_since={} if since is None else {"vision/lab.gang": since},
         )
         shown = kept.snapshot(now, found)
 
-        assert shown == Drawing().snapshot(now, found)
+        assert shown == SnapshotBuilder().snapshot(now, found)
         old = {workload.name: workload for workload in before.workloads}
         for workload in shown.workloads:
             assert workload is old.get(workload.name) or workload != old.get(workload.name)
@@ -88,8 +92,8 @@ def test_a_drawing_that_is_kept_shows_what_a_new_one_would(
 
 
 def test_other_nodes_are_another_picture() -> None:
-    kept, pod = Drawing(), a_pod("a")
-    anywhere = replace(world([pod], Slots()), machines=[a_machine("gpu-0")])
+    kept, pod = SnapshotBuilder(), a_pod("a")
+    anywhere = replace(world([pod], DeviceIds()), machines=[a_machine("gpu-0")])
     nowhere = replace(anywhere, machines=[replace(anywhere.machines[0], taints=TAINTS)])
 
     assert kept.snapshot(1, anywhere).workloads[0].workers[0].nodes is None
@@ -100,7 +104,7 @@ def test_other_nodes_are_another_picture() -> None:
 def test_no_device_is_counted_twice_whatever_plans_gave(
     course: list[tuple[list[Pod], str, int]],
 ) -> None:
-    slots = Slots()
+    slots = DeviceIds()
     for there, name, device in course:
         held = slots.held(there)
         places = [(pod.node, number) for pod in there for number in held.get(pod.uid, ())]

@@ -14,10 +14,13 @@ from hypothesis import strategies as st
 from clusters.kubernetes.worlds import a_job, a_pod
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
-from runai.hub_service.clusters.kubernetes.snapshot.device_ids import Slots
-from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import Promise
-from runai.hub_service.clusters.kubernetes.workloads.agent_allocations import Metering
-from runai.hub_service.clusters.kubernetes.workloads.workload_records import Known, Showing
+from runai.hub_service.clusters.kubernetes.snapshot.device_ids import DeviceIds
+from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import NominatedPlacement
+from runai.hub_service.clusters.kubernetes.workloads.agent_allocations import AllocationBuilder
+from runai.hub_service.clusters.kubernetes.workloads.workload_records import (
+    ClusterState,
+    RecordBuilder,
+)
 from runai.hub_service.model.records import ElasticState
 from runai.hub_service.scheduler.model.snapshot import Reason, Stop, Wait
 
@@ -65,12 +68,14 @@ stops = st.builds(
 )
 places = st.sampled_from(["uid-a", f"{GANG.uid}/0", f"{GANG.uid}/1"])
 promises = st.dictionaries(
-    places, st.builds(Promise, st.just("gpu-1"), st.sampled_from([(0,), (1,)]))
+    places, st.builds(NominatedPlacement, st.just("gpu-1"), st.sampled_from([(0,), (1,)]))
 )
 
 
-def known(there: list[Pod], job: Job | None, slots: Slots, said: list[Any], **fields: Any) -> Known:
-    return Known(
+def known(
+    there: list[Pod], job: Job | None, slots: DeviceIds, said: list[Any], **fields: Any
+) -> ClusterState:
+    return ClusterState(
         there,
         {} if job is None else {job.uid: job},
         {},
@@ -93,16 +98,16 @@ steps = st.tuples(
 
 @given(st.lists(steps, min_size=1, max_size=5))
 def test_records_that_are_kept_say_what_new_ones_would(course: list[Any]) -> None:
-    showing, metering, slots = Showing(), Metering(), Slots()
+    showing, metering, slots = RecordBuilder(), AllocationBuilder(), DeviceIds()
     before: dict[str, Any] = {}
     now = known([], None, slots, [])
     for there, job, said, promised, elastic in course:
         now = known(there, job, slots, said, promises=promised, elastic=elastic)
         shown = showing.records(now)
 
-        assert shown == Showing().records(now)
-        assert list(shown) == list(Showing().records(now))
-        assert metering.held_by_node(now) == Metering().held_by_node(now)
+        assert shown == RecordBuilder().records(now)
+        assert list(shown) == list(RecordBuilder().records(now))
+        assert metering.held_by_node(now) == AllocationBuilder().held_by_node(now)
         before = shown
     assert showing.records(now) is not before
     assert all(a is b for a, b in zip(showing.records(now).values(), before.values(), strict=True))
@@ -126,4 +131,4 @@ def test_what_a_job_that_is_gone_left_is_no_workload_once_it_holds_nothing(
     pod: Pod, is_shown: bool
 ) -> None:
     """The control plane deletes a Job first, and what it made after that."""
-    assert len(Showing().records(known([pod], None, Slots(), []))) == is_shown
+    assert len(RecordBuilder().records(known([pod], None, DeviceIds(), []))) == is_shown

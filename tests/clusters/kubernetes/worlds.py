@@ -9,7 +9,7 @@ from typing import Any
 
 from runai.hub_service.clusters.kubernetes.objects.core_objects import (
     SCHEDULER,
-    Machine,
+    KubeNode,
     Owner,
     Pod,
 )
@@ -66,7 +66,7 @@ def an_elastic(name: str, workers: int, **fields: Any) -> WorkloadSpec:
     )
 
 
-def a_machine(name: str, gpus: int = 2, **fields: Any) -> Machine:
+def a_machine(name: str, gpus: int = 2, **fields: Any) -> KubeNode:
     """Return an open node."""
     known: dict[str, Any] = {
         "cpu_milli": 32_000,
@@ -77,4 +77,4 @@ def a_machine(name: str, gpus: int = 2, **fields: Any) -> Machine:
         "taints": (),
         "is_open": True,
     }
-    return Machine(name=name, gpus=gpus, **(known | fields))
+    return KubeNode(name=name, gpus=gpus, **(known | fields))

@@ -11,7 +11,7 @@ from crashes.small_disk import SmallDisk
 from labs import Clock, local_lab, plan, start
 from runai.hub_service.clusters.local.store import workload_store as stores
 from runai.hub_service.clusters.local.store.workload_store import SqliteStore
-from runai.hub_service.clusters.states.retention import Keeping
+from runai.hub_service.clusters.states.retention import RetentionPolicy
 from runai.hub_service.model.records import HistoryEvent, ProjectSpec
 from runai.hub_service.wire.errors import Unavailable
 from waiting import eventually_async
@@ -86,7 +86,7 @@ async def test_a_start_that_could_not_be_told_is_told_later(disk, tmp_path):
 @pytest.mark.parametrize("aged", [False, True], ids=["deleted", "aged"])
 async def test_a_deletion_that_cannot_be_stored_has_removed_nothing(aged, disk, tmp_path):
     clock = Clock()
-    async with local_lab(tmp_path, clock, keeping=Keeping(for_s=60.0)) as lab:
+    async with local_lab(tmp_path, clock, keeping=RetentionPolicy(for_s=60.0)) as lab:
         spec = lab.job(command=("sh", "-c", 'echo model > "$RUNAI_CHECKPOINT_DIR/model"'))
         await lab.cluster.submit([spec])
         await lab.cluster.apply(plan(start(spec.id, 0)))

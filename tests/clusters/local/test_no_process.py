@@ -22,7 +22,7 @@ import pytest
 
 from runai.hub_service.clusters.local.processes.attempt import Attempt, Instructions
 from runai.hub_service.clusters.local.supervisor import worker_start
-from runai.hub_service.clusters.states.state import Ending
+from runai.hub_service.clusters.states.state import ExitStatus
 from starts import one_start
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="root alone is given no limit")
@@ -78,7 +78,7 @@ def test_a_worker_for_whom_there_is_no_process_starts_when_there_is(tmp_path, ev
             eventually(lambda: start.output() == text)
             assert (start.attempt.process(), start.attempt.ending()) == (None, None)
 
-        assert Ending(0) == start.ending()
+        assert ExitStatus(0) == start.ending()
 
 
 def test_a_machine_that_has_no_process_for_a_minute_is_said(tmp_path):
@@ -86,7 +86,7 @@ def test_a_machine_that_has_no_process_for_a_minute_is_said(tmp_path):
     with one_start(tmp_path / "attempt") as start, bomb():
         start("true", uid=EVE, gid=EVE, user="eve", room_seconds=1)
 
-        assert Ending(127, text=text) == start.ending()
+        assert ExitStatus(127, text=text) == start.ending()
 
 
 def test_a_fork_that_fails_is_no_end_of_the_supervisor():
@@ -121,6 +121,6 @@ def test_a_supervisor_that_never_could_fork_says_so_and_ends():
         subprocess.run([*command, str(EVE), worker_start.__file__, str(folder)], check=True)
 
         text = "cannot start train: Resource temporarily unavailable"
-        assert Ending(127, text=text) == attempt.ending()
+        assert ExitStatus(127, text=text) == attempt.ending()
     finally:
         shutil.rmtree(folder)

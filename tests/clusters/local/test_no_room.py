@@ -17,7 +17,7 @@ import pytest
 from crashes.small_disk import SmallDisk
 from labs import local_lab, plan
 from labs import start as on_device
-from runai.hub_service.clusters.states.state import Ending
+from runai.hub_service.clusters.states.state import ExitStatus
 from starts import Start, has_ended, one_start
 from waiting import eventually_async
 
@@ -68,8 +68,8 @@ def test_an_end_without_room_for_it_is_known_when_there_is(start, orders, eventu
         assert start.attempt.holder() is not None  # to the service it runs on
         assert (start.attempt.ending(), start.attempt.left_behind()) == (None, None)
 
-    assert Ending(3) == start.ending()
-    assert Ending(3) == start.attempt.left_behind()
+    assert ExitStatus(3) == start.ending()
+    assert ExitStatus(3) == start.attempt.left_behind()
 
 
 @pytest.mark.parametrize("of_witness", [False, True], ids=["its own", "also the witness's"])
@@ -87,7 +87,7 @@ def test_an_end_without_room_for_it_outlives_its_supervisor(start, orders, event
 
     os.waitpid(start.pid, 0)
     assert None is start.attempt.ending()
-    assert Ending(0) == start.attempt.left_behind()
+    assert ExitStatus(0) == start.attempt.left_behind()
 
 
 def test_what_a_worker_leaves_ends_without_room_for_a_note(start, orders, eventually):
@@ -99,7 +99,7 @@ def test_what_a_worker_leaves_ends_without_room_for_a_note(start, orders, eventu
         orders.write_text("0\n")
         eventually(lambda: not left.is_running() or has_ended(left))
 
-    assert Ending(0) == start.ending()
+    assert ExitStatus(0) == start.ending()
 
 
 def test_a_job_that_is_told_to_stop_without_room_has_obeyed(start, eventually):
@@ -110,7 +110,7 @@ def test_a_job_that_is_told_to_stop_without_room_has_obeyed(start, eventually):
         start.stop()
         eventually(lambda: has_tried(start, "ended.json"))
 
-    assert Ending(143, told=True) == start.ending()
+    assert ExitStatus(143, told=True) == start.ending()
 
 
 def test_output_without_room_is_lost_and_what_comes_after_is_not(start, orders, tmp_path):
@@ -126,7 +126,7 @@ def test_output_without_room_is_lost_and_what_comes_after_is_not(start, orders, 
             told = stack.enter_context(last.open("w"))  # once it has come to read it
         told.write("afterwards\n")
 
-    assert Ending(0) == start.ending()
+    assert ExitStatus(0) == start.ending()
     assert start.output().endswith("afterwards\n")
     assert len(start.output()) < 2 * PIPE_BYTES
 
@@ -151,7 +151,7 @@ def test_folders_without_room_for_them_are_made_when_there_is(start, full_disk, 
     assert (start.attempt.process(), start.attempt.ending()) == (None, None)
     full_disk.make_room()
 
-    assert Ending(0) == start.ending()
+    assert ExitStatus(0) == start.ending()
     assert start.output().endswith("# a\n" * 10_000)
     assert checkpoints.is_dir()
 
@@ -163,7 +163,7 @@ def test_who_waits_for_room_can_be_told_to_stop(start, full_disk, eventually):
 
     start.stop()
 
-    assert Ending(None, told=True) == start.ending()
+    assert ExitStatus(None, told=True) == start.ending()
 
 
 @pytest.mark.mounts
@@ -172,7 +172,8 @@ def test_a_disk_that_stays_full_is_said(start, full_disk):
     text = f"cannot start {checkpoints}: No space left on device"
 
     assert (
-        Ending(127, text=text) == start("true", directories=[checkpoints], room_seconds=1).ending()
+        ExitStatus(127, text=text)
+        == start("true", directories=[checkpoints], room_seconds=1).ending()
     )
 
 

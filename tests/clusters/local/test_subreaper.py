@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runai.hub_service.clusters.states.state import Ending
+from runai.hub_service.clusters.states.state import ExitStatus
 from starts import Start, has_ended, one_start
 
 
@@ -78,7 +78,7 @@ def test_an_end_that_a_killed_supervisor_had_not_seen_yet_is_known(
     os.waitpid(start.pid, 0)
 
     assert None is start.attempt.ending()
-    assert Ending(exit_code) == start.attempt.left_behind()
+    assert ExitStatus(exit_code) == start.attempt.left_behind()
 
 
 def test_an_end_is_known_before_what_the_worker_has_left_is_ended(start, eventually):
@@ -92,7 +92,7 @@ def test_an_end_is_known_before_what_the_worker_has_left_is_ended(start, eventua
     os.waitpid(start.pid, 0)
 
     assert None is start.attempt.ending()
-    assert Ending(-15, told=True) == start.attempt.left_behind()
+    assert ExitStatus(-15, told=True) == start.attempt.left_behind()
 
 
 def test_whoever_is_told_to_stop_passes_it_on_and_says_so(start, tmp_path, eventually):
@@ -109,7 +109,7 @@ def test_whoever_is_told_to_stop_passes_it_on_and_says_so(start, tmp_path, event
     supervisor.kill()
     os.waitpid(start.pid, 0)
 
-    assert Ending(143, told=True) == start.attempt.left_behind()
+    assert ExitStatus(143, told=True) == start.attempt.left_behind()
 
 
 def test_without_its_witness_the_supervisor_goes_on(start, tmp_path, eventually):
@@ -127,5 +127,5 @@ def test_without_its_witness_the_supervisor_goes_on(start, tmp_path, eventually)
 
     orders.write_text("0\n")
     eventually(lambda: start.attempt.holder() is None)
-    assert Ending(0) == start.attempt.ending()
+    assert ExitStatus(0) == start.attempt.ending()
     assert start.output() == ""

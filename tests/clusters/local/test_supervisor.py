@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runai.hub_service.clusters.states.state import Ending
+from runai.hub_service.clusters.states.state import ExitStatus
 from starts import Start, one_start
 
 
@@ -34,7 +34,7 @@ def start(tmp_path: Path) -> Generator[Start]:
     ids=["success", "failure", "killed", "terminated"],
 )
 def test_it_says_how_the_worker_ended(start, script, exit_code):
-    assert Ending(exit_code) == start("sh", "-c", script).ending()
+    assert ExitStatus(exit_code) == start("sh", "-c", script).ending()
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_it_says_how_the_worker_ended(start, script, exit_code):
     ids=["unknown program", "not a program", "no such directory", "cannot make a directory"],
 )
 def test_it_says_why_a_worker_could_not_start(start, command, told, text):
-    assert Ending(127, text=text) == start(*command, **told).ending()
+    assert ExitStatus(127, text=text) == start(*command, **told).ending()
     assert f"{text}\n" == start.output()
     assert not (start.path / "process.json").exists()
 
@@ -71,7 +71,7 @@ def test_processes_that_a_worker_leaves_behind_end_with_it(start, eventually):
     daemon = "setsid sh -c 'sleep 1000 <&- >&- 2>&- & echo $!'"
     start("sh", "-c", f"sleep 1000 & echo $!; echo $({daemon}); exit 0")
 
-    assert Ending(0) == start.ending()
+    assert ExitStatus(0) == start.ending()
 
     left = [int(pid) for pid in start.output().split()]
     assert len(left) == 2
@@ -88,7 +88,7 @@ def test_a_worker_that_obeys_ends_in_its_own_way(start, eventually):
 
     start.stop()
 
-    assert Ending(143, told=True) == start.ending()
+    assert ExitStatus(143, told=True) == start.ending()
     assert start.output().endswith("saved\n")
 
 
@@ -117,7 +117,7 @@ def test_a_worker_that_ignores_it_is_killed_with_all_it_started(start, eventuall
 
     start.stop()
 
-    assert Ending(-9, told=True) == start.ending()
+    assert ExitStatus(-9, told=True) == start.ending()
     assert start.exit_file()["killed"]
     pids = [int(word) for word in start.output().split() if word.isdigit()]
     assert len(pids) == 3

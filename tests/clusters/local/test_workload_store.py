@@ -17,7 +17,7 @@ import runai.hub_service.clusters.local.store as store_module
 from runai.hub_service.clusters.local.store.one_step import AT_ONCE
 from runai.hub_service.clusters.local.store.workload_store import LATEST, SqliteStore, metadata
 from runai.hub_service.clusters.states.lifecycle import exited, running, started, stopped
-from runai.hub_service.clusters.states.state import Ending, Grant, Row
+from runai.hub_service.clusters.states.state import ExitStatus, Grant, StoredWorkload
 from runai.hub_service.clusters.states.user_actions import submitted
 from runai.hub_service.clusters.states.worker_bounds import scaled
 from runai.hub_service.model.records import (
@@ -32,7 +32,7 @@ from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.scheduler.model.snapshot import DeviceShare
 
 
-def _row(name: str = "exp", **fields: object) -> Row:
+def _row(name: str = "exp", **fields: object) -> StoredWorkload:
     spec = WorkloadSpec("vision", name, "ana", "job", ("train", "--lr", "0.1"), **fields)  # type: ignore[arg-type]
     row = submitted(spec, now=1.5, checkpoint_dir="/c", log_dir="/l").row
     assert row is not None
@@ -52,7 +52,7 @@ def test_a_row_in_any_state_comes_back(path):
         lambda row: started(row, [grant], now=2.0, master_port=5),
         lambda row: running(row, 0, Process(7, 1.25), now=3.0),
         lambda row: stopped(row, [0], StateReason("reclaimed", "…", "R2", "x"), now=4.0),
-        lambda row: exited(row, 0, Ending(143), now=5.0),
+        lambda row: exited(row, 0, ExitStatus(143), now=5.0),
     ):
         after = change(rows[-1]).row
         assert after is not None

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from labs import Clock, local_lab, plan, start
 from runai.hub_service.clusters.simulated import MemoryStore, SimulatedCluster
-from runai.hub_service.clusters.states.retention import Finished, Keeping
+from runai.hub_service.clusters.states.retention import Finished, RetentionPolicy
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.scheduler import decide
 from runai.hub_service.wire.errors import NotFound
 from waiting import eventually_async
 
-RULES = Keeping(for_s=1000.0, most=4, at_least_s=10.0)
+RULES = RetentionPolicy(for_s=1000.0, most=4, at_least_s=10.0)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_which_goes_next_and_when(ended, next_):
 @given(st.integers(0, 2**32))
 def test_a_flood_costs_nobody_else_their_part(seed):
     dice = random.Random(seed)
-    finished = Finished(Keeping(for_s=1e9, most=30, at_least_s=0.0))
+    finished = Finished(RetentionPolicy(for_s=1e9, most=30, at_least_s=0.0))
     users = {f"{user}/{n}": user for user, many in (("bo", 10), ("cy", 10)) for n in range(many)}
     flood = {f"ana/{n}": "ana" for n in range(100)}
     names = [*users, *flood]
@@ -71,7 +71,7 @@ def test_a_flood_costs_nobody_else_their_part(seed):
 class Lab:
     """A cluster of one device whose jobs end at once, in a time of its own."""
 
-    def __init__(self, keeping: Keeping) -> None:
+    def __init__(self, keeping: RetentionPolicy) -> None:
         self.now = 0.0
         self.keeping = keeping
         self.store = MemoryStore()
@@ -122,7 +122,7 @@ async def test_of_too_many_the_oldest_of_who_has_most_goes_but_not_at_once():
 
 
 async def test_what_waits_or_runs_is_never_forgotten():
-    lab = Lab(Keeping(for_s=10.0, most=0, at_least_s=0.0))
+    lab = Lab(RetentionPolicy(for_s=10.0, most=0, at_least_s=0.0))
     await lab.cluster.put_project(ProjectSpec("vision"))
     spec = WorkloadSpec("vision", "runs", "ana", "job", ("true",))
     await lab.cluster.submit([spec])
@@ -192,7 +192,7 @@ async def test_what_was_made_stays_and_the_next_of_its_name_does_not_find_it(
     tmp_path, script, kept
 ):
     clock = Clock()
-    rules = Keeping(for_s=60.0)
+    rules = RetentionPolicy(for_s=60.0)
     async with local_lab(tmp_path, clock, keeping=rules) as lab:
         spec = lab.job("exp", command=("sh", "-c", script))
         await lab.cluster.submit([spec])

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
-from runai.hub_service.clusters.states.state import Row
+from runai.hub_service.clusters.states.state import StoredWorkload
 from runai.hub_service.clusters.workloads.agent_allocations import Allocations
 from runai.hub_service.model.records import (
     Process,
@@ -29,8 +29,8 @@ def worker(index: int, **other) -> WorkerRecord:
     return replace(runs, **other)
 
 
-def row(*workers: WorkerRecord) -> Row:
-    return Row(WorkloadRecord(SPEC, WorkloadState.RUNNING, 0.0, workers))
+def row(*workers: WorkerRecord) -> StoredWorkload:
+    return StoredWorkload(WorkloadRecord(SPEC, WorkloadState.RUNNING, 0.0, workers))
 
 
 def test_who_is_as_before_is_the_same_object_and_who_is_not_is_drawn_anew():

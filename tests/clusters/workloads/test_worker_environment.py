@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from runai.hub_service.clusters.states.state import Row
+from runai.hub_service.clusters.states.state import StoredWorkload
 from runai.hub_service.clusters.workloads.worker_environment import worker_environment
 from runai.hub_service.limits import HOOK
 from runai.hub_service.limits.sharing import TimeSliced
@@ -45,7 +45,7 @@ def environment(*shares: tuple[int, int], env=None, sharing=None, **asked) -> di
     worker = WorkerRecord("vision/exp-0", 0, "running", "box", held)
     record = WorkloadRecord(spec, WorkloadState.RUNNING, 0.0, (worker,))
     return worker_environment(
-        Row(record), worker, DEVICES, api_url="", sharing=sharing or TimeSliced()
+        StoredWorkload(record), worker, DEVICES, api_url="", sharing=sharing or TimeSliced()
     )
 
 

@@ -13,7 +13,7 @@ import pytest
 from runai.hub_service.api.auth.permissions import Actor
 from runai.hub_service.api.pages.page_parts import ShownDevice, ShownPart
 from runai.hub_service.api.pages.templates import templates
-from runai.hub_service.api.services.overview_feed import Drawing
+from runai.hub_service.api.services.overview_feed import RenderTurns
 from runai.hub_service.api.views import device_views
 from runai.hub_service.api.views.overview_views import overview_view
 from runai.hub_service.api.views.start_views import start_view
@@ -279,7 +279,7 @@ async def test_drawing_has_one_turn_at_a_time_and_a_third_of_the_time():
         happened.append(seconds)
         await asyncio.sleep(0)
 
-    drawing = Drawing(clock=lambda: now, sleep=sleep)
+    drawing = RenderTurns(clock=lambda: now, sleep=sleep)
 
     async def draw(name: str, seconds: float) -> None:
         nonlocal now

@@ -16,7 +16,7 @@ from runai.hub_service.client.connection import (
     read_config,
     write_config,
 )
-from runai.hub_service.clusters.states.retention import Keeping
+from runai.hub_service.clusters.states.retention import RetentionPolicy
 from runai.hub_service.model.records import ElasticRules, ProjectSpec
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.server.admin_files import read_projects
@@ -124,10 +124,12 @@ def test_limits_of_jobs_are_amounts_as_kubernetes_writes_them(name, value):
 @pytest.mark.parametrize(
     ("given", "kept"),
     [
-        pytest.param({}, Keeping(for_s=30 * 86400, most=10_000), id="a month"),
-        pytest.param({"RUNAI_JOBS_TTL": "86400"}, Keeping(for_s=86400), id="a day"),
-        pytest.param({"RUNAI_JOBS_TTL": "0"}, Keeping(for_s=600), id="never less than ten minutes"),
-        pytest.param({"RUNAI_JOBS_KEPT": "100"}, Keeping(most=100), id="so many"),
+        pytest.param({}, RetentionPolicy(for_s=30 * 86400, most=10_000), id="a month"),
+        pytest.param({"RUNAI_JOBS_TTL": "86400"}, RetentionPolicy(for_s=86400), id="a day"),
+        pytest.param(
+            {"RUNAI_JOBS_TTL": "0"}, RetentionPolicy(for_s=600), id="never less than ten minutes"
+        ),
+        pytest.param({"RUNAI_JOBS_KEPT": "100"}, RetentionPolicy(most=100), id="so many"),
     ],
 )
 def test_for_how_long_finished_workloads_are_kept_is_set(given, kept):

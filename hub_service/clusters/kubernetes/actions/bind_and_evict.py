@@ -19,7 +19,7 @@ from runai.hub_service.clusters.kubernetes.events.pod_conditions import (
     tell_waiting,
     why,
 )
-from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_keeper import Sharing
+from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_keeper import ReservationKeeper
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import Slot
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod, left_out, read_pod
 from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import Grant
@@ -31,7 +31,7 @@ from runai.hub_service.clusters.kubernetes.objects.jobs import (
     resizing,
     told,
 )
-from runai.hub_service.clusters.kubernetes.objects.pod_groups import Group
+from runai.hub_service.clusters.kubernetes.objects.pod_groups import PodGroup
 from runai.hub_service.clusters.kubernetes.objects.volume_topology import (
     VOLUMES,
     Claim,
@@ -47,10 +47,10 @@ CALLS_AT_ONCE = 16
 Call = Callable[[], Awaitable[None]]
 
 
-class Acting:
+class DecisionExecutor:
     """Executor of one plan's decisions, and their outcomes."""
 
-    def __init__(self, api: Api, sharing: Sharing, events: EventQueue) -> None:
+    def __init__(self, api: Api, sharing: ReservationKeeper, events: EventQueue) -> None:
         """Begin with no outcomes; `events` is the background queue of Events."""
         self._api = api
         self._sharing = sharing
@@ -140,7 +140,7 @@ class Acting:
         version: str = found["metadata"]["resourceVersion"]
         return version
 
-    async def hold(self, decision: Stop | Move, group: Group, now: float) -> None:
+    async def hold(self, decision: Stop | Move, group: PodGroup, now: float) -> None:
         """Suspend a whole Job: its pods are deleted, its queue place stays.
 
         The reason is written to the Job; the Events of its pods are sent in the background.
@@ -155,7 +155,7 @@ class Acting:
             self.evicted.update(pod.uid for pod in up)
             self.paused.add(group.job.uid)
 
-    async def resize(self, decision: Resize, group: Group) -> None:
+    async def resize(self, decision: Resize, group: PodGroup) -> None:
         """Stop a Job's only pod so that it restarts on other devices of its node.
 
         This does not count as a pause.
@@ -169,7 +169,7 @@ class Acting:
                 self._events.tell(pod, "Resized", sentence, leaves=True)
             self.evicted.update(pod.uid for pod in up)
 
-    async def let_go(self, decision: Start, group: Group, now: float) -> None:
+    async def let_go(self, decision: Start, group: PodGroup, now: float) -> None:
         """Unsuspend a Job so that it creates its pods; each is bound when it exists."""
         assert group.job is not None
         if await self._change(decision, group.job, let_go(group.job, now=now)):

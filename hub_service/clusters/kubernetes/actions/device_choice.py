@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 from itertools import count
 
-from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import Acting, Call
+from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import Call, DecisionExecutor
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import (
     Guard,
     Slot,
@@ -23,7 +23,7 @@ from runai.hub_service.scheduler.model.snapshot import Start
 class DeviceFinding:
     """Device choice for the starts of one plan."""
 
-    def __init__(self, guards: Mapping[Slot, Guard], acting: Acting) -> None:
+    def __init__(self, guards: Mapping[Slot, Guard], acting: DecisionExecutor) -> None:
         """Begin with the current reservations, by device."""
         self._guards = dict(guards)
         self._names = {guard.name for guard in guards.values()}

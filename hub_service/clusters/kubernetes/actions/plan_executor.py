@@ -8,25 +8,29 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import Acting, Call, promised
+from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import (
+    Call,
+    DecisionExecutor,
+    promised,
+)
 from runai.hub_service.clusters.kubernetes.actions.device_choice import DeviceFinding
 from runai.hub_service.clusters.kubernetes.events.pod_conditions import why
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import Guard, Slot
-from runai.hub_service.clusters.kubernetes.objects.core_objects import Machine, Pod
+from runai.hub_service.clusters.kubernetes.objects.core_objects import KubeNode, Pod
 from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import (
     RESUMED,
     Grant,
     told_of_memory,
 )
 from runai.hub_service.clusters.kubernetes.objects.node_affinity import Demands, obstacle
-from runai.hub_service.clusters.kubernetes.objects.pod_groups import Group
+from runai.hub_service.clusters.kubernetes.objects.pod_groups import PodGroup
 from runai.hub_service.clusters.kubernetes.objects.volume_topology import Claim, Storage
 from runai.hub_service.clusters.kubernetes.snapshot.capacity_check import Room
 from runai.hub_service.clusters.kubernetes.snapshot.extended_resources import (
     too_few_for_all,
     too_many,
 )
-from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import Promise
+from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import NominatedPlacement
 from runai.hub_service.model.cluster import Refused
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
 from runai.hub_service.scheduler.model.snapshot import (
@@ -49,15 +53,15 @@ class PlanCalls:
 
     def __init__(
         self,
-        groups: Mapping[str, Group],
-        promises: dict[str, Promise],
-        acting: Acting,
+        groups: Mapping[str, PodGroup],
+        promises: dict[str, NominatedPlacement],
+        acting: DecisionExecutor,
         *,
         absent: Callable[[str, str], str],
         room: Room,
         guards: Mapping[Slot, Guard],
         storage: Storage,
-        machines: Mapping[str, Machine],
+        machines: Mapping[str, KubeNode],
         kept_for: Callable[[str], str],
         trouble: str,
         now: float,
@@ -295,20 +299,20 @@ class PlanCalls:
             self._obstacles[demands] = f": {', '.join(sorted(counts))}" if counts else ""
         return self._obstacles[demands]
 
-    def _refuse(self, group: Group) -> list[Call]:
+    def _refuse(self, group: PodGroup) -> list[Call]:
         pods = [pod for pod in group.pods if pod.is_made and not pod.node]
         return [
             *(partial(self._acting.refuse, pod, group.refusal) for pod in pods),
             *self._held_back(group, group.refusal),
         ]
 
-    def _held_back(self, group: Group, sentence: str) -> list[Call]:
+    def _held_back(self, group: PodGroup, sentence: str) -> list[Call]:
         if group.job is None or not group.job.is_held or not group.unmade:
             return []
         return [partial(self._acting.held_back, group.job, sentence)]
 
     def _promise(self, pod: Pod, decision: Start | Reserve | Resize) -> None:
-        self._promises[pod.place] = Promise(
+        self._promises[pod.place] = NominatedPlacement(
             decision.node,
             tuple(share.device for share in decision.devices),
             gpus=min((share.gpus for share in decision.devices), default=WHOLE_GPU),

@@ -12,8 +12,8 @@ from typing import Any
 from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import at_once
 from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError
 from runai.hub_service.clusters.kubernetes.objects import project_resource as project_objects
-from runai.hub_service.clusters.kubernetes.objects.core_objects import Machine
-from runai.hub_service.clusters.kubernetes.objects.pod_groups import Group
+from runai.hub_service.clusters.kubernetes.objects.core_objects import KubeNode
+from runai.hub_service.clusters.kubernetes.objects.pod_groups import PodGroup
 from runai.hub_service.model.records import ProjectRecord
 from runai.hub_service.scheduler.model.snapshot import Plan
 
@@ -30,8 +30,8 @@ class ProjectStatuses:
         self,
         plan: Plan,
         records: Mapping[str, ProjectRecord],
-        groups: Iterable[Group],
-        machines: Collection[Machine],
+        groups: Iterable[PodGroup],
+        machines: Collection[KubeNode],
     ) -> None:
         """Write the statuses that changed."""
         largest_mib = max((machine.gpu_memory_mib for machine in machines), default=0)

@@ -18,11 +18,11 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import (
     read_pod,
 )
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job, freed
-from runai.hub_service.clusters.kubernetes.snapshot.assumed_state import Bound, OurDoing
+from runai.hub_service.clusters.kubernetes.snapshot.assumed_state import AssumedState, Bound
 from runai.hub_service.wire.errors import Unavailable
 
 
-async def resolve(api: Api, doing: OurDoing, clock: Callable[[], float]) -> None:
+async def resolve(api: Api, doing: AssumedState, clock: Callable[[], float]) -> None:
     """Read the pods for which the outcome of our call is unknown.
 
     Raises:

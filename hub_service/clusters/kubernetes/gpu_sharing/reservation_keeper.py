@@ -22,9 +22,9 @@ from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import (
     unguarded,
 )
 from runai.hub_service.clusters.kubernetes.objects.core_objects import RESERVATIONS, Pod, read_pod
-from runai.hub_service.clusters.kubernetes.snapshot.assumed_state import Bound, OurDoing
-from runai.hub_service.clusters.kubernetes.snapshot.device_ids import Slots
-from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import Promise
+from runai.hub_service.clusters.kubernetes.snapshot.assumed_state import AssumedState, Bound
+from runai.hub_service.clusters.kubernetes.snapshot.device_ids import DeviceIds
+from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import NominatedPlacement
 from runai.hub_service.model.cluster import Seen
 from runai.hub_service.model.device import Device
 
@@ -43,7 +43,7 @@ class _ReconcileInput:
     pods: Sequence[Pod]
     slots: Mapping[str, tuple[int, ...]]
     nodes: Collection[str]
-    promises: dict[str, Promise]
+    promises: dict[str, NominatedPlacement]
     waiting: Mapping[str, Pod]
     reservations: Sequence[Pod] = field(init=False)
 
@@ -51,14 +51,14 @@ class _ReconcileInput:
         self.reservations = [pod for pod in self.pods if pod.is_reservation]
 
 
-class Sharing:
+class ReservationKeeper:
     """The reservation pods of one cluster."""
 
     def __init__(
         self,
         api: Api,
-        doing: OurDoing,
-        slots: Slots,
+        doing: AssumedState,
+        slots: DeviceIds,
         refusals: Refusals,
         events: EventQueue,
         *,
@@ -188,7 +188,7 @@ class Sharing:
         pods: Sequence[Pod],
         slots: Mapping[str, tuple[int, ...]],
         nodes: Collection[str],
-        promises: dict[str, Promise],
+        promises: dict[str, NominatedPlacement],
         waiting: Mapping[str, Pod],
     ) -> None:
         """Reconcile the reservation pods with the shared devices; may drop entries of `promises`.

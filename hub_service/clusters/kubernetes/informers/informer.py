@@ -23,7 +23,7 @@ WATCH_SECONDS = 300
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 10.0
 
 
-class Mirror(Generic[T]):
+class Informer(Generic[T]):
     """Cache of the objects behind one API path, by `namespace/name`."""
 
     def __init__(

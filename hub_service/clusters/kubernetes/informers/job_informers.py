@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from runai.hub_service.clusters.kubernetes.client.api import Api, Object
-from runai.hub_service.clusters.kubernetes.informers.informer import Mirror
+from runai.hub_service.clusters.kubernetes.informers.informer import Informer
 from runai.hub_service.clusters.kubernetes.informers.node_pool import Pool
 from runai.hub_service.clusters.kubernetes.objects import project_resource as project_objects
 from runai.hub_service.clusters.kubernetes.objects.core_objects import (
     PYTORCH_JOB,
-    Machine,
+    KubeNode,
     Pod,
     project_label,
     read_machine,
@@ -73,7 +73,7 @@ class Informers:
         """Build the informers without starting them."""
         self._changes = changes
         notice = changes.signal
-        self.pods: Mirror[Pod] = Mirror(
+        self.pods: Informer[Pod] = Informer(
             api,
             "/api/v1/pods",
             pool.read_pod,
@@ -82,26 +82,26 @@ class Informers:
             is_detail=_is_detail,
             on_detail=changes.announce,
         )
-        self.machines: Mirror[Machine] = Mirror(
+        self.machines: Informer[KubeNode] = Informer(
             api, "/api/v1/nodes", read_machine, notice, labelSelector=pool.selector
         )
-        self.jobs = Jobs(api, notice, pool)
-        self.namespaces: Mirror[str] = Mirror(api, "/api/v1/namespaces", _project_of, notice)
-        self.projects: Mirror[ProjectRecord] = Mirror(
+        self.jobs = JobInformers(api, notice, pool)
+        self.namespaces: Informer[str] = Informer(api, "/api/v1/namespaces", _project_of, notice)
+        self.projects: Informer[ProjectRecord] = Informer(
             api,
             project_objects.PROJECTS,
             project_objects.read_project,
             notice,
             labelSelector=pool.selector,
         )
-        self._claims: Mirror[Claim] = Mirror(
+        self._claims: Informer[Claim] = Informer(
             api, "/api/v1/persistentvolumeclaims", read_claim, notice
         )
-        self._volumes: Mirror[Volume] = Mirror(api, VOLUMES, read_volume, notice)
-        self._classes: Mirror[StorageClass] = Mirror(
+        self._volumes: Informer[Volume] = Informer(api, VOLUMES, read_volume, notice)
+        self._classes: Informer[StorageClass] = Informer(
             api, "/apis/storage.k8s.io/v1/storageclasses", read_class, notice
         )
-        self._all: tuple[Mirror[Any] | Jobs, ...] = (
+        self._all: tuple[Informer[Any] | JobInformers, ...] = (
             self.pods,
             self.machines,
             self.jobs,
@@ -138,17 +138,17 @@ class Informers:
         return Storage(self._claims.objects, self._volumes.objects, self._classes.objects)
 
 
-class Jobs:
+class JobInformers:
     """Informers of all Jobs and PyTorchJobs of a pool."""
 
     def __init__(self, api: Api, on_change: Callable[[], None], pool: Pool) -> None:
         """Begin empty."""
         self._on_change = on_change
-        self._jobs: Mirror[Job] = Mirror(api, "/apis/batch/v1/jobs", pool.read_job, on_change)
-        self._pytorch: Mirror[Job] = Mirror(
+        self._jobs: Informer[Job] = Informer(api, "/apis/batch/v1/jobs", pool.read_job, on_change)
+        self._pytorch: Informer[Job] = Informer(
             api, PYTORCH_JOBS, pool.read_pytorch_job, on_change, without=WITHOUT
         )
-        self._kinds: Mirror[bool] = Mirror(
+        self._kinds: Informer[bool] = Informer(
             api,
             KINDS,
             _is_served,

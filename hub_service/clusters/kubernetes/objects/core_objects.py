@@ -234,7 +234,7 @@ class Pod:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class KubeNode:
     """A node."""
 
     name: str
@@ -306,13 +306,13 @@ def read_pod(found: Object) -> Pod:
     )
 
 
-def read_machine(found: Object) -> Machine:
+def read_machine(found: Object) -> KubeNode:
     """Parse a node."""
     metadata, spec, status = found["metadata"], found.get("spec", {}), found.get("status", {})
     labels, has = metadata.get("labels", {}), status.get("allocatable", {})
     memory = labels.get(GPU_MEMORY_LABEL, "")
     is_ready = _condition(status, "Ready").get("status") == "True"
-    return Machine(
+    return KubeNode(
         name=metadata["name"],
         # Each device gets a number, and any client that may write node status may set any count.
         gpus=min(max(0, whole(has.get(GPU_RESOURCE, "0"))), MOST_DEVICES),

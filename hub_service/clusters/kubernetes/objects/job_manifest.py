@@ -126,7 +126,7 @@ _SPEC = TypeAdapter(WorkloadSpec)
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class PodTemplateSource:
     """Settings of a job's pod besides its program: the notebook's, or the defaults."""
 
     image: str = ""
@@ -155,7 +155,7 @@ _OF_ONE_POD = "kube-api-access-"
 """Name prefix of the volume that the API server adds to each pod."""
 
 
-def surroundings(notebook: Object) -> Surroundings:
+def surroundings(notebook: Object) -> PodTemplateSource:
     """Return the settings of a notebook's pod that other pods can share."""
     spec = notebook["spec"]
     main = next((c for c in spec["containers"] if c["name"] == "notebook"), spec["containers"][0])
@@ -166,12 +166,12 @@ def surroundings(notebook: Object) -> Surroundings:
     of_container = {name: main[name] for name in _OF_CONTAINER if name in main}
     if volumes:
         of_pod["volumes"], of_container["volumeMounts"] = volumes, mounts
-    return Surroundings(main["image"], of_pod, of_container, main.get("resources") or {})
+    return PodTemplateSource(main["image"], of_pod, of_container, main.get("resources") or {})
 
 
 def manifest(
     spec: WorkloadSpec,
-    around: Surroundings,
+    around: PodTemplateSource,
     *,
     name: str = "",
     api_url: str = "",
@@ -262,7 +262,7 @@ def read_spec(annotations: Mapping[str, str]) -> WorkloadSpec | None:
         return spec if is_possible else None
 
 
-def _check(spec: WorkloadSpec, around: Surroundings, api_url: str) -> None:
+def _check(spec: WorkloadSpec, around: PodTemplateSource, api_url: str) -> None:
     if spec.kind == "session" or spec.command is None:
         raise InvalidRequest(
             "On Kubernetes JupyterHub starts sessions.", hint="Submit a job, or start a server."
@@ -296,7 +296,7 @@ def _part(spec: WorkloadSpec) -> Part | None:
     return Part(milli=spec.gpus) if spec.gpus % WHOLE_GPU else None
 
 
-def _checkpoints(spec: WorkloadSpec, around: Surroundings) -> str:
+def _checkpoints(spec: WorkloadSpec, around: PodTemplateSource) -> str:
     """Return the checkpoint directory, on the first claim that the notebook may write; or ""."""
     volumes = (around.pod or {}).get("volumes", ())
     claims = {
@@ -312,7 +312,7 @@ def _checkpoints(spec: WorkloadSpec, around: Surroundings) -> str:
 
 def _pod(
     spec: WorkloadSpec,
-    around: Surroundings,
+    around: PodTemplateSource,
     job: str,
     api_url: str,
     checkpoints: str,

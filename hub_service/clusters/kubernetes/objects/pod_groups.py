@@ -18,7 +18,7 @@ from runai.hub_service.wire.amounts import MOST_WORKERS
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class PodGroup:
     """One workload: its pods that wait for or hold resources, ordered by name."""
 
     name: str
@@ -71,7 +71,7 @@ class Grouping:
     def __init__(self) -> None:
         """Begin with no group built."""
         self._drafts: dict[str, _CachedDraft] = {}
-        self._groups: dict[str, tuple[_Draft, Group]] = {}
+        self._groups: dict[str, tuple[_Draft, PodGroup]] = {}
 
     def groups(
         self,
@@ -80,7 +80,7 @@ class Grouping:
         namespaces: Mapping[str, str],
         default_project: str,
         awaited: Collection[str] = (),
-    ) -> list[Group]:
+    ) -> list[PodGroup]:
         """Return the workloads of our scheduler, oldest first.
 
         `jobs` are by UID; `namespaces` maps to projects ("" if none); `awaited` are unsuspended
@@ -105,8 +105,8 @@ class Grouping:
             if (draft := self._draft(uid, of, jobs, uid in awaited)) is not None
         ]
         self._drafts = {uid: known for uid, known in self._drafts.items() if uid in members}
-        result: dict[str, Group] = {}
-        kept: dict[str, tuple[_Draft, Group]] = {}
+        result: dict[str, PodGroup] = {}
+        kept: dict[str, tuple[_Draft, PodGroup]] = {}
         for _age, _key, uid, draft in sorted(found, key=itemgetter(0, 1)):
             project = project_of(draft.pods[0], namespaces, default_project)
             label = f"{project}/{draft.name}"
@@ -184,11 +184,11 @@ class _CachedDraft(NamedTuple):
     draft: _Draft
 
 
-def _group(draft: _Draft, project: str, label: str, *, is_clearing: bool) -> Group:
+def _group(draft: _Draft, project: str, label: str, *, is_clearing: bool) -> PodGroup:
     pods = draft.pods
     if draft.job is not None:
         pods = tuple(_seated(pod, draft.job, label, i) for i, pod in enumerate(pods))
-    return Group(label, project, draft.age, pods, draft.minimum, draft.job, is_clearing)
+    return PodGroup(label, project, draft.age, pods, draft.minimum, draft.job, is_clearing)
 
 
 def _is_queued(job: Job, is_awaited: bool) -> bool:  # noqa: FBT001

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import Grant
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
-from runai.hub_service.clusters.kubernetes.objects.pod_groups import Group
+from runai.hub_service.clusters.kubernetes.objects.pod_groups import PodGroup
 
 LEAVES_WITHIN_S = 30.0
 MAKES_PODS_WITHIN_S = 30.0
@@ -27,7 +27,7 @@ class Bound(NamedTuple):
 
 
 @dataclass(slots=True)
-class OurDoing:
+class AssumedState:
     """Writes that the informers have not confirmed, by the pod's UID."""
 
     bound: dict[str, Bound] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class OurDoing:
         if not job.is_suspended:
             self.awaited[job.uid] = now
 
-    def seen(self, found: Iterable[Group]) -> None:
+    def seen(self, found: Iterable[PodGroup]) -> None:
         """Stop expecting pods of Jobs that have created all of them."""
         for group in found:
             if group.job is not None and not group.job.is_held and not group.unmade:

@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import Slot
-from runai.hub_service.clusters.kubernetes.objects.core_objects import Machine, Pod
-from runai.hub_service.clusters.kubernetes.objects.pod_groups import Group
+from runai.hub_service.clusters.kubernetes.objects.core_objects import KubeNode, Pod
+from runai.hub_service.clusters.kubernetes.objects.pod_groups import PodGroup
 from runai.hub_service.clusters.kubernetes.snapshot.device_ids import shares_of
-from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import Promise
+from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import NominatedPlacement
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, memory_of_fraction
 from runai.hub_service.scheduler.model.snapshot import (
     DeviceShare,
@@ -80,11 +80,11 @@ class Room:
 
 def room_for(
     plan: Plan,
-    machines: Iterable[Machine],
+    machines: Iterable[KubeNode],
     pods: Iterable[Pod],
     held: Mapping[str, tuple[int, ...]],
-    groups: Iterable[Group],
-    promises: Mapping[str, Promise],
+    groups: Iterable[PodGroup],
+    promises: Mapping[str, NominatedPlacement],
 ) -> Room:
     """Return the device bookings on the plan's nodes.
 

@@ -24,7 +24,7 @@ class _Unit:
     since: float
 
 
-class Slots:
+class DeviceIds:
     """Device numbers by pod."""
 
     def __init__(self) -> None:

@@ -9,12 +9,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from runai.hub_service.clusters.kubernetes.objects.core_objects import Machine, Pod
+from runai.hub_service.clusters.kubernetes.objects.core_objects import KubeNode, Pod
 from runai.hub_service.clusters.kubernetes.objects.node_affinity import Demands
 from runai.hub_service.scheduler.model.snapshot import Start
 
 
-def left_on(machines: Sequence[Machine], pods: Iterable[Pod]) -> Sequence[Machine]:
+def left_on(machines: Sequence[KubeNode], pods: Iterable[Pod]) -> Sequence[KubeNode]:
     """Return the nodes with their extended resources minus the use of all schedulers' pods."""
     taken: Mapping[str, Counter[str]] = defaultdict(Counter)
     for pod in pods:
@@ -32,7 +32,7 @@ def left_on(machines: Sequence[Machine], pods: Iterable[Pod]) -> Sequence[Machin
 
 def too_many(
     starts: Iterable[tuple[Start, Pod]],
-    machines: Mapping[str, Machine],
+    machines: Mapping[str, KubeNode],
     is_enough: Callable[[str, int], bool],
 ) -> Mapping[str, str]:
     """Return the workers that earlier workers of the plan leave too little for, and why.
@@ -82,7 +82,7 @@ def too_few_for_all(pods: Iterable[Pod]) -> str:
 
 def dealt(
     pods: Iterable[Pod],
-    machines: Iterable[Machine],
+    machines: Iterable[KubeNode],
     allowed: Mapping[Demands, Container[str]],
     free: Mapping[str, int],
     promised: Mapping[str, str],
@@ -123,7 +123,7 @@ def dealt(
     return found
 
 
-def tightest(machines: Iterable[Machine], stock: Iterable[tuple[str, int]]) -> int:
+def tightest(machines: Iterable[KubeNode], stock: Iterable[tuple[str, int]]) -> int:
     """Return the smallest number of pods with this demand that any node with room fits.
 
     So many pods or fewer cannot block each other, wherever they go.
@@ -133,7 +133,7 @@ def tightest(machines: Iterable[Machine], stock: Iterable[tuple[str, int]]) -> i
     return min(rooms, default=0)
 
 
-def _times(machine: Machine, stock: Iterable[tuple[str, int]]) -> int:
+def _times(machine: KubeNode, stock: Iterable[tuple[str, int]]) -> int:
     return max(0, min(machine.stock.get(name, 0) // amount for name, amount in stock))
 
 

@@ -9,7 +9,7 @@ pods before the agent reports.
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from runai.hub_service.clusters.kubernetes.objects.core_objects import Machine, Pod
+from runai.hub_service.clusters.kubernetes.objects.core_objects import KubeNode, Pod
 from runai.hub_service.model.device import Device
 
 
@@ -19,7 +19,7 @@ class Sizes:
     def __init__(self) -> None:
         """Begin without reports."""
         self._counted: dict[str, int] = {}
-        self._sized_nodes: dict[str, tuple[Machine, Machine]] = {}
+        self._sized_nodes: dict[str, tuple[KubeNode, KubeNode]] = {}
         """Nodes without the label, and their copies with the reported size."""
 
     def learn(self, node: str, devices: Sequence[Device]) -> bool:
@@ -35,7 +35,7 @@ class Sizes:
         self._counted[node] = size
         return True
 
-    def of(self, machines: Iterable[Machine], pods: Iterable[Pod]) -> list[Machine]:
+    def of(self, machines: Iterable[KubeNode], pods: Iterable[Pod]) -> list[KubeNode]:
         """Return nodes with their device size, as the same objects while nothing changes.
 
         `machines` are all nodes: reports of any other node are dropped.
@@ -51,7 +51,9 @@ class Sizes:
         sizes = noted | self._counted
         return [self._sized(m, sizes.get(m.name, 0), before.get(m.name)) for m in here]
 
-    def _sized(self, machine: Machine, size: int, known: tuple[Machine, Machine] | None) -> Machine:
+    def _sized(
+        self, machine: KubeNode, size: int, known: tuple[KubeNode, KubeNode] | None
+    ) -> KubeNode:
         if machine.gpu_memory_mib or not size:
             return machine
         if known is None or known[0] is not machine or known[1].gpu_memory_mib != size:

@@ -14,11 +14,11 @@ from typing import Final, NamedTuple
 from runai.hub_service.clusters.kubernetes.objects.core_objects import (
     GPU_TYPE_LABEL,
     SCHEDULER,
-    Machine,
+    KubeNode,
     Pod,
 )
 from runai.hub_service.clusters.kubernetes.objects.node_affinity import Demands, may_go, wanted
-from runai.hub_service.clusters.kubernetes.objects.pod_groups import Group
+from runai.hub_service.clusters.kubernetes.objects.pod_groups import PodGroup
 from runai.hub_service.clusters.kubernetes.snapshot.extended_resources import (
     dealt,
     is_crowd,
@@ -41,7 +41,7 @@ KNOWN_DEMANDS: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class NominatedPlacement:
     """Devices reserved for a pod by a plan until they are free (R7)."""
 
     node: str
@@ -65,16 +65,16 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class SnapshotInput:
     """All input of one snapshot."""
 
-    machines: Sequence[Machine]
+    machines: Sequence[KubeNode]
     pods: Sequence[Pod]
-    groups: Sequence[Group]
+    groups: Sequence[PodGroup]
     projects: Sequence[Project]
     devices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Device numbers of pods, by UID."""
-    promises: Mapping[str, Promise] = field(default_factory=dict)
+    promises: Mapping[str, NominatedPlacement] = field(default_factory=dict)
     closed: Collection[str] = ()
     """Nodes that get no new pods on their devices."""
     broken: Mapping[str, Collection[int]] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class World:
     """Cost in seconds of restarting an elastic job of one process on other devices."""
 
 
-class Drawing:
+class SnapshotBuilder:
     """Snapshot builder that reuses the object of an unchanged workload.
 
     So a comparison of two snapshots (`Index.follow`) finds changes by identity.
@@ -97,11 +97,11 @@ class Drawing:
 
     def __init__(self) -> None:
         """Begin with no workload built."""
-        self._machines: Sequence[Machine] = ()
+        self._machines: Sequence[KubeNode] = ()
         self._eligible = _EligibleNodes()
         self._built: dict[str, _BuiltWorkload] = {}
 
-    def snapshot(self, now: float, world: World) -> Snapshot:
+    def snapshot(self, now: float, world: SnapshotInput) -> Snapshot:
         """Return everything that a decision may depend on.
 
         A gang waits until its Job has created all pods, unless some of them run.
@@ -126,7 +126,7 @@ class Drawing:
             workloads=tuple([drawn.workload for drawn in self._built.values()]),
         )
 
-    def _build_or_reuse(self, group: Group, world: World) -> "_BuiltWorkload | None":
+    def _build_or_reuse(self, group: PodGroup, world: SnapshotInput) -> "_BuiltWorkload | None":
         """Build a group's workload, or return the previous one if its input is unchanged.
 
         None: the group has no pods to decide about.
@@ -162,8 +162,8 @@ class Drawing:
 class _BuiltWorkload(NamedTuple):
     """A workload with all of its input except the nodes."""
 
-    group: Group
-    places: Sequence[tuple[tuple[int, ...] | None, Promise | None]]
+    group: PodGroup
+    places: Sequence[tuple[tuple[int, ...] | None, NominatedPlacement | None]]
     since: float | None
     shape: Shape | None
     is_kept: bool
@@ -171,16 +171,16 @@ class _BuiltWorkload(NamedTuple):
     workload: Workload
 
 
-def _is_kept(group: Group, world: World) -> bool:
+def _is_kept(group: PodGroup, world: SnapshotInput) -> bool:
     return bool(world.kept) and any(pod.uid in world.kept for pod in group.pods)
 
 
-def _is_shown(group: Group) -> bool:
+def _is_shown(group: PodGroup) -> bool:
     is_up = any(pod.node for pod in group.pods)
     return is_up or not (group.missing or group.refusal or group.is_clearing)
 
 
-def _shown(group: Group, world: World) -> Sequence[Pod]:
+def _shown(group: PodGroup, world: SnapshotInput) -> Sequence[Pod]:
     """Leave out workers that an elastic job must not start now."""
     shape = world.shapes.get(group.name)
     if shape is None:
@@ -194,7 +194,7 @@ def _shown(group: Group, world: World) -> Sequence[Pod]:
     ]
 
 
-def _nodes(world: World) -> Iterable[Node]:
+def _nodes(world: SnapshotInput) -> Iterable[Node]:
     cpu: Counter[str] = Counter()
     memory: Counter[str] = Counter()
     held: dict[str, set[int]] = defaultdict(set)
@@ -230,7 +230,7 @@ def _nodes(world: World) -> Iterable[Node]:
 
 
 def _workload(
-    group: Group, shown: Sequence[Pod], world: World, eligible: "_EligibleNodes"
+    group: PodGroup, shown: Sequence[Pod], world: SnapshotInput, eligible: "_EligibleNodes"
 ) -> Workload:
     first, shape = group.first, world.shapes.get(group.name) or Shape(surplus=True)
     since = world.broken_since.get(group.name)
@@ -265,7 +265,7 @@ def _workload(
 
 def _worker(
     pod: Pod,
-    world: World,
+    world: SnapshotInput,
     eligible: "_EligibleNodes",
     of_crowd: Mapping[str, tuple[str, ...] | None],
 ) -> Worker:
@@ -305,14 +305,16 @@ class _EligibleNodes:
     """Nodes that satisfy demands, computed once for all pods with equal demands."""
 
     def __init__(self) -> None:
-        self._machines: Sequence[Machine] = ()
+        self._machines: Sequence[KubeNode] = ()
         self._known: dict[Demands, tuple[str, ...] | None] = {}
         self._rooms: dict[tuple[tuple[str, int], ...], int] = {}
         """Capacity of the fullest node that still fits a pod, by demand."""
         self.free: Mapping[str, int] | None = None
         """Free devices by node; None until needed in this snapshot."""
 
-    def for_crowd(self, pods: Sequence[Pod], world: World) -> Mapping[str, tuple[str, ...] | None]:
+    def for_crowd(
+        self, pods: Sequence[Pod], world: SnapshotInput
+    ) -> Mapping[str, tuple[str, ...] | None]:
         """Return the nodes for workers that wait together for scarce resources, by place."""
         asking = [pod for pod in pods if not pod.node and pod.demands.stock]
         asks = {pod.demands.stock for pod in asking}
@@ -339,7 +341,7 @@ class _EligibleNodes:
             self._rooms[stock] = tightest(self._machines, stock)
         return self._rooms[stock]
 
-    def follow(self, machines: Sequence[Machine]) -> AbstractSet[Demands]:
+    def follow(self, machines: Sequence[KubeNode]) -> AbstractSet[Demands]:
         """Replace the nodes; return the demands with other eligible nodes than before.
 
         Cached demands are evaluated again for the new nodes, up to KNOWN_DEMANDS.

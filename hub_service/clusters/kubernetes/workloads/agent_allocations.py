@@ -11,18 +11,18 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import SCHEDULER
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import name_of, project_of
 from runai.hub_service.clusters.kubernetes.snapshot.device_ids import shares_of
-from runai.hub_service.clusters.kubernetes.workloads.workload_records import Kept, Known
+from runai.hub_service.clusters.kubernetes.workloads.workload_records import ClusterState, Memo
 from runai.hub_service.model.records import Allocation
 
 
-class Metering:
+class AllocationBuilder:
     """Builder of allocations that reuses the object of an unchanged one."""
 
     def __init__(self) -> None:
         """Begin with no allocation built."""
-        self._cache = Kept[Allocation]()
+        self._cache = Memo[Allocation]()
 
-    def held_by_node(self, known: Known) -> Mapping[str, Sequence[Allocation]]:
+    def held_by_node(self, known: ClusterState) -> Mapping[str, Sequence[Allocation]]:
         """Return the workers that hold devices, by node."""
         self._cache.begin()
         found: dict[str, list[Allocation]] = {}

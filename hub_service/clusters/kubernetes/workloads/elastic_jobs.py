@@ -16,10 +16,13 @@ from runai.hub_service.clusters.kubernetes.events.pod_conditions import tell_eve
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.objects.jobs import ELASTIC, Job, elastic_text
 from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import Shape
-from runai.hub_service.clusters.kubernetes.workloads.workload_records import Known, record_of_job
+from runai.hub_service.clusters.kubernetes.workloads.workload_records import (
+    ClusterState,
+    record_of_job,
+)
 from runai.hub_service.clusters.states import membership
 from runai.hub_service.clusters.states.membership import throughput_for_core
-from runai.hub_service.clusters.states.state import ACTIVE, Row
+from runai.hub_service.clusters.states.state import ACTIVE, StoredWorkload
 from runai.hub_service.model.records import (
     ElasticRules,
     ElasticState,
@@ -48,7 +51,7 @@ class Drawn:
     """Addresses of the workers' pods, by worker name."""
 
 
-def elastic_jobs(known: Known) -> Mapping[WorkloadId, Drawn]:
+def elastic_jobs(known: ClusterState) -> Mapping[WorkloadId, Drawn]:
     """Return the unfinished elastic jobs."""
     pods: dict[str, list[Pod]] = {
         uid: [] for uid, job in known.jobs.items() if job.is_elastic and not job.is_finished
@@ -147,7 +150,7 @@ class ElasticJobs:
     def heard(self, drawn: Drawn, worker: str, status: Status) -> bool:
         """Apply a worker's status; return True if the state changed."""
         before = drawn.record.elastic
-        step = membership.heard(Row(drawn.record), {worker: status})
+        step = membership.heard(StoredWorkload(drawn.record), {worker: status})
         assert step.row is not None
         state = step.row.record.elastic
         assert state is not None
@@ -191,7 +194,7 @@ class ElasticJobs:
     async def _ended(self, drawn: Drawn, worker: str, exit_code: int) -> int:
         state = drawn.record.elastic
         assert state is not None
-        row = Row(drawn.record, halt="done" if state.finishers else "")
+        row = StoredWorkload(drawn.record, halt="done" if state.finishers else "")
         index = next(w.index for w in drawn.record.workers if w.name == worker)
         if exit_code == LEFT:
             return LEFT
@@ -223,7 +226,7 @@ class ElasticJobs:
             return
         state = replace(state, phases=_reported_phases(record, state))
         workers = tuple(_as_counted(worker, leaving, state) for worker in record.workers)
-        row = Row(replace(record, workers=workers, elastic=state))
+        row = StoredWorkload(replace(record, workers=workers, elastic=state))
         if _waits_for_workers(drawn, row, leaving, now):
             await self._write(drawn, state)
             return
@@ -245,7 +248,7 @@ class ElasticJobs:
                 with suppress(ApiError):
                     await tell_event(self._api, drawn.job, "Resized", text)
 
-    async def _write_or_raise(self, drawn: Drawn, row: Row) -> None:
+    async def _write_or_raise(self, drawn: Drawn, row: StoredWorkload) -> None:
         """Write a state that must survive a restart, before any worker acts on it.
 
         Raises:
@@ -303,7 +306,9 @@ def _as_counted(
     )
 
 
-def _waits_for_workers(drawn: Drawn, row: Row, leaving: Collection[str], now: float) -> bool:
+def _waits_for_workers(
+    drawn: Drawn, row: StoredWorkload, leaving: Collection[str], now: float
+) -> bool:
     """Return True if a starting job waits for more of its workers to come up."""
     state = row.record.elastic
     assert state is not None

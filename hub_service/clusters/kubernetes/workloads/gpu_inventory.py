@@ -8,9 +8,9 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from runai.hub_service.clusters.kubernetes.cache import Cache
-from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_keeper import Sharing
+from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_keeper import ReservationKeeper
 from runai.hub_service.clusters.kubernetes.informers.job_informers import Changes
-from runai.hub_service.clusters.kubernetes.objects.core_objects import Machine, Pod
+from runai.hub_service.clusters.kubernetes.objects.core_objects import KubeNode, Pod
 from runai.hub_service.clusters.kubernetes.snapshot.gpu_memory import Sizes
 from runai.hub_service.model.cluster import Seen
 from runai.hub_service.model.device import Device
@@ -19,7 +19,9 @@ from runai.hub_service.model.device import Device
 class Inventory:
     """Devices of one cluster's nodes, listed once between two changes."""
 
-    def __init__(self, cache: Cache, changes: Changes, sharing: Sharing, sizes: Sizes) -> None:
+    def __init__(
+        self, cache: Cache, changes: Changes, sharing: ReservationKeeper, sizes: Sizes
+    ) -> None:
         """Begin with no device listed; `sharing` and `sizes` receive the agents' reports."""
         self._cache = cache
         self._changes = changes
@@ -71,7 +73,7 @@ def named(
 
 
 def inventory(
-    machine: Machine, known: Mapping[int, str], counted: Sequence[Device]
+    machine: KubeNode, known: Mapping[int, str], counted: Sequence[Device]
 ) -> Sequence[Device]:
     """Return the devices of a node by number; `counted` are the ones its agent reports."""
     count = max(machine.gpus, len(counted), 1 + max(known, default=-1))

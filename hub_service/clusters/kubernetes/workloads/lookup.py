@@ -7,8 +7,8 @@ from runai.hub_service.clusters.kubernetes.cache import Cache
 from runai.hub_service.clusters.kubernetes.informers.job_informers import Changes
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
-from runai.hub_service.clusters.kubernetes.workloads.agent_allocations import Metering
-from runai.hub_service.clusters.kubernetes.workloads.workload_records import Showing
+from runai.hub_service.clusters.kubernetes.workloads.agent_allocations import AllocationBuilder
+from runai.hub_service.clusters.kubernetes.workloads.workload_records import RecordBuilder
 from runai.hub_service.model.records import Allocation, WorkloadId, WorkloadRecord
 from runai.hub_service.wire.errors import Conflict, NotFound
 
@@ -20,7 +20,7 @@ class WorkloadLookup:
         """Begin with no record built."""
         self._cache = cache
         self._changes = changes
-        self._showing, self._metering = Showing(), Metering()
+        self._showing, self._metering = RecordBuilder(), AllocationBuilder()
         self._records: Mapping[WorkloadId, WorkloadRecord] = {}
         self._held: Mapping[str, Sequence[Allocation]] = {}
         self._holders: Mapping[WorkloadId, WorkloadRecord] = {}

@@ -8,8 +8,11 @@ from dataclasses import replace
 
 from runai.hub_service.clusters.kubernetes.client.api import Api, Object, asking
 from runai.hub_service.clusters.kubernetes.events.pod_conditions import pod_path
-from runai.hub_service.clusters.kubernetes.objects.core_objects import Machine, Pod
-from runai.hub_service.clusters.kubernetes.objects.job_manifest import Surroundings, surroundings
+from runai.hub_service.clusters.kubernetes.objects.core_objects import KubeNode, Pod
+from runai.hub_service.clusters.kubernetes.objects.job_manifest import (
+    PodTemplateSource,
+    surroundings,
+)
 from runai.hub_service.model.records import WorkloadSpec
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, MilliGpu, count_text
 from runai.hub_service.wire.errors import InvalidRequest
@@ -17,7 +20,7 @@ from runai.hub_service.wire.errors import InvalidRequest
 _ON_SEVERAL_NODES = frozenset({"ReadWriteMany", "ReadOnlyMany"})
 
 
-async def beside(api: Api, notebook: Pod) -> Surroundings:
+async def beside(api: Api, notebook: Pod) -> PodTemplateSource:
     """Return the pod settings of jobs that run beside a notebook.
 
     Raises:
@@ -30,7 +33,7 @@ async def beside(api: Api, notebook: Pod) -> Surroundings:
     return _pinned_to_volume_node(around, claims, notebook.node)
 
 
-def _claims(around: Surroundings) -> list[str]:
+def _claims(around: PodTemplateSource) -> list[str]:
     volumes = (around.pod or {}).get("volumes", ())
     return [
         v["persistentVolumeClaim"]["claimName"] for v in volumes if "persistentVolumeClaim" in v
@@ -38,8 +41,8 @@ def _claims(around: Surroundings) -> list[str]:
 
 
 def _pinned_to_volume_node(
-    around: Surroundings, claims: Sequence[Object], node: str
-) -> Surroundings:
+    around: PodTemplateSource, claims: Sequence[Object], node: str
+) -> PodTemplateSource:
     for claim in claims:
         name = claim["metadata"]["name"]
         modes = set(claim.get("status", {}).get("accessModes") or claim["spec"]["accessModes"])
@@ -58,7 +61,7 @@ def _pinned_to_volume_node(
     return around
 
 
-def check_room(spec: WorkloadSpec, around: Surroundings, machine: Machine | None) -> None:
+def check_room(spec: WorkloadSpec, around: PodTemplateSource, machine: KubeNode | None) -> None:
     """Reject a job that can never run on the only node with its volume.
 
     Raises:

@@ -6,7 +6,7 @@ With pools, only the pool's own projects; project names are unique in the whole 
 from collections.abc import Awaitable, Callable, Sequence
 
 from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError, Object, asking
-from runai.hub_service.clusters.kubernetes.informers.informer import Mirror
+from runai.hub_service.clusters.kubernetes.informers.informer import Informer
 from runai.hub_service.clusters.kubernetes.informers.node_pool import Pool
 from runai.hub_service.clusters.kubernetes.objects import project_resource as project_objects
 from runai.hub_service.model.cluster import ProjectChange
@@ -23,7 +23,7 @@ class KeptProjects:
     def __init__(
         self,
         api: Api,
-        mirror: Mirror[ProjectRecord],
+        mirror: Informer[ProjectRecord],
         pool: Pool,
         workloads: Callable[[], Awaitable[Sequence[WorkloadRecord]]],
     ) -> None:

@@ -8,7 +8,7 @@ from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError, Obje
 from runai.hub_service.clusters.kubernetes.informers.node_pool import Pool
 from runai.hub_service.clusters.kubernetes.objects.job_manifest import (
     Confinement,
-    Surroundings,
+    PodTemplateSource,
     manifest,
 )
 from runai.hub_service.clusters.kubernetes.objects.job_names import made_under_a_free_name
@@ -103,14 +103,14 @@ class Submissions:
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _body(self, spec: WorkloadSpec, around: Surroundings, name: str = "") -> Object:
+    def _body(self, spec: WorkloadSpec, around: PodTemplateSource, name: str = "") -> Object:
         check_room(spec, around, self._informers.machines.objects.get(around.node))
         body = manifest(
             spec, around, name=name, api_url=self._api_url, ttl_s=self._ttl_s, bounds=self._bounds
         )
         return self._pool.put_in(body)
 
-    async def _make(self, spec: WorkloadSpec, around: Surroundings) -> Job:
+    async def _make(self, spec: WorkloadSpec, around: PodTemplateSource) -> Job:
         found = await made_under_a_free_name(
             self._api,
             f"/apis/batch/v1/namespaces/{self._namespace}/jobs",
@@ -121,7 +121,7 @@ class Submissions:
         self._informers.jobs.take(found)
         return read_job(found)
 
-    async def _surroundings(self, user: str) -> Surroundings:
+    async def _surroundings(self, user: str) -> PodTemplateSource:
         """Return the settings of the user's notebook, preferably of the default server."""
         servers = [
             pod
@@ -129,6 +129,6 @@ class Submissions:
             if pod.user == user and pod.namespace == self._namespace and pod.is_up
         ]
         if not servers:
-            return Surroundings(self._image)
+            return PodTemplateSource(self._image)
         first = min(servers, key=lambda pod: (pod.server != "", pod.name))
         return await beside(self._api, first)

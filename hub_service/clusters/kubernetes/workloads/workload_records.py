@@ -14,7 +14,7 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import SCHEDULER
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import name_of, project_of
 from runai.hub_service.clusters.kubernetes.snapshot.device_ids import shares_of
-from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import Promise
+from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import NominatedPlacement
 from runai.hub_service.model.records import (
     ElasticState,
     StateReason,
@@ -31,7 +31,7 @@ from runai.hub_service.wire.amounts import MOST_WORKERS
 T = TypeVar("T")
 
 
-class Kept(Generic[T]):
+class Memo(Generic[T]):
     """Cache of built objects, each with its inputs."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Kept(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ClusterState:
     """All input of workload records."""
 
     pods: Collection[Pod]
@@ -64,7 +64,7 @@ class Known:
     default_project: str
     devices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Device numbers of pods, by UID."""
-    promises: Mapping[str, Promise] = field(default_factory=dict)
+    promises: Mapping[str, NominatedPlacement] = field(default_factory=dict)
     waits: Mapping[WorkloadId, Wait] = field(default_factory=dict)
     """Why workloads wait, by the last plan."""
     stops: Mapping[WorkloadId, Stop | Move | Resize] = field(default_factory=dict)
@@ -73,14 +73,14 @@ class Known:
     """States of elastic jobs, by the UIDs of their Jobs."""
 
 
-class Showing:
+class RecordBuilder:
     """Builder of records that reuses the object of an unchanged workload."""
 
     def __init__(self) -> None:
         """Begin with no record built."""
-        self._cache = Kept[_Shown]()
+        self._cache = Memo[_Shown]()
 
-    def records(self, known: Known) -> dict[WorkloadId, WorkloadRecord]:
+    def records(self, known: ClusterState) -> dict[WorkloadId, WorkloadRecord]:
         """Return all workloads of our scheduler, oldest first, including finished ones."""
         self._cache.begin()
         pods: dict[str, list[Pod]] = {}
@@ -103,7 +103,7 @@ class Showing:
         ]
         return {one.record.id: one.record for one in sorted(shown, key=attrgetter("age"))}
 
-    def _of_pod(self, pod: Pod, known: Known) -> "_Shown":
+    def _of_pod(self, pod: Pod, known: ClusterState) -> "_Shown":
         project = project_of(pod, known.namespaces, known.default_project)
         inputs = (
             pod,
@@ -114,7 +114,9 @@ class Showing:
         )
         return self._cache.get(pod.uid, inputs, lambda: _shown(_of_pod(pod, known)))
 
-    def _of_job(self, job: Job, pods: Sequence[Pod], known: Known, promised: object) -> "_Shown":
+    def _of_job(
+        self, job: Job, pods: Sequence[Pod], known: ClusterState, promised: object
+    ) -> "_Shown":
         project = project_of(job.template, known.namespaces, known.default_project)
         workload = f"{project}/{name_of(job)}"
         inputs = (
@@ -152,15 +154,15 @@ def _is_left(pod: Pod) -> bool:
     return pod.owner is not None and pod.owner.is_job and not pod.holds
 
 
-def _by_job(promises: Mapping[str, Promise]) -> dict[str, dict[str, Promise]]:
+def _by_job(promises: Mapping[str, NominatedPlacement]) -> dict[str, dict[str, NominatedPlacement]]:
     """Return the nominated devices of Jobs' workers, by the Jobs' UIDs."""
-    found: dict[str, dict[str, Promise]] = {}
+    found: dict[str, dict[str, NominatedPlacement]] = {}
     for place, promise in promises.items():
         found.setdefault(place.partition("/")[0], {})[place] = promise
     return found
 
 
-def record_of_job(job: Job, pods: Sequence[Pod], known: Known) -> WorkloadRecord:
+def record_of_job(job: Job, pods: Sequence[Pod], known: ClusterState) -> WorkloadRecord:
     """Build the record of a Job and its pods."""
     project = project_of(job.template, known.namespaces, known.default_project)
     spec = job.spec or _spec_of(job.template, project, name_of(job), job)
@@ -245,7 +247,7 @@ def _as_state_reason(why: Reason) -> StateReason:
 
 
 def _workers(
-    job: Job, pods: Iterable[Pod], spec: WorkloadSpec, known: Known
+    job: Job, pods: Iterable[Pod], spec: WorkloadSpec, known: ClusterState
 ) -> Iterable[WorkerRecord]:
     ordered = sorted(pods, key=lambda pod: (pod.created, pod.name))
     latest: dict[int, Pod] = {}
@@ -281,7 +283,7 @@ def _workers(
             yield _worker(here, name, index, known, attempt=max(1, len(job.starts)))
 
 
-def _worker(pod: Pod, name: str, index: int, known: Known, *, attempt: int) -> WorkerRecord:
+def _worker(pod: Pod, name: str, index: int, known: ClusterState, *, attempt: int) -> WorkerRecord:
     if pod.is_finished:  # its annotations still name devices that it does not hold any more
         return WorkerRecord(
             name, index, "finished", started=pod.bound, attempt=attempt, exit_code=pod.exit_code
@@ -311,7 +313,7 @@ def _shares(devices: Iterable[int], gpus: MilliGpu) -> tuple[DeviceShare, ...]:
     return tuple(DeviceShare(device, gpus) for device in devices)
 
 
-def _of_pod(pod: Pod, known: Known) -> WorkloadRecord:
+def _of_pod(pod: Pod, known: ClusterState) -> WorkloadRecord:
     """Build the record of a single pod, such as a notebook server."""
     project = project_of(pod, known.namespaces, known.default_project)
     spec = _spec_of(pod, project, name_of(pod), None)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import NoReturn, Protocol
 
 from runai.hub_service.clusters.local.files.elastic_dir import ElasticDir
-from runai.hub_service.clusters.states.state import Row
+from runai.hub_service.clusters.states.state import StoredWorkload
 from runai.hub_service.model.records import Process, WorkloadId
 from runai.hub_service.wire.elastic_messages import Status, WorkerPhase
 from runai.hub_service.wire.errors import NotFound, Unavailable
@@ -27,10 +27,10 @@ _LISTENS = (WorkerPhase.READY, WorkerPhase.RUNNING)
 class Rows(Protocol):
     """Cluster methods that the relay calls."""
 
-    def row(self, workload: WorkloadId) -> Row | None:
+    def row(self, workload: WorkloadId) -> StoredWorkload | None:
         """Return a workload's desired state."""
 
-    def elastic_dir(self, row: Row) -> ElasticDir:
+    def elastic_dir(self, row: StoredWorkload) -> ElasticDir:
         """Return the directory that it shares with its workers.
 
         Raises:
@@ -53,7 +53,7 @@ class Listening:
         self._running: set[WorkloadId] = set()
         self._wanted = asyncio.Event()
 
-    def tell(self, row: Row) -> None:
+    def tell(self, row: StoredWorkload) -> None:
         """Write the target, if it is new and its directory exists, and wake the workers."""
         if not row.active:
             self.drop(row.id)
@@ -108,7 +108,7 @@ class Listening:
             except Unavailable:  # not stored: reported again with the next read
                 self._heard[workload] = before
 
-    def _wake(self, row: Row) -> None:
+    def _wake(self, row: StoredWorkload) -> None:
         heard = self._heard.get(row.id, {})
         for worker in row.active:
             status = heard.get(worker.name)

@@ -24,7 +24,7 @@ from typing import Any
 
 from runai.hub_service.clusters.local.supervisor import process_tree
 from runai.hub_service.clusters.local.supervisor.worker_start import ROOM_S
-from runai.hub_service.clusters.states.state import Ending
+from runai.hub_service.clusters.states.state import ExitStatus
 from runai.hub_service.model.records import Process
 
 SUPERVISOR = Path(__file__).parents[1] / "supervisor/subreaper.py"
@@ -157,19 +157,19 @@ class Attempt:
         told = self._read("process.json")
         return None if told is None else Process(told["pid"], told["created"])
 
-    def ending(self) -> Ending | None:
+    def ending(self) -> ExitStatus | None:
         """Return the worker's exit, if none of its processes is left."""
         return self._ending("exit.json")
 
-    def left_behind(self) -> Ending | None:
+    def left_behind(self) -> ExitStatus | None:
         """Return the exit of the worker's program; its children may still run."""
         return self._ending("ended.json")
 
-    def _ending(self, name: str) -> Ending | None:
+    def _ending(self, name: str) -> ExitStatus | None:
         told = self._read(name)
         if told is None:
             return None
-        return Ending(told["exit_code"], told=told["told"], text=told["text"])
+        return ExitStatus(told["exit_code"], told=told["told"], text=told["text"])
 
     def _write(self, name: str, text: str) -> None:
         path = self.path / name

@@ -24,7 +24,7 @@ from runai.hub_service.clusters.local.processes.worker_process import (
 )
 from runai.hub_service.clusters.local.supervisor.supervisor import HOPELESS_AFTER_S
 from runai.hub_service.clusters.local.supervisor.worker_start import NOT_NOW
-from runai.hub_service.clusters.states.state import ACTIVE, Ending, Row
+from runai.hub_service.clusters.states.state import ACTIVE, ExitStatus, StoredWorkload
 from runai.hub_service.model.records import Process, WorkerRecord, WorkloadId
 from runai.hub_service.wire.errors import NotFound, Unavailable
 
@@ -42,7 +42,7 @@ OVERDUE_S = HOPELESS_AFTER_S
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class ProcessControl:
     """Process functions of this machine; tests inject their own with a simulated clock."""
 
     attempt: Callable[[Path], Attempt] = Attempt
@@ -52,16 +52,18 @@ class Machine:
     kill_leftovers: Callable[[str, str, float, Process | None], None] = kill_leftovers
 
 
-THIS_MACHINE = Machine()
+THIS_MACHINE = ProcessControl()
 
 
 class Rows(Protocol):
     """Cluster methods that the reconciler calls."""
 
-    def row(self, workload: WorkloadId) -> Row | None:
+    def row(self, workload: WorkloadId) -> StoredWorkload | None:
         """Return a workload's desired state."""
 
-    def start_of(self, row: Row, worker: WorkerRecord) -> tuple[Instructions, Mapping[str, str]]:
+    def start_of(
+        self, row: StoredWorkload, worker: WorkerRecord
+    ) -> tuple[Instructions, Mapping[str, str]]:
         """Return the supervisor's instructions, and the environment.
 
         Raises:
@@ -71,7 +73,7 @@ class Rows(Protocol):
     def report_running(self, workload: WorkloadId, index: int, process: Process) -> None:
         """Store a worker's running process."""
 
-    def report_exit(self, workload: WorkloadId, index: int, ending: Ending) -> None:
+    def report_exit(self, workload: WorkloadId, index: int, ending: ExitStatus) -> None:
         """Apply the exit of a worker."""
 
 
@@ -99,7 +101,7 @@ class _Keeper:
     """True if it should have ended by now."""
 
 
-class Tending:
+class Reconciler:
     """Reconciler of all active workers' processes."""
 
     def __init__(
@@ -107,7 +109,7 @@ class Tending:
         jobs_dir: Path,
         rows: Rows,
         clock: Callable[[], float],
-        machine: Machine = THIS_MACHINE,
+        machine: ProcessControl = THIS_MACHINE,
     ) -> None:
         """Start without handles."""
         self._machine = machine
@@ -183,7 +185,7 @@ class Tending:
 
     # -- workers that the cluster starts ---------------------------------------------------------
 
-    async def _reconcile_worker(self, key: _Key, row: Row, worker: WorkerRecord) -> None:
+    async def _reconcile_worker(self, key: _Key, row: StoredWorkload, worker: WorkerRecord) -> None:
         if key in self._keepers:
             self._follow(key)
             return
@@ -206,24 +208,24 @@ class Tending:
                 worker.started or 0.0,
                 worker.process,
             )
-            self._over(key, attempt.left_behind() or Ending(None, lost=True))
+            self._over(key, attempt.left_behind() or ExitStatus(None, lost=True))
         elif worker.state == "stopping":
-            self._over(key, Ending(None, told=True))  # it was never started
+            self._over(key, ExitStatus(None, told=True))  # it was never started
         else:
             self._launch(key, row, worker)
 
-    def _launch(self, key: _Key, row: Row, worker: WorkerRecord) -> None:
+    def _launch(self, key: _Key, row: StoredWorkload, worker: WorkerRecord) -> None:
         try:
             instructions, environment = self._rows.start_of(row, worker)
             pid, status = self._attempt(key).launch(instructions, environment)
         except NotFound as refused:
-            self._over(key, Ending(None, text=refused.message))
+            self._over(key, ExitStatus(None, text=refused.message))
             return
         except OSError as failed:
             text = f"cannot start a supervisor: {failed.strerror}: {failed.filename}"
             if failed.errno in NOT_NOW:
                 raise Unavailable(text, retry_after=ROOM_AGAIN_S) from failed
-            self._over(key, Ending(None, text=text))
+            self._over(key, ExitStatus(None, text=text))
             return
         self._launched.add(key)
         self._watch(key, pid)
@@ -282,7 +284,7 @@ class Tending:
         self._drop(key)
         self.soon(key.workload)  # its files have the exit
 
-    def _over(self, key: _Key, ending: Ending) -> None:
+    def _over(self, key: _Key, ending: ExitStatus) -> None:
         self._drop(key)
         self._launched.discard(key)
         if self._worker(key) is not None:
@@ -309,7 +311,7 @@ class Tending:
 
     # -- sessions that a spawner starts ----------------------------------------------------------
 
-    def _reconcile_session(self, key: _Key, row: Row, worker: WorkerRecord) -> None:
+    def _reconcile_session(self, key: _Key, row: StoredWorkload, worker: WorkerRecord) -> None:
         process = worker.process
         if process is None:
             return
@@ -329,4 +331,4 @@ class Tending:
 
     def _on_session_exit(self, key: _Key) -> None:
         with self._requeue_on_failure(key.workload):
-            self._over(key, Ending(None))
+            self._over(key, ExitStatus(None))

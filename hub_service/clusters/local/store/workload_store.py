@@ -30,7 +30,7 @@ from sqlalchemy.exc import OperationalError
 
 from runai.hub_service.clusters.local.store import one_step
 from runai.hub_service.clusters.local.store.halves import Halves
-from runai.hub_service.clusters.states.state import Row
+from runai.hub_service.clusters.states.state import StoredWorkload
 from runai.hub_service.clusters.states.worker_bounds import with_scale
 from runai.hub_service.model.records import (
     HistoryEvent,
@@ -86,7 +86,7 @@ projects = Table(
     Column("spec", Text, nullable=False),
 )
 
-_ROW = TypeAdapter(Row)
+_ROW = TypeAdapter(StoredWorkload)
 _SPEC = TypeAdapter(WorkloadSpec)
 _PROJECT = TypeAdapter(ProjectSpec)
 
@@ -130,7 +130,7 @@ class SqliteStore:
         self._connection.close()
         self._engine.dispose()
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[StoredWorkload]:
         """Yield all workloads, oldest first."""
         found = self._connection.execute(
             select(workloads.c.id, workloads.c.spec, workloads.c.row).order_by(workloads.c.number)
@@ -160,7 +160,7 @@ class SqliteStore:
 
     def save(
         self,
-        rows: Sequence[Row] = (),
+        rows: Sequence[StoredWorkload] = (),
         *,
         gone: Sequence[WorkloadId] = (),
         events: Sequence[tuple[WorkloadId, HistoryEvent]] = (),
@@ -184,7 +184,10 @@ class SqliteStore:
                 self._connection.execute(table.delete().where(table.c.name == name))
 
     def arrive(
-        self, rows: Sequence[Row], *, events: Sequence[tuple[WorkloadId, HistoryEvent]] = ()
+        self,
+        rows: Sequence[StoredWorkload],
+        *,
+        events: Sequence[tuple[WorkloadId, HistoryEvent]] = (),
     ) -> None:
         """Write new rows that are invisible before `arrived`: a restart drops them.
 
@@ -287,7 +290,7 @@ class SqliteStore:
         lines = [(workload, line.at, line.kind, line.text) for workload, line in events]
         one_step.insert(self._connection, "history (workload, at, kind, text)", lines)
 
-    def _save_rows(self, rows: Sequence[Row]) -> None:
+    def _save_rows(self, rows: Sequence[StoredWorkload]) -> None:
         one_step.insert(
             self._connection,
             "workloads (id, spec, row)",
@@ -328,7 +331,7 @@ def _durable(connection: object, _record: object) -> None:
     cursor.close()
 
 
-def _read_row(spec: str, row: str) -> Row:
+def _read_row(spec: str, row: str) -> StoredWorkload:
     # Both columns are one value; joining the texts avoids parsing the row twice.
     assert row.startswith('{"record":{')
     joined = row.replace('{"record":{', f'{{"record":{{"spec":{spec},', 1)
