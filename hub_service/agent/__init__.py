@@ -1,1 +1,1 @@
-"""Meter one node: which process uses which device, how much, and for which workload."""
+"""Agent of one node: meter each process's use of each device, and attribute it to a workload."""

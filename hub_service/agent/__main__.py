@@ -1,10 +1,10 @@
 """Start the agent of one node: `python -m runai.hub_service.agent`, configured by environment.
 
-RUNAI_API_URL (the service's root), RUNAI_AGENT_TOKEN, RUNAI_NODE; devices as the service has them:
-RUNAI_GPUS ("auto" or a number), RUNAI_SIMULATE (a number wins); RUNAI_AGENT_METRICS (HOST:PORT) for
-Prometheus. On a node of Kubernetes: RUNAI_AGENT_TOKEN_FILE, its pod's own token, instead of the
-other; RUNAI_POD_RESOURCES, the kubelet's socket. Leaves at SIGTERM and when its parent is gone
-(RUNAI_AGENT_PARENT, its PID, if given). Started by the service, or by a DaemonSet.
+RUNAI_API_URL (the service's root), RUNAI_AGENT_TOKEN, RUNAI_NODE; devices as for the service:
+RUNAI_GPUS ("auto" or a number), RUNAI_SIMULATE (a number overrides it); RUNAI_AGENT_METRICS
+(HOST:PORT) for Prometheus. On a Kubernetes node: RUNAI_AGENT_TOKEN_FILE, its pod's token, instead
+of RUNAI_AGENT_TOKEN; RUNAI_POD_RESOURCES, the kubelet's socket. Exits at SIGTERM and when its
+parent process has ended (RUNAI_AGENT_PARENT: its PID, optional).
 """
 
 import asyncio
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the environment says."""
+    """Configuration of one agent, from environment variables."""
 
     url: str
     node: str
@@ -48,14 +48,15 @@ class Settings:
     metrics: tuple[str, int] | None
     token: str | Path = field(repr=False)
     pod_resources: str = ""
-    """The kubelet's socket; "": this is no node of Kubernetes."""
+    """Path of the kubelet's socket; "" outside Kubernetes."""
 
     @classmethod
     def parse(cls, environ: Mapping[str, str]) -> "Settings":
-        """Read the environment.
+        """Parse the environment.
 
         Raises:
-            InvalidRequest: something is missing or no number; names it, never a token.
+            InvalidRequest: a variable is missing or not a number; the message names the variable
+                and never contains a token.
         """
         gpus = environ.get("RUNAI_GPUS") or "auto"
         simulate = environ.get("RUNAI_SIMULATE")
@@ -100,7 +101,7 @@ def _address(text: str) -> tuple[str, int] | None:
 
 
 def _keeper(devices: Sequence[Device]) -> Keeper:
-    """Return what keeps the shares of these devices: the driver where it can."""
+    """Return the enforcer of memory limits, with the driver's hard limits if available."""
     uuids = [device.uuid for device in devices if not device.simulated]
     if not uuids:
         return Keeper(no_hard_limit="its devices are simulated")
@@ -111,35 +112,35 @@ def _keeper(devices: Sequence[Device]) -> Keeper:
 
 
 def _kubelet(settings: Settings) -> "PodResources | None":
-    """Return who says which pods have which devices, on a node of Kubernetes."""
+    """Return a client of the kubelet; None outside Kubernetes."""
     if not settings.pod_resources:
         return None
-    # Its library is there for Kubernetes only.
+    # grpc is installed for Kubernetes only.
     from runai.hub_service.agent.processes.pod_resources import PodResources  # noqa: PLC0415
 
     return PodResources(settings.pod_resources)
 
 
 def _serve_metrics(settings: Settings, agent: Agent) -> Callable[[], None]:
-    """Answer Prometheus where that is wanted and possible; return what ends it."""
+    """Start the metrics server if an address is set; return the function that stops it."""
     if settings.metrics is None:
         return lambda: None
-    # Its modules are memory that an agent without it need not have.
+    # Imported on demand: prometheus_client costs memory.
     from runai.hub_service.agent.metrics import serve  # noqa: PLC0415
 
     host, port = settings.metrics
     try:
         return serve(host, port, settings.node, agent.tally)
     except OSError as error:
-        # Metering goes on: it is what limits and charts live on.
+        # Continue without metrics: limits and charts depend on the measuring itself.
         log.warning("Prometheus is not answered on %s:%d: %s", host, port, error)
         return lambda: None
 
 
 async def _run(settings: Settings) -> None:
-    # Given by the parent, it also tells that the parent went before we could look.
+    # A PID set by the parent also reveals a parent that ended before this line.
     parent = settings.parent or os.getppid()
-    end_with_parent()  # at once, where the kernel tells; else the loop notices
+    end_with_parent()  # immediate on Linux; elsewhere the loop compares the parent's PID
     source = open_devices(settings.gpus, settings.simulate, node=settings.node)
     reporter = HttpReporter(settings.url, settings.token)
     agent = Agent(
@@ -154,13 +155,13 @@ async def _run(settings: Settings) -> None:
     assert me is not None
 
     def leave() -> None:
-        signal.set_wakeup_fd(-1)  # whoever asks once more finds nobody (`running.on_signal`)
+        signal.set_wakeup_fd(-1)  # ignore further signals during shutdown (`running.on_signal`)
         me.cancel()
 
     for stop in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(stop, leave)
     end_metrics = _serve_metrics(settings, agent)
-    # What was imported stays: the collector need not look at it every few seconds.
+    # Modules live until exit: exempt them from garbage collection, which runs every few seconds.
     gc.freeze()
     try:
         await agent.run()

@@ -1,9 +1,8 @@
-"""The agent: each second measure, report, and learn what to measure next.
+"""The agent's main loop: poll the devices, report, and receive the allocations to measure.
 
-Slows down while nothing is allocated, buffers while the service is away, and outlives neither its
-parent nor a cancellation. What was measured goes oldest first; who has which devices is a state,
-and each report has the newest of it, however old the rest is. Knows no transport and no driver: it
-is handed both. Started by `__main__`; the one loop of the agent that may catch everything.
+Polls each second, more slowly while nothing is allocated; buffers reports while the service is
+unreachable; ends with its parent or on cancellation. Samples are sent oldest first. Device
+ownership by pod is state, not a sample: every report carries its newest value.
 """
 
 import asyncio
@@ -31,51 +30,51 @@ from runai.hub_service.wire.errors import RunaiError, Unavailable
 log = logging.getLogger(__name__)
 
 BUSY_S = 1.0
-"""Between two polls while anything is allocated."""
+"""Poll interval while anything is allocated."""
 
 IDLE_S = 2.0
-"""Between two polls while nothing is: an allocation is noticed within this time."""
+"""Poll interval while nothing is allocated, at most: a new allocation ends the wait."""
 
 KEPT_REPORTS = 600
-"""How many reports wait for the service at most; the oldest go first."""
+"""Size of the report buffer; a full buffer drops its oldest report."""
 
 MAX_DELAY_S = 10.0
 
 
 class Kubelet(Protocol):
-    """Who knows which pods have which devices (`pod_resources`)."""
+    """Source of the devices assigned to each pod (`pod_resources`)."""
 
     def holders(self) -> Mapping[str, Sequence[str]]:
         """Return the UUIDs of each pod's devices, by `namespace/name`.
 
         Raises:
-            OSError: it does not say now.
+            OSError: the kubelet does not answer; a later call may succeed.
         """
 
 
 class Reporter(Protocol):
-    """Who delivers reports (`reporting`)."""
+    """Transport for reports (`reporting`)."""
 
     async def report(self, report: AgentReport) -> AgentReply:
         """Deliver one report.
 
         Raises:
-            Unavailable: not now; the same report may be given again.
+            Unavailable: the service is unreachable; the caller may retry the same report.
         """
 
 
 class _Holders(NamedTuple):
-    """Who has which devices of a node of Kubernetes."""
+    """Devices of each pod on a Kubernetes node, at one moment."""
 
     at: float
-    """When it was asked, by a clock that nobody sets."""
+    """Time of the kubelet call, monotonic clock."""
     pods: tuple[PodDevices, ...]
     inventory: tuple[NodeDevice, ...]
 
 
 @dataclass(slots=True)
 class Tally:
-    """What the loop did since it began, for whoever asks; only the loop writes."""
+    """Counters of the loop since its start; only the loop writes them."""
 
     polls: int = 0
     failed: int = 0
@@ -83,13 +82,13 @@ class Tally:
     """Spent in polls."""
     sent: int = 0
     dropped: int = 0
-    """Refused by the service, or too old by the time it was back."""
+    """Reports that the service refused, or that left the full buffer."""
     waiting: int = 0
     last: AgentReport | None = None
 
 
 class Agent:
-    """Measures one node for as long as `run` runs."""
+    """Measuring and reporting loop of one node."""
 
     def __init__(
         self,
@@ -104,9 +103,10 @@ class Agent:
         releaser: Releaser | None = None,
         kubelet: Kubelet | None = None,
     ) -> None:
-        """Measure `source` and tell `reporter`, while `wanted` says so; `keeper` acts on it.
+        """Set up the loop; it runs while `wanted` returns True.
 
-        On a node of Kubernetes `kubelet` says who has which devices.
+        `source` measures, `reporter` delivers, `keeper` enforces memory limits, `releaser` ends
+        programs on released devices. `kubelet` is set on Kubernetes nodes only.
         """
         self._node = node
         self._source = source
@@ -118,17 +118,17 @@ class Agent:
         self._kubelet = kubelet
         self._kubelet_is_away = False
         self._holders: _Holders | None = None
-        """By the newest poll; None: the kubelet did not say."""
+        """Devices by pod at the newest poll; None: the kubelet did not answer."""
         self._processor = ProcessorMeter()
         self.tally = Tally()
         self._allocations: list[AgentAllocation] = []
         self._waiting: deque[tuple[float, AgentReport]] = deque(maxlen=KEPT_REPORTS)
-        """With the times when they were measured, by a clock that nobody sets."""
+        """Unsent reports, each with its time of measurement (monotonic clock)."""
         self._to_send = asyncio.Event()
         self._allocated = asyncio.Event()
 
     async def run(self) -> None:
-        """Measure and report until cancelled, or until nobody wants it any more."""
+        """Measure and report until cancelled, or until `wanted` returns False."""
         async with asyncio.TaskGroup() as tasks:
             sender = tasks.create_task(self._send())
             await self._measure()
@@ -160,7 +160,7 @@ class Agent:
     async def _poll(self) -> None:
         allocations, began = self._allocations, time.monotonic()
         self.tally.polls += 1
-        # A thread: a driver that hangs must not stop the reports.
+        # In a thread: a hanging driver must not block the event loop, which sends the reports.
         report = await asyncio.to_thread(self._report, allocations)
         measured = time.monotonic()
         self.tally.seconds += measured - began
@@ -172,9 +172,9 @@ class Agent:
 
     def _report(self, allocations: list[AgentAllocation]) -> AgentReport:
         poll = self._source.poll(allocations)
-        self._holders = self._look_up_holders()
+        self._holders = self._fetch_holders()
         report = usage.report(self._node, poll, allocations)
-        # What was measured is worth telling even where nothing could be done about it.
+        # A failed enforcement must not cost the measurements: report them anyway.
         try:
             self._releaser.look(poll, allocations)
             report = self._processor.add(report, poll, allocations)
@@ -183,8 +183,8 @@ class Agent:
             log.exception("limits and releases could not be looked after")
             return report
 
-    def _look_up_holders(self) -> _Holders | None:
-        """Return, on a node of Kubernetes, who has which devices; None: nobody says."""
+    def _fetch_holders(self) -> _Holders | None:
+        """Return the devices by pod; None outside Kubernetes or without the kubelet's answer."""
         if self._kubelet is None:
             return None
         asked = time.monotonic()
@@ -206,13 +206,13 @@ class Agent:
         )
 
     def _as_of_now(self, measured: float, report: AgentReport) -> AgentReport:
-        """Return a report that says how old it is, with the newest of who has which devices."""
+        """Return a copy of a report with its age and the newest devices by pod."""
         now, newest = time.monotonic(), self._holders
-        told: dict[str, Any] = {"age": now - measured}
+        update: dict[str, Any] = {"age": now - measured}
         if newest is not None:
-            told |= {"pods": newest.pods, "inventory": newest.inventory}
-            told["pods_age"] = now - newest.at
-        return report.model_copy(update=told)
+            update |= {"pods": newest.pods, "inventory": newest.inventory}
+            update["pods_age"] = now - newest.at
+        return report.model_copy(update=update)
 
     async def _send(self) -> None:
         failures = 0
@@ -235,7 +235,7 @@ class Agent:
                 else:
                     self.tally.dropped += 1
             except RunaiError as refused:
-                # The same report would be refused again; the next one perhaps not: it follows.
+                # A retry of this report would be refused again: drop it, send the next one.
                 failures += 1
                 self.tally.dropped += 1
                 log.warning("the service refused a report: %s", refused)

@@ -1,8 +1,7 @@
-"""What an agent tells Prometheus of its node and itself, over HTTP, where an address is set.
+"""Prometheus metrics of an agent and its node, served over HTTP if an address is set.
 
-Names no workload, user or process: whoever reaches the address reads it. Nothing runs between two
-scrapes but a thread that waits for them; the loop's tally is read, never asked to count. Started by
-`__main__`, which imports this only where it is wanted.
+The address needs no authentication, so metrics contain no workload, user or process. A scrape reads
+the loop's tally and triggers no measurement; between scrapes only the server's thread waits.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,14 +16,14 @@ MIB = 2**20
 
 
 def serve(host: str, port: int, node: str, tally: Tally) -> Callable[[], None]:
-    """Answer scrapes in a thread of its own; return what ends that.
+    """Serve scrapes in a separate thread; return the function that stops it.
 
     Raises:
-        OSError: the address cannot be listened on.
+        OSError: the server cannot listen on the address.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Node(node, tally))
-    ProcessCollector(registry=registry)  # what the agent itself costs
+    ProcessCollector(registry=registry)  # CPU and memory of the agent itself
     server, thread = start_http_server(port, host, registry)
 
     def end() -> None:
@@ -36,13 +35,13 @@ def serve(host: str, port: int, node: str, tally: Tally) -> Callable[[], None]:
 
 
 class Node(Collector):
-    """The last report's devices, and what the loop did."""
+    """Collector of the last report's devices and the loop's counters."""
 
     def __init__(self, node: str, tally: Tally) -> None:
         self._node, self._tally = node, tally
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every family, as they are now."""
+        """Yield every metric family with its current values."""
         yield from self._devices()
         tally = self._tally
         for name, text, count in (

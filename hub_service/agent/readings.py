@@ -1,6 +1,6 @@
 """Readings of one poll, and the protocol of device sources.
 
-Memory is in MiB, utilization a share of the whole device, 0..1.
+Memory is in MiB; utilization is a share of the whole device, 0..1.
 """
 
 from collections.abc import Sequence
@@ -13,18 +13,18 @@ from runai.hub_service.wire.agent_reports import AgentAllocation
 
 @dataclass(frozen=True, slots=True)
 class DeviceReading:
-    """One device as a whole over the interval of a poll; None is unknown, never idle."""
+    """One whole device over a poll's interval; None means unknown, never idle."""
 
     device: str
     """UUID."""
     utilization: float | None
     memory_mib: int | None
     fault: str = ""
-    """Why nothing new may be placed on it; it may be measured all the same."""
+    """Reason why nothing new may be placed on it, or ""; it may still be measured."""
 
 
 class ProcessReading(NamedTuple):
-    """What one process did on one device over the interval of a poll; None is unknown."""
+    """Use of one device by one process over a poll's interval; None means unknown."""
 
     device: str
     """UUID."""
@@ -35,44 +35,44 @@ class ProcessReading(NamedTuple):
     memory_mib: int | None
     worker: str = ""
     account: str = ""
-    """The Unix account that it runs under; "" where that is not to be seen."""
+    """Unix account of the process; "" if it cannot be read."""
     name: str = ""
-    """The program's name; never its arguments."""
+    """Program name, never its arguments."""
     created: float = 0.0
-    """When it was started, in Unix seconds: with `pid` it names one process for ever."""
+    """Start time in Unix seconds; with `pid` it identifies one process for ever."""
     notebook: str = ""
-    """The notebook whose kernel it is, or belongs to, without its folders."""
+    """File name of the notebook if the process is its kernel, or a descendant of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """Everything that was measured since the poll before.
+    """All measurements since the previous poll.
 
-    A device whose poll failed is in `failed` and has no processes: a gap. A device that is not
-    there and has no process of a workload that holds it was idle: a zero.
+    A device whose poll failed is in `failed` and has no processes: a gap. A device outside
+    `failed` without a process of a workload that holds it was idle: a zero.
     """
 
     at: float
-    """When it ended, in Unix seconds."""
+    """End of the poll, in Unix seconds."""
     interval: float
-    """Seconds since the poll before."""
+    """Seconds since the previous poll."""
     devices: tuple[DeviceReading, ...]
     processes: tuple[ProcessReading, ...]
     failed: frozenset[str] = frozenset()
 
 
 class DeviceSource(Protocol):
-    """Where devices and measurements come from. Calls block; one caller at a time."""
+    """Source of devices and measurements. Calls block; one caller at a time."""
 
     def devices(self) -> list[Device]:
-        """Return the devices of this node in the order of their index; always the same ones."""
+        """Return the devices of this node in index order; every call returns the same devices."""
 
     def poll(self, allocations: Sequence[AgentAllocation]) -> Poll:
-        """Measure what happened since the previous call (the first call: since it was opened).
+        """Measure the interval since the previous call, or since the source was opened.
 
-        `allocations` says which workloads hold which devices now, and their processes. An error of
-        one device costs only that device; the call itself does not raise for it.
+        `allocations` lists the workloads that hold devices now, and their processes. An error of
+        one device fails that device only; the call does not raise for it.
         """
 
     def close(self) -> None:
-        """Let go of the driver; a repeat does nothing."""
+        """Release the driver; repeated calls do nothing."""

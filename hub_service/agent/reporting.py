@@ -1,8 +1,7 @@
-"""Deliver reports to the service: one connection that stays open, one small request a second.
+"""Delivery of reports to the service: one persistent connection, one small request a second.
 
-The general client would do, at three times the price of all that a poll costs. Knows HTTP as the
-standard library speaks it, and that most replies are the same as the one before; `calls` knows the
-route and the messages. Goes straight to the service, through no proxy. The loop calls it.
+Uses `http.client`: a request of the general client costs three times as much as a whole poll. Most
+replies equal the previous one and are not parsed again. Connects directly, without a proxy.
 """
 
 import asyncio
@@ -22,37 +21,37 @@ from runai.hub_service.wire.problems import error_from_reply
 
 
 class HttpReporter:
-    """Speaks to one service; one report at a time."""
+    """HTTP connection to one service; sends one report at a time."""
 
     def __init__(self, url: str, token: str | Path) -> None:
-        """Take note of the address; it is connected to when there is something to tell.
+        """Set the address; the first report opens the connection.
 
-        A token in a file is read each time: Kubernetes writes another one before it expires.
+        A token in a file is read for each request: Kubernetes replaces it before it expires.
 
         Raises:
-            InvalidRequest: `url` is no address.
+            InvalidRequest: `url` is not a valid address.
         """
         parts = address_parts(url)
         kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         assert parts.hostname
         self._http = kind(parts.hostname, parts.port)
         self._root = parts.path.rstrip("/") + "/"
-        # Without user:password@, for sentences.
+        # For error messages: without user:password@.
         self._origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self._token = token
         self._one_at_a_time = threading.Lock()
-        self._said = b""
+        self._last_body = b""
         self._reply = AgentReply(allocations=[])
 
     async def report(self, report: AgentReport) -> AgentReply:
-        """Deliver one report; return what the service says, the same object while it is the same.
+        """Deliver one report; return the reply, the same object if the reply has not changed.
 
         Raises:
-            Unavailable: the service is away; the same report may be given again.
-            RunaiError: it refuses the report.
+            Unavailable: the service is unreachable; the caller may retry the same report.
+            RunaiError: the service refuses the report.
         """
         call = calls.report(report)
-        # Of this exchange: what is logged for a refusal here has the name that the service logs.
+        # One request id per exchange: agent and service log a refusal under the same id.
         problems.current.set(problems.new_id())
         try:
             status, retry_after, body = await asyncio.to_thread(self._send, call)
@@ -63,13 +62,13 @@ class HttpReporter:
             ) from failure
         if not 200 <= status < 300:
             raise error_from_reply(status, body, retry_after)
-        if body != self._said:
-            self._said, self._reply = b"", call.read(body)
-            self._said = body
+        if body != self._last_body:
+            self._last_body, self._reply = b"", call.read(body)
+            self._last_body = body
         return self._reply
 
     def close(self) -> None:
-        """Hang up, also on a report that is under way."""
+        """Close the connection and abort a request in flight."""
         if (connected := self._http.sock) is not None:
             with contextlib.suppress(OSError):
                 connected.shutdown(socket.SHUT_RDWR)
@@ -97,13 +96,13 @@ class HttpReporter:
             with http.getresponse() as response:
                 return response.status, response.headers.get("Retry-After"), response.read()
         except BaseException:
-            # What is left of an unfinished exchange must not answer the next one.
+            # Bytes of an unfinished exchange must not be read as the next response.
             http.close()
             raise
 
 
 def _has_hung_up(connected: socket.socket) -> bool:
-    # Nobody speaks unasked: what there is to read is the end.
+    # The service sends nothing unrequested: a readable idle connection is a closed one.
     waiting = select.poll()
     waiting.register(connected, select.POLLIN)
     return bool(waiting.poll(0))

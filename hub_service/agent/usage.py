@@ -1,7 +1,6 @@
-"""A poll's readings as the report that is sent: one sample for each workload and device.
+"""Conversion of a poll's readings to a report, with one sample for each workload and device.
 
-Knows what is a zero, a gap and unknown. Whose each process is was found out before (`owners`).
-Pure; called by the loop.
+Distinguishes zero, gap and unknown. Pure: `process_owners` has attributed the processes before.
 """
 
 from collections import Counter as Tally
@@ -13,20 +12,21 @@ from runai.hub_service.wire.agent_reports import AgentAllocation, AgentReport
 
 
 def report(node: str, poll: Poll, allocations: Sequence[AgentAllocation]) -> AgentReport:
-    """Turn a poll into what is sent: one sample for each workload and device that it holds.
+    """Build a report with one sample for each workload and device that it holds.
 
-    A device that failed has no samples (a gap); a holder without a process there is a zero.
-    Processes that belong to no workload, or use a device that theirs does not hold, are told too.
+    A failed device has no samples (a gap). A workload without a process on its device has a
+    sample of zero. The report also lists processes of no workload, and processes on a device that
+    their workload does not hold.
     """
-    # What the service cannot name, nobody can measure.
+    # A share without a UUID has no device to measure.
     held = {(a.workload, share.uuid) for a in allocations for share in a.shares if share.uuid}
     seen: dict[tuple[str, str], list[ProcessReading]] = {}
     for reading in poll.processes:
         seen.setdefault((reading.workload, reading.device), []).append(reading)
     tenants = Tally(device for _, device in seen)
-    # Where no load is told by process, a device's load is that of the only one who is there.
+    # A device's load is that of its only workload where the driver reports no load by process.
     alone = {d.device: d.utilization for d in poll.devices if tenants[d.device] == 1}
-    # Checked once as a whole, each second: a model for each line would cost twice as much.
+    # Validated once as a whole, each second: one model per line would cost twice as much.
     return AgentReport.model_validate(
         {
             "node": node,
@@ -68,7 +68,7 @@ def report(node: str, poll: Poll, allocations: Sequence[AgentAllocation]) -> Age
 def _sample(
     workload: str, device: str, readings: Sequence[ProcessReading], alone: float | None
 ) -> dict[str, Any]:
-    # No process: idle. Processes of which the driver tells nothing: unknown.
+    # No process: idle. Processes without figures from the driver: unknown.
     busy = [r.utilization for r in readings if r.utilization is not None]
     held = [r.memory_mib for r in readings if r.memory_mib is not None]
     return {

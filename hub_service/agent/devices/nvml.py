@@ -1,8 +1,8 @@
-"""Real devices, through NVIDIA's management library (package nvidia-ml-py, imported as `pynvml`).
+"""Device source for real GPUs, through NVML (package nvidia-ml-py, imported as `pynvml`).
 
-Puts a poll together from what there is (`nvml_hardware`), who uses it (`nvml_processes`, `owners`)
-and what is broken (`nvml_health`). Works where the machine's own process numbers are seen. The same
-protocol and tests as `simulated`.
+Combines devices (`nvml_hardware`), processes (`nvml_processes`, `process_owners`) and faults
+(`nvml_health`) in one poll. Requires the host's PID namespace. Same protocol and tests as
+`simulated`.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ class NvmlDevices:
     """The first `number` devices of the driver (None: all), in its order."""
 
     def __init__(self, number: int | None = None) -> None:
-        """Load the library and find the devices.
+        """Load NVML and open the devices.
 
         Raises:
             NvmlMissing: no library, no driver, no device, or fewer than `number`.
@@ -64,13 +64,13 @@ class NvmlDevices:
             self.close()
             raise NvmlMissing(f"NVML says: {error}") from error
         for gpu in self._gpus:
-            # What ran before we came is not this interval's: skip the samples that are there.
+            # Skip the samples in the driver's buffer: they precede the first interval.
             if gpu.handle is not None:
                 with contextlib.suppress(pynvml.NVMLError):
                     busy_by_process(gpu)
 
     def devices(self) -> list[Device]:
-        """Return the devices with the memory that the driver does not keep for itself."""
+        """Return the devices; their memory excludes the driver's reserve."""
         assert self._health is not None
         faults = self._health.faults()
         return [
@@ -80,7 +80,7 @@ class NvmlDevices:
         ]
 
     def close(self) -> None:
-        """Let go of the library."""
+        """Shut NVML down; repeated calls do nothing."""
         if self._open:
             self._open = False
             if self._health is not None:
@@ -90,7 +90,7 @@ class NvmlDevices:
             pynvml.nvmlShutdown()
 
     def poll(self, allocations: Sequence[AgentAllocation]) -> Poll:
-        """Read every device; one that does not answer fails alone."""
+        """Read every device; an error of one device fails that device only."""
         assert self._health is not None
         self._owners.learn(allocations)
         faults = self._health.faults()
@@ -110,7 +110,7 @@ class NvmlDevices:
     def _read(
         self, gpu: Gpu, faults: Mapping[str, str]
     ) -> Iterator[tuple[DeviceReading, list[ProcessReading] | None]]:
-        """Yield each device of a GPU and its processes; None for what does not answer."""
+        """Yield each device of a GPU and its processes; None if the device does not answer."""
         failure: pynvml.NVMLError | None = None
         busy: dict[int, list[Sample]] | None = None
         if gpu.handle is not None:
@@ -141,22 +141,22 @@ class NvmlDevices:
     ) -> list[ProcessReading]:
         memory, clients = users(part)
         device, readings = part.device.uuid, []
-        # What the server of MPS does may be any of its clients' work: theirs is unknown, not zero.
+        # A busy MPS server works for any of its clients: their load is unknown, not zero.
         served = bool(clients) and any(self._serves(pid, s) for pid, s in (busy or {}).items())
-        # Loads are told of whole GPUs only, so those of other instances are not in `busy`.
+        # NVML reports load by process for whole GPUs only, so no other MIG instance is in `busy`.
         for pid in sorted(memory.keys() | (busy or {}).keys()):
             whose = self._owners.whose(pid)
-            told = busy is not None and (pid in busy or not (served and pid in clients))
-            samples, since = (busy or {}).get(pid, []) if told else None, 0.0
+            is_known = busy is not None and (pid in busy or not (served and pid in clients))
+            samples, since = (busy or {}).get(pid, []) if is_known else None, 0.0
             if samples and (before := self._owners.before(pid)) is not None:
-                # Who had the number since the last poll.
+                # The PID was reused since the previous poll: split its samples at the new start.
                 former, since = before
                 if busy_until := average(samples, end=since):
                     readings.append(_reading(device, pid, former, busy_until, 0))
             load = None if samples is None else average(samples, since)
             readings.append(_reading(device, pid, whose, load, memory.get(pid)))
         if len(readings) == 1 and busy is None:
-            # The device's load is a lone process's, where none is told by process.
+            # No load by process: the only process on the device causes all of its load.
             return [readings[0]._replace(utilization=total.utilization)]
         return readings
 

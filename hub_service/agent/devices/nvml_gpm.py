@@ -1,8 +1,8 @@
-"""How busy each GPU instance of MIG was, from the driver's performance counters (GPM).
+"""Utilization of MIG instances, from the driver's performance counters (GPM).
 
-NVML tells no utilization of an instance; from Hopper on it reads counters of one, and says what
-share of the time between two readings any work was on it: the same figure that a whole GPU has.
-Older GPUs, and drivers that refuse, tell nothing: unknown. Called by `nvml`, once a poll.
+NVML reports no utilization of an instance. From Hopper on it reads an instance's counters and
+derives the share of time with any work between two readings: the same figure as for a whole GPU.
+Older GPUs, and drivers that refuse, have no such counters: utilization is unknown.
 """
 
 from collections.abc import Sequence
@@ -19,17 +19,17 @@ _BUSY = 1  # NVML_GPM_METRIC_GRAPHICS_UTIL: the share of time with any context a
 
 @dataclass(slots=True)
 class _Counters:
-    """Two readings of an instance's counters; the library's own memory."""
+    """Two readings of an instance's counters, in memory that NVML allocated."""
 
     before: Any
     now: Any
 
 
 class InstanceLoads:
-    """Remember each instance's counters at the poll before."""
+    """Counters of each instance, as read at the previous poll."""
 
     def __init__(self, gpus: Sequence[Gpu]) -> None:
-        """Read all counters once, so that the first poll has something to compare with."""
+        """Read all counters once, as the baseline of the first poll."""
         self._kept: dict[str, _Counters] = {}
         for gpu in gpus:
             for part in gpu.parts:
@@ -38,7 +38,7 @@ class InstanceLoads:
                         self._begin(gpu, part)
 
     def close(self) -> None:
-        """Give the library its memory back; a repeat does nothing."""
+        """Free the counters' memory; repeated calls do nothing."""
         for counters in self._kept.values():
             for sample in (counters.before, counters.now):
                 with suppress(pynvml.NVMLError):
@@ -46,7 +46,7 @@ class InstanceLoads:
         self._kept = {}
 
     def since_last(self, gpu: Gpu, part: Part) -> float | None:
-        """Return which share of the time since the last call it was busy, 0..1; None: unknown."""
+        """Return an instance's busy share of the time since the last call, 0..1; None: unknown."""
         counters = self._kept.get(part.device.uuid)
         if counters is None:
             return None
@@ -85,6 +85,6 @@ def _busy(counters: _Counters) -> float | None:
     asked.sample1, asked.sample2 = counters.before, counters.now
     asked.metrics[0].metricId = _BUSY
     found = pynvml.nvmlGpmMetricsGet(asked).metrics[0]
-    # Not a number compares as nothing.
+    # NaN fails both comparisons.
     valid = found.nvmlReturn == pynvml.NVML_SUCCESS and 0 <= found.value <= 100
     return found.value / 100 if valid else None

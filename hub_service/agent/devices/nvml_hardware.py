@@ -1,7 +1,6 @@
-"""Find what NVML offers: GPUs, and the instances that MIG cuts them into, each a device of its own.
+"""Inventory of GPUs and MIG instances from NVML: names, UUIDs, memory.
 
-Knows names, UUIDs and memory. A GPU in MIG mode is left out, its instances stand for it. What they
-do is read by `nvml`, `nvml_processes` and `nvml_health`.
+Each whole GPU is a device. A GPU in MIG mode is no device itself; each of its instances is one.
 """
 
 from collections import Counter as Tally
@@ -20,34 +19,35 @@ UNKNOWN = (
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
     pynvml.NVML_ERROR_NO_PERMISSION,
 )
-"""The device, the driver or our account has no such figure: unknown, while all else goes on."""
+"""Errors that mean "unknown": the device or the driver lacks a figure, or our account may not read
+it. They fail neither the device nor the poll."""
 
 
 class NvmlMissing(Exception):
-    """No driver, or fewer devices than were asked for; its half sentence says which."""
+    """No driver, or fewer devices than requested; the message is half a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What can be allocated: a whole GPU, or one instance of it."""
+    """One allocatable device: a whole GPU, or a MIG instance."""
 
     handle: Any
     device: Device
     instance: tuple[int, int] | None = None
     """Ids of the GPU instance and the compute instance; None for a whole GPU."""
     has_own_counters: bool = False
-    """Whether it is the only compute instance of its GPU instance, which has the counters."""
+    """True for the only compute instance of a GPU instance: counters are per GPU instance."""
 
 
 @dataclass(slots=True)
 class Gpu:
-    """A physical GPU; without a handle it could not be opened."""
+    """One physical GPU; its handle is None if NVML could not open it."""
 
     uuid: str
     handle: Any
     parts: list[Part]
     last_sample: int = 0
-    """Driver's time stamp (µs) of the newest sample that was counted."""
+    """Driver's time stamp (µs) of the newest counted sample."""
 
 
 def open_gpus(number: int | None) -> list[Gpu]:
@@ -82,7 +82,7 @@ def _gpu(index: int, first: int) -> Gpu:
             return Gpu(uuid, handle, list(_instances(handle, first)))
         return Gpu(uuid, handle, [Part(handle, _device(handle, first))])
     except pynvml.NVMLError as error:
-        # It keeps its number, so that the others keep theirs.
+        # A broken GPU keeps its index: the indices of all later devices depend on it.
         name = f"GPU-{index}-that-does-not-answer"
         broken = Device(first, name, "GPU", 0, simulated=False, fault=f"NVML says: {error}")
         return Gpu(name, None, [Part(None, broken)])
@@ -114,7 +114,7 @@ def _device(handle: Any, index: int) -> Device:  # noqa: ANN401  an opaque point
         index,
         _text(pynvml.nvmlDeviceGetUUID(handle)),
         _text(pynvml.nvmlDeviceGetName(handle)),
-        # Two halves must fit: the driver's own part is not for workloads.
+        # Without the driver's reserve, so that two halves fit.
         memory_mib=(total - reserved) // MIB,
         simulated=False,
     )
@@ -126,7 +126,7 @@ def _text(value: str | bytes) -> str:
 
 
 def known(call: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401  the library's structures
-    """Call the library; None where there is no such figure."""
+    """Call NVML; return None if the figure is unknown (`UNKNOWN`)."""
     try:
         return call(*arguments)
     except pynvml.NVMLError as error:
@@ -136,7 +136,7 @@ def known(call: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401 
 
 
 def used_mib(handle: Any) -> int:  # noqa: ANN401  an opaque pointer
-    """Return the MiB in use, the driver's own part left out where it is told apart."""
+    """Return the MiB in use, without the driver's reserve if NVML reports it separately."""
     return _memory(handle)[2] // MIB
 
 
@@ -147,7 +147,7 @@ def _memory(handle: Any) -> tuple[int, int, int]:  # noqa: ANN401  an opaque poi
     except pynvml.NVMLError as error:
         if error.value not in UNKNOWN:
             raise
-        # Before driver 510: what is reserved counts as used.
+        # Drivers before 510 count reserved memory as used.
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
         return int(memory.total), 0, int(memory.used)
     return int(memory.total), int(memory.reserved), int(memory.used)

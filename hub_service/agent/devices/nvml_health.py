@@ -1,7 +1,7 @@
-"""Which GPUs are broken, by what the driver says: XID events, the recovery it asks for, lost rows.
+"""GPU faults, from XID events, the driver's recovery action and failed row remappings.
 
-Knows which XIDs mean that a GPU must be reset, and when one may be used again. A program's own
-mistakes (XID 13, 31, 43, 45) break nothing. Asked once a poll by `nvml`.
+Lists the XIDs after which a GPU must be reset, and clears them once the driver requests no
+recovery. XIDs caused by faulty programs (13, 31, 43, 45) are ignored.
 """
 
 import contextlib
@@ -34,11 +34,11 @@ CRITICAL_XIDS = {
 }
 """XIDs after which nothing may run before a reset or a repair.
 
-Those of NVIDIA's catalogue ("Analyzing Xid Errors with the Xid Catalog") whose immediate action is
-RESET_GPU, RESTART_VM, RESTART_BM, CHECK_MECHANICALS or a workflow that ends in one of them. Left
-out: 109 (a context switch timed out), which a user's own kernel can bring about, as NVIDIA's device
-plugin does; 144 to 150, whose message must be decoded; 155, which links that go down by intention
-tell, too. Where one of these does need a reset, the driver asks for it (`_RECOVERY`).
+From NVIDIA's catalogue ("Analyzing Xid Errors with the Xid Catalog"): each XID with the immediate
+action RESET_GPU, RESTART_VM, RESTART_BM, CHECK_MECHANICALS, or a workflow that ends in one of them.
+Left out: 109 (context switch timeout), which a user's kernel can cause, as in NVIDIA's device
+plugin; 144 to 150, which need decoding of their message; 155, which deliberately disabled links
+also report. If one of these needs a reset, the driver requests it (`_RECOVERY`).
 """
 
 _RECOVERY = {
@@ -49,12 +49,13 @@ _RECOVERY = {
     6: "the driver asks for a reset of the bus",
     7: "the driver asks for a reboot of the system",
 }
-"""NVML_GPU_RECOVERY_ACTION_*, which older releases of the binding do not name; 5 is another's."""
+"""NVML_GPU_RECOVERY_ACTION_* by value: older releases of the binding lack the names. Left out: 5,
+which concerns the IMEX domain."""
 
 _NO_RECOVERY = 0
 
 LOOK_AGAIN_S = 60.0
-"""How often a GPU's state is asked for, and how long an XID counts at least."""
+"""Interval between two queries of a GPU's state, and the shortest time that an XID counts."""
 
 _FIELD_RECOVERY = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION; older releases have no name for it
 _EVENTS_PER_POLL = 64
@@ -62,10 +63,10 @@ _NO_INSTANCE = 0xFFFFFFFF
 
 
 class Health:
-    """Remember what is wrong with each GPU, or instance of one."""
+    """Current faults of each GPU or MIG instance."""
 
     def __init__(self, gpus: Sequence[Gpu], clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin to listen; what happened before is known by the GPU's state alone."""
+        """Subscribe to XID events; earlier faults show in the GPU's state only."""
         self._gpus = [gpu for gpu in gpus if gpu.handle is not None]
         self._clock = clock
         self._xids: dict[str, tuple[float, str]] = {}
@@ -75,28 +76,28 @@ class Health:
         self._listen()
 
     def close(self) -> None:
-        """Stop listening."""
+        """Unsubscribe from XID events."""
         if self._events is not None:
             with contextlib.suppress(pynvml.NVMLError):
                 pynvml.nvmlEventSetFree(self._events)
             self._events = None
 
     def faults(self) -> dict[str, str]:
-        """Return what is wrong now by the UUID of each device that may not be used."""
+        """Return the fault of each unusable device, by UUID."""
         now = self._clock()
-        for uuid, text in self._told():
+        for uuid, text in self._new_xids():
             self._xids[uuid] = (now, text)
         faults = {}
         for gpu in self._gpus:
-            self._look(gpu, now)
+            self._refresh_state(gpu, now)
             for part in gpu.parts:
                 _, xid = self._xids.get(part.device.uuid, (0.0, ""))
                 if fault := xid or self._state.get(gpu.uuid, ""):
                     faults[part.device.uuid] = fault
         return faults
 
-    def _look(self, gpu: Gpu, now: float) -> None:
-        """Ask for a GPU's state now and then; it also tells when an XID is over."""
+    def _refresh_state(self, gpu: Gpu, now: float) -> None:
+        """Query a GPU's state every `LOOK_AGAIN_S`; clear its XIDs if it needs no recovery."""
         if now - self._asked.get(gpu.uuid, -LOOK_AGAIN_S) < LOOK_AGAIN_S:
             return
         self._asked[gpu.uuid] = now
@@ -124,12 +125,12 @@ class Health:
         except pynvml.NVMLError:
             return
         for gpu in self._gpus:
-            with contextlib.suppress(pynvml.NVMLError):  # too old, or lost: its state tells
+            with contextlib.suppress(pynvml.NVMLError):  # too old, or lost: see its state
                 if pynvml.nvmlDeviceGetSupportedEventTypes(gpu.handle) & wanted:
                     pynvml.nvmlDeviceRegisterEvents(gpu.handle, wanted, self._events)
 
-    def _told(self) -> Iterator[tuple[str, str]]:
-        """Yield the devices that critical XIDs were told of since the last time."""
+    def _new_xids(self) -> Iterator[tuple[str, str]]:
+        """Yield each device with a critical XID since the last call, and the fault's text."""
         if self._events is None:
             return
         for _ in range(_EVENTS_PER_POLL):
@@ -137,7 +138,7 @@ class Health:
                 event = pynvml.nvmlEventSetWait_v2(self._events, 0)
                 uuid = pynvml.nvmlDeviceGetUUID(event.device)
             except pynvml.NVMLError:
-                return  # mostly NVML_ERROR_TIMEOUT: none waits
+                return  # mostly NVML_ERROR_TIMEOUT: no event is pending
             code = int(event.eventData)
             if event.eventType != pynvml.nvmlEventTypeXidCriticalError or code not in CRITICAL_XIDS:
                 continue
@@ -150,7 +151,7 @@ class Health:
 
 
 def lost(error: pynvml.NVMLError) -> str:
-    """Say what is wrong with a device that answers so; "" if that does not tell."""
+    """Return the fault that an NVML error means for the device; "" if it means none."""
     match error.value:
         case pynvml.NVML_ERROR_GPU_IS_LOST:
             return "the driver has lost it"
@@ -161,7 +162,7 @@ def lost(error: pynvml.NVMLError) -> str:
 
 
 def _recovery(handle: Any) -> int | None:  # noqa: ANN401  an opaque pointer
-    """Return the recovery action that the driver asks for; None where it does not tell."""
+    """Return the recovery action that the driver requests; None if it reports none."""
     values = known(pynvml.nvmlDeviceGetFieldValues, handle, [_FIELD_RECOVERY])
     if values is None or values[0].nvmlReturn != pynvml.NVML_SUCCESS:
         return None

@@ -1,8 +1,8 @@
-"""Read the driver's lists as they lie in memory: hundreds of lines a second, perhaps.
+"""Fast readers of NVML's process lists and samples, straight from the driver's memory.
 
-The binding's own functions make an object of each line, field by field, which was most of what a
-poll cost. Knows the layouts (as the binding declares them) and the two ways in which the driver
-tells a length. Called by `nvml_processes`, which knows what the lines mean.
+The lists can have hundreds of entries a second. The binding's functions build a Python object for
+each entry, field by field, which would be most of a poll's cost. The layouts are as the binding
+declares them.
 """
 
 import ctypes
@@ -13,20 +13,20 @@ from typing import Any
 import pynvml
 
 _PROCESS = struct.Struct("@IQII")
-"""nvmlProcessInfo_t, the same in its second and third version: number, bytes, two instance ids."""
+"""nvmlProcessInfo_t, versions 2 and 3: PID, bytes, GPU instance id, compute instance id."""
 
 _SAMPLE = struct.Struct("@IQ4I")
-"""nvmlProcessUtilizationSample_t: number, µs, and percent of SMs, memory, encoder and decoder."""
+"""nvmlProcessUtilizationSample_t: PID, µs, and percent of SMs, memory, encoder and decoder."""
 
 _ROOM = 64
-"""For so many processes one call is enough."""
+"""Initial buffer size in processes; a longer list needs a second call."""
 
 NOT_AVAILABLE = 0xFFFF_FFFF_FFFF_FFFF
-"""Bytes of a process of which the driver does not tell them."""
+"""Value in place of a process's bytes if the driver does not report them."""
 
 
 def processes(listing: str, handle: Any) -> Iterator[tuple[int, ...]]:  # noqa: ANN401  an opaque pointer
-    """Return number, bytes (`NOT_AVAILABLE`), GPU and compute instance of each process.
+    """Return PID, bytes (or `NOT_AVAILABLE`), GPU and compute instance of each process.
 
     Raises:
         NVMLError: the device does not answer, or has no such list.
@@ -36,16 +36,16 @@ def processes(listing: str, handle: Any) -> Iterator[tuple[int, ...]]:  # noqa: 
 
 
 def samples(handle: Any, since_us: int) -> Iterator[tuple[int, ...]]:  # noqa: ANN401  an opaque pointer
-    """Return number, time stamp and percent of SMs, and more, of each line of the ring.
+    """Return PID, time stamp (µs), percent of SMs and more of each sample in the ring buffer.
 
     Raises:
-        NVMLError: the device does not answer; or there is nothing newer than `since_us`.
+        NVMLError: the device does not answer, or has no sample newer than `since_us`.
     """
     function = _function("nvmlDeviceGetProcessUtilization")
     count, since = ctypes.c_uint(0), ctypes.c_ulonglong(since_us)
     answer = function(handle, None, ctypes.byref(count), since)
     if answer != pynvml.NVML_ERROR_INSUFFICIENT_SIZE:
-        # Success without a line as well: to the binding that is an error, which means idle.
+        # Also raised, as by the binding: success without samples, which callers treat as idle.
         raise pynvml.NVMLError(answer)
     return _lines(_SAMPLE, count.value, lambda room, lines: function(handle, lines, room, since))
 
@@ -61,7 +61,7 @@ def _function(name: str) -> Callable[..., int]:
 def _lines(
     layout: struct.Struct, room: int, read: Callable[[Any, Any], int]
 ) -> Iterator[tuple[int, ...]]:
-    """Return the lines that `read` writes, with as much room as it turns out to need."""
+    """Return the entries that `read` writes; enlarge the buffer until they fit."""
     while True:
         count, memory = ctypes.c_uint(room), bytearray(room * layout.size)
         place = (ctypes.c_char * len(memory)).from_buffer(memory)
@@ -70,5 +70,5 @@ def _lines(
             return layout.iter_unpack(memoryview(memory)[: count.value * layout.size])
         if answer != pynvml.NVML_ERROR_INSUFFICIENT_SIZE:
             raise pynvml.NVMLError(answer)
-        # Others may come before the next call.
+        # Twice as much: more processes may start before the next call.
         room = max(room, count.value) * 2

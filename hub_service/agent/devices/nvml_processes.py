@@ -1,7 +1,7 @@
-"""Read from NVML which processes use a GPU: memory from three lists, load from a ring of samples.
+"""Processes on a GPU, from NVML: memory from three lists, load from a ring buffer of samples.
 
-Knows the driver's habits: lists that overlap, sentinels for "not available", samples that are
-repeated, errors that mean idle. Keeps nothing but the time of the newest sample. Called by `nvml`.
+Handles overlapping lists, sentinels for "not available", repeated samples, and errors that mean
+idle. The only state is the time of the newest sample (`Gpu.last_sample`).
 """
 
 import math
@@ -14,10 +14,10 @@ from runai.hub_service.agent.devices import nvml_lists
 from runai.hub_service.agent.devices.nvml_hardware import MIB, UNKNOWN, Gpu, Part, known
 
 MPS_SERVER = "nvidia-cuda-mps"
-"""How the name of the process begins that works for all clients of MPS on a GPU."""
+"""Name prefix of the MPS server, the process that works for all MPS clients of a GPU."""
 
 _IDLE = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS)
-"""No process was busy; some libraries answer success without samples, which the binding raises."""
+"""Errors that mean idle; some NVML versions return success without samples, raised as an error."""
 
 _NO_INSTANCE = (0xFFFFFFFF, 0xFFFFFFFF)
 
@@ -27,11 +27,11 @@ _LISTINGS = (
     "nvmlDeviceGetGraphicsRunningProcesses_v3",
     _OF_CLIENTS,
 )
-"""Of driver 510 and newer."""
+"""NVML functions of driver 510 and newer."""
 
 
 class Sample(NamedTuple):
-    """What the driver noted of one process number."""
+    """One utilization sample of one PID."""
 
     at_us: int
     busy_percent: int
@@ -41,13 +41,13 @@ class Users(NamedTuple):
     """The processes on a device."""
 
     memory: dict[int, int | None]
-    """MiB of each; None: not told."""
+    """MiB by PID; None: not reported."""
     clients: set[int]
-    """Those of them that work through MPS."""
+    """PIDs of MPS clients among them."""
 
 
 def users(part: Part) -> Users:
-    """Merge the lists of compute, graphics and MPS processes: one may be on several.
+    """Merge the lists of compute, graphics and MPS processes; a process may be in several.
 
     Raises:
         NVMLError: the device does not answer.
@@ -68,7 +68,7 @@ def users(part: Part) -> Users:
 
 
 def busy_by_process(gpu: Gpu) -> dict[int, list[Sample]] | None:
-    """Return each number's new samples; absent is idle, None: the driver does not tell.
+    """Return the new samples by PID; an absent PID is idle. None: load is not reported.
 
     Raises:
         NVMLError: the device does not answer.
@@ -84,8 +84,8 @@ def busy_by_process(gpu: Gpu) -> dict[int, list[Sample]] | None:
     counted = newest = gpu.last_sample
     by_process: dict[int, list[Sample]] = {}
     for pid, at, busy, *_ in samples:
-        # The ring buffer repeats old samples and fills with sentinels; KAI's metrics daemon has the
-        # same three filters (shouldSkipProcessUtilizationSample).
+        # The ring buffer repeats old samples and contains sentinels. KAI's metrics daemon applies
+        # the same three filters (shouldSkipProcessUtilizationSample).
         if at > counted and pid and busy <= 100:
             newest = max(newest, at)
             by_process.setdefault(pid, []).append(Sample(at, busy))
@@ -94,9 +94,10 @@ def busy_by_process(gpu: Gpu) -> dict[int, list[Sample]] | None:
 
 
 def average(samples: Sequence[Sample], start: float = 0.0, end: float = math.inf) -> float:
-    """Average a number's samples, 0..1, counting those outside of `start` to `end` as idle.
+    """Return the average load of a PID's samples, 0..1; samples outside the window count as idle.
 
-    The times, in Unix seconds, are those of one of several processes that had the number.
+    `start` (inclusive) and `end` (exclusive), in Unix seconds, bound the lifetime of one process
+    if several had the PID.
     """
     within = sum(s.busy_percent for s in samples if start <= s.at_us / 1e6 < end)
     return within / len(samples) / 100 if samples else 0.0

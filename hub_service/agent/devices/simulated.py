@@ -1,8 +1,7 @@
-"""Devices for machines without a GPU, whose load is derived from the processes that hold them.
+"""Simulated devices for machines without a GPU, with load derived from workload processes.
 
-What is shown of them is true of the processes, not of a GPU: one busy processor core stands for one
-busy device, resident memory for device memory. Sharers divide a device equally among those that are
-active, as time-slicing does on a real one. The same protocol and tests as `nvml`.
+One busy CPU core counts as one busy device, resident memory as device memory. Active workers on
+one device share it equally, as with time-slicing on a real GPU. Same protocol and tests as `nvml`.
 """
 
 import time
@@ -15,17 +14,17 @@ from runai.hub_service.model.device import Device
 from runai.hub_service.wire.agent_reports import AgentAllocation
 
 MEMORY_MIB = 16384
-"""Of each simulated device."""
+"""Memory of each simulated device."""
 
 CORES_PER_DEVICE = 1.0
-"""Processor cores that keep one whole device busy. A worker's load is spread over its devices."""
+"""CPU cores that fully load one device. A worker's load is spread over its devices."""
 
 MEMORY_FACTOR = 1.0
-"""Device memory for each MiB that a worker's processes keep resident, spread like the load."""
+"""Device memory per MiB of resident memory of a worker's processes, spread like the load."""
 
 
 class SimulatedDevices:
-    """A number of devices that exist in name only."""
+    """Device source without hardware."""
 
     def __init__(self, number: int, *, node: str = "localhost") -> None:
         self._devices = [
@@ -34,7 +33,7 @@ class SimulatedDevices:
         ]
         self._table = ProcessTable()
         self._leaving: dict[str, frozenset[tuple[int, float]]] = {}
-        """The programs of each workload that is to leave its devices, as they were when told."""
+        """Programs on devices at the release request, by workload that must release them."""
         self._before = time.monotonic()
 
     def devices(self) -> list[Device]:
@@ -42,14 +41,14 @@ class SimulatedDevices:
         return list(self._devices)
 
     def close(self) -> None:
-        """Forget the processes."""
+        """Clear the process table."""
         self._table.forget()
 
     def poll(self, allocations: Sequence[AgentAllocation]) -> Poll:
-        """Derive each device's load from its holders' processes since the previous poll.
+        """Derive each device's load from its workloads' processes since the previous poll.
 
-        While nobody holds a device nothing is looked at. The first poll after that only takes note
-        of the processes' counters: it fails for all devices.
+        Processes are read only while a workload holds a device. The first poll with one reads the
+        baseline of the counters and fails for all devices.
         """
         holders = [a for a in allocations if a.shares]
         uses: Sequence[ProcessUse] | None = []
@@ -78,7 +77,7 @@ class SimulatedDevices:
     def _on_devices(
         self, uses: Sequence[ProcessUse] | None, holders: Sequence[AgentAllocation]
     ) -> Sequence[ProcessUse] | None:
-        """Leave out who is on no device, though its workload holds one."""
+        """Return the processes that use a device; None if the counters have no baseline."""
         if uses is None:
             return None
         self._leaving = {
@@ -90,9 +89,10 @@ class SimulatedDevices:
         return [
             use
             for use in uses
-            # Who came later was given none by the start-up hook: a kernel started again, say.
+            # Programs started after the release request get no device from the start-up hook:
+            # a restarted kernel, for example.
             if _program(use) in self._leaving.get(use.allocation.workload, {_program(use)})
-            # It has ended, and nobody waited for it yet.
+            # Skip zombies: ended, not yet reaped by their parent.
             and (use.memory_mib or use.cpu_seconds)
         ]
 
@@ -119,7 +119,7 @@ def _total(
 
 
 def _readings(device: Device, uses: Sequence[ProcessUse], interval: float) -> list[ProcessReading]:
-    """Divide one device among the processes of the workers that hold it."""
+    """Divide one device among the processes of its workers."""
     here = [
         (use, len(use.allocation.shares))
         for use in uses
@@ -159,7 +159,7 @@ def _readings(device: Device, uses: Sequence[ProcessUse], interval: float) -> li
 
 
 def equal_shares(demands: Mapping[str, float], capacity: float) -> dict[str, float]:
-    """Give each what it demands, and all that demand more the same, together at most `capacity`.
+    """Return max-min fair shares of `capacity`: small demands in full, the rest shared equally.
 
     >>> equal_shares({"a": 0.25, "b": 2.0, "c": 0.5}, 1.0)
     {'a': 0.25, 'c': 0.375, 'b': 0.375}

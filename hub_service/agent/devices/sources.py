@@ -1,4 +1,4 @@
-"""Choose the GPUs of this node: real ones (NVML), or simulated ones where there are none."""
+"""Choice of the node's device source: NVML, or simulated devices on a machine without a GPU."""
 
 from typing import Literal
 
@@ -9,21 +9,21 @@ from runai.hub_service.agent.readings import DeviceSource
 from runai.hub_service.wire.errors import InvalidRequest, Unavailable
 
 DEFAULT_SIMULATED = 5
-"""Simulated GPUs on a machine without a real one: the story of two projects with 2.5 each."""
+"""Simulated GPUs on a machine without a GPU: enough for two projects with a quota of 2.5 each."""
 
 
 def open_devices(
     gpus: int | Literal["auto"] = "auto", simulate: int | None = None, *, node: str = "localhost"
 ) -> DeviceSource:
-    """Return the devices that the platform is to use on this node.
+    """Open this node's device source.
 
-    `simulate` N wins and makes N simulated devices. Else `gpus` N takes the first N real ones, and
-    `auto` all real ones, or five simulated ones where there are none. `node` makes the UUIDs of
-    simulated devices stable and distinct.
+    `simulate` N overrides `gpus` and creates N simulated devices. Otherwise `gpus` N opens the
+    first N real devices, and `auto` all of them, or five simulated ones if there are none. `node`
+    makes the UUIDs of simulated devices stable and distinct.
 
     Raises:
-        InvalidRequest: a negative number.
-        Unavailable: fewer real devices than asked for; says what NVML answered.
+        InvalidRequest: a number is negative.
+        Unavailable: fewer real devices than requested; the message has NVML's answer.
     """
     for option, number in (("--gpus", gpus), ("--simulate", simulate)):
         if isinstance(number, int) and number < 0:

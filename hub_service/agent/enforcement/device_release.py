@@ -1,7 +1,7 @@
-"""End the programs that are on devices which their session gave back; its notebook server stays.
+"""Release of devices: stop a session's programs on them, except its notebook server.
 
-Each is asked (SIGTERM), and after five seconds killed: a kernel ends, its files and its server do
-not. Sees every poll, so that a released session does not come back unasked. Called by the loop.
+Each program gets SIGTERM, and SIGKILL after five seconds: kernels end, files and the server stay.
+Runs at every poll, so that no program of a released session returns to the devices.
 """
 
 import logging
@@ -19,20 +19,20 @@ KILL_AFTER_S = 5.0
 
 
 class Releaser:
-    """Remembers whom it has asked."""
+    """Programs on released devices, each with the time of its SIGTERM."""
 
     def __init__(
         self,
         send: Callable[[int, float, Signals], bool] = pidfd.send,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Signal by `send`, which must not hit anybody else."""
+        """Signal through `send`, which must not signal another process with a reused PID."""
         self._send = send
         self._clock = clock
-        self._asked: dict[tuple[int, float], float] = {}
+        self._terminated_at: dict[tuple[int, float], float] = {}
 
     def look(self, poll: Poll, allocations: Sequence[AgentAllocation]) -> None:
-        """Ask, or kill, what is still on a device."""
+        """Send SIGTERM, later SIGKILL, to each program that still uses a released device."""
         released = {a.workload for a in allocations if a.release}
         servers = {a.pid for a in allocations if a.is_server}
         on_devices = {
@@ -42,10 +42,12 @@ class Releaser:
         }
         now = self._clock()
         for (pid, created), name in on_devices.items():
-            asked = self._asked.setdefault((pid, created), now)
-            if asked == now or now - asked >= KILL_AFTER_S:
-                self._signal(pid, created, name, SIGTERM if asked == now else SIGKILL)
-        self._asked = {key: at for key, at in self._asked.items() if key in on_devices}
+            since = self._terminated_at.setdefault((pid, created), now)
+            if since == now or now - since >= KILL_AFTER_S:
+                self._signal(pid, created, name, SIGTERM if since == now else SIGKILL)
+        self._terminated_at = {
+            key: since for key, since in self._terminated_at.items() if key in on_devices
+        }
 
     def _signal(self, pid: int, created: float, name: str, number: Signals) -> None:
         try:

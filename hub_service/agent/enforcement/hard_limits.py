@@ -1,8 +1,7 @@
-"""Have the driver keep each workload's share, where it can: one group and one limit for a worker.
+"""Memory limits enforced by the driver: one control group and one limit per worker.
 
-A worker gets its limit as soon as its process is known, within a second of its start. Whoever could
-not be given one keeps the softer tiers. Called by `keeping` at each poll; `limits.driver` knows the
-call and `limits.cgroups` the groups.
+A worker gets its limit as soon as its process is known, within a second of its start. If the limit
+cannot be set, the worker stays in the softer tiers.
 """
 
 import logging
@@ -24,26 +23,26 @@ Key = tuple[str, int, tuple[tuple[str, int], ...]]
 
 
 class HardLimits:
-    """Which workers have a limit of the driver's."""
+    """Workers with a limit of the driver."""
 
     def __init__(self, driver: DriverLimits) -> None:
-        """Begin with none."""
+        """Start without limits."""
         self._driver = driver
-        self._kept: dict[Key, bool] = {}
+        self._is_limited: dict[Key, bool] = {}
 
     def keep(self, allocations: Sequence[AgentAllocation]) -> frozenset[str]:
-        """Give limits to who is new, lift those of who is gone; return the workloads that have one.
+        """Limit new workers, lift the limits of ended workers; return the limited workloads.
 
-        A workload has one when each of its workers here has.
+        A workload counts as limited if each of its workers on this node has a limit.
         """
         wanted = {_key(a): a for a in allocations if a.pid is not None and a.limits_mib}
-        for key in self._kept.keys() - wanted.keys():
+        for key in self._is_limited.keys() - wanted.keys():
             self._lift(key)
-        self._kept = {
-            key: self._kept[key] if key in self._kept else self._limit(key, allocation)
+        self._is_limited = {
+            key: self._is_limited[key] if key in self._is_limited else self._limit(key, allocation)
             for key, allocation in wanted.items()
         }
-        without = {a.workload for a in allocations if not self._kept.get(_key(a))}
+        without = {a.workload for a in allocations if not self._is_limited.get(_key(a))}
         return frozenset({a.workload for a in allocations} - without)
 
     def _limit(self, key: Key, allocation: AgentAllocation) -> bool:

@@ -1,8 +1,7 @@
-"""Keep workloads within their device memory: each poll is shown to the watchdog, which is obeyed.
+"""Enforcement of device memory limits, by signals that the watchdog decides on at each poll.
 
-Knows what of a poll and an allocation the ladder needs (`limits.watchdog` decides), and passes on
-in the report what was done, for the owner to read. Called by the loop after each poll, in its
-thread.
+Converts polls and allocations to the watchdog's input (`limits.watchdog`), sends the signals, and
+adds notices for the workloads' owners to the report.
 """
 
 import logging
@@ -22,20 +21,20 @@ from runai.hub_service.wire.agent_reports import AgentAllocation, AgentReport, N
 
 
 class MpsClients:
-    """Remembers what was found."""
+    """Cache of the workers that are MPS clients, by their environment."""
 
     def __init__(self) -> None:
-        """Begin with nothing known."""
+        """Start with an empty cache."""
         self._known: dict[tuple[int, float | None], bool] = {}
-        self._asked: Sequence[AgentAllocation] = ()
-        self._answer: frozenset[str] = frozenset()
+        self._allocations: Sequence[AgentAllocation] = ()
+        self._workloads: frozenset[str] = frozenset()
 
     def among(self, allocations: Sequence[AgentAllocation]) -> frozenset[str]:
-        """Return the workloads of which each worker is a client."""
-        if allocations is self._asked:
-            return self._answer
-        self._asked, self._answer = allocations, self._among(allocations)
-        return self._answer
+        """Return the workloads of which each worker is an MPS client."""
+        if allocations is self._allocations:
+            return self._workloads
+        self._allocations, self._workloads = allocations, self._among(allocations)
+        return self._workloads
 
     def _among(self, allocations: Sequence[AgentAllocation]) -> frozenset[str]:
         here = {(a.pid, a.created): a for a in allocations if a.pid is not None and a.limits_mib}
@@ -57,7 +56,7 @@ log = logging.getLogger(__name__)
 
 
 class Limits:
-    """What allocations say, looked up once until they change; a whole device has no limit."""
+    """Memory limits by workload and device, from allocations; a whole device has no limit."""
 
     def __init__(self, allocations: Sequence[AgentAllocation]) -> None:
         """Add up the limits of each workload on each device."""
@@ -70,7 +69,7 @@ class Limits:
         self._servers = {a.pid for a in allocations if a.pid is not None and a.is_server}
 
     def holdings(self, poll: Poll) -> list[Holding]:
-        """Return what each workload uses of each device that it shares."""
+        """Return the memory use of each workload on each device that it shares."""
         members: dict[tuple[str, str], list[Member]] = {key: [] for key in self._mib}
         for p in poll.processes:
             here = members.get((p.workload, p.device))
@@ -84,7 +83,7 @@ class Limits:
 
 
 class Keeper:
-    """Carries out what the watchdog decides."""
+    """Enforcer of memory limits on one node."""
 
     def __init__(
         self,
@@ -94,9 +93,9 @@ class Keeper:
         hard: HardLimits | None = None,
         no_hard_limit: str = "",
     ) -> None:
-        """Signal by `send`, which must not hit anybody else.
+        """Signal through `send`, which must not signal another process with a reused PID.
 
-        `hard` has the driver keep the shares; without it, `no_hard_limit` says why it does not.
+        `hard` sets the driver's limits; without it `no_hard_limit` is the reason, shown to users.
         """
         self._hard = hard
         self._mps = MpsClients()
@@ -109,7 +108,7 @@ class Keeper:
     def told(
         self, report: AgentReport, poll: Poll, allocations: Sequence[AgentAllocation]
     ) -> AgentReport:
-        """Act upon a poll, and add to its report what was done and what keeps whom."""
+        """Enforce limits for one poll; return the report with notices and enforcement tiers."""
         hard = frozenset() if self._hard is None else self._hard.keep(allocations)
         return report.model_copy(
             update={
@@ -121,8 +120,8 @@ class Keeper:
         )
 
     def keep(self, poll: Poll, allocations: Sequence[AgentAllocation]) -> tuple[Notice, ...]:
-        """Act upon a poll; return what is to be told."""
-        # The loop hands on the same list for as long as the service says the same.
+        """Enforce limits for one poll; return notices for the owners."""
+        # The list object changes only when the service sends different allocations.
         if allocations is not self._limits.allocations:
             self._limits = Limits(allocations)
         steps = self._watchdog.look(self._clock(), self._limits.holdings(poll), poll.failed)
@@ -138,7 +137,7 @@ class Keeper:
         )
 
     def _act(self, step: Step) -> str:
-        """Send the signal, if there is one; return what is to be added to the sentence."""
+        """Send the step's signal, if any; return a suffix for its sentence if that failed."""
         if step.target is None or step.rung.signal is None:
             return ""
         try:

@@ -1,7 +1,6 @@
-"""How many processor cores the programs of idle sessions keep busy: at work, though not on the GPU.
+"""CPU use of sessions that leave their GPU idle: they work, though not on the GPU.
 
-Looks only at sessions' programs that are on a device and leave it idle. Called by the loop after
-each poll, in its thread.
+Measures only the sessions' programs that are on a device.
 """
 
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ IDLE_BELOW = 0.01
 
 
 class ProcessorMeter:
-    """Remembers the processor time of each program at the last look."""
+    """CPU time of each program at the previous poll."""
 
     def __init__(self) -> None:
         self._seconds: dict[tuple[int, float], float] = {}
@@ -23,7 +22,7 @@ class ProcessorMeter:
     def add(
         self, report: AgentReport, poll: Poll, allocations: Sequence[AgentAllocation]
     ) -> AgentReport:
-        """Return the report with the processor cores of idle sessions."""
+        """Return the report with the busy CPU cores of idle sessions in its samples."""
         servers = {a.pid for a in allocations if a.is_server}
         sessions = {a.workload for a in allocations if a.is_server}
         idle = {

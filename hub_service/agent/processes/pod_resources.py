@@ -1,9 +1,8 @@
-"""Ask the kubelet which pods have which GPUs: its pod-resources API, over a socket of the node.
+"""Client of the kubelet's pod-resources API: the GPUs of each pod, over a socket of the node.
 
-One call of gRPC (`v1.PodResourcesLister/List`) and four of its messages, of which two fields each
-matter; they are read from their bytes here, since generated code and its library would be more than
-that. Used by the agent's loop on nodes of Kubernetes. Source of the messages: k8s.io/kubelet,
-pkg/apis/podresources/v1/api.proto.
+Uses one gRPC call (`v1.PodResourcesLister/List`) and two fields of each of its four messages. The
+messages are decoded here by hand: generated code and the protobuf library would be larger. Message
+definitions: k8s.io/kubelet, pkg/apis/podresources/v1/api.proto.
 """
 
 from collections.abc import Iterator
@@ -14,25 +13,25 @@ GPU_RESOURCE = "nvidia.com/gpu"
 LIST = "/v1.PodResourcesLister/List"
 ANSWERED_WITHIN_S = 5.0
 LONGEST_NUMBER = 10
-"""Bytes of a number of 64 bits."""
+"""Bytes of a 64-bit varint at most."""
 TRIES_AGAIN_IN_MS = 1000
-"""By itself gRPC would wait longer and longer for a kubelet that is away, up to two minutes."""
+"""Bound of the reconnect interval; gRPC's default backoff grows to two minutes."""
 
 
 class PodResources:
-    """The kubelet of this node."""
+    """Client of this node's kubelet."""
 
     def __init__(self, socket: str) -> None:
-        """Connect to a socket, such as /var/lib/kubelet/pod-resources/kubelet.sock, when asked."""
+        """Use a socket such as /var/lib/kubelet/pod-resources/kubelet.sock; connect on demand."""
         patience = [("grpc.max_reconnect_backoff_ms", TRIES_AGAIN_IN_MS)]
         self._channel = grpc.insecure_channel(f"unix://{socket}", options=patience)
         self._list = self._channel.unary_unary(LIST)
 
     def holders(self) -> dict[str, list[str]]:
-        """Return the UUIDs of the GPUs of each pod that has some, by `namespace/name`.
+        """Return the GPU UUIDs of each pod with GPUs, by `namespace/name`.
 
         Raises:
-            OSError: the kubelet does not answer, or not what is understood.
+            OSError: the kubelet does not answer, or its answer cannot be decoded.
         """
         try:
             answer: bytes = self._list(b"", timeout=ANSWERED_WITHIN_S)
@@ -41,15 +40,15 @@ class PodResources:
         return read_holders(answer)
 
     def close(self) -> None:
-        """Hang up; a repeat does nothing."""
+        """Close the connection; repeated calls do nothing."""
         self._channel.close()
 
 
 def read_holders(answer: bytes) -> dict[str, list[str]]:
-    """Read a ListPodResourcesResponse.
+    """Decode a ListPodResourcesResponse to the GPU UUIDs of each pod, by `namespace/name`.
 
     Raises:
-        OSError: these bytes are none.
+        OSError: the bytes are not a valid message.
     """
     found: dict[str, list[str]] = {}
     try:
@@ -74,16 +73,16 @@ def _text(message: bytes, number: int) -> str:
 
 
 def _fields(message: bytes, number: int) -> Iterator[bytes]:
-    """Yield the contents of one field of a message of protocol buffers, of those with a length."""
+    """Yield each value of a length-delimited field of a protobuf message."""
     at = 0
     while at < len(message):
         key, at = _varint(message, at)
         match key & 7:
-            case 0:  # a number
+            case 0:  # varint
                 _number, at = _varint(message, at)
             case 1:  # eight bytes
                 at += 8
-            case 2:  # as many bytes as it says
+            case 2:  # length-delimited
                 length, at = _varint(message, at)
                 if at + length > len(message):
                     raise ValueError("it ends in the middle of a field")
@@ -97,7 +96,7 @@ def _fields(message: bytes, number: int) -> Iterator[bytes]:
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """Return a number that begins there, and where it ends."""
+    """Decode the varint at an offset; return its value and the offset after it."""
     number = 0
     for place in range(LONGEST_NUMBER):
         byte = message[at + place]

@@ -1,8 +1,7 @@
-"""How much processor time and memory the workloads of this node use, process by process.
+"""CPU time and memory of the node's workloads by process, the load of simulated devices.
 
-Feeds the simulated devices. Looks at the list of processes once per look, and reads only those
-that are new or belong to a workload; the time of children that ended between two looks is counted
-through their parents. Knows nothing of devices.
+Lists the processes once per call and reads only new processes and processes of workloads. The time
+of children that ended between two calls is counted through their parents.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +17,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ProcessUse:
-    """What one process used since the look before."""
+    """Use of CPU and memory by one process since the previous call."""
 
     pid: int
     allocation: AgentAllocation
@@ -29,14 +28,14 @@ class ProcessUse:
 
 @dataclass(slots=True)
 class _Counters:
-    """A process of a workload and its counters at the last look, in seconds."""
+    """A process of a workload and its CPU counters at the last call, in seconds."""
 
     process: psutil.Process
     allocation: AgentAllocation
     parent: int
     own: float
     children: float
-    """Of children that ended and were waited for."""
+    """CPU time of children that ended and were reaped."""
 
 
 class ProcessTable:
@@ -48,14 +47,14 @@ class ProcessTable:
         self._pids: frozenset[int] | None = None
 
     def forget(self) -> None:
-        """Drop everything: nothing is measured any more, the next look only notes the counters."""
+        """Clear all counters; the next `look` only reads a new baseline."""
         self._counters = {}
         self._pids = None
 
     def look(self, allocations: Sequence[AgentAllocation]) -> list[ProcessUse] | None:
-        """Return what each process of a workload used since the previous look.
+        """Return the use of each process of a workload since the previous call.
 
-        None at the first look, and after `forget`: there is nothing to compare with.
+        None at the first call, and after `forget`: there is no baseline.
         """
         self._owners.learn(allocations)
         pids = frozenset(psutil.pids())
@@ -83,7 +82,7 @@ class ProcessTable:
             if kept is None and self._owners.is_stranger(pid):
                 continue
             try:
-                # is_running() also tells a process from a later one with its number.
+                # is_running() also detects a reused PID.
                 process = (
                     kept.process
                     if kept is not None and kept.process.is_running()
@@ -101,7 +100,7 @@ class ProcessTable:
                 allocation,
                 parent,
                 own=times.user + times.system,
-                # Only Linux counts children that ended.
+                # Only Linux counts the time of ended children.
                 children=getattr(times, "children_user", 0.0)
                 + getattr(times, "children_system", 0.0),
             )
@@ -112,10 +111,11 @@ def _spent(
 ) -> float:
     if before is not None and before.process == now.process:
         own, children = now.own - before.own, now.children - before.children
-        # What an ended child had used was counted at earlier looks; now it is its parent's.
+        # The kernel adds an ended child's time to its parent's: subtract the part counted before.
         counted = sum(c.own + c.children for c in ended if c.parent == now.process.pid)
         return max(0.0, own) + max(0.0, children - counted)
-    # Appeared since the last look: all it used was used since. Else it only became ours now.
+    # A process started since the previous call: count all of its use. An older process that
+    # joined the workload since: count nothing yet.
     return now.own + now.children if new else 0.0
 
 
