@@ -1,14 +1,14 @@
-"""Keep a workload within its share of a device's memory, and say how strictly it is kept."""
+"""Enforcement of device memory shares, and the tiers in which they are enforced."""
 
 import os
 from pathlib import Path
 
 HOOK = str(Path(__file__).with_name("hook"))
-"""A folder that only interpreters of workloads have on their path."""
+"""Folder on the path of workloads' interpreters only."""
 
 
 def with_hook(pythonpath: str, hook: str = HOOK) -> str:
-    """Return a PYTHONPATH that begins with the hook and goes on as given, each folder once.
+    """Return a PYTHONPATH with the hook first, then the given folders, each once.
 
     >>> with_hook("/home/ana/lib:/hook", hook="/hook")
     '/hook:/home/ana/lib'

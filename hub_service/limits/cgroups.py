@@ -1,7 +1,7 @@
-"""A control group for each workload with a share, so that the driver can limit all its processes.
+"""Control groups of workers, so that the driver can limit all processes of a worker together.
 
-Made below our own group, where we may: as root, or where it was delegated to us. No controller is
-switched on and nobody else's group is touched. Linux, version 2 of the hierarchy.
+Created below our own group: that requires root, or a delegated group. No controller is enabled, and
+no foreign group is changed. Linux, cgroup v2.
 """
 
 import contextlib
@@ -12,28 +12,28 @@ from pathlib import Path
 import psutil
 
 PASSES = 5
-"""A process may start another while it is moved: look again, so often."""
+"""Attempts to move a process tree: processes may fork while they are moved."""
 
 
 class GroupsUnavailable(Exception):
-    """No group can be had; its half sentence says why."""
+    """No control group can be created; the message is half a sentence."""
 
 
 class Groups:
-    """The groups that we have made, all below one folder."""
+    """The platform's control groups, all below one folder."""
 
     def __init__(self, base: Path, own: str, proc: Path = Path("/proc")) -> None:
-        """Use `find` instead, unless everything is known."""
+        """Use groups below `base`; `own` is our own group. `find` determines both."""
         self._base = base
         self._own = own
         self._proc = proc
 
     @classmethod
     def find(cls, proc: Path = Path("/proc")) -> "Groups":
-        """Return a place for groups below our own.
+        """Create the folder for groups below our own group.
 
         Raises:
-            GroupsUnavailable: there is no hierarchy of version 2, or we may not write to it.
+            GroupsUnavailable: cgroup v2 is not mounted, or we may not write to it.
         """
         root = _mounted(proc)
         own = _group_of(proc / "self")
@@ -46,22 +46,22 @@ class Groups:
             raise GroupsUnavailable(
                 f"no control group may be made in {base.parent} ({error.strerror})"
             ) from error
-        for left in base.iterdir():  # by an agent before us, of workloads that are gone
+        for left in base.iterdir():  # empty groups of an earlier agent
             if left.is_dir():
                 with contextlib.suppress(OSError):
                     left.rmdir()
         return cls(base, own, proc)
 
     def path(self, name: str) -> Path:
-        """Return where a worker's group is; `vision/exp-0` is one folder."""
+        """Return the folder of a worker's group; `vision/exp-0` becomes `vision.exp-0`."""
         return self._base / name.replace("/", ".")
 
     def adopt(self, name: str, process: psutil.Process) -> Path:
-        """Put a process and all its descendants, now and later, into a group of its own.
+        """Move a process and its descendants, present and future, to a separate group.
 
         Raises:
-            GroupsUnavailable: somebody else has put it into a group, or the kernel refuses.
-            psutil.Error: the process is gone.
+            GroupsUnavailable: the process is in a foreign group, or the kernel refuses.
+            psutil.Error: the process has ended.
         """
         path = self.path(name)
         group = _group_of(self._proc / str(process.pid))
@@ -82,13 +82,13 @@ class Groups:
         raise GroupsUnavailable(f"process {process.pid} starts others faster than they are moved")
 
     def remove(self, name: str) -> None:
-        """Remove a group when its last process is gone; until then it stays."""
+        """Remove a group if it is empty; otherwise leave it."""
         with contextlib.suppress(OSError):
             self.path(name).rmdir()
 
 
 def why_none(proc: Path = Path("/proc")) -> str:
-    """Say, without making any, why no group could be made, as half a sentence; "" if one could."""
+    """Return why no group can be created, as half a sentence; "" if one can. Creates nothing."""
     try:
         parent = _mounted(proc) / _group_of(proc / "self").lstrip("/")
     except GroupsUnavailable as unavailable:

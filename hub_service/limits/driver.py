@@ -1,8 +1,7 @@
-"""A memory limit that the driver keeps, for all processes of a control group together (tier T4).
+"""Memory limits that the driver enforces for all processes of a control group (tier T4).
 
-NVIDIA's library has the call from driver 615 on, and lets root alone use it; whether it works here
-is found out by trying it on a group without processes. Knows the call; `cgroups` makes the groups.
-Written from nvidia-ml-py 13.615 and not tried on such a driver: there was none.
+NVML has the call from driver 615 on and permits it to root only; a test on a group without
+processes shows if it works. Written from nvidia-ml-py 13.615, never run on such a driver.
 """
 
 from collections.abc import Sequence
@@ -17,17 +16,17 @@ PROBE = "probe"
 
 
 class DriverLimitsUnavailable(Exception):
-    """The driver keeps no limits here; its half sentence says why."""
+    """The driver enforces no limits on this machine; the message is half a sentence."""
 
 
 class DriverLimits:
-    """Sets and lifts limits of groups on devices; NVML is open."""
+    """Memory limits of control groups on devices; NVML must be initialised."""
 
     def __init__(self, devices: Sequence[str], groups: Groups) -> None:
-        """Try the call for each device (UUID), where it can change nothing.
+        """Test the call for each device (UUID), on a group without processes.
 
         Raises:
-            DriverLimitsUnavailable: the call is not there, or not for us.
+            DriverLimitsUnavailable: the call is missing, or not permitted.
         """
         self.groups = groups
         try:
@@ -48,7 +47,7 @@ class DriverLimits:
         """Return the limits of this machine's driver.
 
         Raises:
-            DriverLimitsUnavailable: they cannot be had; says why.
+            DriverLimitsUnavailable: the driver, its binding or the control groups lack support.
         """
         if not hasattr(pynvml, "nvmlDeviceSetMemoryLimits_v1"):
             raise DriverLimitsUnavailable("nvidia-ml-py is older than the call (13.615)")
@@ -58,7 +57,7 @@ class DriverLimits:
             raise DriverLimitsUnavailable(str(error)) from error
 
     def limit(self, group: Path, device: str, memory_mib: int) -> None:
-        """Refuse the group's processes more than this of a device, all of them together.
+        """Limit the device memory of all the group's processes together.
 
         Raises:
             pynvml.NVMLError: the driver refuses.
@@ -66,7 +65,7 @@ class DriverLimits:
         _set(group, device, memory_mib * MIB, memory_mib * MIB)
 
     def lift(self, group: Path, device: str) -> None:
-        """Let the group's processes have what there is.
+        """Remove the limit of the group's processes.
 
         Raises:
             pynvml.NVMLError: the driver refuses.

@@ -1,9 +1,9 @@
-"""Try whether a memory limit holds: allocate more than it allows, from a process of its own.
+"""Test of a memory limit: a separate process tries to allocate more than the limit.
 
-`python -m runai.hub_service.limits.memory_probe MIB` asks the CUDA driver for that much and one
-GiB more, in the environment of a client whose limit is MIB. A limit that is set but not kept, as
-happened with MPS across PID namespaces, is worse than none: it is advertised only where this was
-refused.
+`python -m runai.hub_service.limits.memory_probe MIB` allocates MIB plus one GiB through the CUDA
+driver, in the environment of a client with the limit MIB. A limit that is set but not enforced (MPS
+across PID namespaces, for example) is worse than none, so a limit is advertised only after this
+allocation was refused.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 Verdict = Literal["refused", "allowed", "unknown"]
-"""What came of the allocation; unknown: the driver said something else, or nothing in time."""
+"""Result of the allocation; unknown: another error, or no answer in time."""
 
 MIB: Final = 1 << 20
 BEYOND_MIB: Final = 1024
@@ -25,13 +25,13 @@ _EXIT: Final[Mapping[int, Verdict]] = {0: "allowed", 10: "refused"}
 
 
 def try_limit(limit_mib: int, environment: Mapping[str, str]) -> tuple[Verdict, str]:
-    """Start a process with this environment beside our own and tell what became of it, and why.
+    """Test a limit in a process with this environment added to ours; return verdict and reason.
 
-    The limit must be small against what is free, or a full device passes for a limit that is kept.
-    The sentence is what CUDA answered; it is empty where the answer is the verdict itself.
+    The limit must be small compared to the free memory: on a full device every allocation fails,
+    as if the limit held. The reason is CUDA's answer; it is "" if the verdict says it all.
     """
     try:
-        done = subprocess.run(  # noqa: S603  ourselves
+        done = subprocess.run(  # noqa: S603  our own module
             [sys.executable, "-P", "-m", __name__, str(limit_mib)],
             env={**os.environ, **environment},
             capture_output=True,
@@ -40,32 +40,33 @@ def try_limit(limit_mib: int, environment: Mapping[str, str]) -> tuple[Verdict, 
             check=False,
         )
     except subprocess.TimeoutExpired:
-        # A client of another user's server is queued, not refused.
+        # MPS queues a client behind another user's server instead of refusing it.
         return "unknown", f"CUDA did not answer within {ANSWERS_WITHIN_S:.0f} s"
     return _EXIT.get(done.returncode, "unknown"), done.stderr.strip()
 
 
 def _allocate(mib: int) -> int:
-    """Return the exit status for one allocation of so much on device 0."""
+    """Allocate `mib` MiB on device 0; return the exit status."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
-        return _told(f"no CUDA driver: {error}")
+        return _unknown(f"no CUDA driver: {error}")
     context, memory = ctypes.c_void_p(), ctypes.c_uint64()
     for name, arguments in (
         ("cuInit", (0,)),
         ("cuCtxCreate_v2", (ctypes.byref(context), 0, 0)),
     ):
         if status := getattr(cuda, name)(*arguments):
-            return _told(f"{name} answered {status}")
+            return _unknown(f"{name} answered {status}")
     size = ctypes.c_size_t(mib * MIB)
     status = cuda.cuMemAlloc_v2(ctypes.byref(memory), size)
     if status == 0:
         return 0
-    return 10 if status == _OUT_OF_MEMORY else _told(f"cuMemAlloc answered {status}")
+    return 10 if status == _OUT_OF_MEMORY else _unknown(f"cuMemAlloc answered {status}")
 
 
-def _told(why: str) -> int:
+def _unknown(why: str) -> int:
+    """Write the reason to standard error; return the exit status for an unknown verdict."""
     sys.stderr.write(f"{why}\n")
     return 1
 

@@ -1,8 +1,7 @@
-"""One control daemon of NVIDIA's Multi-Process Service (MPS) for one device (tier T3).
+"""Control daemon of NVIDIA's Multi-Process Service (MPS) for one device (tier T3).
 
-Knows the daemon's life and what its clients must have in their environment. Whether a device is
-shared by MPS at all, and whether the limit holds there (`canary`), others decide. Calls block.
-Source: docs.nvidia.com/deploy/mps, "Legacy MPS v2 Interface"; no GPU setting is changed by it.
+Starts and stops the daemon, and builds its clients' environment. Calls block. No GPU setting is
+changed. Source: docs.nvidia.com/deploy/mps, "Legacy MPS v2 Interface".
 """
 
 import contextlib
@@ -16,17 +15,17 @@ from typing import IO, Final, Self
 
 PROGRAM: Final = "nvidia-cuda-mps-control"
 PATIENCE_S: Final = 10.0
-_LOOK_EVERY_S: Final = 0.02
+_POLL_S: Final = 0.02
 _SOCKET_PATH_MAX: Final = 100
-"""A Unix socket's path may have 107 characters; the daemon makes several in its directory."""
+"""A Unix socket's path may have 107 characters; the daemon creates several in its directory."""
 
 
 class MpsUnavailable(Exception):
-    """MPS cannot be had here; its sentence says why."""
+    """MPS is not available; the message is the reason."""
 
 
 class MpsDaemon:
-    """A daemon in the foreground, whose standard input is its life line: it ends when we do."""
+    """One MPS daemon in the foreground; it quits when its standard input closes, so with us."""
 
     def __init__(
         self,
@@ -36,7 +35,7 @@ class MpsDaemon:
         program: str = PROGRAM,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        """Name the device (its UUID) and a directory that is this daemon's alone.
+        """Set the device (its UUID) and a directory that no other daemon uses.
 
         Starting, answering and stopping may each take `patience_s`.
 
@@ -54,24 +53,24 @@ class MpsDaemon:
             raise MpsUnavailable(f"{self.pipes} is too long a path for the sockets of MPS")
 
     def __enter__(self) -> Self:
-        """Start it."""
+        """Start the daemon."""
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop it."""
+        """Stop the daemon."""
         self.stop()
 
     @property
     def is_running(self) -> bool:
-        """Tell whether it lives."""
+        """Return True while the daemon's process runs."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start it and wait until it can be asked something; nothing where it runs already.
+        """Start the daemon and wait until it accepts commands; do nothing if it runs already.
 
         Raises:
-            MpsUnavailable: there is no such program, it ended at once, or it does not answer.
+            MpsUnavailable: the program is not installed, ended at once, or does not answer.
         """
         if self.is_running:
             return
@@ -79,7 +78,7 @@ class MpsDaemon:
             raise MpsUnavailable(f"{self._program} is not installed")
         for folder in (self.pipes, self.logs):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # What a daemon that was killed left behind makes the next one refuse to start.
+        # A stale control file of a killed daemon would stop this one from starting.
         with contextlib.suppress(FileNotFoundError):
             (self.pipes / "control").unlink()
         self._output = (self.logs / "daemon.log").open("w", encoding="utf-8")
@@ -90,30 +89,30 @@ class MpsDaemon:
             stdout=self._output,
             stderr=subprocess.STDOUT,
             text=True,
-            start_new_session=True,  # an interrupt of the terminal is for us to pass on
+            start_new_session=True,  # keeps the terminal's Ctrl+C from the daemon
         )
         deadline = time.monotonic() + self._patience_s
         while not (self.pipes / "control").exists():
             if self._process.poll() is not None or time.monotonic() > deadline:
-                why = self._last_words()
+                why = self._last_log_line()
                 self.stop()
                 raise MpsUnavailable(f"{self._program} did not start: {why}")
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_S)
 
     def command(self, text: str) -> str:
-        """Give the daemon a command and return its answer, such as the PIDs of its servers.
+        """Send the daemon a command and return its answer, such as the PIDs of its servers.
 
         Raises:
-            MpsUnavailable: it does not run, does not answer, or refuses.
+            MpsUnavailable: the daemon does not run, does not answer, or refuses.
         """
         if not self.is_running:
             raise MpsUnavailable(f"{self._program} does not run for {self.device}")
         return self._ask(text)
 
     def trouble(self) -> str:
-        """Say why the daemon of this directory, whoever keeps it, does not answer; "" if it does.
+        """Return why this directory's daemon does not answer, as half a sentence; "" if it does.
 
-        Half a sentence.
+        Works for a daemon that another process started, too.
         """
         try:
             self._ask("get_server_list")
@@ -123,7 +122,7 @@ class MpsDaemon:
 
     def _ask(self, text: str) -> str:
         try:
-            done = subprocess.run(  # noqa: S603  the same
+            done = subprocess.run(  # noqa: S603  NVIDIA's program
                 [self._program],
                 input=f"{text}\n",
                 env=self._environment(),
@@ -141,7 +140,7 @@ class MpsDaemon:
         return done.stdout.strip()
 
     def limit_clients(self, memory_mib: int) -> None:
-        """Bound what every client of servers started from now on may allocate of the device.
+        """Set the memory limit per client for all servers started from now on.
 
         A client's own limit may only be tighter.
 
@@ -153,9 +152,9 @@ class MpsDaemon:
     def client_environment(
         self, *, memory_mib: int | None = None, thread_percentage: int | None = None
     ) -> Mapping[str, str]:
-        """Return what makes a process a client, bounded as given; the limit is per process.
+        """Return the environment of an MPS client, with optional limits; both are per process.
 
-        The device is number 0 as the client sees it, whatever it is for others.
+        The client sees the device as number 0, whatever its index on the machine.
         """
         variables = {
             "CUDA_VISIBLE_DEVICES": self.device,
@@ -169,11 +168,11 @@ class MpsDaemon:
         return variables
 
     def stop(self) -> None:
-        """Ask it to quit, which ends its servers; kill it where it does not. Repeats do nothing."""
+        """Stop the daemon and its servers, by force if it does not quit; repeats do nothing."""
         process, self._process = self._process, None
         if process is not None:
             with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-                # Its life line: it quits at the word, and at the end of its input.
+                # Both the command and the end of its input make it quit.
                 process.communicate("quit\n", timeout=self._patience_s)
             if process.poll() is None:
                 process.kill()
@@ -185,7 +184,7 @@ class MpsDaemon:
     def _environment(self) -> dict[str, str]:
         return {**os.environ, **self.client_environment()}
 
-    def _last_words(self) -> str:
+    def _last_log_line(self) -> str:
         written = (
             (self.logs / "daemon.log").read_text(encoding="utf-8", errors="replace").split("\n")
         )

@@ -1,8 +1,8 @@
-"""Keep the MPS daemon of one device, detached: jobs that are its clients outlive the service.
+"""Supervisor of one device's MPS daemon, detached because its clients outlive the service.
 
-`python -P -m runai.hub_service.limits.mps_keeper DEVICE DIRECTORY` starts the daemon, tries whether
-its limit holds, and says in DIRECTORY/state.json whether clients may come, or why not. Leaves at
-SIGTERM and takes the daemon along. Started by `sharing`; a second one in a directory does nothing.
+`python -P -m runai.hub_service.limits.mps_keeper DEVICE DIRECTORY` starts the daemon, tests its
+memory limit, and writes to DIRECTORY/state.json whether clients may connect, or why not. SIGTERM
+stops the daemon and the keeper. A second keeper in the same directory exits at once.
 """
 
 import fcntl
@@ -19,32 +19,33 @@ from runai.hub_service.limits.memory_probe import try_limit
 from runai.hub_service.limits.mps import MpsDaemon, MpsUnavailable
 
 CANARY_MIB = 1024
-"""Small against what is free on any device, or a full device passes for a limit that is kept."""
+"""Limit for the test, small compared to the free memory of any device: on a full device every
+allocation fails, as if the limit held."""
 
 LOOK_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class KeeperState:
-    """What a keeper says of its daemon; of a keeper that is gone, nothing is true."""
+    """State of an MPS daemon, from its keeper; valid only while the keeper runs."""
 
     pid: int
     created: float
     ready: bool = False
     reason: str = ""
-    """Why clients may not come, as half a sentence; "" while it is being tried."""
+    """Why clients may not connect, as half a sentence; "" during the test and while ready."""
 
     @classmethod
     def read(cls, directory: Path) -> "KeeperState | None":
-        """Return what was said last, by a keeper that lives or by one that gave up."""
+        """Return the last state of a running keeper, or of one that failed with a reason."""
         try:
-            told = cls(**json.loads((directory / "state.json").read_bytes()))
+            state = cls(**json.loads((directory / "state.json").read_bytes()))
         except (OSError, ValueError, TypeError):
             return None
-        return told if told.reason or told.lives() else None
+        return state if state.reason or state.lives() else None
 
     def lives(self) -> bool:
-        """Tell whether the keeper is still there."""
+        """Return True if the keeper's process runs."""
         try:
             process = psutil.Process(self.pid)
             same = process.create_time() == self.created
@@ -54,26 +55,26 @@ class KeeperState:
 
 
 def keep(device: str, directory: Path, stopped: threading.Event) -> None:
-    """Keep a daemon until `stopped`, or until it cannot be kept."""
+    """Run a daemon until `stopped` is set, or until the daemon fails."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (directory / "lock").open("w") as lock:
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return
-        _say(directory)
+        _write_state(directory)
         try:
             with MpsDaemon(device, directory) as daemon:
-                _try(daemon)
-                _say(directory, ready=True)
+                _test_limit(daemon)
+                _write_state(directory, ready=True)
                 _watch(daemon, stopped)
         except MpsUnavailable as error:
-            _say(directory, reason=str(error))
+            _write_state(directory, reason=str(error))
         else:
             (directory / "state.json").unlink(missing_ok=True)
 
 
-def _try(daemon: MpsDaemon) -> None:
+def _test_limit(daemon: MpsDaemon) -> None:
     verdict, why = try_limit(CANARY_MIB, daemon.client_environment(memory_mib=CANARY_MIB))
     if verdict == "allowed":
         raise MpsUnavailable("its limit is not kept on this machine")
@@ -87,7 +88,7 @@ def _watch(daemon: MpsDaemon, stopped: threading.Event) -> None:
             raise MpsUnavailable("its daemon ended by itself")
 
 
-def _say(directory: Path, *, ready: bool = False, reason: str = "") -> None:
+def _write_state(directory: Path, *, ready: bool = False, reason: str = "") -> None:
     me = psutil.Process()
     state = KeeperState(me.pid, me.create_time(), ready, reason)
     new = directory / "state.new"
@@ -96,7 +97,7 @@ def _say(directory: Path, *, ready: bool = False, reason: str = "") -> None:
 
 
 def main() -> int:
-    """Keep what the arguments name."""
+    """Run the keeper of the device and directory in the arguments."""
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stopped.set())

@@ -1,8 +1,8 @@
-"""How devices are shared on this machine: time-sliced, or by MPS where an admin asked for it.
+"""Device sharing on this machine: time slicing, or MPS if an admin enabled it.
 
-Knows the keepers of MPS daemons (`mps_keeper`) and what a worker's environment gets of them. MPS is
-given only to workers of one shared device, once the device's limit was seen to hold; all others are
-time-sliced as without it. Made by the composition root, asked by the cluster.
+Starts and stops the keepers of MPS daemons (`mps_keeper`) and builds the workers' environment. Only
+workers of a single shared device use MPS, and only after a test showed that the device's limit
+holds; all other workers are time-sliced.
 """
 
 import os
@@ -20,67 +20,67 @@ from runai.hub_service.limits.tiers import MPS_IS_TRIED, NO_MPS_HERE
 from runai.hub_service.processes import pidfd
 
 MPS_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
-"""By this variable a worker is known as a client of MPS with a limit."""
+"""Variable that marks a worker as an MPS client with a memory limit."""
 
 _KEEPER = (sys.executable, "-P", "-m", "runai.hub_service.limits.mps_keeper")
 _DETACHED = ("/bin/sh", "-c", '"$@" &', "sh")
 _HANDED_ON = ("PATH", "LD_LIBRARY_PATH", "LANG", "HOME")
-"""What a keeper gets of the service's environment, which also holds secrets."""
+"""Variables passed on to a keeper; the service's environment also contains secrets."""
 
 
 class Sharing(Protocol):
-    """What the cluster asks when it starts a worker, and the pages when they show it."""
+    """A way of sharing devices: a worker's environment, and the state shown to users."""
 
     def variables(self, device: str, memory_mib: int) -> Mapping[str, str]:
-        """Return what a worker of this one device gets for its share; must be quick."""
+        """Return the variables of a worker of this single device; must be quick."""
 
     def trouble(self, device: str) -> str:
-        """Say why a device is not shared as asked, as half a sentence; "" if it is."""
+        """Return why a device is not shared as configured, as half a sentence; "" if it is."""
 
     def mps(self, device: str) -> str | None:
-        """Say how MPS is on a device, as half a sentence: "" while its limit was seen to hold.
+        """Return the state of MPS on a device, as half a sentence; "" if its limit holds.
 
-        None where it was not asked for.
+        None if MPS is not enabled.
         """
 
 
 class TimeSliced:
-    """Nothing special: CUDA's contexts take turns."""
+    """Time slicing, CUDA's default: contexts take turns, and workers need no variables."""
 
     def variables(self, device: str, memory_mib: int) -> Mapping[str, str]:
-        """Return nothing."""
+        """Return no variables."""
         del device, memory_mib
         return {}
 
     def trouble(self, device: str) -> str:
-        """Return nothing: nothing was asked for."""
+        """Return "": time slicing needs no set-up that could fail."""
         del device
         return ""
 
     def mps(self, device: str) -> str | None:
-        """Return None: nothing was asked for."""
+        """Return None: MPS is not enabled."""
         del device
         return None
 
 
 class MpsSharing:
-    """A keeper for each device; it lives in `directory`, by the end of the device's UUID."""
+    """MPS with one keeper per device, in a folder of `directory` named after the UUID's end."""
 
     def __init__(self, directory: Path, devices: Sequence[str], *, refused: str = "") -> None:
-        """Share these devices, or none of them because it was `refused` (half a sentence)."""
+        """Share these devices; none of them if `refused` has a reason (half a sentence)."""
         self._directory = directory
         self._devices = () if refused else tuple(devices)
         self._refused = refused
 
     def begin(self) -> None:
-        """Start the keepers that do not run; they get ready by themselves, or say why not."""
+        """Start the missing keepers; their state file tells when they are ready, or why not."""
         for device in self._devices:
             state = KeeperState.read(self._place(device))
             if state is None or not state.lives():
                 self._start(device)
 
     def end(self) -> None:
-        """Stop all keepers, and with them their daemons."""
+        """Stop all keepers and their daemons."""
         for path in self._directory.glob("*/state.json"):
             state = KeeperState.read(path.parent)
             if state is not None:
@@ -88,7 +88,7 @@ class MpsSharing:
                     pidfd.send(state.pid, state.created, SIGTERM)
 
     def variables(self, device: str, memory_mib: int) -> Mapping[str, str]:
-        """Return what makes a worker a client, with its limit; nothing before it is ready."""
+        """Return the variables of an MPS client with its limit; none before MPS is ready."""
         state = KeeperState.read(self._place(device)) if device in self._devices else None
         if state is None or not state.ready:
             return {}
@@ -96,14 +96,14 @@ class MpsSharing:
         return daemon.client_environment(memory_mib=memory_mib)
 
     def trouble(self, device: str) -> str:
-        """Say why MPS cannot be had."""
+        """Return why MPS is not available on a device; "" if it is."""
         if device not in self._devices:
             return self._refused
         state = KeeperState.read(self._place(device))
         return state.reason if state is not None else "its daemon does not run"
 
     def mps(self, device: str) -> str | None:
-        """Say how it is; while it is tried whether the limit holds, that."""
+        """Return the state of MPS on a device, also while its limit is being tested."""
         if device not in self._devices:
             return self._refused or NO_MPS_HERE
         state = KeeperState.read(self._place(device))
@@ -119,8 +119,8 @@ class MpsSharing:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         (place / "state.json").unlink(missing_ok=True)
         with (place / "keeper.log").open("w", encoding="utf-8") as log:
-            # By a shell that leaves at once: the keeper is nobody's child to wait for.
-            subprocess.run(  # noqa: S603  ourselves
+            # Started by a shell that exits at once, so that the keeper is not our child to reap.
+            subprocess.run(  # noqa: S603  our own module
                 [*_DETACHED, *_KEEPER, device, str(place)],
                 env={name: os.environ[name] for name in _HANDED_ON if name in os.environ},
                 cwd="/",

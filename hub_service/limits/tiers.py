@@ -1,7 +1,7 @@
-"""How strictly a share of device memory is kept, and the words for it.
+"""Enforcement tiers of device memory shares, and their descriptions for users.
 
-The tiers are those of the design: what can be had differs by driver, rights and settings; the
-strongest one is used, and the user is told which. Pure; shown by the API and the pages.
+The available tiers depend on driver, rights and settings. The strongest available tier is used and
+shown to the user. Pure.
 """
 
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from enum import StrEnum
 
 MPS_IS_TRIED = "it is being tried whether its limit holds"
 NO_MPS_HERE = "this device cannot have it"
-"""Of parts of a GPU (MIG), beside devices that can."""
+"""State of MIG instances, which cannot use MPS, on a machine with devices that can."""
 
 
 class Tier(StrEnum):
-    """What keeps a share; from the weakest to the strongest."""
+    """Enforcement of a memory share, from the weakest to the strongest."""
 
     FRAMEWORKS = "frameworks"
-    """Each framework keeps to it, and the watchdog looks after the sum (T1)."""
+    """Each framework limits itself, and the watchdog enforces the sum (T1)."""
     MPS = "mps"
     """CUDA refuses each process more than the share (T3)."""
     DRIVER = "driver"
@@ -24,12 +24,12 @@ class Tier(StrEnum):
 
     @property
     def is_hard(self) -> bool:
-        """Tell whether an allocation beyond it fails whatever the program does."""
+        """Return True if every allocation beyond the share fails."""
         return self is Tier.DRIVER
 
     @property
     def badge(self) -> str:
-        """Return the two words for it.
+        """Return the tier's badge text.
 
         >>> Tier.DRIVER.badge, Tier.FRAMEWORKS.badge
         ('hard limit', 'soft limit')
@@ -38,7 +38,7 @@ class Tier(StrEnum):
 
     @property
     def why(self) -> str:
-        """Say what that means, in one sentence."""
+        """Return a one-sentence explanation for users."""
         return _WHY[self]
 
 
@@ -57,19 +57,19 @@ _WHY = {
 
 @dataclass(frozen=True, slots=True)
 class TierState:
-    """Whether a tier can be had here; `reason` says why not, as half a sentence."""
+    """Availability of a tier; `reason` is half a sentence if it is not available."""
 
     tier: Tier
     reason: str = ""
 
     @property
     def available(self) -> bool:
-        """Tell whether it can be used."""
+        """Return True if the tier can be used."""
         return not self.reason
 
 
 def strongest(states: list[TierState]) -> Tier:
-    """Return the strongest tier that can be had; frameworks always can.
+    """Return the strongest available tier; `FRAMEWORKS` is always available.
 
     >>> strongest([TierState(Tier.DRIVER, "driver 580 has no such call"), TierState(Tier.MPS)])
     <Tier.MPS: 'mps'>
@@ -80,11 +80,11 @@ def strongest(states: list[TierState]) -> Tier:
 
 
 COMPUTE_IS_SHARED = "Memory is limited, compute is shared equally among active sessions."
-"""Stands beside every fraction."""
+"""Shown next to every GPU fraction."""
 
 
 def gib(mib: int) -> str:
-    """Write an amount of memory.
+    """Format MiB as GiB.
 
     >>> gib(71885)
     '70.2 GiB'

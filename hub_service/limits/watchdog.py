@@ -1,8 +1,8 @@
-"""What becomes of a workload that is over its memory on a device: told, interrupted, ended.
+"""Escalation for workloads over their device memory limit: notify, interrupt, terminate, kill.
 
-A ladder for each workload and device, pure: samples and the time go in, steps come out. Whoever
-calls it (`agent.keeping`) measures, sends the signals and tells people. The limits of the
-frameworks come first (`hook`); this is for what they do not see.
+One ladder per workload and device. Pure: samples and the time go in, steps come out;
+`agent.enforcement` sends the signals and notices. The frameworks' own limits apply first (`hook`);
+the watchdog handles memory that they do not count.
 """
 
 import signal
@@ -15,23 +15,24 @@ from typing import NamedTuple
 from runai.hub_service.limits.tiers import gib
 
 SAMPLES_OVER = 3
-"""A peak of a second or two is nobody's trouble."""
+"""Consecutive samples over the limit before the notice: peaks of a second or two are ignored."""
 
 NOTICE_S = 3.0
-"""From the notice to the first signal."""
+"""Time from the notice to the first signal."""
 
 RUNG_S = 2.0
-"""From one signal to the next. One sample a second: over at 0, told at 2, killed at 9 s at most."""
+"""Time from one signal to the next. With one sample a second, a workload over its limit at 0 s is
+notified at 2 s and killed at 9 s at most."""
 
 EARLY_S = 0.25
-"""Samples come once a second, not to the millisecond: so much earlier is in time."""
+"""Tolerance of the waits above: samples come once a second, not to the millisecond."""
 
 SLACK_MIB = 512
-"""Over the limit by so much, or by 2 %, is still within it: frameworks know only their own part."""
+"""Tolerated excess, or 2 % of the limit if that is more: frameworks count only their own part."""
 
 
 class Rung(StrEnum):
-    """What is done to a workload that is over its limit, in this order; `back`: it no longer is."""
+    """Steps of the escalation in order; `back`: the workload is within its limit again."""
 
     NOTICE = "notice"
     INTERRUPT = "interrupt"
@@ -41,7 +42,7 @@ class Rung(StrEnum):
 
     @property
     def signal(self) -> signal.Signals | None:
-        """Return what is sent, if anything."""
+        """Return the signal of this step, if any."""
         return _SIGNALS.get(self)
 
 
@@ -54,22 +55,22 @@ _NEXT = {Rung.INTERRUPT: Rung.TERMINATE, Rung.TERMINATE: Rung.KILL, Rung.KILL: R
 
 
 class Member(NamedTuple):
-    """A process of a workload on a device; number and start time together name it."""
+    """A process of a workload on a device; PID and start time identify it."""
 
     pid: int
     created: float
     memory_mib: int
     name: str = ""
     spared: bool = False
-    """A notebook server: it is not ended while anything else can be."""
+    """True for a notebook server: it is stopped only after all other processes."""
 
     def is_same(self, other: "Member") -> bool:
-        """Tell whether it is the same process, whatever it holds."""
+        """Return True for the same process, regardless of its memory."""
         return (self.pid, self.created) == (other.pid, other.created)
 
 
 class Holding(NamedTuple):
-    """What a workload may use of a device, and the processes that use it."""
+    """Memory limit of a workload on a device, and its processes there."""
 
     workload: str
     device: str
@@ -79,12 +80,12 @@ class Holding(NamedTuple):
 
     @property
     def used_mib(self) -> int:
-        """Return the sum over its processes."""
+        """Return the memory of all its processes, in MiB."""
         return sum(member.memory_mib for member in self.members)
 
     @property
     def is_over(self) -> bool:
-        """Tell whether it uses more than its limit and what is overlooked.
+        """Return True if its memory exceeds the limit plus the tolerated excess.
 
         >>> member = Member(7, 0.0, 8700)
         >>> Holding("vision/a", "GPU-0", 8192, (member,)).is_over
@@ -95,21 +96,21 @@ class Holding(NamedTuple):
         return self.used_mib > self.limit_mib + max(self.limit_mib // 50, SLACK_MIB)
 
     def still(self, target: Member | None) -> Member | None:
-        """Return the process as it is now, if it is still the one to deal with."""
+        """Return the target's current entry; None if it ended or another process is to stop."""
         here = (m for m in self.members if target is not None and m.is_same(target))
         found = next(here, None)
-        # A server was alone; a kernel has come since.
-        others = found is not None and found.spared and not self.largest().spared
-        return None if others else found
+        # The target is a notebook server, and a kernel has started since: stop the kernel.
+        is_superseded = found is not None and found.spared and not self.largest().spared
+        return None if is_superseded else found
 
     def largest(self) -> Member:
-        """Return the process whose end gives most back."""
+        """Return the process to stop first: the largest, notebook servers last."""
         return max(self.members, key=lambda m: (not m.spared, m.memory_mib, m.created))
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something that is to be done and told now."""
+    """One due step of the escalation, with the figures for its notice."""
 
     at: float
     rung: Rung
@@ -120,7 +121,7 @@ class Step:
     target: Member | None = None
 
     def sentence(self) -> str:
-        """Say it to the workload's owner."""
+        """Return the notice for the workload's owner, without subject and full stop."""
         share = f"{gib(self.used_mib)} of device memory, and its share is {gib(self.limit_mib)}"
         if self.target is None:
             if self.rung is Rung.BACK:
@@ -141,7 +142,7 @@ _VERBS = {
 @dataclass(slots=True)
 class _Ladder:
     samples: int = 0
-    told: float | None = None
+    notified_at: float | None = None
     target: Member | None = None
     rung: Rung = Rung.NOTICE
     since: float = 0.0
@@ -149,7 +150,7 @@ class _Ladder:
 
 @dataclass(slots=True)
 class Watchdog:
-    """Remembers who is over its limit, and how far up the ladder it is."""
+    """Escalation state of every workload over its limit."""
 
     _ladders: dict[tuple[str, str], _Ladder] = field(default_factory=dict)
 
@@ -159,34 +160,34 @@ class Watchdog:
         holdings: Iterable[Holding],
         unknown: AbstractSet[str] = frozenset(),
     ) -> list[Step]:
-        """Return what is to be done after a sample of all holdings.
+        """Return the due steps after a sample of all holdings.
 
-        Of the devices in `unknown` there is none this time: nothing is done about them, and nothing
-        is forgotten. `now` is in seconds of any clock that never goes back.
+        Devices in `unknown` have no sample this time: they get no step and keep their state. `now`
+        is in seconds of a monotonic clock.
         """
         seen = {(h.workload, h.device): h for h in holdings if h.device not in unknown}
         for key in [k for k in self._ladders if k not in seen and k[1] not in unknown]:
             del self._ladders[key]
-        steps = (self._look_at(now, key, holding) for key, holding in seen.items())
+        steps = (self._next_step(now, key, holding) for key, holding in seen.items())
         return [step for step in steps if step is not None]
 
-    def _look_at(self, now: float, key: tuple[str, str], holding: Holding) -> Step | None:
+    def _next_step(self, now: float, key: tuple[str, str], holding: Holding) -> Step | None:
         if not holding.is_over:
             ladder = self._ladders.pop(key, None)
-            told = ladder is not None and ladder.told is not None
-            # Of who has nothing left there, what was done about it is the last word.
-            return _step(now, Rung.BACK, holding) if told and holding.members else None
+            was_notified = ladder is not None and ladder.notified_at is not None
+            # No `back` without processes: the notice about their end stays the newest.
+            return _step(now, Rung.BACK, holding) if was_notified and holding.members else None
         ladder = self._ladders.setdefault(key, _Ladder())
         ladder.samples += 1
         if ladder.samples < SAMPLES_OVER:
             return None
-        if ladder.told is None:
-            ladder.told = now
+        if ladder.notified_at is None:
+            ladder.notified_at = now
             return _step(now, Rung.NOTICE, holding)
         target = holding.still(ladder.target)
         if target is None:
-            # None yet, or it is gone and the rest is still too much: each begins at the first rung.
-            if now - ladder.told < NOTICE_S - EARLY_S:
+            # No target yet, or it ended and the rest is still too large: start with an interrupt.
+            if now - ladder.notified_at < NOTICE_S - EARLY_S:
                 return None
             target, rung = holding.largest(), Rung.INTERRUPT
         elif now - ladder.since < RUNG_S - EARLY_S:

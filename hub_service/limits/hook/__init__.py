@@ -1,4 +1,4 @@
-"""What workloads have on their PYTHONPATH: this folder is found there as it is, not as a package.
+"""Start-up hook on the PYTHONPATH of workloads, as a plain folder, not as a package.
 
-Standard library and Python 3.8 syntax only: it runs in whatever interpreter a user has.
+Standard library and Python 3.8 syntax only: it runs in any interpreter that a user has.
 """

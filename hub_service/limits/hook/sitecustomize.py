@@ -1,7 +1,7 @@
-"""Python imports this by itself at its start, because this folder is on PYTHONPATH.
+"""Start-up module of workloads, imported by Python because this folder is on PYTHONPATH.
 
-Makes the frameworks keep within the share (`runai_limits`), then runs the `sitecustomize` that
-would have run without us. Nothing of ours may ever break a program.
+Limits the frameworks to the memory share (`runai_limits`), then runs the next `sitecustomize` on
+the path. No error in this hook may break a program.
 """
 
 import os
@@ -19,21 +19,21 @@ def _begin() -> None:
 
 
 def _chain() -> None:
-    """Run the next `sitecustomize` of the path, as if this one were not there.
+    """Run the next `sitecustomize` on the path, except another installation's hook.
 
-    Nor another installation's: a job may have been submitted from a session of it, with its path.
+    A job submitted from another installation's session has that hook on its path, too.
     """
     from importlib.machinery import PathFinder  # noqa: PLC0415  loaded by every interpreter
 
-    others = [at for at in sys.path if not os.path.isdir(os.path.join(at, "runai_limits"))]
-    spec = PathFinder.find_spec("sitecustomize", others)
+    path = [at for at in sys.path if not os.path.isdir(os.path.join(at, "runai_limits"))]
+    spec = PathFinder.find_spec("sitecustomize", path)
     if spec is None or spec.loader is None:
         return
-    from importlib.util import module_from_spec  # noqa: PLC0415  only who has one pays for it
+    from importlib.util import module_from_spec  # noqa: PLC0415  costs time, rarely needed
 
-    theirs = module_from_spec(spec)
-    sys.modules["sitecustomize"] = theirs
-    spec.loader.exec_module(theirs)
+    module = module_from_spec(spec)
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
 
 
 if __name__ == "sitecustomize":

@@ -1,1 +1,1 @@
-"""The part of a workload's own processes in keeping its memory limit."""
+"""Memory limits inside a workload's processes, set through its frameworks."""

@@ -1,7 +1,6 @@
-"""Call something when a module has been imported, whoever imports it and whenever.
+"""Callbacks after the import of a module, at any time and from any code.
 
-A finder in front of the others that watches a few names and costs the rest one look-up. Called by
-`start`.
+A finder at the front of `sys.meta_path` watches a few names; other imports cost one look-up more.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def swallowed(what: str, act: Callable[..., Any], *arguments: Any) -> None:  # noqa: ANN401
-    """Do it; an error is nobody's but ours, and told only where somebody asked for it."""
+    """Call a function and suppress its errors; write them to stderr if RUNAI_DEBUG is set."""
     try:
         act(*arguments)
     except Exception as error:  # noqa: BLE001  a program must run without us
@@ -27,10 +26,10 @@ def swallowed(what: str, act: Callable[..., Any], *arguments: Any) -> None:  # n
 
 
 class Watch:
-    """A finder of `sys.meta_path`."""
+    """An import finder that runs a callback after the import of each watched module."""
 
     def __init__(self, then: dict[str, Callable[[ModuleType], None]]) -> None:
-        """Watch for these names; those that are imported already have their turn now."""
+        """Watch these module names; run the callback now for modules imported already."""
         self._then = then
         sys.meta_path.insert(0, self)
         for name in list(then):
@@ -38,7 +37,7 @@ class Watch:
                 swallowed(name, then.pop(name), sys.modules[name])
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ANN401
-        """Let the others find it; have ours called after its code has run."""
+        """Find a watched module by the other finders, with a loader that runs the callback."""
         if name not in self._then:
             return None
         for finder in list(sys.meta_path):
@@ -53,14 +52,15 @@ class Watch:
         return None
 
     def _imported(self, module: ModuleType) -> None:
-        # Only now: many look for a framework just to know whether it is there.
+        # Dropped after the import, not in `find_spec`: programs also call that without importing,
+        # to see if a framework is installed.
         then = self._then.pop(module.__name__, None)
         if then is not None:
             then(module)
 
 
 class _Loader:
-    """The loader that was found, and what comes after it."""
+    """The module's own loader, followed by the callback."""
 
     def __init__(self, loader: Any, then: Callable[[ModuleType], None]) -> None:  # noqa: ANN401
         self._loader = loader
@@ -71,7 +71,7 @@ class _Loader:
         return made
 
     def exec_module(self, module: ModuleType) -> None:
-        # From here on the module looks as it does without us.
+        # Restore the module's own loader: its code must not see this one.
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader

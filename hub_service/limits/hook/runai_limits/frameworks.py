@@ -1,8 +1,7 @@
-"""Make PyTorch and TensorFlow keep within the share, when they first use a device.
+"""Memory limits of PyTorch and TensorFlow, set when they first use a device.
 
-Never at import: that would make a CUDA context, which costs memory and breaks forked workers. JAX
-and CuPy read their limit from the environment. A limit that a program set itself stays if it is
-tighter. Called by `start`, with the imported module.
+Not at import: that would create a CUDA context, which costs memory and breaks forked workers. JAX
+and CuPy read their limit from the environment. A program's own limit stays if it is tighter.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def cap_torch(torch: Any, share: Share) -> None:  # noqa: ANN401  the module
-    """Leave word with PyTorch; it calls us when it initialises CUDA."""
-    torch.cuda._lazy_call(  # noqa: SLF001  the only way that makes no context
+    """Register a callback that PyTorch runs when it initialises CUDA."""
+    torch.cuda._lazy_call(  # noqa: SLF001  the only way without creating a context
         lambda: swallowed("torch", _cap_torch_now, torch.cuda, share)
     )
 
@@ -29,20 +28,21 @@ def _cap_torch_now(cuda: Any, share: Share) -> None:  # noqa: ANN401
         fraction = share.fraction(index, cuda.get_device_properties(index).total_memory)
         if fraction is None:
             continue
-        # Older ones cannot tell what was chosen; it was not chosen before CUDA was initialised.
+        # Older releases lack this getter; there a program cannot set the fraction before CUDA is
+        # initialised, so it has set none yet.
         chosen = getattr(cuda, "get_per_process_memory_fraction", lambda _device: 1.0)(index)
         if fraction < chosen:
             cuda.set_per_process_memory_fraction(fraction, index)
-    cuda.set_device(current)  # older ones leave the last one selected
+    cuda.set_device(current)  # older releases leave the last device selected
 
 
 def cap_tensorflow(context_module: Any, share: Share) -> None:  # noqa: ANN401  …eager.context
-    """Configure the devices just before TensorFlow makes them, after the program did."""
+    """Configure the devices just before TensorFlow creates them, after the program's settings."""
     context_class = context_module.Context
     original = context_class.ensure_initialized
 
     def ensure_initialized(self: Any) -> None:  # noqa: ANN401
-        context_class.ensure_initialized = original  # every operation comes by here
+        context_class.ensure_initialized = original  # every operation calls it: patch it once
         swallowed("tensorflow", _cap_tensorflow_now, self, context_module, share)
         original(self)
 

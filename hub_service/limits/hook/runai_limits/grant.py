@@ -1,8 +1,8 @@
-"""Which devices a session has now: its kernels and scripts see what it was given since its start.
+"""Refresh of a session's devices in the environment of its kernels and scripts.
 
-A notebook server hands its own environment on, with the devices of its start; since then they may
-have been released, and others given. Asked once in a process, before any framework looks. What a
-user set for a program stays. Called by `start`.
+A notebook server passes on its own environment, with the devices of its start; the session may have
+released them and received other devices since. One query per process, before any framework uses
+the variables. A user's own settings stay.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NONE = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void", "RUNAI_GPU
 
 
 def renew(environ: MutableMapping[str, str]) -> None:
-    """Put the session's present devices into the environment, if they are others."""
+    """Set the session's current devices in the environment, if they have changed."""
     granted = environ.get("RUNAI_GPU_DEVICES")
     if (
         environ.get("RUNAI_KIND") != "session"
@@ -33,7 +33,7 @@ def renew(environ: MutableMapping[str, str]) -> None:
     ):
         return
     answer = ask(environ, "/environment")
-    # Waiting for its devices, or about to lose them: it has none to use.
+    # The session waits for devices, or must release them: hide all devices.
     now = NONE if answer.get("code") == "no_allocation" else answer.get("environment")
     if not now or now.get("RUNAI_GPU_DEVICES") == granted:
         return

@@ -1,8 +1,8 @@
-"""One helpful line below an error that is about device memory, in notebooks and IPython.
+"""One line below errors about device memory, in notebooks and IPython.
 
-After an out-of-memory error: how large the share is and which kernels fill it. After the platform
-interrupted a cell: that it did, and why. Registered as IPython's event, so that tracebacks and
-other handlers stay as they are. Called by `start`, when IPython has been imported.
+After an out-of-memory error: the size of the share, and the kernels that use it. After an interrupt
+by the platform: the reason. Registered as an IPython event, so that tracebacks and other handlers
+stay as they are.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 OUT_OF_MEMORY = {"OutOfMemoryError", "ResourceExhaustedError"}
-"""By name: PyTorch's, TensorFlow's and CuPy's, without importing them."""
+"""Exception names of PyTorch, TensorFlow and CuPy, compared without importing them."""
 
 
 def watch_shells(module: ModuleType) -> None:
-    """Have every shell that is made from now on tell us of cells that failed."""
+    """Register `_after_cell` in every shell created from now on."""
     shell_class: Any = module.InteractiveShell
     original = shell_class.__init__
 
@@ -35,11 +35,11 @@ def watch_shells(module: ModuleType) -> None:
 def _after_cell(result: Any) -> None:  # noqa: ANN401  IPython's ExecutionResult
     error = result.error_in_exec
     if error is not None:
-        swallowed("notebook", _tell, error)
+        swallowed("notebook", _print_hint, error)
 
 
-def _tell(error: BaseException) -> None:
-    import os  # noqa: PLC0415  only who fails pays for it
+def _print_hint(error: BaseException) -> None:
+    import os  # noqa: PLC0415  needed after an error only
     import sys  # noqa: PLC0415
 
     line = line_after(error, os.environ)
@@ -49,7 +49,7 @@ def _tell(error: BaseException) -> None:
 
 
 def line_after(error: BaseException, environ: Mapping[str, str]) -> str:
-    """Return the line that belongs below an error; "" if it is about something else."""
+    """Return the line to print below an error; "" for errors of other kinds."""
     if isinstance(error, KeyboardInterrupt):
         notice = str(ask(environ).get("notice", ""))
         return f"Your session {notice}." if "interrupt" in notice else ""
@@ -62,7 +62,7 @@ def line_after(error: BaseException, environ: Mapping[str, str]) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether a framework could not allocate device memory."""
+    """Return True for a framework's out-of-memory error."""
     if any(base.__name__ in OUT_OF_MEMORY for base in type(error).__mro__):
         return True
     return type(error).__name__.endswith("RuntimeError") and "RESOURCE_EXHAUSTED" in str(error)

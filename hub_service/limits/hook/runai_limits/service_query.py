@@ -1,6 +1,6 @@
-"""Ask the service about this workload, for a second at most: a program must run without it.
+"""Query of the service about this workload, for one second at most.
 
-Knows the variables that name service, workload and token. Called by `notebook` and `grant`.
+Programs must run without the service, so errors and timeouts yield an empty answer.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
     from typing import Any
 
 WITHIN_S = 1.0
-"""Without what the service knows rather than late."""
+"""Longest wait for the answer; the program continues without it."""
 
 
 def ask(environ: Mapping[str, str], what: str = "") -> dict[str, Any]:
-    """Return what the service says of this workload now; nothing if it does not in time.
+    """Return the service's current data about this workload; {} without an answer in time.
 
-    `what` is a part of it ("/environment"); a refusal is told by its stable `code`.
+    `what` selects a part ("/environment"); a refusal has its stable error code under "code".
     """
-    from threading import Thread  # noqa: PLC0415  only who asks pays for it
+    from threading import Thread  # noqa: PLC0415  needed for queries only
 
     answer: dict[str, Any] = {}
-    asking = Thread(target=swallowed, args=("asking", _ask, environ, what, answer), daemon=True)
-    asking.start()
-    asking.join(WITHIN_S)
-    return {} if asking.is_alive() else answer
+    query = Thread(target=swallowed, args=("asking", _ask, environ, what, answer), daemon=True)
+    query.start()
+    query.join(WITHIN_S)
+    return {} if query.is_alive() else answer
 
 
 def _ask(environ: Mapping[str, str], what: str, answer: dict[str, Any]) -> None:
@@ -42,7 +42,7 @@ def _ask(environ: Mapping[str, str], what: str, answer: dict[str, Any]) -> None:
     headers = {"Authorization": f"Bearer {token}"}
     address = f"{url.rstrip('/')}/api/v1/workloads/{workload}{what}"
     request = Request(address, headers=headers)  # noqa: S310  http or https: see above
-    # The service is near; a proxy for the world outside would not know it.
+    # No proxy: the service is on the local network, unknown to a proxy for the internet.
     opener = build_opener(ProxyHandler({}))
     try:
         with opener.open(request, timeout=WITHIN_S) as reply:

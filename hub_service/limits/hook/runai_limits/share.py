@@ -1,6 +1,6 @@
-"""How much device memory this process may use, as its environment says.
+"""Device memory share of this process, parsed from its environment.
 
-Knows the variables' names, the same as `clusters.environment`, which sets them. Pure.
+The variables' names match `clusters.environment`, which sets them. Pure.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ MIB = 1 << 20
 
 
 class Share(NamedTuple):
-    """The limit of each device, in the order of CUDA_VISIBLE_DEVICES; None: the whole device."""
+    """Limits by device, in the order of CUDA_VISIBLE_DEVICES; None: the whole device."""
 
     limits_mib: tuple[int | None, ...]
     devices_mib: tuple[int, ...]
-    """Memory of each device that can be shared out; empty where nobody said."""
+    """Memory of each device available to workloads, in MiB; empty if not set."""
     context_mib: int
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Share | None:
-        """Read the environment; None outside a workload that has a device.
+        """Parse the environment; None without a workload that has a device.
 
         Raises:
-            ValueError: a variable is no number.
+            ValueError: a variable is not a number.
         """
         limits = _numbers(environ.get("RUNAI_GPU_MEMORY_LIMITS_MIB", ""))
         if not limits:
@@ -42,15 +42,19 @@ class Share(NamedTuple):
         )
 
     def usable_mib(self, index: int) -> int | None:
-        """Return what a framework may allocate of a device; None: as much as there is.
+        """Return the MiB that a framework may allocate on a device; None: unlimited.
 
-        What a CUDA context takes is inside the limit; a share may be smaller than that.
+        The limit minus the CUDA context, but at least half of the limit: a share may be smaller
+        than a context.
         """
         limit = self.limits_mib[index] if index < len(self.limits_mib) else None
         return None if limit is None else max(limit - self.context_mib, limit // 2)
 
     def fraction(self, index: int, total_bytes: int) -> float | None:
-        """Return it as a part of what the device reports, which may itself be reduced."""
+        """Return the usable memory as a fraction of `total_bytes`; None: unlimited.
+
+        `total_bytes` is the size that the device reports, possibly reduced already.
+        """
         usable = self.usable_mib(index)
         if usable is None or total_bytes <= 0 or usable * MIB >= total_bytes:
             return None

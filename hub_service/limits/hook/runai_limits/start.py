@@ -1,6 +1,6 @@
-"""What happens at the start of every Python of a workload: little, until a framework is imported.
+"""Entry point of the hook in every Python process of a workload.
 
-Knows which imports matter. Called by `sitecustomize`.
+Only watches for imports of frameworks and IPython; everything else waits for such an import.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 WATCHED = ("torch", "tensorflow.python.eager.context", "IPython.core.interactiveshell")
 USERS = ("jax", "cupy", "numba.cuda")
-"""Others that look for devices when they are first used."""
+"""Further frameworks that search for devices at their first use; they need current devices only."""
 
 
 def start(environ: Mapping[str, str]) -> None:
-    """Watch for frameworks and notebooks, if this is a workload with a device."""
+    """Watch for imports of frameworks and IPython, in a workload with a device."""
     if environ.get("RUNAI_GPU_MEMORY_LIMITS_MIB"):
         renewed: list[bool] = []
         Watch(dict.fromkeys((*WATCHED, *USERS), lambda module: _imported(module, renewed)))
 
 
 def _imported(module: ModuleType, renewed: list[bool]) -> None:
-    import os  # noqa: PLC0415  from here on there is something to do, and time
+    import os  # noqa: PLC0415  keeps the start of every process fast
 
     from .after_import import swallowed  # noqa: PLC0415
     from .grant import renew  # noqa: PLC0415
