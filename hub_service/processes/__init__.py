@@ -1,1 +1,1 @@
-"""Processes of one machine: limits, ports, accounts, handles on them."""
+"""Process utilities of one machine: descriptor limits, ports, accounts, pidfds."""

@@ -1,8 +1,7 @@
-"""How a log is written: one record begins one line, whatever is in it; text, or JSON objects.
+"""Log formats of all processes of the platform: one record per line, as text or JSON.
 
-Records repeat names, paths and errors that other people chose; a line of theirs must not pass for
-one of ours. Each carries the id of the request that it was written for. Knows the standard
-library's logging. Called by the `main` of every process of the platform.
+Records contain names, paths and error messages from users: escaping keeps such text from forging a
+record of its own. Each record carries the id of the request that it belongs to.
 """
 
 import json
@@ -18,7 +17,7 @@ from runai.hub_service.wire.printable import printable
 LogFormat = Literal["text", "json"]
 
 MOST_CHARACTERS = 4000
-MOST_OF_A_WORD = 200  # addresses of requests are anybody's text, as long as a head may be
+MOST_OF_A_WORD = 200  # clients choose request paths, up to the size of a request's head
 _LONG_WORD = re.compile(rf"(\S{{{MOST_OF_A_WORD - 1}}})\S{{2,}}")
 _CHATTY = ("alembic", "httpx", "uvicorn.error")
 
@@ -26,7 +25,7 @@ _CHATTY = ("alembic", "httpx", "uvicorn.error")
 def begin_logging(
     level: str, form: LogFormat, *, text: str = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 ) -> None:
-    """Write every record of this process to its standard error; `text` is how people read it."""
+    """Write every record of this process to standard error; `text` is the format of text logs."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else LogLines(text))
     logging.basicConfig(level=level, handlers=[handler])
@@ -35,7 +34,7 @@ def begin_logging(
 
 
 def bounded(line: str) -> str:
-    r"""Return a line of a log with odd letters as escapes; long words and long lines are cut.
+    r"""Return a log line with unprintable characters escaped, and long words and lines cut.
 
     >>> bounded("404 GET /hub/\x1b]0;owned\x07")
     '404 GET /hub/\\x1b]0;owned\\x07'
@@ -46,25 +45,25 @@ def bounded(line: str) -> str:
 
 
 class LogLines(logging.Formatter):
-    """Writes a record on one line, and a traceback below it, indented."""
+    """Formatter for text: one line per record, with an indented traceback below."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  logging's name
-        """Return the line, odd letters as escapes, and behind it the id of the request."""
+        """Return the escaped line, followed by the request's id."""
         line = bounded(super().formatMessage(record))
         request = problems.current.get()
         return f"{line} [{request}]" if request else line
 
     def formatException(self, ei: Any) -> str:  # noqa: ANN401, N802  the same
-        """Return a traceback of which no line begins like a record."""
+        """Return the traceback, indented so that none of its lines looks like a record."""
         lines = super().formatException(ei).splitlines()
         return "\n".join(f"  {bounded(line)}" for line in lines)
 
 
 class JsonLines(logging.Formatter):
-    """Writes a record as one JSON object on one line."""
+    """Formatter for JSON: one object per record, on one line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the object, whatever the sentence has in it."""
+        """Return the record as a JSON object."""
         at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         line: dict[str, Any] = {
             "time": f"{at}.{int(record.msecs):03d}Z",

@@ -1,7 +1,7 @@
-"""How many files, sockets and processes a process may have open at once.
+"""File descriptor limit and parent-death signal of the current process.
 
-Hub and service have one for each open page, the service also one for each job that runs; users'
-programs begin with the limit that the platform was started with.
+Hub and service need one descriptor per open page, the service also one per running job. Users'
+programs start with the limit that the platform was started with.
 """
 
 import contextlib
@@ -12,19 +12,20 @@ import signal
 import sys
 
 ENOUGH = 524_288
-"""systemd's own bound: of more, programs that close all there could be would take their time."""
+"""Upper bound, the same as systemd's: some programs close every possible descriptor at their start,
+which takes long with a higher limit."""
 FEW = 4096
-"""A hundred users with a few pages each, and a thousand jobs, take half of it."""
+"""Lower bound: a hundred users with a few pages each, and a thousand jobs, use half of it."""
 
 
 def most() -> int:
-    """Return how many this process could have open: its hard limit."""
+    """Return the highest descriptor limit that this process can set, at most `ENOUGH`."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)
 
 
 def take_all() -> int:
-    """Let this process have as many as it could; return how many it might until now."""
+    """Raise the descriptor limit to `most()`; return the previous soft limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < most():
         with contextlib.suppress(OSError, ValueError):
@@ -36,10 +37,10 @@ _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 def end_with_parent(parent: int | None = None) -> None:
-    """Ask for SIGTERM when the parent dies; elsewhere than on Linux nothing happens.
+    """Request SIGTERM at the parent's death; does nothing outside Linux.
 
-    `parent` is its PID as it told us itself. Without it, a parent that died while this program was
-    still being imported is taken for the one that adopted us, and never missed.
+    `parent` is the PID that the parent passed on. Without it, the death of a parent during our
+    imports goes unnoticed: the process that adopted us counts as the parent then.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -49,5 +50,5 @@ def end_with_parent(parent: int | None = None) -> None:
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != parent:
-        # It died in between, and nobody will tell.
+        # The parent died before prctl: the kernel sends no signal for that.
         os.kill(os.getpid(), signal.SIGTERM)

@@ -1,8 +1,8 @@
-"""Whether a process is still the one that was looked at: the kernel's own handle on it tells.
+"""Identity checks and signals for processes through pidfds, safe against reused PIDs.
 
-A number names a process only until that one ends; a handle (Linux: pidfd) names it for ever, and
-one small call tells whether it has ended, where reading `/proc` makes the kernel add up what nobody
-asked for. Where there is no handle nothing is known, and the caller must look. Used by `owners`.
+A PID identifies a process only until it ends; a pidfd (Linux) identifies it for ever. Polling a
+pidfd is one cheap call, while reading `/proc` makes the kernel compute unneeded statistics. Without
+a pidfd the result is unknown, and the caller must read `/proc`.
 """
 
 import contextlib
@@ -14,11 +14,11 @@ from collections.abc import Set as AbstractSet
 import psutil
 
 MOST = 384
-"""Handles are open files, of which a process may often have no more than 1,024."""
+"""Bound of open handles: they are file descriptors, often limited to 1,024 per process."""
 
 
 class _Handle:
-    """One process; let go of with this object."""
+    """The pidfd of one process; closed with this object."""
 
     __slots__ = ("_file", "_poll")
 
@@ -36,53 +36,53 @@ class _Handle:
 
 
 class Lifetimes:
-    """Holds on to processes by number."""
+    """Open pidfds by PID."""
 
     def __init__(self) -> None:
         self._handles: dict[int, _Handle] = {}
 
     def hold(self, pid: int) -> None:
-        """Take hold of who has this number now, if that can be done.
+        """Open a pidfd for the process that has this PID now, if possible.
 
-        What is read of a process after this, and before `lasts` says yes, is of this process.
+        If a later `lasts` returns True, everything read in between belongs to this process.
         """
         if self.lasts(pid):
             return
         self._handles.pop(pid, None)
         if len(self._handles) < MOST:
-            # OSError: it is gone, or too many files are open; AttributeError: not Linux.
+            # OSError: the process has ended, or too many files are open; AttributeError: not Linux.
             with contextlib.suppress(OSError, AttributeError):
                 self._handles[pid] = _Handle(pid)
 
     def lasts(self, pid: int) -> bool:
-        """Tell whether the process that was taken hold of surely still has this number."""
+        """Return True if the process of `hold` certainly still has this PID."""
         handle = self._handles.get(pid)
         return handle is not None and handle.lasts()
 
     def retain(self, pids: AbstractSet[int]) -> None:
-        """Let go of all processes but these."""
+        """Close the pidfds of all processes except `pids`."""
         for pid in self._handles.keys() - pids:
             del self._handles[pid]
 
 
 SAME_START_S = 0.005
-"""Start times come in ticks of 10 ms."""
+"""Tolerance for start times: half of the kernel's tick of 10 ms."""
 
 
 def send(pid: int, created: float, number: signal.Signals) -> bool:
-    """Signal the process that was started then; False if it is gone.
+    """Signal the process with this PID and start time; return False if it has ended.
 
-    `created` is as psutil.Process.create_time() gives it.
+    `created` is the value of psutil.Process.create_time().
 
     Raises:
-        PermissionError: it belongs to an account that we may not signal.
+        PermissionError: the process belongs to an account that we may not signal.
     """
     try:
         process = os.pidfd_open(pid)
     except ProcessLookupError:
         return False
     try:
-        # The descriptor is of whoever has the number now: is that the one who was meant?
+        # The pidfd belongs to the PID's current process: compare its start time.
         if abs(psutil.Process(pid).create_time() - created) > SAME_START_S:
             return False
         signal.pidfd_send_signal(process, number)

@@ -1,7 +1,7 @@
-"""Say as whom a user's worker runs, where it is at home, and what environment it begins with.
+"""Unix account, home directory and initial environment of each user's workers.
 
-Two modes: everything runs as the platform's own account, with a home under the data directory; or
-(`--system-users`) each worker runs as its user's Unix account. Called by `cluster`.
+Two modes: all workers run as the platform's account, with homes in the data directory; or
+(`--system-users`) each worker runs as its user's Unix account.
 """
 
 import hashlib
@@ -22,9 +22,10 @@ _DIGEST_DIGITS: Final = 32
 
 
 def home_name(user: str) -> str:
-    """Return the name of a user's home: one path component, a different one for each user.
+    """Return the folder name of a user's home: one path component, unique per user.
 
-    Plain names are unchanged, others percent-quoted; a long one is cut and ends in a digest.
+    Plain names stay unchanged, other names are percent-quoted; long ones are cut and end in a
+    digest.
 
     >>> home_name("ana@example.org"), home_name("Ana Müller"), home_name("..")
     ('ana@example.org', 'Ana M%C3%BCller', '%2E%2E')
@@ -32,11 +33,11 @@ def home_name(user: str) -> str:
     if _PLAIN.fullmatch(user):
         return user
     quoted = quote(user, safe=" ").replace(".", "%2E")
-    if quoted[:1] in {"-", "~"}:  # an option to programs, another home to shells
+    if quoted[:1] in {"-", "~"}:  # programs read "-" as an option, shells expand "~"
         quoted = f"%{ord(quoted[0]):02X}{quoted[1:]}"
     if len(quoted) > _LONGEST:
         digest = hashlib.sha256(user.encode()).hexdigest()[:_DIGEST_DIGITS]
-        # Quoting makes no "%%": the result differs from every name that was not cut.
+        # Quoting never produces "%%", so the result differs from every uncut name.
         return f"{quoted[: _LONGEST - _DIGEST_DIGITS - 2]}%%{digest}"
     return quoted or "%"
 
@@ -46,12 +47,12 @@ _PASSED_ON = re.compile(
     r"|SSL_CERT_FILE|SSL_CERT_DIR|REQUESTS_CA_BUNDLE|(?:http|https|no)_proxy",
     re.IGNORECASE,
 )
-"""What a worker gets of the service's own environment, which also holds secrets."""
+"""Variables that workers inherit; the service's environment also contains secrets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A user as the machine knows them; `uid` None is the account of the platform itself."""
+    """Account of a user's workers; `uid` None means the platform's own account."""
 
     user: str
     home: Path
@@ -60,9 +61,9 @@ class Account:
     shell: str = "/bin/sh"
 
     def environment(self) -> dict[str, str]:
-        """Return what every program of this user begins with."""
+        """Return the initial environment of every program of this user."""
         passed = {k: v for k, v in os.environ.items() if _PASSED_ON.fullmatch(k)}
-        # `python` is the interpreter of the platform, which has the libraries of the examples.
+        # `python` means the platform's interpreter, which has the examples' libraries.
         path = [str(Path(sys.executable).parent), *os.environ.get("PATH", os.defpath).split(":")]
         return passed | {
             "HOME": str(self.home),
@@ -77,7 +78,7 @@ def account_of(user: str, data_dir: Path, *, system_users: bool) -> Account:
     """Return a user's account.
 
     Raises:
-        NotFound: workers run as Unix accounts here, and the user has none, or it is root's.
+        NotFound: workers run as Unix accounts, and the user has none, or is root.
     """
     if not system_users:
         return Account(user, data_dir / "users" / home_name(user))
