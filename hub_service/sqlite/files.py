@@ -1,8 +1,4 @@
-"""SQLite files as a whole: whether one is sound, and a copy of one that is in use.
-
-Knows SQLite's own checks and its online backup; no table. Called by the stores before they trust a
-file, and by `runai backup`, `restore` and `doctor`.
-"""
+"""Integrity check, schema check and online backup of SQLite files, independent of their tables."""
 
 import os
 import sqlite3
@@ -14,19 +10,19 @@ from urllib.parse import quote
 from runai.hub_service.wire.errors import Unavailable
 
 NEVER_RELEASED = "000"
-"""How the revisions begin that only commits before 0.1.0 have written; 0.1.0 begins with 0100."""
+"""Prefix of revisions from commits before 0.1.0; the revisions of 0.1.0 start at 0100."""
 
 PAGES_AT_ONCE = 1000
-"""So that a writer waits for milliseconds while a large file is copied."""
+"""Pages per step of a backup: other writers wait only milliseconds during a large copy."""
 
 Tell = Callable[[str, int, int], None]
-"""Of which file how many pages are copied, and of how many."""
+"""Progress callback: file name, pages copied, pages in total."""
 
 
 def trouble(path: Path, *, to_read: bool = False) -> str:
-    """Say what is wrong with a file, as half a sentence; "" where it is sound or not there yet.
+    """Return a file's problem as half a sentence; "" if it is sound or missing.
 
-    One that is only to be read may lie where nothing can be written.
+    With `to_read` the file may be in a read-only place.
     """
     if not path.exists():
         return ""
@@ -37,19 +33,19 @@ def trouble(path: Path, *, to_read: bool = False) -> str:
     try:
         opened = opened_to_read(path) if to_read else sqlite3.connect(path, timeout=5)
         with closing(opened) as connection:
-            (told,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            (result,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     except sqlite3.OperationalError as failed:
         return f"cannot be opened ({failed})"
     except sqlite3.DatabaseError as failed:
         return f"is broken ({failed})"
-    return "" if told == "ok" else f"is broken ({told})"
+    return "" if result == "ok" else f"is broken ({result})"
 
 
 def check(path: Path, *, to_read: bool = False) -> None:
-    """Make sure that a file can be trusted, as `trouble` says; one that is not there yet can.
+    """Check a file with `trouble`; a missing file passes.
 
     Raises:
-        Unavailable: it is broken, or may not be written.
+        Unavailable: the file is broken, or may not be written.
     """
     if wrong := trouble(path, to_read=to_read):
         raise Unavailable(
@@ -60,9 +56,9 @@ def check(path: Path, *, to_read: bool = False) -> None:
 
 
 def newer(path: Path | str, revision: str) -> Unavailable:
-    """Return what to raise for a schema that this program does not know.
+    """Return the error for a schema that this program does not know.
 
-    A Path is a platform's own file; a str names a backup's, or a database of a server.
+    A Path is a file of the platform; a str names a backup, or a database on a server.
     """
     if revision.startswith(NEVER_RELEASED):
         anew = "Nothing reads it any more: name another backup, or an empty database."
@@ -81,7 +77,7 @@ def newer(path: Path | str, revision: str) -> Unavailable:
 
 
 def unknown_revision(path: Path, revisions: Path) -> str:
-    """Return the revision of a file's schema that no module in a folder is named after; or ""."""
+    """Return the revision of a file's schema if the folder has no module for it; else ""."""
     with closing(opened_to_read(path)) as connection:
         named = "SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'"
         if connection.execute(named).fetchone() is None:
@@ -92,12 +88,12 @@ def unknown_revision(path: Path, revisions: Path) -> str:
 
 
 def copy(source: Path, target: Path, tell: Tell | None = None) -> None:
-    """Copy a file as it is at one moment, though others write to it; only its owner reads it.
+    """Copy a consistent snapshot of a file, also during writes, with mode 0600.
 
     Raises:
-        Unavailable: the source is broken, or the copy is.
+        Unavailable: the source is broken, the copy is, or it could not be made.
     """
-    told = None if tell is None else lambda _, left, of: tell(source.name, of - left, of)
+    progress = None if tell is None else lambda _, left, of: tell(source.name, of - left, of)
     check(source, to_read=True)
     os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     try:
@@ -105,7 +101,7 @@ def copy(source: Path, target: Path, tell: Tell | None = None) -> None:
             closing(opened_to_read(source)) as from_,
             closing(sqlite3.connect(target)) as to,
         ):
-            from_.backup(to, pages=PAGES_AT_ONCE, progress=told)
+            from_.backup(to, pages=PAGES_AT_ONCE, progress=progress)
             to.execute("PRAGMA journal_mode=DELETE")  # one file, without a log beside it
     except sqlite3.Error as failed:
         raise Unavailable(
@@ -117,9 +113,9 @@ def copy(source: Path, target: Path, tell: Tell | None = None) -> None:
 
 
 def opened_to_read(path: Path) -> sqlite3.Connection:
-    """Open a file and write nothing, nor beside it; others may have it open and write."""
+    """Open a file read-only, without creating files beside it; writers may use it meanwhile."""
     how, log = "mode=ro", path.with_name(f"{path.name}-wal")
-    nobody_writes = os.statvfs(path).f_flag & os.ST_RDONLY
-    if nobody_writes and not (log.exists() and log.stat().st_size):
-        how = "immutable=1"  # SQLite would want to make a log, though there is none to be read
+    is_read_only = os.statvfs(path).f_flag & os.ST_RDONLY
+    if is_read_only and not (log.exists() and log.stat().st_size):
+        how = "immutable=1"  # otherwise SQLite tries to create a write-ahead log
     return sqlite3.connect(f"file:{quote(str(path))}?{how}", uri=True, timeout=30)

@@ -1,7 +1,6 @@
-"""Bring a database's tables up to date by alembic's revisions: all that it lacks, or none.
+"""Atomic upgrade of a database by its missing alembic revisions, independent of the tables.
 
-A process that ends in the middle, or a disk that fills, leaves the database as it was. Knows how
-SQLite is made to keep to that; no table. Called by the stores, for a database that is not of today.
+All revisions run in one transaction: a crash or a full disk leaves the database unchanged.
 """
 
 from pathlib import Path
@@ -16,7 +15,7 @@ from runai.hub_service.wire.errors import Unavailable
 
 
 def revision(connection: sa.Connection) -> str | None:
-    """Return the revision of a database's tables; None where it has none yet."""
+    """Return the revision of a database's tables; None without tables."""
     try:
         if not sa.inspect(connection).has_table("alembic_version"):
             return None
@@ -27,7 +26,7 @@ def revision(connection: sa.Connection) -> str | None:
 
 
 def not_upgraded(path: Path, failed: OperationalError) -> Unavailable:
-    """Return what to raise for a file that could not be changed."""
+    """Return the error for a file whose upgrade failed."""
     return Unavailable(
         f"{path} could not be brought up to date: {failed.orig}. It is as it was.",
         hint="Is there room on its disk, and does no other program use it? Where it says that a"
@@ -38,15 +37,15 @@ def not_upgraded(path: Path, failed: OperationalError) -> Unavailable:
 
 
 def upgrade_file(path: Path, migrations: Path) -> None:
-    """Run the revisions that an SQLite file lacks; nobody else has a transaction on it.
+    """Run the missing revisions of an SQLite file; no other transaction may be open on it.
 
     Raises:
-        Unavailable: it is of a newer version, or could not be changed and is as it was.
+        Unavailable: a newer version wrote it, or it could not be changed and is unchanged.
     """
     engine = sa.create_engine(
         URL.create("sqlite", database=str(path)), hide_parameters=True, poolclass=sa.pool.NullPool
     )
-    # The driver would begin a transaction before the first INSERT, and none before a CREATE TABLE.
+    # By default the driver opens a transaction before an INSERT, but none before a CREATE TABLE.
     sa.event.listen(engine, "connect", _leave_transactions_to_us)
     sa.event.listen(engine, "begin", _begin)
     try:
@@ -58,12 +57,12 @@ def upgrade_file(path: Path, migrations: Path) -> None:
 
 
 def upgrade(engine: sa.Engine, migrations: Path) -> None:
-    """Run the revisions that a database lacks, in one transaction.
+    """Run the missing revisions of a database, in one transaction.
 
     Raises:
-        Unavailable: it is of a newer version.
+        Unavailable: a newer version wrote it.
     """
-    # Only here: alembic costs a tenth of a second, and most starts have nothing to change.
+    # Imported on demand: alembic takes 0.1 s to import, and most starts need no upgrade.
     from alembic import command  # noqa: PLC0415
     from alembic.config import Config  # noqa: PLC0415
     from alembic.util import CommandError  # noqa: PLC0415
@@ -89,5 +88,5 @@ def _leave_transactions_to_us(connection: Any, _record: object) -> None:  # noqa
 
 
 def _begin(connection: sa.Connection) -> None:
-    # At once as a writer: who comes second finds the first one's work done.
+    # A write lock from the start: a concurrent upgrade waits, and then finds nothing to do.
     connection.exec_driver_sql("BEGIN IMMEDIATE")
