@@ -1,6 +1,7 @@
-"""History: who was allocated what and how busy it was, over any range, and what happened when.
+"""History of allocation, utilization and events, over any time range.
 
-`Ledger` is all that others need. It holds no truth: losing it loses charts, never a job.
+`Ledger` is the public interface. The history is no source of truth: losing it costs charts, never
+a job.
 """
 
 from runai.hub_service.ledger.integration import Held

@@ -1,6 +1,6 @@
-"""Reach the ledger's database while it may be away: questions are refused with a time, writes wait.
+"""Access to a ledger database that may be unreachable: reads fail with Retry-After, writes wait.
 
-Calls of `Store` block; `asked` makes them in a thread.
+Calls of `Store` block; `asked` runs them in a thread.
 """
 
 import asyncio
@@ -24,22 +24,22 @@ WAITS = "usage could not be written, trying again"
 
 
 class Access:
-    """One store, and whether it answered last."""
+    """A store and the result of its last call."""
 
     def __init__(self, store: Store) -> None:
-        """Begin without trouble, and without the database."""
+        """Start without an open database and without an error."""
         self._store = store
         self.is_open = False
-        """Whether it was opened: before that nobody knows whether its tables are today's."""
+        """True after `open`: only then are the tables known to be up to date."""
         self.trouble = ""
-        """Why the database could not be asked, or written to, last; "" where it could."""
+        """Reason why the last read or write failed; "" if it succeeded."""
 
     def open(self, *, again: bool = False) -> Sequence[Series]:
-        """Open it, and return the series that it has: none where it is away.
+        """Open the database and return its open series; return none if it is unreachable.
 
         Raises:
-            Unavailable: it will not have us, however long we wait. `again`: never, while we serve
-                that is no reason to end; it is said at the next start.
+            Unavailable: a permanent error. Not raised with `again`: a running service goes on, and
+                the next start reports the error.
         """
         try:
             found = self._store.open()
@@ -56,10 +56,10 @@ class Access:
         return found
 
     async def asked(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what a read gives.
+        """Run a read in a thread and return its result.
 
         Raises:
-            Unavailable: the database is away.
+            Unavailable: the database is unreachable.
         """
         away: SQLAlchemyError | None = None
         if self.is_open:
@@ -78,7 +78,7 @@ class Access:
         ) from away
 
     def write(self, batch: Batch, *, is_last: bool = False) -> dict[Series, int] | None:
-        """Write a batch and return the new series' ids; None: it could not be written."""
+        """Write a batch and return the ids of new series; None if the write failed."""
         if not self.is_open:
             return None
         try:
@@ -92,7 +92,7 @@ class Access:
         return ids
 
     def drop_old(self, now: float) -> None:
-        """Delete what is past its time."""
+        """Delete rows past their retention."""
         try:
             if self.is_open:
                 self._store.drop_old(now)

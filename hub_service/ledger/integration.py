@@ -1,8 +1,8 @@
-"""Turn allocations and agents' measurements into the running totals of each scope.
+"""Integration of allocations and agents' measurements into the running totals of each scope.
 
-Allocation is a step function of the service's clock, so it is exact without any agent. A report
-says how busy devices were over its interval; it counts for whoever held them then, also when it
-comes late or twice. Time that nobody witnessed is a gap. No I/O and no clock: `Ledger` drives it.
+Allocation is a step function of the service's clock, so it is exact without any agent. A report has
+the load of devices over its interval and counts for the workloads allocated then, also if it
+arrives late or twice. Time without the service is a gap. No I/O and no clock.
 """
 
 from collections import defaultdict, deque
@@ -14,17 +14,17 @@ from runai.hub_service.ledger.totals import Scope, Series, Totals, window_of, wi
 from runai.hub_service.wire.agent_reports import AgentReport
 
 GAP_S = 60.0
-"""A silence longer than this (a machine asleep) is a gap in the history."""
+"""Longest time between two updates; a longer one (a sleeping machine) is a gap in the history."""
 
 REMEMBER_S = 15 * 60.0
-"""How late a report may be and still count for the former holders of its devices."""
+"""Largest delay at which a report still counts for the devices' former workloads."""
 
 IDLE_BELOW = 0.01
-"""A device less busy than this is idle for its holder."""
+"""Load below which an allocated device counts as idle."""
 
 
 class Held(NamedTuple):
-    """One workload's hold on one device, by the device's UUID; several of its workers add up."""
+    """Allocation of one device to one workload; amounts of several workers add up."""
 
     project: str
     user: str
@@ -32,74 +32,75 @@ class Held(NamedTuple):
     device: str
     milli: int
     node: str = ""
-    """Where the device is; "" where that is not known."""
+    """Node of the device; "" if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """A time during which allocation did not change; it ends where the next one starts."""
+    """A period of constant allocation; it ends where the next one starts."""
 
     start: float
     held: Mapping[tuple[str, str], int]
     """Milli-GPU by workload and device."""
     scopes: Mapping[tuple[str, str], tuple[Series, ...]]
-    """By workload and device the series that it counts for, the device's own left out."""
+    """Series of each workload and device, without the device's own series."""
     devices: Mapping[str, Series]
     milli: Mapping[Series, int]
-    """Milli-GPU of each series that holds anything; none during a gap."""
+    """Milli-GPU of each allocated series; empty during a gap."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A part of a report's time in which allocation did not change, and what is counted for it.
+    """A part of a report's interval with constant allocation, and the rates measured in it.
 
-    A hundred samples count for the whole, and tens for a project: they are added up here first, so
-    that each series is told once.
+    Hundreds of samples count for the cluster, tens for a project: they are summed here first, so
+    that each series is updated once.
     """
 
     segment: _Segment
     length_s: float
     windows: Sequence[tuple[int, float]]
-    """It, cut at the ends of windows."""
+    """The piece, split at the ends of windows."""
     rates: dict[Series, list[float]] = field(default_factory=lambda: defaultdict(lambda: [0.0] * 3))
-    """Milli-GPU that were measured, devices that were busy and GPUs that were idle."""
+    """Measured milli-GPU, busy devices and idle GPUs of each series."""
 
 
 class Integration:
-    """The state of the sums: what is held now, and since when that is so."""
+    """Current allocation and the recent history that late reports need."""
 
     def __init__(self, series: Callable[[Scope], Series]) -> None:
-        """Take the function that returns a scope's series, making it if need be."""
+        """Use `series` to get a scope's series; it creates missing ones."""
         self._series = series
         self._segments: deque[_Segment] = deque()
         self.measured_until: dict[str, float] = {}
-        """By node."""
-        self._ask_again = False
-        self._given: Sequence[Held] | None = None
-        """The list last given to `hold`; the same list says the same."""
+        """End of the newest report, by node."""
+        self._must_rebuild = False
+        self._last_held: Sequence[Held] | None = None
+        """The list last passed to `hold`; the identical list needs no comparison."""
         self.at = 0.0
-        """Until when it was watched."""
+        """End of the integrated time."""
         self._changed: set[Series] = set()
-        self._listed: Mapping[tuple[str, str], int] = {}
+        self._indexed: Mapping[tuple[str, str], int] = {}
+        """Allocation that `_devices_of` was built from."""
         self._devices_of: dict[str, list[str]] = {}
-        """Of each workload, as they were `_listed` last."""
+        """Devices by workload."""
 
     def devices_of(self, workload: str) -> Sequence[str]:
-        """Return the devices that a workload holds now."""
+        """Return the devices allocated to a workload now."""
         held = self._segments[-1].held if self._segments else {}
-        if self._listed is not held:
-            self._listed, self._devices_of = held, {}
+        if self._indexed is not held:
+            self._indexed, self._devices_of = held, {}
             for holder, device in held:
                 self._devices_of.setdefault(holder, []).append(device)
         return self._devices_of.get(workload, ())
 
     @property
     def changed(self) -> set[Series]:
-        """The series that have something to be written, as all have that hold."""
+        """Series with unwritten amounts, which include all series with an allocation."""
         return self._changed.union(self._segments[-1].milli if self._segments else ())
 
     def collect(self) -> dict[Series, dict[int, Totals]]:
-        """Return what is to be written of each series by window, and begin to collect anew."""
+        """Return and clear the unwritten amounts of each series, by window."""
         found = {}
         for series in self.changed:
             series.settle(self.at)
@@ -109,7 +110,7 @@ class Integration:
         return found
 
     def put_back(self, collected: Mapping[Series, Mapping[int, Totals]], most: int) -> None:
-        """Let amounts that could not be written wait again, of so many windows, the newest."""
+        """Requeue amounts whose write failed, for the newest `most` windows."""
         self._changed.update(collected)
         windows = sorted({window for amounts in collected.values() for window in amounts})
         kept = frozenset(windows[-most:])
@@ -119,7 +120,7 @@ class Integration:
                     series.wait(window, amount)
 
     def advance(self, at: float) -> None:
-        """Note that it was watched until `at`; an earlier time changes nothing."""
+        """Extend the integrated time to `at`; an earlier time changes nothing."""
         if not self._segments:
             self.at = at
             self._begin(self._segment(at, ()))
@@ -133,14 +134,14 @@ class Integration:
             self._segments.popleft()
 
     def hold(self, at: float, held: Sequence[Held]) -> None:
-        """Note that from `at` on exactly this is held."""
+        """Set the complete allocation of the cluster from `at` on."""
         self.advance(at)
-        if held is self._given and not self._ask_again:
+        if held is self._last_held and not self._must_rebuild:
             return
-        if self._ask_again or _by_workload_and_device(held) != self._segments[-1].held:
+        if self._must_rebuild or _by_workload_and_device(held) != self._segments[-1].held:
             self._begin(self._segment(self.at, held))
-            self._ask_again = False
-        self._given = held  # not before: what could not be noted is noted the next time
+            self._must_rebuild = False
+        self._last_held = held  # last: after an exception the next call tries again
 
     def _begin(self, segment: _Segment) -> None:
         last = self._segments[-1].milli if self._segments else {}
@@ -152,16 +153,16 @@ class Integration:
         self._segments.append(segment)
 
     def ask_again(self) -> None:
-        """Note that scopes have other series from now on, though the same may be held."""
-        self._ask_again = True
+        """Rebuild the segment at the next `hold`, because the series of scopes have changed."""
+        self._must_rebuild = True
 
     def reclaim(self, at: float, series: Series, gpu_seconds: float) -> None:
-        """Count GPU-seconds that were not left idle until `at`."""
+        """Add GPU-seconds that reclaiming kept from being idle, in the window of `at`."""
         series.add([(window_of(at), 1.0)], Totals(idle_s=gpu_seconds))
         self._changed.add(series)
 
     def measure(self, report: AgentReport) -> None:
-        """Count one report; one that was counted already changes nothing."""
+        """Add one report; a repeated report changes nothing."""
         end = min(report.at, self.at)
         start = max(report.at - report.interval, self.measured_until.get(report.node, 0.0))
         if end <= start:
@@ -234,18 +235,19 @@ class Integration:
 
 
 def _count(
-    pieces: Sequence[_Piece], whose: tuple[str, str], utilization: float, interval: float
+    pieces: Sequence[_Piece], key: tuple[str, str], utilization: float, interval: float
 ) -> None:
-    held = [piece for piece in pieces if whose in piece.segment.held]
+    """Add one sample of a workload and device, the `key`."""
+    held = [piece for piece in pieces if key in piece.segment.held]
     held_s = sum(piece.length_s for piece in held)
     if held_s <= 0:
         return
-    # It can only have used the device while it held it, for part of the interval perhaps.
+    # The load falls on the pieces with an allocation, possibly a part of the interval only.
     busy = utilization * interval / held_s
     for piece in held:
-        milli = piece.segment.held[whose]
+        milli = piece.segment.held[key]
         idle = milli / 1000 if utilization < IDLE_BELOW else 0.0
-        for series in piece.segment.scopes[whose]:
+        for series in piece.segment.scopes[key]:
             rates = piece.rates[series]
             rates[0] += milli
             rates[1] += busy

@@ -1,8 +1,8 @@
-"""The ledger: takes what is held and measured, answers how much was used, forgets in time.
+"""Ledger of usage: record allocations and reports, answer queries, drop old rows.
 
-Fed by the controller at each change of allocation and by the API with each agent's report. Sums in
-memory, adds them to what is stored every ten seconds; the time that was not written before a crash
-is a gap. Not thread-safe: one event loop.
+The controller records each change of allocation, the API each agent's report. Totals are summed in
+memory and added to the database every ten seconds; time not written before a crash is a gap. Not
+thread-safe: one event loop.
 """
 
 import asyncio
@@ -25,14 +25,15 @@ T = TypeVar("T")
 
 WRITE_S = 10
 ASKED_S = 2.0
-"""A question is answered with what was known so long ago, or later."""
+"""Largest age of the data in a query's answer: older unwritten amounts are written first."""
 
 MOST_WAITING_WINDOWS = 3600 // WRITE_S
-"""An hour of what could not be written waits; older windows are dropped: a gap."""
+"""Windows kept while writes fail: one hour. Older windows are dropped, which leaves a gap."""
 
 RETENTION_S = 3600
+"""Interval between two deletions of old rows."""
 RECENT_S = 10.0
-"""A measurement older than this does not say what is now."""
+"""Largest age of a measurement that counts as current."""
 
 MAX_WAITING_EVENTS = 10_000
 
@@ -41,18 +42,18 @@ class Ledger:
     """Usage and history, in memory and in one database."""
 
     def __init__(self, database: str | Path, *, clock: Callable[[], float] = time.time) -> None:
-        """Open a SQLite file (a Path) or any database by its SQLAlchemy address.
+        """Open an SQLite file (a Path) or any database by its SQLAlchemy address.
 
-        Where it is away the ledger begins without it, and takes it when it answers (`flush`).
+        Without a reachable database the ledger starts in memory only; `flush` opens it later.
 
         Raises:
-            Unavailable: it is broken, of a newer version, or refuses us.
+            Unavailable: the database is broken, of a newer version, or refuses our login.
         """
         self._clock = clock
         self._store = Store(database, later=True)
         self._access = Access(self._store)
         self._batch = Batch()
-        """Events and requests that are not written yet; `_sums` has the amounts."""
+        """Unwritten events and requests; the unwritten amounts are in `_sums`."""
         self._writing = asyncio.Lock()
         self._written_at = 0.0
         self._sums = Integration(self._series)
@@ -62,10 +63,10 @@ class Ledger:
         self._devices: dict[str, tuple[float, float | None, int | None]] = {}
         self._active: dict[str, float] = {}
         self._retained_at = 0.0
-        self._go_on(self._access.open())
+        self._merge(self._access.open())
 
-    def _go_on(self, stored: Sequence[Series]) -> None:
-        """Add what is stored to what was counted before the database was there."""
+    def _merge(self, stored: Sequence[Series]) -> None:
+        """Merge the stored series with the amounts counted before the database was open."""
         forgotten = {one.workload for one in self._batch.forgotten}
         for series in stored:
             if series.scope.workload in forgotten:
@@ -81,7 +82,7 @@ class Ledger:
         if series.scope.kind == "workload":
             self._by_workload[series.scope.workload] = series
 
-    # -- what comes in ---------------------------------------------------------------------------
+    # -- input -----------------------------------------------------------------------------------
 
     def record(
         self,
@@ -90,11 +91,11 @@ class Ledger:
         allocated: Sequence[Held],
         report: AgentReport | None = None,
     ) -> None:
-        """Note that `allocated` is held from `at` on, and count a report of what was used before.
+        """Set the cluster's allocation from `at` on, and add a report of earlier use.
 
-        `at` is the service's own time. `allocated` is everything held in the whole cluster; until
-        `at` what was recorded last counts. `interval` is the report's and says nothing new.
-        Reports may come late, twice, or never.
+        `at` is the service's time. `allocated` is the complete allocation of the cluster; the
+        previous one counts until `at`. `interval` repeats the report's and is ignored. Reports may
+        arrive late, twice, or never.
         """
         del interval
         self._sums.hold(at, allocated)
@@ -124,27 +125,27 @@ class Ledger:
         project: str = "",
         user: str = "",
     ) -> None:
-        """Keep something that happened to a workload; it survives the workload's deletion."""
+        """Record an event of a workload; events outlive the workload's deletion."""
         if len(self._batch.events) < MAX_WAITING_EVENTS:
             happened = self._clock() if at is None else at
             self._batch.events.append(Event(happened, workload, kind, text, project, user))
 
     def asked(self, workload: str, asked: Asked) -> None:
-        """Keep what a workload asked for, over what was kept of it before."""
+        """Record a workload's request; it replaces an earlier version of the same submission."""
         if len(self._batch.requests) < MAX_WAITING_EVENTS:
             self._batch.requests[workload, asked.submitted] = asked
 
     def reclaim(self, at: float, project: str, gpu_seconds: float) -> None:
-        """Count what would have been idle for a project, had it not been given to others."""
+        """Add a project's GPU-seconds that other projects used instead of leaving them idle."""
         self._sums.reclaim(at, self._series(Scope("reclaimed", project=project)), gpu_seconds)
 
     def reclaimed(self) -> float:
-        """Return the GPU-seconds that were reclaimed ever."""
+        """Return all GPU-seconds ever reclaimed."""
         all_of_it = (s.totals for s in self._by_scope.values() if s.scope.kind == "reclaimed")
         return sum(totals.idle_s for totals in all_of_it)
 
     def forget(self, workload: str) -> None:
-        """Note that a workload was deleted: a later one of its name starts from zero."""
+        """Close a deleted workload's series: a later workload of that name starts from zero."""
         series = self._by_workload.pop(workload, None)
         if series is not None:
             del self._by_scope[series.scope]
@@ -152,10 +153,10 @@ class Ledger:
         if series is not None or not self._access.is_open:
             self._batch.forgotten.append(Forgotten(workload, self._clock(), series))
 
-    # -- what can be asked -----------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------
 
     def current(self, workload: str) -> tuple[float, int | None] | None:
-        """Return the GPUs that a workload keeps busy now and its MiB; None: not measured."""
+        """Return a workload's current busy GPUs and memory in MiB; None: not measured."""
         since = self._clock() - RECENT_S
         recent = [
             latest
@@ -167,22 +168,22 @@ class Ledger:
         return (sum(busy), sum(held) if held else None) if busy else None
 
     def average(self, workload: str) -> float | None:
-        """Return the GPUs that it kept busy on average while it held any; None: never measured."""
+        """Return a workload's average of busy GPUs while allocated; None: never measured."""
         totals = self.totals(workload)
         return totals.used_s / totals.measured_s if totals.measured_s > 0 else None
 
     def totals(self, workload: str) -> Totals:
-        """Return a workload's running totals: counters for /metrics."""
+        """Return a workload's running totals, for the counters of /metrics."""
         series = self._by_workload.get(workload)
         return Totals() if series is None else self._settled(series).totals
 
     def counted(
         self, kind: Literal["project", "node", "workload", "reclaimed"]
     ) -> Mapping[str, Totals]:
-        """Return what each has added up to since this ledger was opened, by its name.
+        """Return the totals since this ledger was opened, by name.
 
-        From zero, as counters of a process are: what a crash cost of the stored totals would
-        otherwise look like a counter that began anew.
+        They start from zero, like all counters of a process: stored totals can shrink in a crash,
+        and Prometheus would take that for a counter reset.
         """
         self._sums.advance(self._clock())
         name = "project" if kind == "reclaimed" else kind
@@ -193,29 +194,29 @@ class Ledger:
         }
 
     def known(self, kind: Literal["project", "user", "node"]) -> list[str]:
-        """Return the names of all holders ever, in the order of the alphabet."""
+        """Return all names that ever had an allocation, sorted."""
         found = (scope for scope in self._by_scope if scope.kind == kind)
         return sorted(getattr(scope, kind) for scope in found)
 
     def workloads(self) -> list[str]:
-        """Return the workloads that held anything and were not forgotten."""
+        """Return the workloads that ever had an allocation, without deleted ones."""
         return list(self._by_workload)
 
     def reported(self) -> Mapping[str, float]:
-        """Return until when each node has been measured."""
+        """Return the end of each node's newest report, in Unix seconds."""
         return self._sums.measured_until
 
     def last_active(self, uuid: str) -> float | None:
-        """Return when a device was last not idle; None when it was not since the start."""
+        """Return the last time at which a device was busy; None: never since the start."""
         return self._active.get(uuid)
 
     def device(self, uuid: str) -> tuple[float | None, int | None] | None:
-        """Return a device's utilization (0..1) and memory in MiB now; None: not measured."""
+        """Return a device's current utilization (0..1) and memory in MiB; None: not measured."""
         at, utilization, memory = self._devices.get(uuid, (0.0, None, None))
         return (utilization, memory) if at > self._clock() - RECENT_S else None
 
     def trouble(self) -> str:
-        """Say why the database could not be asked, or written to, last; "" where it could."""
+        """Return why the last read or write of the database failed; "" if it succeeded."""
         return self._access.trouble
 
     async def usage(
@@ -223,24 +224,24 @@ class Ledger:
     ) -> Usage:
         """Return allocated and utilized GPUs over a range.
 
-        The range is widened to the finest grid that reaches back so far, the step made longer where
-        there would be more than 1500 points; the answer says what it is about. Without `step_s`
-        there are about 300 points.
+        The range is aligned to the finest windows stored for its age, and the step is lengthened
+        if there would be more than 1500 points; the result contains the actual range and step.
+        Without `step_s` there are about 300 points.
         """
         found = query.choose_range(since, until, step_s, now=self._clock())
         return query.usage(who.scope, found, *await self._asked(self._store.sums, who.scope, found))
 
     async def events(self, workload: str, *, since: float = 0.0, limit: int = 1000) -> list[Event]:
-        """Return the newest events of a workload and of earlier ones of its name, oldest first."""
+        """Return the newest events of a workload and its earlier namesakes, oldest first."""
         return await self._asked(self._store.events_of, workload, since, limit)
 
     async def past(self, since: float) -> list[Past]:
-        """Return the workloads that held anything after a time, oldest first."""
+        """Return the workloads with an allocation after a time, oldest first."""
         level = query.grid_of(self._clock() - since)
         return await self._asked(self._store.past_workloads, since, level)
 
     async def _asked(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Read what is stored, once what is known was written; in trouble only `flush` writes."""
+        """Write recent amounts, then read; while the database fails, only `flush` writes."""
         async with self._writing:
             happened = self._batch.forgotten or self._batch.events or self._batch.requests
             is_due = happened or abs(self._clock() - self._written_at) >= ASKED_S
@@ -248,10 +249,10 @@ class Ledger:
                 await self._write()
         return await self._access.asked(read, *args, **kwargs)
 
-    # -- what is written -------------------------------------------------------------------------
+    # -- writes ----------------------------------------------------------------------------------
 
     async def run(self) -> NoReturn:
-        """Write every ten seconds and drop what is too old, until cancelled; call once."""
+        """Write every ten seconds and delete old rows every hour, until cancelled; call once."""
         while True:
             await asyncio.sleep(WRITE_S)
             await self.flush()
@@ -260,32 +261,32 @@ class Ledger:
                 await asyncio.to_thread(self._access.drop_old, self._retained_at)
 
     async def flush(self) -> None:
-        """Write what was counted; what cannot be written is kept for the next time."""
+        """Write the amounts counted so far; keep them for the next try if that fails."""
         async with self._writing:
             await self._write()
 
     async def _write(self) -> None:
         if not self._access.is_open:
-            self._go_on(await asyncio.to_thread(self._access.open, again=True))
+            self._merge(await asyncio.to_thread(self._access.open, again=True))
         batch = self._collect()
         writing = asyncio.ensure_future(asyncio.to_thread(self._access.write, batch))
         try:
             await asyncio.shield(writing)
         finally:
-            # A thread cannot be stopped, and what is written twice counts twice.
+            # Wait even when cancelled: the thread goes on, and a second write would count twice.
             await asyncio.wait([writing])
             self._note_written(batch, writing.result())
             self._written_at = self._clock()
 
     def close(self) -> None:
-        """Write what there is and close the database; a repeat does nothing."""
+        """Write the remaining amounts and close the database; repeated calls do nothing."""
         batch = self._collect()
         self._note_written(batch, self._access.write(batch, is_last=True))
         self._access.is_open = False
         self._store.close()
 
     def _collect(self) -> Batch:
-        """Return what is to be written, and begin to collect anew."""
+        """Return the unwritten amounts, events and requests, and start a new batch."""
         now = self._clock()
         self._sums.advance(now)
         self._latest = {k: v for k, v in self._latest.items() if v[0] > now - RECENT_S}

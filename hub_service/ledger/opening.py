@@ -1,7 +1,4 @@
-"""Open the ledger's database, a file or a server's, and bring its tables up to date.
-
-Knows addresses, drivers and migrations; what is in the tables is `store`'s.
-"""
+"""Connection to the ledger's database, an SQLite file or a PostgreSQL server, and its migration."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -19,40 +16,40 @@ from runai.hub_service.wire.errors import InvalidRequest, Unavailable
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 ANSWERS_WITHIN_S = 5
-"""A server that does not answer a connection within this time counts as away."""
+"""Timeout of a connection; a server that needs longer counts as unreachable."""
 PINGED_WITHIN_S = 2
 
 _PASSES = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_LOCKED}
-"""Of a file: another writes it, or its disk is full or does not answer."""
+"""Temporary errors of a file: another writer, or a full or failing disk."""
 
 
 def ledger_url(database: str | Path) -> URL:
-    """Return SQLAlchemy's address of a file, or of what already is an address."""
+    """Return the SQLAlchemy URL of a file, or parse an address."""
     if isinstance(database, Path):
         return URL.create("sqlite", database=str(database))
     return make_url(database)
 
 
 def engine_of(database: str | Path) -> sa.Engine:
-    """Return what connects to it; a file is looked at, a server is not asked for anything yet.
+    """Return the engine of a database; check a file now, connect to a server later.
 
     Raises:
-        InvalidRequest: it is no address.
-        Unavailable: it is a file that is broken.
+        InvalidRequest: `database` is not an address.
+        Unavailable: the file is broken.
     """
     if isinstance(database, Path):
         check(database)
     try:
         url = ledger_url(database)
     except (sa.exc.ArgumentError, ValueError):
-        # Not what is wrong with it: that shows the password.
+        # Without the parser's message: it contains the password.
         raise InvalidRequest(
             "RUNAI_LEDGER is no address of a PostgreSQL database.",
             hint="It looks like postgresql://USER:PASSWORD@HOST/DATABASE; unset, a file is used.",
         ) from None
     is_server = url.get_backend_name() == "postgresql"
     patience = {"connect_timeout": ANSWERS_WITHIN_S} if is_server else {}
-    # A connection that a restart has closed is opened anew, so that no question fails for it.
+    # Pre-ping replaces connections that a server's restart has closed, so that no query fails.
     engine = sa.create_engine(
         url, hide_parameters=True, connect_args=patience, pool_pre_ping=is_server
     )
@@ -62,10 +59,10 @@ def engine_of(database: str | Path) -> sa.Engine:
 
 
 def prepare(engine: sa.Engine) -> None:
-    """Make or migrate its tables if need be.
+    """Create or migrate the tables if needed.
 
     Raises:
-        Unavailable: a newer version wrote it.
+        Unavailable: a newer version wrote the database.
     """
     with engine.connect() as connection:
         is_of_today = revision(connection) == schema.HEAD
@@ -79,15 +76,15 @@ def prepare(engine: sa.Engine) -> None:
 
 @contextmanager
 def said_why(engine: sa.Engine) -> Iterator[None]:
-    """Say of a database that cannot be opened whether it is away, or will not have us.
+    """Convert connection errors to `Unavailable`, and dispose of the engine.
 
     Raises:
-        Unavailable: `history_away` of one that may well be there in a moment, `history_refused` of
-            a server that answers and lets nobody in who comes so.
+        Unavailable: `history_away` if a later try may succeed; `history_refused` if the server
+            answers and refuses this login.
     """
     try:
         yield
-    except Unavailable:  # it is broken, or newer than this program
+    except Unavailable:  # a broken database, or one of a newer version
         engine.dispose()
         raise
     except sa.exc.OperationalError as failed:
@@ -95,7 +92,7 @@ def said_why(engine: sa.Engine) -> Iterator[None]:
         is_server = engine.dialect.name == "postgresql"
         if not is_server and getattr(failed.orig, "sqlite_errorcode", 0) & 0xFF not in _PASSES:
             raise
-        # Not what the driver says: it shows the address.
+        # Without the driver's message: it contains the address.
         if is_server and _refuses(engine):
             raise Unavailable(
                 "The database of the history (RUNAI_LEDGER) answers and refuses the connection.",
@@ -110,15 +107,16 @@ def said_why(engine: sa.Engine) -> Iterator[None]:
 
 
 def _refuses(engine: sa.Engine) -> bool:
-    """Tell whether a server is up and does not let us in, also when it is asked once more."""
-    import psycopg  # noqa: PLC0415  only where it is the database
+    """Return True if the server is up and refuses our login a second time."""
+    import psycopg  # noqa: PLC0415  needed for PostgreSQL only
 
-    _, told = engine.dialect.create_connect_args(engine.url)
+    _, arguments = engine.dialect.create_connect_args(engine.url)
     options = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
-    told = {name: value for name, value in told.items() if name in options}  # SQLAlchemy's are not
-    asked = psycopg.conninfo.make_conninfo("", **{**told, "connect_timeout": PINGED_WITHIN_S})
-    # A server answers a ping without a login, too; one that starts or ends says so.
-    if psycopg.pq.PGconn.ping(asked.encode()) != psycopg.pq.Ping.OK:
+    # Without SQLAlchemy's own arguments, which libpq does not know.
+    known = {name: value for name, value in arguments.items() if name in options}
+    target = psycopg.conninfo.make_conninfo("", **{**known, "connect_timeout": PINGED_WITHIN_S})
+    # A ping needs no login; a server that starts or stops answers it with another status.
+    if psycopg.pq.PGconn.ping(target.encode()) != psycopg.pq.Ping.OK:
         return False
     try:
         engine.connect().close()

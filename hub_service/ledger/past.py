@@ -1,7 +1,6 @@
-"""Workloads of the past: their rows, events and requests, matched and read.
+"""Past workloads, assembled from their series, events and requests.
 
-A name may have had several workloads, one after the other; each has a series of its own. Pure:
-knows no database.
+Several workloads may have used a name one after another; each has a separate series. Pure.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,34 +12,34 @@ class Asked(NamedTuple):
     """The request of a workload."""
 
     submitted: int
-    """Unix seconds, rounded down as a snapshot's are."""
+    """Unix seconds, rounded down as in snapshots."""
     text: str
-    """A line of JSON (`runai.hub_service.model.request_codec`)."""
+    """The request as one line of JSON (`runai.hub_service.model.request_codec`)."""
     starts: int
-    """How often it was started."""
+    """Number of starts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """A workload as the ledger remembers it, whether or not it is still there."""
+    """A workload in the ledger's history, deleted or not."""
 
     workload: str
     project: str
     user: str
     submitted: float
-    """When it was submitted; where that is not known, when it was first heard of, or held."""
+    """Time of submission; if unknown, time of the first event or allocation."""
     held_s: float
     allocated_s: float
     """GPU-seconds."""
     is_session: bool
-    """Whether it ended as only sessions do."""
+    """True if it has an `ended` event, which only sessions have."""
     asked: str = ""
-    """What it asked for (`Asked.text`); "" where that was never stored."""
+    """The request (`Asked.text`); "" if it was never stored."""
     starts: int = 1
 
 
 def past_of(row: Any, life: Sequence[tuple[float, str]], requests: Iterable[Asked]) -> Past:  # noqa: ANN401  a row of a query
-    """Find the events of this workload among all events of its name."""
+    """Build a past workload from its series' row and all events and requests of its name."""
     opened = row["opened"]
     start = max(
         (n + 1 for n, (at, kind) in enumerate(life) if kind == "deleted" and at < opened), default=0
@@ -48,7 +47,7 @@ def past_of(row: Any, life: Sequence[tuple[float, str]], requests: Iterable[Aske
     own = life[start:]
     stop = next((n for n, (_, kind) in enumerate(own) if kind == "deleted"), len(own))
     first = own[0][0] if own[:stop] else opened
-    # It asked before it held anything.
+    # The newest request before the first allocation: a workload is submitted before it starts.
     asked = max((one for one in requests if one.submitted <= opened), default=None)
     return Past(
         row["workload"],

@@ -1,7 +1,6 @@
-"""A question about usage: its range and steps, and its answer from the sums in the database.
+"""Usage queries: choice of range and step, and averages from the database's sums.
 
-Pure: chooses resolution and steps, and turns the sums of each step and the watched time into
-averages. Knows no database and no clock.
+Pure: no database and no clock.
 """
 
 import math
@@ -15,7 +14,7 @@ NICE_POINTS = 300
 NICE_STEPS_S = (10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400)
 
 NOTHING_S = 1e-6
-"""Less time than this is a rounding error."""
+"""Times below this are rounding errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +28,7 @@ class UsageFilter:
 
     @property
     def scope(self) -> Scope:
-        """Return the series that answers."""
+        """Return the scope of the series to read."""
         project, user = self.project or "", self.user or ""
         if self.workload:
             return Scope("workload", project, user, self.workload)
@@ -44,18 +43,18 @@ class UsageFilter:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Where sums are needed; all on the grid of what is stored that long ago."""
+    """Time range and steps of a query, aligned to the windows still stored for its age."""
 
     since: int
     until: int
     step_s: int
     ends: tuple[int, ...]
-    """The ends of the steps; the first step begins at `since`."""
+    """Ends of the steps; the first step starts at `since`."""
     grid: int
-    """Length of the finest windows that reach back so far."""
+    """Length of the finest windows stored for the whole range."""
 
     def pieces(self) -> list[tuple[int, int, int]]:
-        """Return windows to add up, the fewest: their level, after when, until when."""
+        """Return the fewest windows to sum, as (level, start exclusive, end inclusive)."""
         until = window_of(self.until, self.grid)
         coarse = max(level for level in LEVELS_S if self.step_s % level == 0)
         first, last = window_of(self.since, coarse), until // coarse * coarse
@@ -67,7 +66,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Averages in GPUs over the step that ends at `at`; None: a gap, or not measured."""
+    """Average GPUs over the step that ends at `at`; None: a gap, or not measured."""
 
     at: float
     allocated: float | None
@@ -76,10 +75,10 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Allocated and utilized over a range, time-weighted, zeros included and gaps left out.
+    """Allocated and utilized GPUs over a range: time-weighted averages and GPU-hours.
 
-    Averages are in GPUs. Those of a workload are over the time that it held anything, all others
-    over the time that was watched. GPU-hours are sums.
+    Zeros count, gaps do not. Averages of a workload are over the time with an allocation, all other
+    averages over the time with a running service.
     """
 
     since: float
@@ -92,13 +91,13 @@ class Usage:
     used_gpu_hours: float
     idle_gpu_hours: float
     measured: float | None
-    """The part of the time in which anything was held that was measured; None: nothing was."""
+    """Measured share of the time with an allocation, 0..1; None: there was no allocation."""
 
 
 def choose_range(since: float, until: float, step_s: int | None, *, now: float) -> Range:
-    """Widen a range and its step to the finest grid that reaches back so far.
+    """Align a range and its step to the finest windows stored for its age.
 
-    Ten seconds for two days, minutes for 90 days, then hours.
+    These are windows of ten seconds for two days, minutes for 90 days, then hours.
     """
     until = min(until, now)
     since = min(since, until)
@@ -110,16 +109,16 @@ def choose_range(since: float, until: float, step_s: int | None, *, now: float) 
     )
     least = (end - start) // MAX_POINTS
     if least > LEVELS_S[-1] / 2:
-        least = window_of(least, LEVELS_S[-1])  # whole hours: minutes would be too many to add up
+        least = window_of(least, LEVELS_S[-1])  # whole hours: too many minutes to sum
     step = window_of(max(wanted, least), grid)
     ends = tuple(range(start - start % step + step, end, step))
     return Range(start, end, step, (*ends, end) if end > start else (), grid)
 
 
 def grid_of(age: float) -> int:
-    """Return the length of the finest windows that reach back so far."""
+    """Return the length of the finest windows still stored at an age in seconds."""
     ten, minute, hour = LEVELS_S
-    # A little earlier than the rows are dropped, so that a query never meets half of them.
+    # An hour before the rows are dropped, so that no query meets a partly dropped range.
     if age <= 2 * 86400 - 3600:
         return ten
     return minute if age <= 90 * 86400 - 3600 else hour
@@ -128,7 +127,7 @@ def grid_of(age: float) -> int:
 def usage(
     scope: Scope, found: Range, sums: Mapping[int, Totals], watched: Mapping[int, Totals]
 ) -> Usage:
-    """Answer from what was added in each step, by its number."""
+    """Compute the usage from each step's totals and watched time, by the step's number."""
     points: list[Point] = []
     whole, watched_s = ZERO, 0.0
     for step, end in enumerate(found.ends):
@@ -156,7 +155,7 @@ def usage(
 
 
 def _point(at: float, added: Totals, watched: float) -> Point:
-    # While nothing was held there was nothing to measure: that is a zero, not a gap.
+    # Time without an allocation needs no measurement: it counts as zero, not as a gap.
     not_measured = added.held_s - added.measured_s
     return Point(
         at, _ratio(added.allocated_s, watched), _ratio(added.used_s, watched - not_measured)

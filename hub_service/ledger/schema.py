@@ -1,17 +1,17 @@
-"""The ledger's tables, for SQLite and PostgreSQL alike; `migrations` makes them.
+"""Tables of the ledger, for SQLite and PostgreSQL; `migrations` creates them.
 
-Times are Unix seconds. The history of a workload has no foreign key: it survives the workload.
+Times are Unix seconds. A workload's history has no foreign key: it outlives the workload.
 """
 
 import sqlalchemy as sa
 
 HEAD = "0100"
-"""The newest revision in `migrations`; a database that is there already needs no migration."""
+"""Newest revision in `migrations`; a database at this revision needs no migration."""
 
 metadata = sa.MetaData()
 
 SCOPE = {"kind": 16, "project": 64, "user": 255, "workload": 128, "device": 128, "node": 255}
-"""Lengths of the names that tell series apart."""
+"""Lengths of the columns that identify a series."""
 
 _OPEN = sa.text("closed IS NULL")
 
@@ -21,7 +21,7 @@ def _sums() -> list[sa.Column[float]]:
     return [sa.Column(name, sa.Double, nullable=False, server_default="0") for name in names]
 
 
-# Running totals of each series; of one scope one is open, so two services share its number.
+# Running totals of each series. Each scope has one open series, so two services share its id.
 series = sa.Table(
     "series",
     metadata,
@@ -34,7 +34,7 @@ series = sa.Table(
     sa.Index("series_by_workload", "workload"),
 )
 
-# Amounts in the window of `level` seconds that ends at `at`; each level has all of them.
+# Amounts in the window of `level` seconds that ends at `at`; each level contains all amounts.
 samples = sa.Table(
     "samples",
     metadata,
@@ -45,7 +45,7 @@ samples = sa.Table(
     sa.Column("at", sa.BigInteger, primary_key=True, autoincrement=False),
     *_sums(),
     sa.Index("samples_by_age", "level", "at"),
-    sqlite_with_rowid=False,  # a series' rows lie together: its range is one read
+    sqlite_with_rowid=False,  # clusters a series' rows: a range is one read
 )
 
 events = sa.Table(
@@ -62,8 +62,8 @@ events = sa.Table(
     sa.Index("events_by_age", "at"),
 )
 
-# The request of each workload as last seen whole, and how often it was started.
-# `asked` is a line of JSON (`runai.hub_service.model.request_codec`).
+# Newest complete request of each workload, and its number of starts.
+# `asked` is one line of JSON (`runai.hub_service.model.request_codec`).
 requests = sa.Table(
     "requests",
     metadata,

@@ -1,7 +1,6 @@
-"""The ledger's database: one batch added every ten seconds, rows read for a query.
+"""SQL of the ledger, for SQLite and PostgreSQL: one batch written every ten seconds, and queries.
 
-SQL for both databases. Calls block, so `Ledger` makes them in a thread; they may come from any
-thread.
+Calls block; they may come from any thread.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,14 +18,14 @@ from runai.hub_service.ledger.totals import LEVELS_S, ZERO, Scope, Series, Total
 
 DAY_S = 86400
 RETENTION_S = {10: 2 * DAY_S, 60: 90 * DAY_S}
-"""How long windows of a level are kept; hours stay for ever."""
+"""Retention of windows by level; windows of an hour stay for ever."""
 
 EVENTS_S = 400 * DAY_S
-"""How long the history of workloads is kept."""
+"""Retention of workloads' events and requests."""
 
 
 class Event(NamedTuple):
-    """Something that happened to a workload."""
+    """One event of a workload."""
 
     at: float
     workload: str
@@ -37,12 +36,12 @@ class Event(NamedTuple):
 
 
 class Forgotten(NamedTuple):
-    """A workload that was deleted."""
+    """A deleted workload."""
 
     workload: str
     at: float
     series: Series | None
-    """None: the database was not there yet, and nothing was counted since."""
+    """None: the database was not open yet, and the workload had no series in memory."""
 
 
 @dataclass(slots=True)
@@ -88,24 +87,24 @@ KEEP_REQUEST = sa.text(
 
 
 class Store:
-    """One database, migrated to what this program knows."""
+    """One ledger database, with tables of the current schema after `open`."""
 
     def __init__(self, database: str | Path, *, later: bool = False) -> None:
-        """Open it, making or migrating its tables if need be; `later`: not before `open`.
+        """Open the database, or with `later` leave that to `open`.
 
         Raises:
-            Unavailable: it is a file that is broken, or a server that does not answer, or a newer
-                version wrote it.
+            Unavailable: the file is broken, the server does not answer, or a newer version wrote
+                the database.
         """
         self._engine = engine_of(database)
         if not later:
             self.open()
 
     def open(self) -> list[Series]:
-        """Migrate it if need be, and return the series that are not closed.
+        """Create or migrate the tables if needed, and return the open series.
 
         Raises:
-            Unavailable: as when it is opened; `history_away` where it may be there in a moment.
+            Unavailable: as for the constructor; `history_away` if a later try may succeed.
         """
         series = schema.series
         query = sa.select(series).where(series.c.closed.is_(None)).order_by(series.c.id)
@@ -127,9 +126,9 @@ class Store:
         self._engine.dispose()
 
     def write(self, batch: Batch) -> dict[Series, int]:
-        """Add a batch, all of it or nothing; a repeat counts twice.
+        """Write a batch in one transaction, and return the ids of new series.
 
-        Return the ids of the series that had none.
+        Not idempotent: amounts written twice count twice.
         """
         ids: dict[Series, int] = {}
         with self._engine.begin() as connection:
@@ -165,9 +164,9 @@ class Store:
         return ids
 
     def sums(self, scope: Scope, found: Range) -> tuple[dict[int, Totals], dict[int, Totals]]:
-        """Return what was added to a scope's series in each step of a range, and to `watched`.
+        """Return the totals of a scope and of `watched` for each step of a range.
 
-        Steps go by their number. Old series of the same name are included.
+        Keys are step numbers. Closed series of the same name are included.
         """
         samples = schema.samples.c
         step = (samples.at - 1) // found.step_s - found.since // found.step_s
@@ -176,7 +175,7 @@ class Store:
         with self._engine.connect() as connection:
             ids = _ids_of(connection, scope)
             watches = _ids_of(connection, Scope("watched"))
-            # One question: it must not see a part of what is written meanwhile.
+            # One statement, so that it sees a concurrent write completely or not at all.
             query = sa.union_all(
                 *(
                     sa.select(
@@ -212,9 +211,9 @@ class Store:
         return [Event(*(row[name] for name in Event._fields)) for row in reversed(rows)]
 
     def past_workloads(self, since: float, level: int) -> list[Past]:
-        """Return the workloads that held anything after a time, oldest first.
+        """Return the workloads with an allocation after a time, oldest first.
 
-        `level` is that of the windows to look for.
+        `level` is the length of the windows to search.
         """
         series, samples, events = schema.series.c, schema.samples.c, schema.events.c
         held = (
@@ -228,7 +227,7 @@ class Store:
             .order_by(series.opened, series.id)
         )
         names = sa.select(held.subquery().c.workload)
-        told = (
+        history = (
             sa.select(events.workload, events.at, events.kind)
             .where(events.workload.in_(names))
             .order_by(events.at, events.id)
@@ -239,7 +238,7 @@ class Store:
             for workload, *one in connection.execute(wanted):
                 asked.setdefault(workload, []).append(Asked(*one))
             lives: dict[str, list[tuple[float, str]]] = {}
-            for workload, at, kind in connection.execute(told):
+            for workload, at, kind in connection.execute(history):
                 lives.setdefault(workload, []).append((at, kind))
             found = [
                 past_of(row, lives.get(row["workload"], []), asked.get(row["workload"], []))
@@ -248,7 +247,7 @@ class Store:
         return sorted(found, key=lambda past: (past.submitted, past.workload))
 
     def drop_old(self, now: float) -> None:
-        """Delete samples and events past their time; coarser samples keep the sums."""
+        """Delete samples, events and requests past their retention; coarser samples remain."""
         samples, events, requests = schema.samples, schema.events, schema.requests
         with self._engine.begin() as connection:
             for level, age in RETENTION_S.items():
@@ -261,12 +260,12 @@ class Store:
 def _ids_of(connection: sa.Connection, scope: Scope) -> Sequence[int]:
     """Return the ids of a scope's series.
 
-    A workload is found by its name alone: its id is unique among all projects.
+    A workload is selected by its name alone, which is unique across projects.
     """
     series = schema.series.c
     query = sa.select(series.id).where(series.kind == scope.kind)
     if scope.kind != "workload":
-        query = query.where(series.closed.is_(None))  # no other is ever closed
+        query = query.where(series.closed.is_(None))  # only workloads' series are ever closed
     for name in Scope._fields[1:]:
         if (value := getattr(scope, name)) or scope.kind != "workload":
             query = query.where(series[name] == value)
@@ -274,7 +273,7 @@ def _ids_of(connection: sa.Connection, scope: Scope) -> Sequence[int]:
 
 
 def _id(connection: sa.Connection, series: Series, ids: dict[Series, int]) -> int:
-    """Return a series' number in the database, which gives it one."""
+    """Return a series' id in the database; insert the series if it has none."""
     if series.id is not None:
         return series.id
     if series not in ids:
