@@ -1,17 +1,17 @@
-"""Draw lines over time as an SVG picture: no library, and it looks the same everywhere."""
+"""Line charts over time as SVG, without a plotting library."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
 
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 640, 150, 60, 34, 26
-COLOURS = ("#0072b2", "#e69f00", "#009e73")  # told apart by everybody (Okabe and Ito)
+COLOURS = ("#0072b2", "#e69f00", "#009e73")  # safe for colour-blind readers (Okabe and Ito)
 
 Line = Sequence[tuple[float, float]]
-"""Seconds, and a share from 0 to 1."""
+"""Points: seconds, and a share from 0 to 1."""
 
 
 def chart(title: str, panels: Mapping[str, Mapping[str, Line]]) -> str:
-    """Return a picture with a panel for each name, and in it a line for each name."""
+    """Return an SVG picture: one panel per name, with its lines by name."""
     longest = max(
         (x for lines in panels.values() for line in lines.values() for x, _ in line), default=1
     )

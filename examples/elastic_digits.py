@@ -5,9 +5,9 @@
     torchrun --nproc-per-node 4 elastic_digits.py                       a fixed number
     runai submit digits --elastic --workers 4 -- python elastic_digits.py
 
-The result is the same each time, but for rounding: an update is 256 digits, of which a GPU holds 64
-at a time. On the platform and under the launcher it goes on where a checkpoint is. Lines with a `*`
-are what makes a plain training elastic.
+The result is the same in each case, except for rounding: an update has 256 digits, and a GPU holds
+64 at a time. On the platform and under the launcher the training continues from its checkpoint.
+Lines with a `*` make a plain training elastic.
 """
 
 import argparse
@@ -21,11 +21,11 @@ import runai.elastic
 import runai.elastic.torch as elastic  # *
 
 TRAINING = 1500
-"""Digits to learn from; the other 297 are for the test."""
+"""Digits in the training set; the remaining 297 are the test set."""
 
 
 class Residual(nn.Module):
-    """Two convolutions beside the identity. GroupNorm: batches of any size look the same to it."""
+    """A residual block of two convolutions, with GroupNorm, which works for any batch size."""
 
     def __init__(self, channels):
         """Keep the number of channels."""
@@ -56,7 +56,7 @@ def network():
 
 
 def main():
-    """Train, and say how many of the test's digits are read."""
+    """Train, and print loss and accuracy on the test set."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=8)
     epochs = parser.parse_args().epochs

@@ -1,8 +1,8 @@
 """Classify scikit-learn's handwritten digits with Keras 3, elastically, on any of its back ends.
 
 Run it: `KERAS_BACKEND=jax python elastic_keras_digits.py` (or torch, tensorflow). `kill` it and run
-it again: it goes on where it was, on as many GPUs as there are then.
-The lines marked `elastic` are all that a plain Keras script lacks.
+it again: it continues from its checkpoint, on the GPUs available then.
+The lines marked `elastic` are the only changes to a plain Keras script.
 """
 
 import os

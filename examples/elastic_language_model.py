@@ -1,13 +1,13 @@
-"""Learn to write like Python's reference manual: a small transformer, at any number of GPUs.
+"""Train a small transformer on the text of Python's reference manual, at any number of GPUs.
 
     python elastic_language_model.py
     python -m runai.elastic.run --min 1 --max 4 elastic_language_model.py
     torchrun --nproc-per-node 2 elastic_language_model.py
     runai submit writer --elastic --workers 4 -- python elastic_language_model.py
 
-Lines are of different length, so the loss is a mean over characters, not over lines: the loader
-counts them (`count`), and each micro-batch weighs as many characters as it has. The mean over an
-update is then exact however its lines are divided; the mean of the micro-batches' means is not.
+Lines differ in length, so the loss is a mean over characters, not over lines: the loader counts the
+characters (`count`), and each micro-batch is weighted by its count. The mean over an update is then
+exact for every division of its lines; a mean of the micro-batches' means is not.
 """
 
 import argparse
@@ -27,22 +27,22 @@ HELD_OUT = 64
 
 
 def read_lines(count):
-    """Return lines of the manual that comes with Python, as ASCII codes; the last are held out."""
+    """Return lines of the manual in Python's library, as ASCII codes; the last are held out."""
     text = (line.strip() for topic in sorted(topics) for line in topics[topic].splitlines())
     lines = [line.encode("ascii", "replace")[:LONGEST] for line in text if len(line) > 1]
     return [torch.frombuffer(bytearray(line), dtype=torch.uint8).long() for line in lines[:count]]
 
 
 def pad(lines):
-    """Make lines of different length one tensor, without the zeros' being learned."""
+    """Stack lines of different length in one tensor; the loss ignores the padding."""
     return pad_sequence(lines, batch_first=True, padding_value=PADDING)
 
 
 class Writer(nn.Module):
-    """Two layers of attention to what stands before."""
+    """A transformer of two layers with causal attention."""
 
     def __init__(self, width=48):
-        """Choose the width of a character's vector."""
+        """Build the layers; `width` is the length of a character's vector."""
         super().__init__()
         self.characters = nn.Embedding(CHARACTERS, width)
         self.places = nn.Embedding(LONGEST, width)
@@ -53,7 +53,7 @@ class Writer(nn.Module):
         self.next = nn.Linear(width, CHARACTERS)
 
     def forward(self, line):
-        """Return the scores of each next character."""
+        """Return the scores of the next character at each position."""
         length = line.shape[1]
         before = nn.Transformer.generate_square_subsequent_mask(length, device=line.device)
         x = self.characters(line) + self.places.weight[:length]
@@ -61,18 +61,18 @@ class Writer(nn.Module):
 
 
 def loss_of(model, lines):
-    """Return the mean over the characters that follow others in their line."""
+    """Return the mean loss over all characters except each line's first."""
     scores = model(lines[:, :-1])
     return nn.functional.cross_entropy(scores.transpose(1, 2), lines[:, 1:], ignore_index=PADDING)
 
 
 def count_characters(lines):
-    """Say how many characters the loss of a micro-batch is a mean of."""
+    """Return the number of characters that the loss of a micro-batch averages."""
     return int((lines[:, 1:] != PADDING).sum())
 
 
 def main():
-    """Train, and say how well lines are foretold that were not learned."""
+    """Train, and print the loss on the held-out lines."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--lines", type=int, default=1100)

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def main() -> None:
-    """Fit a plane together and say what every worker found."""
+    """Fit a plane on all workers together; each worker prints its result."""
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     rank, size = dist.get_rank(), dist.get_world_size()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

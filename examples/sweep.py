@@ -16,7 +16,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # many of these run beside e
 import numpy as np
 
 CHOICES = list(itertools.product((0.003, 0.01, 0.03, 0.1, 0.3), (2, 4, 8, 16)))
-"""Learning rates and widths of the hidden layer."""
+"""Pairs of learning rate and width of the hidden layer."""
 
 
 def loss_of(rate: float, width: int, steps: int = 2000) -> float:
@@ -36,7 +36,7 @@ def loss_of(rate: float, width: int, steps: int = 2000) -> float:
 
 
 def main() -> None:
-    """Try this job's choice, unless that is done."""
+    """Train with this job's hyper-parameters, unless its result exists."""
     number = int(os.environ.get("RUNAI_ARRAY_INDEX", "0"))
     rate, width = CHOICES[number]
     result = Path("sweep") / f"{number}.json"

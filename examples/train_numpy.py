@@ -1,9 +1,9 @@
-"""Train a small network with NumPy so that a pause costs nothing and changes nothing.
+"""Train a small network with NumPy so that a pause loses no work and changes no result.
 
-What any job should do: keep a checkpoint in RUNAI_CHECKPOINT_DIR, save it and leave with 143 on
-SIGTERM (the scheduler needs the GPU), and go on from it when started again. The checkpoint holds
-weights, momentum, the random generator and the place in the epoch, so that the end is the same bit
-for bit.
+A pattern for any job: keep a checkpoint in RUNAI_CHECKPOINT_DIR, save it and exit with 143 on
+SIGTERM (the scheduler needs the GPU), and continue from it at the next start. The checkpoint has
+weights, momentum, the random generator and the position in the epoch, so that the result is the
+same bit for bit.
 
     python train_numpy.py --epochs 20 --seconds 1
 """
@@ -18,7 +18,7 @@ import threading
 import time
 from pathlib import Path
 
-# One thread: several add up in an order that depends on the machine's load.
+# One thread: several threads sum in an order that depends on the machine's load.
 for library in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(library, "1")
 
@@ -40,10 +40,10 @@ def make_samples(seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Training:
-    """Everything that changes while it trains; all of it goes into the checkpoint."""
+    """The complete state of a training, as saved in the checkpoint."""
 
     def __init__(self, seed: int) -> None:
-        """Begin at the first batch of the first epoch."""
+        """Start at the first batch of the first epoch."""
         self.random = np.random.default_rng(seed)
         shapes = {
             "in": (FEATURES, HIDDEN),
@@ -62,7 +62,7 @@ class Training:
         self.losses: list[float] = []
 
     def step(self, points: np.ndarray, labels: np.ndarray) -> None:
-        """Learn from the next batch; at the end of an epoch, shuffle anew."""
+        """Train on the next batch; shuffle again at the end of an epoch."""
         chosen = self.order[self.batch * BATCH : (self.batch + 1) * BATCH]
         loss, slopes = slopes_of_loss(self.weights, points[chosen], labels[chosen])
         for name, slope in slopes.items():
@@ -76,7 +76,7 @@ class Training:
             self.epoch, self.batch, self.loss_sum = self.epoch + 1, 0, 0.0
 
     def save(self, path: Path) -> None:
-        """Write the checkpoint aside and put it in place at once: there is always a whole one."""
+        """Write the checkpoint to a new file and rename it, so that one is always complete."""
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_suffix(f".{os.getpid()}")
         place = {
@@ -99,7 +99,7 @@ class Training:
         unfinished.replace(path)
 
     def load(self, path: Path) -> None:
-        """Go on where a checkpoint was made."""
+        """Restore the state from a checkpoint."""
         with np.load(path) as kept:
             place = json.loads(str(kept["place"]))
             self.order = kept["order"]
@@ -110,7 +110,7 @@ class Training:
         self.random.bit_generator.state = place["random"]
 
     def fingerprint(self) -> str:
-        """Give a hash of the weights: equal if and only if they are, bit for bit."""
+        """Return a hash of the weights, to compare results bit for bit."""
         digest = hashlib.sha256()
         for name in sorted(self.weights):
             digest.update(np.ascontiguousarray(self.weights[name]).tobytes())
@@ -120,7 +120,7 @@ class Training:
 def slopes_of_loss(
     weights: dict[str, np.ndarray], points: np.ndarray, labels: np.ndarray
 ) -> tuple[float, dict[str, np.ndarray]]:
-    """Return the cross-entropy of one batch and its slope in each weight."""
+    """Return the cross-entropy of one batch and its gradients."""
     hidden = np.tanh(points @ weights["in"] + weights["in_bias"])
     scores = hidden @ weights["out"] + weights["out_bias"]
     scores -= scores.max(axis=1, keepdims=True)
@@ -140,7 +140,7 @@ def slopes_of_loss(
 
 
 def main() -> int:
-    """Train, or go on training; 0 when all epochs are done, 143 when told to stop before."""
+    """Train, from a checkpoint if there is one; return 0 when done, 143 after SIGTERM."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=20, help="passes over the samples")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""A training as notebooks often are: a second of work, then a pause for data, over and over.
+"""A training with the load of a typical notebook: a second of work, then a pause for data.
 
     python train_tensorflow.py --seconds 20
 
@@ -20,19 +20,19 @@ MIB = 1 << 20
 
 
 def take() -> bytearray:
-    """Fill the share of memory, as TensorFlow's allocator does on a GPU."""
+    """Allocate the whole memory share, as TensorFlow's allocator does on a GPU."""
     if os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH") == "true":
         return bytearray()
     share_mib = int(os.environ.get("RUNAI_GPU_MEMORY_LIMIT_MIB", "1024"))
     in_use_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     held = bytearray(max(0, share_mib - in_use_mib) * MIB)
-    for page in range(0, len(held), 4096):  # memory that was never written does not count
+    for page in range(0, len(held), 4096):  # untouched pages are not resident
         held[page] = 1
     return held
 
 
 def main() -> None:
-    """Train for a while."""
+    """Alternate work and pauses until the time is over."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=20)
     seconds = parser.parse_args().seconds
