@@ -1,12 +1,12 @@
-"""Measure what the agent costs: 8 GPUs, 64 processes, once a second. No GPU needed.
+"""Measure the agent's CPU time: 8 GPUs, 64 processes, once a second. No GPU needed.
 
     python benchmarks/agent.py [--seconds N]     # prints, and writes benchmarks/results/agent.json
 
-The agent is the real one, as the service starts it: it polls the tests' fake NVML library, finds
-out whose 64 real (sleeping) processes are, and reports over HTTP to a server that answers with 64
-allocations. Measured is its processor time, by the kernel's account, in windows of five seconds: a
-machine that does other things makes it dearer (caches), so the least window is told beside the mean
-and the load. Baseline of the same run: nvitop's snapshots of the same processes, once a second.
+The agent is the real one, as the service starts it: it polls the tests' fake NVML library,
+attributes 64 real (sleeping) processes, and reports over HTTP to a server that answers with 64
+allocations. Its CPU time is read from the kernel, in windows of five seconds. Other load on the
+machine raises it (caches), so the lowest window is reported next to the mean and the load. Baseline
+of the same run: nvitop's snapshots of the same processes, once a second.
 """
 
 import argparse
@@ -36,10 +36,10 @@ RESULTS = Path(__file__).parent / "results" / "agent.json"
 GPUS = 8
 PROCESSES = 64
 WARM_UP_S = 15.0
-"""Starting, importing, looking at every process once."""
+"""Warm-up: start, imports, first reading of every process."""
 WINDOW_S = 5.0
 TARGET = 0.01
-"""Of a core."""
+"""Share of a core."""
 UUIDS = [f"GPU-{n}aaaaaaa-0000-0000-0000-000000000000" for n in range(GPUS)]
 
 BASELINE = """
@@ -56,14 +56,14 @@ while True:
 
 
 def spread(pids: Sequence[int], *, everywhere: bool) -> list[tuple[int, int]]:
-    """Say which process uses which GPU: one each, or (`everywhere`) all of them."""
+    """Return the processes on each GPU: one GPU per process, or all with `everywhere`."""
     if everywhere:
         return [(gpu, pid) for gpu in range(GPUS) for pid in pids]
     return [(n % GPUS, pid) for n, pid in enumerate(pids)]
 
 
 def write_state(path: Path, uses: Sequence[tuple[int, int]], samples: int) -> None:
-    """Say what the library is to tell: every process busy, with samples of the last second."""
+    """Write the fake library's state: every process busy, with samples of the last second."""
     now_us = time.time_ns() // 1000
     lines = [f"gpu {uuid} 143771 600 70000 80 NVIDIA H200" for uuid in UUIDS]
     lines += [f"proc {gpu} {pid} 1000 C" for gpu, pid in uses]
@@ -78,7 +78,7 @@ def write_state(path: Path, uses: Sequence[tuple[int, int]], samples: int) -> No
 
 
 class Service(ThreadingHTTPServer):
-    """Takes reports and answers with the allocations."""
+    """HTTP server that accepts reports and answers with the allocations."""
 
     daemon_threads = True
 
@@ -91,13 +91,13 @@ class Service(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers one agent."""
+    """Request handler for one agent."""
 
     protocol_version = "HTTP/1.1"
     server: Service
 
     def do_POST(self) -> None:
-        """Take a report."""
+        """Accept a report."""
         self.server.last = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.reports += 1
         self.send_response(200)
@@ -106,12 +106,12 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(self.server.reply)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @contextlib.contextmanager
 def sleepers() -> Iterator[list[psutil.Process]]:
-    """Start the processes."""
+    """Run the sleeping processes during the block."""
     started = [subprocess.Popen(["sleep", "100000"]) for _ in range(PROCESSES)]
     try:
         yield [psutil.Process(p.pid) for p in started]
@@ -123,7 +123,7 @@ def sleepers() -> Iterator[list[psutil.Process]]:
 
 
 def allocations(processes: Sequence[psutil.Process], uses: Sequence[tuple[int, int]]) -> bytes:
-    """Return what the service says: every process is a workload of its own."""
+    """Return the service's allocations: one workload per process."""
     held = [
         AgentAllocation(
             workload=f"project-{n % 4}/job-{n}",
@@ -147,11 +147,11 @@ def allocations(processes: Sequence[psutil.Process], uses: Sequence[tuple[int, i
 def cost(
     command: Sequence[str], environment: dict[str, str], tick: Callable[[], None], seconds: float
 ) -> list[float]:
-    """Return the share of a core that a program uses, window by window; `tick` once a second."""
+    """Return a program's share of a core by window; call `tick` once a second."""
     with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as program:
 
         def spent() -> float:
-            # To the nanosecond; the usual times are counted in ticks and miss what is short.
+            # In nanoseconds: the usual times are counted in ticks and miss short runs.
             stats = Path(f"/proc/{program.pid}/task").glob("*/schedstat")
             return sum(int(stat.read_text().split()[0]) for stat in stats) / 1e9
 
@@ -214,7 +214,7 @@ def measure(library: Path, seconds: float, *, everywhere: bool) -> dict[str, Any
 
 
 def main() -> int:
-    """Measure, print and keep."""
+    """Measure, print and save the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60.0, help="of each measurement")
     seconds = parser.parse_args().seconds

@@ -1,9 +1,9 @@
-"""Count the input that every parser of other people's text is given, and what is found by it.
+"""Fuzz every parser of user input, and count inputs and findings.
 
     python benchmarks/bad_input.py [--seconds 20] [--only form …]
 
-Each parser is fuzzed for so long, guided by the lines it reaches (tests/input/fuzz.py; needs
-atheris). Kept in benchmarks/results/bad_input.json.
+Each parser is fuzzed for the given time, guided by line coverage (tests/input/fuzz.py; needs
+atheris). Writes benchmarks/results/bad_input.json.
 """
 
 import argparse
@@ -21,7 +21,7 @@ INPUT = ROOT / "tests/input"
 
 
 def main() -> None:
-    """Fuzz one parser after the other."""
+    """Fuzz the parsers in sequence."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--seconds", type=int, default=20)
     options.add_argument("--only", nargs="*", help="these parsers; of the others figures are kept")
@@ -53,7 +53,7 @@ def main() -> None:
             print(done.stderr[-1500:])
         for figure in ("inputs", "faults"):
             figures[figure] = sum(each[figure] for each in figures["parsers"].values())
-        # After each: a run that is cut short keeps what it has found.
+        # Saved after each, so that an aborted run keeps its findings.
         RESULTS.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 
 

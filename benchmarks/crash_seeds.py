@@ -1,8 +1,8 @@
-"""Play seeds of real crashes, each on a platform of its own, and keep what came of them.
+"""Run seeds of real crashes, each on a new platform, and save the findings.
 
-`python benchmarks/crash_seeds.py --keep` writes `benchmarks/results/faults.json`: what broke how
-often, what was found, and the seconds until the platform was ready again, by what had broken. A
-seed that found something replays alone: `pytest tests/crashes --seed N`.
+`python benchmarks/crash_seeds.py --keep` writes `benchmarks/results/faults.json`: the number of
+faults by kind, the findings, and the seconds until the platform was ready again, by kind of fault.
+A seed with a finding can be replayed alone: `pytest tests/crashes --seed N`.
 """
 
 import argparse
@@ -25,7 +25,7 @@ RESULTS = ROOT / "benchmarks/results/faults.json"
 
 
 def played(seed: int) -> Told:
-    """Play one seed; what stops it is a finding like any other."""
+    """Run one seed; an exception that stops it is a finding like any other."""
     with tempfile.TemporaryDirectory(prefix="runai-crashes-", ignore_cleanup_errors=True) as place:
         try:
             return play(seed, Path(place))
@@ -34,7 +34,7 @@ def played(seed: int) -> Told:
 
 
 def summary(told: list[Told]) -> dict[str, Any]:
-    """Add up what came of them."""
+    """Summarise the results of all seeds."""
     recovered: dict[str, list[float]] = {}
     for kind, seconds in (fault for one in told for fault in one.faults):
         recovered.setdefault(kind, []).append(seconds)
@@ -57,7 +57,7 @@ def summary(told: list[Told]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Play them all."""
+    """Run all seeds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--first", type=int, default=1)

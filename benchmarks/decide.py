@@ -1,12 +1,12 @@
 """Measure how long a decision takes, beside KAI-Scheduler's own benchmarks of the same shapes.
 
     python benchmarks/decide.py             # prints; writes results/decide.json and the picture
-    python benchmarks/decide.py --only many # shapes whose name has this in it; writes nothing
+    python benchmarks/decide.py --only many # shapes with this in their name; writes nothing
 
-One core, CPython; from the decoded JSON object to the plan object, the best of some rounds in
-processor time. KAI's figures (Go, two cores) were taken once, in process, on a machine of this
-kind, the fixed 100 ms poll in each taken off: orders of magnitude. `steady` is in memory: changes
-are applied to an index, then `decide`. The growth curves show the same shapes from 10 to 5,000
+One core, CPython; from the decoded JSON object to the plan object, the best of some rounds in CPU
+time. KAI's figures (Go, two cores) were measured once, in process, on a machine of this kind,
+without the fixed 100 ms poll of each: orders of magnitude. `steady` runs in memory: changes are
+applied to an index, then `decide` runs. The growth curves show the same shapes from 10 to 5,000
 nodes; the picture is docs/pictures/decide.svg.
 """
 
@@ -50,13 +50,13 @@ Json = dict[str, Any]
 def job(
     name: str, project: str, age: int, *, gpus: int = 1, workers: int = 1, **at: object
 ) -> Json:
-    """Describe a job whose workers ask for whole GPUs."""
+    """Return a job with workers that request whole GPUs."""
     asked = [{"name": f"{name}-{rank}", "gpus": gpus, **at} for rank in range(workers)]
     return {"name": name, "project": project, "submitted": age, "workers": asked}
 
 
 def running(count: int, project: str) -> list[Json]:
-    """Describe jobs of one GPU that fill the nodes in order."""
+    """Return running jobs of one GPU that fill the nodes in order."""
     return [
         job(f"r{i:06}", project, i, state="running", node=f"n{i // 8:05}", devices=[i % 8])
         for i in range(count)
@@ -64,12 +64,12 @@ def running(count: int, project: str) -> list[Json]:
 
 
 def waiting(count: int, projects: str) -> list[Json]:
-    """Describe jobs of one GPU that wait, the projects in turn."""
+    """Return queued jobs of one GPU, the projects in turn."""
     return [job(f"q{i:06}", projects[i % len(projects)], i) for i in range(count)]
 
 
 def world(nodes: int, projects: list[Json], workloads: list[Json]) -> Json:
-    """Describe a cluster of nodes of 8 GPUs."""
+    """Return a cluster of nodes with 8 GPUs each."""
     described = [
         {"name": f"n{i:05}", "devices": 8, "device_memory_mib": 81920} for i in range(nodes)
     ]
@@ -77,7 +77,7 @@ def world(nodes: int, projects: list[Json], workloads: list[Json]) -> Json:
 
 
 def two(quota_a: int, quota_b: int, **a: object) -> list[Json]:
-    """Describe two projects."""
+    """Return two projects, `a` and `b`."""
     return [{"name": "a", "quota": quota_a, **a}, {"name": "b", "quota": quota_b}]
 
 
@@ -95,13 +95,13 @@ def full_cycle(nodes: int) -> Json:
 
 
 def reclaim_many(nodes: int) -> Json:
-    """Every GPU is held by a project without quota and wanted by its owner, one by one."""
+    """Jobs of the owner reclaim every GPU, one by one, from a project without quota."""
     jobs = [*running(8 * nodes, "a"), *waiting(8 * nodes, "b")]
     return world(nodes, two(0, 8 * nodes, weight=0), jobs)
 
 
 def reclaim_protected(nodes: int) -> Json:
-    """As `reclaim_many`, but half of them, who would give way first, have just begun to run."""
+    """As `reclaim_many`, but the half that would be evicted first has only just started."""
     half = 4 * nodes
     jobs = running(8 * nodes, "a")
     for number, young in enumerate(jobs):
@@ -117,7 +117,7 @@ def reclaim_gang(nodes: int) -> Json:
 
 
 def hopeless_gang(nodes: int) -> Json:
-    """A gang of 80 GPUs that would take one GPU too many: nothing may stop."""
+    """A gang of 80 GPUs, one more than may be reclaimed: nothing may stop."""
     gang = job("gang", "b", 9, gpus=8, workers=10)
     return world(nodes, two(8 * nodes - 79, 80), [*running(8 * nodes, "a"), gang])
 
@@ -128,7 +128,7 @@ def fill(nodes: int) -> Json:
 
 
 class Row(NamedTuple):
-    """A line of the table: what is made, on how many nodes, KAI's seconds and ours to reach."""
+    """A row of the table: shape, number of nodes, KAI's seconds, and our goal in seconds."""
 
     shape: Callable[[int], Json]
     nodes: int
@@ -152,7 +152,7 @@ TABLE = [
 
 
 def timed(make: Callable[[], Json], rounds: int) -> tuple[float, Counter[str]]:
-    """Return the best processor seconds of some rounds, and how many decisions of each kind."""
+    """Return the best CPU seconds of some rounds, and the number of decisions by kind."""
     best, kinds = math.inf, Counter[str]()
     for _ in range(rounds):
         decoded = make()
@@ -270,7 +270,7 @@ def steady(nodes: int) -> Json:
 
 
 def measure_growth() -> dict[str, dict[int, float]]:
-    """Measure each shape from few nodes to many."""
+    """Measure each shape at every number of nodes."""
     curves: dict[str, dict[int, float]] = {}
     for shape in (place, fill, reclaim_many, reclaim_gang, hopeless_gang):
         curve = curves[shape.__name__] = {}
@@ -346,7 +346,7 @@ def draw(curves: dict[str, dict[int, float]]) -> str:
 
 
 def main() -> None:
-    """Measure, print, and keep what was measured whole."""
+    """Measure and print; save the figures of a complete run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="measure shapes with this in their name")
     only: str = parser.parse_args().only

@@ -1,10 +1,10 @@
-"""Measure elastic PyTorch: the error of its gradients, and what it costs for each micro-batch.
+"""Measure elastic PyTorch: the error of its gradients, and its cost per micro-batch.
 
     python benchmarks/elastic_exactness.py  # prints, and writes results/elastic_exactness.json
 
-Error: against the gradient of the whole batch, in the same run; baselines are micro-batches of the
-full size whose means are averaged, and the sizes and steps of runai 0.4.1. Cost: the same training
-written out as a plain accumulating loop, on the same thread; the two take turns.
+Error: against the gradient of the whole batch, in the same run. Baselines: the average of the means
+of full-size micro-batches, and the sizes and steps of runai 0.4.1. Cost: against the same training
+as a plain accumulating loop, on the same thread; the two alternate.
 """
 
 import json
@@ -31,11 +31,11 @@ GLOBAL_BATCH, GPU_BATCH, SAMPLES = 64, 16, 64 * 100
 ROUNDS = 15
 
 Weighted = Sequence[tuple[int, int, float]]
-"""Begin, end and weight of each micro-batch of an update."""
+"""Start, end and weight of each micro-batch of an update."""
 
 
 def ours(global_batch: int, gpu_batch: int, ranks: int) -> Weighted:
-    """Return the micro-batches of all ranks, as the library weighs them."""
+    """Return the micro-batches of all ranks, with the library's weights."""
     return [
         (micro.part.offset, micro.part.offset + micro.part.size, micro.weight)
         for rank in range(ranks)
@@ -54,13 +54,13 @@ def seeds(global_batch: int, gpu_batch: int, ranks: int, *, mean: bool) -> Weigh
 
 
 def full(global_batch: int, gpu_batch: int) -> Weighted:
-    """Return micro-batches of the full size and what is left, each counted alike."""
+    """Return full-size micro-batches and the remainder, with equal weights."""
     begins = range(0, global_batch, gpu_batch)
     return [(b, min(b + gpu_batch, global_batch), 1 / len(begins)) for b in begins]
 
 
 def error(parts: Weighted, global_batch: int, dtype: torch.dtype) -> float:
-    """Return how far the gradient of some micro-batches is from the whole batch's, relatively."""
+    """Return the relative error of the micro-batches' gradient against the whole batch's."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(global_batch, FEATURES, generator=generator, dtype=torch.float64)
     noise = torch.randn(global_batch, 1, generator=generator, dtype=torch.float64)
@@ -133,7 +133,7 @@ def elastically() -> Callable[[], None]:
 
 
 def costs() -> dict[str, Any]:
-    """Return what a micro-batch takes, plainly and with the library, in microseconds."""
+    """Return the microseconds per micro-batch, of the plain loop and with the library."""
     runs = {"plain": plain(), "elastic": elastically()}
     taken: dict[str, list[float]] = {"plain": [], "elastic": []}
     batches = SAMPLES // GPU_BATCH
@@ -159,7 +159,7 @@ def costs() -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print and keep the figures."""
+    """Measure, print and save the figures."""
     torch.set_num_threads(1)
     result = {**measured(), "torch": torch.__version__, "errors": errors(), "costs": costs()}
     for row in result["errors"]:

@@ -1,12 +1,12 @@
-"""Measure how long an owner waits for a GPU that an elastic job has, or an ordinary one.
+"""Measure an owner's wait for a GPU that an elastic or an ordinary job has borrowed.
 
     python benchmarks/elastic_owner_wait.py [--rounds N]     # writes benchmarks/results/
 
-A real platform with two simulated GPUs; bob, whose quota is one, trains on both with PyTorch on the
-processor: 9 million parameters and AdamW, 0.1 GB of state, or 68 million and 0.8 GB. Patty submits
-a job for her own GPU; measured is the time until it runs. Elastic: one of two workers leaves and
-the other trains on. The baseline of the same run is the same training as one process, which ends
-its update, saves a checkpoint and leaves.
+A real platform with two simulated GPUs; bob has a quota of one and trains on both with PyTorch on
+the CPU: 9 million parameters and AdamW, 0.1 GB of state, or 68 million and 0.8 GB. Patty submits a
+job for her own GPU; measured is the time until it runs. Elastic: one of two workers leaves and the
+other continues. The baseline of the same run is the same training as one process, which ends its
+update, saves a checkpoint and exits.
 """
 
 import argparse
@@ -63,7 +63,7 @@ def job(client: Client, name: str, command: list[str], **asked: object) -> str:
 
 
 def wait(client: Client, workload: str, state: str) -> tuple[float, WorkloadDetail]:
-    """Return how long it takes until a workload is in a state."""
+    """Wait until a workload is in a state; return the seconds."""
     found = client.workload(workload)
 
     def is_there() -> bool:
@@ -75,13 +75,13 @@ def wait(client: Client, workload: str, state: str) -> tuple[float, WorkloadDeta
 
 
 def forget(client: Client, workload: str) -> None:
-    """Delete a workload and wait until it holds nothing."""
+    """Delete a workload and wait until its GPUs are free."""
     client.delete(workload)
     seconds_until(lambda: workload not in {w.id for w in client.workloads()}, WITHIN_S)
 
 
 def round_of(bob: Client, patty: Client, folder: Path, *, elastic: bool, width: int) -> float:
-    """Let patty take one of the two GPUs that bob trains on; return how long she waits."""
+    """Submit patty's job while bob trains on both GPUs; return the seconds until it runs."""
     told = folder / "told"
     told.unlink(missing_ok=True)
     asked = {"elastic": True, "workers": 2} if elastic else {"gpus": Decimal(2)}
@@ -104,7 +104,7 @@ def round_of(bob: Client, patty: Client, folder: Path, *, elastic: bool, width: 
 
 
 def summary(seconds: list[float]) -> dict[str, object]:
-    """Give the median and the range of all rounds."""
+    """Return the median and the range of all rounds."""
     return {
         "median_s": round(statistics.median(seconds), 2),
         "range_s": [round(min(seconds), 2), round(max(seconds), 2)],
@@ -113,7 +113,7 @@ def summary(seconds: list[float]) -> dict[str, object]:
 
 
 def main() -> None:
-    """Take turns, so that what the machine does besides meets all of them; write it down."""
+    """Alternate the variants, so that other load affects all of them, and save the figures."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""What a resize costs a training, beside checkpoint-and-restart and torchrun, in one run.
+"""Pause of a training at a resize, compared with checkpoint-and-restart and torchrun.
 
 Trains a model of 8.9 million parameters with AdamW (107 MB of state) on the CPU and resizes it
 1 → 2 → 1. A pause is the time from the end of the last update before to the end of the first one
@@ -38,7 +38,7 @@ Step = dict[str, Any]
 
 
 def steps_of(directory: Path) -> list[Step]:
-    """Return the updates that ranks noted, in the order of time."""
+    """Return the updates recorded by all ranks, by time."""
     lines = [
         line for path in directory.glob("steps-*.jsonl") for line in path.read_text().split("\n")
     ]
@@ -68,7 +68,7 @@ def usual_step(directory: Path) -> dict[str, float]:
 
 
 def miscounted(directory: Path) -> dict[str, int]:
-    """Count the samples that a finished epoch lacks or has twice."""
+    """Return the number of missing and duplicate samples in a finished epoch."""
     epochs: dict[int, Counter[int]] = {}
     updates_each = SAMPLES // GLOBAL_BATCH
     last = 0
@@ -98,7 +98,7 @@ def wait_for_updates(directory: Path, ranks: int, count: int, after: float) -> N
 def running(
     command: list[str], directory: Path, **environ: str
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a launcher, and pause it at the end."""
+    """Run a launcher during the block, and pause it at the end."""
     with (directory / "output.txt").open("ab") as output:
         process = subprocess.Popen(
             [sys.executable, *command, str(TRAINING), str(directory)],
@@ -114,13 +114,13 @@ def running(
 
 
 def ours(directory: Path, least: int, most: int) -> list[str]:
-    """Give the launcher's command line."""
+    """Return the launcher's command line."""
     options = ["--min", str(least), "--max", str(most), "--directory", str(directory)]
     return ["-m", "runai.elastic.run", *options]
 
 
 def resize_in_process(directory: Path, times: int) -> None:
-    """Go 1 → 2 → 1 `times` times with workers that stay."""
+    """Resize 1 → 2 → 1 `times` times, with workers that stay."""
     job = JobDirectory(directory)
     with running(ours(directory, 1, 2), directory):
         wait_for_updates(directory, 2, STEADY_UPDATES, 0)
@@ -139,7 +139,7 @@ def checkpoint_and_restart(directory: Path, times: int) -> None:
 
 
 def torchrun_restarts(directory: Path, times: int) -> None:
-    """Have a second node come and go: torchrun restarts all workers, from their checkpoint."""
+    """Add and remove a second node: torchrun restarts all workers from their checkpoint."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -155,7 +155,7 @@ def torchrun_restarts(directory: Path, times: int) -> None:
 
     settings = {
         "RUNAI_CHECKPOINT_DIR": str(directory / "checkpoints"),
-        # With the store shared, torch 2.15's first agent does not tell a later one its address.
+        # With a shared store, torch 2.15's first agent does not pass its address to later ones.
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
     }
     with running(node(host=True), directory, **settings):
@@ -168,7 +168,7 @@ def torchrun_restarts(directory: Path, times: int) -> None:
 
 
 def measure(name: str, how: Callable[[Path, int], None], times: int) -> dict[str, Any]:
-    """Run one way of resizing in a directory of its own, and say what was seen."""
+    """Run one way of resizing in a new directory, and return its figures."""
     with tempfile.TemporaryDirectory(prefix="elastic-resize-") as path:
         directory, error = Path(path), None
         try:
@@ -189,7 +189,7 @@ def measure(name: str, how: Callable[[Path, int], None], times: int) -> dict[str
 
 
 def main() -> None:
-    """Measure the three ways one after the other, and write them down."""
+    """Measure the three ways in sequence, and save the figures."""
     parser = argparse.ArgumentParser(description="What a resize costs a training.")
     parser.add_argument("--times", type=int, default=9, help="resizes in each direction (9)")
     parser.add_argument("--restarts", type=int, default=3, help="restarts in each direction (3)")

@@ -1,9 +1,9 @@
-"""Play hours of faults in virtual time, many seeds, and keep what came of them.
+"""Run hours of faults in virtual time with many seeds, and save the findings.
 
-`python benchmarks/fault_hours.py --keep` writes `benchmarks/results/faults.json`; a seed that
-found something is printed with its sentences and replays alone: `pytest tests/faults --seed N`.
-With `--minutes` it ends by itself, and says of how many seeds its figures are; `--first` goes on
-where another run has ended, and is kept beside it.
+`python benchmarks/fault_hours.py --keep` writes `benchmarks/results/faults.json`. A seed with a
+finding is printed with its messages and can be replayed alone: `pytest tests/faults --seed N`.
+`--minutes` bounds the run, which reports the number of seeds it covered; `--first` continues after
+another run and is saved next to it.
 """
 
 import argparse
@@ -26,7 +26,7 @@ RESULTS = ROOT / "benchmarks/results/faults.json"
 
 
 def play(seed: int) -> dict[str, Any]:
-    """Play one seed."""
+    """Run one seed."""
     from faults.hour import Hour  # noqa: PLC0415  after the path is set, in each process
 
     logging.disable(logging.CRITICAL)
@@ -46,7 +46,7 @@ def play(seed: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Play them all."""
+    """Run all seeds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=500)
     parser.add_argument("--first", type=int, default=1)

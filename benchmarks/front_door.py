@@ -116,7 +116,7 @@ def transfer(root: str, down: int, up: int) -> float:
 
 
 def websockets(root: str, count: int, size: int, pids: list[int]) -> float:
-    """Send a message over each of `count` websockets; return `pids`' MiB while all are open."""
+    """Send a message over each of `count` websockets; return the MiB of `pids` meanwhile."""
 
     async def open_all() -> float:
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
@@ -135,7 +135,7 @@ def memory(pids: list[int]) -> float:
 
 
 def peak(pids: list[int]) -> float:
-    """Return the MiB that processes had resident at most, since the last reset of each."""
+    """Return the peak resident MiB of processes since the last reset of each."""
     texts = [Path(f"/proc/{pid}/status").read_text() for pid in pids]
     return sum(int(text.partition("VmHWM:")[2].split()[0]) for text in texts) / 1024
 
@@ -186,7 +186,7 @@ def platform(python: str, upstream: str, client: ProcessPoolExecutor) -> Figures
 
 
 def main() -> None:
-    """Play all rounds and keep the figures."""
+    """Run all rounds and save the figures."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--baseline", required=True, metavar="PYTHON", help="see this file's top")
     old = parser.parse_args().baseline

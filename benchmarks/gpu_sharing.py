@@ -3,10 +3,11 @@
     python benchmarks/gpu_sharing.py                          # all three parts, half an hour
     python benchmarks/gpu_sharing.py --part 1 --out FILE      # limits and metering, four minutes
 
-Part 1: limits by the start-up hook and the truth of metering (P0 to P6). Part 2: throughput and
-latency of sharers, time-sliced and by MPS. Part 3: limits and faults under MPS (M1 to M7). Prints
-expected beside measured and keeps both in a JSON file. Changes no setting of the GPU, needs PyTorch
-and an idle device, runs without MPS (and says so). Where there is no NVIDIA GPU it says "not run".
+Part 1: limits by the start-up hook and accuracy of metering (P0 to P6). Part 2: throughput and
+latency of sharing processes, time-sliced and by MPS. Part 3: limits and faults under MPS (M1 to
+M7). Prints expected and measured values and saves both in a JSON file. Changes no setting of the
+GPU, needs PyTorch and an idle device, and skips MPS if it is missing. Without an NVIDIA GPU it
+prints "not run".
 """
 
 import argparse
@@ -30,9 +31,9 @@ def rows(part: int, index: int, pace: float) -> Iterator[Row]:
     """Run one part on one device.
 
     Raises:
-        NvmlMissing: there is no such device.
+        NvmlMissing: the device does not exist.
     """
-    # Imported here: what they need is not there where nothing can be run.
+    # Imported here: their dependencies are missing on machines that cannot run them.
     from sharing import caps, faults, throughput  # noqa: PLC0415
     from sharing.gpu import Gpu  # noqa: PLC0415
 
@@ -49,7 +50,7 @@ def rows(part: int, index: int, pace: float) -> Iterator[Row]:
 
 
 def why_not(index: int) -> str:
-    """Say why nothing can be run here; "" if it can."""
+    """Return why nothing can run on this machine; "" if it can."""
     for module in ("torch", "pynvml", "runai.hub_service.limits.mps"):
         if importlib.util.find_spec(module) is None:
             return f"{module} is not installed"
@@ -67,7 +68,7 @@ def why_not(index: int) -> str:
 
 
 def keep(path: Path, part: int, found: Sequence[Row]) -> None:
-    """Put one part into the file of results, beside the others."""
+    """Save one part in the results file and keep its other parts."""
     kept = json.loads(path.read_text()) if path.exists() else {}
     described = subprocess.run(
         ["git", "describe", "--always", "--dirty"],
@@ -88,7 +89,7 @@ def keep(path: Path, part: int, found: Sequence[Row]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what was asked for; the status is 1 where something was not as expected."""
+    """Run the selected parts; return 1 if a result was not as expected."""
     parser = argparse.ArgumentParser(description="Measure sharing on a real GPU.")
     parser.add_argument("--part", type=int, choices=(1, 2, 3), action="append")
     parser.add_argument("--gpu", type=int, default=0, help="the device, in NVML's order")

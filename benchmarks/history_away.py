@@ -1,8 +1,9 @@
-"""Kill -9 the ledger's PostgreSQL beneath a running service; how long until the past can be read?
+"""Recovery time of the history after kill -9 of the ledger's PostgreSQL under a running service.
 
-`python benchmarks/history_away.py` adds `postgresql_killed` to `benchmarks/results/faults.json`.
-Counted from the kill, with the server's own start and recovery, and from the server's first answer;
-all the while jobs are submitted, and how many were refused is told (none is what is promised).
+`python benchmarks/history_away.py` adds `postgresql_killed` to `benchmarks/results/faults.json`:
+the seconds until the history can be read again, from the kill (with the server's start and
+recovery) and from the server's first answer. Jobs are submitted all the while; the number of
+refusals is reported (the promise is none).
 """
 
 import json
@@ -29,7 +30,7 @@ JOB = {"owner": "ana", "gpus": 1, "command": ["sleep", "900"], "grace_seconds": 
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on now."""
+    """Return an unused TCP port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -37,7 +38,7 @@ def free_port() -> int:
 
 
 def main() -> None:
-    """Measure, print and keep."""
+    """Measure, print and save the figures."""
     about = measured()
     took: list[float] = []
     after: list[float] = []

@@ -2,16 +2,16 @@
 
     python benchmarks/kubernetes_scale.py [--nodes N] [--pods N] [--gangs N]
 
-Prints, and writes benchmarks/results/kubernetes_scale.json. Each scheduler has a control plane of
-its own (real etcd, API server and controller manager; kwok plays the nodes), all on this machine:
+Prints, and writes benchmarks/results/kubernetes_scale.json. Each scheduler has a separate control
+plane (real etcd, API server and controller manager; kwok simulates the nodes), all on this machine:
 
-    stream    pods of one GPU each are made as fast as the API server takes them
-    gangs     Indexed Jobs of 16; ours starts each whole or not at all, kube-scheduler pod by pod
-    backlog   as many pods again as a fifth of the stream, made while the scheduler is stopped
-    reclaim   (ours) a project comes for 64 GPUs of its quota, which another has borrowed; once
-              when all is quiet, and once in the very moment in which the last pod was bound, while
-              the nodes bring hundreds up and Events are told. Decided: when `decide` had returned,
-              as the scheduler's log says; told: when a watch shows that a victim is to go
+    stream    pods of one GPU each, created as fast as the API server accepts them
+    gangs     Indexed Jobs of 16; ours starts each completely or not at all, kube-scheduler by pod
+    backlog   pods, a fifth of the stream's number, created while the scheduler is stopped
+    reclaim   (ours) a project requests 64 GPUs of its quota that another project has borrowed; once
+              on a quiet cluster, and once at the moment in which the last pod is bound, while nodes
+              start hundreds of pods and Events are written. Decided: `decide` returned, by the
+              scheduler's log; told: a watch shows a victim's deletion
 
 A pod is bound when a watch shows it; "submitted" is when the API server had answered its creation
 (pods of Jobs: when the Job's was). Needs `tests/control_plane/build` and, for the baseline,
@@ -52,12 +52,12 @@ GPUS = 8
 GANG = 16
 CLAIM = 64
 SETTLED = 8
-"""Requests in two seconds that a scheduler makes which has nothing to do: leases, watches."""
+"""Requests of an idle scheduler in two seconds: leases, watches."""
 GOALS = {"requests_per_pod": 4, "memory_mib": 600, "reclaim_decided_s": 0.3}
 
 
 class Memory:
-    """The most memory that a process held while a `with` lasted."""
+    """Peak memory of a process during a `with` block."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = psutil.Process(process.pid)
@@ -78,13 +78,13 @@ class Memory:
             self.most_mib = max(self.most_mib, self._process.memory_info().rss // 2**20)
 
     def cpu_s(self) -> float:
-        """Return the processor time that it has taken."""
+        """Return the process's CPU time."""
         times = self._process.cpu_times()
         return float(times.user + times.system)
 
 
 def session(scheduler: str, name: str) -> dict[str, Any]:
-    """Return a pod of one GPU that is never stopped."""
+    """Return a non-preemptible pod of one GPU."""
     made = pod(name, 1, project="crowd", labels={"runai/kind": "build"})
     made["spec"]["schedulerName"] = scheduler
     return made
@@ -104,7 +104,7 @@ def spread(seconds: Sequence[float]) -> dict[str, float]:
 
 
 async def stream(crowd: Crowd, scheduler: str, pods: int) -> dict[str, float]:
-    """Make pods as fast as the API server takes them."""
+    """Create pods as fast as the API server accepts them."""
     bodies = {f"pod-{n}": session(scheduler, f"pod-{n}") for n in range(pods)}
     began = time.monotonic()
     made = await crowd.make(bodies, "pods")
@@ -118,7 +118,7 @@ async def stream(crowd: Crowd, scheduler: str, pods: int) -> dict[str, float]:
 
 
 async def gangs(crowd: Crowd, scheduler: str, count: int) -> dict[str, float]:
-    """Make gangs; each is there when its last worker is bound."""
+    """Create gangs; each counts as started when its last worker is bound."""
     bodies = {f"gang-{n}": training(scheduler, f"gang-{n}", GANG, gang=True) for n in range(count)}
     began = time.monotonic()
     made = await crowd.make(bodies, "jobs")
@@ -141,7 +141,7 @@ async def gangs(crowd: Crowd, scheduler: str, count: int) -> dict[str, float]:
 async def backlog(
     crowd: Crowd, scheduler: str, process: subprocess.Popen[bytes], pods: int
 ) -> dict[str, float]:
-    """Let a scheduler find many pods at once."""
+    """Start a scheduler with many pending pods."""
     bodies = {f"late-{n}": session(scheduler, f"late-{n}") for n in range(pods)}
     process.send_signal(signal.SIGSTOP)
     await crowd.make(bodies, "pods")
@@ -152,7 +152,7 @@ async def backlog(
 
 
 async def borrow(crowd: Crowd, free: int) -> None:
-    """Let a project without a quota take all that is left."""
+    """Fill all free GPUs with a project that has no quota."""
     await crowd.make({"lent": training(OURS, "lent", free, gang=False)}, "jobs")
 
     def lent() -> int:
@@ -162,10 +162,10 @@ async def borrow(crowd: Crowd, free: int) -> None:
 
 
 async def reclaim(crowd: Crowd, owner: str, log: Path) -> dict[str, float]:
-    """Come for a quota that another project has borrowed.
+    """Request a quota that another project has borrowed.
 
-    Decided is when `decide` has returned with the first victims, and with as many as are needed:
-    the owner's pods are made one after the other, so there are several plans.
+    The times of decision are the first return of `decide` with a victim, and the one with all of
+    them: the owner's pods are created one after another, so there are several plans.
     """
     bodies = {f"{owner}-{n}": pod(f"{owner}-{n}", 1, project=owner) for n in range(CLAIM)}
     for body in bodies.values():
@@ -173,7 +173,7 @@ async def reclaim(crowd: Crowd, owner: str, log: Path) -> dict[str, float]:
     began = time.monotonic()
     made = await crowd.make(bodies, "pods")
     await crowd.until(lambda: crowd.bound.keys() >= bodies.keys())
-    # The scheduler's watch may be told before ours, and the answer may come before both.
+    # The scheduler's watch may be notified before ours, and the answer may precede both.
     seen = [min(crowd.seen[name], made[name]) for name in bodies]
     gone = sorted(at for at in crowd.leaving.values() if at > began)
     plans = [(at, kinds["stop"]) for at, kinds in decided(log) if at > began and "stop" in kinds]
@@ -193,7 +193,7 @@ async def reclaim(crowd: Crowd, owner: str, log: Path) -> dict[str, float]:
 
 
 async def settled(plane: ControlPlane, scheduler: str) -> int:
-    """Return the number of its requests when it has told everything: Events come afterwards."""
+    """Return the number of requests after all are sent: Events follow the bindings."""
     before, now = -SETTLED, 0
     while now - before >= SETTLED:
         await asyncio.sleep(2)
@@ -202,7 +202,7 @@ async def settled(plane: ControlPlane, scheduler: str) -> int:
 
 
 async def measure(plane: ControlPlane, scheduler: str, size: argparse.Namespace) -> dict[str, Any]:
-    """Measure one of the schedulers on a control plane of its own."""
+    """Measure one scheduler on a new control plane."""
     late = size.pods // 5
     enough = size.nodes * GPUS
     assert enough >= size.pods + late + size.gangs * GANG + 2 * CLAIM, "too few nodes"
@@ -245,7 +245,7 @@ async def measure(plane: ControlPlane, scheduler: str, size: argparse.Namespace)
 
 
 def ratios(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, float]:
-    """Say how much faster than kube-scheduler ours is; below 1 it is slower."""
+    """Return our speed relative to kube-scheduler's; below 1 ours is slower."""
     return {
         of: round(ours[of]["bound_per_s"] / theirs[of]["bound_per_s"], 2)
         for of in ("stream", "gangs", "backlog")
@@ -253,7 +253,7 @@ def ratios(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, floa
 
 
 def main() -> None:
-    """Measure both, print, and keep."""
+    """Measure both schedulers, print and save the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--pods", type=int, default=5000)

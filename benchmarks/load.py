@@ -1,17 +1,17 @@
-"""What users wait for at the service while others use it: 200 users, 500 sessions, 20,000 queued.
+"""Response times of a loaded service: 200 users, 500 sessions, 20,000 queued jobs.
 
     nice -n 10 python benchmarks/load.py [--baseline PYTHON] [--keep]
 
-The real service over this machine's cluster with simulated GPUs, in a process of its own, filled by
-the hub's token; then, one after the other:
+Runs the real service on a local cluster with simulated GPUs, in a separate process, filled with the
+hub's token; then, one after another:
 
-    opens     the page and a list are asked for, by one after the other
-    pages     300 open pages for a minute: what the service needs
-    flood     one user asks 500 times a second, 200 calls at once; what do others wait?
-    loops     three users each submit 200 jobs, one after the other
+    opens     requests of the page and a list, in sequence
+    pages     300 open pages for a minute, with the CPU time of the service
+    flood     one user sends 500 requests a second, 200 at once; response times of other users
+    loops     three users each submit 200 jobs in sequence
 
-`--baseline` plays all of it with another interpreter's service first, on the same machine. The
-generator's own processor time stands beside each figure. `--keep` writes results/load.json.
+`--baseline` measures another interpreter's service first, on the same machine. Each figure comes
+with the generator's own CPU time. `--keep` writes results/load.json.
 """
 
 import argparse
@@ -49,26 +49,26 @@ STARTS_WITHIN_S = 120
 PAGES = 300
 FLOOD_A_SECOND, FLOOD_AT_ONCE = 500, 200
 OTHERS = ("whoami", "overview", "projects", "workloads?user=user-001", "submit")
-"""What others ask for beside a flood, each once a second."""
+"""Requests of other users during a flood, each once a second."""
 SUBMITTERS, SUBMITS = 3, 200
 
 Measured = dict[str, Any]
 
 
 def project_of(number: int) -> str:
-    """Return the project of a user: ten users in each."""
+    """Return a user's project; each project has ten users."""
     return f"project-{number % PROJECTS:02}"
 
 
 class Asker:
-    """Calls of users, timed."""
+    """HTTP client that makes and times calls of users."""
 
     def __init__(self, http: aiohttp.ClientSession) -> None:
         self._http = http
         self.statuses = Counter[int]()
 
     async def ask(self, user: int, path: str, body: object = None) -> tuple[float, Any]:
-        """Make one call; return its seconds and what came, None where it was refused."""
+        """Make one call; return its seconds and its JSON, or None if it was refused."""
         began = time.perf_counter()
         headers = {"Authorization": f"Bearer token-of-{name_of(user)}"}
         async with self._http.request(
@@ -87,7 +87,7 @@ class Asker:
 
 @asynccontextmanager
 async def service(python: str, data: Path, users: int) -> AsyncIterator[tuple[str, psutil.Process]]:
-    """Run the stand-in of the hub and the service while the block runs; nothing is left."""
+    """Run the service and a stand-in hub during the block; leave no process behind."""
     hub_port, port = _unused_port(), _unused_port()
     lines = ["projects:"]
     for number in range(PROJECTS):
@@ -133,7 +133,7 @@ async def _is_ready(http: aiohttp.ClientSession, url: str) -> bool:
 
 
 def _end_jobs(data: Path) -> None:
-    """End the jobs that found room: they outlive the service on purpose."""
+    """Kill the jobs that have started: by design they outlive the service."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             words = [*process.cmdline(), *process.environ().values()]
@@ -142,7 +142,7 @@ def _end_jobs(data: Path) -> None:
 
 
 def fill(url: str, users: int, jobs: int) -> Measured:
-    """Start two or three sessions of each user; queue one array of half of the jobs, and others."""
+    """Start each user's two or three sessions; queue one array per user, the first with half."""
     here, began, sessions = psutil.Process(), time.perf_counter(), 0
     report = ProcessReport(pid=here.pid, created=here.create_time())
     with Client(url, HUB_TOKEN, patience_s=120) as hub:
@@ -171,7 +171,7 @@ def fill(url: str, users: int, jobs: int) -> Measured:
 
 
 async def opens(asker: Asker) -> Measured:
-    """Ask for the page and for a list, one after the other."""
+    """Request the page and a list, in sequence."""
     found: Measured = {}
     for name, path in (("page", ""), ("list", "api/v1/workloads?limit=200")):
         found[name] = spread([(await asker.ask(n % 40 + 1, path))[0] for n in range(40)])
@@ -179,7 +179,7 @@ async def opens(asker: Asker) -> Measured:
 
 
 async def pages(asker: Asker, http: aiohttp.ClientSession, users: int, seconds: float) -> Measured:
-    """Keep pages open, each of a user in turn; count what they hear."""
+    """Keep pages of different users open; count the pieces that they receive."""
     heard = 0
 
     async def look(user: int) -> None:
@@ -200,7 +200,7 @@ async def pages(asker: Asker, http: aiohttp.ClientSession, users: int, seconds: 
 
 
 async def flood(asker: Asker, loud: Asker, seconds: float) -> Measured:
-    """Have one user flood the service; say what others wait alone, and beside it."""
+    """Flood the service as one user; return other users' response times without and with it."""
 
     async def others() -> dict[str, list[float]]:
         took: dict[str, list[float]] = {name: [] for name in OTHERS}
@@ -244,7 +244,7 @@ async def flood(asker: Asker, loud: Asker, seconds: float) -> Measured:
 
 
 async def loops(asker: Asker) -> Measured:
-    """Have some users submit one job after the other, waiting as told where refused."""
+    """Submit jobs in sequence as some users; wait a second after each refusal."""
     stored: list[str] = []
 
     async def one(user: int) -> list[float]:
@@ -266,14 +266,14 @@ async def loops(asker: Asker) -> Measured:
 
 
 def spread(seconds: list[float]) -> dict[str, float]:
-    """Return how many there were, the middle, the slow and the slowest, in milliseconds."""
+    """Return the number of values, their median, 99th percentile and maximum, in milliseconds."""
     cuts = quantiles(seconds, n=100, method="inclusive")
-    told = {"p50_ms": cuts[49], "p99_ms": cuts[98], "max_ms": max(seconds)}
-    return {"n": len(seconds), **{name: round(1000 * value, 1) for name, value in told.items()}}
+    found = {"p50_ms": cuts[49], "p99_ms": cuts[98], "max_ms": max(seconds)}
+    return {"n": len(seconds), **{name: round(1000 * value, 1) for name, value in found.items()}}
 
 
 async def used(process: psutil.Process, part: Callable[[], Awaitable[Measured]]) -> Measured:
-    """Measure a part, and the processors that the service and this program have used."""
+    """Run a part; return its figures with the CPU use of service and generator."""
     began, service_cpu, own = time.perf_counter(), _cpu(process), _own_cpu()
     found = await part()
     took = time.perf_counter() - began
@@ -303,7 +303,7 @@ def _unused_port() -> int:
 
 
 async def measure(python: str, asked: argparse.Namespace) -> Measured:
-    """Fill a service of this interpreter's and play all parts."""
+    """Start and fill a service with this interpreter, and run all parts."""
     with tempfile.TemporaryDirectory(prefix="runai-load-") as folder:
         async with service(python, Path(folder), asked.users) as (url, process):
             found: Measured = {
@@ -313,7 +313,7 @@ async def measure(python: str, asked: argparse.Namespace) -> Measured:
             patience = aiohttp.ClientTimeout(total=120)
             async with aiohttp.ClientSession(url, connector=limits, timeout=patience) as http:
                 asker, loud = Asker(http), Asker(http)
-                for user in range(asked.users):  # the service knows whose tokens these are
+                for user in range(asked.users):  # fills the service's cache of token owners
                     await asker.ask(user, "api/v1/whoami")
                 for name, part in {
                     "opens": lambda: opens(asker),
@@ -328,7 +328,7 @@ async def measure(python: str, asked: argparse.Namespace) -> Measured:
 
 
 def main() -> None:
-    """Measure, print and keep."""
+    """Measure, print and save the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--users", type=int, default=200)
     parser.add_argument("--jobs", type=int, default=20_000)

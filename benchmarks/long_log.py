@@ -1,9 +1,9 @@
-"""A job writes a million lines: how soon is the end of them shown, and what do they cost?
+"""Time and memory to read a log of a million lines.
 
-`python benchmarks/long_log.py` starts a service, and keeps in `benchmarks/results/long_log.json`
-the time to the last 500 lines (what the page asks for) and to all of them, by the client and by the
-command line, the slowest answer to somebody else meanwhile, and by how much the service's memory
-grew. The same for ten megabytes without a line's end, and for a million empty lines.
+`python benchmarks/long_log.py` starts a service, and writes to `benchmarks/results/long_log.json`
+the time to the last 500 lines (the page's request) and to all lines, by the client and by the
+command line, the slowest answer to another request meanwhile, and the growth of the service's
+memory. The same for ten megabytes without a newline, and for a million empty lines.
 """
 
 import json
@@ -33,14 +33,14 @@ PROGRAMS = {
 
 
 def seconds(deed: Callable[[], object]) -> float:
-    """Time a deed."""
+    """Call a function and return its seconds."""
     began = time.perf_counter()
     deed()
     return round(time.perf_counter() - began, 3)
 
 
 def slowest_answer(service: Service, reading: threading.Thread) -> float:
-    """Ask something else again and again while somebody reads."""
+    """Repeat another request while the log is read; return the longest time in seconds."""
     slowest = 0.0
     while reading.is_alive():
         slowest = max(slowest, seconds(lambda: service.client.workload("vision/other")))
@@ -48,7 +48,7 @@ def slowest_answer(service: Service, reading: threading.Thread) -> float:
 
 
 def figures_of(service: Service, name: str) -> dict[str, float]:
-    """Read what a job wrote in each way."""
+    """Read a job's log in each way; return the figures."""
     assert service.process is not None
     process = psutil.Process(service.process.pid)
     before = process.memory_info().rss
@@ -78,7 +78,7 @@ def figures_of(service: Service, name: str) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure, print and keep."""
+    """Measure, print and save the figures."""
     figures = {**measured(), "logs": {}}
     with tempfile.TemporaryDirectory(prefix="runai-long-log-") as place:
         service = Service(Path(place), free_ports(1)[0])
@@ -91,7 +91,7 @@ def main() -> None:
                 service.until(f"vision/{name}", "succeeded")
                 figures["logs"][what] = figures_of(service, name)
                 print(what, figures["logs"][what], flush=True)
-                # After each: a run that is cut short keeps what it has measured.
+                # Saved after each, so that an aborted run keeps its figures.
                 RESULTS.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
         finally:
             service.clean()

@@ -1,7 +1,6 @@
-"""What a figure was measured on: the machine, the Python, the commit and how busy the machine was.
+"""Description of a measurement's environment: machine, Python, commit and load.
 
-Every benchmark keeps these beside its figures, in its own file of `benchmarks/results/`; what is
-measured, and against what, is the benchmark's own.
+Every benchmark saves it with its figures, in its file of `benchmarks/results/`.
 """
 
 import os
@@ -14,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def machine() -> dict[str, str]:
-    """Name the machine and the Python: `machine`, `python`."""
+    """Return the machine and the Python version: `machine`, `python`."""
     return {
         "machine": f"{os.cpu_count()} cores, {platform.platform()}",
         "python": platform.python_version(),
@@ -22,14 +21,14 @@ def machine() -> dict[str, str]:
 
 
 def commit() -> str:
-    """Name the commit that is measured; `-dirty` where files differ from it."""
+    """Return the measured commit, with `-dirty` if files differ from it."""
     asked = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
     return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def measured() -> dict[str, Any]:
-    """Name what a benchmark is measured on, and the load of the last minute.
+    """Return machine, Python and commit, and the load of the last minute.
 
-    Ask before the work begins: afterwards the load is the benchmark's own.
+    Call it before the work begins: afterwards the load is the benchmark's own.
     """
     return {**machine(), "commit": commit(), "load": round(os.getloadavg()[0], 2)}

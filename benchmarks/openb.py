@@ -1,11 +1,11 @@
-"""Fill a cluster by the protocol of FGD's paper and compare what ends up allocated.
+"""Fill a cluster by the protocol of the FGD paper, and compare the allocated share of GPUs.
 
     python benchmarks/openb.py --data DIR    # prints, and writes benchmarks/results/openb.json
 
 Alibaba's trace of 2023 (openb: 1,213 nodes with 6,212 GPUs; Weng et al., ATC'23): its pods are
-shuffled, resampled with replacement up to 130 % of the GPUs and placed one at a time, whatever
-fits nowhere is dropped, nobody leaves. `frag` knows the trace's mix of requests, as FGD does;
-ties go to the smallest node name. The published means of 10 seeds stand beside ours of 5.
+shuffled, resampled with replacement up to 130 % of the GPUs and placed one at a time. Pods that fit
+nowhere are dropped; placed pods never end. `frag` uses the trace's mix of requests, like FGD; ties
+go to the smallest node name. Published means are over 10 seeds, ours over 5.
 """
 
 import argparse
@@ -30,13 +30,13 @@ from runai.hub_service.scheduler.state.request_shape import Kinds, RequestShape
 RESULTS = Path(__file__).parent / "results" / "openb.json"
 DATA = Path(__file__).parent.parent.parent / "shared" / "data"
 ARRIVES = 1.3
-"""How much of the cluster's GPUs is asked for in all."""
+"""Sum of all requests, relative to the cluster's GPUs."""
 PUBLISHED: dict[Packing, str] = {"frag": "06-FGD", "binpack": "04-GpuPacking"}
-"""The paper's policy that each of ours stands beside."""
+"""The paper's policy compared with each of ours."""
 
 
 def rows(path: Path) -> Iterator[dict[str, str]]:
-    """Read a table, packed or not."""
+    """Read a CSV file, compressed or not."""
     packed = path.read_bytes()
     text = (gzip.decompress(packed) if path.suffix == ".gz" else packed).decode()
     yield from csv.DictReader(text.splitlines())
@@ -58,12 +58,12 @@ def read_nodes(folder: Path) -> list[Node]:
 
 
 def read_pods(path: Path, kinds: Kinds) -> list[RequestShape]:
-    """Read what each pod asks for."""
+    """Read each pod's request."""
     return [kinds.of(worker(row), ()) for row in rows(path)]
 
 
 def worker(row: dict[str, str]) -> Worker:
-    """Turn a row of the trace into a request."""
+    """Convert a row of the trace to a request."""
     gpus = int(row["num_gpu"])
     milli = int(row["gpu_milli"]) if gpus == 1 else gpus * 1000
     types = row.get("gpu_spec") or ""
@@ -77,7 +77,7 @@ def worker(row: dict[str, str]) -> Worker:
 
 
 def arrivals(pods: Sequence[RequestShape], capacity: int, seed: int) -> list[RequestShape]:
-    """Shuffle the pods, then draw more of them until enough is asked for."""
+    """Shuffle the pods, then resample them until the requests reach the target."""
     dice = random.Random(seed)
     order = list(pods)
     dice.shuffle(order)
@@ -91,7 +91,7 @@ def arrivals(pods: Sequence[RequestShape], capacity: int, seed: int) -> list[Req
 def allocation(
     nodes: Sequence[Node], kinds: Kinds, pods: Sequence[RequestShape], packing: Packing, seed: int
 ) -> tuple[float, float]:
-    """Fill an empty cluster; return what percentage is allocated, and the seconds it took."""
+    """Fill an empty cluster; return the allocated percentage and the seconds."""
     began = time.perf_counter()
     room = room_for(packing, nodes)
     if isinstance(room, FragRoom):
@@ -113,7 +113,7 @@ def published(folder: Path) -> dict[tuple[str, str], float]:
 
 
 def measure(folder: Path, seeds: Sequence[int], packings: Sequence[Packing]) -> dict[str, object]:
-    """Run every variant that is there, and say how each compares with the paper."""
+    """Run every available variant; return its figures compared with the paper's."""
     nodes, baselines = read_nodes(folder), published(folder)
     figures: dict[str, object] = {}
     for path in sorted(folder.glob("openb_pod_list_*.csv.gz")):
@@ -141,7 +141,7 @@ def measure(folder: Path, seeds: Sequence[int], packings: Sequence[Packing]) -> 
 
 
 def main() -> None:
-    """Run everything once and write it down."""
+    """Run everything once and save the figures."""
     parser = argparse.ArgumentParser(description="Fill a cluster as in FGD's paper.")
     given = os.environ.get("RUNAI_DATA", str(DATA))
     parser.add_argument("--data", type=Path, default=Path(given), help="holds traces/openb")

@@ -1,8 +1,8 @@
-"""How long the page "GPUs" takes with 500 workloads on 200 GPUs and 30 days of history behind it.
+"""Load time of the page "GPUs" with 500 workloads, 200 GPUs and 30 days of history.
 
-Serves it from a filled ledger, opens it in headless Chromium by plain HTTP, and prints the first
-paint, when it can be used (all rows, the chart drawn), the bytes over the wire until then, and
-how long a suspended job takes to be shown as one. Goals: 0.5 s, 1.5 s, 500 kB, 2 s; medians.
+Serves the page from a filled ledger, opens it in headless Chromium over plain HTTP, and prints the
+time to the first paint, the time until it is usable (all rows and the chart), the bytes transferred
+until then, and the time until a suspension shows. Goals (medians): 0.5 s, 1.5 s, 500 kB, 2 s.
 
     python benchmarks/page.py [--visits 7] [--remark TEXT] [--output FILE]
 """
@@ -44,19 +44,19 @@ PREFIX = "/services/runai/"
 
 
 class Somebody:
-    """Every request is an admin's."""
+    """Authenticator that accepts every request as an admin's."""
 
     async def actor(self, _request: Request) -> Actor:
         """Return the admin."""
         return Actor("admin", admin=True)
 
     async def person(self, name: str) -> Actor:
-        """Return anybody."""
+        """Return a user of any name."""
         return Actor(name)
 
 
 def devices() -> dict[str, list[Device]]:
-    """Return the cluster."""
+    """Return the devices of each node."""
     return {
         f"node-{n:02}": [
             Device(i, f"SIM-{n}-{i}", "Simulated GPU", 80_000, simulated=True)
@@ -67,7 +67,7 @@ def devices() -> dict[str, list[Device]]:
 
 
 def workloads() -> Iterator[WorkloadSpec]:
-    """Return 500 workloads: halves and whole GPUs, more than there is room for."""
+    """Yield 500 workloads of half and whole GPUs, more than fit in the cluster."""
     for n in range(WORKLOADS):
         yield WorkloadSpec(
             f"project-{n % PROJECTS:02}", f"exp-{n:03}", f"user-{n % USERS:02}", "job", ("train",),
@@ -76,7 +76,7 @@ def workloads() -> Iterator[WorkloadSpec]:
 
 
 def scopes() -> list[Scope]:
-    """Return every series of such a cluster, that of everything first."""
+    """Return the scopes of all series of the cluster, `all` first."""
     found = [Scope("all"), Scope("watched")]
     found += [Scope("project", project=f"project-{n:02}") for n in range(PROJECTS)]
     found += [Scope("user", user=f"user-{n:02}") for n in range(USERS)]
@@ -88,7 +88,7 @@ def scopes() -> list[Scope]:
 
 
 def write_history(database: Path, end: int) -> int:
-    """Write 30 days: of everything each minute, of the rest each hour; return the rows."""
+    """Write 30 days, the cluster by minutes, the rest by hours; return the row count."""
     Store(database).close()
     engine = sa.create_engine(ledger_url(database))
     start, rows = end - DAYS * 86400, 0
@@ -115,7 +115,7 @@ def write_history(database: Path, end: int) -> int:
 
 
 async def place(platform: Platform) -> int:
-    """Submit the workloads and let the scheduler place them; return how many hold GPUs."""
+    """Submit the workloads and run scheduling cycles; return the number with GPUs."""
     for n in range(PROJECTS):
         await platform.cluster.put_project(ProjectSpec(f"project-{n:02}", quota=MilliGpu(10_000)))
     await platform.cluster.submit(list(workloads()))
@@ -129,7 +129,7 @@ USABLE = """() => document.querySelectorAll('#workloads tr').length >= 500
   && document.querySelector('.uplot canvas') && document.querySelector('.tools:not([hidden])')"""
 
 
-# What is below the screen is laid out, and so has a text to read, when somebody scrolls to it.
+# Rows below the visible part have no layout, and so no `innerText`, until they are scrolled to.
 SUSPENDED = """name => {
   const row = document.getElementById(`w:${name}`);
   row.scrollIntoView();
@@ -140,7 +140,7 @@ SUSPENDED = """name => {
 async def visit(
     browser: Browser, url: str, change: Callable[[], Awaitable[str]]
 ) -> dict[str, float]:
-    """Open the page as somebody does who was never there, and wait for a change to show."""
+    """Open the page with an empty browser cache, and wait until a change shows."""
     context = await browser.new_context(viewport={"width": 1360, "height": 900})
     page = await context.new_page()
     session = await context.new_cdp_session(page)
@@ -162,7 +162,7 @@ async def visit(
 
 
 async def measure(visits: int) -> dict[str, Any]:
-    """Serve, fill and visit."""
+    """Fill the ledger, serve the page and visit it."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         rows = write_history(Path(folder) / "ledger.sqlite", round(time.time()) // 3600 * 3600)
@@ -207,7 +207,7 @@ async def measure(visits: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print the figures, and keep them where that is asked for."""
+    """Print the figures, and save them if requested."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--visits", type=int, default=7)
     parser.add_argument("--remark", default="", help="what else the machine did")

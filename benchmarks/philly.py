@@ -1,14 +1,14 @@
 """Replay a month of Microsoft's Philly cluster under private parts, one pool and quotas.
 
     python benchmarks/philly.py --data DIR             # all runs; some take a quarter of an hour
-    python benchmarks/philly.py --run static quota     # some; the others' results stay as they are
+    python benchmarks/philly.py --run static quota     # some; all other results stay as they are
 
 Trace: Jeon et al., ATC'19 (msr-fiddle/philly-traces, CC-BY-4.0), as recovered by TuftsNATLab/PCS;
 nodes of each virtual cluster: Helios, SC'21. Eleven projects, days 47 to 77, capacity by load,
 quotas in proportion to the virtual clusters' nodes. Allocation is measured from the third day of
-the window to its end; waits are of every job, and the rest is drained. Each figure stands beside
-that of an independent reference where there is one. Writes benchmarks/results/philly.json and,
-where both were run, the picture of static parts against guaranteed quotas.
+the window to its end; waits are of every job, and remaining jobs are drained. Each figure comes
+with an independent reference if there is one. Writes benchmarks/results/philly.json and, if both
+were run, the picture of static parts against guaranteed quotas.
 """
 
 import argparse
@@ -47,7 +47,7 @@ NODE_GPUS = 8
 LEFT_OUT = "51b7ef"
 PAUSE_S = 60
 EVERY_S = 10
-"""How often the replay decides at most: what waits for the next cycle counts as a broken quota."""
+"""Shortest time between two decisions: a wait for the next cycle counts as a broken quota."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +60,11 @@ class Case:
     quotas: Literal["given", "skewed"] = "given"
     elastic: bool = False
     min_runtime: int = 0
-    """Seconds that a job may run before it is taken back from."""
+    """Seconds that a job runs before it can be preempted."""
     seeds: int = 0
-    """So many runs, jobs of the same second shuffled in each; the figures are their means."""
+    """Number of runs, each with jobs of the same second shuffled; the figures are means."""
     every: int = EVERY_S
-    """Seconds between two decisions at the least; 0 decides at each event."""
+    """Shortest time between two decisions, in seconds; 0 decides at each event."""
 
 
 CASES: Mapping[str, Case] = {
@@ -108,11 +108,11 @@ REFERENCE: Mapping[str, Mapping[str, float]] = {
         "quota": (90.6, 1.29, 23.5, 7.70, 162, 3428, 0.0, 286, 0),
     }.items()
 }
-"""An independent simulation of the same set-up, first in first out inside a project."""
+"""Figures of an independent simulation of the same set-up, FIFO within each project."""
 
 
 def in_proportion(weights: Mapping[str, int], whole: int) -> dict[str, int]:
-    """Divide a number by the largest remainder."""
+    """Divide a number in proportion to weights, by the largest remainder."""
     total = sum(weights.values())
     given = {name: whole * weight // total for name, weight in weights.items()}
     order = sorted(weights, key=lambda name: (-(whole * weights[name] % total), name))
@@ -122,7 +122,7 @@ def in_proportion(weights: Mapping[str, int], whole: int) -> dict[str, int]:
 
 
 def quotas(weights: Mapping[str, int], least: Mapping[str, int], nodes: int) -> dict[str, int]:
-    """Divide the nodes among projects, none below its least."""
+    """Divide the nodes among the projects, each at least its minimum."""
     fixed: dict[str, int] = {}
     while True:
         free = {name: weight for name, weight in weights.items() if name not in fixed}
@@ -134,10 +134,10 @@ def quotas(weights: Mapping[str, int], least: Mapping[str, int], nodes: int) -> 
 
 
 class Philly:
-    """The trace's window, and what of it every case shares."""
+    """The window of the trace, with the set-up that all cases share."""
 
     def __init__(self, folder: Path, days: int) -> None:
-        """Read it; fewer days make a quicker run that compares with nothing."""
+        """Read the trace; fewer days make a faster run without a reference."""
         self.since, self.until = FIRST * DAY, (FIRST + days) * DAY
         self.settled = self.since + (SETTLED * DAY if days > SETTLED else 0)
         self.rows = [
@@ -150,7 +150,7 @@ class Philly:
         self.alone: dict[tuple[float, str], Mapping[str, float]] = {}
 
     def setting(self, case: Case) -> Setting:
-        """Give the cluster and the quotas of a case."""
+        """Return the cluster and the quotas of a case."""
         work = sum(row.gpus * min(row.duration_s, self.until - row.submit_s) for row in self.rows)
         per_node = 1000 * NODE_GPUS * (self.until - self.since) * case.load
         count = -int(-work // per_node)
@@ -180,14 +180,14 @@ class Philly:
         )
 
     def jobs(self, case: Case, seed: int | None) -> list[TraceRow]:
-        """Give the jobs as a case has them."""
+        """Return the jobs of a case."""
         cost = PAUSE_S if case.checkpoints else None
         rows = [replace(row, checkpoint_cost_s=cost) for row in self.rows]
         if seed is not None:
             rows = shuffled(rows, seed)
         if not case.elastic:
             return rows
-        chance = random.Random(42)  # the same thirty per cent in every run
+        chance = random.Random(42)  # selects the same 30 % in every run
         return [
             replace(row, min_workers=1, max_workers=2 * row.gpus // 1000)
             if chance.random() < 0.3
@@ -202,7 +202,7 @@ class Philly:
         timeline: Timeline | None,
         progress: Callable[[int], None],
     ) -> Run:
-        """Run a case, beside the private clusters of the same load and quotas."""
+        """Run a case, compared with private clusters of the same load and quotas."""
         setting, key = self.setting(case), (case.load, case.quotas)
         if case.policy != "static" and key not in self.alone:
             private = simulate(self.rows, "static", setting)
@@ -218,14 +218,14 @@ class Philly:
 
 
 def ratios(figures: Mapping[str, float], reference: Mapping[str, float]) -> dict[str, float]:
-    """Give ours over the reference's, where that is not nothing."""
+    """Return our figures relative to the reference's, except where that is zero."""
     return {key: round(figures[key] / value, 3) for key, value in reference.items() if value}
 
 
 def measured(
     philly: Philly, name: str, note: Callable[[dict[str, Any]], None]
 ) -> tuple[Column, Setting]:
-    """Run a case; note what is written down of it after each of its seeds."""
+    """Run a case; record its figures after each seed."""
     case = CASES[name]
     setting = philly.setting(case)
     timeline = Timeline([p.name for p in setting.projects], philly.settled, philly.until)
@@ -258,7 +258,7 @@ def measured(
 
 
 def summed(runs: Sequence[Run], reference: Mapping[str, float]) -> dict[str, Any]:
-    """Give the means of some runs of a case, how far they lie apart, and the reference's."""
+    """Return means and spread of a case's runs, and the reference's figures."""
     each = [as_json(run.results) for run in runs]
     figures = {key: round(statistics.mean(one[key] for one in each), 4) for key in each[0]}
     spread = {key: [min(o[key] for o in each), max(o[key] for o in each)] for key in SPREAD}
@@ -277,7 +277,7 @@ TITLES = {"static": "Static: every project its own part", "quota": "Guaranteed q
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the cases that were asked for and write them down, each as soon as it is there."""
+    """Run the selected cases and save each result at once."""
     parser = argparse.ArgumentParser(description="Replay October 2017 of Philly.")
     given = os.environ.get("RUNAI_DATA", str(DATA))
     parser.add_argument("--data", type=Path, default=Path(given), help="holds traces/philly")
@@ -333,7 +333,7 @@ ROWS = {
 
 
 def table(runs: Mapping[str, Any]) -> str:
-    """Write what was measured as a table for the docs."""
+    """Return the results as a table for the docs."""
     heads = "allocated | useful | mean wait | 99 in 100 wait at most | submission to end | pauses"
     lines = [f"| | {heads} | promises broken | worse off than alone |", "|" + " --- |" * 9]
     for name, words in ROWS.items():
@@ -348,14 +348,14 @@ def table(runs: Mapping[str, Any]) -> str:
 
 
 def write_table(runs: Mapping[str, Any]) -> None:
-    """Put the table into the page."""
+    """Write the table to its page."""
     before, mark, rest = PAGE.read_text().partition("<!-- philly -->\n")
     after = rest.partition("<!-- end philly -->")[2]
     PAGE.write_text(f"{before}{mark}{table(runs)}\n<!-- end philly -->{after}")
 
 
 def keep(name: str, written: Mapping[str, Any]) -> None:
-    """Put one case into the file of results."""
+    """Save one case in the results file."""
     kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     runs = {**kept.get("runs", {}), name: written}
     result: dict[str, Any] = {

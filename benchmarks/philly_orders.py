@@ -1,12 +1,12 @@
-"""How much Philly's plain rows depend on accidents: who comes first of those of one second?
+"""Sensitivity of Philly's rows without quotas to the order of jobs submitted in the same second.
 
-    python benchmarks/philly_orders.py --data DIR      # a few minutes of processor time
+    python benchmarks/philly_orders.py --data DIR      # a few minutes of CPU time
 
-One of six of the month's jobs shares its second and project with another, and a trace does not
-say who was first. This replays the four rows without quotas in many such orders, by a second
+One in six of the month's jobs shares its second and project with another job, and the trace does
+not record their order. This replays the four rows without quotas in many such orders, with a second
 simulator that shares no code with the core: first in first out, the fullest node that fits, ties by
-name. A single run of another simulator is one such order. Where both were given the same order,
-this one and `runai simulate` agree in every digit, so that only the order is left to differ. Writes
+name. A single run of another simulator is one such order. For the same order, this simulator and
+`runai simulate` agree in every digit, so the order explains all differences. Writes
 benchmarks/results/philly_orders.json.
 """
 
@@ -31,22 +31,22 @@ RESULTS = Path(__file__).parent / "results" / "philly_orders.json"
 POLICIES: Sequence[PolicyName] = ("static-strict", "static", "pool-strict", "pool")
 HOUR = 3600
 SAME_EVERY_S = 10
-"""For the comparison with `runai simulate`, which decided that seldom."""
+"""Seconds between decisions in the comparison with `runai simulate`, the same as there."""
 
 Places = list[tuple[int, int]]
-"""Nodes, and how many GPUs of each."""
+"""Nodes, each with a number of GPUs."""
 
 
 class Nodes:
-    """Free GPUs: for each number of them the nodes that have so many, a bit each."""
+    """Free GPUs of all nodes, with a bit mask of nodes per number of free GPUs."""
 
     def __init__(self, count: int) -> None:
-        """Begin with all of them free."""
+        """Start with all GPUs free."""
         self.free = [NODE_GPUS] * count
         self.having = [0] * NODE_GPUS + [(1 << count) - 1]
 
     def place(self, gpus: int) -> Places | None:
-        """Take GPUs: on the fullest node that fits, or on whole nodes; None if there are none."""
+        """Allocate GPUs on the fullest node that fits, or on whole nodes; None if none fits."""
         if gpus <= NODE_GPUS:
             level = next((n for n in range(gpus, NODE_GPUS + 1) if self.having[n]), None)
             return None if level is None else [self._take(level, gpus)]
@@ -56,7 +56,7 @@ class Nodes:
         return [self._take(NODE_GPUS, NODE_GPUS) for _ in range(count)]
 
     def give_back(self, places: Places) -> None:
-        """Free what was taken."""
+        """Free allocated GPUs."""
         for node, gpus in places:
             self._change(node, gpus)
 
@@ -72,27 +72,27 @@ class Nodes:
 
 
 class Line:
-    """Who waits: of each size the first; nobody passes anybody if it is strict."""
+    """Queue of waiting jobs by size; a strict queue starts them in order of submission only."""
 
     def __init__(self, *, is_strict: bool) -> None:
-        """Begin empty."""
+        """Start empty."""
         self._is_strict = is_strict
         self._waiting: dict[int, deque[tuple[int, TraceRow]]] = {}
         self._number = 0
 
     def join(self, row: TraceRow) -> None:
-        """Come last."""
+        """Append a job."""
         size = row.gpus // 1000
         self._waiting.setdefault(size, deque()).append((self._number, row))
         self._number += 1
 
     def starting(self, nodes: Nodes) -> Iterable[tuple[TraceRow, Places]]:
-        """Yield who starts now, and where."""
+        """Yield the jobs that start now, with their places."""
         heads = sorted((line[0][0], size) for size, line in self._waiting.items() if line)
         while heads:
             _, size = heads.pop(0)
             places = nodes.place(size)
-            if places is None:  # then the next of this size fits no more than this one
+            if places is None:  # no other job of this size fits, either
                 if self._is_strict:
                     return
                 continue
@@ -106,7 +106,7 @@ class Line:
 def replay(
     rows: Sequence[TraceRow], count: int, since: int, until: int, *, is_strict: bool, every: int
 ) -> tuple[list[int], int]:
-    """Replay jobs on nodes of their own; return each one's wait, and GPU-seconds held meanwhile."""
+    """Replay jobs on `count` nodes; return each job's wait, and the allocated GPU-seconds."""
     nodes, line = Nodes(count), Line(is_strict=is_strict)
     ends: list[tuple[int, int, Places]] = []
     waits: list[int] = []
@@ -138,7 +138,7 @@ def replay(
 
 
 def figures(philly: Philly, policy: PolicyName, seed: int | None, every: int) -> dict[str, float]:
-    """Run a row in one order of its jobs; without a seed by their names."""
+    """Run a row in one order of its jobs; without a seed, ties are ordered by name."""
     setting = philly.setting(CASES[policy])
     rows = philly.rows if seed is None else shuffled(philly.rows, seed)
     rows = sorted(rows, key=lambda row: (row.submit_s, row.job))
@@ -167,25 +167,25 @@ def figures(philly: Philly, policy: PolicyName, seed: int | None, every: int) ->
 
 
 def summed(name: str, runs: Sequence[dict[str, float]]) -> dict[str, Any]:
-    """Say how far the orders lie apart, and where the reference's single run lies among them."""
-    told: dict[str, Any] = {"orders": len(runs)}
+    """Return the spread of the orders, and the position of the reference's run among them."""
+    found: dict[str, Any] = {"orders": len(runs)}
     for key in runs[0]:
-        values, theirs = sorted(run[key] for run in runs), REFERENCE[name][key]
+        values, reference = sorted(run[key] for run in runs), REFERENCE[name][key]
         mean, spread = statistics.mean(values), statistics.stdev(values)
-        told[key] = {
+        found[key] = {
             "mean": round(mean, 3),
             "standard_error": round(spread / len(values) ** 0.5, 3),
             "standard_deviation": round(spread, 3),
             "range": [values[0], values[-1]],
-            "reference": theirs,
-            "ratio": round(mean / theirs, 3),
-            "orders_above_the_reference": sum(value > theirs for value in values),
+            "reference": reference,
+            "ratio": round(mean / reference, 3),
+            "orders_above_the_reference": sum(value > reference for value in values),
         }
-    return told
+    return found
 
 
 def main() -> None:
-    """Run the four rows in many orders and write down what came of it."""
+    """Run the four rows in many orders and save the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     given = os.environ.get("RUNAI_DATA", str(DATA))
     parser.add_argument("--data", type=Path, default=Path(given), help="holds traces/philly")

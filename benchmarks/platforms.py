@@ -1,4 +1,4 @@
-"""Whole platforms for benchmarks: started as users start them, driven as users drive them."""
+"""Complete platforms for benchmarks, started and used through the users' commands and API."""
 
 import signal
 import socket
@@ -17,7 +17,7 @@ from runai.hub_service.client import Client
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return an unused TCP port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -35,7 +35,7 @@ def seconds_until(condition: Callable[[], bool], within: float = 120) -> float:
 
 
 def answers(url: str) -> bool:
-    """Tell whether a page can be fetched."""
+    """Return True if a page answers with status 200."""
     try:
         return httpx.get(url, timeout=2, verify=False).status_code == httpx.codes.OK
     except httpx.HTTPError:
@@ -53,7 +53,7 @@ def started(command: list[str], url: str, folder: Path) -> tuple[subprocess.Pope
 
 @contextmanager
 def simulated(gpus: int) -> Iterator[tuple[str, Path]]:
-    """Run the platform with so many simulated GPUs; give its root and a folder with `data`."""
+    """Run a platform with simulated GPUs; yield its root URL and the folder with `data`."""
     with tempfile.TemporaryDirectory(prefix="runai-bench-") as name:
         folder = Path(name)
         port = free_port()
@@ -68,14 +68,14 @@ def simulated(gpus: int) -> Iterator[tuple[str, Path]]:
 
 
 def stop(hub: subprocess.Popen[bytes]) -> None:
-    """End a hub as Ctrl-C does."""
+    """Stop a hub with SIGINT, like Ctrl-C."""
     hub.send_signal(signal.SIGINT)
     hub.wait(60)
-    time.sleep(1)  # the service frees its lock a moment after the hub is gone
+    time.sleep(1)  # the service releases its lock shortly after the hub's end
 
 
 def as_user(root: str, folder: Path, user: str, project: str) -> Client:
-    """Return a client of a user who logged in as `runai login` does."""
+    """Log a user in like `runai login`, and return a client."""
     words = (folder / "secrets" / "passwords.txt").read_text().split()
     with HubLogin(f"{root}/") as visit:
         visit.log_in(user, words[words.index(user) + 1])

@@ -1,8 +1,8 @@
-"""Kill -9 the service, and then the hub, of a running platform; how long until it is ready again?
+"""Recovery time of a running platform after kill -9 of the service, and then of the hub.
 
 `python benchmarks/recovery.py` starts a platform of five simulated GPUs, a job on each, and writes
-`benchmarks/results/faults.json`. From the kill to `health/ready` answering 200: the hub's own
-notice and start of its service are in it, and where the hub is killed its start by an operator.
+`benchmarks/results/faults.json`. Measured from the kill until `health/ready` answers 200; this
+includes the time in which the hub notices and restarts its service, or an operator starts the hub.
 """
 
 import json
@@ -28,7 +28,7 @@ PATIENCE_S = 120.0
 
 
 def ready_after(platform: Platform, kill: Callable[[], object]) -> float:
-    """Kill, and return the seconds until the platform is ready."""
+    """Kill a process, and return the seconds until the platform is ready."""
     began = time.perf_counter()
     kill()
     while time.perf_counter() - began < PATIENCE_S:
@@ -40,7 +40,7 @@ def ready_after(platform: Platform, kill: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    """Measure, print and keep."""
+    """Measure, print and save the figures."""
     about = measured()
     with tempfile.TemporaryDirectory(prefix="runai-recovery-") as place:
         platform = Platform(Path(place))

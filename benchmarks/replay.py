@@ -1,10 +1,10 @@
-"""Replay 200,000 jobs of a trace: how long it takes, and whether memory stays flat.
+"""Time and memory to replay 200,000 jobs of a trace.
 
     python benchmarks/replay.py --data DIR
 
-The month of Philly (`philly.py` names its source) again and again, each time a month later, under
-guaranteed quotas, explanations off as in every simulation. Writes benchmarks/results/replay.json:
-seconds, and after every 20,000 jobs that ended the seconds so far and the resident memory.
+Repeats the month of Philly (source: see `philly.py`), each time a month later, under guaranteed
+quotas, without explanations, as in every simulation. Writes benchmarks/results/replay.json: the
+seconds in total, and the seconds and the resident memory after every 20,000 ended jobs.
 """
 
 import argparse
@@ -31,7 +31,7 @@ EACH = 20_000
 
 
 def repeated(rows: Sequence[TraceRow], jobs: int, period: int) -> list[TraceRow]:
-    """Give so many jobs: the trace, and then the same again, a period later each time."""
+    """Return jobs: the trace, repeated with each repetition one period later."""
     more = [
         replace(row, job=f"{row.job}-{again}", submit_s=row.submit_s + again * period)
         for again in range(-(-jobs // len(rows)))
@@ -41,7 +41,7 @@ def repeated(rows: Sequence[TraceRow], jobs: int, period: int) -> list[TraceRow]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Replay, and write down what it took."""
+    """Replay and save the figures."""
     parser = argparse.ArgumentParser(description="Replay 200,000 jobs.")
     given = os.environ.get("RUNAI_DATA", str(philly.DATA))
     parser.add_argument("--data", type=Path, default=Path(given), help="holds traces/philly")
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             course.append({"jobs": ended, "seconds": spent, "memory_mib": memory})
             print(course[-1], file=sys.stderr, flush=True)
 
-    # Nobody's private cluster is asked for: that would be a second replay.
+    # Without the comparison to private clusters, which needs a second replay.
     run = simulate(rows, case.policy, setting, alone={}, progress=progress)
     seconds = round(time.perf_counter() - began, 1)
     worked = round(time.process_time() - worked, 1)

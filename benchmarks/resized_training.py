@@ -1,7 +1,7 @@
 """The training that `elastic_resize.py` resizes: run by a launcher, ours or torchrun.
 
-Notes on each rank, in the directory that it is given, when each update ended and which samples were
-in it. Ends when it is told to leave.
+Each rank records the end and the samples of each update in the given directory. The training ends
+when it is asked to leave.
 """
 
 import itertools
@@ -22,7 +22,7 @@ SAMPLES, GLOBAL_BATCH, GPU_BATCH, WIDTHS = 4096, 256, 64, (784, 2048, 2048, 1500
 
 
 class Images(Dataset[Any]):
-    """Noise with labels, numbered."""
+    """A data set of noise with labels, which also returns each sample's number."""
 
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(1)
@@ -37,7 +37,7 @@ class Images(Dataset[Any]):
 
 
 def train(directory: Path) -> None:
-    """Train until told to stop, and note when each update ended."""
+    """Train until asked to stop, and record the end of each update."""
     torch.set_num_threads(1)
     layers: list[nn.Module] = []
     for before, after in itertools.pairwise(WIDTHS):

@@ -1,8 +1,8 @@
-"""Play 30 days of a lab with 100,000 jobs in virtual time, and watch what the service keeps.
+"""Simulate 30 days of a lab with 100,000 jobs in virtual time, to find growth of the service.
 
-The whole service, behind real HTTP, with both databases (`tests/endurance`); processes and time are
-faked. `python benchmarks/soak.py --keep` writes `benchmarks/results/soak.json`: memory and counts
-at even distances, and whether the last quarter is above the one before. Exits 1 where it is.
+The complete service, behind real HTTP, with both databases (`tests/endurance`); processes and time
+are faked. `python benchmarks/soak.py --keep` writes `benchmarks/results/soak.json`: memory and
+counts at regular intervals, and if the last quarter exceeds an earlier one. Exits 1 if it does.
 """
 
 import argparse
@@ -24,11 +24,11 @@ sys.path.insert(0, str(ROOT / "tests"))
 RESULTS = ROOT / "benchmarks/results/soak.json"
 MIB = 1 << 20
 FLAT = 1.05
-"""The last quarter may have so much more than the second: what is kept breathes with the day."""
+"""Tolerated growth from the second to the last quarter: the state varies with the time of day."""
 
 
 def play(jobs: int, days: float, most: int, looks: int) -> tuple[list[dict[str, Any]], list[str]]:
-    """Live it; return what was kept at each look, and what was wrong."""
+    """Run the simulation; return the measured states and the errors."""
     from endurance.counts import kept, sizes  # noqa: PLC0415  after the path is set
     from endurance.month import Keeping, Lab, Month  # noqa: PLC0415
 
@@ -75,7 +75,7 @@ def quarters(seen: Sequence[dict[str, Any]], what: str) -> list[float]:
 
 
 def main() -> int:
-    """Play it and say what came of it."""
+    """Run the simulation and print its results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=100_000)
     parser.add_argument("--days", type=float, default=30.0)

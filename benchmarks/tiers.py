@@ -1,4 +1,4 @@
-"""Print how long each tier of the suite took, beside the last kept figure.
+"""Print the time of each tier of the suite, next to the last saved figure.
 
     python benchmarks/tiers.py check=200 test=400 rest=1500         # .ci/run calls it so
     python benchmarks/tiers.py --keep check=200 test=400 rest=1500  # writes results/tiers.json, too
@@ -16,7 +16,7 @@ RESULTS = Path(__file__).parent / "results" / "tiers.json"
 
 
 def main() -> None:
-    """Print a line for each tier and their sum, and keep them if asked to."""
+    """Print a line for each tier and their sum, and save them with `--keep`."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("tiers", nargs="+", metavar="TIER=SECONDS")
     parser.add_argument("--keep", action="store_true", help=f"write {RESULTS.name}")

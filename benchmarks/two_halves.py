@@ -1,11 +1,11 @@
-"""Two trainings on halves of one GPU against the same two on the whole of it, one after the other.
+"""Two trainings on halves of one GPU at once, compared with the whole GPU in sequence.
 
     python benchmarks/two_halves.py     # prints, and writes benchmarks/results/two_halves.json
 
-A real platform with one simulated GPU, and real processes. One processor core stands for the GPU:
-both trainings are bound to it, so that they slow each other down whenever both work, as sharers of
-a GPU do. Each works for a while and waits for data as long, so that alone it keeps half of it busy.
-The baseline is the same pair one after the other. What a real GPU gains: `gpu_sharing.py`.
+A real platform with one simulated GPU, and real processes. One CPU core stands for the GPU: both
+trainings are pinned to it, so that they slow each other down whenever both work, like processes on
+a shared GPU. Each alternates work and an equal wait for data, so that alone it keeps half of the
+core busy. The baseline is the same pair in sequence. For a real GPU see `gpu_sharing.py`.
 """
 
 import json
@@ -30,11 +30,11 @@ for _ in range({ROUNDS}):
         sum(range(1000))
     time.sleep(0.25)
 """
-"""A round is a quarter of a second of work, however long that takes beside another, and a wait."""
+"""One round: a quarter of a second of CPU time, longer on a shared core, and then a wait."""
 
 
 def run_two(client: Client, gpus: str, names: tuple[str, str]) -> tuple[float, float]:
-    """Submit both; return the seconds until both have ended, and the GPU's mean utilization."""
+    """Run both trainings; return the seconds until both ended, and the GPU's mean utilization."""
     began = time.perf_counter()
     ids = []
     for name in names:
@@ -53,7 +53,7 @@ def run_two(client: Client, gpus: str, names: tuple[str, str]) -> tuple[float, f
 
 
 def main() -> None:
-    """Run both ways and write them down."""
+    """Measure both variants and save the figures."""
     on = measured()
     with simulated(1) as (root, folder):
         bob = as_user(root, folder / "data", "bob", "vision")

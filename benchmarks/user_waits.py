@@ -1,10 +1,10 @@
-"""Measure the embedded platform as its users feel it: start, submit, reclaim, idle cost.
+"""Measure the waiting times of the embedded platform's users, and its cost when idle.
 
     python benchmarks/user_waits.py     # prints, and writes benchmarks/results/user_waits.json
 
-Each figure stands beside a baseline of the same run: JupyterHub alone for the start, the bare
-process for a submission, the grace that a paused job itself takes for a reclaim, JupyterHub's own
-processor time for idling. Needs an idle machine to mean anything; `load` says how idle it was.
+Each figure has a baseline of the same run: JupyterHub alone for the start, the bare process for a
+submission, the paused job's own grace period for a reclaim, JupyterHub's own CPU time for the idle
+cost. Needs an idle machine; `load` records how idle it was.
 """
 
 import json
@@ -30,7 +30,7 @@ JOB = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(143)); ti
 
 
 def plain_hub(folder: Path) -> tuple[float, float]:
-    """Start JupyterHub alone, with the same proxy; return its start and its idle cost."""
+    """Start JupyterHub alone, with the same proxy; return its start time and idle cost."""
     port, api = free_port(), free_port()
     config = folder / "plain.py"
     config.write_text(
@@ -48,7 +48,7 @@ def plain_hub(folder: Path) -> tuple[float, float]:
 
 
 def idle_cost(processes: list[psutil.Process]) -> float:
-    """Return the percentage of a core that processes use while nobody asks anything."""
+    """Return the percentage of a core that processes use without requests."""
     time.sleep(5)
 
     def used() -> float:
@@ -60,7 +60,7 @@ def idle_cost(processes: list[psutil.Process]) -> float:
 
 
 def submission(client: Client, name: str) -> float:
-    """Return the seconds from the call until the job runs."""
+    """Return the seconds from the submission until the job runs."""
     began = time.perf_counter()
     request = SubmitRequest(name=name, gpus=1, command=[sys.executable, "-c", JOB])
     client.submit(request)
@@ -69,14 +69,14 @@ def submission(client: Client, name: str) -> float:
 
 
 def bare_process() -> float:
-    """Return the seconds that the same program takes to start without us."""
+    """Return the seconds that the same program takes to start without the platform."""
     began = time.perf_counter()
     subprocess.run([sys.executable, "-c", "pass"], check=True)
     return time.perf_counter() - began
 
 
 def main() -> None:
-    """Run everything once and write it down."""
+    """Run everything once and save the figures."""
     on = measured()
     with tempfile.TemporaryDirectory(prefix="runai-bench-") as name:
         folder = Path(name)

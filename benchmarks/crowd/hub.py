@@ -1,9 +1,9 @@
-"""The three routes of JupyterHub that the service asks, for a crowd of users with 500 servers.
+"""Stand-in for JupyterHub: the three routes that the service uses, for users with 500 servers.
 
     python benchmarks/crowd/hub.py PORT USERS
 
-User `user-007` has the token `token-of-user-007`, three servers or two, and no group. A real hub
-would need minutes to start 500 servers, and its own load is not what is measured.
+User `user-007` has the token `token-of-user-007`, two or three servers, and no group. A real hub
+would need minutes to start 500 servers, and its load is not part of the measurement.
 """
 
 import sys
@@ -30,7 +30,7 @@ def servers_of(number: int) -> tuple[str, ...]:
 
 
 def application(users: int) -> web.Application:
-    """Answer who a token belongs to, who a user is, and which servers run."""
+    """Return the application with the routes for a token's owner, a user and the servers."""
     people = {
         name_of(n): {
             "kind": "user",

@@ -1,7 +1,7 @@
-"""The two schedulers that are measured: ours, and Kubernetes' own, each a process of its own.
+"""The two measured schedulers, ours and kube-scheduler, each in a separate process.
 
-Both may ask the API server as often as they like, at the same priority level; what they ask is
-counted by the API server, by a FlowSchema each.
+Both may call the API server without limit, at the same priority level; the API server counts their
+requests, with one FlowSchema each.
 """
 
 import json
@@ -27,7 +27,7 @@ UNTHROTTLED = 5000
 
 @contextmanager
 def running(name: str, plane: ControlPlane, place: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run one of them, until the `with` ends."""
+    """Run a scheduler during the block."""
     place.mkdir()
     command, environment = (_ours if name == OURS else _theirs)(plane, place)
     with (place / "log").open("wb") as log:
@@ -42,9 +42,9 @@ def running(name: str, plane: ControlPlane, place: Path) -> Iterator[subprocess.
 
 
 def decided(place: Path) -> list[tuple[float, dict[str, int]]]:
-    """Return ours' plans: when each was made (monotonic seconds), and its decisions by kind.
+    """Return our scheduler's plans: time (monotonic seconds) and decisions by kind.
 
-    That is when `decide` had returned and nothing of the plan was carried out.
+    The time is the return of `decide`, before any decision is carried out.
     """
     plans = []
     began = time.time() - time.monotonic()
@@ -58,7 +58,7 @@ def decided(place: Path) -> list[tuple[float, dict[str, int]]]:
 
 
 def requests(plane: ControlPlane, name: str) -> int:
-    """Return how many requests of it the API server has begun to answer, watches included."""
+    """Return the number of a scheduler's requests at the API server, including watches."""
     metrics = plane.request("GET", "/metrics")
     counted = rf'apiserver_flowcontrol_dispatched_requests_total\{{flow_schema="{name}".*\}} (\S+)'
     return int(sum(float(value) for value in re.findall(counted, metrics)))
@@ -103,7 +103,7 @@ def _plain() -> dict[str, str]:
 
 
 def _flow_schema() -> dict[str, Any]:
-    """Count our requests apart, at the level that kube-scheduler's have by default."""
+    """Return a FlowSchema for our requests, at kube-scheduler's default priority level."""
     everything = {
         "verbs": ["*"],
         "apiGroups": ["*"],

@@ -1,4 +1,4 @@
-"""Many nodes and pods at once, and the moments at which things happen to them, as a watch tells."""
+"""Creation of many nodes and pods at once, and the times of their events from a watch."""
 
 import asyncio
 import time
@@ -13,10 +13,10 @@ GPU = "nvidia.com/gpu"
 
 
 class Crowd:
-    """All pods of a cluster: when each was first seen, bound and told to go (monotonic seconds)."""
+    """Times at which each pod was first seen, bound and marked for deletion, monotonic seconds."""
 
     def __init__(self, api: Api) -> None:
-        """See nothing yet: `run` does."""
+        """Start without a watch; `run` opens it."""
         self._api = api
         self._mirror = Informer(api, "/api/v1/pods", self._note, lambda: None)
         self._changed = asyncio.Event()
@@ -30,7 +30,7 @@ class Crowd:
         await self._mirror.run()
 
     async def make(self, bodies: Mapping[str, Mapping[str, Any]], kind: str) -> dict[str, float]:
-        """Make objects of namespace `default`, many at once; return when each was answered for."""
+        """Create many objects in namespace `default`; return the time of each answer."""
         group = "/apis/batch/v1" if kind == "jobs" else "/api/v1"
         answered: dict[str, float] = {}
 
@@ -42,10 +42,10 @@ class Crowd:
         return answered
 
     async def until(self, reached: Callable[[], bool], within_s: float = 900) -> None:
-        """Return when it is so.
+        """Wait until a condition is true.
 
         Raises:
-            TimeoutError: it is not, for so long.
+            TimeoutError: the condition is still false after the time limit.
         """
         async with asyncio.timeout(within_s):
             while not reached():
@@ -53,7 +53,7 @@ class Crowd:
                 await self._changed.wait()
 
     async def nodes(self, count: int, gpus: int) -> None:
-        """Make nodes, and wait until kwok says that they are ready."""
+        """Create nodes, and wait until kwok reports them ready."""
 
         async def one(name: str) -> None:
             has = {"cpu": "32", "memory": "256Gi", "pods": "110", GPU: str(gpus)}
@@ -85,7 +85,7 @@ class Crowd:
 
 
 async def each(names: Iterable[str], act: Callable[[str], Awaitable[None]]) -> None:
-    """Do it for each, a bounded number at a time."""
+    """Run a coroutine for each item, with bounded concurrency."""
     turns = asyncio.Semaphore(AT_ONCE)
 
     async def one(name: str) -> None:

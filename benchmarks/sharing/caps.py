@@ -1,4 +1,4 @@
-"""Part 1: what the machine has, whether limits hold (P0 to P4), and metering (P5, P6)."""
+"""Part 1: the machine, memory limits (P0 to P4), and metering (P5, P6)."""
 
 import importlib.util
 import statistics
@@ -14,11 +14,11 @@ from runai.hub_service.agent.enforcement.memory_enforcer import Keeper
 DUTIES = (10, 25, 50, 75, 100)
 LADDER_S = 15.0
 UNCACHED = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-"""PyTorch then asks CUDA for every tensor, and its own limit is not looked at."""
+"""Makes PyTorch allocate every tensor through CUDA, which bypasses its own limit."""
 
 
 def part(gpu: Gpu, pace: float) -> Iterator[Row]:
-    """Run them in turn; `pace` stretches or shortens every duration and number of rounds."""
+    """Run the experiments in sequence; `pace` scales all durations and numbers of rounds."""
     yield from probe(gpu)
     experiments: tuple[Callable[[Gpu, float], Row], ...] = (
         contexts,
@@ -36,13 +36,13 @@ def part(gpu: Gpu, pace: float) -> Iterator[Row]:
 
 
 def probe(gpu: Gpu) -> Iterator[Row]:
-    """Write down the machine."""
+    """Record the machine's properties."""
     for name, value in gpu.facts().items():
         yield Row("P0", name.replace("_", " "), "recorded", str(value))
 
 
 def contexts(gpu: Gpu, _pace: float) -> Row:
-    """What one CUDA context costs."""
+    """The memory of one CUDA context."""
     children = [Child("context", gpu.environment()) for _ in range(3)]
     with all_ready(children) as ready:
         mib = [gpu.memory_of(child.pid) for child in ready]
@@ -113,7 +113,7 @@ def by_environment(gpu: Gpu, _pace: float) -> Row:
         with child:
             outcome = child.hear("held")["outcomes"][0]
         refused = bool(outcome) and words in outcome
-        # PyTorch took it up lately: which release does is what is to be found out.
+        # Only recent PyTorch releases support it: record the result, do not judge it.
         kept &= refused or name == "torch"
         told.append(f"{name}: {'refused' if refused else f'not refused {outcome[:80]!r}'}")
     return Row(
@@ -126,7 +126,7 @@ def by_environment(gpu: Gpu, _pace: float) -> Row:
 
 
 def escape(gpu: Gpu, _pace: float) -> Row:
-    """Go round the framework's limit, beside a neighbour that trains: the agent ends it."""
+    """Bypass the framework's limit next to a training neighbour: the agent ends the process."""
     limit = gpu.device.memory_mib // 4
     env = gpu.environment(limit_mib=limit)
     beyond = 2 * limit
@@ -165,7 +165,7 @@ def known_duty(gpu: Gpu, pace: float) -> Row:
         with Child("duty", gpu.environment(), percent=percent, seconds=seconds + 3) as child:
             child.hear("ready")
             child.tell()
-            time.sleep(1)  # the first polls would see the start
+            time.sleep(1)  # keeps the start out of the first polls
             allocation = [gpu.allocation("duty", child.pid, 1.0)]
             gpu.source.poll(allocation)
             seen = []

@@ -1,7 +1,4 @@
-"""The processes of an experiment: started, begun together, listened to, ended.
-
-Knows the lines that `work` speaks. Nothing outlives its `with`.
-"""
+"""Processes of an experiment: start them together, read their events, kill them at the end."""
 
 import json
 import os
@@ -16,21 +13,21 @@ from typing import Any, Self
 
 WORK = Path(__file__).with_name("work.py")
 STARTS_WITHIN_S = 120.0
-"""Importing PyTorch and opening a device, on a busy machine."""
+"""Timeout for importing PyTorch and opening a device, on a busy machine."""
 _TAIL = 400
 
 
 class ChildFailed(Exception):
-    """A process ended, or said nothing in time; its last words are the message."""
+    """A process ended, or sent no event in time; the message is the end of its output."""
 
 
 class Child:
-    """One process that does one thing."""
+    """One process of `work`, killed at the end of its `with` block."""
 
     def __init__(
         self, name: str, env: Mapping[str, str], prefix: Sequence[str] = (), **options: object
     ) -> None:
-        """Start it; it says "ready" when it is."""
+        """Start the process; most functions of `work` send the event "ready" first."""
         words = [f"{key}={value}" for key, value in options.items()]
         self._process = subprocess.Popen(
             [*prefix, sys.executable, str(WORK), name, *words],
@@ -46,29 +43,29 @@ class Child:
         threading.Thread(target=self._read_errors, daemon=True).start()
 
     def __enter__(self) -> Self:
-        """Give itself."""
+        """Return the child."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End it."""
+        """Kill the process."""
         self._process.kill()
         self._process.wait()
 
     @property
     def pid(self) -> int:
-        """Tell its process number."""
+        """Return the PID."""
         return self._process.pid
 
     @property
     def is_alive(self) -> bool:
-        """Tell whether it runs."""
+        """Return True while the process runs."""
         return self._process.poll() is None
 
     def hear(self, event: str, within_s: float = STARTS_WITHIN_S) -> dict[str, Any]:
-        """Wait for it to say so.
+        """Wait for an event and return its data.
 
         Raises:
-            ChildFailed: it ended first, or the time is over.
+            ChildFailed: the process ended first, or the time is over.
         """
         while True:
             try:
@@ -83,9 +80,9 @@ class Child:
                 return said
 
     def tell(self) -> None:
-        """Let it go on."""
+        """Send the process a line, which continues it."""
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # why it is gone is heard, not told
+        with suppress(BrokenPipeError):  # `hear` reports why the process has ended
             self._process.stdin.write("\n")
             self._process.stdin.flush()
 

@@ -1,4 +1,4 @@
-"""Part 3: whether MPS keeps its limits, and whom a fault reaches (M1 to M7); destructive ones last.
+"""Part 3: limits under MPS, and the reach of a fault (M1 to M7); destructive experiments last.
 
 Runs in the device's default compute mode; starts its own daemons and stops them.
 """
@@ -23,7 +23,7 @@ NOBODY = "65534"
 
 
 def part(gpu: Gpu, pace: float) -> Iterator[Row]:
-    """Run them in turn, each with a daemon of its own."""
+    """Run the experiments in sequence, each with a new daemon."""
     if shutil.which(PROGRAM) is None:
         yield not_run("M1-6", "limits of MPS", f"{PROGRAM} is not installed")
     else:
@@ -39,7 +39,7 @@ def part(gpu: Gpu, pace: float) -> Iterator[Row]:
 def tried(
     experiment: Callable[[Gpu, float, Path], Iterator[Row]], gpu: Gpu, pace: float, folder: Path
 ) -> Iterator[Row]:
-    """Run one; what goes wrong in it is its outcome."""
+    """Run one experiment; an error in it becomes its result."""
     try:
         yield from experiment(gpu, pace, folder)
     except (ChildFailed, MpsUnavailable) as failed:
@@ -47,12 +47,12 @@ def tried(
 
 
 def limit_of(gpu: Gpu) -> int:
-    """Return a limit that three clients can have at once."""
+    """Return a limit that fits three times on the device."""
     return min(LIMIT_MIB, gpu.device.memory_mib // 4)
 
 
 def canary(gpu: Gpu, _pace: float, folder: Path) -> Iterator[Row]:
-    """What the platform itself tries before it promises a limit."""
+    """The platform's own test before it advertises a limit."""
     with MpsDaemon(gpu.device.uuid, folder) as daemon:
         verdict, why = try_limit(STEP_MIB, daemon.client_environment(memory_mib=STEP_MIB))
     yield Row("M0", "canary", "refused", f"{verdict} {why}".strip(), verdict == "refused")
@@ -93,7 +93,7 @@ def pinned(gpu: Gpu, _pace: float, folder: Path) -> Iterator[Row]:
 
 
 def looser(gpu: Gpu, _pace: float, folder: Path) -> Iterator[Row]:
-    """A client that asks for more than the server's default."""
+    """A client with a limit above the server's default."""
     bound = limit_of(gpu) // 2
     with MpsDaemon(gpu.device.uuid, folder) as daemon:
         daemon.limit_clients(bound)
@@ -166,7 +166,7 @@ def fault_shared(gpu: Gpu, pace: float, folder: Path) -> Iterator[Row]:
 def faulty(
     way: str, gpu: Gpu, pace: float, extra: dict[str, str], expected: str, *, reaches: bool
 ) -> Iterator[Row]:
-    """Let one process fail beside one that trains."""
+    """Fail an assertion in one process while another one trains."""
     env = gpu.environment() | extra
     with Child("steady", env | {"RUNAI_BENCH_SECONDS": str(max(2.0, 20 * pace))}) as neighbour:
         neighbour.hear("ready")

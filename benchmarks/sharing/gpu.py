@@ -62,7 +62,7 @@ class Gpu:
     def allocation(
         self, name: str, pid: int, gpus: float = 0.5, limit_mib: int | None = None
     ) -> AgentAllocation:
-        """Return what the agent is told of a workload here whose process is this one."""
+        """Return the agent's allocation of a workload with this process."""
         share = DeviceShareView(device=self.device.index, uuid=self.device.uuid, gpus=gpus)
         return AgentAllocation(
             workload=f"bench/{name}",

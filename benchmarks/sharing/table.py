@@ -1,4 +1,4 @@
-"""What was expected beside what was measured, and the arithmetic between them. Pure."""
+"""Rows of expected and measured values, and their arithmetic. Pure."""
 
 import statistics
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One experiment's outcome; `passed` is None where nothing is judged or it was not run."""
+    """Result of one experiment; `passed` is None if it is not judged, or was not run."""
 
     id: str
     what: str
@@ -18,17 +18,17 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """Say it in a word."""
+        """Return `passed` as text."""
         return {True: "ok", False: "NOT AS EXPECTED", None: ""}[self.passed]
 
 
 def not_run(id_: str, what: str, why: str) -> Row:
-    """Make the row of what could not be tried."""
+    """Return the row of an experiment that could not run."""
     return Row(id_, what, "", f"not run: {why}")
 
 
 def fairness(rates: Sequence[float]) -> float:
-    """Return the greatest part over the smallest; 1 is fair.
+    """Return the ratio of the largest to the smallest rate; 1 is fair.
 
     >>> fairness([2.0, 1.0, 1.5])
     2.0
@@ -37,7 +37,7 @@ def fairness(rates: Sequence[float]) -> float:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the smallest value that so many are not above.
+    """Return the smallest value that at least `share` of the values do not exceed.
 
     >>> percentile([1, 2, 3, 4], 0.5), percentile([1, 2, 3, 4], 0.95)
     (2, 4)
@@ -47,7 +47,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def mean_error(pairs: Sequence[tuple[float, float]]) -> float:
-    """Return the mean distance of what was measured from what is true.
+    """Return the mean absolute error of pairs of true and measured values.
 
     >>> mean_error([(10, 12), (50, 49)])
     1.5
@@ -56,7 +56,7 @@ def mean_error(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def shares(together: Sequence[float], alone: float) -> list[float]:
-    """Return what each got of what it has alone.
+    """Return each rate relative to the rate of one process alone.
 
     >>> shares([50.0, 45.0], 100.0)
     [0.5, 0.45]
@@ -65,7 +65,7 @@ def shares(together: Sequence[float], alone: float) -> list[float]:
 
 
 def as_percent(parts: Sequence[float]) -> str:
-    """Write parts of one as percent.
+    """Format shares as percentages.
 
     >>> as_percent([0.5, 0.454])
     '50 %, 45 %'
@@ -74,7 +74,7 @@ def as_percent(parts: Sequence[float]) -> str:
 
 
 def lines(rows: Sequence[Row]) -> list[str]:
-    """Make a table for a terminal: what, expected, measured, verdict."""
+    """Format rows for a terminal: experiment, expected, measured, verdict."""
     width = max((len(row.what) for row in rows), default=0)
     wide = max((len(row.expected) for row in rows), default=0)
     return [
@@ -85,5 +85,5 @@ def lines(rows: Sequence[Row]) -> list[str]:
 
 
 def as_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Make what is kept in a file."""
+    """Return the rows for the JSON file."""
     return [asdict(row) for row in rows]

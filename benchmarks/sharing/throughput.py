@@ -1,4 +1,4 @@
-"""Part 2: what sharing costs and gains, by load and by the way of sharing."""
+"""Part 2: throughput and latency of shared devices, by load and way of sharing."""
 
 import statistics
 import tempfile
@@ -17,7 +17,7 @@ from runai.hub_service.limits.mps import MpsDaemon, MpsUnavailable
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """So many processes at once, in one way of sharing."""
+    """A number of concurrent processes and their way of sharing."""
 
     name: str
     processes: int
@@ -51,13 +51,13 @@ EXPECTED: Mapping[tuple[str, str], tuple[str, float, float]] = {
     ("notebook", "2 by MPS"): ("each at least 95 %", 0.95, float("inf")),
     ("notebook", "4 by MPS"): ("each at least 85 %", 0.85, float("inf")),
 }
-"""What the total is of one alone; for notebooks, what the least of them has of it."""
+"""Expected total relative to one process alone; for notebooks, the lowest of their rates."""
 
 FAIR = 1.10
 
 
 def part(gpu: Gpu, pace: float, budget_s: float) -> Iterator[Row]:
-    """Measure cell after cell; what the time does not allow is said, not left out in silence."""
+    """Measure all cells; report the cells that do not fit in the time budget as not run."""
     until = time.monotonic() + budget_s
     with ExitStack() as stack:
         try:
@@ -91,7 +91,7 @@ def part(gpu: Gpu, pace: float, budget_s: float) -> Iterator[Row]:
 def measure(
     gpu: Gpu, daemon: MpsDaemon | None, load: str, cell: Cell, pace: float
 ) -> tuple[list[float], Mapping[str, float]]:
-    """Return each process's mean rate of two runs, and whom the driver says was busy."""
+    """Return each process's mean rate of two runs, and the busy processes by the driver."""
     seconds = max(1.0, 12 * pace)
     env = gpu.environment()
     if cell.is_mps:
@@ -116,7 +116,7 @@ def measure(
 
 
 def judged(load: str, cell: Cell, rates: Sequence[float], alone: float) -> Row:
-    """Set the rates beside what one alone has."""
+    """Compare the rates with the rate of one process alone."""
     if cell is ALONE:
         told = {"gemm": "an H200: 770 to 800", "copy": "an H200: about 4.3"}.get(load, "")
         return Row("", f"{load}, alone", told, f"{rates[0]:.4g} {UNITS[load]}")
@@ -133,7 +133,7 @@ def judged(load: str, cell: Cell, rates: Sequence[float], alone: float) -> Row:
 
 
 def attributed(cell: Cell, busy: Mapping[str, float]) -> Iterator[Row]:
-    """Tell whose process the driver says was busy: under MPS it may be the server's."""
+    """Report the busy processes by the driver: under MPS possibly the server."""
     yield Row(
         "",
         f"gemm, {cell.name}: SM % by process",
@@ -144,7 +144,7 @@ def attributed(cell: Cell, busy: Mapping[str, float]) -> Iterator[Row]:
 
 
 def latency(gpu: Gpu, pace: float) -> Row:
-    """Time a short kernel, alone and beside a neighbour that multiplies all the time."""
+    """Time a short kernel, alone and next to a neighbour that multiplies without a pause."""
     seconds = max(1.0, 10 * pace)
     env = gpu.environment()
     (quiet,) = together([Child("latency", env, seconds=seconds)], seconds)
@@ -162,7 +162,7 @@ def latency(gpu: Gpu, pace: float) -> Row:
 
 
 def sm_active(gpu: Gpu, pace: float) -> Row:
-    """Set the part of cycles with work beside the part of time with a kernel, of small kernels."""
+    """Compare active cycles with the time that kernels run, for small kernels."""
     seconds = max(1.0, 10 * pace)
     env = gpu.environment()
     with all_ready([Child("rate", env, work="small", seconds=2 * seconds + 5)]) as (child,):

@@ -1,9 +1,9 @@
-"""What one process does to a device in the experiments of `gpu_sharing.py`.
+"""Loads of a single process on a device, for the experiments of `gpu_sharing.py`.
 
     python benchmarks/sharing/work.py rate work=gemm seconds=12 warm=3
 
-Says what happens by lines of JSON and begins at a line of input, so that several begin together.
-Needs PyTorch alone. RUNAI_BENCH_DEVICE=cpu runs the same on a CPU, with small sizes: the tests do.
+Reports events as lines of JSON and starts at a line of input, so that several processes start
+together. Needs only PyTorch. RUNAI_BENCH_DEVICE=cpu runs small sizes on a CPU, for the tests.
 """
 
 import json
@@ -23,7 +23,7 @@ ACTIVE_S, RESTS_S = 1.0, 4.0
 
 
 class Work(NamedTuple):
-    """One step of a load, how much it is, and how many go between two looks at the clock."""
+    """One step of a load, its units, and the number of steps between two clock reads."""
 
     step: Callable[[], object]
     units: float
@@ -31,7 +31,7 @@ class Work(NamedTuple):
 
 
 def say(event: str, **facts: object) -> None:
-    """Tell the parent."""
+    """Report an event to the parent."""
     print(json.dumps({"event": event, **facts}), flush=True)
 
 
@@ -41,7 +41,7 @@ def heard() -> None:
 
 
 def sync() -> None:
-    """Wait until the device has done what it was given."""
+    """Wait until the device has finished all queued work."""
     if IS_CUDA:
         torch.cuda.synchronize()
 
@@ -91,7 +91,7 @@ LOADS = {"gemm": gemm, "copy": copy, "small": small, "notebook": small}
 
 
 def run_for(work: Work, seconds: float) -> tuple[int, float]:
-    """Repeat steps for so long; return how many, and the seconds that they took."""
+    """Repeat steps for some seconds; return the number of steps and the exact seconds."""
     sync()
     began, steps = time.perf_counter(), 0
     while time.perf_counter() - began < seconds:
@@ -106,7 +106,7 @@ def run_for(work: Work, seconds: float) -> tuple[int, float]:
 
 
 def rate(work: str, seconds: str, warm: str = "3") -> None:
-    """Measure a load; a notebook works a second and rests for four, and only its work counts."""
+    """Measure a load's rate; a notebook works 1 s, rests 4 s, and only its work counts."""
     load = LOADS[work]()
     run_for(load, min(1.0, float(warm)))
     say("ready")
@@ -159,7 +159,7 @@ def _once(work: Work) -> float:
 
 
 def hold(mib: str, rounds: str = "1") -> None:
-    """Allocate the sizes one after the other, as often as asked; hold the first until told."""
+    """Allocate the sizes in sequence, `rounds` times; hold the first until the parent's line."""
     sizes = [int(size) for size in mib.split(",")]
     for turn in range(int(rounds)):
         kept: list[Any] = []
@@ -180,7 +180,7 @@ def hold(mib: str, rounds: str = "1") -> None:
 
 
 def framework(library: str, mib: str) -> None:
-    """Allocate with JAX or CuPy, whose limits the environment sets; tell what comes of it."""
+    """Allocate with JAX or CuPy, limited by the environment; report the outcome."""
     size, held, outcome = int(mib) * MIB, None, ""
     try:
         if library == "jax":
