@@ -19,7 +19,7 @@ from runai.hub_service.limits.memory_probe import try_limit
 from runai.hub_service.limits.mps import MpsDaemon, MpsUnavailable
 
 CANARY_MIB = 1024
-"""Limit for the test, small compared to the free memory of any device: on a full device every
+"""Limit for the test, small compared to the free memory of any device. On a full device every
 allocation fails, as if the limit held."""
 
 LOOK_EVERY_S = 1.0

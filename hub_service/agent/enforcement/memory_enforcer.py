@@ -41,8 +41,8 @@ class MpsClients:
         self._known = {
             key: self._known[key] if key in self._known else _is_client(key[0]) for key in here
         }
-        others = {a.workload for a in allocations if not self._known.get((a.pid or 0, a.created))}
-        return frozenset({a.workload for a in allocations} - others)
+        without = {a.workload for a in allocations if not self._known.get((a.pid or 0, a.created))}
+        return frozenset({a.workload for a in allocations} - without)
 
 
 def _is_client(pid: int) -> bool:

@@ -21,7 +21,7 @@ from runai.hub_service.processes.pidfd import Lifetimes
 from runai.hub_service.wire.agent_reports import AgentAllocation
 
 SAME_START_S = 2.0
-"""Largest difference between two creation times of the same process: the kernel reports them
+"""Largest difference between two creation times of the same process. The kernel reports them
 relative to a boot time in whole seconds, which each program rounds by itself."""
 
 MAX_ANCESTORS = 64
