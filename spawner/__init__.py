@@ -1,1 +1,1 @@
-"""A JupyterHub server start becomes a build session."""
+"""JupyterHub spawners that start each server as a build session."""

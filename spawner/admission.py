@@ -1,6 +1,6 @@
-"""A session's way to its GPU: submit, wait with a reason, attach, release; or refuse the start.
+"""Admission of a session by the service: submit, wait, attach, release.
 
-The spawners call it in this order. Every reason to wait becomes a sentence for the progress page.
+Every reason to wait becomes a sentence on the progress page; a refusal ends the start.
 """
 
 import asyncio
@@ -18,8 +18,7 @@ from runai.hub_service.wire.schemas import SubmitRequest, WorkloadDetail
 T = TypeVar("T")
 
 POLL_SECONDS: Final = 25.0
-# A service that is being restarted answers again within seconds.
-RESTART_SECONDS: Final = 30.0
+RESTART_SECONDS: Final = 30.0  # a restarting service answers again within seconds
 RETRY_SECONDS: Final = 0.5
 STALE_SECONDS: Final = 60.0
 _GRANTED: Final = frozenset({"starting", "running"})
@@ -33,26 +32,26 @@ class _SpawnException5(HTTPError):
         super().__init__(status_code, message, reason=reason)
 
 
-# It makes no traceback, and does not count towards the failures that end the hub.
+# Logged without traceback, and not counted towards `consecutive_failure_limit`.
 _SpawnException: Any = getattr(jupyterhub.spawner, "SpawnException", _SpawnException5)
 
 
 class SessionRefused(_SpawnException):
-    """A session that will not start; the sentence is what the user reads."""
+    """The refusal of a session's start; the user reads its message."""
 
     def __init__(self, message: str, *, reason: str, status_code: int = 400) -> None:
         super().__init__(message, reason=reason, status_code=status_code)
-        # What both versions show on the form and at the end of the progress bar.
+        # JupyterHub 5 and 6 show it on the form and at the end of the progress bar.
         self.jupyterhub_message = message
 
     @classmethod
     def of(cls, error: RunaiError) -> "SessionRefused":
-        """Pass on what the service refused, with its way out."""
+        """Convert an error of the service, with its hint."""
         return cls(str(error), reason=error.code)
 
 
 class StartTimeout(TimeoutError):
-    """A server that had what it asked for and did not come up: a failure, and counted as one."""
+    """A server with granted GPUs that did not start; JupyterHub counts it as a failure."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -60,9 +59,10 @@ class StartTimeout(TimeoutError):
 
 
 class Admission:
-    """The dealings of one server with the service; `say` takes each new sentence.
+    """The allocation of one server at the service; `say` receives each new sentence.
 
-    `workload` is what was submitted, "" before; whoever fails or is cancelled has to `release` it.
+    `workload` is the submitted one, "" before. A caller that fails or is cancelled must `release`
+    it.
     """
 
     def __init__(self, client: AsyncClient, say: Callable[[str], None], workload: str = "") -> None:
@@ -74,7 +74,7 @@ class Admission:
         """Submit and return once devices are granted.
 
         Raises:
-            SessionRefused: it cannot be, was deleted meanwhile, or was not granted in time.
+            SessionRefused: the service refuses it, it was deleted, or not granted in time.
         """
         try:
             self.workload = await self._submit(request)
@@ -83,13 +83,13 @@ class Admission:
         last_reason = ""
         try:
             async with asyncio.timeout(within_s):
-                detail = await self._patiently(lambda: self._client.workload(self.workload))
+                detail = await self._retrying(lambda: self._client.workload(self.workload))
                 while detail.state not in _GRANTED:
                     if detail.state in _OVER:
                         raise SessionRefused(
                             f"The session ended while it waited{_why(detail)}.", reason="ended"
                         )
-                    last_reason = self._tell(detail, last_reason)
+                    last_reason = self._report_wait(detail, last_reason)
                     detail = await self._next(detail)
         except NotFound as gone:
             raise SessionRefused(
@@ -107,37 +107,37 @@ class Admission:
         return detail
 
     async def check(self, request: SubmitRequest) -> None:
-        """Ask whether it may be had at all, without submitting it.
+        """Dry-run a submission.
 
         Raises:
-            SessionRefused: it never could be, or the service does not answer.
+            SessionRefused: it could never be granted, or the service does not answer.
         """
         try:
-            await self._patiently(lambda: self._client.submit(request, dry_run=True))
+            await self._retrying(lambda: self._client.submit(request, dry_run=True))
         except RunaiError as error:
             raise SessionRefused.of(error) from error
 
     async def environment(self) -> dict[str, str]:
-        """Return the variables that hand the session its devices."""
+        """Return the environment variables that assign the session's devices."""
         try:
-            view = await self._patiently(lambda: self._client.environment(self.workload))
+            view = await self._retrying(lambda: self._client.environment(self.workload))
         except RunaiError as error:
             raise SessionRefused.of(error) from error
         return view.environment
 
     async def attach(self, process: ProcessReport) -> None:
-        """Tell which process holds the allocation from now on.
+        """Bind the allocation to a process.
 
         Raises:
-            SessionRefused: the allocation is gone; the process must end.
+            SessionRefused: the allocation is gone; the caller must stop the process.
         """
         try:
-            await self._patiently(lambda: self._client.attach(self.workload, process))
+            await self._retrying(lambda: self._client.attach(self.workload, process))
         except RunaiError as error:
             raise SessionRefused.of(error) from error
 
     async def release(self) -> bool:
-        """Give everything back; return whether the service heard it (if not, it will notice)."""
+        """Delete the workload; return False if the service did not answer (it will notice)."""
         try:
             await self._client.delete(self.workload)
         except NotFound:
@@ -147,7 +147,7 @@ class Admission:
         return True
 
     async def _submit(self, request: SubmitRequest) -> str:
-        """Submit; whatever an earlier life of this server left behind makes room first."""
+        """Submit; first delete an old workload of this server."""
         deadline = asyncio.get_running_loop().time() + RESTART_SECONDS
         while True:
             try:
@@ -159,14 +159,14 @@ class Admission:
                 stale = f"{request.project}/{request.name}"
                 await self._remove_stale(stale, request.owner or "")
             except Unavailable:
-                # It may have been stored all the same: then the next try finds it, as stale.
+                # It may be stored all the same: then the retry finds it as a stale workload.
                 if asyncio.get_running_loop().time() > deadline:
                     raise
                 self._say("The GPU service does not answer; trying again.")
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _remove_stale(self, workload: str, owner: str) -> None:
-        """Delete what has this server's name: the server does not run, so nobody needs it."""
+        """Delete a workload of this server's name: the server does not run, so it is unused."""
         try:
             detail = await self._client.workload(workload)
             if detail.user != owner or detail.kind != "session":
@@ -186,11 +186,11 @@ class Admission:
             ) from None
 
     async def _next(self, seen: WorkloadDetail) -> WorkloadDetail:
-        """Return the workload when something about it changed (or, at the latest, after a poll)."""
-        return await self._patiently(lambda: self._client.wait(seen.id, seen.version, POLL_SECONDS))
+        """Return the workload at its next change, or after one poll."""
+        return await self._retrying(lambda: self._client.wait(seen.id, seen.version, POLL_SECONDS))
 
-    async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Try again while the service is being restarted."""
+    async def _retrying(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Call, and retry for 30 s while the service restarts."""
         deadline = asyncio.get_running_loop().time() + RESTART_SECONDS
         while True:
             try:
@@ -201,7 +201,7 @@ class Admission:
                 self._say("The GPU service does not answer; trying again.")
                 await asyncio.sleep(RETRY_SECONDS)
 
-    def _tell(self, detail: WorkloadDetail, last: str) -> str:
+    def _report_wait(self, detail: WorkloadDetail, last: str) -> str:
         reason = detail.reason.text if detail.reason else ""
         if reason and reason != last:
             self._say(f"Waiting: {reason}")
@@ -223,7 +223,7 @@ def _why(detail: WorkloadDetail) -> str:
 
 
 def minutes(seconds: float) -> str:
-    """Return a time for a sentence.
+    """Format a duration.
 
     >>> minutes(600), minutes(45)
     ('10 minutes', '45 seconds')

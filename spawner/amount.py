@@ -1,7 +1,6 @@
-"""How much GPU a session asks for, as people write it.
+"""Parser of amounts of GPU as people write them.
 
-Pure: text or a number from a form or the REST API becomes an `Amount`, or one sentence. Whether a
-project allows it and when it is free is the service's business. Used by `session` and `form`.
+Pure: text or a number from a form or the REST API becomes an `Amount` or one error sentence.
 """
 
 import math
@@ -38,11 +37,11 @@ class Amount:
 
     @property
     def is_nothing(self) -> bool:
-        """Say whether it asks for no GPU at all."""
+        """Return True if it requests no GPU."""
         return not (self.milli_gpus or self.memory_mib)
 
     def text(self) -> str:
-        """Return it as `parse_amount` reads it again, and as people do.
+        """Return short text that `parse_amount` parses back.
 
         >>> Amount(milli_gpus=350).text(), Amount(memory_mib=8192).text(), Amount().text()
         ('0.35', '8 GiB', '0')
@@ -53,7 +52,7 @@ class Amount:
         return f"{self.gpus:f}"
 
     def in_words(self) -> str:
-        """Return it for a sentence.
+        """Return words for a sentence.
 
         >>> Amount(milli_gpus=500).in_words(), Amount(memory_mib=8192).in_words()
         ('0.5 GPUs', '8 GiB of GPU memory')
@@ -69,24 +68,24 @@ NO_GPU: Final = Amount()
 
 
 def parse_amount(written: object) -> Amount:
-    """Turn what somebody wrote into an amount.
+    """Parse an amount from user input.
 
     >>> parse_amount("0.35"), parse_amount("½"), parse_amount("8 GiB")
     (Amount(milli_gpus=350, memory_mib=0), Amount(milli_gpus=500, memory_mib=0), \
 Amount(milli_gpus=0, memory_mib=8192))
 
     Raises:
-        InvalidRequest: it is no amount, or one that no GPU can be cut into.
+        InvalidRequest: it is no amount, or not a possible share of GPUs.
     """
     if isinstance(written, bool) or not isinstance(written, str | int | float):
         raise InvalidRequest("The amount of GPU is neither text nor a number.", hint=_HINT)
     if isinstance(written, int) and abs(written) >= 10**LONGEST_TEXT:
-        # Python writes no more than 4300 digits.
+        # Python converts at most 4300 digits to text.
         raise InvalidRequest(
             f"A number of more than {LONGEST_TEXT} digits is no amount of GPU.", hint=_HINT
         )
     text = str(written).strip().lower()
-    if len(text) > LONGEST_TEXT:  # what follows takes no time and has room for every digit
+    if len(text) > LONGEST_TEXT:  # keeps the parsers below cheap and exact
         raise InvalidRequest(f"{_shown(text)} is no amount of GPU.", hint=_HINT)
     for sign, spelt in _SIGNS.items():
         text = text.replace(sign, spelt)
@@ -121,7 +120,7 @@ def _gpus(number: str, text: str) -> Amount:
         )
     except (InvalidOperation, ValueError, ZeroDivisionError):
         raise InvalidRequest(f"{_shown(text)} is no amount of GPU.", hint=_HINT) from None
-    # A third has no end of decimals: round down, for nobody may get more than they are booked for.
+    # Round a third down: a session must not get more than the ledger records.
     milli = math.floor(value * 1000)
     if not below and not percent and milli != value * 1000:
         raise InvalidRequest(
@@ -142,5 +141,5 @@ def _gpus(number: str, text: str) -> Amount:
 
 
 def _shown(text: str) -> str:
-    """Return what was written, in quotes, not longer than a sentence can bear."""
+    """Return the input in quotes, cut to 40 characters."""
     return repr(text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…")

@@ -1,6 +1,6 @@
 """Choice of a project and an amount of GPU: a mixin of both spawners, with the spawn form.
 
-It asks the service for the offer, parses user options, and bounds those that JupyterHub stores.
+It renders the form, parses user options, and bounds the options that JupyterHub stores.
 """
 
 import json
@@ -24,12 +24,12 @@ from runai.spawner import form
 from runai.spawner.admission import SessionRefused
 from runai.spawner.session import OPTIONS, SessionRequest
 
-LONGEST_OPTIONS: Final = 10_000  # characters of JSON; those of our form have about 40
-PATIENCE_SECONDS = 1.0  # a service that is away notices by itself what it was not told
+LONGEST_OPTIONS: Final = 10_000  # characters of JSON; our form's have about 40
+PATIENCE_SECONDS = 1.0  # an unavailable service detects ended sessions itself
 
 
 class SessionChoosing(LoggingConfigurable):
-    """Give a spawner our form, and a client of the service."""
+    """A spawner's part for our form and a client of the service."""
 
     service_url = Unicode(help="Root of the GPU service as this process reaches it.").tag(
         config=True
@@ -43,7 +43,7 @@ class SessionChoosing(LoggingConfigurable):
     ).tag(config=True)
 
     sharing: str = COMPUTE_IS_SHARED
-    """What the form says of sharing a GPU."""
+    """The form's sentence about sharing a GPU."""
 
     accepted_options = Dict(help="The user options of the last start that were not refused.")
 
@@ -66,7 +66,7 @@ class SessionChoosing(LoggingConfigurable):
         )
         offer = form.Offer()
         trouble = ""
-        asked = self._begins("what the form can offer")
+        asked = self._log_request("what the form can offer")
         try:
             async with self._client(asked, patience_s=0) as client:
                 offer = await form.form_choices(client, person)
@@ -82,25 +82,25 @@ class SessionChoosing(LoggingConfigurable):
         )
 
     def get_state(self) -> dict[str, Any]:
-        """Return what the next hub must know, with the accepted options."""
+        """Return the state stored for the next hub, with the accepted options."""
         state: dict[str, Any] = super().get_state()  # type: ignore[misc]  # the spawner's
         return state | (
             {"accepted_options": self.accepted_options} if self.accepted_options else {}
         )
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take over what an earlier hub knew."""
+        """Load the state that an earlier hub stored."""
         super().load_state(state)  # type: ignore[misc]  # the spawner's
         self.accepted_options = state.get("accepted_options", {})
 
     @contextmanager
     def _options_accepted(self) -> Iterator[None]:
-        """Accept the user options that the block reads; restore the last ones if it refuses them.
+        """Accept the user options that the block reads; restore the previous ones on a refusal.
 
-        JupyterHub has stored them, for its list of servers and for the next start.
+        JupyterHub has already stored them for its list of servers and for the next start.
 
         Raises:
-            SessionRefused: the block raises it, or they are too long to be stored.
+            SessionRefused: the block raises it, or the options are too long to be stored.
         """
         try:
             yield
@@ -112,22 +112,22 @@ class SessionChoosing(LoggingConfigurable):
         self.accepted_options = self.user_options
 
     def _last_options(self) -> Mapping[str, Any]:
-        """Return what was chosen the last time; nobody has checked it."""
+        """Return the options of the last start, unchecked."""
         return self.user_options if isinstance(self.user_options, Mapping) else {}
 
     def _submission(self, request: SessionRequest, workdir: str = "") -> SubmitRequest:
-        """Return what the service is asked for.
+        """Return the submission for the service.
 
         Raises:
-            SessionRefused: it takes no server or user of such a name.
+            SessionRefused: the service does not accept the server's or the user's name.
         """
         try:
             return request.submission(owner=self.user.name, server=self.name, workdir=workdir)
         except RunaiError as error:
             raise SessionRefused.of(error) from error
 
-    def _begins(self, what: str) -> str:
-        """Log that the service is asked for this; return the id under which it is asked."""
+    def _log_request(self, what: str) -> str:
+        """Log a request to the service; return its new request id."""
         asked = new_id()
         server = f"{self.user.name}/{self.name}" if self.name else self.user.name
         self.log.info("%s: asking the GPU service for %s [%s]", printable(server), what, asked)
@@ -137,7 +137,7 @@ class SessionChoosing(LoggingConfigurable):
     async def _client(
         self, asked: str, patience_s: float = PATIENCE_SECONDS
     ) -> AsyncIterator[AsyncClient]:
-        """Give a client of the service all of whose calls have this id, there and in its log."""
+        """Yield a client of the service; all its calls carry this request id, also in its log."""
         before = current_request.set(asked)
         try:
             async with AsyncClient(
@@ -149,11 +149,11 @@ class SessionChoosing(LoggingConfigurable):
 
 
 def leave_to_start(_spawner: SessionChoosing, _user_options: dict[str, Any]) -> None:
-    """Let `start` check the options: a refusal from here would be logged with a traceback."""
+    """Do nothing: `start` checks the options, as an error here is logged with a traceback."""
 
 
 def options_from_form(form_data: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Read the form's fields; JupyterHub shows a refusal above it."""
+    """Convert form fields to user options; JupyterHub shows an error above the form."""
     try:
         return form.options_of(form_data)
     except RunaiError as error:
@@ -161,10 +161,10 @@ def options_from_form(form_data: Mapping[str, Sequence[str]]) -> dict[str, str]:
 
 
 def session_request(options: Mapping[str, Any]) -> SessionRequest:
-    """Read user options.
+    """Parse user options.
 
     Raises:
-        SessionRefused: they cannot be meant.
+        SessionRefused: an option is not valid.
     """
     try:
         return SessionRequest.parse(options)
@@ -172,8 +172,8 @@ def session_request(options: Mapping[str, Any]) -> SessionRequest:
         raise SessionRefused.of(error) from error
 
 
-# JupyterHub stores what a request sends before a spawner sees it, without bounds, and the admin
-# page loads it: a value that browsers cannot parse, or a very long one, breaks it for all admins.
+# JupyterHub stores a request's options unbounded, before a spawner sees them, and the admin page
+# loads them: a value that browsers cannot parse, or a very long one, breaks it for all admins.
 
 
 def can_be_stored(options: object) -> bool:
@@ -186,10 +186,10 @@ def can_be_stored(options: object) -> bool:
 
 
 def check_length(options: object) -> None:
-    """Check that what a spawner has accepted can be stored.
+    """Check that accepted options can be stored.
 
     Raises:
-        SessionRefused: it cannot be.
+        SessionRefused: they are too long.
     """
     if not can_be_stored(options):
         raise SessionRefused(
@@ -198,8 +198,8 @@ def check_length(options: object) -> None:
 
 
 @event.listens_for(orm.Spawner.user_options, "set", active_history=True, retval=True)
-def _bounded(_spawner: orm.Spawner, options: object, stored: object, _initiator: object) -> Any:  # noqa: ANN401 - what is to be stored
-    """Keep the stored options in place of harmful ones, which the start refuses."""
+def _bounded(_spawner: orm.Spawner, options: object, stored: object, _initiator: object) -> Any:  # noqa: ANN401 - any JSON value
+    """Replace options that cannot be stored by the previous ones; the start refuses them."""
     if options is None or can_be_stored(options):
         return options
     return stored if can_be_stored(stored) else {}

@@ -1,8 +1,8 @@
-"""The spawn form: what a user may ask for, what is free now, what would have to wait and why.
+"""The spawn form: amounts on offer, free GPUs, and the expected wait of each amount.
 
-Asks the service once per page, for a second at most; the scheduler itself says what would wait (a
-dry run for each amount on offer). The form's fields become user options here too, and are parsed
-again at the start: the REST API has no form. Called by the spawners.
+Building a page queries the service within 2 s: the overview, then a dry run of each amount, so
+that the scheduler itself reports the wait. Form fields become user options here; the start parses
+them again, since the REST API has no form.
 """
 
 import asyncio
@@ -33,14 +33,14 @@ _LABELS: Final = {0: "Without a GPU", 250: "¼ GPU", 500: "½ GPU", 750: "¾ GPU
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """For whom the form is."""
+    """The user that the form is rendered for."""
 
     name: str
     groups: frozenset[str] = frozenset()
     server: str = ""
 
     def is_member(self, project: ProjectView) -> bool:
-        """Say whether they may start sessions in a project: its members and admins may."""
+        """Return True if the user may start sessions in a project, as its member or admin."""
         return (
             self.name in project.members
             or self.name in project.admins
@@ -50,7 +50,7 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One amount on offer; `waits` is why it would not start at once, "" if it would."""
+    """One amount on offer; `waits` is the reason for a wait, "" if it would start at once."""
 
     amount: Amount
     label: str
@@ -61,13 +61,13 @@ class Choice:
 
     @property
     def value(self) -> str:
-        """Return what the form sends."""
+        """Return the value that the form submits."""
         return self.amount.text()
 
 
 @dataclass(frozen=True, slots=True)
 class ProjectChoices:
-    """What one project offers."""
+    """The amounts that one project offers."""
 
     name: str
     summary: str
@@ -75,7 +75,7 @@ class ProjectChoices:
 
 
 class Offer(NamedTuple):
-    """What is offered in each project, and what is free."""
+    """The choices of each project, and the free GPUs."""
 
     projects: Sequence[ProjectChoices] = ()
     free: FreeMap = FreeMap()
@@ -92,16 +92,16 @@ def offers(project: ProjectView, nodes: Sequence[NodeView]) -> list[Amount]:
 
 
 def build_room(project: ProjectView) -> int | None:
-    """Return the milli-GPU that sessions may use in all, None without a bound."""
+    """Return the bound of all sessions' GPUs together in milli-GPUs, None without one."""
     bounds = [gpus for gpus in (project.build_quota, project.quota) if gpus is not None]
     return round(min(bounds) * 1000) if bounds else None
 
 
 async def form_choices(client: AsyncClient, person: Person) -> Offer:
-    """Ask the service what it would say to each amount; what it does not say in time stays open.
+    """Dry-run each amount on offer; amounts without a timely answer have `is_known` False.
 
     Raises:
-        RunaiError, TimeoutError: the service does not answer at all.
+        RunaiError, TimeoutError: the service does not return its overview within 1 s.
     """
     async with asyncio.timeout(ANSWER_SECONDS):
         overview = await client.overview()
@@ -114,7 +114,9 @@ async def form_choices(client: AsyncClient, person: Person) -> Offer:
     answers: dict[tuple[str, Amount], Choice] = {}
 
     async def ask(project: ProjectView, amount: Amount) -> None:
-        answers[project.name, amount] = await _asked(client, person, project, amount, overview)
+        answers[project.name, amount] = await _dry_run_choice(
+            client, person, project, amount, overview
+        )
 
     with suppress(TimeoutError):
         async with asyncio.timeout(ANSWER_SECONDS), asyncio.TaskGroup() as group:
@@ -146,26 +148,26 @@ def render(
     trouble: str = "",
     sharing: str = COMPUTE_IS_SHARED,
 ) -> str:
-    """Return the form's HTML, the last choice marked.
+    """Return the form's HTML with the last choice selected.
 
-    `trouble` says what could not be asked, `sharing` what those who share a GPU share of it.
+    `trouble` is the sentence about a failed request, `sharing` the one about sharing a GPU.
     """
     request = None
-    with suppress(InvalidRequest):  # what an earlier version or another spawner kept
+    with suppress(InvalidRequest):  # options of an earlier version or another spawner
         request = SessionRequest.parse(last) if last else None
     return _rendered(Offer(projects, free or FreeMap()), request, trouble, sharing)
 
 
 def options_of(fields: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Turn the form's fields into user options.
+    """Convert the form's fields to user options.
 
     Raises:
-        InvalidRequest: a field cannot be meant.
+        InvalidRequest: a field is not valid.
     """
     first = {name: values[0] for name, values in fields.items() if values}
     first.pop("_xsrf", None)
     if not first:
-        # A form that was sent before and is loaded again has nothing but its token.
+        # Reloading a submitted form sends its XSRF token alone.
         raise InvalidRequest("Nothing was chosen.", hint="Choose an amount of GPU, or none.")
     amount = first.pop("amount", "")
     gpus = first.pop("gpus", "0")
@@ -178,7 +180,7 @@ def options_of(fields: Mapping[str, Sequence[str]]) -> dict[str, str]:
     return SessionRequest.parse({**first, "gpus": gpus}).options()
 
 
-async def _asked(
+async def _dry_run_choice(
     client: AsyncClient, person: Person, project: ProjectView, amount: Amount, overview: Overview
 ) -> Choice:
     fields = {
@@ -219,10 +221,10 @@ def _choice(
 
 
 def _memory(milli: int, nodes: Sequence[NodeView]) -> str:
-    """Say how much memory comes with an amount, where all devices have the same."""
+    """Return the memory of an amount for display, "" unless all devices have the same size."""
     sizes = {device.memory_mib for node in nodes for device in node.devices}
     simulated = any(device.simulated for node in nodes for device in node.devices)
-    if not milli or len(sizes) != 1 or sizes == {0}:  # 0: nobody knows
+    if not milli or len(sizes) != 1 or sizes == {0}:  # 0: unknown
         return ""
     return f"{milli * sizes.pop() / 1000 / 1024:.0f} GiB{' (simulated)' if simulated else ''}"
 
@@ -246,7 +248,7 @@ def _rendered(offer: Offer, last: SessionRequest | None, trouble: str, sharing: 
     projects = offer.projects
     names = [project.name for project in projects]
     chosen = last.project if last and last.project in names else next(iter(names), "")
-    marked: Callable[[ProjectChoices], str] = lambda project: _marked(project, last)  # noqa: E731
+    marked: Callable[[ProjectChoices], str] = lambda project: _selected_value(project, last)  # noqa: E731
     return _template().render(
         projects=projects,
         free=offer.free,
@@ -259,8 +261,8 @@ def _rendered(offer: Offer, last: SessionRequest | None, trouble: str, sharing: 
     )
 
 
-def _marked(project: ProjectChoices, last: SessionRequest | None) -> str:
-    """Return the value that is marked at first: the last choice, else the first that is free."""
+def _selected_value(project: ProjectChoices, last: SessionRequest | None) -> str:
+    """Return the value selected at first: the last choice, else the first free one."""
     possible = [choice for choice in project.choices if not choice.refused]
     if last is not None:
         if any(choice.amount == last.amount for choice in possible):

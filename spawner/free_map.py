@@ -1,6 +1,6 @@
-"""The map of the GPUs on the spawn form: how much of each is free now.
+"""The map of free GPUs on the spawn form.
 
-Pure: an overview becomes what the template draws. Called by `form`.
+Pure: converts nodes of the overview to the template's data.
 """
 
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from typing import Final
 from runai.hub_service.wire.device_schemas import DeviceView, NodeView
 
 MOST_DEVICES: Final = 64
-"""More are not drawn one by one: the sentence remains."""
+"""Above it the map has only the sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class FreeNode:
-    """A machine's devices: the part of each that is taken, 0 to 1; None: it is taken out."""
+    """A node's devices: the allocated part of each, 0 to 1; None: unhealthy."""
 
     name: str
     taken: tuple[float | None, ...]
@@ -24,14 +24,14 @@ class FreeNode:
 
 @dataclass(frozen=True, slots=True)
 class FreeMap:
-    """What is free, in a sentence and machine by machine."""
+    """Free GPUs, as a sentence and node by node."""
 
     words: str = ""
     nodes: Sequence[FreeNode] = ()
 
 
 def free_map(nodes: Sequence[NodeView]) -> FreeMap:
-    """Draw what is free now; nothing where there are no devices."""
+    """Build the map of free GPUs; empty without devices."""
     devices = [device for node in nodes for device in node.devices]
     if not devices:
         return FreeMap()

@@ -1,8 +1,8 @@
 """`c.JupyterHub.spawner_class = "runai-kube"`: KubeSpawner, with GPUs from our scheduler.
 
-The order of a start: options and profile → may it be had? (the service) → pod → queue → launch. The
-pod is all there is of a session: the scheduler reads it, and gives its GPUs back with it. Whatever
-KubeSpawner can be configured to do stays as it is; what a hook changes is changed last.
+The order of a start: options and profile → dry run at the service → pod → queue → launch. The pod
+is the session's only state: the scheduler reads it, and frees its GPUs when it ends. Every setting
+of KubeSpawner works unchanged; hooks are applied last.
 """
 
 import asyncio
@@ -27,16 +27,16 @@ from runai.spawner.pod import GPU_RESOURCE, SCHEDULER, Seen, environment, look, 
 from runai.spawner.progress import Progress, merged
 from runai.spawner.session import OPTIONS, SessionRequest
 
-LOOK_EVERY_S: Final = 0.5  # at what KubeSpawner's watch keeps up to date: no request is made
+LOOK_EVERY_S: Final = 0.5  # reads KubeSpawner's reflector: no request to the API server
 FIELDS: Final = (*OPTIONS, "amount", "_xsrf")
-"""Of our part of the form."""
+"""Names of our own form fields."""
 
 
 class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
-    """Start notebook servers as pods, with the part of a GPU that their users choose.
+    """A KubeSpawner whose pods get the part of a GPU that their users choose.
 
-    `start_timeout` (zero-to-jupyterhub's `singleuser.startTimeout`) counts from when the pod has
-    its place; before that it may wait `queue_timeout`.
+    `start_timeout` (zero-to-jupyterhub's `singleuser.startTimeout`) counts from the binding of the
+    pod; before that it may wait `queue_timeout`.
     """
 
     project = Unicode(
@@ -56,7 +56,7 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
         super().__init__(*args, **kwargs)
         self._request = SessionRequest()
         self._progress = Progress()
-        self._made = asyncio.Event()
+        self._pod_created = asyncio.Event()
         self._launch_timeout = self.start_timeout
 
     # -- options ---------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
     def _options_from_fields(self, fields: Mapping[str, Sequence[str]]) -> dict[str, str]:
         others = {key: value for key, value in fields.items() if key not in FIELDS}
         options: dict[str, str] = self._options_from_form(others)
-        if "profile" in options and "gpus" not in fields:  # a link that chooses a profile
+        if "profile" in options and "gpus" not in fields:  # a link with ?profile=…
             return options
         ours = {key: value for key, value in fields.items() if key in FIELDS}
         return options | options_from_form(ours)
@@ -86,10 +86,10 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
         return list(self._sorted_dict_values(profiles) or ())
 
     def _validate_user_options(self, profile_list: list[dict[str, Any]]) -> None:
-        """Check what was chosen of the profiles; the base class fails over a choice there is not.
+        """Check the profile options; the base class fails on an unknown choice.
 
         Raises:
-            ValueError: there is no such profile, option or choice.
+            ValueError: the profile, option or choice does not exist.
         """
         options = {k: v for k, v in (self.user_options or {}).items() if k not in OPTIONS}
         if wrong := sorted(k for k, v in options.items() if not isinstance(v, str)):
@@ -101,23 +101,23 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
         for key, value in options.items():
             name = key.removesuffix("--unlisted-choice")
             if name not in known:
-                if self.apply_user_options is leave_to_start:  # else somebody else reads it
+                if self.apply_user_options is leave_to_start:  # else another hook reads it
                     raise ValueError(f"There is no option {key[:40]!r}.")
             elif key == name:
                 if value not in known[name].get("choices", {}):
                     raise ValueError(f"There is no choice {value[:40]!r} of {name}.")
-            elif not slug:  # the base class checks it of profiles that are named alone
+            elif not slug:  # the base class checks named profiles only
                 _check_unlisted(name, known[name].get("unlisted_choice", {}), value)
 
     async def load_user_options(self) -> None:
-        """Apply the profile; know what is asked for, and that it may be had.
+        """Apply the profile, resolve the session's request, and dry-run it at the service.
 
         Raises:
-            SessionRefused: it cannot be meant, or never be had.
+            SessionRefused: an option is not valid, or the service refuses the request.
         """
-        self.start_timeout = self._launch_timeout  # which is what a profile may change
+        self.start_timeout = self._launch_timeout  # a profile may change this value
         with self._options_accepted():
-            session_request(self._chosen())  # said before anything is done
+            session_request(self._chosen())  # refuse before applying anything
             try:
                 await super().load_user_options()
             except ValueError as wrong:
@@ -132,7 +132,7 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
         return {k: v for k, v in (self.user_options or {}).items() if k in OPTIONS}
 
     def _decided(self) -> dict[str, Any]:
-        """Return what was chosen, where neither configuration nor profile decide."""
+        """Return the user's options, overridden by configuration and profile."""
         requests = (self.extra_resource_limits, self.extra_resource_guarantees)
         whole = [str(amounts[GPU_RESOURCE]) for amounts in requests if GPU_RESOURCE in amounts]
         decided = {"project": self.project, "gpus": self.gpus or next(iter(whole), "")}
@@ -141,8 +141,8 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
     async def _check(self, request: SessionRequest) -> None:
         self._progress.say(f"Asking {request.project} for {request.amount.in_words()}")
         submission = self._submission(request)
-        async with self._client(self._begins(f"a dry run in {request.project}")) as client:
-            # Without a name: the pod has one of its own.
+        async with self._client(self._log_request(f"a dry run in {request.project}")) as client:
+            # Without a name: the pod has its own.
             await Admission(client, self._progress.say).check(
                 submission.model_copy(update={"name": None})
             )
@@ -150,19 +150,19 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
     # -- the pod ---------------------------------------------------------------------------------
 
     async def get_pod_manifest(self) -> V1Pod:
-        """Return the base class's pod, with what was chosen of GPUs."""
+        """Return the base class's pod with the chosen GPUs."""
         return with_session(await super().get_pod_manifest(), self._request)
 
     def get_env(self) -> dict[str, Any]:
-        """Return the server's environment, with who it is for the service."""
+        """Return the server's environment with its identity for the service."""
         env: dict[str, Any] = super().get_env()
         workload = f"{self._request.project}/{self.namespace}.{self.pod_name}"
         return {**env, **environment(self._request, workload=workload, api_url=self.api_url)}
 
     async def _make_create_pod_request(self, pod: V1Pod, request_timeout: float) -> bool:
-        """Create the pod, or make room for it and return False.
+        """Create the pod; return False on a timeout or after deleting an old pod of that name.
 
-        As the base class does it, which would log the pod with its tokens when it is refused.
+        Replaces the base class's method, which logs a refused pod with its tokens.
         """
         try:
             await asyncio.wait_for(
@@ -176,16 +176,16 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
             self.log.info("Removing the pod %s that is still there", self.pod_name)
             await self.stop(True)
             return False
-        self._made.set()
+        self._pod_created.set()
         return True
 
     # -- life ------------------------------------------------------------------------------------
 
     def start(self) -> asyncio.Future[str]:
-        """Start; JupyterHub gives up `queue_timeout` later than `start_timeout`."""
-        if self._progress.is_over:  # else somebody may be listening since before the start
+        """Start the server; JupyterHub's timeout is `start_timeout` plus `queue_timeout`."""
+        if self._progress.is_over:  # else a browser may listen since before the start
             self._progress = Progress()
-        self._made.clear()
+        self._pod_created.clear()
         self._launch_timeout = self.start_timeout
         self.start_timeout += round(self.queue_timeout)
         started: asyncio.Future[str] = super().start()
@@ -197,22 +197,22 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
         try:
             await asyncio.wait({starting, watching}, return_when=asyncio.FIRST_COMPLETED)
             if not starting.done():
-                watching.result()  # it ends by giving up alone
+                watching.result()  # raises: the watch ends only with a timeout
             url: str = await starting
         finally:
-            await _cancelled(starting, watching)
-            self.start_timeout = self._launch_timeout  # which is also how long a stop may take
+            await _cancel_all(starting, watching)
+            self.start_timeout = self._launch_timeout  # also bounds a stop
             self._progress.close()
         return url
 
     async def _watch(self) -> None:
-        """Say what the pod waits for; give up when that, or what follows, takes too long.
+        """Report why the pod waits; raise when the queue or the launch takes too long.
 
         Raises:
-            SessionRefused: it did not get its place in time, or is gone.
-            StartTimeout: it got its place and did not come up.
+            SessionRefused: the pod was not bound within `queue_timeout`, or was deleted.
+            StartTimeout: the pod was bound, but its server did not start.
         """
-        await self._made.wait()
+        await self._pod_created.wait()
         clock = asyncio.get_running_loop().time
         waits_since, launched = clock(), None if self._request.is_workload else clock()
         seen, sentence = None, ""
@@ -223,11 +223,11 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
             if pod is not None:
                 seen = look(pod)
                 sentence = seen.sentence or sentence
-                self._tell(seen)
+                self._report_wait(seen)
                 if launched is None and seen.node:
                     launched = clock()
             if launched is not None and clock() - launched > self._launch_timeout:
-                raise StartTimeout(self._late(seen or Seen()))
+                raise StartTimeout(self._launch_error(seen or Seen()))
             if launched is None and clock() - waits_since > self.queue_timeout:
                 raise SessionRefused(
                     f"No GPU was granted within {minutes(self.queue_timeout)}"
@@ -236,7 +236,7 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
                 )
             await asyncio.sleep(LOOK_EVERY_S)
 
-    def _tell(self, seen: Seen) -> None:
+    def _report_wait(self, seen: Seen) -> None:
         if seen.ended:
             raise StartTimeout(f"The server ended as soon as it was started ({seen.ended}).")
         if seen.sentence:
@@ -244,7 +244,7 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
         elif seen.node:
             self._progress.say(f"Starting JupyterLab on {seen.node}")
 
-    def _late(self, seen: Seen) -> str:
+    def _launch_error(self, seen: Seen) -> str:
         last = next((event["message"] for event in reversed(self.events)), "")
         return (
             f"The server has its place{' on ' + seen.node if seen.node else ''}, but did not start"
@@ -252,27 +252,27 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
         )
 
     async def progress(self) -> AsyncIterator[dict[str, Any]]:
-        """Yield what the start waits for, and what Kubernetes says of the pod beside it."""
-        async for event in merged(self._progress.events(), self._events_of_others()):
+        """Yield the start's progress, merged with Kubernetes' events of the pod."""
+        async for event in merged(self._progress.events(), self._pod_events()):
             yield event
 
-    async def _events_of_others(self) -> AsyncIterator[dict[str, Any]]:
+    async def _pod_events(self) -> AsyncIterator[dict[str, Any]]:
         async for event in super().progress():
             source = event.get("raw_event", {}).get("source") or {}
-            if source.get("component") != SCHEDULER:  # its sentence is told already
+            if source.get("component") != SCHEDULER:  # already reported as the reason to wait
                 yield event
 
 
-async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
-    """End them, whatever they do: JupyterHub gives an interrupted start a second to be over.
+async def _cancel_all(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks until they end: JupyterHub gives an interrupted start one second.
 
-    Before Python 3.12 `wait_for` loses a cancel that comes in the moment of its answer.
+    Repeated, since `wait_for` before Python 3.12 loses a cancel that races with its result.
     """
     while pending := [task for task in tasks if not task.done()]:
         for task in pending:
             task.cancel()
         await asyncio.wait(pending, timeout=LOOK_EVERY_S)
-    await asyncio.gather(*tasks, return_exceptions=True)  # nobody else asks what became of them
+    await asyncio.gather(*tasks, return_exceptions=True)  # retrieve their exceptions
 
 
 def _check_unlisted(name: str, rules: Mapping[str, Any], value: str) -> None:
@@ -283,7 +283,7 @@ def _check_unlisted(name: str, rules: Mapping[str, Any], value: str) -> None:
 
 
 def _refused(error: ApiException) -> SessionRefused:
-    """Say why Kubernetes refuses a pod: a ResourceQuota, an admission policy, a right we lack."""
+    """Return Kubernetes' reason to refuse a pod: a ResourceQuota, an admission policy, RBAC."""
     try:
         message = json.loads(error.body or "{}")["message"]
     except (KeyError, TypeError, ValueError):

@@ -1,8 +1,8 @@
-"""`c.JupyterHub.spawner_class = "runai-local"`: servers as processes here, with their GPUs.
+"""`c.JupyterHub.spawner_class = "runai-local"`: servers as local processes with GPUs.
 
 The order of a start: options → admission by the service → environment → process → attach. The
-service owns the allocation, JupyterHub the process. With system users it runs as the user's Unix
-account, else its home is a folder of the data directory.
+service owns the allocation, JupyterHub the process. With system users the process runs as the
+user's Unix account, else its home is a folder of the data directory.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ NO_DEVICES = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
 
 
 class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
-    """Start JupyterLab with a part of a GPU, once the scheduler grants it."""
+    """A spawner of JupyterLab processes that waits until the scheduler grants the GPU."""
 
     system_users = Bool(
         False, help="Run servers as the Unix accounts of their users (the hub must be root)."
@@ -55,7 +55,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         super().__init__(**kwargs)
         self.workload = ""
         self._created = 0.0
-        self._handed: Mapping[str, str] = {}
+        self._session_env: Mapping[str, str] = {}
         self._progress = Progress()
 
     # -- options ---------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
 
     @default("poll_interval")
     def _default_poll_interval(self) -> int:
-        return 5  # a look at a process costs nothing
+        return 5  # checking a local process is cheap
 
     @default("options_from_form")
     def _default_options_from_form(self) -> Callable[..., Any]:
@@ -75,8 +75,8 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
     # -- life ------------------------------------------------------------------------------------
 
     async def start(self) -> tuple[str, int]:
-        """Wait for the GPU, start the process, tell the service which one it is."""
-        if self._progress.is_over:  # else somebody may be listening since before the start
+        """Wait for the GPU, start the process, and attach it to the workload at the service."""
+        if self._progress.is_over:  # else a browser may listen since before the start
             self._progress = Progress()
         progress = self._progress
         try:
@@ -84,7 +84,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
                 request = session_request(self.user_options or {})
             await asyncio.to_thread(self._prepare_home)
             wanted = f"{request.amount.in_words()} in {request.project}"
-            asked = self._begins(wanted) if request.is_workload else ""
+            asked = self._log_request(wanted) if request.is_workload else ""
             async with self._client(asked) as client:
                 admission = Admission(client, progress.say)
                 try:
@@ -96,7 +96,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
                     if admission.workload:
                         await admission.attach(report)
                 except BaseException:
-                    # Also when the start was cancelled: nothing half-made may stay.
+                    # Also after a cancel: release the allocation and stop the process.
                     await asyncio.shield(self._undo(admission))
                     raise
         finally:
@@ -104,59 +104,59 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         return address
 
     async def stop(self, now: bool = False) -> None:  # noqa: FBT001, FBT002 - JupyterHub's signature
-        """Stop the process, then give its GPU back."""
+        """Stop the process, then release its GPU."""
         workload = self.workload
         await super().stop(now=now)
         await self._release(workload if self.workload else "")
 
     async def poll(self) -> int | None:
-        """Say whether it runs; a process that died gives its GPU back here."""
+        """Return the exit status, None while it runs; release the GPU of a process that ended."""
         if self.proc is None and not self.pid:
-            return 0  # not started yet; the base class would forget the workload that it waits for
+            return 0  # not started yet; the base class would clear `workload`
         if self.proc is None and not self._is_ours():
-            self.pid = 0  # it ended while no hub ran, and its number may be somebody else's now
+            self.pid = 0  # it ended while no hub ran; the pid may be reused
         workload = self.workload
-        status: int | None = await super().poll()  # forgets the workload with the process
+        status: int | None = await super().poll()  # clears the workload with the process
         if status is not None:
             await self._release(workload)
         return status
 
     async def progress(self) -> AsyncIterator[dict[str, Any]]:
-        """Yield what the start waits for, in sentences, as they change."""
+        """Yield the start's progress events, one for each new sentence."""
         async for event in self._progress.events():
             yield event
 
     def get_state(self) -> dict[str, Any]:
-        """Remember the process by number and start time, and the workload that it is."""
+        """Return the stored state, with the process's start time and its workload."""
         state: dict[str, Any] = super().get_state()
         if self.pid:
             state.update(created=self._created, workload=self.workload)
         return state
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take over a server that an earlier hub started."""
+        """Load the state of a server that an earlier hub started."""
         super().load_state(state)
         self._created = state.get("created", 0.0)
         self.workload = state.get("workload", "")
 
     def clear_state(self) -> None:
-        """Forget the process and its workload."""
+        """Clear the process and its workload."""
         super().clear_state()
         self._created = 0.0
         self.workload = ""
-        self._handed = {}
+        self._session_env = {}
 
     # -- environment -----------------------------------------------------------------------------
 
     def get_env(self) -> dict[str, str]:
-        """Return the environment of the server: the user's, then what the allocation hands over."""
+        """Return the server's environment: the user's, then the allocation's variables."""
         env: dict[str, str] = super().get_env()
         if url := self.api_url or self.service_url:  # both are on this machine
             env["RUNAI_API_URL"] = url
-        return with_handed(env, self._handed or NO_DEVICES)
+        return with_handed(env, self._session_env or NO_DEVICES)
 
     def user_env(self, env: dict[str, str]) -> dict[str, str]:
-        """Add who and where the user is."""
+        """Add the user's name, home and shell."""
         if self.system_users:
             return dict(super().user_env(env))
         env["USER"] = self.user.name
@@ -165,7 +165,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         return env
 
     def get_args(self) -> list[str]:
-        """Return the server's arguments; as root, in a container, it must be allowed to be root."""
+        """Return the server's arguments; JupyterLab refuses to run as root without a flag."""
         args: list[str] = super().get_args()
         runs_as_root = (
             pwd.getpwnam(self.user.name).pw_uid == 0 if self.system_users else os.geteuid() == 0
@@ -173,7 +173,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         return [*args, "--allow-root"] if runs_as_root else args
 
     def make_preexec_fn(self, name: str) -> Callable[[], None]:
-        """Return what the new process does first: become the user, go home, leave our output."""
+        """Return the child's setup: change user and directory, redirect its output."""
         become_user = super().make_preexec_fn(name) if self.system_users else None
         home, output = self._home, self._home / self._output
         open_files, hard = self.open_files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -192,7 +192,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         return before_exec
 
     def move_certs(self, paths: dict[str, str]) -> Any:  # noqa: ANN401 - the base class's
-        """Leave certificates where the hub made them, unless another account must read them."""
+        """Move certificates only for system users: else the hub's account reads them."""
         return super().move_certs(paths) if self.system_users else paths
 
     # -- parts of a life -------------------------------------------------------------------------
@@ -219,7 +219,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
             self._make_home()
 
     def _process(self) -> ProcessReport:
-        """Name the process that was started, for good: numbers are used again."""
+        """Return the started process's pid and start time: the kernel reuses pids."""
         try:
             self._created = psutil.Process(self.pid).create_time()
         except psutil.Error:
@@ -232,7 +232,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
     def _make_home(self) -> None:
         self._home.mkdir(mode=0o700, parents=True)
         if self.examples_directory:
-            # Once: what a user changes or removes there is theirs.
+            # Only once: users may change or remove the copies.
             shutil.copytree(
                 self.examples_directory,
                 self._home / "examples",
@@ -240,12 +240,12 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
             )
 
     async def _admit(self, admission: Admission, request: SessionRequest) -> None:
-        """Hold the allocation and its environment."""
+        """Wait for the allocation; store its id and environment."""
         self._progress.say(f"Asking {request.project} for {request.amount.in_words()}")
         submission = self._submission(request, workdir=str(self._home))
         detail = await admission.admit(submission, within_s=self.queue_timeout)
         self.workload = detail.id
-        self._handed = await admission.environment()
+        self._session_env = await admission.environment()
 
     async def _undo(self, admission: Admission) -> None:
         if self.pid:
@@ -253,15 +253,15 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         if admission.workload and not await admission.release():
             self._not_released(admission.workload)
         self.workload = ""
-        self._handed = {}
+        self._session_env = {}
 
     async def _release(self, workload: str) -> None:
-        """Give the allocation back; the service notices by itself if it cannot hear us now."""
+        """Release the allocation; an unreachable service detects the ended process itself."""
         self.workload = ""
-        self._handed = {}
+        self._session_env = {}
         if not workload:
             return
-        async with self._client(self._begins(f"an end of {workload}")) as client:
+        async with self._client(self._log_request(f"an end of {workload}")) as client:
             if not await Admission(client, self._progress.say, workload).release():
                 self._not_released(workload)
 
@@ -270,11 +270,11 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         self.log.warning("%s could not be released; the service notices. [%s]", workload, asked)
 
     async def _signal(self, sig: int) -> bool:
-        """Send a signal to the process; without one there is nobody to be hit instead."""
+        """Send a signal to the process; do nothing without one, as pid 0 is our own group."""
         return bool(self.pid) and bool(await super()._signal(sig))
 
     def _is_ours(self) -> bool:
-        """Say whether the process that we remember is still the same one, and alive."""
+        """Return True if the pid still belongs to our process, and it is no zombie."""
         try:
             process = psutil.Process(self.pid)
             same = not self._created or abs(process.create_time() - self._created) < 1

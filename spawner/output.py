@@ -1,4 +1,4 @@
-"""The file that a notebook server writes its output to, at its user's home."""
+"""The log file of a notebook server in its user's home."""
 
 import contextlib
 import os
@@ -9,11 +9,11 @@ from typing import Final
 from runai.spawner.session import session_name
 
 LOG_BYTES: Final = 10_000_000
-_FOLDER: Final = ".local/share/runai"  # beside what jobs keep at a home
+_FOLDER: Final = ".local/share/runai"  # beside the jobs' files
 
 
 def output_file(user: str, server: str = "") -> str:
-    """Return where the output of a server goes, relative to its user's home.
+    """Return the path of a server's log, relative to its user's home.
 
     >>> output_file("ana", "big")
     '.local/share/runai/lab-ana-big.log'
@@ -22,9 +22,9 @@ def output_file(user: str, server: str = "") -> str:
 
 
 def write_output_to(path: Path) -> None:
-    """In a fork, as the user: replace the descriptors that the hub hands on.
+    """Redirect standard input, output and error in the forked child, as the user.
 
-    Output is lost where the file cannot be written: that stops no server.
+    Output goes to /dev/null if the file cannot be opened: the server starts anyway.
     """
     nothing = os.open(os.devnull, os.O_RDWR)
     try:
@@ -36,16 +36,16 @@ def write_output_to(path: Path) -> None:
 
 
 def _opened(path: Path) -> int:
-    """Open the file for appending; a large one is put aside first.
+    """Open the file for appending; rename one of more than 10 MB to `.1` first.
 
     Raises:
-        OSError: it is no file, or cannot be written.
+        OSError: it is no regular file, or cannot be written.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with contextlib.suppress(FileNotFoundError):
         if path.stat(follow_symlinks=False).st_size > LOG_BYTES:
             path.replace(f"{path}.1")
-    # The hub waits for the fork: a pipe that nothing reads must not hold it up.
+    # O_NONBLOCK: the hub waits for the fork, and a FIFO without a reader would block it.
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(path, flags, 0o600)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

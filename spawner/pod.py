@@ -1,7 +1,7 @@
-"""A notebook's pod: what a session's choice changes in it, and what it shows of its start.
+"""A notebook's pod: the changes for a session's choice, and the state of its start.
 
-Pure: takes the pod that KubeSpawner makes and gives it project, kind, scheduler and GPUs, by the
-names that our scheduler reads; reads a pod of the API server. Called by `kubernetes`.
+Pure: adds project, kind, scheduler and GPUs to KubeSpawner's pod, by the labels, annotations and
+resources that our scheduler reads; parses a pod of the API server.
 """
 
 from collections.abc import Mapping
@@ -24,21 +24,21 @@ SCHEDULER: Final = "runai-scheduler"
 GPU_RESOURCE: Final = "nvidia.com/gpu"
 SESSION_PRIORITY: Final = "100"
 VISIBLE_DEVICES: Final = "metadata.annotations['runai/visible-devices']"
-"""Written by the scheduler when it binds the pod, so what a container sees is what it was given."""
+"""Written by the scheduler when it binds the pod, so a container sees its own devices."""
 _OF_MEMORY: Final = {
     "RUNAI_GPU_MEMORY_LIMIT_MIB": "runai/gpu-memory-limit-mib",
     "RUNAI_GPU_MEMORY_LIMITS_MIB": "runai/gpu-memory-limits-mib",
     "RUNAI_GPU_DEVICES_MIB": "runai/gpu-devices-mib",
     "RUNAI_GPU_CONTEXT_MIB": "runai/gpu-context-mib",
 }
-"""What the binding says of memory too: by it programs keep within their share (`runai_limits`)."""
+"""Memory limits in the binding's annotations: `runai_limits` enforces them in programs."""
 _HIDING: Final = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
-# Frameworks take all the memory of a GPU otherwise, their neighbour's share included.
+# Else frameworks allocate all memory of a GPU, including the neighbour's share.
 _SHARING: Final = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 
 def environment(request: SessionRequest, *, workload: str, api_url: str = "") -> dict[str, str]:
-    """Return what a server is told of itself: identity, and where the service is."""
+    """Return a server's variables: its identity and the service's URL."""
     env = {"RUNAI_API_URL": api_url} if api_url else {}
     if request.project is None:
         return env
@@ -50,12 +50,12 @@ def environment(request: SessionRequest, *, workload: str, api_url: str = "") ->
 
 
 def with_session(pod: V1Pod, request: SessionRequest) -> V1Pod:
-    """Give a pod what was chosen, in place; whatever it said of GPUs before is forgotten."""
+    """Set a pod's GPUs to the session's choice in place; earlier GPU settings are removed."""
     amount = request.amount
     container = next(c for c in pod.spec.containers if c.name == "notebook")
     whole = 0 if _is_shared(amount) else amount.milli_gpus // 1000
     container.resources = _resources(container.resources, whole)
-    # Never from the image, an admin's or a user's environment: it opens devices of others.
+    # Never from the image or a configured environment: they open other workloads' devices.
     written = {*_HIDING, *_OF_MEMORY}
     container.env = [e for e in container.env or () if _name(e) not in written]
     if _is_shared(amount):
@@ -80,18 +80,18 @@ def with_session(pod: V1Pod, request: SessionRequest) -> V1Pod:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """How far a pod's start is."""
+    """The state of a pod's start."""
 
     node: str = ""
-    """Where it was placed; "": it still waits."""
+    """Node that it is bound to; "": it still waits."""
     sentence: str = ""
-    """Why it waits, in the scheduler's words."""
+    """The scheduler's reason for the wait."""
     ended: str = ""
-    """How it ended before it could be used; "": it did not."""
+    """Reason of its early end; "": it has not ended."""
 
 
 def look(pod: Mapping[str, Any]) -> Seen:
-    """Read a pod as the API server sends it."""
+    """Parse a pod as the API server returns it."""
     status = pod.get("status", {})
     node = pod["spec"].get("nodeName", "")
     scheduled: Mapping[str, Any] = next(
@@ -130,7 +130,7 @@ def _resources(before: V1ResourceRequirements | None, gpus: int) -> V1ResourceRe
 
 
 def _asks_for_devices(resources: V1ResourceRequirements) -> bool:
-    """Tell whether a device plugin names its devices: whole GPUs, or parts by MIG."""
+    """Return True if a device plugin assigns the devices: whole GPUs or MIG slices."""
     limits = (resources.limits or {}).items()
     return any(name.startswith("nvidia.com/") and str(amount) != "0" for name, amount in limits)
 

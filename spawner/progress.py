@@ -1,14 +1,13 @@
-"""What a start says while it goes on, to as many browsers as look.
+"""Progress of one server start, for any number of browsers.
 
-Each listener hears everything from the beginning; a sentence that did not change is said once.
-Knows nothing of what is started. Filled by the spawner, read by JupyterHub's progress page.
+Each listener gets all events from the beginning; consecutive equal sentences become one event.
 """
 
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-# JupyterHub's bar wants a number, a queue has none: it creeps, and arrives only with the server.
+# Percent of JupyterHub's bar: a queue has no percentage, so each sentence adds STEP up to LAST.
 FIRST, STEP, LAST = 10, 5, 80
 
 
@@ -21,18 +20,18 @@ class Progress:
         self.is_over = False
 
     def say(self, sentence: str) -> None:
-        """Add a sentence, unless it is what was said last."""
+        """Append a sentence, unless it equals the last one."""
         if not self._said or self._said[-1] != sentence:
             self._said.append(sentence)
             self._wake()
 
     def close(self) -> None:
-        """Say nothing any more; listeners leave."""
+        """End the progress; all listeners return."""
         self.is_over = True
         self._wake()
 
     async def events(self) -> AsyncIterator[dict[str, Any]]:
-        """Yield progress events, those of the past first, until it is over."""
+        """Yield progress events from the first one on, until `close`."""
         heard = 0
         while True:
             news = self._news
@@ -52,7 +51,7 @@ class Progress:
 
 
 async def merged(*sources: AsyncIterator[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:
-    """Yield the events of all as they come, until all have ended; the bar never goes back."""
+    """Merge event streams until all have ended; `progress` never decreases."""
     events: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
 
     async def pass_on(source: AsyncIterator[dict[str, Any]]) -> None:
@@ -74,7 +73,7 @@ async def merged(*sources: AsyncIterator[dict[str, Any]]) -> AsyncIterator[dict[
                 reached = max(reached, event["progress"])
                 event = {**event, "progress": reached}
             yield event
-        await asyncio.gather(*tasks)  # what failed in a source fails here
+        await asyncio.gather(*tasks)  # raise a source's exception here
     finally:
         for task in tasks:
             task.cancel()

@@ -1,7 +1,7 @@
-"""What a server start asks for, as types: both spawners share it.
+"""A session's request and name, shared by both spawners.
 
-Pure: user options (from the form or the REST API, never trusted) become a `SessionRequest`, or one
-sentence; user and server become the session's name. The wait for GPUs is in `admission`.
+Pure: user options (from the form or the REST API, untrusted) become a `SessionRequest` or one error
+sentence; user and server become the session's name.
 """
 
 import base64
@@ -34,12 +34,12 @@ class SessionRequest:
 
     @classmethod
     def parse(cls, options: Mapping[str, Any]) -> "SessionRequest":
-        """Read user options: `project`, and `gpus` as a number or as people write it.
+        """Parse user options: `project`, and `gpus` as a number or text.
 
-        Nothing given is a session without a GPU.
+        Empty options are a session without a GPU.
 
         Raises:
-            InvalidRequest: an option is unknown or its value cannot be meant.
+            InvalidRequest: an option is unknown or its value is not valid.
         """
         if unknown := sorted(set(options) - set(OPTIONS)):
             raise InvalidRequest(
@@ -60,19 +60,19 @@ class SessionRequest:
         return cls(project, amount)
 
     def options(self) -> dict[str, str]:
-        """Return it as user options, as JupyterHub keeps them for the next start."""
+        """Return the user options that JupyterHub stores for the next start."""
         return {"project": self.project or "", "gpus": self.amount.text()}
 
     @property
     def is_workload(self) -> bool:
-        """Say whether the service must know of it: whatever belongs to a project is."""
+        """Return True if the session belongs to a project, and so is a workload of the service."""
         return self.project is not None
 
     def submission(self, *, owner: str, server: str, workdir: str = "") -> SubmitRequest:
-        """Return what the service is asked for in the owner's name.
+        """Return the submission to the service in the owner's name.
 
         Raises:
-            InvalidRequest: the service takes no server or user of such a name.
+            InvalidRequest: the service does not accept the server's or the owner's name.
         """
         return checked(
             SubmitRequest,
@@ -91,9 +91,9 @@ class SessionRequest:
 
 
 def session_name(user: str, server: str = "") -> str:
-    """Name a session: a DNS label of at most 38 characters, a different one for each server.
+    """Return a session's name: a DNS label of at most 38 characters, unique per server.
 
-    Plain names are readable as they are; others are made plain and end in a digest.
+    Names of a-z and 0-9 are used unchanged; all other names are slugged and end in a digest.
 
     >>> session_name("ana"), session_name("ana", "big")
     ('lab-ana', 'lab-ana-big')
@@ -112,9 +112,9 @@ def session_name(user: str, server: str = "") -> str:
 
 
 def with_handed(env: Mapping[str, str], handed: Mapping[str, str]) -> dict[str, str]:
-    """Return a server's environment with what its allocation hands over.
+    """Merge the allocation's variables into a server's environment.
 
-    What is handed over wins; a PYTHONPATH that was there follows it, so that nothing is lost.
+    The allocation's values win; its PYTHONPATH is put before the server's own.
 
     >>> with_handed({"PYTHONPATH": "/site", "A": "1"}, {"PYTHONPATH": "/hook"})
     {'PYTHONPATH': '/hook:/site', 'A': '1'}
