@@ -1,7 +1,6 @@
-"""Measure a cell: how busy it kept the session's GPUs, how much memory it took, how long it ran.
+"""Measurement of one cell for `%%gpu`: GPU utilization, peak GPU memory, duration.
 
-Reads what the platform measures, once a second, in a thread of its own, so that it goes on while
-the cell runs. For the magic `%%gpu`.
+A thread polls the platform's measurements once a second while the cell runs.
 """
 
 import threading
@@ -16,12 +15,12 @@ from runai.hub_service.wire.schemas import WorkloadView
 from runai.widgets.wording import gpus, percent
 
 EVERY_S = 1.0
-"""As often as agents report."""
+"""Seconds between readings: agents report as often."""
 
 
 @dataclass
 class CellMeter:
-    """Measure what happens between `with` and its end; `report` tells it."""
+    """The measurement of one `with` block; `report` formats it."""
 
     read: Callable[[], WorkloadView]
     every_s: float = EVERY_S
@@ -30,13 +29,13 @@ class CellMeter:
     _busy: list[float] = field(default_factory=list)
     _memory: list[int] = field(default_factory=list)
     _last: WorkloadView | None = None
-    _trouble: str = ""
+    _error_text: str = ""
     _over: threading.Event = field(default_factory=threading.Event)
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Start the measuring thread."""
         self._began = self.clock()
-        self._thread = threading.Thread(target=self._go_on, name="runai-gpu-cell", daemon=True)
+        self._thread = threading.Thread(target=self._poll, name="runai-gpu-cell", daemon=True)
         self._thread.start()
         return self
 
@@ -46,18 +45,18 @@ class CellMeter:
         _error: BaseException | None,
         _trace: TracebackType | None,
     ) -> None:
-        """End, with one more reading."""
+        """Stop the thread, and take a last reading."""
         self.wall_s = self.clock() - self._began
         self._over.set()
         self._thread.join()
-        self._look()
+        self._take_reading()
 
     def report(self) -> str:
-        """Tell in one line; a cell shorter than a reading has its session's last one."""
+        """Return the measurement in one line; a short cell gets its session's last reading."""
         took = f"{self.wall_s:.1f} s"
         view = self._last
         if view is None:
-            return f"{took} · not measured: {self._trouble}"
+            return f"{took} · not measured: {self._error_text}"
         parts = [f"{percent(self._average, view.allocated)} of {gpus(view.allocated)} GPU busy"]
         if self._memory:
             most = f"{max(self._memory) / 1024:.1f}"
@@ -70,16 +69,16 @@ class CellMeter:
     def _average(self) -> float | None:
         return sum(self._busy) / len(self._busy) if self._busy else None
 
-    def _go_on(self) -> None:
-        # The first second still has what was before the cell in it.
+    def _poll(self) -> None:
+        # Wait first: the reading at the start covers the second before the cell.
         while not self._over.wait(self.every_s):
-            self._look()
+            self._take_reading()
 
-    def _look(self) -> None:
+    def _take_reading(self) -> None:
         try:
             view = self.read()
         except RunaiError as error:
-            self._trouble = str(error)
+            self._error_text = str(error)
             return
         self._last = view
         if view.utilized is not None:

@@ -1,9 +1,9 @@
-"""Jobs as Python objects: submit one, look at it, wait for it, pause it, stop it.
+"""Jobs as Python objects: submit, inspect, await, suspend, delete.
 
     job = submit("train.py", gpus=0.5, name="exp1")
     job.wait()            # or: await job
 
-A Job holds nothing but its name: what it tells is asked of the service each time.
+A Job stores its name alone: each property is a request to the service.
 """
 
 import sys
@@ -23,12 +23,12 @@ LONG_POLL_S = 20.0
 
 
 class Job:
-    """One submitted workload. Displayed in a notebook it is a live view."""
+    """One submitted workload; a notebook displays it as a live view."""
 
     def __init__(
         self, workload: str, *, notes: Sequence[str] = (), using: Link | None = None
     ) -> None:
-        """Name the job by `project/name`; nothing is asked before it is needed."""
+        """Refer to the job `project/name`; no request is made yet."""
         self.id = workload
         self.project, _, self.name = workload.partition("/")
         self.notes = tuple(notes)
@@ -46,25 +46,25 @@ class Job:
 
     @property
     def detail(self) -> WorkloadDetail:
-        """Everything the service tells about it now, as typed fields."""
+        """The service's current view of the job, as typed fields."""
         return self.link.client.workload(self.id)
 
     @property
     def state(self) -> str:
-        """Its state now: queued, starting, running, paused, suspended, succeeded, failed, …."""
+        """The current state: queued, starting, running, paused, suspended, succeeded, failed, …."""
         return self.detail.state
 
     @property
     def finished(self) -> bool:
-        """Whether nothing will run again under this name."""
+        """Whether the job has ended for good."""
         return self.state in FINISHED
 
     def describe(self) -> text.Text:
-        """Say everything about it: request, devices, attempts, history."""
+        """Return a full description: request, devices, attempts, history."""
         return text.describe(self.detail)
 
     def wait(self) -> Self:
-        """Return when it is finished, pauses included; an interrupt leaves it running."""
+        """Block until the job is finished, through pauses; an interrupt leaves it running."""
         version = ""
         while (seen := self.link.client.wait(self.id, version, LONG_POLL_S)).state not in FINISHED:
             version = seen.version
@@ -83,7 +83,7 @@ class Job:
     def lines(
         self, *, follow: bool = False, tail: int | None = None, worker: int | None = None
     ) -> Iterator[str]:
-        """Yield what it wrote; `follow` goes on until it is finished."""
+        """Yield the log lines; `follow` continues until the job is finished."""
         several = worker is None and len(self.detail.workers) > 1
         for line in self.link.client.logs(self.id, worker=worker, tail=tail, follow=follow):
             yield f"[{line.worker}] {line.text}" if several else line.text
@@ -91,41 +91,41 @@ class Job:
     def logs(
         self, *, follow: bool = False, tail: int | None = None, worker: int | None = None
     ) -> None:
-        """Print what it wrote; `follow` goes on until it is finished or interrupted."""
+        """Print the log; `follow` continues until the job is finished or interrupted."""
         lines = self.lines(follow=follow, tail=tail, worker=worker)
         try:
             for line in lines:
                 shown = for_terminal(line) if sys.stdout.isatty() else line
-                print(shown.rstrip("\n"), flush=follow)  # noqa: T201 - that is what it is for
+                print(shown.rstrip("\n"), flush=follow)  # noqa: T201 - the purpose of this method
         except KeyboardInterrupt:
             if not follow:
                 raise
 
     def suspend(self) -> Self:
-        """Pause it until `resume`: out of the queue, its devices free; it keeps its checkpoints."""
+        """Suspend the job until `resume`: its devices are freed, its checkpoints stay."""
         self.link.client.suspend(self.id)
         return self
 
     def resume(self) -> Self:
-        """Put it back into its old place in the queue."""
+        """Resume the job at its old place in the queue."""
         self.link.client.resume(self.id)
         return self
 
     def scale(self, *, workers: int | None = None, min_workers: int | None = None) -> Self:
-        """Let an elastic job have at most and at least so many workers; None: as before."""
+        """Set an elastic job's most and fewest workers; None: unchanged."""
         asked = ScaleRequest(workers=workers, min_workers=min_workers)
         self.link.client.scale(self.id, asked)
         return self
 
     def delete(self) -> None:
-        """Stop it if it runs, and forget it."""
+        """Stop the job if it runs, and delete it."""
         self.link.client.delete(self.id)
 
     def __repr__(self) -> str:
         return "\n".join([text.workload_line(self.detail), *self.notes])
 
     def _repr_mimebundle_(self, **_asked: object) -> tuple[dict[str, Any], dict[str, Any]]:
-        return _shown(self)
+        return _mimebundle(self)
 
 
 class Jobs(tuple[Job, ...]):
@@ -134,7 +134,7 @@ class Jobs(tuple[Job, ...]):
     __slots__ = ()
 
     def wait(self) -> Self:
-        """Return when all are finished; an interrupt leaves them running."""
+        """Block until all are finished; an interrupt leaves them running."""
         for job in self:
             job.wait()
         return self
@@ -148,19 +148,19 @@ class Jobs(tuple[Job, ...]):
         return self
 
     def suspend(self) -> Self:
-        """Pause all of them until `resume`."""
+        """Suspend all of them until `resume`."""
         for job in self:
             job.suspend()
         return self
 
     def resume(self) -> Self:
-        """Put all of them back into the queue."""
+        """Resume all of them."""
         for job in self:
             job.resume()
         return self
 
     def delete(self) -> None:
-        """Stop and forget all of them."""
+        """Stop and delete all of them."""
         for job in self:
             job.delete()
 
@@ -168,11 +168,11 @@ class Jobs(tuple[Job, ...]):
         return "\n".join(repr(job) for job in self)
 
     def _repr_mimebundle_(self, **_asked: object) -> tuple[dict[str, Any], dict[str, Any]]:
-        return _shown(self)
+        return _mimebundle(self)
 
 
-def _shown(jobs: Job | Jobs) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a live view in a notebook, text elsewhere."""
+def _mimebundle(jobs: Job | Jobs) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a live view in a notebook, else text."""
     each = jobs if isinstance(jobs, Jobs) else (jobs,)
     if not each or not in_a_notebook():
         return {"text/plain": repr(jobs)}, {}
@@ -236,10 +236,10 @@ def submit(
 ) -> Job | Jobs:
     """Submit a script, a command line or a list of words; return at once, an `array` as Jobs.
 
-    Without `gpus` and `gpu_memory` no GPU is asked for. The options are those of `runai submit`.
+    Without `gpus` and `gpu_memory` the job gets no GPU. The options equal `runai submit`'s.
 
     Raises:
-        InvalidRequest: a value cannot be meant, the script is missing, the project is unknown.
+        InvalidRequest: a value is not valid, the script is missing, the project is unknown.
         Forbidden: the caller may not submit there.
         Conflict: the name is taken.
     """
@@ -277,7 +277,7 @@ def send(request: SubmitRequest, *, using: Link | None = None) -> Job | Jobs:
 
 
 def dry_run(request: SubmitRequest, *, using: Link | None = None) -> text.Text:
-    """Say what would come of a request; nothing is stored."""
+    """Return the result of a dry run as text; nothing is stored."""
     reply = (using or link()).client.submit(request, dry_run=True)
     lines = [text.workload_line(view) for view in reply.workloads]
     return text.Text("\n".join([*lines, *reply.notes, "Nothing was submitted (dry run)."]))

@@ -1,7 +1,7 @@
-"""This kernel's one link to the platform: who asks, the client, and the thread that listens.
+"""This kernel's link to the platform: connection, client, and event stream.
 
-Everything that the notebook shows or does goes through `link()`; it finds the platform by itself
-at first use. `connect` replaces it (another platform, another user). Holds no state of workloads.
+`link()` finds the platform at first use; all views and actions share it. `connect` replaces it, for
+another platform or user.
 """
 
 import os
@@ -18,10 +18,10 @@ from runai.widgets.wording import did_you_mean
 
 
 class Link:
-    """A connection with what is made of it once: client and live events."""
+    """One connection to the platform, with its client and live events."""
 
     def __init__(self, connection: Connection, environ: Mapping[str, str] = os.environ) -> None:
-        """Keep the connection; nothing is sent before it is needed."""
+        """Store the connection; no request is made yet."""
         self.connection = connection
         self.client = Client(
             connection.url,
@@ -33,11 +33,11 @@ class Link:
         self._in_hub = "JUPYTERHUB_SERVICE_PREFIX" in environ
 
     def awaitable_client(self) -> AsyncClient:
-        """Return a client for one `async with`, of the same user."""
+        """Return an async client of the same user, for one `async with`."""
         return AsyncClient(self.connection.url, self.connection.token, ca=self.connection.ca)
 
     def whoami(self) -> WhoAmI:
-        """Return the caller as the service sees them now: memberships change."""
+        """Return the caller's current identity and projects."""
         return self.client.whoami()
 
     @property
@@ -49,10 +49,10 @@ class Link:
         return urlsplit(self.client.url).path if self._in_hub else ""
 
     def find_all(self, names: Sequence[str]) -> list[WorkloadView]:
-        """Return the workloads of these names, each once; as the command line understands names.
+        """Return the workloads of these names, each once; names work as on the command line.
 
         Raises:
-            NotFound: nothing of a name is visible to the caller.
+            NotFound: no workload of a name is visible to the caller.
             InvalidRequest: several projects have one, and none of them is preferred.
         """
         visible = self.client.workloads()
@@ -62,7 +62,7 @@ class Link:
     def _choose(self, visible: Sequence[WorkloadView], name: str) -> WorkloadView:
         named = [view for view in visible if name in {view.id, view.name}]
         if len(named) > 1:
-            # One's own default project first, then what one may change.
+            # The default project first, then workloads that the caller may change.
             at_home = [view for view in named if view.project == self.client.default_project]
             named = at_home or [view for view in named if view.mine] or named
         if len(named) > 1:
@@ -77,7 +77,7 @@ class Link:
         return named[0]
 
     def _events(self) -> Generator[Overview]:
-        """Listen by a client of its own, which belongs to the thread that reads."""
+        """Yield events from a new client, which belongs to the reading thread."""
         with Client(self.connection.url, self.connection.token, ca=self.connection.ca) as client:
             yield from client.events()
 
@@ -88,11 +88,11 @@ class Link:
 
 
 _lock = threading.Lock()
-_links: list[Link] = []  # at most one: this kernel's
+_links: list[Link] = []  # at most one element
 
 
 def link() -> Link:
-    """Return this kernel's link, found at first use: the session's, else that of `runai login`."""
+    """Return this kernel's link: the session's, else `runai login`'s; found at first use."""
     with _lock:
         if not _links:
             _links.append(Link(find_connection()))
@@ -100,9 +100,9 @@ def link() -> Link:
 
 
 def connect(url: str, token: str, *, project: str | None = None) -> Link:
-    """Use this platform from now on, as the token's owner; needed where none is found by itself.
+    """Connect this kernel to a platform as the token's owner, replacing the previous link.
 
-    What is already shown goes on showing the former one until it is closed or run again.
+    Open views keep the previous link until they are closed or their cell runs again.
     """
     made = Link(Connection(url, token, project))
     with _lock:

@@ -1,8 +1,7 @@
-"""Listen to the platform: one daemon thread per kernel reads its events and tells who listens.
+"""The platform's event stream: one daemon thread per kernel notifies all listeners.
 
-A thread, because it must go on while a cell runs. Knows nothing of widgets; they give `Live.listen`
-a function of the news. The client renews broken connections; what it gives up on is told as `Lost`,
-and tried again for as long as anybody listens.
+A thread, since it must run while a cell runs. The client renews broken connections; when it gives
+up, listeners get `Lost`, and the thread retries while a listener remains.
 """
 
 import threading
@@ -16,7 +15,7 @@ from runai.hub_service.wire.schemas import Overview
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Nothing is heard any more; the sentence says why."""
+    """A lost event stream; `text` is the reason."""
 
     text: str
     retrying: bool
@@ -32,7 +31,7 @@ class Live:
     """The events of one platform, shared by all views of a kernel. Safe to use from any thread."""
 
     def __init__(self, events: Callable[[], Generator[Overview]]) -> None:
-        """Keep how to open the stream; it is opened when somebody listens."""
+        """Store the stream's factory; the first listener opens the stream."""
         self._events = events
         self._lock = threading.Lock()
         self._listeners: list[Listener] = []
@@ -41,9 +40,9 @@ class Live:
         self._latest: News | None = None
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Tell `listener` the news, on the listening thread, until the returned function is called.
+        """Call `listener` with each event on the stream's thread; return a function that ends this.
 
-        The latest news, if any, is told at once, on the caller's thread.
+        The latest event, if any, is passed at once, on the caller's thread.
         """
         with self._lock:
             self._listeners.append(listener)
@@ -64,7 +63,7 @@ class Live:
         return leave
 
     def close(self) -> None:
-        """Forget all listeners; the thread ends at its next event."""
+        """Remove all listeners; the thread ends at its next event."""
         with self._lock:
             self._listeners.clear()
             self._wake.set()
@@ -76,32 +75,32 @@ class Live:
                 with closing(self._events()) as events:
                     for overview in events:
                         retry_s = FIRST_RETRY_S
-                        self._tell(overview)
+                        self._notify(overview)
                         if not self._wanted():
                             return
             except Unavailable as away:
-                self._tell(Lost(str(away), retrying=True))
+                self._notify(Lost(str(away), retrying=True))
             except RunaiError as refused:
-                # A revoked token or a damaged setting does not mend by itself; run the cell again.
-                self._tell(Lost(str(refused), retrying=False))
-                self._leave()
+                # A retry does not repair a revoked token or a wrong setting: rerun the cell.
+                self._notify(Lost(str(refused), retrying=False))
+                self._detach_thread()
                 return
             self._wake.wait(retry_s)
             retry_s = min(2 * retry_s, LAST_RETRY_S)
 
     def _wanted(self) -> bool:
-        """Tell whether anybody listens; if nobody does, the thread is gone from now on."""
+        """Return True if a listener remains; else detach the thread, which then ends."""
         with self._lock:
             if self._listeners:
                 return True
             self._thread = self._latest = None
             return False
 
-    def _leave(self) -> None:
+    def _detach_thread(self) -> None:
         with self._lock:
             self._thread = self._latest = None
 
-    def _tell(self, news: News) -> None:
+    def _notify(self, news: News) -> None:
         with self._lock:
             self._latest = news
             listeners = list(self._listeners)

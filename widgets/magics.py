@@ -1,7 +1,7 @@
 """The magics `%runai_submit`, `%%runai_submit`, `%runai_list`, …: the command line in a notebook.
 
-Option names are those of `runai submit`. They return at once; what they return is a live view.
-Whatever a user gets wrong becomes one sentence without a traceback. For `%load_ext runai.widgets`.
+They take the options of `runai submit` and return at once, jobs as live views. Errors are shown as
+one sentence without a traceback.
 """
 
 import shlex
@@ -31,7 +31,7 @@ from runai.widgets.request import (
 
 
 class CellFailed(Exception):
-    """The measured cell failed and has shown its own traceback; what comes after it is not run."""
+    """Failure of the measured cell, which has shown its traceback; cells after it do not run."""
 
     def _render_traceback_(self) -> list[str]:
         return []
@@ -41,10 +41,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _in_one_sentence(magic: F) -> F:
-    """Turn an error into IPython's UsageError, which is shown without a traceback."""
+    """Convert errors to IPython's UsageError, which is shown without a traceback."""
 
     @wraps(magic)
-    def spoken(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever the magic has
+    def spoken(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the magic's signature
         try:
             return magic(*args, **kwargs)
         except RunaiError as error:
@@ -54,7 +54,7 @@ def _in_one_sentence(magic: F) -> F:
 
 
 def _parse(magic: Any, line: str) -> Namespace:  # noqa: ANN401 - IPython hangs `parser` on the function
-    """Parse a line as a shell would split it; what follows ` -- ` belongs to the program."""
+    """Parse a line split as by a shell; words after `--` are the program's arguments."""
     try:
         words = shlex.split(line)
     except ValueError as wrong:
@@ -66,7 +66,7 @@ def _parse(magic: Any, line: str) -> Namespace:  # noqa: ANN401 - IPython hangs 
     parser: MagicArgumentParser = magic.parser
     options = parser.parse_args(here)
     for name, value in vars(options).items():
-        # Python takes the value of `-e--` or `--name=--` away, and leaves a list in its place.
+        # argparse drops the value of `-e--` and `--name=--`, and stores an empty list.
         if (value == [] and parser.get_default(name) != []) or (
             isinstance(value, list) and [] in value
         ):
@@ -163,7 +163,7 @@ class RunaiMagics(Magics):
         assert shell is not None
         with CellMeter(lambda: here.client.workload(session)) as meter:
             ran = shell.run_cell(cell, store_history=False)
-        print(meter.report())  # noqa: T201 - that is what it is for
+        print(meter.report())  # noqa: T201 - the magic's result
         if not ran.success:
             raise CellFailed
 
@@ -215,7 +215,7 @@ class RunaiMagics(Magics):
     @line_magic
     def runai_suspend(self, line: str) -> Jobs:
         """Pause jobs until they are resumed."""
-        return _found(_parse(self.runai_suspend, line)).suspend()
+        return _find_jobs(_parse(self.runai_suspend, line)).suspend()
 
     @_in_one_sentence
     @magic_arguments()
@@ -223,7 +223,7 @@ class RunaiMagics(Magics):
     @line_magic
     def runai_resume(self, line: str) -> Jobs:
         """Put suspended jobs back into their places in the queue."""
-        return _found(_parse(self.runai_resume, line)).resume()
+        return _find_jobs(_parse(self.runai_resume, line)).resume()
 
     @_in_one_sentence
     @magic_arguments()
@@ -239,8 +239,8 @@ class RunaiMagics(Magics):
         return text.Text("\n".join(lines))
 
 
-def _found(options: Namespace) -> Jobs:
-    """Find all that are named before anything is done to one of them."""
+def _find_jobs(options: Namespace) -> Jobs:
+    """Resolve all names first, so that a wrong one changes nothing."""
     return Jobs(Job(view.id) for view in link().find_all(options.name))
 
 

@@ -1,7 +1,7 @@
-"""The live views: the panel, the quota bars, and the view of submitted jobs, each one anywidget.
+"""The live views: panel, quota bars, session status and submitted jobs, each an anywidget.
 
-Feeds one `state` (made by `state`) to `panel.js` on the listening thread, so that it goes on while
-a cell runs. Buttons reach the service from the page itself; outside JupyterHub they come here.
+The event stream's thread syncs one `state` to `panel.js`, also while a cell runs. Buttons call the
+service from the page; outside JupyterHub they send a message to the kernel.
 """
 
 import os
@@ -28,27 +28,27 @@ from runai.widgets.timeline import Timeline
 
 HERE = Path(__file__).parent
 FILES = ("amounts.js", "nodes.js", "chart.js", "views.js", "panel.js")
-"""Each after what it imports; only the last one's default export remains."""
+"""In order of imports; only the last module's default export remains."""
 LOADS = 40
-"""Points of a sparkline: a minute or so."""
+"""Points of a sparkline: about a minute."""
 STEPS = 150
-"""Points of the chart: one for every four pixels or so."""
+"""Points of the chart: one per about four pixels."""
 
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./[a-z]+\.js";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(async )?function|const)", re.MULTILINE)
 
 
 def page_script(folder: Path) -> str:
-    """Join a folder's ES modules into one, in which every name is top-level and unique.
+    """Join a folder's ES modules into one; all their names are top-level and unique.
 
-    A front end loads it from text, where relative imports lead nowhere.
+    Front ends load the module from text, where relative imports do not resolve.
     """
     joined = "\n".join((folder / name).read_text(encoding="utf-8") for name in FILES)
     return _EXPORT.sub("", _IMPORT.sub("", joined))
 
 
 class Panel(anywidget.AnyWidget):
-    """One live view. It listens until it is closed or has nothing left to tell."""
+    """One live view; it listens until it is closed or `done`."""
 
     _esm = page_script(HERE)
     _css = HERE / "panel.css"
@@ -65,10 +65,10 @@ class Panel(anywidget.AnyWidget):
         lose: Callable[[], None] = lambda: None,
         done: Callable[[State], bool] = lambda _state: False,
     ) -> None:
-        """Show the platform as it is now and listen to what changes.
+        """Render the current overview and listen for changes.
 
         Raises:
-            RunaiError: the platform cannot be asked; the cell says so better than an empty picture.
+            RunaiError: the service does not answer; the cell shows this, not an empty view.
         """
         overview = here.client.overview()
         self._loads: dict[str, deque[float | None]] = {}
@@ -77,18 +77,18 @@ class Panel(anywidget.AnyWidget):
         self._link = here
         self._draw, self._say, self._lose, self._done = draw, say, lose, done
         self._latest = overview
-        self._leave: Callable[[], None] = lambda: None
-        self.on_msg(self._act)
+        self._stop_listening: Callable[[], None] = lambda: None
+        self.on_msg(self._on_button)
         if not done(first):
-            self._leave = here.live.listen(self._hear)
+            self._stop_listening = here.live.listen(self._on_news)
 
     def close(self) -> None:
-        """Stop listening and take the view off the page."""
-        self._leave()
+        """Stop listening and remove the view from the page."""
+        self._stop_listening()
         super().close()
 
     def mimebundle(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return what is displayed: the live view, and text where there is no front end for it."""
+        """Return the display data: the live view, with text for other front ends."""
         bundle = super()._repr_mimebundle_()
         data, metadata = bundle if bundle is not None else ({}, {})
         return {**data, "text/plain": repr(self)}, metadata
@@ -99,7 +99,7 @@ class Panel(anywidget.AnyWidget):
     def __repr__(self) -> str:
         return self._say(self._latest)
 
-    def _hear(self, news: News) -> None:
+    def _on_news(self, news: News) -> None:
         if isinstance(news, Lost):
             self._lose()
             self.state = {**self.state, "lost": news.text}
@@ -109,10 +109,10 @@ class Panel(anywidget.AnyWidget):
         with self.hold_sync():
             self.state = dict(state)
         if self._done(state):
-            self._leave()
+            self._stop_listening()
 
     def _with_recent(self, state: State) -> State:
-        """Add to each workload how busy its GPUs were while this view was open."""
+        """Append each workload's GPU load to its sparkline."""
         rows = state["workloads"]
         self._loads = {row["id"]: self._loads.get(row["id"], deque(maxlen=LOADS)) for row in rows}
         for row in rows:
@@ -120,8 +120,8 @@ class Panel(anywidget.AnyWidget):
             row["recent"] = list(self._loads[row["id"]])
         return state
 
-    def _act(self, _widget: object, content: object, _buffers: object) -> None:
-        """Do what a button asked for, where the page itself cannot reach the service."""
+    def _on_button(self, _widget: object, content: object, _buffers: object) -> None:
+        """Execute a button's action for a page that cannot reach the service."""
         client = self._link.client
         do: Callable[[], object]
         match content:
@@ -143,12 +143,12 @@ class Panel(anywidget.AnyWidget):
 
 
 def panel(*, minutes: float = 10) -> Panel:
-    """Show my projects' quota, my workloads, and what was allocated and utilized of late; live."""
+    """Show my projects' quota, my workloads, and a chart of allocated and utilized GPUs; live."""
     here = link()
     caller = here.whoami()
     user, projects = caller.name, caller.projects
     window_s = max(1.0, minutes) * 60
-    timeline = _recorded(here, user, Timeline(window_s, max(1.0, window_s / STEPS)))
+    timeline = _load_usage(here, user, Timeline(window_s, max(1.0, window_s / STEPS)))
 
     def draw(overview: Overview) -> State:
         until = overview.at.timestamp()
@@ -186,10 +186,10 @@ def quota() -> Panel:
 
 
 def own_session() -> str:
-    """Return the workload that this kernel belongs to.
+    """Return this kernel's workload.
 
     Raises:
-        InvalidRequest: it belongs to none.
+        InvalidRequest: the kernel runs outside of a workload.
     """
     if not (workload := os.environ.get("RUNAI_WORKLOAD", "")):
         raise InvalidRequest(
@@ -210,7 +210,7 @@ def status() -> Panel:
 
 
 def jobs_view(here: Link, ids: Sequence[str], *, notes: Sequence[str] = ()) -> Panel:
-    """Show some workloads until all of them are finished or deleted."""
+    """Return a live view of workloads; it ends when all are finished or deleted."""
     before: list[states.Row] = []
 
     def draw(overview: Overview) -> State:
@@ -235,12 +235,12 @@ def jobs_view(here: Link, ids: Sequence[str], *, notes: Sequence[str] = ()) -> P
 
 
 def in_a_notebook() -> bool:
-    """Tell whether there is a kernel, and so perhaps a front end, to show a live view."""
+    """Return True in an IPython kernel, which may have a front end for a live view."""
     return hasattr(get_ipython(), "kernel")
 
 
-def _recorded(here: Link, user: str, timeline: Timeline) -> Timeline:
-    """Start from what the service has recorded; without a record the chart starts now."""
+def _load_usage(here: Link, user: str, timeline: Timeline) -> Timeline:
+    """Load the service's recorded usage into a timeline; without a record it stays empty."""
     now = datetime.now(UTC)
     try:
         series = here.client.usage(

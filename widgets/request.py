@@ -1,7 +1,7 @@
-"""Turn what a user writes in a notebook into a SubmitRequest, or say in one sentence what is wrong.
+"""Parsing of a notebook's submit options into a SubmitRequest, or one error sentence.
 
-Knows scripts, commands, cells, and how people write amounts. Leaves to the service what only it can
-know (projects, limits, names taken). Used by `jobs.submit` and the magics.
+Scripts, commands, cells and amounts are checked here; the service checks projects, limits and
+names.
 """
 
 import math
@@ -21,7 +21,7 @@ from runai.hub_service.wire.schemas import SubmitRequest
 from runai.widgets.wording import did_you_mean
 
 SOURCE_PLACEHOLDER = "{source}"
-"""The cluster puts the path of the file that holds the job's source here."""
+"""The cluster replaces it by the path of the file with the job's source."""
 
 Amount = int | float | str | Decimal
 
@@ -60,10 +60,10 @@ def submit_request(
     source: str = "",
     **plain: object,
 ) -> SubmitRequest:
-    """Check the options and give the request; `plain` are fields of SubmitRequest as they are.
+    """Check the options and build the request; `plain` fields are passed on unchanged.
 
     Raises:
-        InvalidRequest: a value cannot be meant; the sentence names it and the way out.
+        InvalidRequest: a value is not valid; the message names it, the hint the fix.
     """
     if gpus is not None and gpu_memory is not None:
         raise InvalidRequest(
@@ -87,12 +87,12 @@ def submit_request(
 
 
 def program_command(program: str | Sequence[str], args: Sequence[str] = ()) -> list[str]:
-    """Give the command of a script or program; Python scripts run with this interpreter.
+    """Return the command of a script or program; Python scripts run with this interpreter.
 
-    A list is taken as it is; text that names a file is that file; other text is split into words.
+    A list is used unchanged; text that names a file is that file; other text is split into words.
 
     Raises:
-        InvalidRequest: there is no such script or program.
+        InvalidRequest: the script or program does not exist.
     """
     if not isinstance(program, str):
         command = [str(word) for word in program]
@@ -135,7 +135,7 @@ def _start_of(script: str) -> list[str]:
 
 
 def cell_command(source: str, args: Sequence[str] = ()) -> list[str]:
-    """Give the command that runs a cell's program, kept by the cluster as a file.
+    """Return the command that runs a cell's source, which the cluster stores as a file.
 
     Raises:
         InvalidRequest: the cell is empty or not plain Python.
@@ -156,9 +156,9 @@ def cell_command(source: str, args: Sequence[str] = ()) -> list[str]:
 
 
 def environment(given: Mapping[str, str] | Iterable[str] | None) -> dict[str, str]:
-    """Read variables given as a mapping or as NAME=VALUE; NAME alone hands on the notebook's own.
+    """Parse variables of a mapping or NAME=VALUE; NAME alone passes the notebook's own value.
 
-    Errors never show a value.
+    Error messages never contain a value.
     """
     if given is None:
         return {}
@@ -174,7 +174,7 @@ def environment(given: Mapping[str, str] | Iterable[str] | None) -> dict[str, st
 
 
 def with_module_path(env: Mapping[str, str], workdir: str | None) -> dict[str, str]:
-    """Let a cell's program import the modules beside its notebook, as the notebook does."""
+    """Add the working directory to PYTHONPATH: a cell imports modules beside its notebook."""
     if "PYTHONPATH" in env:
         return dict(env)
     beside, inherited = _directory(workdir), os.environ.get("PYTHONPATH")
@@ -205,7 +205,7 @@ def _gpus(amount: Amount) -> Decimal:
 
 
 def _memory_mib(amount: str) -> int:
-    """Read a size with its unit, a rest rounded up, as the command line does."""
+    """Parse a size with its unit in MiB, rounded up, as the command line does."""
     found = _MEMORY.fullmatch(amount)
     mib = math.ceil(Decimal(found[1]) * _MIB[found[2].lower()]) if found else 0
     if mib < 1:
@@ -230,7 +230,7 @@ def _directory(workdir: str | os.PathLike[str] | None) -> str:
 
 
 def _sentence(wrong: ValidationError) -> InvalidRequest:
-    """Name the first wrong field; the value only where it is no secret."""
+    """Return an error that names the first wrong field, and its value unless secret."""
     error = wrong.errors(include_url=False, include_context=False)[0]
     field = str(error["loc"][0]) if error["loc"] else ""
     value = "" if field in _SECRET else f" {str(error['input'])!r}"

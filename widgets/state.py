@@ -1,7 +1,6 @@
-"""Turn an overview into the state that the page draws: pure, no widget, no clock.
+"""The state that `panel.js` renders, built from an overview; pure, without a clock.
 
-One dictionary of plain values; `panel.js` renders it and decides nothing. The typed dictionaries
-here are the contract between the two, repeated there as JSDoc.
+The typed dictionaries are the contract with `panel.js`, which repeats them as JSDoc.
 """
 
 from collections.abc import Sequence
@@ -17,20 +16,20 @@ from runai.widgets.wording import gpus, percent
 FINISHED = frozenset({"succeeded", "failed", "ended"})
 SHOWN_TOLD = 5
 SHOWN_FINISHED = 5
-"""Finished workloads at the end of the table; older ones only make it long."""
+"""Finished workloads at the end of the table; older ones are left out."""
 
 
 class Action(TypedDict):
-    """What a button does: the API's verb and the word on it."""
+    """A button: its API verb and its label."""
 
     verb: Literal["suspend", "resume", "delete", "keep", "release", "regain", "scale"]
     label: str
     workers: NotRequired[int]
-    """Of `scale`: how many at most from then on."""
+    """Of `scale`: the new maximum."""
 
 
 class Row(TypedDict):
-    """One workload of the table. GPUs everywhere; None: not measured."""
+    """One workload of the table; amounts in GPUs, None: not measured."""
 
     id: str
     name: str
@@ -45,19 +44,19 @@ class Row(TypedDict):
     pauses: int
     exit_code: int | None
     limit: str
-    """`soft limit` or `hard limit` on memory; "" where it shares no device."""
+    """`soft limit` or `hard limit` on memory; "" if it shares no device."""
     limit_why: str
     idle: str
-    """How long its GPUs are idle and what comes of it; "" while they are used."""
+    """How long its GPUs are idle, and the consequence; "" while they are used."""
     elastic: str
-    """How many GPUs it trains on of how many, and how fast; "" where it is not elastic."""
+    """Current and most GPUs, and the speed; "" if it is not elastic."""
     progress: str
-    """How far it is, as it reports itself; "" where it does not."""
+    """The job's own progress report, "" without one."""
     notice: str
-    """What was done lately because it used more memory than its share."""
+    """The recent action against its use of more memory than its share."""
     simulated: bool
     recent: list[float | None]
-    """How busy what it holds was of late, 0..1; None: not measured."""
+    """Recent load of its GPUs, 0..1; None: not measured."""
     actions: list[Action]
     version: str
 
@@ -75,7 +74,7 @@ class Bar(TypedDict):
 
 
 class Told(TypedDict):
-    """What happened to a workload: when (Unix seconds), what kind of thing, as a sentence."""
+    """An event of a workload: time (Unix seconds), kind, sentence."""
 
     at: float
     kind: Literal["paused", "resumed", "failed", "idle"]
@@ -83,7 +82,7 @@ class Told(TypedDict):
 
 
 class Chart(TypedDict):
-    """Allocated against utilized, now and over time; times in Unix seconds."""
+    """Allocated and utilized GPUs, now and over time; times in Unix seconds."""
 
     allocated: float
     utilized: float | None
@@ -96,7 +95,7 @@ class Chart(TypedDict):
 
 
 class State(TypedDict):
-    """All that one view shows."""
+    """The whole content of one view."""
 
     view: Literal["panel", "quota", "jobs", "status"]
     lost: str
@@ -106,13 +105,13 @@ class State(TypedDict):
     chart: Chart | None
     notes: list[str]
     told: list[Told]
-    """What happened to them lately, the latest first."""
+    """Recent events of the workloads, latest first."""
 
 
 def panel_state(
     overview: Overview, *, user: str, projects: Sequence[str], chart: Chart | None
 ) -> State:
-    """Show the user's projects and workloads: what goes on, oldest first, then the latest ends."""
+    """Build the panel: projects, active workloads oldest first, then the last finished ones."""
     mine = [view for view in overview.workloads if view.user == user]
     going = [view for view in mine if view.state not in FINISHED]
     ended = sorted(
@@ -128,12 +127,12 @@ def panel_state(
         workloads=[_row(view) for view in (*going, *ended[:SHOWN_FINISHED])],
         chart=chart,
         notes=[COMPUTE_IS_SHARED] if any(view.limit for view in going) else [],
-        told=_told(overview),
+        told=_recent_events(overview),
     )
 
 
 def quota_state(overview: Overview, *, projects: Sequence[str]) -> State:
-    """Show the quota bars alone."""
+    """Build the view of quota bars."""
     return State(
         view="quota",
         lost="",
@@ -149,7 +148,7 @@ def quota_state(overview: Overview, *, projects: Sequence[str]) -> State:
 def jobs_state(
     overview: Overview, ids: Sequence[str], *, before: Sequence[Row], notes: Sequence[str]
 ) -> State:
-    """Show these workloads; one that was there `before` and is no more is shown as deleted."""
+    """Build the view of these workloads; one that vanished since `before` is deleted."""
     now = {view.id: view for view in overview.workloads}
     known = {row["id"]: row for row in before}
     rows = [
@@ -166,12 +165,12 @@ def jobs_state(
         workloads=rows,
         chart=None,
         notes=list(notes) if waiting else [],
-        told=_told(overview, set(ids)),
+        told=_recent_events(overview, set(ids)),
     )
 
 
 def status_state(overview: Overview, session: str) -> State:
-    """Show one session's GPU in one line."""
+    """Build the one-line status of a session's GPU."""
     found = next((view for view in overview.workloads if view.id == session), None)
     line = f"{session} is not there any more." if found is None else _status(found)
     return State(
@@ -200,20 +199,20 @@ def _status(view: WorkloadView) -> str:
 
 
 def load(row: Row) -> float | None:
-    """Return how busy what a workload holds is, 0..1."""
+    """Return the load of a workload's GPUs, 0..1; None: not measured."""
     if row["utilized"] is None or row["allocated"] <= 0:
         return None
     return round(min(1.0, row["utilized"] / row["allocated"]), 3)
 
 
 def my_projects(overview: Overview, projects: Sequence[str]) -> list[ProjectView]:
-    """Return the user's projects; all of them for an admin who is in none."""
+    """Return the user's projects; all projects for an admin without one."""
     mine = [project for project in overview.projects if project.name in projects]
     return mine or ([] if projects else list(overview.projects))
 
 
 def my_usage(overview: Overview, user: str) -> tuple[float, float | None]:
-    """Return what the user's workloads hold and keep busy now; None: nothing is measured."""
+    """Return the user's allocated and utilized GPUs; None: not measured."""
     mine = [view for view in overview.workloads if view.user == user and view.allocated]
     measured = [view.utilized for view in mine if view.utilized is not None]
     allocated = sum(view.allocated for view in mine)
@@ -221,11 +220,11 @@ def my_usage(overview: Overview, user: str) -> tuple[float, float | None]:
 
 
 def is_simulated(overview: Overview) -> bool:
-    """Tell whether any device is simulated."""
+    """Return True if any device is simulated."""
     return any(device.simulated for node in overview.nodes for device in node.devices)
 
 
-def _told(overview: Overview, ids: AbstractSet[str] | None = None) -> list[Told]:
+def _recent_events(overview: Overview, ids: AbstractSet[str] | None = None) -> list[Told]:
     return [
         Told(at=one.at.timestamp(), kind=one.kind, text=one.text)
         for one in overview.notifications[:SHOWN_TOLD]
@@ -289,7 +288,7 @@ def _deleted(row: Row) -> Row:
 
 
 def _actions(view: WorkloadView) -> list[Action]:
-    """Offer what the API would accept from this caller in this state."""
+    """Return the actions that the API accepts from this caller in this state."""
     if not view.mine:
         return []
     if view.state in FINISHED:
@@ -302,7 +301,7 @@ def _actions(view: WorkloadView) -> list[Action]:
     if view.elastic is not None and view.elastic.workers > 1:
         workers = view.elastic.workers
         actions.append({"verb": "scale", "label": "Add a worker", "workers": workers + 1})
-        if workers > 2:  # with one process alone it would be a job of another kind
+        if workers > 2:  # one process alone is a job of another kind
             actions.append({"verb": "scale", "label": "One worker less", "workers": workers - 1})
     if view.idle is not None and view.idle.keeps_left:
         actions.append({"verb": "keep", "label": "Keep 30 more minutes"})

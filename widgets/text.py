@@ -1,6 +1,6 @@
-"""Say in text what the panel draws: for terminals, plain consoles, logs and screen readers.
+"""The views as plain text: for terminals, consoles, logs and screen readers.
 
-Pure functions from the wire's views to text. Used as text/plain of every view and by the magics.
+Pure functions from the wire's views to text.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,11 +17,11 @@ from runai.hub_service.wire.schemas import (
 from runai.widgets.wording import count, gpus, measured, percent
 
 BAR = 20
-"""Characters of a bar."""
+"""Width of a quota bar in characters."""
 
 
 class Text(str):
-    """Text that a notebook shows as it is, without quotation marks."""
+    """A string that a notebook shows without quotation marks."""
 
     __slots__ = ()
 
@@ -30,7 +30,7 @@ class Text(str):
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Text:
-    """Align columns; the last one is as long as it likes.
+    """Return rows with aligned columns; the last one is not padded.
 
     >>> table(["NAME", "STATE"], [["a", "running"]])
     NAME  STATE
@@ -47,7 +47,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Text:
 
 
 def reason(why: ReasonView | None) -> str:
-    """Give the sentence, with the place in the queue where there is one."""
+    """Return the reason's sentence, with the position in the queue if any."""
     if why is None:
         return ""
     place = f"; number {why.position} in the queue" if why.position else ""
@@ -55,13 +55,13 @@ def reason(why: ReasonView | None) -> str:
 
 
 def why(view: WorkloadView) -> str:
-    """Give the sentence why it waits or was stopped, and when it is expected to start."""
+    """Return the reason to wait or stop, and the expected start."""
     start = view.expected_start.text if view.expected_start else ""
     return "; ".join(part for part in (reason(view.reason), start) if part)
 
 
 def workload_table(views: Sequence[WorkloadView], of: int = 0) -> Text:
-    """List workloads as `runai list` does; `of` is how many there are, if more than are listed."""
+    """Return a table as of `runai list`; `of` is the total number if not all are listed."""
     rows = [
         [
             view.name,
@@ -85,7 +85,7 @@ def workload_table(views: Sequence[WorkloadView], of: int = 0) -> Text:
 
 
 def workload_line(view: WorkloadView) -> Text:
-    """Say of one workload what matters now.
+    """Summarize one workload in a line.
 
     >>> from datetime import datetime, UTC
     >>> workload_line(WorkloadView(id="a/x", project="a", name="x", user="u", kind="job",
@@ -112,7 +112,7 @@ def workload_line(view: WorkloadView) -> Text:
 
 
 def elastic_text(view: WorkloadView) -> str:
-    """Say how many GPUs an elastic job trains on of how many, and how fast; "" of any other."""
+    """Return an elastic job's current and most GPUs and its speed; "" if not elastic."""
     if view.elastic is None:
         return ""
     size = "" if view.finished else f"trains on {view.elastic.text}"
@@ -120,7 +120,7 @@ def elastic_text(view: WorkloadView) -> str:
 
 
 def quota_bars(projects: Sequence[ProjectView], *, simulated: bool = False) -> Text:
-    """Draw each project's quota: sessions, jobs, over quota and what is free of it."""
+    """Render each project's quota bar: sessions, jobs, over quota, free."""
     if not projects:
         return Text("You are in no project. Ask an admin to add you to one.")
     scale = max([1.0, *(max(p.quota or 0, p.allocated) for p in projects)])
@@ -151,7 +151,7 @@ def _quota_line(project: ProjectView, scale: float, width: int) -> str:
 
 
 def describe(detail: WorkloadDetail) -> Text:
-    """Say everything about one workload."""
+    """Describe one workload in full."""
     facts = [
         ("Name", detail.name),
         ("Project", detail.project),
@@ -203,7 +203,7 @@ def describe(detail: WorkloadDetail) -> Text:
 
 
 def limit_text(limit: LimitView) -> str:
-    """Say how much memory it may use of a device that it shares, and how that is kept."""
+    """Return the memory limit on a shared device, and how it is enforced."""
     return f"{gib(limit.memory_mib)}: {limit.why}"
 
 

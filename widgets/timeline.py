@@ -1,7 +1,7 @@
 """Average allocated and utilized GPUs over short steps, for the chart.
 
-Pure: time comes with the news. Starts from the service's record and goes on with live values, each
-of which holds until the next. Where nothing was heard there is a gap, not a zero.
+Pure: callers pass the time. Recorded averages are followed by live values, each valid until the
+next. Lost connections are gaps, not zeros.
 """
 
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 Point = tuple[float, float | None, float | None]
-"""End of the step in Unix seconds, allocated and utilized GPUs in it; None: nothing is known."""
+"""End of the step in Unix seconds, allocated and utilized GPUs in it; None: unknown."""
 
 
 @dataclass(slots=True)
@@ -37,16 +37,16 @@ class Timeline:
     """The last `window_s` seconds in steps of `step_s`."""
 
     def __init__(self, window_s: float, step_s: float) -> None:
-        """Start empty."""
+        """Create an empty timeline."""
         self.window_s = window_s
         self.step_s = step_s
         self._steps: dict[int, _Step] = {}
         self._held: Point | None = None
 
     def load(self, points: Iterable[Point], step_s: float) -> None:
-        """Take over recorded points, each the average over `step_s` seconds that end there.
+        """Add recorded points, each the average of the `step_s` seconds before it.
 
-        The last one may be shorter: it begins where the one before ends.
+        The last step may be shorter: it begins at the end of the one before.
         """
         before = -inf
         for at, allocated, utilized in points:
@@ -55,7 +55,7 @@ class Timeline:
             before = at
 
     def push(self, at: float, allocated: float | None, utilized: float | None) -> None:
-        """Note the values from `at` on; those before held until now."""
+        """Add values valid from `at` on; the previous ones end here."""
         if self._held is not None:
             self._hold_until(at, *self._held)
         self._held = (at, allocated, utilized)
@@ -63,7 +63,7 @@ class Timeline:
         self._steps = {index: step for index, step in self._steps.items() if index >= oldest}
 
     def lose(self) -> None:
-        """Note that nothing is known until the next news."""
+        """Begin a gap: values are unknown until the next `push`."""
         self._held = None
 
     def points(self) -> list[Point]:

@@ -1,11 +1,11 @@
-"""Small words for sentences: amounts, near misses. Pure; used by all texts."""
+"""Formatting of amounts, and suggestions for misspelled names. Pure."""
 
 import difflib
 from collections.abc import Iterable
 
 
 def gpus(amount: float | None) -> str:
-    """Write an amount of GPUs without needless decimals; an unlimited one as a sign.
+    """Format an amount of GPUs with at most three decimals; None is unlimited.
 
     >>> gpus(2.0), gpus(0.35), gpus(1 / 3), gpus(None)
     ('2', '0.35', '0.333', '∞')
@@ -14,7 +14,7 @@ def gpus(amount: float | None) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """Write a number with its noun.
+    """Format a number with its noun.
 
     >>> count(1, "pause"), count(3, "pause")
     ('1 pause', '3 pauses')
@@ -23,7 +23,7 @@ def count(number: int, noun: str) -> str:
 
 
 def measured(amount: float) -> str:
-    """Write a measured amount of GPUs: it is not exact to the thousandth.
+    """Format a measured amount of GPUs with two decimals, its precision.
 
     >>> measured(1.6254)
     '1.63'
@@ -32,7 +32,7 @@ def measured(amount: float) -> str:
 
 
 def percent(part: float | None, whole: float) -> str:
-    """Write how much of what is allocated is kept busy; a dash where nothing is known.
+    """Format the utilized part of an allocation as a percentage; a dash if unknown.
 
     >>> percent(0.25, 0.5), percent(None, 1), percent(0, 0)
     ('50 %', '-', '-')
@@ -41,7 +41,7 @@ def percent(part: float | None, whole: float) -> str:
 
 
 def did_you_mean(wrong: str, known: Iterable[str]) -> str:
-    """Return the question that a near miss deserves, or nothing.
+    """Return a suggestion for a misspelled name, "" without a close match.
 
     >>> did_you_mean("tran.py", ["train.py", "notes.md"])
     'Did you mean train.py?'
