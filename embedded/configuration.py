@@ -1,7 +1,7 @@
-"""Build JupyterHub's configuration on one machine: every path and port explicit.
+"""JupyterHub's configuration on one machine, with every path and port explicit.
 
 `hub` applies `configuration`, then the admin's own file (`jupyterhub_config.py` in the data
-directory, which may change anything), then `at_address`: what follows from the public address.
+directory, which may change anything), then `at_address`: settings derived from the public address.
 """
 
 import grp
@@ -30,7 +30,7 @@ REMOVALS = "runai-removals"
 CADDY = "runai-caddy"
 """Entry point of our proxy (pyproject.toml)."""
 STARTS_WITHIN_S = 180
-"""A busy machine imports for half a minute, after which JupyterHub gives service and server up."""
+"""JupyterHub's 30 s are too short: imports alone take half a minute on a busy machine."""
 HANDED_ON = (
     "RUNAI_AGENT_METRICS",
     "RUNAI_AGENT_TOKEN",
@@ -53,8 +53,8 @@ HANDED_ON = (
     "RUNAI_USER_JOBS",
     "RUNAI_USER_OPEN",
 )
-"""The service's own variables that whoever starts the platform may set."""
-# What members of projects may do with the service, from the browser, a notebook or the terminal.
+"""Variables of the service that are passed on from the environment of `runai up`."""
+# Scopes of project members at the service, from the browser, a notebook or the terminal.
 MEMBER_SCOPES = (f"access:services!service={SERVICE}", "custom:runai:submit")
 ADMIN_SCOPE = "custom:runai:admin"
 WITH_LIMIT = ("/bin/sh", "-c", 'ulimit -Sn "$0"; exec "$@"')
@@ -63,9 +63,9 @@ ADMIN_GROUPS = {"sudo", "wheel"}
 
 
 def configuration(settings: Settings, directory: DataDirectory, *, open_files: int = 0) -> Config:
-    """Return the configuration; finds free ports and reads secrets on the way.
+    """Return the configuration, with free ports and secrets of the data directory.
 
-    Service and servers begin with a soft limit of `open_files` descriptors; 0: with the hub's.
+    Service and servers start with a soft limit of `open_files` descriptors; 0: the hub's.
     """
     c: Any = Config()
     service_url = f"http://127.0.0.1:{directory.stable_port('service')}"
@@ -83,13 +83,13 @@ def configuration(settings: Settings, directory: DataDirectory, *, open_files: i
 
 
 def at_address(address: PublicAddress, chosen: Config) -> Config:
-    """Return what follows from the public address, given all settings chosen so far.
+    """Return the settings derived from the public address and the settings chosen so far.
 
-    Programs on this machine reach the service at its own address, prefix included: no certificate,
-    name or subdomain of the front door concerns them.
+    Local programs use the service's own address and prefix, so the proxy's certificate, name and
+    subdomains do not affect them.
     """
     c: Any = Config()
-    # All four: JupyterHub puts one together from the others.
+    # All four: JupyterHub derives unset ones from the set ones.
     c.JupyterHub.ip, c.JupyterHub.port = address.ip, address.port
     c.JupyterHub.base_url, c.JupyterHub.bind_url = address.base_url, address.bind_url
     if address.name:
@@ -107,10 +107,10 @@ def at_address(address: PublicAddress, chosen: Config) -> Config:
 
 
 def _proxy_in_words(proxy: object) -> str:
-    """Return the proxy's name, and of ours version and limits."""
+    """Return the proxy's name; for Caddy also its version and limits."""
     if proxy != CADDY:
         return str(proxy)
-    with suppress(RunaiError):  # its start says why
+    with suppress(RunaiError):  # reported at the proxy's start
         return f"Caddy {'.'.join(map(str, caddy_version(caddy_program())))}: {LIMITS}"
     return "Caddy"
 
@@ -120,7 +120,7 @@ def _hub(c: Any, settings: Settings, directory: DataDirectory) -> None:  # noqa:
     c.JupyterHub.db_url = f"sqlite:///{settings.data_dir / 'jupyterhub.sqlite'}"
     c.JupyterHub.cookie_secret_file = str(directory.cookie_secret)
     c.JupyterHub.pid_file = ""
-    # What other libraries log, asyncio's errors: the same lines as the hub's.
+    # Other libraries' warnings and asyncio's errors get the hub's line format.
     c.JupyterHub.logging_config = {"root": {"level": "WARNING", "handlers": ["console"]}}
     c.JupyterHub.proxy_class = CADDY
     c.CaddyProxy.folder = str(directory.proxy)
@@ -130,8 +130,8 @@ def _hub(c: Any, settings: Settings, directory: DataDirectory) -> None:  # noqa:
     if settings.tls_cert and settings.tls_key:
         c.JupyterHub.ssl_cert, c.JupyterHub.ssl_key = str(settings.tls_cert), str(settings.tls_key)
     c.JupyterHub.spawner_class = "runai-local"
-    c.JupyterHub.concurrent_spawn_limit = 0  # a session that waits for a GPU is a spawn under way
-    # Ctrl-C ends sessions. A hub that was killed leaves them running; the next one finds them.
+    c.JupyterHub.concurrent_spawn_limit = 0  # no limit: waiting for a GPU is part of a spawn
+    # Ctrl-C ends sessions. After a kill they keep running, and the next hub adopts them.
     c.JupyterHub.cleanup_servers = True
 
 
@@ -140,7 +140,7 @@ def _accounts(c: Any, settings: Settings, directory: DataDirectory) -> None:  # 
     if settings.system_users:
         known = {group.gr_name for group in grp.getgrall()}
         c.JupyterHub.authenticator_class = "pam"
-        c.PAMAuthenticator.allow_all = True  # whoever has an account on this machine
+        c.PAMAuthenticator.allow_all = True  # every account of this machine
         c.PAMAuthenticator.admin_groups = ADMIN_GROUPS & known
         c.PAMAuthenticator.open_sessions = False  # often impossible in containers; not needed here
         c.Authenticator.blocked_users = {"root"}
@@ -188,7 +188,7 @@ def _service(
             "oauth_no_confirm": True,
             "oauth_client_allowed_scopes": [*MEMBER_SCOPES, ADMIN_SCOPE],
             "display": True,
-            **_patience(),
+            **_start_timeout(),
             "environment": {
                 **settings.environment(),
                 **{name: os.environ[name] for name in HANDED_ON if name in os.environ},
@@ -201,9 +201,9 @@ def _service(
 
 
 def _removals(c: Any, directory: DataDirectory) -> None:  # noqa: ANN401
-    """Let the hub's own process end what removed accounts have open."""
-    # The same token at each start, since JupyterHub keeps all that it was ever given. It opens
-    # nothing that the cookie secret does not.
+    """Add the internal service that ends tokens, servers and users of removed accounts."""
+    # The same token at each start, since JupyterHub never deletes old ones. It grants nothing
+    # beyond the cookie secret, from which it is derived.
     token = hmac.digest(directory.cookie_secret.read_bytes(), REMOVALS.encode(), "sha256").hex()
     c.JupyterHub.services.append({"name": REMOVALS, "api_token": token})
     c.JupyterHub.load_roles.append(
@@ -211,8 +211,8 @@ def _removals(c: Any, directory: DataDirectory) -> None:  # noqa: ANN401
     )
 
 
-def _patience() -> dict[str, int]:
-    """Return for how long JupyterHub is to wait for the service; 5 knows no such setting."""
+def _start_timeout() -> dict[str, int]:
+    """Return the start timeout of the service; JupyterHub 5 has no such setting."""
     return {"timeout": STARTS_WITHIN_S} if "timeout" in Service.class_trait_names() else {}
 
 
@@ -226,7 +226,7 @@ def _sessions(c: Any, settings: Settings, directory: DataDirectory) -> None:  # 
         *MEMBER_SCOPES,
     ]
     c.Spawner.environment = {
-        # Defaults of JupyterLab that a user can still change: no question about news at first.
+        # Defaults of JupyterLab that users can change: no question about news at the first start.
         "JUPYTER_CONFIG_PATH": str(Path(__file__).with_name("lab")),
     }
     c.RunaiLocalSpawner.system_users = settings.system_users

@@ -1,8 +1,8 @@
-"""Let jupyterhub-idle-culler ask us before it stops a server: its `cull_arbiter_hook`.
+"""The `cull_arbiter_hook` of jupyterhub-idle-culler: keeps servers that use their GPU.
 
-The culler sees web traffic only. Where a server's session uses its GPU, or its owner keeps it, this
-says no; else it decides as the culler by itself does. Runs in the culler's process, with
-RUNAI_API_URL and RUNAI_HUB_TOKEN in its environment.
+The culler sees web traffic only. The hook protects a server if its session uses its GPU or its
+owner keeps it; else the culler's limit applies. It runs in the culler's process, with RUNAI_API_URL
+and RUNAI_HUB_TOKEN in its environment.
 """
 
 import os
@@ -19,7 +19,7 @@ from runai.hub_service.wire.schemas import WorkloadView
 async def cull_arbiter(
     *, inactive: timedelta, inactive_limit: float, server: Mapping[str, Any], **_more: object
 ) -> bool:
-    """Tell whether a server may be stopped for being idle."""
+    """Return True if an idle server may be stopped."""
     if inactive.total_seconds() < inactive_limit:
         return False
     url, token = os.environ.get("RUNAI_API_URL", ""), os.environ.get("RUNAI_HUB_TOKEN", "")
@@ -27,20 +27,20 @@ async def cull_arbiter(
         async with AsyncClient(url, token) as client:
             workloads = await client.workloads()
     except RunaiError:
-        # Nobody can say that its GPU is idle. The culler asks again in a while.
+        # The GPU may be in use. The culler calls the hook again later.
         return False
     return not any(_is_used(w) for w in workloads if _is_of(w, server))
 
 
 def _is_used(workload: WorkloadView) -> bool:
-    """Tell whether a session's GPU is at work, or its owner wants to keep it."""
+    """Return True if a session's GPU is busy or its owner keeps it."""
     if workload.allocated == 0:
         return False
     return workload.idle is None or workload.idle.kept
 
 
 def _is_of(workload: WorkloadView, server: Mapping[str, Any]) -> bool:
-    """Tell whether a session is this server: its address is /user/NAME/ or /user/NAME/SERVER/."""
+    """Return True if a session is this server, by its URL /user/NAME/ or /user/NAME/SERVER/."""
     _, _, rest = str(server.get("url", "")).partition("/user/")
     user = unquote(rest.split("/", 1)[0])
     of_server = workload.kind == "session" and not workload.state.startswith(("ended", "failed"))

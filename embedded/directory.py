@@ -1,8 +1,7 @@
-"""The data directory: where everything that the embedded platform keeps lies, and who may read it.
+"""The data directory of the embedded platform: paths, permissions, secrets, and its lock.
 
-Knows names, permissions and secrets of the directory; the databases in it belong to the service
-and to JupyterHub. One platform runs on a directory at a time: the lock lives as long as the hub's
-process, so there are no stale pid files. Used by `up`, `configuration` and `hub`.
+One platform runs on a directory at a time: the kernel releases the lock with the hub's process, so
+there are no stale pid files.
 """
 
 import contextlib
@@ -18,7 +17,7 @@ from runai.hub_service.processes.ports import later_port, port_is_free
 from runai.hub_service.wire.errors import Conflict, Forbidden, InvalidRequest
 
 _SECRET_BYTES = 32
-_OF_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_GROUP_OR_OTHER_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class DataDirectory:
 
     @property
     def passwords(self) -> Path:
-        """Return the file of generated passwords, to be read by whoever owns the directory."""
+        """Return the file of generated passwords, readable by the directory's owner."""
         return self.secrets / "passwords.txt"
 
     @property
@@ -44,17 +43,17 @@ class DataDirectory:
 
     @property
     def cookie_secret(self) -> Path:
-        """Return JupyterHub's cookie secret: with it sessions of browsers survive a restart."""
+        """Return the file of JupyterHub's cookie secret: browsers stay logged in over restarts."""
         return self.secrets / "cookie_secret"
 
     @property
     def own_config(self) -> Path:
-        """Return the file in which an admin may change anything about JupyterHub."""
+        """Return the admin's own JupyterHub configuration, which overrides ours."""
         return self.root / "jupyterhub_config.py"
 
     @property
     def hub_log(self) -> Path:
-        """Return the log of JupyterHub and of what it starts."""
+        """Return the log of JupyterHub and its child processes."""
         return self.root / "hub.log"
 
     @property
@@ -64,7 +63,7 @@ class DataDirectory:
 
     @property
     def certificates(self) -> Path:
-        """Return the folder of the proxy's certificates and keys; a backup has them, too."""
+        """Return the folder of the proxy's certificates and keys; backups include it."""
         return self.secrets / "certificates"
 
     @property
@@ -79,21 +78,21 @@ class DataDirectory:
 
     @property
     def is_of_system_users(self) -> bool:
-        """Tell whether it was prepared for users with Unix accounts, who pass through it."""
+        """Return True if it was prepared for --system-users: their processes traverse it."""
         return bool(self.root.stat().st_mode & stat.S_IXOTH)
 
     def prepare(self, *, system_users: bool) -> None:
-        """Make the directory and its secrets; what is there stays, permissions are put right.
+        """Create the directory and its secrets; keep existing files, and reset permissions.
 
         Raises:
-            InvalidRequest: it cannot be made or written.
+            InvalidRequest: it cannot be created or written.
         """
         try:
             for folder in (self.root, self.secrets, self.users):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 folder.chmod(0o700)
             if system_users:
-                # Jobs run as their users, who must be able to pass through to their own folders.
+                # Jobs run as their users, and must traverse it to their own folders.
                 self.root.chmod(0o711)
             for path in (self.cookie_secret, self.secrets / "hub_token"):
                 if not path.exists():
@@ -105,39 +104,39 @@ class DataDirectory:
             raise self._unusable(wrong) from wrong
 
     def close_to_others(self) -> list[Path]:
-        """Make sure that only this account, or root, decides what is in the directory.
+        """Ensure that only this account and root can write the directory; return the changed paths.
 
-        Each file counts: settings and modules of Python are executed from there, databases say
-        which programs run. Files that others could write are closed to them, and returned. Root
-        closes only an empty directory: in another one somebody's file may lie already.
+        Each file counts: settings and Python modules in it are executed, and its databases define
+        which programs run. Group and other write permissions are removed. Root removes them only
+        from an empty directory: another one may already contain a planted file.
 
         Raises:
-            Forbidden: a file belongs to another account, or others could write it.
+            Forbidden: a file belongs to another account, or another account could write it.
             InvalidRequest: the directory cannot be read.
         """
         try:
             if not self.root.exists():
                 return []
-            # First the directory itself: nobody adds anything to it from then on.
-            closed = _closed(self.root)
+            # The directory first: no other account can add files from then on.
+            closed = _remove_write_permission(self.root)
             for path in (*self.root.iterdir(), *self.secrets.glob("*")):
-                closed += _closed(path)
+                closed += _remove_write_permission(path)
         except OSError as wrong:
             raise self._unusable(wrong) from wrong
         return closed
 
     def hub_token(self) -> str:
-        """Return the secret that the hub's process and the service share."""
+        """Return the secret shared by the hub's process and the service."""
         return (self.secrets / "hub_token").read_text().strip()
 
     def lock(self, note: str) -> int:
-        """Claim the directory for this process and those it becomes; `note` tells others by whom.
+        """Lock the directory for this process, also across exec; errors elsewhere quote `note`.
 
-        Returns the open file: the lock ends with it, whatever ends the process.
+        Returns the open file: the kernel releases the lock with it, however the process ends.
 
         Raises:
             Conflict: a platform runs on it.
-            InvalidRequest: it cannot be made or written.
+            InvalidRequest: it cannot be created or written.
         """
         path, flags = self.root / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         try:
@@ -154,16 +153,16 @@ class DataDirectory:
                 f"A platform runs on {self.root} already: {holder}.",
                 hint="Open that one, or start another with --data-dir and --port.",
             ) from None
-        with contextlib.suppress(OSError):  # a full disk: it is ours, though nobody reads whose
+        with contextlib.suppress(OSError):  # a full disk: locked, though without its note
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, note.encode(), 0)
-        os.set_inheritable(descriptor, True)  # exec must not drop it
+        os.set_inheritable(descriptor, True)  # exec keeps it open
         return descriptor
 
     def stable_port(self, name: str) -> int:
         """Return a port for `name` that stays the same over restarts while it is free.
 
-        Sessions that outlive a hub keep calling it where they found it.
+        Sessions that outlive a hub keep calling the known port.
         """
         path = self.root / f"{name}.port"
         known = path.read_text().strip() if path.exists() else ""
@@ -185,7 +184,7 @@ class DataDirectory:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replace a file by one that only its owner may read, never showing half of it."""
+    """Replace a file atomically by one with mode 0600."""
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -195,8 +194,12 @@ def write_private(path: Path, text: str) -> None:
     partial.replace(path)
 
 
-def _closed(path: Path) -> list[Path]:
-    """Take from others the right to write a file of ours; return it, if they had that."""
+def _remove_write_permission(path: Path) -> list[Path]:
+    """Remove other accounts' write permission from our file; return it if it changed.
+
+    Raises:
+        Forbidden: another account owns it, or may already have changed it.
+    """
     us = os.geteuid()
     status = path.stat() if path.exists() else path.lstat()
     for owner in (path.lstat().st_uid, status.st_uid):
@@ -206,7 +209,7 @@ def _closed(path: Path) -> list[Path]:
                 hint="Name another directory with --data-dir, or look through it and take it over:"
                 f" chown -R {_account(us)} {path}.",
             )
-    if not status.st_mode & _OF_OTHERS or stat.S_ISLNK(status.st_mode):
+    if not status.st_mode & _GROUP_OR_OTHER_WRITE or stat.S_ISLNK(status.st_mode):
         return []
     is_empty = stat.S_ISDIR(status.st_mode) and not any(path.iterdir())
     if status.st_uid != us or (us == 0 and not is_empty):
@@ -214,7 +217,7 @@ def _closed(path: Path) -> list[Path]:
             f"{path} can be written by others, who could change what the platform runs.",
             hint=f"Look through it, then close it: chmod go-w {path}.",
         )
-    path.chmod(stat.S_IMODE(status.st_mode) & ~_OF_OTHERS)
+    path.chmod(stat.S_IMODE(status.st_mode) & ~_GROUP_OR_OTHER_WRITE)
     return [path]
 
 

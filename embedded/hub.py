@@ -1,8 +1,7 @@
-"""JupyterHub that talks to its terminal: where to log in, that it stops, why it could not start.
+"""JupyterHub of the embedded platform: `python -m runai.embedded.hub`, executed by `runai up`.
 
-JupyterHub's own log goes to a file; people get sentences. It also differs from
-`python -m jupyterhub` by `whose_token` and `account_removal`. Started by `up`, in
-whose process it runs: `python -m runai.embedded.hub`.
+Its log goes to a file; the terminal gets the address, the stop, and errors at the start. It adds
+the identity endpoint, account removal and a liveness probe of the service.
 """
 
 import asyncio
@@ -45,12 +44,12 @@ from runai.hub_service.wire.errors import RunaiError
 
 
 class WhoseToken(SelfAPIHandler):
-    """JupyterHub's own answer, unless its database has failed."""
+    """JupyterHub's `/api/user`, with 503 instead of 403 while its database fails."""
 
     _database_failed = False
 
     async def get_current_user(self) -> object:
-        """Return who asks; remember when that could not be found out."""
+        """Return the token's user; record a failure of the database."""
         try:
             return await super().get_current_user()
         except SQLAlchemyError:
@@ -58,7 +57,7 @@ class WhoseToken(SelfAPIHandler):
             raise  # JupyterHub rolls back
 
     async def get(self) -> None:
-        """Say who asks.
+        """Return the token's user.
 
         Raises:
             HTTPError: 503, the database has failed; 403, the token is not known.
@@ -72,29 +71,28 @@ class WhoseToken(SelfAPIHandler):
 
 
 TERMINAL_VARIABLE = "RUNAI_TERMINAL"
-# JupyterHub looks after its services every 30 s; a killed one should be back before it is missed.
-SERVICE_POLL_SECONDS = 1
+SERVICE_POLL_SECONDS = 1  # JupyterHub's 30 s would delay the restart of a killed service
 LOG_LINES_SHOWN = 15
 ANSWER_WITHIN_S = 60  # the hub waits for a server that stops slowly
-INTERRUPTED = 130  # what shells take for Ctrl-C
+INTERRUPTED = 130  # exit status of Ctrl-C in shells
 
 
 class EmbeddedHub(app.JupyterHub):
     """The hub of the embedded platform."""
 
-    name = "jupyterhub"  # settings are those of JupyterHub, whoever subclasses it
+    name = "jupyterhub"  # reads `c.JupyterHub` settings, also in subclasses
     open_files = 0
-    """Soft limit of descriptors that this process was started with; 0: it has it still."""
+    """Soft limit of descriptors that this process was started with; 0: unchanged."""
     address: PublicAddress
     _log_formatter_cls = HubLines
 
     @property
     def settings_of_up(self) -> Settings:
-        """Return what `runai up` was asked for."""
+        """Return the settings of `runai up`."""
         return Settings.from_environment(os.environ)
 
     def load_config_file(self, filename: str, path: str | None = None) -> None:
-        """Apply our configuration, then the admin's own file, if there is one."""
+        """Apply our configuration, then the admin's own file if it exists."""
         settings = self.settings_of_up
         directory = DataDirectory(settings.data_dir)
         self.update_config(configuration(settings, directory, open_files=self.open_files))
@@ -106,8 +104,8 @@ class EmbeddedHub(app.JupyterHub):
         self.update_config(at_address(self.address, self.config))
 
     def init_tornado_settings(self) -> None:
-        """Show admins on the hub's pages which accounts' passwords are being guessed."""
-        # An announcement of the admin's own file comes first; the log has the note, too.
+        """Add a banner for admins that lists accounts under a password attack."""
+        # An announcement in the admin's own file wins; the log has the note, too.
         self.template_vars.setdefault("announcement", self._note_for_admins)
         super().init_tornado_settings()
 
@@ -117,7 +115,7 @@ class EmbeddedHub(app.JupyterHub):
         return str(self.authenticator.note_for_admins()) if ours and is_admin else ""
 
     def init_handlers(self) -> None:
-        """Answer whose a token is before JupyterHub does, and where a service is."""
+        """Add our handlers: the identity endpoint, and redirects to services' hosts."""
         super().init_handlers()
         ours = [(r"/api/user", WhoseToken)]
         self.handlers[:0] = self.add_url_prefix(self.hub_prefix, ours)
@@ -126,10 +124,10 @@ class EmbeddedHub(app.JupyterHub):
             self.handlers.insert(0, (services, ToItsHost, {"services": self._service_map}))
 
     async def start(self) -> None:
-        """Start, then say where."""
+        """Start proxy, hub and probes; print the address."""
         if isinstance(self.proxy, CaddyProxy):
             try:
-                await self.proxy.start()  # JupyterHub would show a traceback
+                await self.proxy.start()  # before JupyterHub, which would show a traceback
             except RunaiError as refused:
                 self._refuse(refused)
         await super().start()
@@ -138,30 +136,30 @@ class EmbeddedHub(app.JupyterHub):
             service.observe(lambda change: _poll_often(change.new), "spawner")
         ours, within = self._service_map.get(SERVICE), self.settings_of_up.answers_within
         if ours is not None and ours.managed and within:
-            self._looking = asyncio.ensure_future(look_after(ours, within, self.log))
-        self._begin_removals()
-        self._say_where()
+            self._probe_task = asyncio.ensure_future(look_after(ours, within, self.log))
+        self._start_removals()
+        self._print_address()
 
-    def _say_where(self) -> None:
-        _say(f"\nOpen {self.address.url} and log in. Stop with Ctrl-C.")
+    def _print_address(self) -> None:
+        _print_to_terminal(f"\nOpen {self.address.url} and log in. Stop with Ctrl-C.")
         if self.config.CaddyProxy.get("internal_authority"):
             directory = DataDirectory(self.settings_of_up.data_dir)
             shutil.copyfile(authority_file(directory.certificates), directory.authority)
             directory.authority.chmod(0o644)
-            _say(
+            _print_to_terminal(
                 f"Its certificate is signed by {directory.authority}: import that into the browser;"
                 f" for the command line, runai login {self.address.url} --ca FILE."
             )
         behind_another = bool(self.config.CaddyProxy.get("trusted_proxies"))
         if warning := self.address.warning(behind_another=behind_another):
-            _say(warning)
+            _print_to_terminal(warning)
 
     def _refuse(self, error: RunaiError) -> NoReturn:
-        _say(f"\nrunai up: {error}")
+        _print_to_terminal(f"\nrunai up: {error}")
         sys.exit(1)
 
-    def _begin_removals(self) -> None:
-        """Carry out `runai user remove`, if the accounts are those of the data directory."""
+    def _start_removals(self) -> None:
+        """Start the removal task, if accounts are stored in the data directory."""
         ours, asking = self._service_map.get(SERVICE), self._service_map.get(REMOVALS)
         accounts = getattr(self.authenticator, "accounts", None)
         if ours is None or asking is None or not isinstance(accounts, Accounts):
@@ -175,40 +173,42 @@ class EmbeddedHub(app.JupyterHub):
         token = DataDirectory(self.settings_of_up.data_dir).hub_token()
         service = AsyncClient(f"{ours.url}{ours.prefix}", token)
         removal = AccountRemoval(accounts, hub, service, self.log)
-        self._removing = asyncio.ensure_future(removal.run())
+        self._removal_task = asyncio.ensure_future(removal.run())
 
     async def shutdown_cancel_tasks(self, sig: signal.Signals | None = None) -> None:
-        """Stop the sessions and the service, and say so: it may take some seconds."""
-        _say("\nStopping: sessions end, jobs go on and are there at the next start …")
+        """Stop sessions and service, with a note: it may take some seconds."""
+        _print_to_terminal("\nStopping: sessions end, jobs go on and are there at the next start …")
         await super().shutdown_cancel_tasks(sig)
-        _say("Stopped.")
+        _print_to_terminal("Stopped.")
 
     def exit(self, exit_status: int | str = 0) -> None:
-        """Leave; when something went wrong, show the end of the log."""
+        """Exit; after an error print the end of the log."""
         if exit_status:
             log = DataDirectory(self.settings_of_up.data_dir).hub_log
-            _say(f"\nThe platform could not start. The end of {log}:\n\n{_last_lines(log)}")
+            _print_to_terminal(
+                f"\nThe platform could not start. The end of {log}:\n\n{_last_lines(log)}"
+            )
             self.abandon_proxy()
         super().exit(exit_status)
 
     def abandon_proxy(self) -> None:
-        """Leave no proxy behind that was started for nothing."""
+        """Stop the proxy if this hub started it."""
         if isinstance(getattr(self, "proxy", None), CaddyProxy):
             self.proxy.abandon()
 
 
 class ToItsHost(BaseHandler):
-    """Redirect from the hub's host to that of a service: people know the hub's alone."""
+    """Redirect from the hub's host to a service's host: users know the hub's alone."""
 
     def initialize(self, services: Mapping[str, Service]) -> None:
-        """Take all services by name."""
+        """Store the services by name."""
         self._services = services
 
     def get(self, name: str) -> None:
         """Redirect to the same path.
 
         Raises:
-            HTTPError: 404, there is no such service.
+            HTTPError: 404, the service is unknown or has no host.
         """
         service = self._services.get(name)
         if service is None or not service.host:
@@ -223,8 +223,8 @@ def _poll_often(service_process: Spawner | None) -> None:
     service_process.start_polling()
 
 
-def _say(text: str) -> None:
-    """Write to the terminal that started us; it may be gone."""
+def _print_to_terminal(text: str) -> None:
+    """Write to the terminal of `runai up`, if it still exists."""
     with suppress(OSError, ValueError):
         os.write(int(os.environ.get(TERMINAL_VARIABLE, "")), f"{text}\n".encode())
 
@@ -235,25 +235,25 @@ def _last_lines(log: Path) -> str:
     return ""
 
 
-def _go_by_what_lasts() -> None:
-    """Have the hub look after services and servers by a clock that nobody sets.
+def _use_monotonic_clock() -> None:
+    """Make Tornado's event loop use the monotonic clock.
 
-    Tornado's is the wall's unless told otherwise: set back by an hour, JupyterHub would look away
-    for an hour, and a service that was killed meanwhile would stay away for as long.
+    Its default is the wall clock: set back by an hour, JupyterHub would poll no service or server
+    for an hour, and not restart a killed service until then.
     """
-    IOLoop.time = time.monotonic  # type: ignore[assignment]  # as its documentation proposes
+    IOLoop.time = time.monotonic  # type: ignore[assignment]  # as in Tornado's documentation
 
 
 def main() -> None:
-    """Run the hub until it is told to stop."""
-    _go_by_what_lasts()
+    """Run the hub until it is stopped."""
+    _use_monotonic_clock()
     keep_rotating(DataDirectory(Settings.from_environment(os.environ).data_dir).hub_log)
     EmbeddedHub.open_files = max(take_all(), 0)  # RLIM_INFINITY is -1, and stays
     try:
         EmbeddedHub.launch_instance()
-    except KeyboardInterrupt:  # before it listens to signals itself
+    except KeyboardInterrupt:  # before it installs its signal handlers
         EmbeddedHub.instance().abandon_proxy()
-        _say("\nStopped before it had started.")
+        _print_to_terminal("\nStopped before it had started.")
         sys.exit(INTERRUPTED)
 
 

@@ -1,4 +1,4 @@
-"""The log of the embedded platform: what its lines look like, and how large it may become.
+"""The log of the embedded platform: line format and rotation by size.
 
 Hub, service and agent write to one inherited descriptor, opened for appending: the log is
 copied and truncated in place (as by logrotate's `copytruncate`), never renamed.
@@ -33,7 +33,7 @@ def keep_rotating(log: Path) -> None:
 
     def forever() -> None:
         while True:
-            with suppress(OSError):  # a full disk: nothing is lost, the next look tries again
+            with suppress(OSError):  # a full disk: the log stays, the next round retries
                 rotate(log)
             time.sleep(LOOK_EVERY_S)
 

@@ -1,8 +1,8 @@
-"""Whether the service answers at all; what has hung is killed, and JupyterHub starts it again.
+"""Liveness probe of the service: kills a hung process, which JupyterHub then restarts.
 
-JupyterHub looks after processes: one whose loop stands still is a process like any other. Asked is
-`health/live`. Who never answered may still start, or wait for a service that has its data open;
-and time in which the machine or the hub stood still is nobody's silence. Run by `hub`.
+JupyterHub checks the process alone, not its event loop; the probe requests `health/live`. A process
+is killed only after a first answer: before it may still start, or wait for the previous service to
+close its database. Time in which the machine or the hub was suspended does not count.
 """
 
 import asyncio
@@ -21,29 +21,29 @@ from tornado.httpclient import AsyncHTTPClient
 EVERY_S = 10.0
 LOOK_EVERY_S = 1.0
 MOST_AT_ONCE_S = 2 * LOOK_EVERY_S
-"""Of the time between two looks: what is more we have not seen, asleep with the machine."""
+"""Most seconds counted per round: a longer one means that machine or hub was suspended."""
 
 
 @dataclass
 class Silence:
-    """For how long a process has answered nothing, beyond `limit` seconds of which it has hung."""
+    """One process's time without an answer; after `limit` seconds it counts as hung."""
 
     limit: float
     has_answered: bool = False
     lasts: float = 0.0
 
     def heard(self) -> None:
-        """Note an answer."""
+        """Reset the time after an answer."""
         self.has_answered, self.lasts = True, 0.0
 
     def passed(self, seconds: float) -> bool:
-        """Note time in which an answer was waited for, and tell whether the process has hung."""
+        """Add time without an answer; return True if the process has hung."""
         self.lasts += min(seconds, MOST_AT_ONCE_S)
         return self.has_answered and self.lasts >= self.limit
 
 
 class Watched(Protocol):
-    """What is known of a service of JupyterHub that it starts itself."""
+    """A service that JupyterHub starts itself."""
 
     name: str
     url: str
@@ -51,7 +51,7 @@ class Watched(Protocol):
 
     @property
     def prefix(self) -> str:
-        """Return its path."""
+        """Return its URL path."""
 
 
 async def look_after(
@@ -62,7 +62,7 @@ async def look_after(
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> NoReturn:
-    """Kill the service's process whenever it has answered nothing for `limit` seconds; for ever."""
+    """Kill the service's process each time it does not answer for `limit` seconds; run forever."""
     watched: Popen[bytes] | None = None
     silence, asked, rests_until = Silence(limit), None, 0.0
     while True:
@@ -74,7 +74,7 @@ async def look_after(
         if process is None or process.poll() is not None or now < rests_until:
             continue
         if asked is None:
-            asked = ensure_future(_ask(service, process, known=silence.has_answered))
+            asked = ensure_future(_probe(service, process, known=silence.has_answered))
         elif asked.done() and asked.result():
             if not silence.has_answered:
                 log.info("Service %s answers, as process %d.", service.name, process.pid)
@@ -91,9 +91,9 @@ async def look_after(
             asked = None
 
 
-async def _ask(service: Watched, process: Popen[bytes], *, known: bool) -> bool:
-    """Wait for an answer, whichever it is, however long it takes; False: nobody is there."""
-    with suppress(Exception):  # whatever the other end does to a connection
+async def _probe(service: Watched, process: Popen[bytes], *, known: bool) -> bool:
+    """Wait without limit for any answer of the process; return False on a connection error."""
+    with suppress(Exception):  # any connection or protocol error
         url = f"{service.url}{service.prefix}health/live"
         client = AsyncHTTPClient(force_instance=True)
         reply = await client.fetch(url, raise_error=False, connect_timeout=0, request_timeout=0)
@@ -103,7 +103,7 @@ async def _ask(service: Watched, process: Popen[bytes], *, known: bool) -> bool:
 
 
 def _listens(pid: int, url: str) -> bool:
-    """Tell whether it was this process that answered: the one before it may still have its port."""
+    """Return True if this process has the port: the previous one may still listen on it."""
     port = int(url.split("/")[2].rpartition(":")[2])
     found: Any = psutil.Process(pid).net_connections(kind="tcp")
     return any(one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in found)

@@ -1,7 +1,7 @@
-"""What `runai up` was asked for, as a type; handed to the hub's process by environment.
+"""The settings of `runai up`, passed to the hub as environment variables.
 
-`runai up` becomes JupyterHub (exec), whose arguments are its own: the environment is the way
-between the two. Written by `up`, read by `hub`; the service reads most of the same variables.
+`runai up` executes JupyterHub, which parses its own arguments: hence the environment. The service
+reads most of these variables, too.
 """
 
 from collections.abc import Mapping
@@ -18,27 +18,27 @@ class Settings:
 
     data_dir: Path
     ip: str = "127.0.0.1"
-    """Where the proxy listens; "": on every address."""
+    """Address that the proxy listens on; "": every address."""
     port: int = DEFAULT_PORT
     base_url: str = "/"
-    """Path of everything, with a slash at both ends."""
+    """URL prefix, with a slash at both ends."""
     domain: str = ""
     """Public name to get a certificate for over ACME."""
     tls_cert: Path | None = None
     tls_key: Path | None = None
     tls_internal: bool = False
-    """Whether an authority of the proxy's own certifies this machine."""
+    """Whether the proxy's own authority certifies this machine."""
     gpus: int | None = None
-    """None: those that the machine has, else simulated ones."""
+    """None: the machine's GPUs, else simulated ones."""
     simulate: int | None = None
-    """That many simulated GPUs, whatever the machine has."""
+    """Number of simulated GPUs, used instead of the machine's."""
     projects: Path | None = None
     policy: Path | None = None
     system_users: bool = False
     gpu_sharing: str = "timeslice"
     """`timeslice` or `mps`."""
     answers_within: int = ANSWERS_WITHIN_S
-    """Seconds; a service that answers nothing for longer is started anew. 0: never."""
+    """Seconds without an answer after which the service is restarted. 0: never."""
 
     def environment(self) -> dict[str, str]:
         """Return the variables that carry these settings to the hub and the service."""
@@ -62,7 +62,7 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> "Settings":
-        """Read back what `environment` wrote."""
+        """Parse the variables of `environment`."""
         gpus, simulate = environ.get("RUNAI_GPUS", "auto"), environ.get("RUNAI_SIMULATE", "")
         return cls(
             data_dir=Path(environ["RUNAI_DATA_DIR"]),

@@ -1,8 +1,8 @@
 """`runai up`: prepare a data directory, then become JupyterHub.
 
-Reads its options, makes directory, secrets and first accounts, says where things are, and replaces
-itself by the hub (exec): nothing of ours supervises it, Ctrl-C goes to it. Imports no JupyterHub:
-that alone takes 2.4 s of CPU, and mistakes should be told at once.
+It parses the options, creates directory, secrets and first accounts, prints where they are, and
+executes the hub in its own process: no supervisor, and Ctrl-C reaches the hub. It does not import
+JupyterHub, which takes 2.4 s of CPU: usage errors must appear at once.
 """
 
 import argparse
@@ -34,11 +34,11 @@ NEEDED = ("jupyterhub", "jupyterlab", "uvicorn")  # a few of the extra `hub`
 
 
 def parse(arguments: Sequence[str]) -> Settings:
-    """Read the options.
+    """Parse the options.
 
     Raises:
-        InvalidRequest: a value cannot be meant.
-        SystemExit: an option is unknown, or `--help` was asked for.
+        InvalidRequest: a value is not valid.
+        SystemExit: an option is unknown, or `--help` was given.
     """
     parser = argparse.ArgumentParser(
         prog="runai up",
@@ -141,7 +141,7 @@ def parse(arguments: Sequence[str]) -> Settings:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Start the platform; return only if it cannot be (the exit status)."""
+    """Start the platform; return the exit status only on failure."""
     try:
         settings = parse(sys.argv[1:] if arguments is None else arguments)
         _start(settings)
@@ -167,9 +167,9 @@ def _start(settings: Settings) -> None:
         print(f"{path} could be written by others; it is closed to them now.")
     address = public_address(settings, {})
     directory.lock(f"{address.url} (process {os.getpid()})")
-    check_is_whole(directory.root)  # before anything is made in it
+    check_is_whole(directory.root)  # before creating files in it
     directory.prepare(system_users=settings.system_users)
-    # A file of the admin's may choose another port: the hub checks it.
+    # The admin's own file may set another port, which the hub checks.
     if not directory.own_config.exists():
         proxy = CaddyProcess(directory.proxy)
         for port in (address.port, *([HTTP_PORT] if settings.domain else [])):
@@ -179,12 +179,12 @@ def _start(settings: Settings) -> None:
     if settings.system_users:
         print("Log in with a Unix account of this machine.")
     else:
-        _tell_accounts(directory)
+        _print_accounts(directory)
     sys.stdout.flush()
     _become_hub(settings, directory)
 
 
-def _tell_accounts(directory: DataDirectory) -> None:
+def _print_accounts(directory: DataDirectory) -> None:
     made = Accounts(directory).make_first()
     if not made:
         known = directory.passwords
@@ -197,13 +197,13 @@ def _tell_accounts(directory: DataDirectory) -> None:
 
 
 def _become_hub(settings: Settings, directory: DataDirectory) -> None:
-    """Give the log file to the hub as its output, keep the terminal for sentences, and exec."""
+    """Redirect output to the log, keep the terminal on an extra descriptor, and exec the hub."""
     terminal = os.dup(1)
     os.set_inheritable(terminal, True)  # the hub writes there
     log = directory.open_log()
     os.dup2(log, 1)
     os.dup2(log, 2)
-    os.umask(0o077)  # what hub and service make is theirs alone; sessions get the usual one back
+    os.umask(0o077)  # private files of hub and service; sessions reset it
     os.chdir(settings.data_dir)  # JupyterHub looks for a jupyterhub_config.py here
     environment = {
         **os.environ,

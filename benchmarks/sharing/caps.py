@@ -9,7 +9,7 @@ from sharing.children import Child, ChildFailed, all_ready
 from sharing.gpu import Gpu
 from sharing.table import Row, mean_error
 
-from runai.hub_service.agent.enforcement.memory_enforcer import Keeper
+from runai.hub_service.agent.enforcement.memory_enforcer import MemoryEnforcer
 
 DUTIES = (10, 25, 50, 75, 100)
 LADDER_S = 15.0
@@ -130,7 +130,7 @@ def escape(gpu: Gpu, _pace: float) -> Row:
     limit = gpu.device.memory_mib // 4
     env = gpu.environment(limit_mib=limit)
     beyond = 2 * limit
-    keeper, told, gone = Keeper(), [], None
+    keeper, told, gone = MemoryEnforcer(), [], None
     with (
         Child("raw", env | UNCACHED, step=1024, most=beyond) as culprit,
         Child("steady", env | {"RUNAI_BENCH_SECONDS": "30"}) as neighbour,

@@ -1,9 +1,9 @@
-"""The accounts of the embedded platform: names, password hashes, who is admin.
+"""The accounts of the embedded platform: names, password hashes, admin flags.
 
-One file (0600) that `runai user` changes and the login reads again when it has changed: no
-restart. It also holds the names of removed accounts: the hub ends what they left open, and a
-name is not given to another person unnoticed. Generated passwords also lie in `passwords.txt`
-(0600), for whoever owns the machine; a password that somebody chose is kept as a hash only.
+One file (0600) that `runai user` changes; logins reload it when it has changed, without a restart.
+It also lists removed accounts: the hub closes their tokens and servers, and `add` asks before it
+reuses a name. Generated passwords are also in `passwords.txt` (0600), for the machine's owner;
+chosen passwords are stored as a hash only.
 """
 
 import contextlib
@@ -26,14 +26,14 @@ FIRST_ACCOUNTS = ("admin", "bob", "patty")
 SHORTEST_PASSWORD = 10
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._@-]{0,61}[a-z0-9])?")
-# scrypt as RFC 7914 recommends for logins: 16 MiB and some 50 ms for each guess.
+# scrypt parameters of RFC 7914 for logins: 16 MiB and about 50 ms per guess.
 _COST, _BLOCK, _PARALLEL, _SALT_BYTES, _HASH_BYTES = 2**14, 8, 1, 16, 32
 _GENERATED_BYTES = 15  # 120 bits
 _HASH = re.compile(
     r"scrypt\$([2-9]|[1-9]\d{1,6})\$([1-9]\d?)\$([1-9])\$((?:[0-9a-f]{2}){8,64})\$((?:[0-9a-f]{2}){32})"
 )
 _MOST = 2**20
-"""Of cost times block: 128 MiB."""
+"""Maximum of cost times block: 128 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """The removal of an account: when, and whether the hub has ended all that it had open."""
+    """The removal of an account: its time, and whether the hub has completed it."""
 
     at: str
     ended: bool = False
@@ -69,29 +69,29 @@ class Accounts:
         self._read: tuple[tuple[int, int], _Stored] | None = None
 
     def all(self) -> Mapping[str, Account]:
-        """Return the accounts by name, read again when the file has changed."""
+        """Return the accounts by name; reload the file if it has changed."""
         return self._stored().accounts
 
     def to_end(self) -> Mapping[str, Removal]:
-        """Return the removals, by name, whose accounts may still have something open."""
+        """Return the incomplete removals by name."""
         removed = self._stored().removed.items()
         return {name: removal for name, removal in removed if not removal.ended}
 
     def check(self, name: str, password: str) -> Account | None:
-        """Return the account if the password is right; takes as long for a name that is unknown."""
+        """Return the account if the password is right; unknown names take the same time."""
         account = self.all().get(name)
-        right = _matches(password, account.hashed if account else _NOBODYS_HASH)
+        right = _matches(password, account.hashed if account else _DUMMY_HASH)
         return account if account and right else None
 
     def make_first(self) -> dict[str, str]:
-        """Make the first accounts; return their passwords, nothing if there are accounts."""
+        """Create the first accounts and return their passwords; {} if accounts exist."""
         with self._changing() as stored:
             if stored.accounts or stored.removed:
                 return {}
             passwords = {name: generate_password() for name in FIRST_ACCOUNTS}
             for name, password in passwords.items():
                 stored.accounts[name] = Account(name, _hash(password), admin=name == "admin")
-            self._keep(passwords)
+            self._save_generated(passwords)
         return passwords
 
     def add(
@@ -102,11 +102,11 @@ class Accounts:
         admin: bool = False,
         same_person: bool = False,
     ) -> str:
-        """Make an account; return its password (generated when none is given).
+        """Create an account; return its password (generated if None).
 
         Raises:
-            InvalidRequest: the name or the password will not do.
-            Conflict: the name is taken, or was another account's and `same_person` is not set.
+            InvalidRequest: the name is not valid or the password too short.
+            Conflict: the name is taken, or a removed account had it and `same_person` is False.
         """
         if not _NAME.fullmatch(name):
             raise InvalidRequest(
@@ -129,11 +129,11 @@ class Accounts:
                 )
             made = self._set(stored, name, password, admin=admin)
             if name in stored.removed and stored.removed[name].ended:
-                del stored.removed[name]  # else the hub has yet to end the old logins
+                del stored.removed[name]  # else the hub still has to end old logins
             return made
 
     def set_password(self, name: str, password: str | None = None) -> str:
-        """Replace a password; return the new one (generated when none is given).
+        """Replace a password; return the new one (generated if None).
 
         Raises:
             InvalidRequest: the password is too short.
@@ -144,7 +144,7 @@ class Accounts:
             return self._set(stored, name, password, admin=account.admin)
 
     def remove(self, name: str) -> None:
-        """Forget an account: no login from now on, and the hub is to end what it has open.
+        """Delete an account, and record its removal for the hub to complete.
 
         Raises:
             NotFound: there is no such user.
@@ -152,12 +152,12 @@ class Accounts:
         with self._changing() as stored:
             del stored.accounts[self._known(stored.accounts, name).name]
             stored.removed[name] = Removal(datetime.now(UTC).isoformat())
-            self._keep({}, without=name)
+            self._save_generated({}, without=name)
 
     def ended(self, name: str, removal: Removal) -> None:
-        """Note that nothing of before this removal is open any more."""
+        """Mark a removal as completed."""
         with self._changing() as stored:
-            if stored.removed.get(name) != removal:  # removed once more meanwhile
+            if stored.removed.get(name) != removal:  # removed again meanwhile
                 return
             if name in stored.accounts:
                 del stored.removed[name]
@@ -182,7 +182,7 @@ class Accounts:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[_Stored]:
-        """Hold the lock, yield the content, write it back unless the body failed."""
+        """Lock the file and yield its content; write changes back unless the body fails."""
         lock = os.open(self._directory.secrets / "accounts.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -202,7 +202,7 @@ class Accounts:
             )
         made = password or generate_password()
         stored.accounts[name] = Account(name, _hash(made), admin=admin)
-        self._keep({} if password else {name: made}, without=name)
+        self._save_generated({} if password else {name: made}, without=name)
         return made
 
     @staticmethod
@@ -213,8 +213,8 @@ class Accounts:
             )
         return accounts[name]
 
-    def _keep(self, generated: Mapping[str, str], *, without: str = "") -> None:
-        """Write the generated passwords to `passwords.txt`, one `name password` a line."""
+    def _save_generated(self, generated: Mapping[str, str], *, without: str = "") -> None:
+        """Add generated passwords to `passwords.txt`, one `name password` per line."""
         path = self._directory.passwords
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         kept = [line for line in lines if line.split()[:1] not in ([], [without])]
@@ -247,7 +247,7 @@ def _parts(hashed: str) -> Sequence[str]:
     """Return cost, block, parallel, salt and digest of a hash.
 
     Raises:
-        ValueError: it is none that can be checked, in the time and memory of a login.
+        ValueError: it is malformed, or too expensive to check.
     """
     found = _HASH.fullmatch(hashed)
     if found is None or int(found[1]).bit_count() != 1 or int(found[1]) * int(found[2]) > _MOST:
@@ -267,7 +267,7 @@ def _scrypt(password: str, salt: bytes, cost: int, block: int, parallel: int) ->
     )
 
 
-_NOBODYS_HASH = f"scrypt${_COST}${_BLOCK}${_PARALLEL}${'00' * _SALT_BYTES}${'00' * _HASH_BYTES}"
+_DUMMY_HASH = f"scrypt${_COST}${_BLOCK}${_PARALLEL}${'00' * _SALT_BYTES}${'00' * _HASH_BYTES}"
 
 
 def _parse(path: Path) -> _Stored:
@@ -293,7 +293,11 @@ def _parse(path: Path) -> _Stored:
 
 
 def _hash_of(entry: Mapping[str, str]) -> str:
-    """Return the hash that is stored of an account; one that nobody could check is none."""
+    """Return an account's stored hash.
+
+    Raises:
+        ValueError: it is malformed, or too expensive to check.
+    """
     _parts(entry["hashed"])
     return entry["hashed"]
 

@@ -1,8 +1,7 @@
-"""Log in with an account of the data directory.
+"""JupyterHub authenticator for the accounts of the data directory.
 
-JupyterHub's half of `accounts`: who has an account may enter, nobody else, and no restart is needed
-after `runai user add`. All tries are answered at one pace (`login_attempts`). Any other
-authenticator does as well: docs/authenticators.md.
+Only these accounts can log in; changes of `runai user` need no restart. All attempts take equally
+long (`login_attempts`). Other authenticators work as well: docs/authenticators.md.
 """
 
 import asyncio
@@ -18,11 +17,11 @@ from runai.embedded.accounts.accounts import Account, Accounts
 from runai.embedded.accounts.login_attempts import PLACE_WITHIN_S, LoginAttempts, NoPlace
 from runai.embedded.directory import DataDirectory
 
-GUESSES_AT_ONCE = 2  # hashing is meant to be costly; it must not take the machine
+GUESSES_AT_ONCE = 2  # each hash is costly by design: bounds the CPU
 
 
 class TooManyLogins(web.HTTPError):
-    """Status 429 for a try to log in that found no place."""
+    """HTTP 429: too many login attempts are in progress."""
 
     headers: ClassVar = {"Retry-After": f"{PLACE_WITHIN_S:.0f}"}  # JupyterHub sends them
 
@@ -34,7 +33,7 @@ class TooManyLogins(web.HTTPError):
 
 
 class AccountsAuthenticator(Authenticator):
-    """Check names and passwords against `secrets/accounts.json`."""
+    """An authenticator that checks passwords against `secrets/accounts.json`."""
 
     data_dir = Unicode(help="The data directory whose accounts may log in.").tag(config=True)
 
@@ -46,14 +45,14 @@ class AccountsAuthenticator(Authenticator):
 
     @default("auth_refresh_age")
     def _default_auth_refresh_age(self) -> int:
-        return 60  # a removed account is out of the browser within a minute
+        return 60  # a removed account is logged out within a minute
 
     @default("any_allow_config")
     def _default_any_allow_config(self) -> bool:
-        return True  # the file is the list of who may enter
+        return True  # the accounts file is the allow list
 
     def check_allowed(self, username: str, authentication: object = None) -> bool:  # noqa: ARG002
-        """Let those in who have an account."""
+        """Return True if the user has an account."""
         return username in self.accounts.all()
 
     async def authenticate(
@@ -61,10 +60,10 @@ class AccountsAuthenticator(Authenticator):
         handler: object,  # noqa: ARG002 - JupyterHub's contract
         data: dict[str, str],
     ) -> dict[str, Any] | None:
-        """Return who it is, None when name or password is wrong.
+        """Return the user's name and admin flag, None if name or password is wrong.
 
         Raises:
-            TooManyLogins: too many tries are under way.
+            TooManyLogins: too many attempts are in progress.
         """
         name = self.normalize_username(data.get("username", ""))
 
@@ -78,15 +77,15 @@ class AccountsAuthenticator(Authenticator):
             raise TooManyLogins from None
         if account is None:
             return None
-        # None leaves it to JupyterHub: rights given on its admin page stay.
+        # None keeps JupyterHub's flag: admin rights set on its admin page stay.
         return {"name": account.name, "admin": account.admin or None}
 
     async def refresh_user(self, user: Any, handler: object = None) -> bool:  # noqa: ANN401, ARG002
-        """Send a browser back to the login when its account is gone."""
+        """Return False for a removed account, so that the browser must log in again."""
         return user.name in self.accounts.all()
 
     def note_for_admins(self) -> str:
-        """Return a sentence about accounts whose passwords are being guessed, "" without any."""
+        """Return a sentence about accounts under a password attack, "" without any."""
         slowed = self.attempts.slowed(self.accounts.all())
         return (
             f"Many wrong passwords within the last hour for: {', '.join(slowed)}. Each try to log"

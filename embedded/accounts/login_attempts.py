@@ -1,8 +1,8 @@
-"""The pace of logins: equal for right and wrong passwords, for names that exist or not.
+"""Equal response times for all login attempts, and slower ones for attacked accounts.
 
-A try is answered a fixed time after its begin, so the time of an answer tells nothing about the
-account. Tries do not wait for one another while a place is free. An account under attack is
-answered more slowly, and is never locked.
+An attempt is answered a fixed time after its start, so the response time reveals nothing about the
+account. Up to 32 attempts run at once. An attacked account responds more slowly, and is never
+locked.
 """
 
 import asyncio
@@ -23,19 +23,19 @@ PLACE_WITHIN_S = 10.0
 ANSWER_AFTER_S = 1.0
 SLOW_ANSWER_AFTER_S = 5.0
 MAX_WRONG = 50
-"""Wrong passwords of an account within an hour; after them its tries take longer."""
+"""Wrong passwords of an account within an hour, after which its attempts take longer."""
 WRONG_WITHIN_S = 3600.0
 SLOTS = 4096
-"""Names share slots by a secret hash: any number of made-up names takes the same memory."""
+"""Names share slots by a keyed hash: invented names cannot use up memory."""
 MAX_NAME_LENGTH = 64
 
 
 class NoPlace(Exception):
-    """All places for tries stay taken."""
+    """Error: all slots for attempts stay occupied."""
 
 
 class LoginAttempts:
-    """The tries to log in that are under way, and the wrong ones of the last hour."""
+    """Login attempts in progress, and the wrong passwords of the last hour."""
 
     def __init__(
         self,
@@ -54,10 +54,10 @@ class LoginAttempts:
         self._wrong: dict[int, deque[float]] = {}
 
     async def answer(self, name: str, check: Callable[[], Awaitable[T | None]]) -> T | None:
-        """Return what `check` finds (None: wrong name or password), at the time all tries have.
+        """Return the result of `check` (None: wrong name or password) after the fixed time.
 
         Raises:
-            NoPlace: too many tries are under way.
+            NoPlace: no slot became free within `place_within_s`.
         """
         try:
             async with asyncio.timeout(self._place_within_s):
@@ -76,7 +76,7 @@ class LoginAttempts:
             self._places.release()
 
     def slowed(self, names: Iterable[str]) -> list[str]:
-        """Return the names whose tries take longer now."""
+        """Return the names with slower responses now."""
         return [name for name in names if self._is_slowed(name)]
 
     def _is_slowed(self, name: str) -> bool:

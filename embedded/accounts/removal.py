@@ -1,8 +1,7 @@
-"""Carry out `runai user remove` in the hub: end all that a removed account still has open.
+"""Completion of `runai user remove` in the hub.
 
 Tokens are revoked first, then jobs are suspended, servers stopped and JupyterHub's user deleted,
-by the REST calls of its admin page. A failure is tried again in the next round, also after a
-restart.
+by the REST calls of its admin page. The next round retries a failure, also after a restart.
 """
 
 import asyncio
@@ -21,19 +20,19 @@ from runai.hub_service.client import AsyncClient
 from runai.hub_service.wire.errors import Conflict, NotFound, RunaiError
 
 REMOVAL_SCOPES = ("read:users:name", "read:servers", "delete:servers", "delete:users", "tokens")
-"""Scopes of the token by which removals are carried out."""
+"""Scopes of the token that removals use."""
 EVERY_S = 5.0
 LATE_S = 60.0
-"""The service believes the hub's answers for 30 s, so jobs may come in after a removal."""
+"""The service caches the hub's answers for 30 s, so jobs may arrive after a removal."""
 _AT_REST = frozenset({"suspended", "succeeded", "failed", "ended"})
 
 
 class _NotYet(Exception):
-    """The hub's refusal of a call, such as while a server does not stop."""
+    """Error: the hub refuses a call, for example while a server is stopping."""
 
 
 class AccountRemoval:
-    """The removals that are under way."""
+    """The removals in progress."""
 
     def __init__(
         self,
@@ -45,7 +44,7 @@ class AccountRemoval:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Ask `hub` by its API and with the scopes above, and `service` as the hub does."""
+        """Use the hub's REST API with the scopes above, and the service's with the hub's token."""
         self._accounts = accounts
         self._hub = hub
         self._service = service
@@ -56,7 +55,7 @@ class AccountRemoval:
         self._failing: set[str] = set()
 
     async def run(self) -> NoReturn:
-        """Begin each removal within some seconds, and try again what has failed; for ever."""
+        """Start each removal within 5 s, and retry failed ones; run forever."""
         while True:
             try:
                 removals = self._accounts.to_end()
@@ -73,7 +72,7 @@ class AccountRemoval:
         try:
             await self._revoke_tokens(user)
             with suppress(RunaiError):
-                await self._suspend_jobs(name)  # now, as a server may be slow to stop
+                await self._suspend_jobs(name)  # before servers, which may stop slowly
             await self._delete_user(user)
             await self._suspend_jobs(name)
             await asyncio.to_thread(self._accounts.ended, name, removal)
@@ -109,7 +108,7 @@ class AccountRemoval:
         await self._ask("DELETE", user)
 
     async def _suspend_jobs(self, name: str) -> None:
-        """Suspend the user's jobs, and end a session without a server."""
+        """Suspend the user's jobs; delete sessions without a server."""
         found = [
             one for one in await self._service.workloads(user=name) if one.state not in _AT_REST
         ]
@@ -123,7 +122,7 @@ class AccountRemoval:
                 continue  # it ended meanwhile
 
     async def _ask(self, method: str, path: str) -> tuple[int, dict[str, Any]]:
-        """Return status and content of the hub's answer; without content if there is none such.
+        """Return status and JSON of the hub's answer; {} on 404.
 
         Raises:
             _NotYet: the hub refuses.

@@ -1,7 +1,6 @@
-"""Copies of a platform's databases and secrets, made while it runs; `restoring` puts them back.
+"""Backups of a platform's databases and secrets, made while it runs.
 
-Knows what of a data directory cannot be made again (`CONTENTS`); homes and what jobs write are
-files like others, for whatever backs up the disk. Used by `runai backup` and `restoring`.
+Homes and jobs' files are not included: the backup of the disk covers them.
 """
 
 import json
@@ -25,12 +24,12 @@ MANIFEST = "backup.json"
 def back_up(directory: DataDirectory, folder: Path | None = None, tell: Tell | None = None) -> Path:
     """Copy databases and secrets into a new folder below `folder`; the platform may run.
 
-    `tell` is told of each file how many of its pages are copied, and of how many.
+    `tell` receives the progress of each file: pages copied, and pages in all.
 
     Raises:
-        NotFound: there is no platform.
-        Conflict: a restoration was interrupted there.
-        Unavailable: a database is broken, or there is no room.
+        NotFound: the directory contains no platform.
+        Conflict: an interrupted restore must be finished first.
+        Unavailable: a database is broken, or the disk is full.
     """
     check_is_whole(directory.root)
     found = [name for name in DATABASES if (directory.root / name).exists()]
@@ -68,10 +67,10 @@ def copy_all(source: Path, names: Iterable[str], target: Path, tell: Tell | None
 
 
 def read_manifest(backup: Path) -> Mapping[str, Any]:
-    """Return what a backup says of itself.
+    """Return a backup's manifest.
 
     Raises:
-        NotFound: it is none.
+        NotFound: the folder is no backup.
     """
     try:
         told: Mapping[str, Any] = json.loads((backup / MANIFEST).read_text())

@@ -1,10 +1,10 @@
-"""Put a backup back while the platform is stopped: all of it, or none.
+"""Atomic restore of a backup while the platform is stopped.
 
-All that is to come is copied into one folder beside what is there, and looked into. The rename of
-that folder decides (`ownership.RESTORING`): from then on nothing starts until everything in it has
-come, and whoever finds it goes on. Homes, settings and what jobs write are in no backup and stay
-where they are, for jobs run on; so it is not the data directory that is renamed, which may also
-be a disk of its own. Called by `runai restore`.
+The backup is copied into a staging folder of the data directory and checked. The rename of that
+folder to `RESTORING` commits the restore: no platform starts until all its files are moved into
+place, and the next restore finishes an interrupted one. Homes, settings and jobs' files are in no
+backup and stay, as jobs keep running; hence the data directory itself, which may also be a mount
+point, is not renamed.
 """
 
 import json
@@ -35,9 +35,9 @@ from runai.hub_service.wire.errors import Conflict, NotFound, Unavailable
 
 
 def unknown_schema(database: Path) -> str:
-    """Return a database's schema where nothing here knows it; "" where it is known, or has none."""
+    """Return a database's schema if this version does not know it, else ""."""
     revisions = _revisions(database.name)
-    # What cannot be read is for `database_files.trouble` to say.
+    # Other checks report an unreadable database.
     with suppress(sqlite3.Error), closing(opened_to_read(database)) as connection:
         if revisions is not None and (found := unknown_revision(database, revisions)):
             return found
@@ -49,7 +49,7 @@ def unknown_schema(database: Path) -> str:
 
 def _revisions(name: str) -> Path | None:
     if name == "jupyterhub.sqlite":
-        found = find_spec("jupyterhub")  # not imported: that takes seconds
+        found = find_spec("jupyterhub")  # not imported, which takes seconds
         if found is None or found.origin is None:
             return None
         return Path(found.origin).parent / "alembic/versions"
@@ -63,42 +63,42 @@ _STAGED = ".restoring"
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What a restoration has done."""
+    """The result of a restore."""
 
     databases: tuple[str, ...]
     aside: Path
-    """Where what was there before has gone."""
+    """Folder of the replaced files."""
     stopped: tuple[str, ...]
-    """Workers that the backup does not know."""
+    """Stopped workers that the backup does not contain."""
 
 
 def restore(
     directory: DataDirectory, backup: Path, *, stop_unknown: bool = False, tell: Tell | None = None
 ) -> Restored:
-    """Put a backup back; what is there goes aside, nothing is deleted. `tell` as of `back_up`.
+    """Restore a backup; move existing files aside, delete none. `tell` is as in `back_up`.
 
-    One that was interrupted is finished first; of the same backup that is all.
+    An interrupted restore is finished first; if it was of the same backup, that is all.
 
     Raises:
-        NotFound: it is no backup.
-        Conflict: the platform or its service runs, or workers run that the backup does not know.
-        Unavailable: a database of the backup is broken or of a newer version, or there is no room.
+        NotFound: the folder is no backup.
+        Conflict: the platform or its service runs, or unknown workers run.
+        Unavailable: a database of the backup is broken or newer, or the disk is full.
     """
     root = directory.root
-    if _begun(root).get("backup") != str(backup):
-        read_manifest(backup)  # before a directory is made for nothing
+    if _pending_manifest(root).get("backup") != str(backup):
+        read_manifest(backup)  # before creating a data directory
     with ExitStack() as nobody_else:
         nobody_else.callback(os.close, directory.lock(f"a restoration (process {os.getpid()})"))
         nobody_else.callback(os.close, claim(root))
         told = _finish(root)
         if told.get("backup") != str(backup):
-            _begin(directory, backup, stop_unknown=stop_unknown, tell=tell)
+            _commit(directory, backup, stop_unknown=stop_unknown, tell=tell)
             told = _finish(root)
     return Restored(tuple(told["databases"]), root / told["aside"], tuple(told["stopped"]))
 
 
-def _begun(root: Path) -> Mapping[str, Any]:
-    """Return what a restoration that is decided and not done says of itself; else nothing."""
+def _pending_manifest(root: Path) -> Mapping[str, Any]:
+    """Return the manifest of a committed, unfinished restore; {} without one."""
     coming = root / RESTORING
     try:
         return read_manifest(coming) if coming.exists() else {}
@@ -111,10 +111,10 @@ def _begun(root: Path) -> Mapping[str, Any]:
         ) from wrong
 
 
-def _begin(
+def _commit(
     directory: DataDirectory, backup: Path, *, stop_unknown: bool, tell: Tell | None
 ) -> None:
-    """Make ready all that is to come, end whom it does not know, and decide that it comes."""
+    """Stage the backup, stop unknown workers, and commit the restore."""
     root, staged = directory.root, directory.root / _STAGED
     try:
         told = read_manifest(backup)
@@ -125,9 +125,9 @@ def _begin(
             if unknown := unknown_schema(staged / name):
                 by = told.get("version", "?")
                 raise newer(f"{name} of {backup}, made by version {by},", unknown)
-        rows = _looked_into(staged)
+        rows = _migrate_staged(staged)
         folders = [str(path.relative_to(root)) for path in folders_of_others(root / "jobs", rows)]
-        for path in _leaving(root, staged, folders):
+        for path in _files_to_move(root, staged, folders):
             if path.lstat().st_dev != root.stat().st_dev:
                 raise Conflict(
                     f"{path} lies on another disk than {root}, and would have to go aside.",
@@ -150,7 +150,7 @@ def _begin(
         more = {"backup": str(backup), "stopped": sorted(running), "aside": aside}
         write_private(staged / MANIFEST, json.dumps({**told, **more, "folders": folders}))
         for path in [*staged.rglob("*"), staged]:
-            _settle(path)
+            _fsync(path)
         staged.rename(root / RESTORING)
     except (OSError, sqlite3.Error, SQLAlchemyError) as failed:
         why = getattr(failed, "strerror", None) or getattr(failed, "orig", None) or failed
@@ -163,10 +163,10 @@ def _begin(
         shutil.rmtree(staged, ignore_errors=True)
 
 
-def _looked_into(staged: Path) -> Mapping[str, StoredWorkload]:
-    """Have databases of today's schema that can be read; return the workloads in them."""
+def _migrate_staged(staged: Path) -> Mapping[str, StoredWorkload]:
+    """Migrate the staged databases, check that they are readable, return their workloads."""
     if (staged / "ledger.sqlite").exists():
-        Store(staged / "ledger.sqlite").close()  # nobody's from now on
+        Store(staged / "ledger.sqlite").close()  # migrates it
     if not (staged / "cluster.sqlite").exists():
         return {}
     with closing(SqliteStore(staged / "cluster.sqlite")) as store:
@@ -175,15 +175,15 @@ def _looked_into(staged: Path) -> Mapping[str, StoredWorkload]:
 
 
 def _finish(root: Path) -> Mapping[str, Any]:
-    """Do what is left of a restoration that is decided; return what it said of itself, if any."""
-    told, coming = _begun(root), root / RESTORING
+    """Finish a committed restore; return its manifest, {} without one."""
+    told, coming = _pending_manifest(root), root / RESTORING
     if not told:
         return {}
     aside = root / told["aside"]
     try:
-        _settle(root)  # the decision before what follows from it
+        _fsync(root)  # make the commit durable before the moves
         aside.mkdir(mode=0o700, exist_ok=True)
-        for path in _leaving(root, coming, told["folders"]):
+        for path in _files_to_move(root, coming, told["folders"]):
             target = aside / path.relative_to(root)
             if os.path.lexists(target):
                 raise Conflict(
@@ -193,13 +193,13 @@ def _finish(root: Path) -> Mapping[str, Any]:
                 )
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.rename(target)
-            _settle(target.parent)
+            _fsync(target.parent)
         for name in (*told["databases"], "secrets"):
             if (coming / name).exists():
                 (coming / name).rename(root / name)
-        _settle(root)
+        _fsync(root)
         coming.rename(root / _STAGED)
-        _settle(root)
+        _fsync(root)
     except OSError as failed:
         raise Unavailable(
             f"The restoration was interrupted: {failed.strerror}.",
@@ -211,16 +211,16 @@ def _finish(root: Path) -> Mapping[str, Any]:
     return told
 
 
-def _leaving(root: Path, coming: Path, folders: Iterable[str]) -> list[Path]:
-    """Return what is there in place of what has yet to come, and of starts of other jobs."""
+def _files_to_move(root: Path, coming: Path, folders: Iterable[str]) -> list[Path]:
+    """Return the existing files to move aside, and the job folders in `folders`."""
     names = [name for name in (*DATABASES, "secrets") if (coming / name).exists()]
-    # With the logs beside the databases.
+    # Including SQLite's log files beside the databases.
     leaving = [f"{name}{log}" for name in names for log in ("", "-wal", "-shm", "-journal")]
     return [root / name for name in (*leaving, *folders) if os.path.lexists(root / name)]
 
 
-def _settle(path: Path) -> None:
-    """Have the disk keep what a file or folder holds now, a power cut or not."""
+def _fsync(path: Path) -> None:
+    """Call fsync on a file or folder, so that it survives a power cut."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

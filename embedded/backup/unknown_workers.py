@@ -1,8 +1,8 @@
-"""Workers in a data directory that a backup's database does not know, running or ended.
+"""Workers of a data directory that are missing from a backup's database.
 
-Knows folders of starts and rows. The same name and number of the start are not enough: a job may
-have been deleted since, and submitted again. Called by `restoring`: beside the backup's workers
-they would run on the same GPUs, and their folders tell how other jobs have ended.
+After a restore they would share GPUs with the backup's workers, and their folders contain other
+jobs' exit statuses. Equal names and attempt numbers are not enough: a job may have been deleted and
+submitted again since the backup.
 """
 
 import os
@@ -19,38 +19,36 @@ from runai.hub_service.wire.errors import Conflict
 GONE_WITHIN_S = 60.0
 
 
-def running_unknown(
-    jobs: Path, rows: Mapping[str, StoredWorkload]
-) -> Iterator[tuple[str, Attempt]]:
-    """Yield the workers that run in a start that the database does not know as running."""
+def running_unknown(jobs: Path, rows: Mapping[str, StoredWorkload]) -> Iterator[tuple[str, Attempt]]:
+    """Yield the running workers of attempts that are not active in the database."""
     for lock in jobs.glob("*/*/attempt-*/worker-*/lock"):
         attempt = Attempt(lock.parent)
         project, name, started, worker = lock.parent.relative_to(jobs).parts
         row = rows.get(f"{project}/{name}")
         known = row and row.record.attempts == _number(started) and row.active
-        if row and known and not _is_of_another(lock.parent.parent, row):
+        if row and known and not _is_other_job(lock.parent.parent, row):
             continue
         if attempt.holder() is not None:
             yield f"{project}/{name}-{worker.removeprefix('worker-')}", attempt
 
 
 def folders_of_others(jobs: Path, rows: Mapping[str, StoredWorkload]) -> Iterator[Path]:
-    """Yield the folders of starts that are not the database's.
+    """Yield the folders of attempts that are not in the database.
 
-    A later workload of the same name must not find how another one has ended.
+    A later workload of the same name must not read another job's exit status.
     """
     for path in sorted(jobs.glob("*/*/attempt-*")):
         project, name, started = path.relative_to(jobs).parts
         row = rows.get(f"{project}/{name}")
-        if row is None or _number(started) > row.record.attempts or _is_of_another(path, row):
+        if row is None or _number(started) > row.record.attempts or _is_other_job(path, row):
             yield path
 
 
 def stop(unknown: Mapping[str, Attempt]) -> None:
-    """Have workers end, and wait until they have.
+    """Terminate workers, and wait until they have ended.
 
     Raises:
-        Conflict: they do not.
+        Conflict: one still runs after 60 s.
     """
     for attempt in unknown.values():
         if (pid := attempt.holder()) is not None:
@@ -65,11 +63,11 @@ def stop(unknown: Mapping[str, Attempt]) -> None:
         time.sleep(0.1)
 
 
-def _is_of_another(folder: Path, row: StoredWorkload) -> bool:
-    """Tell whether a start is another job's than the row's whose name and number it has.
+def _is_other_job(folder: Path, row: StoredWorkload) -> bool:
+    """Return True if an attempt belongs to another job of the same name and number.
 
-    A row that waits for its worker's process knows none: any that is there may be another's, on
-    other GPUs.
+    A row still without a process has no identity to compare: an existing process may be another
+    job's, on other GPUs.
     """
     for worker in row.active:
         path = folder / f"worker-{worker.index}"

@@ -71,12 +71,12 @@ class CaddyProxy(Proxy):
             self.log.info("Adopting the running proxy, process %d", self._process.pid())
         else:
             await self._process.end()
-            self._routes.clear()  # a port may be another program's by now
+            self._routes.clear()  # ports in old routes may belong to other programs
             for listener in filter(None, (host_and_port(self.public_url), self._redirect())):
                 host, _, port = listener.rpartition(":")
                 check_can_listen(host, int(port))
             await self._process.start(program, config)
-        self._look_after()
+        self._watch_process()
         self.log.info("Proxy listening on %s", self.public_url)
 
     async def stop(self) -> None:
@@ -102,7 +102,7 @@ class CaddyProxy(Proxy):
         self._routes.add(self.validate_routespec(routespec), target, data or {})
 
     async def delete_route(self, routespec: str) -> None:
-        """Forget a route, if there is one."""
+        """Remove a route if it exists."""
         self._routes.remove(self.validate_routespec(routespec))
 
     async def get_all_routes(self) -> dict[str, dict[str, Any]]:
@@ -111,16 +111,16 @@ class CaddyProxy(Proxy):
 
     # -- the process -----------------------------------------------------------------------------
 
-    def _look_after(self) -> None:
-        self._watch = self._process.watch(self._start_again)
+    def _watch_process(self) -> None:
+        self._watch = self._process.watch(self._restart)
         if self._watch is None:
-            self._start_again()
+            self._restart()
 
-    def _start_again(self) -> None:
+    def _restart(self) -> None:
         self.log.error("The proxy has ended; it is started again.")
-        self._starting = asyncio.ensure_future(self._until_it_runs())
+        self._starting = asyncio.ensure_future(self._start_until_it_serves())
 
-    async def _until_it_runs(self) -> None:
+    async def _start_until_it_serves(self) -> None:
         while True:
             try:
                 await self._process.start(caddy_program(), self._config())
@@ -128,7 +128,7 @@ class CaddyProxy(Proxy):
                 self.log.warning("The proxy cannot be started: %s", failed)
                 await asyncio.sleep(AGAIN_S)
             else:
-                return self._look_after()
+                return self._watch_process()
 
     # -- its configuration -----------------------------------------------------------------------
 
@@ -149,7 +149,7 @@ class CaddyProxy(Proxy):
         )
 
     def _redirect(self) -> str:
-        """Return where ACME's challenges are answered: on port 80 of the public address."""
+        """Return the listener of ACME challenges: port 80 of the public address."""
         host = host_and_port(self.public_url).rpartition(":")[0]
         return f"{host}:80" if self.domain else ""
 

@@ -1,4 +1,4 @@
-"""Build Caddy's JSON configuration: listeners, limits, TLS, and the lookup of routes in files."""
+"""Caddy's JSON configuration: listeners, limits, TLS, and the lookup of routes in files."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ ROUTES = "routes"
 HEADER_S = 15
 HEADER_BYTES = 64 * 1024  # tornado's limit: cookies of many servers of one host add up
 IDLE_S = 120
-# A chunked answer that ends later than this after its last piece loses its end: the service's
-# event streams send a sign of life every 15 s.
+# A chunked response that pauses longer is cut off: the service's event streams send a
+# keep-alive every 15 s.
 STALLED_DOWNLOAD_S = 120
-# Of one request's body: JupyterLab sends files in pieces of a MiB. Caddy 2.11.7 leaves a stalled
-# small body open for good if `read_idle_timeout` is set; 2.11.9 mends that.
+# Bound of one request body: JupyterLab uploads files in chunks of 1 MiB. With `read_idle_timeout`
+# Caddy 2.11.7 never closes a stalled small body; fixed in 2.11.9.
 UPLOAD_S = 600
 HUB_BODY_BYTES = 64 * 1024
-# A body up to this goes on once it is whole: half of one costs no server anything, and one that
-# is answered early costs that answer nothing (golang/go#15527, for longer ones still open).
+# Smaller bodies are forwarded once complete: partial ones do not reach a server, and an early
+# response is not lost (golang/go#15527, still open for longer bodies).
 BUFFER_BYTES = 64 * 1024
 LIMITS = (
     f"request header {HEADER_S} s and {HEADER_BYTES // 1024} KiB, body {UPLOAD_S} s, idle"
@@ -30,8 +30,8 @@ LIMITS = (
 """The limits in words, for `runai doctor` and `/health`."""
 
 DIAL_S = 10
-# Less than the 5 s after which uvicorn closes an idle connection: a POST must not be sent into a
-# connection that is just being closed.
+# Below uvicorn's 5 s for idle connections: a POST must not be sent into a connection that is
+# closing.
 KEEP_ALIVE_S = 4
 LEAVE_S = 1  # open event streams end with the proxy anyway
 MOST_LOGGED = 200  # characters of a path or host
@@ -56,10 +56,10 @@ class FrontDoor:
     """`HOST:PORT` of JupyterHub itself, for its error page and its body limit."""
     base_url: str = "/"
     depth: int = 3
-    """Most path segments that a route has."""
+    """Most path segments of a route."""
     host_routing: bool = False
     trusted_proxies: Sequence[str] = ()
-    """Addresses or CIDR ranges whose `X-Forwarded-*` headers are passed on."""
+    """Addresses or CIDR ranges of proxies with trusted `X-Forwarded-*` headers."""
     tls: Json | None = None
     """Caddy's app `tls`; None: plain HTTP."""
     redirect: str = ""
@@ -69,7 +69,7 @@ class FrontDoor:
 
 
 def caddy_config(door: FrontDoor) -> Json:
-    """Return the configuration that Caddy is started with."""
+    """Return Caddy's start configuration."""
     https = door.tls is not None
     server: Json = {
         "listen": [door.listen],
@@ -98,7 +98,7 @@ def caddy_config(door: FrontDoor) -> Json:
         servers["redirect"] = _redirect(door.redirect, door.listen.rpartition(":")[2])
     apps: Json = {"http": {"grace_period": f"{LEAVE_S}s", "servers": servers}}
     if door.tls is not None:
-        # Never into the system's trust store, also where this account could write there.
+        # Never install it into the system's trust store, even if this account could.
         authority = {"local": {"install_trust": False}}
         apps |= {"tls": door.tls, "pki": {"certificate_authorities": authority}}
     return {
@@ -110,7 +110,7 @@ def caddy_config(door: FrontDoor) -> Json:
 
 
 def certificate_files(certificate: Path, key: Path) -> Json:
-    """Return the app `tls` for PEM files of the admin's; a renewed file is another configuration.
+    """Return the app `tls` for the admin's PEM files; a renewed file changes the configuration.
 
     Raises:
         OSError: the certificate cannot be read.
@@ -121,12 +121,12 @@ def certificate_files(certificate: Path, key: Path) -> Json:
 
 
 def internal_authority(names: Sequence[str]) -> Json:
-    """Return the app `tls` for names and addresses certified by an authority of Caddy's own."""
+    """Return the app `tls` for names and addresses certified by Caddy's own authority."""
     return _automated(names, {"module": "internal"})
 
 
 def authority_file(storage: Path) -> Path:
-    """Return the root certificate of the authority of Caddy's own."""
+    """Return the root certificate of Caddy's own authority."""
     return storage / "pki" / "authorities" / "local" / "root.crt"
 
 
@@ -144,9 +144,9 @@ def _automated(names: Sequence[str], issuer: Json) -> Json:
 
 
 def _route_file(door: FrontDoor) -> Json:
-    """Match a request whose route is a file: deepest first, a host's before everybody's.
+    """Match a request to its route file: deepest first, a host's routes before common ones.
 
-    Each segment has a prefix, so that `..` in a path names a folder like any other.
+    Each segment has a prefix, so that `..` in a path names an ordinary folder.
     """
     hosts = ["{http.request.host}", ""] if door.host_routing else [""]
     segments = [f"-{{http.request.uri.path.{number}}}/" for number in range(door.depth)]
@@ -178,7 +178,7 @@ def _to_server(door: FrontDoor, default_port: int) -> list[Json]:
 
 
 def _server_is_gone(door: FrontDoor) -> Json:
-    """Show the hub's own page, and a page that loads again while the hub is away, too."""
+    """Return the error route: the hub's page, or a reloading page while the hub is down."""
     page = _proxy(door.hub) | {
         "rewrite": {
             "method": "GET",
@@ -254,7 +254,7 @@ def _map(source: str, destination: str, *cases: tuple[str, str]) -> Json:
 
 
 def _logs() -> Json:
-    """Log warnings without query, headers or long lines; of browsers that leave, nothing."""
+    """Log warnings without query, headers or long lines; omit aborted requests."""
     cut = {"filter": "regexp", "regexp": f"^([^?]{{0,{MOST_LOGGED}}}).*", "value": "${1}"}
     encoder = {
         "format": "filter",

@@ -23,7 +23,7 @@ from runai.embedded.proxy.caddy_config import ADMIN_SOCKET
 from runai.hub_service.clusters.local.processes.worker_process import Watch
 from runai.hub_service.wire.errors import Unavailable
 
-LOWEST = (2, 11, 7)  # older ones do not know `write_idle_timeout`
+LOWEST = (2, 11, 7)  # the first with `write_idle_timeout`
 ANSWERS_WITHIN_S = 2.0
 STARTS_WITHIN_S = 60.0  # 0.1 s where nothing else runs
 ENDS_WITHIN_S = 5.0
@@ -31,14 +31,14 @@ LOOK_EVERY_S = 0.02
 MEMORY = "512MiB"  # Go collects garbage more often near it; 500 websockets take 100
 PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")
 FOR_ACME = (*PROXIES, *map(str.lower, PROXIES), "SSL_CERT_DIR", "SSL_CERT_FILE")
-"""Variables that Caddy inherits, to reach a certificate authority; no others."""
+"""The only variables that Caddy inherits, to reach a certificate authority."""
 
 
 def caddy_program() -> Path:
     """Return Caddy's program: beside this Python, else on PATH.
 
     Raises:
-        Unavailable: there is none, or only one that is too old.
+        Unavailable: Caddy is missing or too old.
     """
     beside = Path(sysconfig.get_path("scripts")) / "caddy"
     found = str(beside) if beside.is_file() else shutil.which("caddy")
@@ -64,7 +64,7 @@ def caddy_version(program: Path) -> tuple[int, ...]:
 
 @cache
 def _version(program: Path, _written_ns: int) -> tuple[int, ...]:
-    """Ask a program once for as long as it is the same: that takes 70 ms."""
+    """Return a program's version; cached until the file changes, as a call takes 70 ms."""
     with suppress(OSError, subprocess.SubprocessError, ValueError, IndexError):
         told = subprocess.run(  # noqa: S603 - as found
             [program, "version"], capture_output=True, text=True, timeout=30, check=True
@@ -74,17 +74,16 @@ def _version(program: Path, _written_ns: int) -> tuple[int, ...]:
 
 
 class CaddyProcess:
-    """The Caddy process that works in `folder`, whichever hub started it."""
+    """The Caddy process of `folder`, started by this hub or an earlier one."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._child: subprocess.Popen[bytes] | None = None
 
     def pid(self) -> int | None:
-        """Return the process that listens on the folder's socket, if it is of this account.
+        """Return the pid of this account that listens on the folder's socket, else None.
 
-        The kernel names it (`SO_PEERCRED`), so no number is stale, and a copy of the folder has
-        no process.
+        The kernel reports it (`SO_PEERCRED`), so it is never stale, and a copied folder has none.
         """
         with suppress(OSError), self._connected() as (_client, pid):
             return pid
@@ -147,23 +146,23 @@ class CaddyProcess:
             await asyncio.sleep(LOOK_EVERY_S)
 
     def watch(self, on_end: Callable[[], None]) -> Watch | None:
-        """Call back once when it has ended; None if it does not run."""
+        """Call `on_end` once when it ends; return None if it does not run."""
 
         def ended() -> None:
             if self._child is not None:
-                self._child.poll()  # it is no zombie any more
+                self._child.poll()  # reap the zombie
             on_end()
 
         pid = self.pid()
         return None if pid is None else Watch(pid, None, ended)
 
     def terminate_child(self) -> None:
-        """Ask it to end if this process started it."""
+        """Terminate it if this process started it."""
         if self._child is not None and self._child.poll() is None:
             self._child.terminate()
 
     async def end(self) -> None:
-        """End it, if it runs: by SIGTERM, after 5 s by SIGKILL."""
+        """Stop it if it runs: SIGTERM, then SIGKILL after 5 s."""
         gone = asyncio.Event()
         child = self._child
         if child is not None and child.poll() is None and child.pid != self.pid():
@@ -195,7 +194,7 @@ class CaddyProcess:
 
     @contextmanager
     def _address(self) -> Iterator[str]:
-        """Open the folder, and return a short path of its socket: 107 bytes are the most."""
+        """Yield a short path of the socket in /proc/self/fd: at most 107 bytes are allowed."""
         opened = os.open(self._folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             yield f"/proc/self/fd/{opened}/{ADMIN_SOCKET}"
@@ -204,7 +203,7 @@ class CaddyProcess:
 
 
 def _config(client: socket.socket) -> Any:  # noqa: ANN401 - JSON
-    """Ask Caddy for its configuration; while it loads one, the answer waits."""
+    """Request Caddy's configuration; the answer waits while it loads one."""
     connection = http.client.HTTPConnection("127.0.0.1")
     connection.sock = client
     connection.request("GET", "/config/")

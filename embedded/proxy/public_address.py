@@ -1,4 +1,4 @@
-"""Decide on which address people reach the hub: from `runai up` and the admin's own file."""
+"""The hub's public address, from `runai up` and the admin's own file."""
 
 import errno
 import os
@@ -22,16 +22,16 @@ DOMAIN = re.compile(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z][a-z0-9-]{1,62
 
 @dataclass(frozen=True, slots=True)
 class PublicAddress:
-    """Where the proxy listens, and what people open."""
+    """The proxy's listening address, and the URL that users open."""
 
     ip: str
     """"" is every address of this machine."""
     port: int
     base_url: str
-    """Path of everything, with a slash at both ends."""
+    """URL prefix, with a slash at both ends."""
     https: bool
     name: str = ""
-    """`SCHEME://HOST[:PORT]` that an admin gave; "": that of the address."""
+    """`SCHEME://HOST[:PORT]` set by an admin; "": derived from the address."""
 
     @property
     def is_public(self) -> bool:
@@ -45,7 +45,7 @@ class PublicAddress:
 
     @property
     def url(self) -> str:
-        """Return what a browser opens."""
+        """Return the URL for browsers."""
         if self.name:
             return f"{self.name}{self.base_url}"
         host = _bracketed(socket.gethostname() if self.ip in EVERY_ADDRESS else self.ip)
@@ -69,8 +69,8 @@ class PublicAddress:
 def public_address(settings: Settings, chosen: Mapping[str, Any]) -> PublicAddress:
     """Combine the options of `runai up` with JupyterHub's settings in the admin's file.
 
-    As in JupyterHub, `ip`, `port` and `base_url` count before the parts of `bind_url`; what the
-    file leaves out is that of `runai up`: `port` alone keeps 127.0.0.1.
+    As in JupyterHub, `ip`, `port` and `base_url` override the parts of `bind_url`; missing
+    settings are taken from `runai up`: `port` alone keeps 127.0.0.1.
 
     Raises:
         InvalidRequest: the settings contradict each other.
@@ -83,7 +83,7 @@ def public_address(settings: Settings, chosen: Mapping[str, Any]) -> PublicAddre
             hint="They need a wildcard certificate: give one with --tls-cert and --tls-key.",
         )
     if subdomains and "://" not in subdomains:
-        subdomains = f"https://{subdomains}"  # as JupyterHub takes it
+        subdomains = f"https://{subdomains}"  # JupyterHub's default scheme
     given = bool(bind.scheme)
     path = chosen.get("base_url", bind.path if given else settings.base_url)
     port = int(chosen.get("port", (bind.port or 8000) if given else settings.port))
@@ -110,7 +110,7 @@ def base_url(option: str, text: str) -> str:
     """Return a path with a slash at both ends.
 
     Raises:
-        InvalidRequest: it has a character that URLs encode.
+        InvalidRequest: it contains a character that URLs encode, `.` or `..`.
     """
     path = f"/{text.strip('/')}/" if text.strip("/") else "/"
     if not BASE_URL.fullmatch(path) or {".", ".."} & {*path.split("/")}:
@@ -125,7 +125,7 @@ def domain(option: str, text: str) -> str:
     """Return a host name in lower case.
 
     Raises:
-        InvalidRequest: it is none.
+        InvalidRequest: it is no valid host name.
     """
     if not DOMAIN.fullmatch(text.lower()):
         raise InvalidRequest(
@@ -135,19 +135,19 @@ def domain(option: str, text: str) -> str:
 
 
 def host_and_port(url: str) -> str:
-    """Return `HOST:PORT` of an address, the port of its scheme where it has none."""
+    """Return `HOST:PORT` of a URL, with its scheme's default port."""
     parts = urlsplit(url)
     port = parts.port or {"http": HTTP_PORT, "https": HTTPS_PORT}[parts.scheme]
     return f"{_bracketed(parts.hostname or '')}:{port}"
 
 
 def check_can_listen(host: str, port: int) -> None:
-    """Try whether this process could listen on a port.
+    """Check that this process can listen on a port.
 
     Raises:
-        Conflict: another program does.
-        Forbidden: this account may not.
-        Unavailable: it is no address of this machine.
+        Conflict: another program listens on it.
+        Forbidden: this account may not use it.
+        Unavailable: the host is no address of this machine.
     """
     plain = "" if host in EVERY_ADDRESS else host.strip("[]")
     try:
@@ -175,7 +175,7 @@ def check_can_listen(host: str, port: int) -> None:
 
 
 def _bind_url(text: str) -> SplitResult:
-    with suppress(ValueError):  # a port or an IPv6 address that is none
+    with suppress(ValueError):  # an invalid port or IPv6 address
         url = urlsplit(text)
         if not text or (url.scheme in {"http", "https"} and url.port != 0):
             return url

@@ -1,8 +1,8 @@
-"""Keep JupyterHub's routes as files, where Caddy looks them up for each request.
+"""JupyterHub's routes as files, which Caddy looks up for each request.
 
-The route `/user/ana/` to `http://127.0.0.1:1234` is the file `@/-user/-ana/=127.0.0.1:1234`, a
-host's `ana.example.org/user/ana/` lies below `@ana.example.org/`; its text is what JupyterHub
-attached. Nothing is loaded anew when a file changes.
+The route `/user/ana/` to `http://127.0.0.1:1234` is the file `@/-user/-ana/=127.0.0.1:1234`; a
+host's `ana.example.org/user/ana/` is below `@ana.example.org/`. The file contains the route's
+`data`. Changes need no reload.
 """
 
 import json
@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 from runai.embedded.proxy.public_address import host_and_port
 from runai.hub_service.wire.errors import InvalidRequest
 
-MOST_BYTES = 254  # of a segment: file names have 255, the first is ours
+MOST_BYTES = 254  # of a segment: file names have 255, including our prefix
 
 
 def path_segments(path: str) -> tuple[str, ...]:
@@ -37,7 +37,7 @@ class RouteFiles:
         self._depth = depth
 
     def add(self, routespec: str, target: str, data: dict[str, Any]) -> None:
-        """Store a route, or give it another target; there is no moment without it.
+        """Store a route, or replace its target without a gap.
 
         Raises:
             InvalidRequest: Caddy could not find the route or reach its target.
@@ -61,7 +61,7 @@ class RouteFiles:
             old.unlink()
 
     def remove(self, routespec: str) -> None:
-        """Forget a route, if there is one."""
+        """Remove a route if it exists."""
         try:
             folder = self._of(routespec)
         except InvalidRequest:  # it was never stored
@@ -72,13 +72,13 @@ class RouteFiles:
 
     def all(self) -> dict[str, dict[str, Any]]:
         """Return the routes by specification, letter for letter as they were added."""
-        # A hub that was killed may leave two files of one route: Caddy takes the first by name.
+        # A killed hub may leave two files of one route: Caddy uses the first by name.
         files = sorted(self._folder.rglob("=*"), reverse=True)
         routes = [json.loads(file.read_text()) for file in files]
         return {route["routespec"]: route for route in routes}
 
     def clear(self) -> None:
-        """Forget all routes: a port may be another user's by now."""
+        """Remove all routes: their ports may belong to other users by now."""
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal
 
 from runai.hub_service.agent.devices.sources import open_devices
 from runai.hub_service.agent.enforcement.hard_limits import HardLimits
-from runai.hub_service.agent.enforcement.memory_enforcer import Keeper
+from runai.hub_service.agent.enforcement.memory_enforcer import MemoryEnforcer
 from runai.hub_service.agent.loop import Agent
 from runai.hub_service.agent.reporting import HttpReporter
 from runai.hub_service.limits.driver import DriverLimits, DriverLimitsUnavailable
@@ -100,15 +100,15 @@ def _address(text: str) -> tuple[str, int] | None:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def _keeper(devices: Sequence[Device]) -> Keeper:
+def _keeper(devices: Sequence[Device]) -> MemoryEnforcer:
     """Return the enforcer of memory limits, with the driver's hard limits if available."""
     uuids = [device.uuid for device in devices if not device.simulated]
     if not uuids:
-        return Keeper(no_hard_limit="its devices are simulated")
+        return MemoryEnforcer(no_hard_limit="its devices are simulated")
     try:
-        return Keeper(hard=HardLimits(DriverLimits.open(uuids)))
+        return MemoryEnforcer(hard=HardLimits(DriverLimits.open(uuids)))
     except DriverLimitsUnavailable as error:
-        return Keeper(no_hard_limit=str(error))
+        return MemoryEnforcer(no_hard_limit=str(error))
 
 
 def _kubelet(settings: Settings) -> "PodResources | None":

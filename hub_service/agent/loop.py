@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from runai.hub_service.agent import usage
 from runai.hub_service.agent.enforcement.device_release import Releaser
-from runai.hub_service.agent.enforcement.memory_enforcer import Keeper
+from runai.hub_service.agent.enforcement.memory_enforcer import MemoryEnforcer
 from runai.hub_service.agent.processes.cpu_use import ProcessorMeter
 from runai.hub_service.agent.readings import DeviceSource
 from runai.hub_service.wire.agent_reports import (
@@ -99,7 +99,7 @@ class Agent:
         wanted: Callable[[], bool] = lambda: True,
         busy_s: float = BUSY_S,
         idle_s: float = IDLE_S,
-        keeper: Keeper | None = None,
+        keeper: MemoryEnforcer | None = None,
         releaser: Releaser | None = None,
         kubelet: Kubelet | None = None,
     ) -> None:
@@ -113,7 +113,7 @@ class Agent:
         self._reporter = reporter
         self._wanted = wanted
         self._busy_s, self._idle_s = busy_s, idle_s
-        self._keeper = keeper or Keeper()
+        self._keeper = keeper or MemoryEnforcer()
         self._releaser = releaser or Releaser()
         self._kubelet = kubelet
         self._kubelet_is_away = False

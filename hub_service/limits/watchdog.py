@@ -54,7 +54,7 @@ _SIGNALS: Mapping[Rung, signal.Signals] = {
 _NEXT = {Rung.INTERRUPT: Rung.TERMINATE, Rung.TERMINATE: Rung.KILL, Rung.KILL: Rung.KILL}
 
 
-class Member(NamedTuple):
+class WatchedProcess(NamedTuple):
     """A process of a workload on a device; PID and start time identify it."""
 
     pid: int
@@ -64,7 +64,7 @@ class Member(NamedTuple):
     spared: bool = False
     """True for a notebook server: it is stopped only after all other processes."""
 
-    def is_same(self, other: "Member") -> bool:
+    def is_same(self, other: "WatchedProcess") -> bool:
         """Return True for the same process, regardless of its memory."""
         return (self.pid, self.created) == (other.pid, other.created)
 
@@ -76,7 +76,7 @@ class Holding(NamedTuple):
     device: str
     """UUID."""
     limit_mib: int
-    members: tuple[Member, ...]
+    members: tuple[WatchedProcess, ...]
 
     @property
     def used_mib(self) -> int:
@@ -95,7 +95,7 @@ class Holding(NamedTuple):
         """
         return self.used_mib > self.limit_mib + max(self.limit_mib // 50, SLACK_MIB)
 
-    def still(self, target: Member | None) -> Member | None:
+    def still(self, target: WatchedProcess | None) -> WatchedProcess | None:
         """Return the target's current entry; None if it ended or another process is to stop."""
         here = (m for m in self.members if target is not None and m.is_same(target))
         found = next(here, None)
@@ -103,13 +103,13 @@ class Holding(NamedTuple):
         is_superseded = found is not None and found.spared and not self.largest().spared
         return None if is_superseded else found
 
-    def largest(self) -> Member:
+    def largest(self) -> WatchedProcess:
         """Return the process to stop first: the largest, notebook servers last."""
         return max(self.members, key=lambda m: (not m.spared, m.memory_mib, m.created))
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Measure:
     """One due step of the escalation, with the figures for its notice."""
 
     at: float
@@ -118,7 +118,7 @@ class Step:
     device: str
     limit_mib: int
     used_mib: int
-    target: Member | None = None
+    target: WatchedProcess | None = None
 
     def sentence(self) -> str:
         """Return the notice for the workload's owner, without subject and full stop."""
@@ -143,7 +143,7 @@ _VERBS = {
 class _Ladder:
     samples: int = 0
     notified_at: float | None = None
-    target: Member | None = None
+    target: WatchedProcess | None = None
     rung: Rung = Rung.NOTICE
     since: float = 0.0
 
@@ -159,7 +159,7 @@ class Watchdog:
         now: float,
         holdings: Iterable[Holding],
         unknown: AbstractSet[str] = frozenset(),
-    ) -> list[Step]:
+    ) -> list[Measure]:
         """Return the due steps after a sample of all holdings.
 
         Devices in `unknown` have no sample this time: they get no step and keep their state. `now`
@@ -171,7 +171,7 @@ class Watchdog:
         steps = (self._next_step(now, key, holding) for key, holding in seen.items())
         return [step for step in steps if step is not None]
 
-    def _next_step(self, now: float, key: tuple[str, str], holding: Holding) -> Step | None:
+    def _next_step(self, now: float, key: tuple[str, str], holding: Holding) -> Measure | None:
         if not holding.is_over:
             ladder = self._ladders.pop(key, None)
             was_notified = ladder is not None and ladder.notified_at is not None
@@ -198,7 +198,9 @@ class Watchdog:
         return _step(now, rung, holding, target)
 
 
-def _step(now: float, rung: Rung, holding: Holding, target: Member | None = None) -> Step:
-    return Step(
+def _step(
+    now: float, rung: Rung, holding: Holding, target: WatchedProcess | None = None
+) -> Measure:
+    return Measure(
         now, rung, holding.workload, holding.device, holding.limit_mib, holding.used_mib, target
     )

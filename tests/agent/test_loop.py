@@ -10,7 +10,7 @@ import pytest
 
 from runai.hub_service.agent import loop
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
-from runai.hub_service.agent.enforcement.memory_enforcer import Keeper
+from runai.hub_service.agent.enforcement.memory_enforcer import MemoryEnforcer
 from runai.hub_service.agent.loop import Agent
 from runai.hub_service.agent.readings import DeviceSource
 from runai.hub_service.wire.agent_reports import AgentAllocation, AgentReply, AgentReport
@@ -198,7 +198,7 @@ async def test_it_leaves_when_nobody_wants_it(source, service):
 async def test_what_was_measured_is_told_even_if_the_limits_cannot_be_looked_after(
     source, service, eventually_async, caplog
 ):
-    class Broken(Keeper):
+    class Broken(MemoryEnforcer):
         def keep(self, poll, allocations):
             raise RuntimeError("no idea")
 

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from runai.hub_service.agent.enforcement.memory_enforcer import Keeper, Limits, MpsClients
+from runai.hub_service.agent.enforcement.memory_enforcer import Limits, MemoryEnforcer, MpsClients
 from runai.hub_service.agent.readings import Poll, ProcessReading
 from runai.hub_service.limits.sharing import MPS_LIMIT
 from runai.hub_service.processes import pidfd
@@ -91,7 +91,7 @@ def test_a_job_that_is_over_is_told_and_gone_within_ten_seconds_and_nobody_else(
         hold("nlp/b", gpu, process=neighbouring, gpus=0.5, limits_mib={gpu: LIMIT}),
     ]
     clock, told, answers = Clock(), list[Any](), list[int]()
-    keeper = Keeper(clock=clock)
+    keeper = MemoryEnforcer(clock=clock)
     world.poll(allocations)  # the first one may only take note
 
     while clock.now < SECONDS and offender.poll() is None:
@@ -167,7 +167,7 @@ def test_a_process_that_may_not_be_signalled_is_told_of(hold):
         raise PermissionError
 
     clock, told = Clock(), list[Any]()
-    keeper = Keeper(refuse, clock)
+    keeper = MemoryEnforcer(refuse, clock)
     for _ in range(6):
         told += keeper.keep(Poll(clock.now, 1.0, (), (reading,)), allocations)
         clock.now += 1

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runai.hub_service.limits.watchdog import Holding, Member, Rung, Step, Watchdog
+from runai.hub_service.limits.watchdog import Holding, Measure, Rung, Watchdog, WatchedProcess
 
 GPU = "GPU-0"
 LIMIT = 8192
@@ -18,7 +18,7 @@ OVER = LIMIT + 1000
 def holding(
     *sizes: int, workload: str = "vision/a", device: str = GPU, limit: int = LIMIT, pid=100
 ):
-    members = tuple(Member(pid + n, float(pid + n), mib) for n, mib in enumerate(sizes))
+    members = tuple(WatchedProcess(pid + n, float(pid + n), mib) for n, mib in enumerate(sizes))
     return Holding(workload, device, limit, members)
 
 
@@ -100,7 +100,7 @@ def test_the_largest_process_is_the_one():
 
 
 def test_a_notebook_server_is_spared_while_there_is_a_kernel():
-    server, kernel = Member(1, 1.0, 9000, spared=True), Member(2, 2.0, 10)
+    server, kernel = WatchedProcess(1, 1.0, 9000, spared=True), WatchedProcess(2, 2.0, 10)
     both = Holding("vision/lab", GPU, LIMIT, (server, kernel))
     alone = Holding("vision/lab", GPU, LIMIT, (server,))
 
@@ -115,8 +115,8 @@ def test_a_notebook_server_is_spared_while_there_is_a_kernel():
 
 
 def test_a_process_that_took_the_number_of_the_last_one_begins_at_the_first_rung():
-    first = Holding("vision/a", GPU, LIMIT, (Member(7, 1.0, OVER),))
-    second = Holding("vision/a", GPU, LIMIT, (Member(7, 99.0, OVER),))
+    first = Holding("vision/a", GPU, LIMIT, (WatchedProcess(7, 1.0, OVER),))
+    second = Holding("vision/a", GPU, LIMIT, (WatchedProcess(7, 99.0, OVER),))
 
     steps = play(*[[first]] * 8, *[[second]] * 3)
 
@@ -149,11 +149,11 @@ def test_whoever_gave_its_device_back_is_forgotten():
 
 
 def test_its_sentences_name_the_amounts_and_the_process():
-    target = Member(4711, 1.0, 6246, "python3")
-    told = Step(0.0, Rung.NOTICE, "vision/a", GPU, 8192, 9216)
-    interrupted = Step(0.0, Rung.INTERRUPT, "vision/a", GPU, 8192, 9216, target)
+    target = WatchedProcess(4711, 1.0, 6246, "python3")
+    told = Measure(0.0, Rung.NOTICE, "vision/a", GPU, 8192, 9216)
+    interrupted = Measure(0.0, Rung.INTERRUPT, "vision/a", GPU, 8192, 9216, target)
     share = "uses 9.0 GiB of device memory, and its share is 8.0 GiB"
-    back = Step(0.0, Rung.BACK, "vision/a", GPU, 8192, 4096)
+    back = Measure(0.0, Rung.BACK, "vision/a", GPU, 8192, 4096)
 
     assert [s.sentence() for s in (told, interrupted, back)] == [
         f"{share}: in 3 s its largest process is interrupted",
@@ -167,7 +167,7 @@ def test_its_sentences_name_the_amounts_and_the_process():
 WORKLOADS = ["vision/a", "vision/b", "nlp/c"]
 
 members = st.builds(
-    Member,
+    WatchedProcess,
     pid=st.integers(2, 9),  # few, so that numbers are used again
     created=st.integers(0, 2).map(float),
     memory_mib=st.integers(0, 12_000),
@@ -220,14 +220,14 @@ class Witness:
             else:
                 self.check_signal(step, step.target, here[step.workload])
 
-    def check_words(self, step: Step) -> None:
+    def check_words(self, step: Measure) -> None:
         if step.rung is Rung.NOTICE:
             assert step.workload not in self.told
             self.told[step.workload] = self.now
         else:
             assert (step.rung, step.workload in self.over) == (Rung.BACK, False)
 
-    def check_signal(self, step: Step, target: Member, holding: Holding) -> None:
+    def check_signal(self, step: Measure, target: WatchedProcess, holding: Holding) -> None:
         assert target in holding.members
         assert not target.spared or all(m.spared for m in holding.members)
         assert self.now - self.told[step.workload] >= 2.75

@@ -29,7 +29,7 @@ from runai.hub_service.agent.devices.nvml_processes import (
     busy_by_process,
     users,
 )
-from runai.hub_service.agent.processes.process_owners import Owners, Whose
+from runai.hub_service.agent.processes.process_owners import Owners, ProcessOwner
 from runai.hub_service.agent.readings import DeviceReading, Poll, ProcessReading
 from runai.hub_service.model.device import Device
 from runai.hub_service.wire.agent_reports import AgentAllocation
@@ -169,7 +169,7 @@ def _gap(part: Part, fault: str) -> DeviceReading:
 
 
 def _reading(
-    device: str, pid: int, whose: Whose, utilization: float | None, memory_mib: int | None
+    device: str, pid: int, whose: ProcessOwner, utilization: float | None, memory_mib: int | None
 ) -> ProcessReading:
     return ProcessReading(
         device=device,

@@ -15,7 +15,7 @@ from runai.hub_service.agent.enforcement.hard_limits import HardLimits
 from runai.hub_service.agent.readings import Poll
 from runai.hub_service.limits.sharing import MPS_LIMIT
 from runai.hub_service.limits.tiers import Tier
-from runai.hub_service.limits.watchdog import Holding, Member, Step, Watchdog
+from runai.hub_service.limits.watchdog import Holding, Measure, Watchdog, WatchedProcess
 from runai.hub_service.processes import pidfd
 from runai.hub_service.wire.agent_reports import AgentAllocation, AgentReport, Notice
 
@@ -70,19 +70,19 @@ class Limits:
 
     def holdings(self, poll: Poll) -> list[Holding]:
         """Return the memory use of each workload on each device that it shares."""
-        members: dict[tuple[str, str], list[Member]] = {key: [] for key in self._mib}
+        members: dict[tuple[str, str], list[WatchedProcess]] = {key: [] for key in self._mib}
         for p in poll.processes:
             here = members.get((p.workload, p.device))
             if here is not None and p.memory_mib is not None and p.created:
                 spared = p.pid in self._servers
-                here.append(Member(p.pid, p.created, p.memory_mib, p.name, spared))
+                here.append(WatchedProcess(p.pid, p.created, p.memory_mib, p.name, spared))
         return [
             Holding(workload, device, limit, tuple(members[workload, device]))
             for (workload, device), limit in self._mib.items()
         ]
 
 
-class Keeper:
+class MemoryEnforcer:
     """Enforcer of memory limits on one node."""
 
     def __init__(
@@ -136,7 +136,7 @@ class Keeper:
             for step in steps
         )
 
-    def _act(self, step: Step) -> str:
+    def _act(self, step: Measure) -> str:
         """Send the step's signal, if any; return a suffix for its sentence if that failed."""
         if step.target is None or step.rung.signal is None:
             return ""

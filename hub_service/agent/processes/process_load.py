@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from runai.hub_service.agent.processes.process_owners import Owners, Whose
+from runai.hub_service.agent.processes.process_owners import Owners, ProcessOwner
 from runai.hub_service.wire.agent_reports import AgentAllocation
 
 MIB = 1 << 20
@@ -23,7 +23,7 @@ class ProcessUse:
     allocation: AgentAllocation
     cpu_seconds: float
     memory_mib: float
-    whose: Whose
+    whose: ProcessOwner
 
 
 @dataclass(slots=True)

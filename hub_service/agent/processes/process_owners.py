@@ -38,7 +38,7 @@ _POD = re.compile(r"pod([0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12})")
 
 
 @dataclass(frozen=True, slots=True)
-class Whose:
+class ProcessOwner:
     """One process: its name, account and notebook, and the allocation it belongs to, if any."""
 
     created: float
@@ -58,7 +58,7 @@ def _notebook(process: psutil.Process) -> str:
         return ""
 
 
-_GONE = Whose(0.0, None, "", "")
+_GONE = ProcessOwner(0.0, None, "", "")
 
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
@@ -77,11 +77,11 @@ class Owners:
         self._by_name: dict[str, AgentAllocation] = {}
         self._by_group: dict[str, AgentAllocation] = {}
         self._accounts: dict[str, set[int]] = {}
-        self._known: dict[int, Whose] = {}
+        self._known: dict[int, ProcessOwner] = {}
         self._lifetimes = Lifetimes()
         self._ticks: dict[int, bytes | None] = {}
         """Start time of each known process, as the kernel writes it."""
-        self._last: dict[int, tuple[bytes, Whose]] = {}
+        self._last: dict[int, tuple[bytes, ProcessOwner]] = {}
         """Start time and process of each PID at the previous poll, to detect reused PIDs."""
         self._rechecked_at = time.monotonic()
 
@@ -129,7 +129,7 @@ class Owners:
         known = self._known.get(pid)
         return known is not None and known.owner is None
 
-    def whose(self, pid: int) -> Whose:
+    def whose(self, pid: int) -> ProcessOwner:
         """Return a process's attribution; for an ended process, that of the previous poll.
 
         A cached process costs one system call: this runs each second for each process.
@@ -151,7 +151,7 @@ class Owners:
         self._ticks[pid] = ticks
         return found
 
-    def before(self, pid: int) -> tuple[Whose, float] | None:
+    def before(self, pid: int) -> tuple[ProcessOwner, float] | None:
         """Return the process that had this PID at the previous poll, and the time it lost it.
 
         That time is the start of the running process, in Unix seconds. None if the running
@@ -171,13 +171,13 @@ class Owners:
         """
         return self._whose(process, MAX_ANCESTORS).owner
 
-    def _whose(self, process: psutil.Process, depth: int) -> Whose:
+    def _whose(self, process: psutil.Process, depth: int) -> ProcessOwner:
         created = process.create_time()
         known = self._known.get(process.pid)
         if known is None or known.created != created:
             owner = self._find(process, created, depth)
             notebook = "" if owner is None else _notebook(process)
-            known = Whose(created, owner, process.username(), process.name(), notebook)
+            known = ProcessOwner(created, owner, process.username(), process.name(), notebook)
             self._known[process.pid] = known
         return known
 

@@ -12,7 +12,7 @@ import itertools
 import sys
 
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
-from runai.hub_service.agent.enforcement.memory_enforcer import Keeper
+from runai.hub_service.agent.enforcement.memory_enforcer import MemoryEnforcer
 from runai.hub_service.agent.loop import Agent
 from runai.hub_service.wire.schemas import SubmitRequest
 
@@ -49,7 +49,7 @@ def job(name: str, program: str, *arguments: str) -> SubmitRequest:
 @contextlib.asynccontextmanager
 async def an_agent(served):
     polls = itertools.count()
-    keeper = Keeper(clock=lambda: float(next(polls)))
+    keeper = MemoryEnforcer(clock=lambda: float(next(polls)))
     reporter = await served.client("agent")
     source = SimulatedDevices(5, node="lab")
     task = asyncio.create_task(
