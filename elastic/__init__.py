@@ -1,8 +1,8 @@
 """Elastic training: the same global batch at any number of GPUs.
 
-Knows nothing of a framework and imports none: `runai.elastic.torch` and `runai.elastic.keras` do.
-What `init` of either found stands here as attributes, as in the original library: `steps`,
-`batch_size`, `global_batch_size`, `gpus`, `master`. Used by training scripts.
+The module imports no framework; `runai.elastic.torch` and `runai.elastic.keras` do. Their `init`
+sets its attributes, as in the original library: `steps`, `batch_size`, `global_batch_size`, `gpus`,
+`master`.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ import runai
 from runai.elastic.batching import BatchPlan, plan_batches
 from runai.elastic.installation import look_for_another
 
-__all__ = ["publish"]  # the attributes are there after `publish` only
+__all__ = ["publish"]  # `publish` sets the attributes
 
 global_batch_size: int
 """Samples of one update of the weights, over all GPUs."""
 max_gpu_batch_size: int
-"""The most samples that one GPU holds at a time."""
+"""The most samples of one GPU's micro-batch."""
 gpus: int
 """GPUs that train together, over all processes."""
 steps: int
-"""Micro-batches that are accumulated for one update."""
+"""Micro-batches accumulated per update."""
 batch_size: int
 """The largest micro-batch of one GPU."""
 master: bool
-"""Whether this process is the one that writes logs and files: rank 0."""
+"""True on rank 0, which writes logs and files."""
 plan: BatchPlan
-"""Who computes which samples; a rank is a process, which may drive several GPUs."""
+"""The samples of each rank; a rank is a process, which may drive several GPUs."""
 micro_batches: tuple[int, ...]
 """Samples of each micro-batch of this process."""
 rank: int
-"""Which of the processes this is."""
+"""The rank of this process."""
 generation: int
-"""How often the group of processes was formed anew."""
+"""Number of times that the process group was re-formed."""
 
 
 def publish(
@@ -50,15 +50,15 @@ def publish(
 
     Args:
         global_batch: samples of one update, over all GPUs.
-        gpu_batch: the most samples that one GPU holds at a time.
+        gpu_batch: the most samples of one GPU's micro-batch.
         ranks: processes that train together.
-        rank: which of them this is.
-        devices: GPUs that each of them drives (`torch.nn.DataParallel`).
-        generation: how often the group was formed anew.
+        rank: of this process.
+        devices: GPUs of each process (`torch.nn.DataParallel`).
+        generation: number of times that the group was re-formed.
 
     Raises:
         TypeError: if a size is not an integer.
-        ValueError: if a size is below 1, or the rank is none of the ranks.
+        ValueError: if a size is below 1, or the rank is out of range.
     """
     by_gpu = plan_batches(global_batch, gpu_batch, ranks * devices)
     by_rank = plan_batches(global_batch, gpu_batch * devices, ranks)
@@ -80,14 +80,14 @@ def publish(
 
 
 def _init(global_batch_size: int, max_gpu_batch_size: int, gpus: int | None = None) -> None:
-    """Set the attributes without a framework, as runai 0.4.1 had it; use the `init` of one.
+    """Set the attributes without a framework, as in runai 0.4.1; prefer a framework's `init`.
 
     Args:
         global_batch_size: samples of one update, over all GPUs.
-        max_gpu_batch_size: the most samples that one GPU holds at a time.
-        gpus: GPUs of this process; None: those that are visible, else 1.
+        max_gpu_batch_size: the most samples of one GPU's micro-batch.
+        gpus: GPUs of this process; None: the visible ones, else 1.
     """
-    from runai.utils import gpus as visible  # noqa: PLC0415 - the original's, seldom called
+    from runai.utils import gpus as visible  # noqa: PLC0415 - a rarely used original
 
     publish(
         global_batch_size,

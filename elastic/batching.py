@@ -1,7 +1,6 @@
-"""Divide a global batch among any number of workers, exactly (the plan).
+"""Exact division of a global batch among any number of workers (the plan).
 
-Knows sizes, offsets and weights: integers and fractions only, no framework. What the weights are
-multiplied with is the framework's side (`torch`, `keras`). The rules stand in docs/elastic.md.
+Sizes and offsets are integers, weights fractions; no framework is imported. Rules: docs/elastic.md.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from functools import cached_property
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """Say who computes which samples of one update: rank by rank, micro-batch by micro-batch.
+    """The division of one update's samples into micro-batches of each rank.
 
     Every rank has the same number of micro-batches, so that collectives stay matched; sizes over
     all ranks differ by one at most and may be 0 where there are more ranks than samples.
@@ -22,18 +21,18 @@ class BatchPlan:
     global_batch: int
     """Samples of the update, over all ranks."""
     max_gpu_batch: int
-    """The most samples that one device holds at a time."""
+    """The most samples of one device's micro-batch."""
     micro_batches: tuple[tuple[int, ...], ...]
     """Samples of each micro-batch, by rank."""
 
     @property
     def ranks(self) -> int:
-        """How many ranks share the update."""
+        """Number of ranks that share the update."""
         return len(self.micro_batches)
 
     @property
     def steps(self) -> int:
-        """How many micro-batches each rank accumulates."""
+        """Number of micro-batches that each rank accumulates."""
         return len(self.micro_batches[0])
 
     @property
@@ -43,16 +42,16 @@ class BatchPlan:
 
     @cached_property
     def shares(self) -> tuple[int, ...]:
-        """How many samples each rank computes."""
+        """Number of samples of each rank."""
         return tuple(sum(sizes) for sizes in self.micro_batches)
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
-        """Where each rank's samples begin in the update's list of samples."""
+        """Index of each rank's first sample within the update."""
         return tuple(sum(self.shares[:rank]) for rank in range(self.ranks))
 
     def weight(self, rank: int, step: int) -> Fraction:
-        """Give the part of the update's mean that a micro-batch's mean is worth."""
+        """Return the weight of a micro-batch's mean in the update's mean."""
         return Fraction(self.micro_batches[rank][step], self.global_batch)
 
 
@@ -61,7 +60,7 @@ def plan_batches(global_batch: int, max_gpu_batch: int, ranks: int = 1) -> Batch
 
     Args:
         global_batch: samples of one update, over all ranks.
-        max_gpu_batch: the most samples that one device holds at a time.
+        max_gpu_batch: the most samples of one device's micro-batch.
         ranks: workers, one device each.
 
     Raises:

@@ -1,8 +1,7 @@
-"""Checkpoint files that are whole or not there: `save`, `load`, `latest`.
+"""Atomic checkpoint files: `save`, `load`, `latest`.
 
-Knows names, order, sums and durability of files in one directory; what stands in them is the
-caller's `write` and `read` (`torch.checkpoint`, `keras`). A save that is killed at any point leaves
-the file of the save before. Standard library only.
+The caller's `write` and `read` define the content. A save that is killed at any point leaves the
+previous file. Standard library only.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ T = TypeVar("T")
 
 _NAME = re.compile(r"update-(\d{10,})\.ckpt")
 _PART = re.compile(r"\.update-(\d{10,})\.ckpt\.\d+")
-# Behind the content stands its sum: zip files and torch.load look from the end for their own
-# directory and leave alone what follows, so the files open without this library.
+# The checksum follows the content: zip files and torch.load search from the end for their own
+# directory and ignore trailing data, so the files open without this library.
 _TRAILER = re.compile(rb"\nrunai crc32 ([0-9a-f]{8}) ([0-9a-f]{16})\n")
 _TRAILER_BYTES = len("\nrunai crc32 01234567 0123456789abcdef\n")
 _BLOCK = 1 << 20
 
 
 class CheckpointError(RuntimeError):
-    """A file that is no whole checkpoint, or a directory with nothing but such files."""
+    """An incomplete checkpoint, or a directory with incomplete ones only."""
 
 
 def save(
@@ -38,18 +37,18 @@ def save(
     *,
     keep: int = 2,
 ) -> Path:
-    """Write a checkpoint whole, and only then forget those before the last `keep`.
+    """Write a checkpoint atomically, then delete all but the last `keep`.
 
-    Files of later updates are removed too: they are of a history that was given up.
+    Files of later updates are deleted, too: they belong to an abandoned history.
 
     Args:
-        directory: where a job's checkpoints stand; made if missing. One process saves at a time.
+        directory: of a job's checkpoints; created if missing. One process saves at a time.
         update: updates of the weights so far.
-        write: puts the content into an open file.
-        keep: how many checkpoints remain, this one included.
+        write: writes the content to an open file.
+        keep: number of checkpoints that remain, including this one.
 
     Raises:
-        OSError: if the file cannot be written; those before it remain.
+        OSError: if the file cannot be written; earlier ones remain.
     """
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
@@ -72,16 +71,16 @@ def save(
 
 
 def load(directory: str | os.PathLike[str], read: Callable[[BinaryIO], T]) -> tuple[int, T] | None:
-    """Read the newest whole checkpoint: its update and what `read` made of it.
+    """Load the newest complete checkpoint: its update and the result of `read`.
 
-    One that is cut off or altered is left out, with a warning, for the one before. The content is
-    followed by its sum: `read` must know where its own ends, as zip files and `torch.load` do.
+    A truncated or altered file is skipped with a warning. The checksum follows the content: `read`
+    must find the end of its own data, as zip files and `torch.load` do.
 
     Returns:
-        None where nothing was saved yet.
+        None without a checkpoint.
 
     Raises:
-        CheckpointError: if there are checkpoints and none can be read: to begin anew silently would
+        CheckpointError: if checkpoints exist and none can be read: a silent fresh start would
             lose the training.
     """
     paths = _newest_first(Path(directory))
@@ -92,7 +91,7 @@ def load(directory: str | os.PathLike[str], read: Callable[[BinaryIO], T]) -> tu
                 file.seek(0)
                 return _update_of(path), read(file)
         except FileNotFoundError:
-            continue  # forgotten meanwhile by a save: a newer one stands there
+            continue  # deleted by a concurrent save, which has written a newer one
         except (CheckpointError, OSError) as error:
             warnings.warn(f"{error} The checkpoint before it is used.", stacklevel=2)
     if paths and (left := _newest_first(Path(directory))):
@@ -104,7 +103,7 @@ def load(directory: str | os.PathLike[str], read: Callable[[BinaryIO], T]) -> tu
 
 
 def latest(directory: str | os.PathLike[str]) -> Path | None:
-    """Return the newest whole checkpoint's path; None where there is none."""
+    """Return the path of the newest complete checkpoint, None without one."""
     for path in _newest_first(Path(directory)):
         with contextlib.suppress(CheckpointError, OSError), path.open("rb") as file:
             _check_sum(file, path)
@@ -142,7 +141,7 @@ def _check_sum(file: BinaryIO, path: Path) -> None:
 
 
 def _sum(file: BinaryIO, size: int | None = None) -> tuple[int, int]:
-    """Sum up the next `size` bytes, or all that follow; return the sum and how many there were."""
+    """Return the CRC-32 of the next `size` bytes, or of all, and their number."""
     total = seen = 0
     while block := file.read(_BLOCK if size is None else min(_BLOCK, size - seen)):
         total, seen = zlib.crc32(block, total), seen + len(block)

@@ -1,7 +1,6 @@
-"""The directory of a job that the launcher runs: who has it, what is wanted, where messages are.
+"""The directory of a launcher's job: its lock, the wanted number of workers, and messages.
 
-Knows the files that are the launcher's own, beside the protocol's (`elastic_messages`): `lock` and
-`workers`. Called by `launcher` and `run`.
+Beside the protocol's files (`elastic_messages`) it contains the launcher's `lock` and `workers`.
 """
 
 from __future__ import annotations
@@ -16,31 +15,31 @@ from runai.hub_service.wire.elastic_messages import ElasticFiles, MessageError
 
 
 class DirectoryTaken(RuntimeError):
-    """Another launcher runs the job of this directory."""
+    """Error: another launcher runs the job of this directory."""
 
 
 class JobDirectory:
-    """A directory, made if it is missing, and held by one launcher and its workers at a time."""
+    """A job's directory, locked by one launcher and its workers at a time."""
 
     def __init__(self, path: Path) -> None:
-        """Name the directory."""
+        """Set the path; nothing is created yet."""
         self.path = path.absolute()
         self.files = ElasticFiles(self.path)
         self._lock = -1
 
     @property
     def inherited(self) -> tuple[int, ...]:
-        """The open files that workers keep open, so that the directory is taken while one lives."""
+        """Descriptors that workers inherit, so that a live worker keeps the lock."""
         return (self._lock,) if self._lock >= 0 else ()
 
     def take(self, orphans_within_s: float = 120.0) -> int:
-        """Hold the directory, clear what the last run left, and return its last generation.
+        """Lock the directory, clear the last run's messages, and return its last generation.
 
-        Workers whose launcher was killed see that after their update, and leave a checkpoint: they
-        are waited for, as the directory is theirs until they are gone.
+        Workers of a killed launcher save a checkpoint after their update and exit; this waits for
+        them, as they hold the lock until then.
 
         Raises:
-            DirectoryTaken: if a launcher has it, or its workers do not go.
+            DirectoryTaken: if a launcher holds the lock, or its workers do not exit in time.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -63,7 +62,7 @@ class JobDirectory:
         return self._clear()
 
     def wanted(self, least: int, most: int) -> int | None:
-        """Return how many workers a user asked for, within bounds; None where nobody asked."""
+        """Return the workers that a user requested, within bounds; None without a request."""
         try:
             count = int((self.path / "workers").read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
@@ -71,11 +70,11 @@ class JobDirectory:
         return min(max(count, least), most)
 
     def want(self, count: int) -> None:
-        """Ask the launcher that has this directory for so many workers.
+        """Request a number of workers from this directory's launcher.
 
         Raises:
             FileNotFoundError: if no job runs here.
-            ValueError: if its launcher was not told to run so many, or so few.
+            ValueError: if the number is outside of the launcher's bounds.
             MessageError: if its target cannot be read.
         """
         target = self.files.target()
@@ -101,7 +100,7 @@ class JobDirectory:
         gen = 0
         with contextlib.suppress(MessageError):
             gen = target.gen if (target := self.files.target()) else 0
-        # New workers bear the old names again: what those were told, and told, is not theirs.
+        # New workers reuse the old names, and must not read the last run's messages.
         for path in [
             self.files.target_path,
             self.path / "workers",
@@ -112,14 +111,14 @@ class JobDirectory:
 
 
 def lives(process: int) -> bool:
-    """Say whether a process runs; one that ended and that nobody asked after does not."""
+    """Return True if a process runs; a zombie does not."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         return True
-    # A zombie holds no lock of its own accord, but answers to signal 0.
+    # Signal 0 also succeeds for a zombie.
     with contextlib.suppress(OSError):
         stat = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace")
         return stat.rpartition(")")[2].split()[0] != "Z"

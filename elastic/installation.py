@@ -9,13 +9,13 @@ from types import ModuleType
 
 
 class AnotherProviderWarning(UserWarning):
-    """Another library provides `runai`; which of the two is imported is chance."""
+    """Warning that another library provides `runai`; the import order is undefined."""
 
 
 def look_for_another(namespace: ModuleType) -> None:
-    """Warn if the package `runai` is another library's.
+    """Warn if another library provides the package `runai`.
 
-    Ours is a namespace, without an `__init__.py`.
+    Ours is a namespace package, without an `__init__.py`.
     """
     origin = namespace.__file__
     if origin is not None:
@@ -29,12 +29,12 @@ def look_for_another(namespace: ModuleType) -> None:
 
 
 def needs_torch() -> AbstractContextManager[None]:
-    """Name the extra to install if an import in the block lacks PyTorch."""
+    """Return a context that names the extra to install if PyTorch is missing."""
     return _needs("torch", {"torch": "PyTorch"})
 
 
 def needs_keras() -> AbstractContextManager[None]:
-    """Name the extra to install if an import in the block lacks Keras or TensorFlow."""
+    """Return a context that names the extra to install if Keras or TensorFlow is missing."""
     return _needs("keras", {"keras": "keras", "tensorflow": "tensorflow"})
 
 

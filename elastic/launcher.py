@@ -1,8 +1,7 @@
-"""Where there is no platform: starts the workers of an elastic job and tells them who trains.
+"""Launcher of an elastic job's workers on one machine, without the platform.
 
-Knows processes and what a user asked for; who trains next is `resize`'s decision, the files are
-`directory`'s, what a worker does with them is the worker's. Speaks the platform's protocol
-(`elastic_messages`). Standard library only. Called by `run`.
+It starts processes and writes targets in the platform's protocol (`elastic_messages`); `resize`
+decides the next generation. Standard library only.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _LEFT_CODES = (LEAVE_EXIT_CODE, -signal.SIGTERM)
 class _Worker:
     name: str
     slot: int
-    """Its number on this machine: the device it is to use."""
+    """Its local rank: the device that it uses."""
     process: subprocess.Popen[bytes]
     leaving: bool = False
     hurry_at: float = field(default=float("inf"))
@@ -38,7 +37,7 @@ class _Worker:
 
 
 class Launcher:
-    """Keeps one job's workers running until the training is finished, paused or hopeless."""
+    """The launcher of one job: runs its workers until it is finished, paused or failed."""
 
     def __init__(
         self,
@@ -52,17 +51,17 @@ class Launcher:
         grace_s: float = 60.0,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
-        """Prepare to run `command` as `least` to `most` workers; nothing is started yet.
+        """Configure `least` to `most` workers of `command`; start none yet.
 
         Args:
             command: of one worker.
-            directory: of this job; it keeps target, statuses and, by default, checkpoints.
-            least: fewer than these do not train.
-            most: more than these are not started.
-            say: shows a line of progress.
-            restarts: how many failures are made good without any update in between.
-            grace_s: how long who is to leave may take before SIGTERM, and then before SIGKILL.
-            environ: the workers', but for what is set here.
+            directory: of this job, with target, statuses and, by default, checkpoints.
+            least: fewest workers that train.
+            most: most workers that are started.
+            say: prints a line of progress.
+            restarts: failures that are tolerated without an update in between.
+            grace_s: seconds for a leaving worker until SIGTERM, and again until SIGKILL.
+            environ: base of the workers' environment.
         """
         self._command, self._directory, self._say = list(command), directory, say
         self._least, self._most, self._wanted = least, most, most
@@ -88,7 +87,7 @@ class Launcher:
         return self._exit_code or 0
 
     def pause(self) -> None:
-        """Have all leave after their update, the last with a checkpoint; called again: at once."""
+        """Stop all workers after their update, with a checkpoint; a second call sends signals."""
         self._pauses += 1
 
     def _step(self) -> bool:
@@ -117,8 +116,8 @@ class Launcher:
             name, self._started = f"w{self._started}", self._started + 1
             taken = {worker.slot for worker in self._workers}
             slot = next(slot for slot in range(len(taken) + 1) if slot not in taken)
-            # A session of its own: Ctrl-C is the launcher's, which passes it on as a pause.
-            process = subprocess.Popen(  # noqa: S603 - what the user asked for
+            # A session of its own: Ctrl-C reaches the launcher only, which pauses the job.
+            process = subprocess.Popen(  # noqa: S603 - the user's command
                 self._command,
                 env=self._environ | self._environ_of(name, slot),
                 start_new_session=True,
@@ -134,8 +133,7 @@ class Launcher:
             "RUNAI_WORKER": name,
             "RUNAI_LAUNCHER_PID": str(os.getpid()),
             "RUNAI_CHECKPOINT_DIR": self._environ.get("RUNAI_CHECKPOINT_DIR") or checkpoints,
-            # As torchrun sets them; who trains in which rank is the target's, generation by
-            # generation.
+            # As set by torchrun; the target of each generation assigns the actual ranks.
             "RANK": str(slot),
             "LOCAL_RANK": str(slot),
             "WORLD_SIZE": str(self._wanted),
@@ -185,18 +183,18 @@ class Launcher:
         self._ranks = ranks
         self._say(f"generation {self._gen}: {' '.join(ranks) or 'nobody'} ({reason})")
 
-    # ---- those who go
+    # ---- leaving workers
 
     def _let_go(self, worker: _Worker) -> None:
         if not worker.leaving:
             worker.leaving, worker.hurry_at = True, time.monotonic() + self._grace_s
 
     def _dismiss(self, workers: Iterable[_Worker]) -> None:
-        """End those who do not train; those who do leave after their update, or at their end."""
+        """Stop workers: idle ones at once, training ones after their update or at their end."""
         for worker in workers:
             status = self._statuses.get(worker.name)
             trains = status is not None and status.state is WorkerPhase.RUNNING
-            # A last evaluation takes its time, and who never tells anything ends by itself.
+            # A final evaluation may take long; a script without statuses ends by itself.
             if self._exit_code == 0 and (trains or not self._statuses):
                 continue
             if not (worker.leaving or trains):
@@ -205,7 +203,7 @@ class Launcher:
             self._let_go(worker)
 
     def _hurry(self) -> None:
-        """Ask those who take too long: SIGTERM, and SIGKILL after the same time again."""
+        """Send SIGTERM to workers after their grace time, and SIGKILL after a second one."""
         impatient = self._pauses > max(1, self._pauses_obeyed)
         self._pauses_obeyed = self._pauses
         for worker in self._workers:
@@ -214,7 +212,7 @@ class Launcher:
             number = signal.SIGTERM if worker.hurried == 0 else signal.SIGKILL
             worker.hurried += 1
             worker.hurry_at = time.monotonic() + self._grace_s
-            # With what it started: a data loader's processes hold memory too.
+            # Kill its process group: data loader processes hold memory, too.
             with contextlib.suppress(ProcessLookupError):
                 if number == signal.SIGTERM:
                     worker.process.terminate()
@@ -239,7 +237,7 @@ class Launcher:
         elif code in _LEFT_CODES:
             self._say(f"{worker.name} left")
             if not (worker.hurried or worker.name not in self._ranks) and self._exit_code is None:
-                # Somebody else told it to go: its device is wanted elsewhere.
+                # An external SIGTERM: another program needs its device.
                 self._wanted = max(self._least, self._wanted - 1)
         elif self._exit_code in (None, 0) and not worker.hurried:
             how = f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -1,8 +1,6 @@
-"""A worker's place in an elastic job: what the cluster wants of it, and what it tells the cluster.
+"""A worker's membership in an elastic job: the cluster's target, and the worker's status.
 
-Knows the job's directory, the signals and how often to look and to tell; neither groups nor models
-(`torch.resizing`). Standard library only; signal handlers are set by `listen`, never at import.
-Used by `runai.elastic.torch` and `runai.elastic.keras`.
+Standard library only; `listen` installs signal handlers, an import none.
 """
 
 from __future__ import annotations
@@ -27,20 +25,20 @@ from runai.hub_service.wire.elastic_messages import (
 )
 
 LEAVE_EXIT_CODE = 143
-"""Of a worker that left before the training was finished; 0 means finished, on every cluster."""
+"""Exit code of a worker that left before the training was finished; 0: finished."""
 
 _TELL_EVERY_S = 1.0
-# What it costs to tell: a file of 200 bytes, replaced; 0.1 ms.
+# Each status replaces a file of 200 bytes, in 0.1 ms.
 
 
 class Stop:
-    """Whether this worker was told to go: SIGTERM, or the launcher that started it is gone.
+    """A worker's stop request: by SIGTERM, or by the death of its launcher.
 
     The second SIGTERM ends the process at once.
     """
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
-        """Take the launcher's process from the environment; nothing is listened to yet."""
+        """Read the launcher's pid from the environment; install no handler yet."""
         launcher = environ.get("RUNAI_LAUNCHER_PID", "")
         self._launcher = os.getppid() if launcher == str(os.getppid()) else None
         self._told = False
@@ -48,23 +46,23 @@ class Stop:
 
     @property
     def wanted(self) -> bool:
-        """True from the first SIGTERM on, and where the launcher died."""
+        """True after the first SIGTERM, and after the launcher's death."""
         return self._told or (self._launcher is not None and os.getppid() != self._launcher)
 
     def listen(self) -> None:
-        """Take SIGTERM and SIGUSR1, chained before the handlers that are set now.
+        """Install handlers of SIGTERM and SIGUSR1, which then call the previous handlers.
 
-        Off the main thread, where Python allows no handlers, only the launcher is watched.
+        Outside of the main thread, where Python allows no handlers, only the launcher is watched.
         """
         if self._before or threading.current_thread() is not threading.main_thread():
             return
         self._before[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._terminate)
-        # The default of SIGUSR1 is to die. That it came is enough: it interrupts a sleep, and the
-        # file is looked at after each update anyway, for signals get lost behind shells.
+        # The default of SIGUSR1 ends the process. Its arrival alone interrupts a sleep; the target
+        # file is read after each update anyway, since shells may not forward signals.
         self._before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, self._look)
 
     def close(self) -> None:
-        """Give the signals back to who had them; a late SIGUSR1 of the cluster is no death."""
+        """Restore the previous handlers; ignore SIGUSR1 if its default would end the process."""
         ours = (self._terminate, self._look)
         for number, before in self._before.items():
             if signal.getsignal(number) in ours:
@@ -89,7 +87,7 @@ class Stop:
 
 
 class Membership:
-    """The cluster's target for this worker, and this worker's status for the cluster."""
+    """One worker's membership: reads the cluster's target, writes the worker's status."""
 
     def __init__(
         self, directory: Path, worker: str, clock: Callable[[], float] = time.monotonic
@@ -98,7 +96,7 @@ class Membership:
         self.files = ElasticFiles(directory)
         self.worker = worker
         self.gen = 0
-        """The generation that this worker trains in; 0 before the first."""
+        """Current generation of this worker; 0 before the first."""
         self._name = worker.rpartition("/")[2]
         self._clock = clock
         self._stamp: tuple[int, int, int] | None = None
@@ -111,10 +109,10 @@ class Membership:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Membership | None:
-        """Read `RUNAI_ELASTIC_DIR` and `RUNAI_WORKER`; None where no cluster resizes this job.
+        """Read `RUNAI_ELASTIC_DIR` and `RUNAI_WORKER`; return None for a job of fixed size.
 
         Raises:
-            ValueError: if only the directory is named.
+            ValueError: if only the directory is set.
         """
         directory, worker = environ.get("RUNAI_ELASTIC_DIR"), environ.get("RUNAI_WORKER")
         if not directory:
@@ -128,13 +126,13 @@ class Membership:
 
     @property
     def target(self) -> Target | None:
-        """The newest target seen."""
+        """The newest target read."""
         return self._target
 
     def look(self) -> Target | None:
-        """Return the newest target, reading its file only where it was replaced (8 µs).
+        """Return the newest target; read its file only after a replacement (8 µs).
 
-        A file that is no target is passed over: whoever wrote it will write another.
+        An invalid file is ignored: the cluster will write another one.
         """
         try:
             seen = os.stat(self.files.target_path)  # noqa: PTH116 - twice as fast as Path.stat
@@ -152,14 +150,14 @@ class Membership:
         return self._target
 
     def rank_in(self, target: Target) -> int | None:
-        """Say which rank this worker has in a target; None if it is to leave (or to wait)."""
+        """Return this worker's rank in a target; None if it must leave or wait."""
         names = [rank.rpartition("/")[2] for rank in target.ranks]
         return names.index(self._name) if self._name in names else None
 
     def is_excluded_by(self, target: Target) -> bool:
-        """Say whether a target wants this worker gone, be it training or not.
+        """Return True if a target requires this worker to leave.
 
-        A pause that was there before this worker is over, or it would not have been started.
+        A pause older than this worker is over, as the cluster has started the worker since.
         """
         if target.reason is Reason.PAUSE:
             return target.gen > self._over
@@ -174,12 +172,12 @@ class Membership:
     def progress(
         self, update: int, samples: int, gpus: int, *, global_batch: int = 0, steps: int = 0
     ) -> None:
-        """Tell, once a second, how far the training is and how fast it goes.
+        """Write progress and speed of the training, at most once a second.
 
         Args:
             update: updates of the weights so far.
             samples: samples of the whole job so far; only differences count.
-            gpus: over all ranks. A change of it begins the measurement anew.
+            gpus: over all ranks. A change restarts the measurement.
             global_batch: samples of an update, over all ranks; for display.
             steps: micro-batches of an update on each rank; for display.
         """
@@ -192,12 +190,12 @@ class Membership:
             since, before = self._speed_from
             speed = (samples - before) / (now - since) if now > since else 0.0
             self._write(WorkerPhase.RUNNING, update, round(speed, 3), gpus)
-            # Two thirds of a minute of memory: steady, yet no prisoner of a slow beginning.
+            # Average over at most 40 s: steady, but a slow start does not dominate.
             if now - since > 40.0:
                 self._speed_from = (now, samples)
 
     def forget_speed(self) -> None:
-        """Begin the measurement of the speed anew, as after a pause."""
+        """Restart the measurement of the speed, as after a pause."""
         self._speed_from = None
 
     def _write(self, state: WorkerPhase, update: int, speed: float, gpus: int) -> None:
@@ -205,6 +203,6 @@ class Membership:
             self.worker, self.gen, state, os.getpid(), update, speed, gpus, *self._batch
         )
         self._told_at = self._clock()
-        # A full disk must not end a training: what is told is for display and for growing.
+        # A full disk must not end a training: the status is for display and for growth.
         with contextlib.suppress(OSError):
             self.files.write_status(self._status)

@@ -1,9 +1,8 @@
-"""One worker of an elastic job in its pod: `python -m runai.elastic.pod -- python train.py`.
+"""Entry point of an elastic worker's pod: `python -m runai.elastic.pod -- python train.py`.
 
-Runs the worker's program, writes what the service says into the job's directory, tells the service
-what the program writes there, and ends the pod as the service wants it: many workers may finish,
-one of them completes the Job. Knows processes and messages; what they mean is the program's and the
-service's. The first process of the container, made so by the cluster; never called by people.
+It runs the worker's program, relays messages between the service and the job's directory, and exits
+as the service decides: many workers may finish, one of them completes the Job. The cluster makes it
+the first process of the container; users do not call it.
 """
 
 from __future__ import annotations
@@ -25,30 +24,30 @@ from runai.hub_service.wire.errors import NotFound, RunaiError
 
 _LOOK_EVERY_S = 0.1
 _TELL_AGAIN_S = 5.0
-"""So often a status is told that has not changed: a service that was restarted knows nothing."""
+"""Period of resending an unchanged status: a restarted service has lost it."""
 _PAUSE_S = 1.0
 _MISUSE = 64
 
 
 class Relay:
-    """Passes messages between the directory of a worker and the service, until it is stopped."""
+    """A relay of messages between a worker's directory and the service."""
 
     def __init__(
         self, files: ElasticFiles, worker: str, connect: Callable[[], WorkerClient]
     ) -> None:
-        """Name directory and worker; each of its two threads connects by itself."""
+        """Set directory and worker; each of the two threads opens its own connection."""
         self._files = files
         self._worker = worker
         self._connect = connect
         self._stopped = threading.Event()
 
     def start(self) -> None:
-        """Begin to pass messages on, both ways."""
+        """Start the threads of both directions."""
         for work in (self._hear, self._tell):
             threading.Thread(target=work, daemon=True).start()
 
     def stop(self) -> None:
-        """Pass nothing on any more; the threads end with the process."""
+        """Stop relaying; the threads end with the process."""
         self._stopped.set()
 
     def _hear(self) -> None:
@@ -57,7 +56,7 @@ class Relay:
             try:
                 target = client.target(seen)
             except NotFound:
-                return  # the job is deleted, and the pod with it
+                return  # the job and its pod are deleted
             except (RunaiError, OSError) as error:
                 _say(f"the service cannot be asked who trains: {error}")
                 self._stopped.wait(_PAUSE_S)
@@ -89,7 +88,7 @@ class Relay:
 
 
 def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
-    """Run a worker's program; return how the pod is to end."""
+    """Run a worker's program; return the pod's exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     command = words[1:] if words[:1] == ["--"] else words
     missing = [name for name in _NEEDED if not environ.get(name)]
@@ -103,7 +102,7 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
     files = ElasticFiles(Path(environ["RUNAI_ELASTIC_DIR"]))
     relay = Relay(files, environ["RUNAI_WORKER"], connect)
     try:
-        process = subprocess.Popen(command)  # noqa: S603  what the user asked for
+        process = subprocess.Popen(command)  # noqa: S603  the user's command
     except OSError as error:
         _say(f"{command[0]} cannot be started: {error}")
         return _ending(connect(), 127)
@@ -123,7 +122,10 @@ _NEEDED = ("RUNAI_API_URL", "RUNAI_ELASTIC_DIR", "RUNAI_WORKER", "RUNAI_WORKER_T
 
 
 def _ending(client: WorkerClient, code: int) -> int:
-    """Ask how to end; who left leaves at once. While nobody answers the pod keeps its place."""
+    """Return the exit code that the service decides; a worker that left exits at once.
+
+    The pod stays while the service does not answer.
+    """
     told_to_stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: told_to_stop.set())
     while code != LEAVE_EXIT_CODE and not told_to_stop.is_set():

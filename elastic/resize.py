@@ -1,7 +1,6 @@
-"""Which workers train together next: the launcher's one decision.
+"""The launcher's resize decision: the workers of the next generation.
 
-Knows names and who is ready; neither processes nor files. Pure, so that each rule is a row of a
-table. Called by `launcher`; the platform decides by its scheduler instead.
+Pure, so that tests can list each rule as a table row. On the platform the scheduler decides.
 """
 
 from __future__ import annotations
@@ -12,34 +11,34 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """What the launcher sees of a process that is alive."""
+    """The launcher's view of a live worker process."""
 
     name: str
     ready: bool = True
-    """Its model is built: it can train from the next update on."""
+    """True once its model is built: it can join at the next update."""
     leaving: bool = False
-    """It was told to go, or goes of itself."""
+    """True if it was asked to leave, or leaves by itself."""
 
 
 def line_up(
     ranks: Sequence[str], workers: Sequence[WorkerView], wanted: int, least: int
 ) -> tuple[str, ...] | None:
-    """Say who is to train from now on, by rank; None: go on as it is.
+    """Return the next generation's workers by rank; None: no change.
 
-    Who trains stays in the order of ranks, the last goes first. Growing waits until all that were
-    started are ready: each change of the line costs everybody a pause, and meanwhile the others
-    train. Shrinking and going on after a loss wait for nobody.
+    Remaining workers keep their order; shrinking removes the highest ranks. Growth waits until all
+    started workers are ready, since each resize pauses every rank; until then the current ranks
+    keep training. Shrinking and recovery after a loss do not wait.
 
     Args:
-        ranks: who trains now; empty before the beginning.
-        workers: the processes that are alive, oldest first.
-        wanted: how many are to train.
-        least: below so many nobody trains.
+        ranks: workers of the current generation; empty before the first.
+        workers: live processes, oldest first.
+        wanted: number of workers that should train.
+        least: fewest workers that can train.
     """
     alive = {worker.name: worker for worker in workers}
     staying = [name for name in ranks if name in alive and not alive[name].leaving][:wanted]
     if not staying and any(alive[name].leaving for name in ranks if name in alive):
-        # The last one is still writing the checkpoint that the next is to read.
+        # The last rank is still writing the checkpoint that the next generation loads.
         return None
     joining = [
         worker.name

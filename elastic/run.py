@@ -1,7 +1,7 @@
 """The launcher's command line: `python -m runai.elastic.run --min 1 --max 4 train.py ARGS`.
 
-Knows options, lines of progress and signals; the work is `launcher`'s. The same script runs under
-plain torchrun, and in the platform, which starts workers itself.
+It parses options, prints progress and handles signals. The same script runs under plain torchrun,
+and on the platform, which starts workers itself.
 """
 
 from __future__ import annotations

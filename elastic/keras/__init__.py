@@ -1,6 +1,6 @@
 """Elastic training with Keras, on its PyTorch, JAX and TensorFlow back ends.
 
-Called by training scripts: `init`, then `models.Model(model)`; `docs/elastic.md` shows it.
+A training script calls `init`, then `models.Model(model)`; see `docs/elastic.md`.
 """
 
 from runai.elastic.installation import needs_keras

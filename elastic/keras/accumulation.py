@@ -1,9 +1,9 @@
-"""Accumulate gradients around any Keras optimizer, on any of Keras's back ends.
+"""Gradient accumulation around any Keras optimizer, on any of Keras's back ends.
 
-Knows how a micro-batch's gradient enters the update: times its weight; and that everything else
-(clipping, weight decay, schedules, moments, EMA, loss scale) is the plain optimizer's and happens
-once per update. Who decides weights and boundaries: `training`, or `Periodic` counts by itself
-(`runai.ga.keras`). Why not Keras's own `gradient_accumulation_steps`: docs/elastic.md.
+A micro-batch's gradient is added times its weight; everything else (clipping, weight decay,
+schedules, moments, EMA, loss scale) is done by the plain optimizer once per update. `training` sets
+weights and boundaries; `Periodic` (`runai.ga.keras`) counts itself. docs/elastic.md explains why
+Keras's own `gradient_accumulation_steps` is not used.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import keras
 from keras import ops
 
-# What a Keras optimizer is told at construction: the plain optimizer's answers count, not ours.
+# Attributes of a Keras optimizer's construction: the plain optimizer's values are used.
 _PLAIN = (
     "weight_decay",
     "clipnorm",
@@ -29,13 +29,13 @@ _PLAIN = (
 
 
 class Accumulator(keras.optimizers.Optimizer):  # type: ignore[misc]  # keras has no types
-    """Sum weighted gradients of micro-batches; let the plain optimizer update at the last one.
+    """An optimizer that sums weighted gradients; its plain optimizer updates at the last one.
 
-    `begin` says what the next micro-batch is worth and whether it is the update's last. Both are
-    variables: another number of micro-batches, from any update to the next, compiles nothing anew.
+    `begin` sets the next micro-batch's weight and whether it is the update's last. Both are
+    variables: a change of the number of micro-batches recompiles nothing.
 
-    For everything else it is the plain optimizer: its learning rate, iterations, attributes, class
-    and configuration. A model saved with it is saved with the plain optimizer and its state.
+    In all else it behaves as the plain optimizer: learning rate, iterations, attributes, class and
+    configuration. A saved model contains the plain optimizer and its state.
     """
 
     def __init__(self, optimizer: Any) -> None:
@@ -55,7 +55,7 @@ class Accumulator(keras.optimizers.Optimizer):  # type: ignore[misc]  # keras ha
         self.replicas = 1
         """Devices of a `MirroredStrategy` that share each micro-batch."""
         self.sum_over_ranks: Callable[[list[Any], set[int]], set[int]] | None = None
-        """Adds up an update's sums, and which variables have one, over processes (PyTorch)."""
+        """Sums an update's gradients and the used variables over processes (PyTorch)."""
         self._touched: set[int] = set()
         self._weight = self.add_variable((), "ones", "float32", "only_first_replica", name="weight")
         self._last = self.add_variable((), "ones", "int32", "only_first_replica", name="last")
@@ -64,7 +64,7 @@ class Accumulator(keras.optimizers.Optimizer):  # type: ignore[misc]  # keras ha
 
     @property
     def plain(self) -> Any:
-        """The optimizer that updates: what a script without this library would have."""
+        """The wrapped optimizer, which updates the weights."""
         return self._plain
 
     def __getattr__(self, name: str) -> Any:
@@ -73,27 +73,27 @@ class Accumulator(keras.optimizers.Optimizer):  # type: ignore[misc]  # keras ha
         return getattr(self._plain, name)
 
     def __dir__(self) -> Iterable[str]:
-        # Keras saves the state of what it finds here: as of the plain optimizer, nothing more.
+        # Keras saves the state of all attributes here: the plain optimizer's only.
         return dir(self.__dict__.get("_plain", type(self)))
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        # So that Keras writes the plain optimizer's class into a saved model's configuration.
+        # Keras writes this class into a saved model's configuration.
         return type(self.__dict__["_plain"]) if "_plain" in self.__dict__ else type(self)
 
     @property
     def variables(self) -> list[Any]:
-        """Ours, then the plain optimizer's: what the JAX back end carries from step to step."""
+        """Ours, then the plain optimizer's; the JAX back end passes them from step to step."""
         return [*self._variables, *self._plain.variables]
 
     @property
     def iterations(self) -> Any:
-        """Updates, not micro-batches."""
+        """Number of updates, not of micro-batches."""
         return self._plain.iterations
 
     @property
     def learning_rate(self) -> Any:
-        """The plain optimizer's; may be set."""
+        """The plain optimizer's learning rate; settable."""
         return self._plain.learning_rate
 
     @learning_rate.setter
@@ -118,35 +118,35 @@ class Accumulator(keras.optimizers.Optimizer):  # type: ignore[misc]  # keras ha
         self._plain.set_weights(weights)
 
     def exclude_from_weight_decay(self, *args: Any, **options: Any) -> None:
-        """Tell the plain optimizer."""
+        """Exclude variables in the plain optimizer."""
         self._plain.exclude_from_weight_decay(*args, **options)
 
     def scale_loss(self, loss: Any) -> Any:
-        """Scale as the plain optimizer does: by one factor for all micro-batches of an update."""
+        """Scale by the plain optimizer's factor, equal for all micro-batches of an update."""
         return self._plain.scale_loss(loss)
 
     def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
-        """Let the plain optimizer write its averages into the model."""
+        """Write the plain optimizer's averages into the model."""
         self._plain.finalize_variable_values(var_list)
 
     # --------------------------------------------------------------------------------- accumulation
 
     def begin(self, weight: float, *, last: bool) -> None:
-        """Say what the next micro-batch's mean is worth, and whether the update follows it.
+        """Set the next micro-batch's weight, and whether the update follows it.
 
-        On the JAX back end, `fit` carries variables itself: put `turn` into its state instead.
+        On the JAX back end, `fit` passes variables itself: set both in its state instead.
         """
         self._last_on_host = last
         self._weight.assign(weight)
         self._last.assign(int(last))
 
     def turn_positions(self) -> tuple[int, int]:
-        """Return where weight and last-flag stand among `variables`."""
+        """Return the indices of weight and last-flag in `variables`."""
         ids = [id(variable) for variable in self._variables]
         return ids.index(id(self._weight)), ids.index(id(self._last))
 
     def build(self, variables: Sequence[Any]) -> None:
-        """Make a sum for each variable, in float32 where the variable has fewer bits."""
+        """Create a sum for each variable, in float32 for narrower variables."""
         if any(getattr(variable, "overwrite_with_gradient", False) for variable in variables):
             raise ValueError(
                 "A variable that its gradient overwrites (float8 training) cannot be accumulated."
@@ -164,12 +164,12 @@ class Accumulator(keras.optimizers.Optimizer):  # type: ignore[misc]  # keras ha
             for index, variable in enumerate(variables)
         )
         index = {self._plain._var_key(v): i for i, v in enumerate(variables)}  # noqa: SLF001
-        # Past Keras's __setattr__, which would take the model's variables for the optimizer's.
+        # Bypass Keras's __setattr__, which would track the model's variables as the optimizer's.
         self.__dict__.update(_sums=sums, _index=index, _trainable_variables=list(variables))
         self.built = True
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
-        """Add a micro-batch's gradients; at the last one, update."""
+        """Add a micro-batch's gradients; update after the last one."""
         if trainable_variables is not None and not self.built:
             self.build(list(trainable_variables))
         variables = list(
@@ -184,14 +184,14 @@ class Accumulator(keras.optimizers.Optimizer):  # type: ignore[misc]  # keras ha
             total.value if grad is None else _add(total.value, grad, weight)
             for total, grad in zip(sums, grads, strict=True)
         ]
-        # A variable that no micro-batch of the update used has no gradient, rather than one of 0.
+        # A variable that no micro-batch used has no gradient, not one of 0.
         touched = self._touched | {i for i, grad in zip(at, grads, strict=True) if grad is not None}
 
         def update() -> None:
             used = touched
             if self.sum_over_ranks is not None:
                 used = self.sum_over_ranks(totals, touched)
-            shared = self.replicas  # the plain optimizer sums over them once more
+            shared = self.replicas  # the plain optimizer sums over replicas again
             self._plain.apply(
                 [
                     ops.cast(total / shared, v.dtype) if i in used else None
@@ -218,9 +218,9 @@ class Accumulator(keras.optimizers.Optimizer):  # type: ignore[misc]  # keras ha
         grads: Sequence[Any],
         trainable_variables: Sequence[Any],
     ) -> tuple[list[Any], list[Any]]:
-        """Do the same without side effects: the JAX back end's way.
+        """Do the same without side effects, for the JAX back end.
 
-        The plain optimizer's work is inside a `cond`: it costs nothing at other micro-batches.
+        The plain optimizer runs inside a `cond`: no cost for other micro-batches.
         """
         count = len(self._variables)
         own, plain = list(optimizer_variables[:count]), list(optimizer_variables[count:])
@@ -243,15 +243,15 @@ class Accumulator(keras.optimizers.Optimizer):  # type: ignore[misc]  # keras ha
 
     def _turn(self) -> tuple[Any, Any]:
         if keras.backend.backend() == "torch" or self.replicas > 1:
-            # Asking a GPU would wait for it; and replicas cannot meet inside a condition.
+            # Reading from a GPU blocks; and replicas cannot synchronize inside a condition.
             return self._weight.value, self._last_on_host
         return self._weight.value, ops.not_equal(self._last, 0)
 
 
 class Periodic(Accumulator):
-    """Accumulate over a fixed number of steps, counted in a variable: the original library's way.
+    """Accumulation over a fixed number of steps, as in the original library.
 
-    Each micro-batch is worth the same, `1 / steps`.
+    A variable counts the steps; each micro-batch has the weight `1 / steps`.
     """
 
     def __init__(self, optimizer: Any, steps: int) -> None:

@@ -1,8 +1,7 @@
-"""Save a Keras training at update boundaries, stop it when told, and go on at any number of GPUs.
+"""`Checkpoint`: a callback of `fit` that saves, pauses and resumes a Keras training.
 
-Knows what stands in a checkpoint of Keras (variables by kind, the position, what must not change);
-files are `runai.elastic.checkpoint`'s, signals `membership`'s. A callback of `fit`, for elastic
-models. No live resize: processes of JAX and TensorFlow cannot change their devices.
+A checkpoint contains variables by kind, the position, and the fixed settings; it can be resumed at
+any number of GPUs. No live resize: processes of JAX and TensorFlow cannot change their devices.
 """
 
 from __future__ import annotations
@@ -28,20 +27,20 @@ _FIXED = ("global_batch_size", "seed", "updates_per_epoch")
 
 
 class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no types
-    """Restore when `fit` begins; save each epoch, every so many updates, and when told to go.
+    """A callback that restores at the start of `fit`, and saves each epoch and before a stop.
 
-    At SIGTERM (a pause, an owner who takes the GPU back) the update is finished, a checkpoint is
-    written, and the process ends with status 143: the training is paused, not finished. Started
-    again, with any number of GPUs, `fit` goes on at the next update, within an epoch too. Arrays
-    and PyDatasets go on exactly; of other data, what was used is read again and passed over.
+    After SIGTERM (a pause, a reclaimed GPU) it finishes the update, writes a checkpoint, and exits
+    with status 143: the training is paused, not finished. A restart with any number of GPUs resumes
+    at the next update, also within an epoch. Arrays and PyDatasets resume exactly; other data is
+    read again up to that update, and skipped.
 
     Args:
-        directory: where checkpoints stand; None: `RUNAI_CHECKPOINT_DIR`, which the platform sets.
+        directory: of the checkpoints; None: `RUNAI_CHECKPOINT_DIR`, which the platform sets.
         every: updates between two checkpoints within an epoch; None: none within an epoch.
-        keep: how many checkpoints remain.
+        keep: number of checkpoints that remain.
 
     Raises:
-        ValueError: no directory is known; and in `fit`, the checkpoint is of another training.
+        ValueError: no directory is set; in `fit`: the checkpoint is of another training.
         TypeError: in `fit`, the model is not elastic.
     """
 
@@ -69,7 +68,7 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # keras has n
         self._metrics: list[Any] = []
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
-        """Restore the newest whole checkpoint, if there is one; begin to listen."""
+        """Install signal handlers, and restore the newest complete checkpoint, if any."""
         training_of(self.model)
         if (generation := _generation()) is not None:
             self._stop, self._membership = generation.stop, generation.membership
@@ -82,13 +81,13 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # keras has n
             self._restore(*found[1])
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-        """Put back what metrics had seen of an epoch that is continued."""
-        self.model._initial_epoch = None  # noqa: SLF001  # of this fit only
+        """Restore the metrics of a resumed epoch."""
+        self.model._initial_epoch = None  # noqa: SLF001  # for this fit only
         if training_of(self.model).done:
             _assign("metrics", self.model.metrics_variables, self._metrics)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
-        """Save, or leave, if it is time; Keras's batch is an update."""
+        """Save or leave if due; a batch of Keras is an update here."""
         training = training_of(self.model)
         if training.passed_over:
             return
@@ -111,15 +110,15 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # keras has n
             raise SystemExit(LEAVE_EXIT_CODE)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-        """Save."""
+        """Save a checkpoint."""
         self._save(epoch + 1, 0)
 
     def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002
-        """Give the signals back."""
+        """Restore the signal handlers."""
         self._stop.close()
 
     def _agreed(self) -> tuple[int, bool]:
-        """Return the newest generation that any rank has seen, and whether all are to stop now."""
+        """Return the newest generation that any rank has read, and True if all must stop."""
         target = self._membership.look() if self._membership is not None else None
         if keras.backend.backend() != "torch":
             excluded = self._membership is not None and (

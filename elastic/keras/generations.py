@@ -1,8 +1,7 @@
-"""Train in the generations that a cluster calls, with processes of Keras's PyTorch back end.
+"""Generations of an elastic job, for processes of Keras's PyTorch back end.
 
-Knows how a process enters a generation, and how it starts anew for the next: it runs its script
-again in its own place (`exec`: the same process to whoever started it), which goes on from the
-checkpoint. Called by `ranks` and `checkpoint`, with the PyTorch back end only.
+A process enters one generation; for the next it runs its script again by `exec`, with the same pid,
+and continues from the checkpoint. Imported with the PyTorch back end only.
 """
 
 from __future__ import annotations
@@ -29,31 +28,31 @@ class Generation:
     def __init__(self, membership: Membership, stop: Stop, most: int) -> None:
         self.membership = membership
         self.stop = stop
-        """Whether this process was told to go; listened to from the start on."""
+        """This process's stop request; its handlers are installed from the start on."""
         self.most = most
-        """GPUs that the job can have."""
+        """The most GPUs of the job."""
 
     def go_on(self, gen: int) -> NoReturn:
-        """Leave this generation, all ranks after the same update and with a checkpoint saved.
+        """Leave this generation after a checkpoint, on all ranks after the same update.
 
-        Who is wanted in the generation that was called starts anew, the others leave. Where none
-        was called yet (a rank was told to go by hand), who was not told waits for one in its new
+        Ranks of the next generation execute their script again, all other ranks exit. Without a
+        next generation (a rank got SIGTERM by hand), the remaining ranks wait for one in their new
         run.
 
         Raises:
-            SystemExit: with the code of who leaves before the end.
+            SystemExit: with code 143, on a rank that leaves.
         """
         group.leave_group()
         target = self.membership.look()
         while gen > self.membership.gen and (target is None or target.gen < gen):
-            time.sleep(_WAIT_S)  # another rank saw it: a file system may be slow to show it here
+            time.sleep(_WAIT_S)  # another rank has read it; this node's file system may lag
             target = self.membership.look()
         if target is not None and self.membership.is_excluded_by(target):
             self._leave()
         self._start_anew()
 
     def go_on_after_loss(self, error: BaseException) -> NoReturn:
-        """Start anew from the newest checkpoint: a peer is gone, and with it an update's sum."""
+        """Restart from the newest checkpoint: a lost peer's gradients are missing in the update."""
         group.abandon_group(error)
         self._start_anew()
 
@@ -62,7 +61,7 @@ class Generation:
         raise SystemExit(LEAVE_EXIT_CODE)
 
     def _start_anew(self) -> NoReturn:
-        # Until the new run listens: a new target must not be its death, to be told to go may.
+        # Until the new run has its handlers: SIGUSR1 must not end it, SIGTERM may.
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if self.stop.wanted:
@@ -78,19 +77,19 @@ _entered: list[Generation] = []
 
 
 def current() -> Generation | None:
-    """Return the generation that this process has entered; None where nobody resizes the job."""
+    """Return this process's generation; None for a job of fixed size."""
     return _entered[0] if _entered else None
 
 
 def enter(membership: Membership, form: Callable[[group.Meeting], None]) -> Generation:
-    """Wait until the cluster wants this process, meet the others, and form their group.
+    """Wait for a target with this process, meet its peers, and form their group.
 
     Args:
         membership: of this process in its job.
-        form: makes the process group of those who met; it is not asked for one rank alone.
+        form: forms the process group after the rendezvous; not called for a single rank.
 
     Raises:
-        SystemExit: if this process is not wanted any more.
+        SystemExit: if this process must leave.
     """
     stop = Stop()
     stop.listen()
@@ -129,7 +128,7 @@ def _meet(
 
 @contextmanager
 def peers() -> Iterator[None]:
-    """Do what needs all ranks; where one was lost, go on in the next generation."""
+    """Run collectives in the block; after the loss of a peer restart in the next generation."""
     try:
         yield
     except RuntimeError as error:

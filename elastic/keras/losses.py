@@ -1,7 +1,4 @@
-"""Say what the loss of a batch is the mean of: what its micro-batches are weighted by.
-
-Knows Keras's reductions and masks. Called by `models` when a fit begins.
-"""
+"""The count behind the mean of a Keras loss, by which micro-batches are weighted."""
 
 from __future__ import annotations
 
@@ -14,10 +11,10 @@ from runai.elastic.keras.training import Count
 
 
 def count_for(model: Any) -> Count | None:
-    """Return how to count what the model's loss is the mean of; None: samples.
+    """Return the function that counts the items of the loss's mean; None: samples.
 
     Raises:
-        ValueError: micro-batches cannot make up the loss without the user's own count.
+        ValueError: the loss needs a count by the user.
     """
     reductions = {
         str(getattr(loss, "reduction", "sum_over_batch_size"))

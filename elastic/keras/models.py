@@ -1,7 +1,6 @@
-"""Make a Keras model elastic: `Model(model)` patches its `compile`, `fit`, `evaluate`.
+"""`Model(model)` makes a Keras model elastic: it patches `compile`, `fit` and `evaluate`.
 
-Knows Keras's arguments; updates are `training`'s and `steps`', gradients `accumulation`'s. What a
-script does with its model stays as it was. Called by training scripts.
+The rest of a training script stays unchanged.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from runai.elastic.keras.training import Count, Follow, Training, training_of
 def Model(model: Any, *, count: Count | None = None, seed: int = 0) -> Any:  # noqa: N802  # the original's name
     """Make `fit` train with the global batch of `init` on any number of GPUs; return the model.
 
-    `fit(x, y, batch_size=anything)` updates the weights once per global batch. What Keras calls a
-    batch is an update: callbacks, progress and `steps_per_epoch` count them. The order of arrays
-    and PyDatasets follows from `seed`, so that a training can be resumed within an epoch.
+    `fit(x, y, batch_size=anything)` updates the weights once per global batch. Callbacks, progress
+    and `steps_per_epoch` count updates as batches. The order of arrays and PyDatasets follows from
+    `seed`, so that a training can be resumed within an epoch.
 
     Args:
         model: any `keras.Model`, compiled or not.
-        count: for losses that are no mean over samples (masks, tokens): how many values the loss of
-            `(x, y, sample weights)` is the mean of.
+        count: for losses that are no mean over samples (masks, tokens): returns the number of
+            values in the loss's mean, from `(x, y, sample weights)`.
         seed: of the order of samples.
 
     Raises:
@@ -43,7 +42,7 @@ def Model(model: Any, *, count: Count | None = None, seed: int = 0) -> Any:  # n
     """
     if not isinstance(model, keras.Model):
         raise TypeError(f"Model takes a keras.Model, not {type(model).__name__}.")
-    _ = runai.elastic.max_gpu_batch_size  # says what to call first
+    _ = runai.elastic.max_gpu_batch_size  # raises if `init` was not called
     if hasattr(model, "__runai__"):
         return model
     plain = SimpleNamespace(
@@ -97,7 +96,7 @@ def _fit(model: Any, plain: Callable[..., Any], *args: Any, **options: Any) -> A
     given.apply_defaults()
     use = given.arguments
     if not model.compiled:
-        return plain(*args, **options)  # Keras says what is missing
+        return plain(*args, **options)  # Keras raises its own error
     training = training_of(model)
     _split_validation(use)
     source = updates_of(
@@ -136,7 +135,7 @@ def _fit(model: Any, plain: Callable[..., Any], *args: Any, **options: Any) -> A
 
 
 def _need_checkpoints(callbacks: Any) -> None:
-    """Refuse to train as one of several resized workers without what resizing needs."""
+    """Raise if a worker of a resizable job has no `Checkpoint` callback."""
     if keras.backend.backend() != "torch":
         return
     from runai.elastic.keras.generations import current  # noqa: PLC0415  # imports torch
@@ -153,10 +152,10 @@ def _need_checkpoints(callbacks: Any) -> None:
 
 
 class _Beat(keras.utils.PyDataset):  # type: ignore[misc]  # keras has no types
-    """What `fit` iterates over: one entry for each update, showing the shapes.
+    """The data set that `fit` iterates over: an example batch for each update.
 
-    The step fetches the samples themselves: so they are cut for the devices as the plan says,
-    and a global batch is never on a device as a whole.
+    The step fetches the samples itself, cut for the devices by the plan, so a global batch is
+    never on a device as a whole.
     """
 
     def __init__(self, training: Training, devices: int) -> None:
@@ -172,7 +171,7 @@ class _Beat(keras.utils.PyDataset):  # type: ignore[misc]  # keras has no types
 
 
 def _tuples(batch: Any) -> Any:
-    # TensorFlow cannot say the type of a list.
+    # TensorFlow cannot derive the type spec of a list.
     if isinstance(batch, dict):
         return {name: _tuples(part) for name, part in batch.items()}
     return tuple(map(_tuples, batch)) if isinstance(batch, list | tuple) else batch

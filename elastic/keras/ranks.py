@@ -1,8 +1,7 @@
-"""Train on several processes with Keras's PyTorch back end.
+"""Process group and collectives of Keras's PyTorch back end.
 
-Knows the process group. Gradients are summed once per update, without DistributedDataParallel: the
-weights of micro-batches add up to 1 over all ranks. The other back ends drive several devices from
-one process. Called by `start`, `models` and `steps`, with the PyTorch back end only.
+Gradients are summed once per update, without DistributedDataParallel: the weights of micro-batches
+add up to 1 over all ranks. The other back ends drive several devices from one process.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from runai.elastic.torch import group
 
 
 def join() -> tuple[int, int]:
-    """Form the group of the processes that train together; return this rank and their number.
+    """Form the process group; return rank and number of ranks.
 
-    They are those of the generation that a cluster or our launcher called, else those that a
-    launcher such as torchrun started (`WORLD_SIZE`).
+    Its processes belong to the generation of a cluster or our launcher, else to a launcher such as
+    torchrun (`WORLD_SIZE`).
 
     Raises:
-        SystemExit: if the cluster does not want this process any more.
+        SystemExit: if this process must leave.
     """
     if dist.is_initialized() or generations.current() is not None:
         return rank_and_ranks()
@@ -46,14 +45,14 @@ def _form(meeting: group.Meeting) -> None:
 
 
 def rank_and_ranks() -> tuple[int, int]:
-    """Return this process's rank and how many there are; `(0, 1)` alone."""
+    """Return rank and number of ranks; `(0, 1)` without a group."""
     if not (dist.is_available() and dist.is_initialized()):
         return 0, 1
     return dist.get_rank(), dist.get_world_size()
 
 
 def agree(gen: int, *, leaving: bool) -> tuple[int, bool]:
-    """Return the highest generation that any rank has seen, and whether any is to leave."""
+    """Return the highest generation that any rank has read, and True if any rank must leave."""
     if rank_and_ranks()[1] == 1:
         return gen, leaving
     seen = torch.tensor([gen, int(leaving)])
@@ -63,7 +62,7 @@ def agree(gen: int, *, leaving: bool) -> tuple[int, bool]:
 
 
 def share_weights(variables: Sequence[Any]) -> None:
-    """Give all ranks the first one's values."""
+    """Broadcast rank 0's values."""
     if rank_and_ranks()[1] > 1:
         with generations.peers():
             for variable in variables:
@@ -71,7 +70,7 @@ def share_weights(variables: Sequence[Any]) -> None:
 
 
 def sum_over_ranks(sums: list[torch.Tensor], used: set[int]) -> set[int]:
-    """Sum gradients over the ranks, in place; return which variables some rank has one for."""
+    """Sum gradients over the ranks in place; return variables with a gradient on any rank."""
     device = sums[0].device
     flags = torch.tensor([float(i in used) for i in range(len(sums))], device=device)
     with generations.peers():

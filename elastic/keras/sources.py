@@ -1,8 +1,7 @@
-"""Cut training data into updates: the same samples in each, whatever the batch size of the data.
+"""Training data cut into updates, independent of the data's own batch size.
 
-Knows arrays, PyDatasets and what yields batches (tf.data, torch's DataLoader, generators), and the
-order of an epoch; nothing of devices. Batches are tuples `(x,)`, `(x, y)` or `(x, y, weights)` of
-nested NumPy arrays. Called by `fit` (`models`).
+Sources are arrays, PyDatasets and streams of batches (tf.data, torch's DataLoader, generators).
+Batches are tuples `(x,)`, `(x, y)` or `(x, y, weights)` of nested NumPy arrays.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ class Updates(Protocol):
     per_epoch: int
     """Updates of one epoch."""
     repeatable: bool
-    """Whether any update can be had again, in another process too: needed to resume an epoch."""
+    """Whether any update can be read again, also by another process: needed to resume an epoch."""
 
     def example(self, size: int) -> Batch:
-        """Return a batch of so many samples, to build a model with."""
+        """Return a batch of `size` samples, to build a model."""
 
     def update(self, epoch: int, index: int) -> Batch:
         """Return the samples of an update; in order, unless `repeatable`."""
@@ -49,11 +48,11 @@ class ArrayUpdates:
         self.per_epoch = per_epoch or self._whole
 
     def example(self, size: int) -> Batch:
-        """Return the first samples, repeated where there are too few."""
+        """Return the first samples, repeated if there are too few."""
         return _take(self._arrays, np.arange(size) % self._samples)
 
     def update(self, epoch: int, index: int) -> Batch:
-        """Return the samples of an update; after the last one comes the first of the next pass."""
+        """Return the samples of an update; the next pass follows the last one."""
         turn, at = divmod(epoch * self.per_epoch + index, self._whole)
         chosen = slice(at * self._size, (at + 1) * self._size)
         return _take(self._arrays, self._order_of(turn)[chosen] if self._shuffle else chosen)
@@ -66,12 +65,12 @@ class ArrayUpdates:
 
 
 class PyDatasetUpdates:
-    """A `keras.utils.PyDataset`, whose batches are put together to updates.
+    """A `keras.utils.PyDataset` with batches joined to updates.
 
-    The order of batches is shuffled as arrays are, but for the last batch, which may be smaller.
+    The order of batches is shuffled like arrays, except the last batch, which may be smaller.
 
     Raises:
-        ValueError: the size of an update is no multiple of that of a batch.
+        ValueError: the update's size is no multiple of the batch size.
     """
 
     repeatable = True
@@ -115,14 +114,14 @@ class PyDatasetUpdates:
 
 
 class StreamUpdates:
-    """What yields batches one after the other: gathered until an update is full.
+    """A stream of batches, gathered to updates.
 
     Args:
-        begin: opens the stream; called again at its end, and at each epoch where the stream's own
-            length says how many updates there are.
+        begin: opens the stream; called again at its end, and at each epoch if the stream's length
+            defines the number of updates.
         size: samples of an update.
-        batches: length of the stream in batches, where it is known.
-        per_epoch: updates of an epoch; None: as many as the stream's batches make.
+        batches: length of the stream in batches, if known.
+        per_epoch: updates of an epoch; None: from the number of batches.
 
     Raises:
         ValueError: neither length nor `per_epoch` is known, or the batches do not divide an update.
@@ -172,7 +171,7 @@ class StreamUpdates:
             if batch is not None:
                 self._held.append(_batch(batch))
             elif self._held:
-                break  # the last update of a pass has what is left
+                break  # the last update of a pass has the rest
             elif opened:
                 raise ValueError(
                     "The training data has ended before the last epoch: a generator is read once. "
@@ -202,10 +201,10 @@ def updates_of(
     seed: int,
     steps_per_epoch: int | None,
 ) -> Updates:
-    """Find the way to cut what `fit` was given into updates of `size` samples.
+    """Return the data of `fit` as updates of `size` samples.
 
     Raises:
-        TypeError: the data is of no kind that can be cut exactly.
+        TypeError: this kind of data cannot be cut exactly.
         ValueError: its length is not known, or its batches do not divide an update.
     """
     if isinstance(x, keras.utils.PyDataset):
@@ -243,7 +242,7 @@ def rows(batch: Batch) -> int:
     """Return the number of samples.
 
     Raises:
-        ValueError: arrays differ in it.
+        ValueError: arrays have different numbers of samples.
     """
     counts = {leaf.shape[0] for leaf in keras.tree.flatten(batch) if leaf is not None}
     if len(counts) != 1:
@@ -252,7 +251,7 @@ def rows(batch: Batch) -> int:
 
 
 def as_numpy(leaf: Any) -> Any:
-    """Make any framework's tensor, or a table, a NumPy array; floats as Keras has them."""
+    """Convert a tensor of any framework, or a table, to NumPy, with floats of Keras's type."""
     if leaf is None:
         return None
     if hasattr(leaf, "detach"):

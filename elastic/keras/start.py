@@ -1,8 +1,4 @@
-"""Find out how many GPUs train together with Keras: `init`.
-
-Knows how each back end of Keras is told to use several devices; the division is `batching`'s, the
-attributes are `runai.elastic`'s. Called by training scripts, before they make their model.
-"""
+"""`init` for Keras: set up several devices on each back end, and divide the global batch."""
 
 from __future__ import annotations
 
@@ -16,14 +12,14 @@ import runai.elastic
 def init(global_batch_size: int, max_gpu_batch_size: int, gpus: int | None = None) -> None:
     """Divide the global batch among the GPUs, and set the attributes of `runai.elastic`.
 
-    Call it before the model is made: with several GPUs, JAX gets a Keras `DataParallel` and
+    Call it before creating the model: with several GPUs, JAX gets a Keras `DataParallel` and
     TensorFlow a `MirroredStrategy` (unless the script has set one), PyTorch joins the processes of
     a launcher, one for each GPU.
 
     Args:
         global_batch_size: samples of one update of the weights, over all GPUs.
-        max_gpu_batch_size: the most samples that one GPU holds at a time.
-        gpus: GPUs over all processes; None: those that are there, 1 without any.
+        max_gpu_batch_size: the most samples of one GPU's micro-batch.
+        gpus: GPUs over all processes; None: all available ones, 1 without any.
 
     Raises:
         TypeError: if a size is not an integer.
@@ -84,10 +80,10 @@ def _torch(gpus: int | None) -> tuple[int, int, int]:
 
 
 def _alone(backend: str) -> None:
-    """Refuse to be one of several workers: each would train all by itself."""
+    """Raise for one of several workers: each would train alone."""
     ranks = os.environ.get("WORLD_SIZE")
     elastic = "RUNAI_ELASTIC_DIR" in os.environ and "RUNAI_LAUNCHER_PID" not in os.environ
-    if ranks and (int(ranks) > 1 or elastic):  # an elastic job's first worker may start alone
+    if ranks and (int(ranks) > 1 or elastic):  # the first worker of an elastic job may start alone
         raise ValueError(
             f"Keras with {backend} trains in one process that drives all GPUs, and this job has "
             "several workers: submit it with --gpus N instead of --workers N, or use the PyTorch "

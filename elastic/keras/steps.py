@@ -1,8 +1,7 @@
-"""Run one update in place of one batch, on each back end of Keras.
+"""Train functions that run one update in place of one batch, for each back end of Keras.
 
-Knows how each back end calls its train function, where the accumulator's weight and last-flag are
-then, and how devices share a micro-batch. `fit` calls what `step_of` returns once per update: what
-Keras counts in batches (callbacks, progress, steps_per_epoch) counts updates.
+`fit` calls the result of `step_of` once per update: Keras's counts of batches (callbacks, progress,
+steps_per_epoch) are counts of updates.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from runai.elastic.keras.training import MicroBatch, Training
 
 
 def devices_of(model: Any) -> int:
-    """Return how many devices this process trains the model on."""
+    """Return the number of devices on which this process trains the model."""
     backend = keras.backend.backend()
     if backend == "jax":
         distribution = keras.distribution.distribution()
@@ -31,7 +30,7 @@ def devices_of(model: Any) -> int:
 
 
 def step_of(model: Any, training: Training) -> Callable[..., Any]:
-    """Make the train function of an update out of the train function of a batch."""
+    """Return the train function of an update, from the model's function of a batch."""
     backend = keras.backend.backend()
     if backend == "jax":
         return _jax(model, training)
@@ -97,7 +96,7 @@ def _tensorflow(model: Any, training: Training) -> Callable[..., Any]:
     strategy = model.distribute_strategy
     devices = model.optimizer.replicas = devices_of(model)
     step = {True: model.train_function, False: model.train_function}
-    if devices > 1:  # two graphs, as replicas cannot meet inside a condition
+    if devices > 1:  # two graphs: replicas cannot synchronize inside a condition
         model.__runai__.make_train_function(force=True)
         step[False] = model.train_function
 

@@ -1,8 +1,6 @@
-"""Make micro-batches of an update and know which update comes next.
+"""Position of a Keras training (epoch, update), and an update's micro-batches with weights.
 
-Knows the position (epoch, update), how an update is cut among devices and processes, and what each
-piece is worth; nothing of back ends. Called by the step of each back end (`steps`); `models` begins
-a fit, `checkpoint` asks for the position and sets it.
+Independent of back ends: `steps` runs the micro-batches on each.
 """
 
 from __future__ import annotations
@@ -19,27 +17,26 @@ from runai.elastic.batching import plan_batches, split
 from runai.elastic.keras.sources import Batch, Updates, rows
 
 Count = Callable[[Any, Any, Any], Any]
-"""(x, y, sample weights) -> how many values the loss is the mean of."""
+"""(x, y, sample weights) -> number of values in the loss's mean."""
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """A piece of an update for one step."""
+    """A part of an update for one step."""
 
     batch: Batch
     weight: float
-    """What the mean over this piece is worth in the update's."""
+    """Weight of this part's mean in the update's mean."""
     last: bool
-    """Whether the weights change after it."""
+    """True if the weights change after it."""
     sharded: bool
-    """Whether the devices share its samples; else each computes all of them."""
+    """True if the devices share its samples; else each computes all of them."""
 
 
 def cut(samples: int, limit: int, devices: int) -> list[tuple[int, bool]]:
-    """Divide an update among the devices of one process; return sizes, and which are shared.
+    """Divide an update among the devices of one process; return sizes, and True if shared.
 
-    Devices share a piece evenly; fewer samples than devices are left over, and each device
-    computes them.
+    Devices share a part evenly; a rest of fewer samples than devices is computed by each device.
 
     >>> cut(257, 64, 4)
     [(256, True), (1, False)]
@@ -56,23 +53,23 @@ def _sizes(samples: int, limit: int) -> tuple[int, ...]:
 
 
 class Training:
-    """Where a model's training stands, update by update."""
+    """The position of a model's training, and its next update."""
 
     def __init__(self, *, count: Count | None, seed: int) -> None:
         self.count = count
         self.seed = seed
         self.epoch = 0
         self.done = 0
-        """Updates of this epoch that are done."""
+        """Completed updates of this epoch."""
         self.passed_over = False
-        """Whether the last update was done already, by the run that a checkpoint is of."""
+        """True if the last update was skipped, as the checkpoint includes it."""
         self._ahead: tuple[int, int] | None = None
         self._next = 0
         self._source: Updates | None = None
         self._class_weight: Mapping[int, float] | None = None
 
     def begin(self, source: Updates, class_weight: Mapping[int, float] | None) -> None:
-        """Start a fit with this data."""
+        """Start a fit with its data."""
         self._source, self._class_weight = source, class_weight
         self._ahead = None
 
@@ -83,22 +80,22 @@ class Training:
         return self._source
 
     def example(self, size: int) -> Batch:
-        """Return samples as the model will get them."""
+        """Return samples in the model's input format."""
         return self._weighed(self.source.example(size))
 
     def begin_epoch(self, epoch: int) -> None:
-        """Start an epoch from its first update, or from where a checkpoint left it."""
+        """Start an epoch from its first update, or from a checkpoint's position."""
         self.epoch, self.done, self._next = epoch, 0, 0
         if self._ahead is not None and self._ahead[0] == epoch:
             self.done = self._ahead[1]
         self._ahead = None
 
     def resume(self, epoch: int, done: int) -> None:
-        """Count so many updates of an epoch as done: they pass without computing anything."""
+        """Skip the first `done` updates of an epoch, without computing them."""
         self._ahead = (epoch, done)
 
     def next_update(self, devices: int, ranks: int = 1, rank: int = 0) -> list[MicroBatch]:
-        """Return this process's pieces of the next update; none for one that is done.
+        """Return this process's parts of the next update; none for a skipped one.
 
         A rank without samples gets one of weight 0, so that collectives stay matched.
         """
@@ -148,7 +145,7 @@ class Training:
 
 
 def training_of(model: Any) -> Training:
-    """Return where an elastic model's training stands.
+    """Return an elastic model's training.
 
     Raises:
         TypeError: the model is not elastic.
@@ -162,14 +159,14 @@ def training_of(model: Any) -> Training:
 
 
 class Follow(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no types
-    """Tell the training which epoch it is in."""
+    """A callback that passes the epoch to the training."""
 
     def __init__(self, training: Training) -> None:
         super().__init__()
         self._training = training
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-        """Start the epoch's updates."""
+        """Start the epoch."""
         self._training.begin_epoch(epoch)
 
 

@@ -1,7 +1,4 @@
-"""Elastic training with PyTorch: what a training script imports.
-
-Knows the public names only; each file beside it has one of them.
-"""
+"""Elastic training with PyTorch: the names that a training script imports."""
 
 from __future__ import annotations
 

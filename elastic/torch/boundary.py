@@ -1,7 +1,7 @@
-"""What happens once an update, when its gradient is complete, and in which order.
+"""The boundary of an update: unscale, clip, step, schedule, average.
 
-Knows optimizer, scaler, schedule and average, none of which ever sees a micro-batch. The gradient
-comes reduced, weighted and still scaled from `parallel` or `virtual`. Called by `job`.
+Optimizer, scaler, schedule and average run once per update, never per micro-batch. The gradient
+from `parallel` or `virtual` is reduced, weighted and still scaled.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ class Average(Protocol):
     """A running average of the weights, such as `torch.optim.swa_utils.AveragedModel`."""
 
     def update_parameters(self, model: nn.Module) -> None:
-        """Take the weights of after an update into the average."""
+        """Add the weights after an update to the average."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the average."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> Any:  # noqa: ANN401 - torch's own
-        """Take an average that was saved."""
+        """Restore a saved average."""
 
 
 class Boundary:
-    """Turn a complete gradient into new weights: unscale, clip, step, schedule, average."""
+    """The steps from a complete gradient to new weights."""
 
     def __init__(
         self,
@@ -41,10 +41,10 @@ class Boundary:
         scaler: GradScaler | None,
         ema: Average | None,
     ) -> None:
-        """Take the parts of a training script, each as the script made it.
+        """Store the parts of a training script unchanged.
 
         Raises:
-            TypeError: if one of them counts something else than updates.
+            TypeError: if a part does not count updates.
         """
         if isinstance(scheduler, ReduceLROnPlateau):
             raise TypeError(
@@ -54,18 +54,18 @@ class Boundary:
         self.module, self.optimizer = module, optimizer
         self.scheduler, self.scaler, self.ema = scheduler, scaler, ema
         self.gradient_norm: Tensor | None = None
-        """The gradient's norm at the last update that was clipped, before it was."""
+        """The gradient's norm before the last clipping."""
         self._weights: dict[tuple[object, ...], Tensor] = {}
         self._stepped = True
         if scaler is not None:
-            # A scaler that met an infinity does not call the optimizer; there is no public flag.
+            # A scaler skips the optimizer after an infinity; it has no public flag for that.
             optimizer.register_step_post_hook(self._note_step)
 
     def apply(self, clip_norm: float | None) -> bool:
-        """Update the weights, and return whether they were.
+        """Update the weights; return False if the scaler skipped the update.
 
-        They were not where the scaler met an infinity: then it lowers its scale on every rank, and
-        neither schedule nor average counts the update.
+        The scaler skips it after an infinity: it lowers its scale on every rank, and neither
+        schedule nor average counts the update.
         """
         self._stepped = self.scaler is None
         if self.scaler is not None:
@@ -86,10 +86,10 @@ class Boundary:
         return self._stepped
 
     def backward(self, loss: Tensor, weight: float) -> None:
-        """Add the gradient of a loss, scaled by one scale for all micro-batches of an update.
+        """Add a loss's gradient, with one scale for all micro-batches of an update.
 
         Raises:
-            ValueError: if the loss is not one number.
+            ValueError: if the loss is no single number.
         """
         if loss.numel() != 1:
             raise ValueError(f"A loss is one number, a mean or a sum, not {tuple(loss.shape)}.")
@@ -98,10 +98,10 @@ class Boundary:
         place = weight, loss.dtype, loss.device, loss.shape
         seed = self._weights.get(place)
         if seed is None:
-            if len(self._weights) > _KEPT_WEIGHTS:  # weights by tokens are ever new ones
+            if len(self._weights) > _KEPT_WEIGHTS:  # weights by tokens differ each time
                 self._weights.clear()
             seed = self._weights[place] = torch.full_like(loss.detach(), weight)
-        # As `(loss * weight).backward()`, without two more kernels.
+        # Equals `(loss * weight).backward()` with two kernels less.
         loss.backward(seed)
 
     def _parameters(self) -> list[Tensor]:

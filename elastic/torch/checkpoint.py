@@ -1,7 +1,6 @@
-"""Checkpoints of PyTorch states: `save`, `load`, `latest`; `Saver` writes beside the training.
+"""Checkpoints of PyTorch states: `save` and `load`; `Saver` writes in the background.
 
-Knows how tensors become bytes and come back without running code (`weights_only`); that files are
-whole is `runai.elastic.checkpoint`'s. Called by `resizing` and by training scripts.
+Loading runs no code (`weights_only`); `runai.elastic.checkpoint` makes the files atomic.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from runai.elastic.checkpoint import CheckpointError
 
 
 def save(directory: str | os.PathLike[str], state: object, update: int, *, keep: int = 2) -> Path:
-    """Write a state whole, as the checkpoint of an update, and keep the last `keep`.
+    """Write a state atomically as an update's checkpoint; delete all but the last `keep`.
 
     Args:
-        directory: where a job's checkpoints stand; made if missing.
-        state: tensors, numbers, strings, dicts and lists: what `load` reads with `weights_only`.
+        directory: of a job's checkpoints; created if missing.
+        state: tensors, numbers, strings, dicts and lists, as `weights_only` allows.
         update: updates of the weights so far.
-        keep: how many checkpoints remain, this one included.
+        keep: number of checkpoints that remain, including this one.
 
     Raises:
-        OSError: if it cannot be written; those before it remain.
+        OSError: if it cannot be written; earlier ones remain.
     """
     return checkpoint.save(directory, update, partial(torch.save, state), keep=keep)
 
@@ -39,10 +38,10 @@ def save(directory: str | os.PathLike[str], state: object, update: int, *, keep:
 def load(
     directory: str | os.PathLike[str], *, map_location: str | torch.device = "cpu"
 ) -> tuple[int, Any] | None:
-    """Read the newest whole checkpoint: its update and its state; None where there is none.
+    """Load update and state of the newest complete checkpoint; None without one.
 
     Raises:
-        CheckpointError: if none of those that are there can be read, or one holds more than data.
+        CheckpointError: if checkpoints exist and none can be read as data.
     """
 
     def read(file: BinaryIO) -> object:
@@ -55,28 +54,28 @@ def load(
 
 
 class Saver:
-    """Writes checkpoints beside the training: only the copy of the tensors is waited for."""
+    """A background writer of checkpoints: training waits for the tensors' copy only."""
 
     def __init__(self, directory: str | os.PathLike[str], *, keep: int = 2) -> None:
-        """Name the directory; nothing is written yet."""
+        """Set the directory; nothing is written yet."""
         self.directory, self._keep = Path(directory), keep
         self._thread: threading.Thread | None = None
 
     def start(self, state: object, update: int) -> None:
-        """Copy a state now and write it meanwhile; one that is being written is finished first.
+        """Copy a state and write it in a thread, after the previous write has finished.
 
-        A failure is a warning: the checkpoint before it remains, and training goes on.
+        A failure is a warning: the previous checkpoint remains, and training continues.
         """
         self.wait()
         copied = map_tensors(lambda tensor: tensor.detach().to("cpu", copy=True), state)
-        # Not a daemon: a script that ends waits for its last checkpoint.
+        # No daemon: the end of a script waits for its last checkpoint.
         self._thread = threading.Thread(
             target=self._write, args=(copied, update), name="runai-checkpoint"
         )
         self._thread.start()
 
     def save(self, state: object, update: int) -> Path:
-        """Write a state and return when it is on the disk.
+        """Write a state to disk, and return its path.
 
         Raises:
             OSError: if it cannot be written.
@@ -85,7 +84,7 @@ class Saver:
         return save(self.directory, state, update, keep=self._keep)
 
     def wait(self) -> None:
-        """Return when nothing is being written any more."""
+        """Wait for a running write."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -98,7 +97,7 @@ class Saver:
 
 
 def map_tensors(change: Callable[[torch.Tensor], object], state: object) -> Any:  # noqa: ANN401 - of the state's shape
-    """Copy a state's dicts, lists and tuples, with each tensor changed, in the same order."""
+    """Copy a state's dicts, lists and tuples, and apply `change` to each tensor in order."""
     if isinstance(state, torch.Tensor):
         return change(state)
     if isinstance(state, dict):

@@ -1,8 +1,7 @@
-"""The process group of one generation: how its workers meet, agree, and part.
+"""The process group of one generation: rendezvous, agreement, and shutdown.
 
-Knows stores, collectives and their failures; neither who decides (`membership`) nor what is trained
-(`resizing`). Each generation has a store of its own, opened by its first rank, so that any rank may
-leave and nobody's store is needed afterwards.
+Each generation has its own store, opened by its first rank, so that any rank may leave without
+breaking a later group.
 """
 
 from __future__ import annotations
@@ -19,36 +18,36 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import (  # torch.distributed has them for everybody, untyped
+from torch._C._distributed_c10d import (  # torch.distributed exports them untyped
     PrefixStore,
     Store,
     TCPStore,
 )
 
 PEER_TIMEOUT = timedelta(seconds=45)
-"""How long a collective waits for a peer that hangs; one that died is seen at once."""
+"""Timeout of a collective for a hung peer; a dead one is detected at once."""
 _STORE_TIMEOUT = timedelta(seconds=20)
 _PAUSE_S = 0.005
 _OF_PEERS = ("gloo", "NCCL", "Application timeout caused pair closure")
-"""What stands in the messages of collectives that failed; some of gloo's lack its path."""
+"""Markers in messages of failed collectives; some of gloo's lack its path."""
 
 
 class GroupLost(RuntimeError):
-    """The group cannot be formed or used: a peer is gone, or a newer generation was called."""
+    """Error: a peer is gone, or a newer generation replaces the group."""
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """All ranks of a generation are there, each with the card that it showed."""
+    """The rendezvous of one generation: all ranks with their cards."""
 
     rank: int
     cards: tuple[str, ...]
-    """What each rank said of itself, by rank."""
+    """The card of each rank, by rank."""
     store: Store
 
     @property
     def ranks(self) -> int:
-        """How many there are."""
+        """Number of ranks."""
         return len(self.cards)
 
 
@@ -59,17 +58,17 @@ def meet(
     card: str,
     give_up: Callable[[], bool],
 ) -> Meeting:
-    """Wait until all ranks of a generation are at its store, and read their cards.
+    """Wait for all ranks of a generation at its store, and read their cards.
 
     Args:
         address: `host:port` of the generation's own store; rank 0 opens it.
         rank: of this worker.
         ranks: of the generation.
-        card: what the others are to know of this worker before the group is formed.
-        give_up: asked while waiting, a hundred times a second: whether to leave off.
+        card: this worker's information for its peers, read before the group is formed.
+        give_up: polled every 5 ms; True aborts the wait.
 
     Raises:
-        GroupLost: if `give_up` said so.
+        GroupLost: if `give_up` returned True, or the store went away.
         OSError: if rank 0 cannot open the store.
     """
     store = _open_store(address, give_up) if rank == 0 else _find_store(address, give_up)
@@ -86,14 +85,14 @@ def meet(
 
 
 def form_group(meeting: Meeting, *, cuda: bool) -> None:
-    """Make the default process group of those who met; milliseconds, as all are there.
+    """Form the default process group after a rendezvous; it takes milliseconds.
 
     Raises:
-        GroupLost: if one of them went meanwhile.
+        GroupLost: if a rank left meanwhile.
     """
     try:
         dist.init_process_group(
-            # What is agreed upon is on the CPU in any case.
+            # Agreements use CPU tensors in any case.
             "cpu:gloo,cuda:nccl" if cuda else "gloo",
             store=PrefixStore("group", meeting.store),
             rank=meeting.rank,
@@ -106,10 +105,10 @@ def form_group(meeting: Meeting, *, cuda: bool) -> None:
 
 
 def leave_group() -> None:
-    """Part in order: nobody closes a connection that another still reads from.
+    """Leave the group after a last collective, so that no rank closes a connection in use.
 
-    Whoever comes out of a last collective knows that all are out of those before; if this one
-    breaks, nothing is lost any more.
+    A rank that completes it knows that all ranks completed the earlier ones; its own failure is
+    harmless.
     """
     if dist.is_initialized():
         with contextlib.suppress(RuntimeError):
@@ -118,26 +117,26 @@ def leave_group() -> None:
 
 
 def is_loss(error: BaseException) -> bool:
-    """Say whether an error is that of a group of which a peer is gone, and not of a script."""
+    """Return True if an error means a lost peer, not a bug of the script."""
     text = str(error)
     return isinstance(error, GroupLost | dist.DistError) or any(word in text for word in _OF_PEERS)
 
 
 def abandon_group(error: BaseException | None = None) -> None:
-    """Drop a group of which a peer is gone: nothing is waited for.
+    """Abort a group with a lost peer, without waiting.
 
-    Connections close with the last reference to a collective's `Work`. Until then a survivor that
-    waits for this one waits until the timeout; so callers forget theirs before.
+    Connections close with the last reference to a collective's `Work`; until then surviving peers
+    wait for this rank until their timeout. So callers drop their references first.
 
     Args:
-        error: that told of the loss; the frames that it passed through are cleared, for the failed
-            collective is in them.
+        error: of the failed collective; the frames of its traceback are cleared, since they
+            reference the collective.
     """
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__cause__ or error.__context__
     if dist.is_initialized():
-        # NCCL's kernels wait for ever otherwise; gloo has nothing to abort.
+        # Else NCCL's kernels wait forever; gloo has nothing to abort.
         with contextlib.suppress(RuntimeError, AttributeError):
             typing.cast("dist.ProcessGroup", dist.group.WORLD).abort()
         with contextlib.suppress(RuntimeError, ValueError):
@@ -145,46 +144,46 @@ def abandon_group(error: BaseException | None = None) -> None:
 
 
 class Agreement:
-    """What all ranks know at the same update, though each saw it at another time.
+    """An agreement of all ranks on generation and leaving ranks, at the same update.
 
-    Each posts what it has seen after an update and reads the answer after the next: nobody waits
-    for a collective that the update in between has not long finished.
+    Each rank posts its view after an update and reads the result after the next: the collective has
+    finished during that update, so no rank waits.
     """
 
     def __init__(self, ranks: int) -> None:
-        """Nothing is posted yet; one rank alone agrees with itself without a group."""
+        """Set the number of ranks; a single rank needs no group."""
         self._ranks = ranks
         self._posted: tuple[torch.Tensor, dist.Work | None] | None = None
 
     def exchange(
         self, rank: int, gen: int, *, leaving: bool, read: Sequence[int] = (0,)
     ) -> tuple[int, Sequence[int]]:
-        """Post what this rank has seen; return what all had seen by the last exchange.
+        """Post this rank's view; return the combined view of the previous exchange.
 
         Args:
             rank: of this worker.
-            gen: the newest generation that it has seen.
-            leaving: whether it is to leave.
+            gen: the newest generation that this worker has read.
+            leaving: True if it must leave.
             read: numbers that are equal on all ranks that read the same data; the first one counts
                 the samples of the epoch so far.
 
         Returns:
-            The highest generation, 0 at first, and the ranks that are to leave.
+            The highest generation, 0 at first, and the leaving ranks.
 
         Raises:
             GroupLost: if a peer is gone.
             ValueError: if ranks have read different data.
         """
         agreed = self.conclude()
-        # The largest of a number and of its negative tell whether all ranks have the same one.
+        # MAX of a number and of its negative show whether all ranks have the same one.
         wanted = [int(leaving and other == rank) for other in range(self._ranks)]
         seen = torch.tensor([gen, *wanted, *read, *(-n for n in read)], dtype=torch.int64)
         self._posted = seen, self._reduce(seen)
-        # Alone there is nobody to wait for: what was seen holds now.
+        # A single rank's view is valid at once.
         return self.conclude() if self._ranks == 1 else agreed
 
     def conclude(self) -> tuple[int, Sequence[int]]:
-        """Read the answer to what was posted last, without posting anew.
+        """Return the result of the last exchange, without posting again.
 
         Raises:
             GroupLost: if a peer is gone.
@@ -229,7 +228,7 @@ def _open_store(address: str, give_up: Callable[[], bool]) -> Store:
                 host, port, is_master=True, wait_for_workers=False, timeout=_STORE_TIMEOUT
             )
         except (dist.DistError, RuntimeError) as error:
-            # Who had the port when it was picked may be leaving it just now.
+            # The port may still be in use for a moment by another process.
             if "EADDRINUSE" not in str(error) or time.monotonic() > deadline:
                 raise OSError(
                     errno.EADDRINUSE, f"cannot open the store {address}: {error}"
@@ -240,7 +239,7 @@ def _open_store(address: str, give_up: Callable[[], bool]) -> Store:
 def _find_store(address: str, give_up: Callable[[], bool]) -> Store:
     host, port = _parts(address)
     while True:
-        # TCPStore itself waits without asking whether to give up, and writes to standard error.
+        # TCPStore's own wait cannot be aborted, and writes to standard error.
         with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1.0):
             break
         _pause(give_up)

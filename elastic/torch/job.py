@@ -1,8 +1,7 @@
-"""A training that is the same at any number of ranks: the object that a script talks to.
+"""`Job`: a training with the same result at any number of ranks.
 
-Knows the order of things: loader, backward passes, boundary, counters, hooks. How ranks compute
-together is `parallel`'s (exact) or `virtual`'s (bitwise), what an update does `boundary`'s, who
-trains `resizing`'s, which comes last after each update and is asked about each failure.
+It orders loader, backward passes, update boundary, counters and hooks. Ranks compute by `parallel`
+(exact) or `virtual` (bitwise); `resizing` runs last after each update, and handles failures.
 """
 
 from __future__ import annotations
@@ -38,15 +37,15 @@ from runai.elastic.torch.trainable import TrainableParameters
 from runai.elastic.torch.virtual import VirtualWorkers, be_bitwise
 from runai.ga.torch.optim import unwrap
 
-_FORWARD = 3  # where the random numbers of forward passes begin; 1 and 2 are in loading/samples.py
+_FORWARD = 3  # seed domain of forward passes; 1 and 2 are in loading/samples.py
 
 
 class Job:
-    """Train a model with the same global batch at any number of ranks.
+    """A training with the same global batch at any number of ranks.
 
-    After each update `after_update` are called in turn, each with the job; any may `replan`. An
-    error of a collective (or any other of a backward pass or a step) is first shown to
-    `on_failure`: True says that it put the job at some position, from which the script goes on.
+    After each update the `after_update` hooks are called with the job; each may `replan`. An error
+    of a backward pass or a step, such as a failed collective, is first passed to `on_failure`: it
+    returns True if it has restored the job to a position from which the script continues.
     """
 
     def __init__(
@@ -66,32 +65,32 @@ class Job:
         checkpoint: str | os.PathLike[str] | None = None,
         checkpoint_every: int | None = None,
     ) -> None:
-        """Take the parts of a training script, and begin where its checkpoint or its peers are.
+        """Combine the parts of a training, and start from its checkpoint or its peers' state.
 
-        The ranks are those that the job's cluster calls (it is waited for them), else those of the
-        process group.
+        The job's cluster assigns the ranks, which this call waits for; else they are the ranks of
+        the process group.
 
         Args:
-            model: on its device already.
-            optimizer: of the model's parameters; one that accumulates (`runai.ga.torch`) no longer
-                does, since the job does.
-            scheduler: its schedule, counted in updates.
+            model: already on its device.
+            optimizer: of the model's parameters; a wrapper of `runai.ga.torch` is removed, since
+                the job accumulates.
+            scheduler: of the learning rate, counted in updates.
             scaler: of mixed precision with float16.
             ema: a running average of the weights.
             seed: of the order of samples and of all random numbers of the training.
-            bitwise: the same bits at any number of ranks, not the same numbers up to rounding;
-                updates are cut into slices that stay the same, and kernels are deterministic.
+            bitwise: identical bits at any number of ranks, not only up to rounding: updates are
+                cut into fixed slices, and kernels are deterministic.
             virtual_workers: slices of an update with `bitwise`: as many ranks have work; None: a
                 power of two, at least 8, and enough for the GPU batch.
-            global_batch: samples of an update; None: as `runai.elastic.torch.init` was told.
-            gpu_batch: the most samples that a GPU holds at a time; None: the same.
+            global_batch: samples of an update; None: of `runai.elastic.torch.init`.
+            gpu_batch: the most samples of one GPU's micro-batch; None: the same.
             ddp: options of `DistributedDataParallel`.
-            checkpoint: directory that the job is restored from and saved to; None: that of
-                `RUNAI_CHECKPOINT_DIR`, if any.
+            checkpoint: directory to restore from and save to; None: `RUNAI_CHECKPOINT_DIR`, if
+                set.
             checkpoint_every: updates between checkpoints; None: ten minutes.
 
         Raises:
-            CheckpointError: if there are checkpoints, and none can be read.
+            CheckpointError: if checkpoints exist, and none can be read.
             TypeError: if a part cannot be stepped once an update.
             ValueError: if a size is below 1, the slices exceed the GPU batch, or the optimizer has
                 a parameter that is not the model's.
@@ -103,13 +102,13 @@ class Job:
         self.after_update: list[Callable[[Job], None]] = []
         self.on_failure: Callable[[Exception], bool] | None = None
         self.formation = object()
-        """Another object whenever what was loaded ahead is not this rank's next any more."""
+        """A new object whenever prefetched batches are no longer this rank's next ones."""
         self.first_sample = 0
         """Digest of the first sample of an iterable data set's epoch; 0: none."""
         self.read: tuple[int, ...] = 0, 0, 0
-        """At the last update: samples of the epoch so far, whether it ended, its first's digest."""
+        """At the last update: samples of the epoch, whether it ended, digest of its first sample."""
         self.virtual_workers: int | None = None
-        """Slices of an update with `bitwise`; they are the same for the life of the job."""
+        """Slices of an update with `bitwise`; constant for the life of the job."""
         if bitwise:
             self.virtual_workers = be_bitwise(self.global_batch, self.gpu_batch, virtual_workers)
         elif running_layers(model):
@@ -129,9 +128,9 @@ class Job:
 
     @property
     def model(self) -> nn.Module:
-        """What the script calls, each time by this name: it is another object after a resize.
+        """The model to call, each time by this name: a resize replaces the object.
 
-        It is one too where parameters were thawed or frozen since the last update.
+        So does a change of the trainable parameters since the last update.
 
         Raises:
             ValueError: if the ranks do not train the same parameters.
@@ -143,7 +142,7 @@ class Job:
 
     @property
     def epoch(self) -> int:
-        """Which epoch is trained, from 0."""
+        """The current epoch, from 0."""
         return self.position.epoch
 
     @property
@@ -153,18 +152,18 @@ class Job:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The device of the model."""
         return device_of(self.module)
 
     @property
     def gradient_norm(self) -> Tensor | None:
-        """The norm of the last update's gradient before it was clipped; None where it was not."""
+        """The norm of the last update's gradient before clipping; None without clipping."""
         return self._boundary.gradient_norm
 
     def epochs(self, count: int) -> Iterator[int]:
-        """Give the epochs that are left of `count`; one that was interrupted is gone on with.
+        """Yield the remaining epochs of `count`, an interrupted one first.
 
-        After the last one the state is saved, and the ranks of an elastic job part.
+        After the last one the state is saved, and the ranks of an elastic job leave the group.
 
         Raises:
             RuntimeError: if an epoch goes by without an update.
@@ -183,12 +182,12 @@ class Job:
         """Add a micro-batch's part to the gradient of the update.
 
         Args:
-            loss: over the micro-batch's samples, or over what the loader counts.
-            reduction: whether it is their mean or their sum.
+            loss: over the micro-batch's samples, or over the items that the loader counts.
+            reduction: whether the loss is their mean or their sum.
 
         Raises:
-            RuntimeError: if there is no micro-batch to be trained on, or a parameter was thawed or
-                frozen since the update's first forward pass.
+            RuntimeError: if there is no micro-batch, or a parameter was thawed or frozen since the
+                update's first forward pass.
             ValueError: if the ranks do not train the same parameters.
         """
         micro = self._micro
@@ -199,10 +198,10 @@ class Job:
                 "job.backward without a batch: call it once for each of an elastic.DataLoader."
             )
         weight = micro.weight if reduction == "mean" else micro.unit
-        if weight == 0:  # what is computed for company may be a mean of nothing
+        if weight == 0:  # a placeholder's loss may be a mean over nothing: NaN
             loss = loss.nan_to_num(0.0, 0.0, 0.0)
         try:
-            if self._ranks.model is self.module:  # the script may call it by its own name
+            if self._ranks.model is self.module:  # the script may call its own variable
                 self._trainable.register(self._ranks, micro)
             self._trainable.expect_agreed()
             self._boundary.backward(loss, weight * self._ranks.factor)
@@ -214,13 +213,13 @@ class Job:
             self._computed = True
 
     def step(self, clip_norm: float | None = None) -> bool:
-        """Update the weights where this was the update's last micro-batch; else do nothing.
+        """Update the weights after the update's last micro-batch; else do nothing.
 
         Args:
             clip_norm: the largest norm of the update's gradient.
 
         Returns:
-            Whether this was the boundary of an update.
+            True at the boundary of an update.
 
         Raises:
             RuntimeError: if `backward` was not called.
@@ -255,9 +254,9 @@ class Job:
         return True
 
     def replan(self, rank: int, ranks: int) -> None:
-        """Go on as another rank, or among another number of them; between updates only.
+        """Continue with another rank or number of ranks; between updates only.
 
-        The default process group must be the new one already, and the model the same on all ranks.
+        The default process group must already be the new one, and the model equal on all ranks.
         """
         self.release()
         self._generation += 1
@@ -266,45 +265,44 @@ class Job:
         self._publish(rank, ranks)
 
     def release(self) -> None:
-        """Let go of the process group, so that it can be destroyed; `replan` comes next."""
-        self._trainable.begin()  # a collective that is kept keeps its group's connections open
+        """Drop all references to the process group, so that it can be destroyed; then `replan`."""
+        self._trainable.begin()  # a stored collective keeps its group's connections open
         self._ranks.release()
         self._ranks = self._alone()
         self.formation = object()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that a later start needs, at any number of ranks.
+        """Return the complete state, for any number of ranks.
 
-        Tensors are the training's own, not copies. What is in it can be read with `weights_only`.
+        Tensors are the training's own, not copies. `torch.load` reads it with `weights_only`.
         """
         return state.capture(self, self._boundary)
 
     def load_state_dict(self, saved: Mapping[str, Any], *, force: bool = False) -> None:
-        """Take a state that was saved; nothing of it is kept by reference.
+        """Restore a copy of a saved state.
 
         Args:
             saved: by `state_dict`, at any number of ranks.
-            force: also where the global batch or the virtual workers differ.
+            force: accept another global batch or other virtual workers.
 
         Raises:
-            ValueError: if it is of a job with another global batch or other virtual workers, or is
-                no state.
+            ValueError: if the global batch or the virtual workers differ, or it is no state.
         """
         state.restore(self, self._boundary, saved, force=force)
         self._abandon()
 
-    # What follows is for loaders.
+    # The interface for loaders (`Reading`).
 
     @property
     def division(self) -> Divider:
-        """How an update is divided now."""
+        """The current division of an update."""
         return self._ranks.division
 
     def begin(self, micro: MicroBatch) -> None:
         """Prepare the forward pass of a micro-batch."""
         if micro.first:
             self._trainable.begin()
-        if micro.first and self._dirty:  # also where the script left an update half-way
+        if micro.first and self._dirty:  # also after an update that the script abandoned
             self._ranks.abandon()
             self._boundary.optimizer.zero_grad(set_to_none=True)
         self._micro, self._computed, self._dirty, self._given_up = micro, False, True, False
@@ -312,7 +310,7 @@ class Job:
         self._ranks.begin(micro)
 
     def expect_done(self, micro: MicroBatch) -> None:
-        """Check that the script did its part with a micro-batch.
+        """Check that the script called `backward` and `step` for a micro-batch.
 
         Raises:
             RuntimeError: if it did not.
@@ -327,7 +325,7 @@ class Job:
         """Sum a number over all ranks.
 
         Raises:
-            GivenUp: if a rank is gone, and the job was put at another position.
+            GivenUp: if a rank is gone, and the job was restored to another position.
         """
         try:
             return total_over_ranks(number, self.device)
@@ -358,7 +356,7 @@ class Job:
 
     @property
     def _devices(self) -> int:
-        """GPUs that this process drives: several with `torch.nn.DataParallel`."""
+        """GPUs of this process: several with `torch.nn.DataParallel`."""
         return max(1, len(getattr(self.module, "device_ids", None) or ()))
 
     def _publish(self, rank: int, ranks: int) -> None:

@@ -1,8 +1,7 @@
 """Ranks that compute one update together, with DistributedDataParallel (`exact`).
 
-Knows how an update is divided by ranks, when gradients are reduced, and that DDP averages over the
-ranks. What is done with the reduced gradient is `boundary`'s. Made anew by `job` whenever the
-group of processes is another.
+Ranks accumulate their shares locally; the update's last backward pass reduces the gradients. `job`
+creates a new object for each process group.
 """
 
 from __future__ import annotations
@@ -25,42 +24,42 @@ from runai.elastic.torch.start import launched
 
 
 class Ranks(Protocol):
-    """How the ranks of a job compute an update together.
+    """The computation of an update by the ranks of a job.
 
-    For each micro-batch `begin` is called before its forward pass and `collect` after its backward
-    pass; after the last one of an update `reduce`, or `abandon` where the update is given up.
-    `register` is called between an update's first `begin` and its forward pass.
+    The job calls `begin` before each micro-batch's forward pass and `collect` after its backward
+    pass; then `reduce` after the last one, or `abandon` if the update is given up. `register` is
+    called between an update's first `begin` and its forward pass.
     """
 
     division: Divider
-    """Which part of an update this rank computes; it is sent to loading processes."""
+    """This rank's part of an update; sent to the data loader's processes."""
     model: nn.Module
-    """What the training script calls."""
+    """The model that the training script calls."""
     factor: float
-    """What each loss is multiplied with, besides its weight."""
+    """Factor of each loss, besides its weight."""
 
     def begin(self, micro: MicroBatch) -> None:
         """Prepare the forward pass of a micro-batch."""
 
     def register(self, micro: MicroBatch) -> None:
-        """Reduce the gradients of the parameters that are trainable now, on all ranks alike."""
+        """Reduce the currently trainable parameters' gradients; all ranks agree on them."""
 
     def collect(self, micro: MicroBatch) -> None:
-        """Take the gradient of a micro-batch."""
+        """Accumulate the gradient of a micro-batch."""
 
     def reduce(self) -> None:
-        """Leave the gradient of the whole update on every rank, in the parameters' `grad`."""
+        """Store the whole update's gradient in the parameters' `grad`, on every rank."""
 
     def abandon(self) -> None:
-        """Forget what was computed of an update."""
+        """Discard a partial update."""
 
     def release(self) -> None:
-        """Let go of the model and of the process group."""
+        """Drop references to model and process group."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankDivision:
-    """The plan as one rank sees it: its consecutive samples of an update, some at a time."""
+    """One rank's division of an update: consecutive samples in micro-batches."""
 
     gpu_batch: int
     rank: int
@@ -82,12 +81,12 @@ def _parts_of_rank(division: RankDivision, total: int) -> tuple[Part, ...]:
 
 
 class DataParallelRanks:
-    """Ranks that each accumulate their share; the last micro-batch's backward pass reduces it."""
+    """Ranks that accumulate their shares; the last micro-batch's backward pass reduces them."""
 
     def __init__(
         self, module: nn.Module, gpu_batch: int, rank: int, ranks: int, ddp: Mapping[str, Any]
     ) -> None:
-        """Wrap the model where there are several ranks; rank 0's weights and buffers hold."""
+        """Wrap the model for several ranks; rank 0's weights and buffers are broadcast."""
         self._module = module
         self.division: Divider = RankDivision(gpu_batch, rank, ranks)
         self._quiet = contextlib.ExitStack()
@@ -102,7 +101,7 @@ class DataParallelRanks:
         self.model = self._ddp = DistributedDataParallel(self._module, **self._options)
 
     def begin(self, micro: MicroBatch) -> None:
-        """Reduce in the last backward pass only; DDP decides that in the forward pass."""
+        """Enable reduction for the last micro-batch only; DDP reads this in the forward pass."""
         if self._ddp is not None:
             if micro.last:
                 self._quiet.close()
@@ -110,7 +109,7 @@ class DataParallelRanks:
                 self._quiet.enter_context(self._ddp.no_sync())
 
     def register(self, micro: MicroBatch) -> None:
-        """Wrap the model anew: DDP knows the parameters that were trainable then."""
+        """Wrap the model again: DDP reads the trainable parameters at construction."""
         if self._ddp is not None:
             self.abandon()
             self.model, self._ddp = self._module, None  # its buckets are freed first
@@ -118,29 +117,29 @@ class DataParallelRanks:
             self.begin(micro)
 
     def collect(self, micro: MicroBatch) -> None:
-        """Leave the gradient where it is: it adds up in the parameters."""
+        """Do nothing: the gradient accumulates in the parameters."""
 
     def reduce(self) -> None:
-        """Send rank 0's buffers; the gradient was reduced in the last backward pass."""
+        """Broadcast rank 0's buffers; the last backward pass has reduced the gradient."""
         if self._ddp is not None:
             broadcast_tensors(list(self._module.buffers()))
-            # DDP would do it in the second update's forward pass, which is the script's: a peer
-            # that is lost then could not be told from an error of the model.
+            # DDP would do it in the second update's forward pass, in the script: a lost peer there
+            # could not be distinguished from an error of the model.
             self._ddp.reducer._rebuild_buckets()  # noqa: SLF001 - there is no public name
 
     def abandon(self) -> None:
-        """Forget that reducing was off."""
+        """Reset DDP's `no_sync`."""
         self._quiet.close()
 
     def release(self) -> None:
-        """Forget the update; the wrapper goes with this object."""
+        """Discard the update; the wrapper is freed with this object."""
         self.abandon()
 
 
 def _without_buffers(ddp: Mapping[str, Any]) -> dict[str, Any]:
-    """Have buffers sent at the boundary only: `backward` and `step` wait for others, no forward.
+    """Disable DDP's broadcast of buffers, so that forward passes do not wait for peers.
 
-    PyTorch 2.15 has another name for it, and warns of the old one.
+    PyTorch 2.15 renames the option, and warns about the old name.
     """
     known = inspect.signature(DistributedDataParallel.__init__).parameters
     names = ("forward_sync_buffers", "broadcast_buffers")
@@ -150,10 +149,10 @@ def _without_buffers(ddp: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def join_launched() -> tuple[int, int]:
-    """Return this process's rank and how many there are, in the group that a launcher meant.
+    """Return rank and number of ranks of the launcher's process group.
 
-    The group is formed where nobody did; on the processor and, where there is one, the GPU. That of
-    an elastic job is not: `resizing` forms it, generation by generation.
+    The group is formed if it does not exist, on the CPU and the GPU, if any. An elastic job's group
+    is not: `resizing` forms one for each generation.
     """
     if os.environ.get("RUNAI_ELASTIC_DIR"):
         return 0, 1
@@ -170,7 +169,7 @@ def join_launched() -> tuple[int, int]:
 
 
 def device_of(module: nn.Module) -> torch.device:
-    """Return where a model's parameters are."""
+    """Return the device of a model's parameters."""
     first = next(module.parameters(), None)
     return torch.device("cpu") if first is None else first.device
 
@@ -185,7 +184,7 @@ def total_over_ranks(number: float, device: torch.device) -> float:
 
 
 def broadcast_tensors(tensors: list[Tensor], source: int = 0) -> None:
-    """Overwrite tensors on all ranks with those of one, in one message for each type."""
+    """Broadcast one rank's tensors in place, in one message per type and device."""
     by_type: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
     for tensor in tensors:
         by_type.setdefault((tensor.dtype, tensor.device), []).append(tensor)

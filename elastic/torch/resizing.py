@@ -1,7 +1,7 @@
-"""A job that is resized while it runs: who leaves, who stays, and where a new group goes on.
+"""Resizing of a running job between two updates, and recovery from a lost peer.
 
-Knows the order of a switch, between two updates, and of going on after a loss; who is wanted is
-`membership`'s, how a group is formed `group`'s, what is trained the job's. Attached by `job`.
+A resize leaves the process group, forms the next one, and continues from the most advanced rank's
+state. Checkpoints and pauses are handled here, too.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ _CHECKPOINT_EVERY_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Resized:
-    """What `on_resize` callbacks are told."""
+    """The argument of `on_resize` callbacks."""
 
     generation: int
     rank: int
     ranks: int
     before: int
-    """How many ranks there were."""
+    """Previous number of ranks."""
 
 
 _callbacks: list[Callable[[Resized], object]] = []
 
 
 def on_resize(callback: Callable[[Resized], object]) -> Callable[[Resized], object]:
-    """Have a function called on each rank after each resize, before the next update."""
+    """Register a function that each rank calls after a resize, before the next update."""
     _callbacks.append(callback)
     return callback
 
 
 class Trained(Protocol):
-    """What is asked of a job; `runai.elastic.torch.Job` is one."""
+    """The interface of a resizable job, such as `runai.elastic.torch.Job`."""
 
     module: nn.Module
     rank: int
@@ -62,23 +62,23 @@ class Trained(Protocol):
 
     @property
     def update(self) -> int:
-        """Updates so far."""
+        """Number of completed updates."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that a rank needs to go on."""
+        """Return the complete state of the training."""
 
     def load_state_dict(self, saved: Any) -> None:  # noqa: ANN401 - a state
-        """Go on from there."""
+        """Restore a state."""
 
     def release(self) -> None:
-        """Let go of the process group."""
+        """Drop all references to the process group."""
 
     def replan(self, rank: int, ranks: int) -> None:
-        """Go on in the process group that there is now."""
+        """Continue in the current process group."""
 
 
 class Resizing:
-    """Keeps one job in the generations that its cluster calls, and its checkpoints."""
+    """The resizing of one job: follows its cluster's generations, and saves checkpoints."""
 
     def __init__(
         self,
@@ -89,14 +89,14 @@ class Resizing:
         membership: Membership | None = None,
         stop: Stop | None = None,
     ) -> None:
-        """Take the job, not yet trained; `join` is next.
+        """Store the job; `join` starts.
 
         Args:
-            job: as the script built it.
-            checkpoint: directory; None: nothing is kept.
+            job: as built by the script.
+            checkpoint: directory; None: no checkpoints.
             every: updates between checkpoints; None: ten minutes.
-            membership: in the job's cluster; None: nobody resizes, but SIGTERM pauses.
-            stop: whether this worker was told to go.
+            membership: in the job's cluster; None: a fixed size, though SIGTERM pauses.
+            stop: this worker's stop request.
         """
         self._job, self._membership, self._stop = job, membership, stop or Stop()
         self._saver = Saver(checkpoint) if checkpoint else None
@@ -108,7 +108,7 @@ class Resizing:
         self._buffers: list[Tensor] = []
 
     def join(self) -> None:
-        """Begin where the others are, or where the newest checkpoint is; wait to be wanted."""
+        """Wait for a target, and start from the peers' state or the newest checkpoint."""
         self._stop.listen()
         if self._membership is not None:
             self._membership.tell(WorkerPhase.READY)
@@ -120,7 +120,7 @@ class Resizing:
         self._settle()
 
     def after_update(self) -> None:
-        """Look whether anything is wanted, and obey; checkpoint and tell where nothing is."""
+        """Switch to a newer generation or leave if requested; else checkpoint and report."""
         membership = self._membership
         gen = 0
         if membership is not None and (target := membership.look()) is not None:
@@ -132,7 +132,7 @@ class Resizing:
                 self._job.rank, gen, leaving=self._stop.wanted, read=self._job.read
             )
             if seen[0] > now or seen[1]:
-                # What was posted meanwhile is later news, and the same for all.
+                # The exchange posted meanwhile is newer, and its result equal on all ranks.
                 self._switch(*(self._agreement.conclude() if self._job.ranks > 1 else seen))
                 return
         except group.GroupLost as error:
@@ -152,22 +152,22 @@ class Resizing:
         self._checkpoint_if_due()
 
     def replanned(self) -> None:
-        """Agree among the ranks that there are now: a hook of the script formed another group."""
+        """Reset the agreement: a hook of the script formed another process group."""
         self._agreement = group.Agreement(self._job.ranks)
 
     def recover(self, error: Exception) -> bool:
-        """Go on after an error within an update: True if a peer was lost and a new group formed."""
+        """Recover from an error within an update; return True if a new group was formed."""
         if self._job.ranks == 1 or not group.is_loss(error):
             return False
         with contextlib.suppress(group.GroupLost):
-            self._agreement.conclude()  # a peer whose data ended earlier is gone: that is the cause
+            self._agreement.conclude()  # a peer with less data has left: its ValueError is the cause
         if self._membership is None:
             return False
         self._regroup(error)
         return True
 
     def finish(self) -> None:
-        """Save what was trained; nobody is wanted any more. The script goes on as it likes."""
+        """Save the final state and leave the group; the script continues by itself."""
         try:
             self._agreement.conclude()
         except group.GroupLost as error:
@@ -184,11 +184,11 @@ class Resizing:
     # ---- from one generation to the next
 
     def _switch(self, gen: int, leaving: Sequence[int]) -> None:
-        """Part from the group that all ranks are still in, after the same update."""
+        """Leave the group on all ranks after the same update; enter the next or exit."""
         job, membership = self._job, self._membership
         staying = [rank for rank in range(job.ranks) if rank not in leaving]
         if membership is None:
-            staying = []  # nobody would call the others together again
+            staying = []  # no cluster would form another group
         elif gen > membership.gen:
             target = self._target_of(gen)
             names = {_last(name) for name in target.ranks}
@@ -201,18 +201,18 @@ class Resizing:
             self._leave(save=not staying and job.rank == 0)
 
     def _regroup(self, error: Exception) -> None:
-        """Go on without a lost peer, from this rank's last update; the most advanced rank leads."""
+        """Form a group without the lost peer, from the last update of the most advanced rank."""
         self._job.release()
         self._agreement = group.Agreement(1)
         group.abandon_group(error)
-        # Weights change at the boundary only, what else forward passes wrote is taken back.
+        # Weights change at the boundary only; restore buffers written by forward passes.
         with torch.no_grad():
             for buffer, kept in zip(self._job.module.buffers(), self._buffers, strict=False):
                 buffer.copy_(kept)
         self._enter()
 
     def _enter(self) -> None:
-        """Train in the newest generation that wants this worker, once it can be formed."""
+        """Form the newest generation with this worker; retry until it succeeds."""
         before = self._job.ranks if self._trains else 0
         while True:
             target, rank = self._wait_for_target()
@@ -278,10 +278,10 @@ class Resizing:
             self._job.load_state_dict(state)
 
     def _leave(self, *, save: bool) -> NoReturn:
-        """Go, with a checkpoint where nobody stays who has the state.
+        """Exit, with a checkpoint if no remaining rank has the state.
 
         Raises:
-            SystemExit: always, with the code of who leaves before the end.
+            SystemExit: always, with code 143.
         """
         if self._membership is not None:
             self._membership.tell(WorkerPhase.DRAINING, self._job.update)
@@ -299,7 +299,7 @@ class Resizing:
             self._membership.tell(WorkerPhase.LEFT, self._job.update)
         raise SystemExit(LEAVE_EXIT_CODE)
 
-    # ---- small things
+    # ---- helpers
 
     @property
     def _member(self) -> Membership:
@@ -312,11 +312,11 @@ class Resizing:
 
     def _target_of(self, gen: int) -> Target:
         while (target := self._member.look()) is None or target.gen < gen:
-            time.sleep(_WAIT_S)  # another rank saw it: a file system may be slow to show it here
+            time.sleep(_WAIT_S)  # another rank has read it; this node's file system may lag
         return target
 
     def _others_go_on(self, target: Target | None) -> bool:
-        """Say whether a peer of the last generation is in the newest: it has the state."""
+        """Return True if a peer of the last generation, with the state, is in the newest."""
         if target is None or target.gen <= self._member.gen or target.reason is Reason.PAUSE:
             return False
         me = _last(self._member.worker)
@@ -344,11 +344,11 @@ class Resizing:
 
 
 def attach(job: Trained, checkpoint: str | os.PathLike[str] | None, every: int | None) -> Resizing:
-    """Have a job resized, checkpointed and paused as its environment says, and begin.
+    """Attach resizing, checkpoints and pauses to a job, as its environment sets them; join.
 
     Args:
-        job: as the script built it.
-        checkpoint: directory; None: `RUNAI_CHECKPOINT_DIR`, where it is set.
+        job: as built by the script.
+        checkpoint: directory; None: `RUNAI_CHECKPOINT_DIR`, if set.
         every: updates between checkpoints; None: ten minutes.
     """
     directory = checkpoint or os.environ.get("RUNAI_CHECKPOINT_DIR")
@@ -367,10 +367,10 @@ _watching: list[tuple[Membership | None, Stop]] = []
 
 
 def should_stop() -> bool:
-    """Say whether this worker was told to go, for training loops without a `Job`.
+    """Return True if this worker must leave, for training loops without a `Job`.
 
-    It is this worker's own view: ranks that must stop together have to agree on it. The first call
-    takes SIGTERM.
+    The result is local: ranks that must stop together have to agree on it. The first call installs
+    the SIGTERM handler.
     """
     if not _watching:
         stop = Stop()

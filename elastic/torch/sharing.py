@@ -1,7 +1,6 @@
-"""One rank's state for all ranks of a new group: joiners begin where the others are.
+"""Broadcast of one rank's state to all ranks of a new group.
 
-Knows how a state of tensors and numbers goes through collectives, without running code that came
-with it; not what it means. Called by `resizing`, on all ranks alike.
+Tensors and numbers travel through collectives; a received state runs no code (`weights_only`).
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from torch import Tensor
 from runai.elastic.torch.checkpoint import map_tensors
 
 _SMALL_BYTES = 1 << 20
-"""Below this, tensors travel together: a message costs as much as copying so many bytes twice."""
+"""Smaller tensors share a message: one costs as much as copying these bytes twice."""
 
 
 def share_state(state: object, source: int) -> Any:  # noqa: ANN401 - of the source's shape
-    """Return the source's state on every rank; what the others pass is not looked at.
+    """Return the source's state on every rank; other ranks' argument is ignored.
 
-    On the source the state itself comes back, elsewhere new tensors of the same kind of device.
+    The source gets its own state back, other ranks new tensors on the same kind of device.
 
     Raises:
         RuntimeError: if a rank is gone.
@@ -73,7 +72,7 @@ def _share_tensors(tensors: list[Tensor], source: int) -> None:
     together: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
     for tensor in tensors:
         if tensor.numel() * tensor.element_size() >= _SMALL_BYTES:
-            # Only the source may have another layout; what it sends is a copy then.
+            # Only the source may be non-contiguous; then it sends a copy.
             dist.broadcast(tensor.contiguous(), source)
         elif tensor.numel():
             together.setdefault((tensor.dtype, tensor.device), []).append(tensor)

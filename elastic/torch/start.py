@@ -1,7 +1,7 @@
-"""Find out how many GPUs train together: `init`, the one call of the original library.
+"""`init`, as in the original library: divide the global batch among the GPUs.
 
-Knows the environment that launchers set (`WORLD_SIZE`, `RANK`) and the devices that are visible;
-the division is `batching`'s, the attributes are `runai.elastic`'s. Called by training scripts.
+The number of GPUs follows from the launcher's environment (`WORLD_SIZE`, `RANK`) and the visible
+devices.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def init(global_batch_size: int, max_gpu_batch_size: int, gpus: int | None = Non
 
     Args:
         global_batch_size: samples of one update of the weights, over all GPUs.
-        max_gpu_batch_size: the most samples that one GPU holds at a time.
-        gpus: GPUs over all processes; None: as many as processes were launched (`WORLD_SIZE`), else
-            those that are visible, else 1 (training on the CPU).
+        max_gpu_batch_size: the most samples of one GPU's micro-batch.
+        gpus: GPUs over all processes; None: one for each launched process (`WORLD_SIZE`), else the
+            visible ones, else 1 (training on the CPU).
 
     Raises:
         TypeError: if a size is not an integer.
@@ -51,6 +51,6 @@ def init(global_batch_size: int, max_gpu_batch_size: int, gpus: int | None = Non
 
 
 def launched() -> tuple[int, int]:
-    """Return this process's rank and how many there are, as a launcher told; else `(0, 1)`."""
+    """Return rank and number of ranks of the launcher's environment, else `(0, 1)`."""
     ranks = int(os.environ.get("WORLD_SIZE") or 1)
     return (int(os.environ.get("RANK") or 0), ranks) if ranks > 1 else (0, 1)

@@ -1,7 +1,7 @@
 """State of a job: `capture` saves it, `restore` applies it at any number of ranks.
 
-The layout is that of the parts alone, without wrappers, so that a plain script can read it too:
-tensors, numbers, strings, dicts and lists only.
+The layout has no wrappers, so that a plain script can read it, too: tensors, numbers, strings,
+dicts and lists only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PARTS = ("optimizer", "scheduler", "scaler", "ema")
 
 
 class Saved(Protocol):
-    """The attributes of a job that its state holds."""
+    """The attributes of a job in its state."""
 
     module: nn.Module
     seed: int
@@ -44,7 +44,7 @@ def capture(job: Saved, boundary: Boundary) -> dict[str, Any]:
             "gpu_batch": job.gpu_batch,
             "seed": job.seed,
             "virtual_workers": job.virtual_workers,
-            # What a script may change while it trains; one that begins there has not yet.
+            # The script may change these during training; a restarted one has not yet.
             "trainable": [parameter.requires_grad for parameter in parameters],
             "groups": [[places[id(p)] for p in group["params"]] for group in groups],
             **asdict(job.position),
@@ -55,10 +55,10 @@ def capture(job: Saved, boundary: Boundary) -> dict[str, Any]:
 
 
 def restore(job: Saved, boundary: Boundary, saved: Mapping[str, Any], *, force: bool) -> None:
-    """Take a state again; it is copied, since optimizers would go on writing into it.
+    """Restore a copy of a state: optimizers would write into the original.
 
     Raises:
-        ValueError: if the state is none, lacks a part, or is of a job that updates otherwise.
+        ValueError: if the state is malformed, lacks a part, or has other batch settings.
     """
     counters = saved.get("job")
     if counters is None:
@@ -84,7 +84,7 @@ def restore(job: Saved, boundary: Boundary, saved: Mapping[str, Any], *, force: 
 
 
 def _restore_parameters(job: Saved, boundary: Boundary, counters: Mapping[str, Any]) -> None:
-    """Thaw, freeze and group the parameters as they were, if a script had changed that."""
+    """Restore which parameters are trainable, and the optimizer's groups."""
     named = list(job.module.named_parameters())
     for places in counters["groups"][len(boundary.optimizer.param_groups) :]:
         boundary.optimizer.add_param_group({"params": [named[place][1] for place in places]})

@@ -1,8 +1,7 @@
-"""Running statistics of normalization layers, folded in an order that no rank decides (bitwise).
+"""Running statistics of normalization layers, folded in the order of slices (bitwise).
 
-Knows BatchNorm and its kin: each slice's statistics are taken apart from the running ones, which
-stay those of before the update until they are folded in the slices' order. Used by `virtual`;
-where nobody folds, `job` warns.
+Each slice's statistics are collected separately; the running ones stay unchanged during an update,
+and at its end all slices are folded into them in a fixed order, independent of the ranks.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 def running_layers(module: nn.Module) -> list[_NormBase]:
-    """Return the layers of a model that keep running statistics."""
+    """Return a model's layers with running statistics."""
     return [
         layer
         for layer in module.modules()
@@ -33,7 +32,7 @@ def running_layers(module: nn.Module) -> list[_NormBase]:
 
 
 def warn_of_ghost_batches() -> None:
-    """Warn, once a process, of what a plan does to the statistics of a model's layers."""
+    """Warn once per process that the plan influences the layers' statistics."""
     global _warned  # noqa: PLW0603 - once a process
     if not _warned:
         _warned = True
@@ -47,7 +46,7 @@ def warn_of_ghost_batches() -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """One call of a layer: which layer, and the statistics of what it was called with."""
+    """The statistics of one call of a layer, and the layer's index."""
 
     layer: int
     mean: Tensor
@@ -55,13 +54,13 @@ class _Taken:
 
 
 class RunningStatistics:
-    """Take each slice's statistics out of a model's layers, and fold them at the boundary."""
+    """The statistics of a model's layers by slice, until they are folded at the boundary."""
 
     def __init__(self, module: nn.Module) -> None:
-        """Hook into the layers of a model; `remove` unhooks.
+        """Register hooks on the layers of a model; `remove` removes them.
 
         Raises:
-            TypeError: if a layer synchronizes by itself.
+            TypeError: if a layer is a SyncBatchNorm.
         """
         self._layers = running_layers(module)
         if any(isinstance(layer, nn.SyncBatchNorm) for layer in self._layers):
@@ -79,17 +78,17 @@ class RunningStatistics:
         ]
         self._lent: tuple[list[Any], float | None] | None = None
         self._calls: list[_Taken] | None = None
-        """Of the slice in its forward pass; None outside."""
+        """Calls of the slice in its forward pass; None outside of one."""
         self._slices: list[list[_Taken]] = []
         self._for_company: list[_Taken] = []
 
     def remove(self) -> None:
-        """Unhook from the layers."""
+        """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
 
     def begin(self, part: Part) -> None:
-        """Take the statistics of a slice from now on."""
+        """Start collecting a slice's statistics."""
         self._calls = []
         if part.size:
             self._slices.append(self._calls)
@@ -97,19 +96,19 @@ class RunningStatistics:
             self._for_company = self._calls
 
     def end(self) -> None:
-        """Take no more: what is called now is no training."""
+        """Stop collecting: later calls, such as an evaluation, do not count."""
         self._calls = None
 
     def forget(self) -> None:
-        """Forget what was taken."""
+        """Discard the collected statistics."""
         self._calls, self._slices, self._for_company = None, [], []
 
     def fold(self, slices: Sequence[int], rank: int) -> None:
         """Fold the statistics of all slices into the running ones, in their order.
 
         Args:
-            slices: how many each rank has taken.
-            rank: which of them this is.
+            slices: number of slices of each rank.
+            rank: of this process.
 
         Raises:
             RuntimeError: if slices called different layers.
@@ -145,7 +144,7 @@ class RunningStatistics:
                 running.mul_(1 - momentum).add_(next(values).to(running.dtype), alpha=momentum)
 
     def _lend(self, layer: nn.Module, _: object) -> None:
-        """Let a layer write into buffers of its own, which then hold this call's statistics."""
+        """Replace a layer's buffers by temporary ones, for this call's statistics."""
         if self._calls is None or not layer.training:
             return
         assert isinstance(layer, _NormBase)

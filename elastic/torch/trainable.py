@@ -1,7 +1,7 @@
-"""The parameters that are trained: alike on all ranks, from one update to the next.
+"""Agreement of all ranks on the trainable parameters, update by update.
 
-Knows a model's parameters and which of them are trainable; how their gradients are added over the
-ranks is `parallel`'s and `virtual`'s. Asked by `job` before an update's first forward pass.
+Ranks compare them before an update's first forward pass; `parallel` and `virtual` reduce the
+gradients.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from runai.elastic.torch.parallel import Ranks
 
 
 class TrainableParameters:
-    """Which of a model's parameters are trainable, as all ranks have agreed upon.
+    """The trainable parameters of a model, agreed upon by all ranks.
 
-    A parameter that is thawed or frozen counts from the next update on.
+    A thawed or frozen parameter counts from the next update on.
     """
 
     def __init__(self, module: nn.Module, optimizer: Optimizer) -> None:
-        """Read which parameters there are.
+        """Read the parameters of the model.
 
         Raises:
-            ValueError: if the optimizer has one that is not the model's.
+            ValueError: if the optimizer has a parameter that the model lacks.
         """
         self._module, self._optimizer = module, optimizer
         self._read()
@@ -37,17 +37,17 @@ class TrainableParameters:
         self.begin()
 
     def begin(self) -> None:
-        """Begin an update: nothing of it is shown to other ranks yet."""
+        """Begin an update: no flags are posted for it yet."""
         self._shown = False
         self._posted: tuple[Tensor, distributed.Work] | None = None
         self._failure: RuntimeError | None = None
 
     @contextlib.contextmanager
     def as_rank_0_has_them(self, ranks: int) -> Generator[None]:
-        """Agree on what rank 0 has trainable, for ranks that begin together.
+        """Use rank 0's trainable parameters in the block, for a group that starts.
 
-        A rank may be further than another: it has thawed what the other is about to thaw. What each
-        has holds again afterwards, and is shown before the next forward pass.
+        A rank may be ahead of another, with parameters thawed already. Afterwards each rank has
+        its own flags again, and compares them before the next forward pass.
         """
         self._ranks = ranks
         mine = self._agreed = self._flags()
@@ -62,15 +62,15 @@ class TrainableParameters:
             self._set(mine)
 
     def register(self, ranks: Ranks, micro: MicroBatch) -> None:
-        """Have thawed and frozen parameters counted from this update on; once an update.
+        """Apply thawed and frozen parameters from this update on; once per update.
 
-        If a rank is gone, `expect_agreed` says so: after a forward pass it can be recovered from.
+        `expect_agreed` reports a lost rank after the forward pass, where the job can recover.
 
         Raises:
-            ValueError: if ranks disagree, or the model has got a parameter or lost one.
+            ValueError: if ranks disagree, or the model's parameters were replaced.
         """
         flags = self._flags()
-        if self._shown or not any(flags):  # all are frozen for an attack on the inputs, say
+        if self._shown or not any(flags):  # all frozen, for example for an attack on inputs
             return
         self._expect_same_parameters()
         self._shown = True
@@ -84,7 +84,7 @@ class TrainableParameters:
             self._failure = error
 
     def expect_agreed(self) -> None:
-        """Check, before a backward pass, that what is trainable is what all ranks train.
+        """Check before a backward pass that all ranks train the same parameters.
 
         Raises:
             RuntimeError: if it changed after the update's first forward pass, or a rank is gone.
@@ -106,13 +106,13 @@ class TrainableParameters:
     def _show(self, flags: list[bool]) -> None:
         self._agreed = flags
         if self._ranks > 1:
-            # The largest of a flag and of its opposite tell whether all ranks have the same.
+            # MAX of a flag and of its opposite show whether all ranks have the same one.
             seen = torch.tensor([*flags, *(not flag for flag in flags)], dtype=torch.uint8)
             work = distributed.all_reduce(seen, distributed.ReduceOp.MAX, async_op=True)
             self._posted = seen, work
 
     def _agree(self) -> None:
-        """Wait for what the other ranks have shown, which the forward pass has left time for."""
+        """Wait for the other ranks' flags, which arrive during the forward pass."""
         if self._posted is None:
             return
         (seen, work), self._posted = self._posted, None
@@ -139,7 +139,7 @@ class TrainableParameters:
         named = dict(self._module.named_parameters())
         self._parameters = list(named.values())
         self._names = {id(parameter): name for name, parameter in named.items()}
-        # To walk through the modules by their own methods takes thirty times as long.
+        # `Module.parameters()` takes thirty times as long as these dicts.
         self._places = [
             place
             for module in self._module.modules()
@@ -148,7 +148,7 @@ class TrainableParameters:
         self._found = self._find()
 
     def _find(self) -> list[object]:
-        """Return what the model's modules and the optimizer's groups hold."""
+        """Return the objects in the model's modules and the optimizer's groups."""
         found: list[object] = [inner for place in self._places for inner in place.values()]
         for group in self._optimizer.param_groups:
             found += group["params"]
@@ -162,7 +162,7 @@ class TrainableParameters:
         self._read()
         _expect_none(names, self._names, "was taken out of the model, or replaced,")
         _expect_none(self._names, names, "was added to the model")
-        self._parameters = before  # in the same order: flags are compared by it
+        self._parameters = before  # keep the order: flags are compared by it
         self._expect_models_own()
 
     def _expect_models_own(self) -> None:

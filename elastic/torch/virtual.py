@@ -1,8 +1,8 @@
 """Virtual workers: the same bits at any number of ranks (`bitwise=True`).
 
-Knows how an update is cut into slices that stay the same for the life of a job, and how their
-gradients are added in an order that does not depend on who computed them: a binary tree over the
-slices. Running statistics are `statistics`'s. Used by `job` in the place of `parallel`.
+An update is cut into slices that are fixed for the life of a job. Their gradients are added along a
+binary tree over the slices, in an order that does not depend on the ranks. `job` uses it instead of
+`parallel`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Gradient = list[Tensor]
 
 
 def default_workers(global_batch: int, gpu_batch: int) -> int:
-    """Return a power of two that is at least 8 (a machine's GPUs) and keeps slices small enough.
+    """Return a power of two, at least 8 (a node's GPUs), that makes slices fit the GPU batch.
 
-    It must not depend on how many ranks a job happens to begin with.
+    It must not depend on a job's first number of ranks.
 
     >>> default_workers(256, 64), default_workers(256, 8), default_workers(3, 64)
     (8, 32, 4)
@@ -39,7 +39,7 @@ def default_workers(global_batch: int, gpu_batch: int) -> int:
 
 
 def be_bitwise(global_batch: int, gpu_batch: int, workers: int | None) -> int:
-    """Choose deterministic kernels for this process, and return how many slices there are.
+    """Enable deterministic kernels in this process, and return the number of slices.
 
     Raises:
         ValueError: if a slice exceeds the GPU batch.
@@ -58,7 +58,7 @@ def be_bitwise(global_batch: int, gpu_batch: int, workers: int | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node of the tree over the slices: the sum of `2 ** level` of them, the `index`-th such."""
+    """A node of the tree over the slices: the `index`-th sum of `2 ** level` slices."""
 
     level: int
     index: int
@@ -73,19 +73,19 @@ class Node:
         return self.level == other.level and self.index % 2 == 0 and other.index == self.index + 1
 
 
-class fold:  # noqa: N801 - a verb: it folds what it is given, from left to right
-    """Add gradients as the tree says, each as soon as both halves are there.
+class fold:  # noqa: N801 - named like a function: it folds from left to right
+    """A sum of gradients along the tree; halves are added as soon as both are complete.
 
-    Between adjacent slices at most one sum a level is kept.
+    At most one partial sum per level is stored.
     """
 
     def __init__(self, add: Callable[[Gradient, Gradient], None]) -> None:
-        """Begin with nothing; `add` adds its second argument to the first, in place."""
+        """Start empty; `add` adds its second argument to the first, in place."""
         self._add = add
         self.sums: list[tuple[Node, Gradient]] = []
 
     def push(self, node: Node, gradient: Gradient) -> None:
-        """Take the next node to the right of all before."""
+        """Add the next node to the right."""
         while self.sums and self.sums[-1][0].precedes(node):
             left, total = self.sums.pop()
             self._add(total, gradient)
@@ -93,7 +93,7 @@ class fold:  # noqa: N801 - a verb: it folds what it is given, from left to righ
         self.sums.append((node, gradient))
 
     def total(self) -> Gradient:
-        """Return the sum of all; slices that are missing on the right end are none."""
+        """Return the sum of all nodes; missing slices at the right end count as zero."""
         (_, total), *others = reversed(self.sums)
         for _, left in others:
             self._add(left, total)
@@ -115,7 +115,7 @@ def roots(start: int, stop: int) -> list[Node]:
 
 @dataclass(frozen=True, slots=True)
 class SliceDivision:
-    """An update cut into slices, of which a rank has a run; the cut does not know the ranks."""
+    """One rank's run of an update's slices; slices do not depend on the ranks."""
 
     workers: int
     rank: int
@@ -126,7 +126,7 @@ class SliceDivision:
         return _slices_of_rank(self, total)
 
     def run(self, rank: int, total: int) -> tuple[int, int]:
-        """Return which slices a rank has; those without samples are at the end, and nobody's."""
+        """Return a rank's range of slices; empty slices at the end belong to no rank."""
         ends = list(accumulate(split(self.workers, self.ranks), initial=0))
         return min(ends[rank], total), min(ends[rank + 1], total)
 
@@ -146,7 +146,7 @@ class VirtualWorkers:
     factor = 1.0
 
     def __init__(self, module: nn.Module, rank: int, ranks: int, *, workers: int) -> None:
-        """Share the slices among the ranks; rank 0's weights and buffers hold."""
+        """Divide the slices among the ranks; broadcast rank 0's weights and buffers."""
         self.model: nn.Module = module
         self._rank, self._ranks = rank, ranks
         self._slices = SliceDivision(workers, rank, ranks)
@@ -164,11 +164,11 @@ class VirtualWorkers:
             )
 
     def begin(self, micro: MicroBatch) -> None:
-        """Take the statistics of this slice from now on."""
+        """Start collecting this slice's statistics."""
         self._statistics.begin(micro.part)
 
-    def register(self, micro: MicroBatch) -> None:  # noqa: ARG002 - as all ranks have it
-        """Collect the gradients of other parameters; rank 0's weights hold of new ones."""
+    def register(self, micro: MicroBatch) -> None:  # noqa: ARG002 - of the protocol
+        """Collect gradients of the current parameters; broadcast rank 0's weights of new ones."""
         known = {id(parameter) for parameter in self._parameters}
         self._parameters = _trainable(self.model)
         self._present = [False] * len(self._parameters)
@@ -176,7 +176,7 @@ class VirtualWorkers:
             broadcast_tensors([p for p in self._parameters if id(p) not in known])
 
     def collect(self, micro: MicroBatch) -> None:
-        """Add the gradient of the slice to its siblings'."""
+        """Add the slice's gradient to the tree."""
         self._statistics.end()
         gradient = []
         for place, parameter in enumerate(self._parameters):
@@ -191,7 +191,7 @@ class VirtualWorkers:
         self._total = micro.total
 
     def reduce(self) -> None:
-        """Add the ranks' subtrees in the order of the tree, on every rank."""
+        """Add all ranks' subtrees in the tree's order, on every rank."""
         present = torch.tensor(self._present, dtype=torch.uint8)
         if self._ranks > 1:
             device = self._parameters[0].device if self._parameters else present.device
@@ -207,14 +207,14 @@ class VirtualWorkers:
         self.abandon()
 
     def abandon(self) -> None:
-        """Forget the gradients and statistics of an update."""
+        """Discard an update's gradients and statistics."""
         self._fold = fold(_add)
         self._present = [False] * len(self._parameters)
         self._total = 0
         self._statistics.forget()
 
     def release(self) -> None:
-        """Leave the model's layers alone."""
+        """Remove the hooks on the model's layers."""
         self.abandon()
         self._statistics.remove()
 

@@ -1,7 +1,4 @@
-"""Search of hyper-parameters that outlives pauses, under the original names.
-
-Knows the names; `experiments` keeps the shared file.
-"""
+"""Hyper-parameter search that survives pauses, under the original names."""
 
 from runai.hpo.experiments import Status, Strategy, init, pick, report
 

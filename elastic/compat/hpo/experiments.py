@@ -1,7 +1,6 @@
 """Experiments of a search, shared by many processes through one file: `runai.yaml`.
 
-Knows the file (the original library's format), its lock, and that a paused experiment is picked
-again first. Not how an experiment trains. Called by training scripts.
+The file has the original library's format and a lock; paused experiments are picked first.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ TIME: Final = "%d/%m/%Y %H:%M:%S"
 
 
 class HpoError(RuntimeError):
-    """The search cannot go on; the text says what is wrong and what to do."""
+    """Error: the search cannot continue; the message names the fix."""
 
 
 class Status:
-    """How far an experiment is."""
+    """The states of an experiment."""
 
     Unassigned = "unassigned"
     Assigned = "assigned"
@@ -37,16 +36,16 @@ class Status:
 
 
 class Strategy(enum.Enum):
-    """Which experiments there are."""
+    """The set of experiments."""
 
     GridSearch = 0
     """Every combination once."""
     RandomSearch = 1
-    """As many as are picked, each drawn anew."""
+    """A random combination for each pick."""
 
 
 class _Search:
-    """The file of a search, and the experiment of this process."""
+    """The file of a search, and this process's experiment."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "runai.yaml"
@@ -55,11 +54,11 @@ class _Search:
         self._busy = threading.RLock()
         self._changing = False
         self.left: Callable[[], None] | None = None
-        """What to do when the file is whole again: a signal came while it was written."""
+        """Callback after the current write, if a signal arrived meanwhile."""
 
     @contextmanager
     def changed(self) -> Iterator[dict[str, Any]]:
-        """Read the file under its lock, and replace it whole by what became of it."""
+        """Yield the file's content under its lock, and write it back atomically."""
         yaml = _yaml()
         with self._busy:
             self._changing = True
@@ -82,7 +81,7 @@ class _Search:
         temporary.replace(self.path)
 
     def own(self, content: Mapping[str, Any]) -> dict[str, Any]:
-        """Find the experiment of this process."""
+        """Return this process's experiment."""
         found = [e for e in content.get("experiments", []) if e["id"] == self.experiment]
         if len(found) != 1:
             raise HpoError(f"{self.path} does not have experiment {self.experiment} once.")
@@ -90,8 +89,8 @@ class _Search:
         return own
 
     def preempt(self, then: Callable[[], None]) -> None:
-        """Leave the experiment to whoever picks next, then go on; when the file allows it."""
-        if self._changing:  # the signal came in between, and the lock knows no owner
+        """Mark the experiment as preempted, then call `then`; wait for a running write."""
+        if self._changing:  # the signal interrupted a write, and the lock is not reentrant
             self.left = lambda: self.preempt(then)
             return
         self.left = None
@@ -107,15 +106,15 @@ _search: _Search | None = None
 def init(root: str | os.PathLike[str], subdir: str | None = None) -> None:
     """Join the search of a shared directory.
 
-    A SIGTERM from now on marks the picked experiment as preempted, then does what it did before:
-    calls the handler that was there, else exits with status 1.
+    SIGTERM marks the picked experiment as preempted, then calls the previous handler, else exits
+    with status 1.
 
     Args:
-        root: a directory that exists, on a file system that all processes share.
-        subdir: a directory below it, made if need be.
+        root: an existing directory on a file system that all processes share.
+        subdir: a directory below it, created if missing.
 
     Raises:
-        FileNotFoundError: if there is no such root.
+        FileNotFoundError: if the root does not exist.
         ImportError: if PyYAML is not installed.
     """
     global _search  # noqa: PLW0603 - one search for each process, as in the original
@@ -128,21 +127,21 @@ def init(root: str | os.PathLike[str], subdir: str | None = None) -> None:
         directory.mkdir(exist_ok=True)
     first = _search is None
     _search = _Search(directory)
-    # Python hands signals to its main thread only; one handler serves all later searches.
+    # Python delivers signals to the main thread only; one handler serves all later searches.
     if first and threading.current_thread() is threading.main_thread():
         _chain(signal.getsignal(signal.SIGTERM))
 
 
 def pick(grid: Mapping[str, Sequence[Any]], strategy: Strategy) -> dict[str, Any]:
-    """Take an experiment, a preempted one first, and return its configuration.
+    """Pick an experiment, a preempted one first, and return its configuration.
 
     Args:
-        grid: for each parameter the values it may have.
-        strategy: every combination once, or drawn at random.
+        grid: possible values of each parameter.
+        strategy: every combination once, or random ones.
 
     Raises:
         HpoError: if every combination was picked, or `init` was not called.
-        ValueError: if the strategy is none.
+        ValueError: if the strategy is no `Strategy`.
     """
     if not isinstance(strategy, Strategy):
         raise ValueError(f"The strategy must be a runai.hpo.Strategy, not {strategy!r}.")  # noqa: TRY004
@@ -175,7 +174,7 @@ def pick(grid: Mapping[str, Sequence[Any]], strategy: Strategy) -> dict[str, Any
 
 
 def report(epoch: int, metrics: Mapping[str, Any]) -> None:
-    """Note the metrics of an epoch with the experiment; numbers of numpy and tensors are read.
+    """Record an epoch's metrics of the experiment; NumPy numbers and tensors are converted.
 
     Raises:
         HpoError: if no experiment was picked.
@@ -189,7 +188,7 @@ def report(epoch: int, metrics: Mapping[str, Any]) -> None:
         reports.append({"epoch": int(epoch), "metrics": plain, "reportTime": _now()})
 
 
-def _chain(before: Any) -> None:  # noqa: ANN401 - as `signal.getsignal` says it
+def _chain(before: Any) -> None:  # noqa: ANN401 - the type of `signal.getsignal`
     def leave(signum: int, frame: FrameType | None) -> None:
         def go_on() -> None:
             if callable(before):

@@ -1,4 +1,4 @@
-"""Refuse the original library's model parallelism, which split layers of Keras 2.2 by channels."""
+"""Refused names: the original's model parallelism, which split Keras 2.2 layers by channels."""
 
 import enum
 
@@ -11,7 +11,7 @@ init = __getattr__("init")
 
 
 class Method(enum.Enum):
-    """By which channels layers were split."""
+    """The channels by which layers were split."""
 
     Cin = 0
     Cout = 1

@@ -1,4 +1,4 @@
-"""Refuse the original library's profiler, which hooked into sessions of TensorFlow 1."""
+"""Refused names: the original library's profiler of TensorFlow 1 sessions."""
 
 from runai.utils.replaced import refusals
 

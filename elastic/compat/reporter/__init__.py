@@ -1,6 +1,6 @@
-"""Report metrics and progress of a training to the platform, under the original names.
+"""Reports of a training's metrics and progress to the platform, under the original names.
 
-Knows the names; `reporting` collects in the background, `pushing` knows where reports go.
+`reporting` queues reports in the background, `pushing` sends them.
 """
 
 from runai.reporter.pushing import ReportType

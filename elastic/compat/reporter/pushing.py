@@ -1,7 +1,7 @@
-"""Where reports go: a file of the job that the platform reads, and a Prometheus push gateway.
+"""Targets of reports: a file of the job that the platform reads, and a Prometheus push gateway.
 
-Knows the environment (`RUNAI_CHECKPOINT_DIR`; `reporterGatewayURL` and `podUUID`, the original's),
-the file's JSON and the gateway's text format. Not when something is sent: `reporting` does.
+The environment selects them: `RUNAI_CHECKPOINT_DIR`; `reporterGatewayURL` and `podUUID` of the
+original.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GATEWAY_URL_KEY: Final = "reporterGatewayURL"
 PUSH_GATEWAY_JOB_NAME: Final = "reporter_pod_info"
 PROGRESS_FILE: Final = "progress.json"
 RETRIES: Final = 3
-"""After so many failures in a row nothing is pushed to the gateway any more."""
+"""Consecutive failures after which nothing is pushed to the gateway."""
 TIMEOUT_S: Final = 10.0
 
 _NAMELESS = re.compile(r"[^a-zA-Z0-9_:]")
@@ -34,16 +34,16 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 class ReportType(enum.Enum):
-    """What is reported."""
+    """The kind of a report."""
 
     metric = 1
-    """A number that changes: a loss, an epoch."""
+    """A changing number: a loss, an epoch."""
     parameter = 2
-    """A text that does not: the name of an optimizer."""
+    """A constant text: the name of an optimizer."""
 
 
 class Report(NamedTuple):
-    """One name and what it is now."""
+    """A name with its current value."""
 
     name: str
     value: object
@@ -51,17 +51,17 @@ class Report(NamedTuple):
 
 
 class _Push:
-    """Send reports to wherever the environment says; `failures` counts the gateway's in a row."""
+    """The sender of reports; `failures` counts the gateway's consecutive failures."""
 
     def __init__(self) -> None:
         self.failures = 0
 
     def __call__(self, name: str, value: object, report_type: ReportType) -> None:
-        """Send one report, and wait until it is there."""
+        """Send one report synchronously."""
         self.all([Report(name, value, report_type)])
 
     def all(self, reports: Iterable[Report]) -> None:
-        """Send reports together. A trouble is logged once, never raised: training goes on."""
+        """Send reports together. Errors are logged once, never raised: training continues."""
         reports = [report for report in reports if _is_sound(report)]
         folder, gateway = os.environ.get("RUNAI_CHECKPOINT_DIR"), os.environ.get(GATEWAY_URL_KEY)
         if not (folder or gateway):
@@ -90,7 +90,7 @@ push = _Push()
 def _is_sound(report: Report) -> bool:
     if report.kind is ReportType.metric:
         try:
-            float(report.value)  # type: ignore[arg-type] # that is the question
+            float(report.value)  # type: ignore[arg-type] # checked here
         except (TypeError, ValueError):
             notice(
                 f"runai.reporter: the metric {report.name!r} is not reported: it must be a"
@@ -101,7 +101,7 @@ def _is_sound(report: Report) -> bool:
 
 
 def _write(path: Path, reports: Iterable[Report]) -> None:
-    """Add reports to those that the file has; they outlive pauses of the job with it."""
+    """Merge reports into the file, which survives pauses of the job."""
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
@@ -119,7 +119,7 @@ def _write(path: Path, reports: Iterable[Report]) -> None:
 
 
 def _post(gateway: str, reports: Iterable[Report]) -> None:
-    """Add to the gateway's group of this pod, as `pushadd_to_gateway` of prometheus_client does."""
+    """Add to the gateway's group of this pod, like prometheus_client's `pushadd_to_gateway`."""
     address = gateway if "://" in gateway else f"http://{gateway}"
     pod = os.environ.get(GROUPING_KEY) or os.environ.get("RUNAI_WORKER") or socket.gethostname()
     group = f"metrics/job/{PUSH_GATEWAY_JOB_NAME}/{_label_path(GROUPING_KEY, pod)}"
@@ -132,10 +132,10 @@ def _post(gateway: str, reports: Iterable[Report]) -> None:
 
 
 def _label_path(label: str, value: str) -> str:
-    """Return a grouping label as the gateway's paths have it: base64 where a slash is in it."""
+    """Return a grouping label for the gateway's path: in base64 if it contains a slash."""
     if "/" not in value and value:
         return f"{label}/{quote(value, safe='')}"
-    import base64  # noqa: PLC0415 - hardly ever
+    import base64  # noqa: PLC0415 - rarely needed
 
     return f"{label}@base64/{base64.urlsafe_b64encode(value.encode()).decode() or '='}"
 

@@ -1,6 +1,6 @@
-"""The original library's module of this name, as it spelled it: `push` and its settings.
+"""The original library's module, with its spelling: `push` and its settings.
 
-Knows nothing of its own. Here so that scripts which reach into it go on working.
+Only for scripts that import its names.
 """
 
 from runai.reporter.pushing import (

@@ -1,7 +1,7 @@
-"""Collect reports in the background, so that training never waits for a network.
+"""Background queue of reports, so that training never waits for a network.
 
-Knows what changed since the last time it sent: of each name the newest value, which is all that a
-gauge can show. `pushing` sends. `reportMetric` and its like use one `Reporter` for the process.
+It stores the newest value of each name since the last send, which is all that a gauge can show.
+`reportMetric` and the other functions use one `Reporter` per process.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from runai.reporter.pushing import Report, ReportType, push
 from runai.utils.notices import notice
 
 MOST_NAMES: Final = 1000
-"""More names than that wait for a slow network in no training; further ones are left out."""
+"""Most names that wait for a slow network; further ones are dropped."""
 
 
 class Reporter(threading.Thread):
-    """Send what is reported, in a thread; a `with` block ends when all of it was sent."""
+    """A thread that sends reports; a `with` block ends after the last one is sent."""
 
     def __init__(self) -> None:
         super().__init__(name="runai-reporter", daemon=True)
@@ -28,19 +28,19 @@ class Reporter(threading.Thread):
         self._finishing = False
 
     def start(self, daemon: bool = True) -> None:  # noqa: FBT001, FBT002 - the original's
-        """Begin to send; a daemon ends with the process, sent or not."""
+        """Start the thread; a daemon ends with the process, also with unsent reports."""
         self.daemon = daemon
         super().start()
 
     def finish(self) -> None:
-        """Send what is waiting, and end."""
+        """Send all waiting reports, and stop the thread."""
         with self._changed:
             self._finishing = True
             self._changed.notify()
         self.join()
 
     def send(self, message: tuple[str, object, ReportType] | None) -> None:
-        """Report a name, its value and its kind; None finishes, without waiting."""
+        """Queue name, value and kind; None stops the thread without waiting."""
         with self._changed:
             if message is None:
                 self._finishing = True
@@ -62,7 +62,7 @@ class Reporter(threading.Thread):
         self.send((name, str(value), ReportType.parameter))
 
     def run(self) -> None:
-        """Send until finished. Called by the thread."""
+        """Send reports until finished."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._finishing)
@@ -90,7 +90,7 @@ def reportParameter(name: str, value: object) -> None:  # noqa: N802
 
 
 def send(name: str, value: object, report_type: ReportType) -> None:
-    """Report by the process's own reporter, which starts with the first report."""
+    """Report by the process's own reporter, which the first report starts."""
     global _own, _own_pid
     if _own is None or _own_pid != os.getpid():  # a forked child has no thread
         _own, _own_pid = Reporter(), os.getpid()
@@ -99,7 +99,7 @@ def send(name: str, value: object, report_type: ReportType) -> None:
 
 
 def finish() -> None:
-    """Wait until everything reported was sent; the next report starts anew."""
+    """Wait until all reports are sent; the next report starts a new thread."""
     global _own  # noqa: PLW0603
     if _own is not None and _own_pid == os.getpid():
         _own.finish()
@@ -111,7 +111,7 @@ _own_pid = 0
 
 
 def _metric(name: str, value: object) -> tuple[str, object, ReportType]:
-    """Read a number now: a tensor may have changed, or moved, when it is sent."""
+    """Convert a number now: a tensor may change, or move, before it is sent."""
     with contextlib.suppress(TypeError, ValueError):
-        value = float(value)  # type: ignore[arg-type] # what is none is told of when sent
+        value = float(value)  # type: ignore[arg-type] # a wrong type is reported when sent
     return name, value, ReportType.metric

@@ -1,6 +1,6 @@
-"""The small tools that the original library exported.
+"""The utilities that the original library exported.
 
-Knows their names. Nothing happens at import: no handler is added to a logger, no program started.
+The import has no side effects: it adds no log handler and starts no program.
 """
 
 from runai.utils import attribute, flock, gpus, log, random

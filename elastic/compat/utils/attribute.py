@@ -1,7 +1,4 @@
-"""Attributes for a while: set in a `with` block, gone after it.
-
-Knows nothing but the object it is given. Exported under the original library's name.
-"""
+"""Temporary attributes: set in a `with` block, restored after it."""
 
 from __future__ import annotations
 
@@ -9,26 +6,26 @@ from typing import Self
 
 
 def rename(obj: object, old: str, new: str) -> None:
-    """Give an attribute another name.
+    """Rename an attribute.
 
     Raises:
-        AttributeError: if there is none of the old name.
+        AttributeError: if the old name does not exist.
     """
     setattr(obj, new, getattr(obj, old))
     delattr(obj, old)
 
 
 class Attribute:
-    """Set an attribute, or a list of them, in a `with` block.
+    """Temporary attributes of an object, set in a `with` block.
 
-    What an attribute was before is there again after the block (the original library deleted it).
+    The block's end restores previous values (the original library deleted them).
     """
 
     def __init__(self, obj: object, name: str | list[str], value: object) -> None:
-        """Name the object, its attributes and what they are to be.
+        """Set the object, the names of attributes, and their values.
 
         Raises:
-            ValueError: if one is a list and the other is none, or of another length.
+            ValueError: unless names and values are both single or lists of equal length.
         """
         names = name if isinstance(name, list) else [name]
         values = value if isinstance(value, list) and isinstance(name, list) else [value]

@@ -1,7 +1,6 @@
-"""A lock that processes share through a file, as `hpo` does on a shared directory.
+"""A file lock between processes, as of `hpo` on a shared directory.
 
-Knows `flock(2)`, which works over NFS too (Linux 2.6.12 and later). Exported under the original
-library's name.
+`flock(2)` works over NFS, too (Linux 2.6.12 and later).
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from typing import Self
 
 
 class Flock:
-    """Hold the lock of a file in a `with` block; who comes second waits.
+    """An exclusive lock of a file, held in a `with` block.
 
-    Within a process it is one lock too: every block opens the file anew.
+    It also excludes other blocks of the same process: each opens the file itself.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -33,4 +32,4 @@ class Flock:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        os.close(self._held.pop())  # which unlocks
+        os.close(self._held.pop())  # unlocks

@@ -1,7 +1,7 @@
-"""How many GPUs this process may use, without a framework and without touching one.
+"""The number of GPUs of this process, without a framework or a CUDA context.
 
-Knows `CUDA_VISIBLE_DEVICES`, which wins, and `nvidia-smi`. Exported under the original library's
-name; `runai.elastic.torch.init` asks PyTorch instead.
+`CUDA_VISIBLE_DEVICES` wins over `nvidia-smi`. `runai.elastic.torch.init` uses PyTorch's count
+instead.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import subprocess
 
 
 def available() -> bool:
-    """Whether there is a GPU."""
+    """Return True if a GPU is visible."""
     return count() > 0
 
 
 def count() -> int:
-    """Count the GPUs that are visible; 0 where there is no driver."""
+    """Return the number of visible GPUs; 0 without a driver."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         names = [name.strip() for name in visible.split(",")]
-        # CUDA stops at the first name that is none.
+        # CUDA stops at the first invalid name.
         return next((i for i, name in enumerate(names) if name in {"", "-1", "void"}), len(names))
     program = shutil.which("nvidia-smi")
     if program is None:

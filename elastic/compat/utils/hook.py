@@ -1,8 +1,4 @@
-"""Another function in a function's place, for a while.
-
-Knows the module or class, the name and what stood there. Exported under the original library's
-name.
-"""
+"""Temporary replacement of a function in a module or class."""
 
 from __future__ import annotations
 
@@ -12,10 +8,10 @@ from typing import Any, Self
 
 
 class Hook:
-    """Call `hook`, or a subclass's `__hook__`, where `module.method` is called.
+    """A replacement of `module.method` by `hook`, or by a subclass's `__hook__`.
 
-    What the hook itself calls of that name is the original, unless `recursion` is set; the original
-    is `__original__`.
+    Within the hook that name calls the original, unless `recursion` is set; the original is
+    `__original__`.
     """
 
     def __init__(
@@ -25,14 +21,14 @@ class Hook:
         hook: Callable[..., Any] | None = None,
         recursion: bool = False,  # noqa: FBT001, FBT002 - the original's
     ) -> None:
-        """Name what is to be replaced, and by what."""
+        """Set the target and its replacement; `enable` applies it."""
         self.module, self.method, self.recursion = module, method, recursion
         self.hook: Callable[..., Any] = hook or self.__hook__
         self.__original__: Callable[..., Any] = getattr(module, method)
         self._inside = threading.local()
 
     def enable(self) -> None:
-        """Replace it, until `disable`."""
+        """Replace the function until `disable`."""
 
         def call(*args: object, **kwargs: object) -> object:
             if getattr(self._inside, "depth", 0) and not self.recursion:
@@ -46,7 +42,7 @@ class Hook:
         setattr(self.module, self.method, call)
 
     def disable(self) -> None:
-        """Put the original back."""
+        """Restore the original."""
         setattr(self.module, self.method, self.__original__)
 
     def __enter__(self) -> Self:
@@ -57,5 +53,5 @@ class Hook:
         self.disable()
 
     def __hook__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - a subclass's choice
-        """Do what is to be done instead; subclasses say what."""
+        """Run in place of the original; subclasses implement it."""
         raise NotImplementedError(f"{type(self).__name__} has neither a hook nor a __hook__.")

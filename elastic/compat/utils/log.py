@@ -1,7 +1,6 @@
-"""The logger `runai`: whether and where it is seen is the program's to configure.
+"""The logger `runai`; the program configures its handlers.
 
-Knows no handler; the original library wrote everything from DEBUG on to standard error when it was
-imported. Used by the packages of the original names, and by scripts that used it there.
+The module adds no handler: the original library's wrote everything from DEBUG on to standard error.
 """
 
 from __future__ import annotations

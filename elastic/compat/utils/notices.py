@@ -1,7 +1,6 @@
-"""Say something once: what a user should know, but not at each of a million micro-batches.
+"""Warnings that are logged once per process, not at each of a million micro-batches.
 
-Knows what was said in this process. Goes through the logger `runai`, so that a program which
-configures logging decides where it is seen. Called by the packages of the original names.
+They go to the logger `runai`, which the program may configure.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ _SAID: set[str] = set()
 
 
 def notice(text: str) -> None:
-    """Log a warning, unless the same was said before in this process."""
+    """Log a warning, unless this process has logged the same one."""
     if text not in _SAID:
         _SAID.add(text)
         logging.getLogger("runai").warning(text)

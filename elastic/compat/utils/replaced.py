@@ -1,4 +1,4 @@
-"""Refuse names of the original library that have no counterpart, and name the replacement."""
+"""Refusal of the original library's names without a counterpart, with their replacement."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any, NamedTuple, Never
 
 
 class Replaced(NotImplementedError):
-    """A name of runai 0.4.1 that does not work any more; the text names its replacement."""
+    """Error: a name of runai 0.4.1 is not supported; the message names its replacement."""
 
 
 class _Refusals(NamedTuple):
     why: str
     instead: str
     called: tuple[str, ...] = ()
-    """Names that import and are refused when called."""
+    """Names that can be imported, but raise when called."""
     read: tuple[str, ...] = ()
-    """Names that are refused when read."""
+    """Names that raise when read."""
 
 
 _REFUSED = {
@@ -47,7 +47,7 @@ _REFUSED = {
 
 
 def refusals(module: str) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a module whose old names raise `Replaced`."""
+    """Return the `__getattr__` of a module; its old names raise `Replaced`."""
     refused = _REFUSED[module]
 
     def refuse(name: str) -> Never:
@@ -55,7 +55,7 @@ def refusals(module: str) -> Callable[[str], Any]:
             f"{module}.{name} does not work any more: {refused.why}. Instead: {refused.instead}."
         )
 
-    def when_called(name: str) -> type:  # a class: programs derive their own from Profiler
+    def when_called(name: str) -> type:  # a class: programs subclass Profiler
         return type(name, (), {"__new__": lambda *_args, **_options: refuse(name)})
 
     called = {name: when_called(name) for name in refused.called}

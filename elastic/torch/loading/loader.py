@@ -1,7 +1,7 @@
 """A rank's micro-batches of a data set: each sample once an epoch, at any number of ranks.
 
-An epoch is cut into updates, and these are read by PyTorch's loader. The position is the job's: a
-loader has nothing to save.
+PyTorch's loader reads an epoch update by update. The job has the position, so a loader has no state
+to save.
 """
 
 from __future__ import annotations
@@ -41,56 +41,55 @@ _OURS = {
 }
 
 Update = tuple[MicroBatch, ...]
-Batch = Any  # what collate_fn makes of samples
+Batch = Any  # the result of collate_fn
 
 
 class Reading(Protocol):
-    """What a loader asks of a job: where it is, and which part of an update is this rank's."""
+    """A job's interface for loaders: its position, and this rank's part of an update."""
 
     seed: int
     global_batch: int
     position: Position
     formation: object
-    """Another object whenever what was loaded ahead is not this rank's next any more."""
+    """A new object whenever prefetched batches are no longer this rank's next ones."""
     first_sample: int
     """Digest of the first sample of an iterable data set's epoch; 0: none."""
 
     @property
     def epoch(self) -> int:
-        """Which epoch is read."""
+        """The current epoch."""
 
     @property
     def division(self) -> Divider:
-        """How an update is divided now."""
+        """The current division of an update."""
 
     def begin(self, micro: MicroBatch) -> None:
-        """Take notice of the micro-batch that the script is given now."""
+        """Prepare for the micro-batch that the script gets next."""
 
     def expect_done(self, micro: MicroBatch) -> None:
-        """Check that the script is done with it."""
+        """Check that the script has processed it."""
 
     def total(self, number: float) -> float:
         """Sum a number over all ranks.
 
         Raises:
-            GivenUp: if a rank is gone, and the job was put at another position.
+            GivenUp: if a rank is gone, and the job was restored to another position.
         """
 
 
-_made: list[Reading] = []  # the last one, for loaders that are given none
+_made: list[Reading] = []  # the last job, the default of loaders
 
 
 def set_default_job(job: Reading) -> None:
-    """Have loaders that are given no job read this one's position."""
+    """Set the job that loaders without a `job` use."""
     _made[:] = [job]
 
 
 class DataLoader:
-    """Give this rank's micro-batches, update after update, from the job's position on.
+    """An iterable of this rank's micro-batches, from the job's position on.
 
-    The order of an epoch depends on the job's seed and the epoch only; so do the random numbers
-    that a sample is loaded with. When the job is resized, the loader goes on with the next update's
-    part of the new rank.
+    The order of an epoch and the random numbers of each sample depend on the job's seed and the
+    epoch only. After a resize the loader continues with the new rank's part of the next update.
     """
 
     def __init__(
@@ -104,25 +103,25 @@ class DataLoader:
         augment: bool = True,
         collate_fn: Callable[[list[Any]], Batch] | None = None,
         job: Reading | None = None,
-        **options: Any,  # noqa: ANN401 - handed on as they are
+        **options: Any,  # noqa: ANN401 - passed on unchanged
     ) -> None:
-        """Describe the loader; nothing is read yet.
+        """Configure the loader; nothing is read yet.
 
         Args:
             dataset: with indices (shuffled), or iterable (in its own order).
-            shuffle: whether the order of each epoch is another.
+            shuffle: whether each epoch has another order.
             num_workers: processes that load samples.
             drop_last: leave out the samples after the last whole update, the same for any ranks.
-            count: how many things of a micro-batch the loss is a mean of, e.g. tokens that are no
-                padding; None: samples. The micro-batches of an update are loaded before its first.
-            augment: whether samples are loaded with random numbers (PyTorch's, Python's, NumPy's):
-                then they are seeded for each sample; that takes 15 microseconds.
-            collate_fn: makes a micro-batch of samples.
-            job: whose position it reads; None: the job that was made last.
+            count: returns the number of items in the mean of a micro-batch's loss, e.g. tokens
+                without padding; None: samples. An update is then loaded before it starts.
+            augment: whether loading uses random numbers (PyTorch's, Python's, NumPy's), which are
+                then seeded for each sample, in 15 microseconds.
+            collate_fn: combines samples to a micro-batch.
+            job: with the position; None: the last job.
             options: of `torch.utils.data.DataLoader`, such as `pin_memory`.
 
         Raises:
-            TypeError: if an option is the plan's to decide.
+            TypeError: if the plan determines an option.
         """
         for name in options.keys() & _OURS:
             raise TypeError(f"elastic.DataLoader takes no {name}: {_OURS[name]}.")
@@ -137,7 +136,7 @@ class DataLoader:
 
     @property
     def job(self) -> Reading:
-        """The job whose position this loader reads.
+        """The job with this loader's position.
 
         Raises:
             RuntimeError: if there is none.
@@ -151,11 +150,11 @@ class DataLoader:
         return self._job
 
     def __len__(self) -> int:
-        """Return the micro-batches that are left of this epoch, by today's plan."""
+        """Return the number of remaining micro-batches of this epoch, by the current plan."""
         return sum(len(update) for update in self._updates())
 
     def __iter__(self) -> Iterator[Batch]:
-        """Give the micro-batches that are left of the job's epoch."""
+        """Yield the remaining micro-batches of the job's epoch."""
         job, epoch = self.job, self.job.epoch
         while job.epoch == epoch:
             formation = job.formation
@@ -165,10 +164,10 @@ class DataLoader:
                     yield batch
                     job.expect_done(micro)
                     if job.formation is not formation:
-                        break  # what was loaded ahead is another rank's now
+                        break  # prefetched batches belong to another rank now
 
     def _loaded(self) -> Iterator[tuple[MicroBatch, Batch]]:
-        """Give the micro-batches that are left with their samples, by today's plan."""
+        """Yield the remaining micro-batches with their samples, by the current plan."""
         for update in self._streamed() if self._size is None else self._indexed():
             yield from (
                 update if self._count is None else _weigh(list(update), self._count, self.job)
@@ -215,7 +214,7 @@ class DataLoader:
             yield micro, (portion if micro.first else next(portions)).batch
 
     def _updates(self) -> Iterator[Update]:
-        """Cut what is left of the epoch into updates, and these into this rank's micro-batches."""
+        """Yield the remaining updates of the epoch, as this rank's micro-batches."""
         size, job = self._whole_size(), self.job
         for start in range(job.position.samples, size, job.global_batch):
             total = min(job.global_batch, size - start)
@@ -223,7 +222,7 @@ class DataLoader:
             yield micro_batches(job.division, total, ends_epoch=ends_epoch)
 
     def _whole_size(self) -> int:
-        """Return the samples of an epoch."""
+        """Return the number of samples of an epoch."""
         size, global_batch = self._size, self.job.global_batch
         if size is None:
             raise TypeError("An iterable data set has no length.")
@@ -237,7 +236,7 @@ class DataLoader:
         return size
 
     def indices(self) -> Iterator[list[Where]]:
-        """Give the epoch and index of each sample of each micro-batch that is left."""
+        """Yield epoch and index of each sample, for each remaining micro-batch."""
         job, size = self.job, self._size
         assert size is not None
         epoch, start = job.epoch, job.position.samples
@@ -251,7 +250,7 @@ class DataLoader:
 
 
 class _Indices(data.Sampler[list[Where]]):
-    """What PyTorch's loader asks each time that it is iterated: from the position of then on."""
+    """A batch sampler that starts at the job's position each time it is iterated."""
 
     def __init__(self, loader: DataLoader) -> None:
         self._loader = loader
@@ -260,20 +259,20 @@ class _Indices(data.Sampler[list[Where]]):
         return self._loader.indices()
 
 
-def _as_is(portion: Any) -> Any:  # noqa: ANN401 - a Portion is collated already
+def _as_is(portion: Any) -> Any:  # noqa: ANN401 - a collated Portion
     return portion
 
 
 def _weigh(
     update: Sequence[tuple[MicroBatch, Batch]], count: Callable[[Batch], int], job: Reading
 ) -> list[tuple[MicroBatch, Batch]]:
-    """Weigh this rank's micro-batches of an update by their counts, against those of all ranks.
+    """Weight this rank's micro-batches of an update by their counts, relative to all ranks.
 
-    The total must be known before the first backward pass: the mean of means of ragged batches is
-    not their mean.
+    The total must be known before the first backward pass: the mean of ragged batches' means is
+    not the mean of all items.
 
     Returns:
-        The micro-batches with new weights; all of them 0 where nothing at all is counted.
+        The micro-batches with new weights, all 0 if the total is 0.
     """
     counts = [float(count(batch)) if micro.part.size else 0.0 for micro, batch in update]
     total = job.total(sum(counts))

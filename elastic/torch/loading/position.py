@@ -1,6 +1,6 @@
 """Position of a training in its data, and micro-batches as parts of an update.
 
-A position is all that must be saved of a loader: the order of an epoch follows from seed and epoch.
+A position is a loader's whole state: the order of an epoch follows from seed and epoch.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Say how far the job is: nothing before is repeated, nothing after was seen."""
+    """The position of a job: samples before it are trained on, later ones unread."""
 
     epoch: int = 0
     samples: int = 0
-    """Samples of this epoch that have been trained on, over all ranks."""
+    """Samples of this epoch trained on so far, over all ranks."""
     update: int = 0
     """Updates of the weights since the job began, over all epochs."""
 
@@ -30,22 +30,22 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some consecutive samples of an update, as much as is computed at a time."""
+    """Consecutive samples of an update that form one micro-batch."""
 
     offset: int
-    """Where they begin among the samples of the update."""
+    """Index of the first sample within the update."""
     size: int
-    """How many there are; 0: a sample is computed for company's sake, and weighs nothing."""
+    """Number of samples; 0: a placeholder sample of weight 0, so that collectives match."""
     number: int
-    """Which part of the update it is: what its random numbers depend on."""
+    """Number of the part within the update; it determines the random numbers."""
 
 
 class GivenUp(Exception):
-    """The update was given up, because a rank is gone: go on from the job's position."""
+    """The update was given up after the loss of a rank; the job's position is valid."""
 
 
 class Divider(Hashable, Protocol):
-    """Who divides an update: by ranks (`parallel`) or by virtual workers (`virtual`); a value."""
+    """The division of an update by ranks (`parallel`) or virtual workers (`virtual`); hashable."""
 
     def parts(self, total: int) -> tuple[Part, ...]:
         """Return this rank's parts of an update of `total` samples; at least one."""
@@ -53,18 +53,18 @@ class Divider(Hashable, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """One part of one update, with what the job must know of the update."""
+    """One part of an update, with its weight and place in the update."""
 
     part: Part
     total: int
     """Samples of the update, over all ranks."""
     weight: float
-    """What its mean is worth in the mean of the update."""
+    """Weight of its mean in the update's mean."""
     unit: float
-    """What one sample (or token) is worth in it."""
+    """Weight of one sample (or token) in the update's mean."""
     first: bool
     last: bool
-    """Whether it is this rank's last one of the update."""
+    """True for this rank's last one of the update."""
     ends_epoch: bool
 
 
@@ -72,7 +72,7 @@ class MicroBatch:
 def micro_batches(
     divider: Divider, total: int, *, ends_epoch: bool = False
 ) -> tuple[MicroBatch, ...]:
-    """Give this rank's micro-batches of an update, weighted by samples."""
+    """Return this rank's micro-batches of an update, weighted by samples."""
     parts = divider.parts(total)
     return tuple(
         MicroBatch(

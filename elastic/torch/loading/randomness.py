@@ -1,7 +1,6 @@
-"""Random numbers that depend on the sample or the update, not on the rank that computes it.
+"""Random numbers that depend on the sample or the update, not on the rank.
 
-Generators are seeded before each forward pass, and before each sample is loaded: there is no state
-to save.
+Generators are seeded before each forward pass and each load of a sample: no state must be saved.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ _MASK = 2**64 - 1
 
 
 def key(*parts: int) -> int:
-    """Mix integers into one of 64 bits, in which each bit depends on all of theirs.
+    """Hash integers to 64 bits; each bit depends on all bits of the input.
 
     The finalizer is splitmix64's (Steele, Lea, Flood: Fast splittable pseudorandom number
     generators, OOPSLA 2014).
@@ -33,9 +32,9 @@ def key(*parts: int) -> int:
 
 
 def seed_torch(seed: int) -> None:
-    """Seed PyTorch's generators, of the processor and of the current device.
+    """Seed PyTorch's generators of the CPU and the current device.
 
-    Not `torch.manual_seed`: where CUDA is not used yet, that takes 0.4 ms and queues a call.
+    Before CUDA is initialized, `torch.manual_seed` takes 0.4 ms and queues a call.
     """
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():

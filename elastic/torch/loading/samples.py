@@ -1,6 +1,6 @@
-"""A data set in one order at any number of ranks, each sample with its own random numbers.
+"""Data sets in the same order at any number of ranks, with random numbers per sample.
 
-Objects of these classes are sent to loading processes.
+The objects are pickled to the data loader's processes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from runai.elastic.torch.loading.randomness import key, seed_everything
 
 T = TypeVar("T")
 
-# Where the random numbers of orders and of samples begin; any two numbers that differ.
+# Seed domains of orders and of samples: any two different numbers.
 _ORDER, _SAMPLE = 1, 2
 
 Where = tuple[int, int]
@@ -30,7 +30,7 @@ Where = tuple[int, int]
 
 
 class _Indexed(Protocol):
-    def __getitem__(self, index: int, /) -> Any: ...  # noqa: ANN401 - whatever a sample is
+    def __getitem__(self, index: int, /) -> Any: ...  # noqa: ANN401 - any sample
 
 
 def order_of(size: int, *, seed: int, epoch: int, shuffle: bool) -> torch.Tensor:
@@ -42,26 +42,26 @@ def order_of(size: int, *, seed: int, epoch: int, shuffle: bool) -> torch.Tensor
 
 
 class Samples(Dataset[Any]):
-    """A data set with indices, asked for `(epoch, index)`."""
+    """A map-style data set, indexed by `(epoch, index)`."""
 
     def __init__(self, dataset: _Indexed, *, seed: int, augment: bool) -> None:
-        """Wrap a data set; `augment`: whether its samples have random numbers."""
+        """Wrap a data set; `augment`: whether loading a sample uses random numbers."""
         self._dataset, self._seed = dataset, seed
-        # A tensor's rows are what they are: nothing to seed for.
+        # Rows of a tensor use no random numbers.
         self._augment = augment and not isinstance(dataset, TensorDataset)
         self._several: Callable[[list[int]], Sequence[Any]] | None = None
         if not self._augment:
             self._several = getattr(dataset, "__getitems__", None)
 
     def __getitem__(self, where: Where) -> Any:  # noqa: ANN401
-        """Load a sample; the same one at any number of ranks and loading processes."""
+        """Load a sample: equal at any number of ranks and loading processes."""
         epoch, index = where
         if self._augment:
             seed_everything(key(self._seed, _SAMPLE, epoch, index))
         return self._dataset[index]
 
     def __getitems__(self, wheres: Sequence[Where]) -> Sequence[Any]:
-        """Load the samples of a micro-batch, at once where the data set can."""
+        """Load the samples of a micro-batch, in one call if the data set supports it."""
         if self._several is not None:
             return self._several([index for _, index in wheres])
         if not self._augment:
@@ -75,24 +75,24 @@ class Samples(Dataset[Any]):
 
 
 class Portion(NamedTuple):
-    """A micro-batch of a stream, with what only its reader knows."""
+    """A micro-batch of a stream, with its reader's view of the update."""
 
     batch: Any
     part: int
-    """Which of this rank's parts of the update it is."""
+    """Number of the part among this rank's parts of the update."""
     total: int
     ends_epoch: bool
     first: int
-    """Digest of the epoch's first sample, for ranks to compare; 0: not to be compared."""
+    """Digest of the epoch's first sample, compared between ranks; 0: not compared."""
 
 
 class Stream(IterableDataset[Portion]):
-    """A data set without indices: each rank reads all of it and keeps its part.
+    """An iterable data set: each rank reads all of it and uses its part.
 
-    It must come in the same order on every rank and at every start; it may have a `set_epoch`. Each
-    loading process reads all of it too, and collates every so manieth micro-batch. So the data set
-    is shown one loading process: one that divides itself by `get_worker_info()`, as PyTorch's
-    documentation has it, gives all of itself.
+    Its order must be equal on every rank and at every start; it may have a `set_epoch`. Each of n
+    loading processes reads all of it, too, and collates every n-th micro-batch. So
+    `get_worker_info()` shows the data set a single process: one that divides itself by it, as in
+    PyTorch's documentation, then yields all samples.
     """
 
     def __init__(
@@ -115,13 +115,13 @@ class Stream(IterableDataset[Portion]):
         self._first = 0
 
     def shown_to_script(self, _: WorkerInfo) -> WorkerInfo:
-        """Return the info of the only loading process, whose seed is the epoch's."""
+        """Return the info of a single loading process, with the epoch's seed."""
         seed = key(self._seed, _ORDER, self._epoch)
         script = cast("Dataset[Any]", self._dataset)
         return WorkerInfo(id=0, num_workers=1, seed=seed, dataset=script)
 
     def __iter__(self) -> Iterator[Portion]:
-        """Give this rank's micro-batches; in a loading process every so manieth."""
+        """Yield this rank's micro-batches; in one of n loading processes every n-th."""
         worker = get_worker_info()
         mine, processes = (0, 1) if worker is None else (worker.id, worker.num_workers)
         number = count()
@@ -132,7 +132,7 @@ class Stream(IterableDataset[Portion]):
                     yield Portion(batch, place, len(window), ends_epoch, self._first)
 
     def _windows(self) -> Iterator[tuple[list[Any], bool]]:
-        """Give the samples of each update, and whether it is the epoch's last."""
+        """Yield each update's samples, and True for the epoch's last update."""
         samples = islice(self._samples(), self._skip, None)
         window = list(islice(samples, self._global_batch))
         while window:
@@ -147,7 +147,7 @@ class Stream(IterableDataset[Portion]):
             begin(self._epoch)
         info = get_worker_info()
         shown = info and self.shown_to_script(info)
-        # A generator runs its first lines, where it divides itself, when it is first asked.
+        # A generator divides itself in its first lines, which run at the first `next`.
         samples = _showing(shown, lambda: iter(self._dataset))
         for index in count():
             if self._augment:
@@ -162,14 +162,14 @@ class Stream(IterableDataset[Portion]):
 
 
 class WorkerInit:
-    """A script's `worker_init_fn`, which finds its own data set in `get_worker_info()`."""
+    """A script's `worker_init_fn`, called with its own data set in `get_worker_info()`."""
 
     def __init__(self, function: Callable[[int], object]) -> None:
         """Wrap the function."""
         self._function = function
 
     def __call__(self, _: int) -> None:
-        """Call the function in a loading process that has just begun."""
+        """Call the function in a new loading process."""
         info = get_worker_info()
         assert info is not None
         assert isinstance(info.dataset, Samples | Stream)
@@ -217,7 +217,7 @@ def _slice(window: list[Any], part: Part) -> list[Any]:
 
 
 def size_of(dataset: object) -> int | None:
-    """Return how many samples a data set has; None for one that is only iterated over."""
+    """Return the number of samples of a data set; None for an iterable one."""
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
         return None
     assert isinstance(dataset, Sized)

@@ -1,4 +1,4 @@
-"""Refuse the functions that the original library replaced in Keras 2's graphs."""
+"""Refused names: functions that the original library replaced in Keras 2's graphs."""
 
 from runai.utils.replaced import refusals
 

@@ -1,7 +1,7 @@
-"""Keras optimizers that act on every `steps`-th micro-batch, under the original library's names.
+"""Keras optimizers that update on every `steps`-th micro-batch, under the original names.
 
-Knows the names; the work is `runai.elastic.keras.accumulation`'s. Used by training scripts;
-`runai.elastic.keras.models.Model` accumulates by itself.
+They wrap `runai.elastic.keras.accumulation`; `runai.elastic.keras.models.Model` needs none, as it
+accumulates itself.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from runai.elastic.keras.accumulation import Periodic
 
 
 def Optimizer(optimizer: Any, steps: int) -> Any:  # noqa: N802 - the original's
-    """Let an optimizer act on every `steps`-th micro-batch, with the mean of their gradients.
+    """Make an optimizer update on every `steps`-th micro-batch, with the gradients' mean.
 
-    Schedules, averages, weight decay and clipping count updates; a saved model has the plain one.
+    Schedules, averages, weight decay and clipping count updates; a saved model has the plain
+    optimizer.
 
     Args:
-        optimizer: of Keras, by name, configuration or instance; its state is kept.
-        steps: micro-batches of an update, as `runai.elastic.steps` has them.
+        optimizer: of Keras, by name, configuration or instance; its state stays.
+        steps: micro-batches of an update, such as `runai.elastic.steps`.
 
     Raises:
         ValueError: `steps` is below 1, or the optimizer accumulates by itself.

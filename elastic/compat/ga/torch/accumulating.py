@@ -1,8 +1,7 @@
-"""What is laid over an optimizer's class so that it acts once for several micro-batches.
+"""A subclass put over an optimizer's class, which updates once for several micro-batches.
 
-Knows what a script may call between two updates: `step`, `zero_grad`, `add_param_group`,
-`load_state_dict`, a GradScaler, copies. How gradients are gathered is `accumulation`'s. Called by
-`optim` only.
+It handles the calls of a script between two updates: `step`, `zero_grad`, `add_param_group`,
+`load_state_dict`, a GradScaler, copies. `accumulation` sums the gradients.
 """
 
 from __future__ import annotations
@@ -23,42 +22,42 @@ SCHEDULE_NOTICE = (
 )
 
 SCALING = ("grad_scale", "found_inf")
-"""What a GradScaler sets on an optimizer for the time of a `step`."""
+"""Attributes that a GradScaler sets on an optimizer during a `step`."""
 
 if TYPE_CHECKING:
     _Inner = torch.optim.Optimizer
 else:
-    _Inner = object  # the optimizer's own class comes after ours: `super()` finds it
+    _Inner = object  # the optimizer's own class follows ours in the MRO
 
 
 class Accumulating(_Inner):
-    """An optimizer that acts on each `runai.steps`-th call of `step`."""
+    """An optimizer that updates on each `runai.steps`-th call of `step`."""
 
     @property
     def runai(self) -> Accumulation:
-        """Where the optimizer is between two updates."""
+        """The accumulation between two updates."""
         return cast("Accumulation", self.__dict__["_runai"])
 
     def accumulate(self, accumulation: Accumulation) -> None:
-        """Begin to gather: once, when the class was laid over the optimizer's."""
+        """Start the accumulation, once, after the class was replaced."""
         self.__dict__["_runai"] = accumulation
-        # A scaler then calls `step` for each micro-batch, whether its gradient is finite or not.
+        # With it a scaler calls `step` for each micro-batch, also for an infinite gradient.
         self.__dict__["_step_supports_amp_scaling"] = True
         accumulation.watch(self._parameters())
         wait_for_updates()
 
     def flush(self, before: Callable[[], object] | None = None) -> None:
-        """Update from what is gathered, at the end of an epoch; do nothing where nothing is.
+        """Update from a partial accumulation at the end of an epoch; do nothing without one.
 
-        With a GradScaler this is its `unscale_`, `before`, its `step` and, where its `update` has
-        waited for this update, its `update`.
+        With a GradScaler this calls its `unscale_`, `before`, its `step` and, if it was deferred,
+        its `update`.
 
         Args:
-            before: called between unscaling and the update, e.g. to clip: the whole gradient is in
-                the parameters' `grad` then.
+            before: called between unscaling and the update, e.g. to clip the whole gradient in the
+                parameters' `grad`.
 
         Raises:
-            RuntimeError: if a backward pass was not followed by `step`.
+            RuntimeError: if `step` did not follow a backward pass.
         """
         accumulation = self.runai
         if accumulation.arrived:
@@ -80,12 +79,12 @@ class Accumulating(_Inner):
     def step(  # type: ignore[override]
         self, closure: Callable[[], float] | None = None
     ) -> float | None:
-        """Gather a micro-batch's gradient; update where it is the last of an update."""
+        """Accumulate a micro-batch's gradient; update after the last one."""
         accumulation, loss = self.runai, None
         if accumulation.complete:
             return self._act(None)
         accumulation.step += 1
-        self.__dict__["_opt_called"] = True  # what schedulers of PyTorch look at
+        self.__dict__["_opt_called"] = True  # read by PyTorch's schedulers
         self._look_at_schedule()
         if accumulation.closing:
             return self._act(self._closing(closure))
@@ -100,18 +99,18 @@ class Accumulating(_Inner):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - PyTorch's
-        """Forget gradients where an update begins; within one they are needed."""
+        """Clear gradients at the start of an update; do nothing within one."""
         if self.runai.position == 0:
             self.runai.clear()
             super().zero_grad(set_to_none)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Optimize more parameters, which are gathered from now on."""
+        """Add parameters, and accumulate their gradients from now on."""
         super().add_param_group(param_group)
         self.runai.watch(self._parameters())
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the inner optimizer's state, saved by any number of steps, by none, or by 0.4.1."""
+        """Load the inner optimizer's state, saved with any `steps`, without, or by 0.4.1."""
         rest = {key: value for key, value in state_dict["state"].items() if key != "runai"}
         super().load_state_dict({**state_dict, "state": rest})
 
@@ -120,7 +119,7 @@ class Accumulating(_Inner):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__({key: value for key, value in state.items() if key != "_runai"})
-        if "_runai" in state:  # a copy; `load_state_dict` comes without
+        if "_runai" in state:  # a copy; absent in `load_state_dict`
             self.accumulate(Accumulation(*state["_runai"]))
 
     def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
@@ -131,7 +130,7 @@ class Accumulating(_Inner):
             yield from group["params"]
 
     def _closing(self, closure: Callable[[], float] | None) -> Callable[[], float] | None:
-        """Complete the gradient: now, or after the closure that computes its last part."""
+        """Complete the gradient now, or after the closure that computes its last part."""
         if closure is None:
             self.runai.close(self._parameters())
             return None
@@ -144,17 +143,17 @@ class Accumulating(_Inner):
         return compute_and_close
 
     def _act(self, closure: Callable[[], float] | None) -> float | None:
-        """Let the inner optimizer act, unless a scaler found an infinite gradient."""
+        """Step the inner optimizer, unless a scaler found an infinite gradient."""
         accumulation, loss = self.runai, None
         skipped = accumulation.overflow or bool(getattr(self, "found_inf", False))
         scaling: dict[str, Any] = {}
-        if not accumulation.scales_itself:  # then it must not see what a scaler left here for us
+        if not accumulation.scales_itself:  # then hide the scaler's attributes from it
             scaling = {k: self.__dict__.pop(k) for k in SCALING if k in self.__dict__}
             if not skipped:
                 self._unscale(scaling.get("grad_scale"))
         if not skipped:
             loss = (accumulation.inner_step or super().step)(closure)
-        self.__dict__.update(scaling)  # the scaler takes it away again
+        self.__dict__.update(scaling)  # the scaler removes them
         accumulation.updated = not skipped
         self._begin_update()
         return loss
@@ -170,36 +169,36 @@ class Accumulating(_Inner):
                     parameter.grad.div_(scale)
 
     def _look_at_schedule(self) -> None:
-        """Say once that learning rates change within an update."""
+        """Warn once if learning rates change within an update."""
         rates = [group.get("lr") for group in self.param_groups]
         if any(isinstance(rate, torch.Tensor) for rate in rates):
-            return  # to compare them might wait for the device
+            return  # comparing tensors may block on the device
         if self.runai.position and self.runai.rates != rates:
             notice(SCHEDULE_NOTICE)
         self.runai.rates = rates
 
 
-# Step hooks run with the inner `step`, once for each update; and a scheduler of PyTorch made later
-# need not lay its own `step` over ours.
+# Step hooks run with the inner `step`, once per update; a later scheduler of PyTorch does not need
+# to wrap our `step`.
 for _mark in ("hooked", "_wrapped_by_lr_sched"):
     setattr(Accumulating.step, _mark, True)
 
 
-_KINDS: dict[type[Any], type[Any]] = {}  # one for each: a copy has its original's class
+_KINDS: dict[type[Any], type[Any]] = {}  # one per class: a copy has its original's
 
 
 def accumulating(inner: type[Any]) -> type[Any]:
-    """Return the class to lay over an optimizer's: a subclass of the same name."""
+    """Return the accumulating subclass of an optimizer's class, with the same name."""
     if inner not in _KINDS:
         _KINDS[inner] = type(inner.__name__, (Accumulating, inner), {"__doc__": inner.__doc__})
     return _KINDS[inner]
 
 
 def plain(kind: type[Any]) -> type[Any]:
-    """Return the class that `accumulating` was given."""
+    """Return the optimizer's own class behind an accumulating one."""
     return kind.__bases__[1]
 
 
 def _blank(inner: type[Any]) -> object:
-    """Make what a copy is filled into."""
+    """Create an empty object for a copy."""
     return object.__new__(accumulating(inner))

@@ -1,8 +1,7 @@
-"""The gradient that an optimizer gathers over several micro-batches before it acts.
+"""The gradient that an optimizer accumulates over several micro-batches.
 
-Knows parameters, their gradients and where in an update we are. Not the optimizer's rule, nor
-when `step` is called: `optim` does. What is gathered is kept beside `.grad`, which between two
-updates holds the last micro-batch alone: clipping or unscaling it does no harm (docs/elastic.md).
+The sum is stored beside `.grad`, which between two updates holds the last micro-batch alone:
+clipping or unscaling it does no harm (docs/elastic.md).
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ _NARROW = (torch.float16, torch.bfloat16)
 
 
 class Accumulation:
-    """Where an optimizer is between two updates; its property `runai`.
+    """The state of an optimizer between two updates; its property `runai`.
 
     With `reduction="mean"` an update uses the mean of its micro-batches' gradients, weighted by
     `samples`; with `"sum"` their sum.
     """
 
     def __init__(self, steps: int, reduction: str) -> None:
-        """Begin with nothing gathered.
+        """Start empty.
 
         Raises:
             TypeError: if `steps` is not an integer.
@@ -37,23 +36,23 @@ class Accumulation:
         self.reduction = reduction
         self.steps = steps
         self.step = 0
-        """How often `step()` was called, over the optimizer's life."""
+        """Number of `step()` calls over the optimizer's life."""
         self.position = 0
-        """Micro-batches of the coming update that are complete."""
+        """Completed micro-batches of the next update."""
         self.updated = False
-        """Whether the last `step()` changed the weights."""
+        """True if the last `step()` changed the weights."""
         self.samples: float = 1
-        """Weight of the coming micro-batch, its number of samples; holds until set anew."""
+        """Weight of the next micro-batches, their number of samples, until set again."""
         self.overflow = False
-        """Whether a GradScaler found an infinite gradient in this update."""
+        """True if a GradScaler found an infinite gradient in this update."""
         self.scales_itself = False
-        """Whether the inner optimizer unscales gradients in its own kernel."""
+        """True if the inner optimizer unscales gradients in its own kernel."""
         self.scaler: GradScaler | None = None
-        """The scaler that what is gathered is multiplied by."""
+        """The scaler of the accumulated gradient."""
         self.complete = False
-        """Whether the update was closed early: `.grad` is the whole update's before `step`."""
+        """True if the update was closed early: `.grad` is the whole update's before `step`."""
         self.inner_step: Callable[..., float | None] | None = None
-        """A `step` that was set on the optimizer itself, as schedulers of PyTorch do."""
+        """A `step` set on the optimizer object, as by PyTorch's schedulers."""
         self.rates: list[object] = []
         """The learning rates of the groups at the last `step()`."""
         self._gathered_samples: float = 0
@@ -64,7 +63,7 @@ class Accumulation:
 
     @property
     def steps(self) -> int:
-        """Micro-batches of an update. Setting it counts from the update that is under way."""
+        """Micro-batches of an update; a change applies to the current update."""
         return self._steps
 
     @steps.setter
@@ -77,11 +76,11 @@ class Accumulation:
 
     @property
     def closing(self) -> bool:
-        """Whether the coming micro-batch is the update's last."""
+        """True if the next micro-batch is the update's last."""
         return self.position >= self.steps - 1
 
     def watch(self, parameters: Iterable[torch.Tensor]) -> None:
-        """See the gradients of these parameters as they arrive; known ones are left alone."""
+        """Register hooks on parameters that have none yet, to accumulate their gradients."""
         me = weakref.ref(self)  # parameters outlive an optimizer
         for parameter in parameters:
             if parameter in self._handles or not parameter.requires_grad:
@@ -104,7 +103,7 @@ class Accumulation:
             ]
 
     def unwatch(self) -> None:
-        """Leave the parameters as they were before `watch`."""
+        """Remove the hooks, and clear the accumulation."""
         for handles in self._handles.values():
             for handle in handles:
                 handle.remove()
@@ -113,10 +112,12 @@ class Accumulation:
 
     @torch.no_grad()
     def keep(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Put a micro-batch's gradients aside; another will follow."""
+        """Accumulate a micro-batch's gradients, with more to follow."""
         for parameter in parameters:
             if parameter.grad is not None:
-                if parameter not in self._arrived:  # set by hand, or thawed since the last time
+                if (
+                    parameter not in self._arrived
+                ):  # set by hand, or thawed since the last micro-batch
                     self._gather(parameter, parameter.grad)
                 parameter.grad = None
         self._gathered_samples += self._weight
@@ -125,7 +126,7 @@ class Accumulation:
 
     @torch.no_grad()
     def close(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Make `.grad` the whole update's where no gradient arrived with the last micro-batch."""
+        """Complete `.grad` of parameters without a gradient in the last micro-batch."""
         for parameter in parameters:
             if parameter in self._arrived:
                 continue
@@ -137,24 +138,24 @@ class Accumulation:
                 parameter.grad = gathered if parameter.grad is None else parameter.grad + gathered
 
     def close_early(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Make `.grad` the mean, or sum, of what was gathered, though micro-batches are missing."""
+        """Set `.grad` to the mean, or sum, of the micro-batches so far."""
         weight, self.samples = self.samples, 0
         self.close(parameters)
         self.samples, self.complete = weight, True
 
     @property
     def arrived(self) -> bool:
-        """Whether a gradient came after the last `step`."""
+        """True if a gradient arrived after the last `step`."""
         return bool(self._arrived)
 
     @torch.no_grad()
     def rescale(self, factor: torch.Tensor) -> None:
-        """Multiply what is gathered: the scale of the micro-batches that follow is another."""
+        """Multiply the sums by a factor, as the scale of later micro-batches has changed."""
         for gathered in self._gathered.values():
             gathered.mul_(factor.to(gathered.device))
 
     def clear(self) -> None:
-        """Begin the next update with nothing gathered."""
+        """Start the next update with empty sums."""
         self.position = 0
         self.overflow = self.complete = False
         self.scaler = None
@@ -164,7 +165,7 @@ class Accumulation:
 
     @property
     def _idle(self) -> bool:
-        """Whether there is nothing to gather: an update is one micro-batch, or complete."""
+        """True if nothing must be accumulated: the update has one micro-batch, or is complete."""
         return self.complete or (self.steps == 1 and self.position == 0)
 
     @property
@@ -173,7 +174,7 @@ class Accumulation:
 
     @property
     def _share(self) -> float:
-        """What a weighted sum up to the present micro-batch is multiplied with."""
+        """Factor of the weighted sum up to the current micro-batch."""
         return 1 / (self._gathered_samples + self._weight) if self.reduction == "mean" else 1
 
     def _forget_arrivals(self) -> None:
@@ -182,13 +183,13 @@ class Accumulation:
 
     @torch.no_grad()
     def _take(self, parameter: torch.Tensor) -> None:
-        """Count a gradient that backward has just added to `.grad`."""
+        """Accumulate a gradient that backward has just added to `.grad`."""
         gradient, was_empty = self._arriving.pop(parameter)
         self._arrived.add(parameter)
         if not self.closing:
             self._gather(parameter, gradient)
             return
-        # Now, not in `step`: who clips between the two clips the whole update's gradient.
+        # Now, not in `step`: clipping in between must see the whole update's gradient.
         gathered = self._gathered.pop(parameter, None)
         total, share = parameter.grad, self._share
         assert total is not None
@@ -202,7 +203,7 @@ class Accumulation:
     def _gather(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
         gathered, gradient = self._gathered.get(parameter), gradient.detach()
         if gathered is None:
-            # A copy: what backward hands over may be another parameter's gradient as well.
+            # A copy: backward may pass the same tensor for another parameter.
             wide = gradient.float() if gradient.dtype in _NARROW else gradient
             self._gathered[parameter] = wide * self._weight
         elif gathered.is_sparse and not gradient.is_sparse:
@@ -212,7 +213,7 @@ class Accumulation:
 
 
 def _add(parameter: torch.Tensor, gathered: torch.Tensor, share: float) -> None:
-    """Add a gathered gradient to `.grad`, of whichever layout either is."""
+    """Add an accumulated gradient to `.grad`, dense or sparse."""
     assert parameter.grad is not None
     if parameter.grad.is_sparse and not gathered.is_sparse:
         parameter.grad = gathered.mul_(share).add_(parameter.grad)

@@ -1,8 +1,7 @@
-"""Optimizers that act on every `steps`-th call of `step`, under the original library's names.
+"""Optimizers that update on every `steps`-th call of `step`, under the original names.
 
-Knows the names: `Optimizer` for one that exists, `Adam(steps, ...)` and so on for each of
-`torch.optim`. Between two updates `accumulating` behaves. Used by training scripts;
-`runai.elastic.torch.Job` accumulates by itself.
+`Optimizer` wraps an existing one; `Adam(steps, ...)` and so on create each of `torch.optim`.
+`runai.elastic.torch.Job` needs none, as it accumulates itself.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ MEAN_NOTICE = (
 
 
 class State:
-    """What checkpoints of runai 0.4.1 hold beside the optimizer's own state; loaded, not used."""
+    """The extra state in checkpoints of runai 0.4.1; loaded, not used."""
 
     steps: int
     step: int
@@ -36,11 +35,11 @@ torch.serialization.add_safe_globals([State])  # so that `torch.load` opens such
 
 
 def Optimizer(optimizer: T, steps: int, reduction: str | None = None) -> T:  # noqa: N802 - the original's
-    """Let an optimizer act on every `steps`-th call of `step`; it stays the same object.
+    """Make an optimizer update on every `steps`-th call of `step`; return the same object.
 
     Args:
-        optimizer: any but LBFGS; its moments, hooks and groups stay as they are.
-        steps: micro-batches of an update, as `runai.elastic.steps` has them.
+        optimizer: any but LBFGS; its moments, hooks and groups stay unchanged.
+        steps: micro-batches of an update, such as `runai.elastic.steps`.
         reduction: "mean" (the default), exact for a loss that is a mean over equal micro-batches;
             "sum" for a summed loss, as in runai 0.4.1.
 
@@ -68,7 +67,7 @@ def Optimizer(optimizer: T, steps: int, reduction: str | None = None) -> T:  # n
 
 
 def unwrap(optimizer: T) -> T:
-    """Let an optimizer act on each call of `step` again; a plain one is left alone."""
+    """Make an optimizer update on each call of `step` again; ignore a plain one."""
     if isinstance(optimizer, Accumulating):
         accumulation, attributes = optimizer.runai, optimizer.__dict__
         accumulation.unwatch()
@@ -82,13 +81,13 @@ def unwrap(optimizer: T) -> T:
 
 
 def __getattr__(name: str) -> Callable[..., torch.optim.Optimizer]:
-    """Give the constructor of an accumulating optimizer: that of `torch.optim`, `steps` first."""
+    """Return a constructor of an accumulating optimizer: `torch.optim`'s with `steps` first."""
     if name not in _names():
         raise AttributeError(f"torch.optim has no optimizer {name!r}")
 
     def construct(
         steps: int,
-        *args: Any,  # noqa: ANN401 - as the optimizer has them
+        *args: Any,  # noqa: ANN401 - of the optimizer
         reduction: str | None = None,
         **kwargs: Any,  # noqa: ANN401
     ) -> torch.optim.Optimizer:
@@ -105,6 +104,6 @@ def __dir__() -> list[str]:
 
 
 def _names() -> set[str]:
-    """Return the optimizers that this version of PyTorch has."""
+    """Return the names of this PyTorch's optimizers."""
     kinds = {name: kind for name, kind in vars(torch.optim).items() if isinstance(kind, type)}
     return {n for n, k in kinds.items() if issubclass(k, torch.optim.Optimizer)} - {"Optimizer"}

@@ -1,8 +1,7 @@
-"""One scale for all micro-batches of an update: `GradScaler.update` waits until it is complete.
+"""One scale for all micro-batches of an update: `GradScaler.update` is deferred to its end.
 
-Knows which optimizers are in the middle of an update, and what of a GradScaler their `flush` does.
-A script calls `update` for each micro-batch; a scale that changed between two of them would weigh
-one more than the other. Called by `accumulating`.
+A script calls `update` for each micro-batch; a changed scale between two of them would weight one
+more than the other.
 """
 
 from __future__ import annotations
@@ -17,38 +16,38 @@ import torch
 from torch.amp.grad_scaler import GradScaler, OptState
 
 under_way: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-"""The optimizers that have gathered some micro-batches of an update, not all."""
+"""Optimizers with a partially accumulated update."""
 
 
 @contextlib.contextmanager
 def unscaling(
     scaler: GradScaler | None, optimizer: torch.optim.Optimizer, *, early: bool
 ) -> Generator[Callable[[], object]]:
-    """Give the `step` that takes what is gathered, as it stands in `.grad`, through a scaler.
+    """Yield a `step` that applies the accumulated `.grad` through a scaler.
 
     Args:
-        scaler: of the micro-batches; None: there is none.
-        optimizer: that has gathered them.
-        early: whether the gradient is needed unscaled before the step.
+        scaler: of the micro-batches, or None.
+        optimizer: with the accumulated gradient.
+        early: whether the gradient must be unscaled before the step.
     """
     if scaler is None or not scaler.is_enabled():
         yield optimizer.step
         return
-    # What it knows is of the last micro-batch, or of an `unscale_` since, which found no gradient.
+    # Its state is of the last micro-batch, or of a later `unscale_`, which found no gradient.
     known = scaler._per_optimizer_states.pop(id(optimizer), None)  # noqa: SLF001
     if early:
         scaler.unscale_(optimizer)
     yield functools.partial(scaler.step, optimizer)
     if known is None or known["stage"] is not OptState.STEPPED:
-        scaler.update()  # the script's own was called after the last micro-batch, and waited
+        scaler.update()  # the script's own call after the last micro-batch was deferred
 
 
 @functools.cache
 def wait_for_updates() -> None:
-    """Let scalers keep their scale while an optimizer they stepped is in the middle of an update.
+    """Patch GradScaler to keep its scale while one of its optimizers is within an update.
 
-    PyTorch offers no hook for it: the methods are replaced, once, for all scalers. With other
-    optimizers they do what they did.
+    PyTorch has no hook for it: the methods are replaced once, for all scalers. With other
+    optimizers they behave as before.
     """
     step, update = GradScaler.step, GradScaler.update
 
@@ -56,7 +55,7 @@ def wait_for_updates() -> None:
     def step_known(
         self: GradScaler,
         optimizer: torch.optim.Optimizer,
-        *args: Any,  # noqa: ANN401 - as the optimizer's step has them
+        *args: Any,  # noqa: ANN401 - of the optimizer's step
         **kwargs: Any,  # noqa: ANN401
     ) -> float | None:
         if (accumulation := getattr(optimizer, "_runai", None)) is not None:

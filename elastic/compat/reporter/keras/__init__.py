@@ -1,4 +1,4 @@
-"""Report the metrics and the progress of a Keras model by itself, under the original names."""
+"""Automatic reports of a Keras model's metrics and progress, under the original names."""
 
 from runai.elastic.installation import needs_keras
 

@@ -1,7 +1,6 @@
-"""Report what every `fit` of a Keras model does, without a line in the training script.
+"""Automatic reports of every `fit` of a Keras model.
 
-Knows Keras 3 (any back end): `keras.Model.fit` gets one more callback while logging is on.
-Sending is `runai.reporter`'s. Used by training scripts.
+For Keras 3 (any back end): `keras.Model.fit` gets an additional callback while logging is on.
 """
 
 from __future__ import annotations
@@ -21,24 +20,24 @@ _Logs = Mapping[str, float] | None
 
 
 class _Sink(Protocol):
-    """Whatever takes reports: a Reporter, or the module with its own."""
+    """A target of reports: a Reporter, or the module."""
 
     def reportMetric(self, name: str, value: object) -> None: ...  # noqa: N802 - the original's
     def reportParameter(self, name: str, value: object) -> None: ...  # noqa: N802
 
 
 def autologged() -> bool:
-    """Whether every `fit` is reported."""
+    """Return True if every `fit` is reported."""
     return hasattr(keras.Model.fit, "__runai__")
 
 
 def disableAutoLog() -> None:  # noqa: N802 - the original's
-    """Report no longer; the other way is `Reporter`'s `with` block."""
+    """Stop reporting; `Reporter`'s `with` block does so at its end."""
     if autologged():
         keras.Model.fit = keras.Model.fit.__runai__
 
 
-disableAutolog = disableAutoLog  # noqa: N816 - as the original's documentation calls it
+disableAutolog = disableAutoLog  # noqa: N816 - the name in the original's documentation
 
 
 def autolog(
@@ -55,10 +54,10 @@ def autolog(
     epsilon: bool = False,  # noqa: FBT001, FBT002
     reporter: _Sink | None = None,
 ) -> None:
-    """Report every `fit` from now on; each flag is one name that is reported, or not.
+    """Report every `fit` from now on; each flag enables one name.
 
-    `epoch` and `overall_epochs` are the progress. The accuracy is reported where the model was
-    compiled with such a metric. A second call replaces the first.
+    `epoch` and `overall_epochs` are the progress. The accuracy is reported if the model was compiled
+    with such a metric. A second call replaces the first.
     """
     wanted = {name for name, value in locals().items() if name != "reporter" and value}
     sink = reporter if reporter is not None else runai.reporter
@@ -80,12 +79,12 @@ def autolog(
             given.arguments["callbacks"] = [*listed, callback]
         return plain(*given.args, **given.kwargs)
 
-    fit.__runai__ = plain  # type: ignore[attr-defined] # what `disableAutoLog` puts back
+    fit.__runai__ = plain  # type: ignore[attr-defined] # restored by `disableAutoLog`
     keras.Model.fit = fit
 
 
 class Reporter(runai.reporter.Reporter):
-    """A reporter that logs by itself, if asked, for the time of its `with` block."""
+    """A reporter that optionally logs every `fit` during its `with` block."""
 
     def __init__(self, *, autolog: bool = False) -> None:
         super().__init__()
@@ -94,7 +93,7 @@ class Reporter(runai.reporter.Reporter):
             self.autolog()
 
     def autolog(self, **flags: bool) -> None:
-        """Report every `fit` to this reporter; the flags are those of the function `autolog`."""
+        """Report every `fit` to this reporter; flags as of the function `autolog`."""
         autolog(**flags, reporter=self)
         self.autologged = True
 
@@ -105,7 +104,7 @@ class Reporter(runai.reporter.Reporter):
 
 
 class _Reporting(keras.callbacks.Callback):  # type: ignore[misc] # of a library without types
-    """Report one `fit`."""
+    """The callback that reports one `fit`."""
 
     def __init__(self, sink: _Sink, wanted: set[str], given: Mapping[str, Any]) -> None:
         super().__init__()
@@ -147,12 +146,12 @@ class _Reporting(keras.callbacks.Callback):  # type: ignore[misc] # of a library
 
 
 def _name(loss: object) -> object:
-    """Return how a loss is called: a text, a function or an object."""
+    """Return the name of a loss: a text, a function or an object."""
     if loss is None or isinstance(loss, str):
         return loss
     return getattr(loss, "__name__", None) or getattr(loss, "name", None) or type(loss).__name__
 
 
 def _plain(optimizer: object) -> object:
-    """Return what accumulation was put around, where it was."""
+    """Return the optimizer behind an accumulating one."""
     return getattr(optimizer, "plain", optimizer)
