@@ -106,7 +106,7 @@ class Job:
         self.first_sample = 0
         """Digest of the first sample of an iterable data set's epoch; 0: none."""
         self.read: tuple[int, ...] = 0, 0, 0
-        """At the last update: samples of the epoch, whether it ended, digest of its first sample."""
+        """At the last update: samples of the epoch, whether it ended, its first sample's digest."""
         self.virtual_workers: int | None = None
         """Slices of an update with `bitwise`; constant for the life of the job."""
         if bitwise:

@@ -160,7 +160,7 @@ class Resizing:
         if self._job.ranks == 1 or not group.is_loss(error):
             return False
         with contextlib.suppress(group.GroupLost):
-            self._agreement.conclude()  # a peer with less data has left: its ValueError is the cause
+            self._agreement.conclude()  # raises the cause if a peer with less data has left
         if self._membership is None:
             return False
         self._regroup(error)

@@ -56,8 +56,8 @@ def autolog(
 ) -> None:
     """Report every `fit` from now on; each flag enables one name.
 
-    `epoch` and `overall_epochs` are the progress. The accuracy is reported if the model was compiled
-    with such a metric. A second call replaces the first.
+    `epoch` and `overall_epochs` are the progress. The accuracy is reported if the model was
+    compiled with such a metric. A second call replaces the first.
     """
     wanted = {name for name, value in locals().items() if name != "reporter" and value}
     sink = reporter if reporter is not None else runai.reporter
