@@ -66,7 +66,7 @@ def save(
             part.unlink()
         raise
     _sync_directory(folder)
-    _forget(folder, update, keep)
+    _delete_old(folder, update, keep)
     return path
 
 
@@ -156,7 +156,7 @@ def _sync_directory(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _forget(folder: Path, update: int, keep: int) -> None:
+def _delete_old(folder: Path, update: int, keep: int) -> None:
     paths = _newest_first(folder)
     written = [path for path in paths if _update_of(path) <= update]
     parts = [

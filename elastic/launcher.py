@@ -21,7 +21,7 @@ from runai.elastic.membership import LEAVE_EXIT_CODE
 from runai.elastic.resize import WorkerView, line_up
 from runai.hub_service.wire.elastic_messages import Reason, Status, Target, WorkerPhase
 
-_LOOK_EVERY_S = 0.05
+_POLL_EVERY_S = 0.05
 _LEFT_CODES = (LEAVE_EXIT_CODE, -signal.SIGTERM)
 
 
@@ -32,8 +32,8 @@ class _Worker:
     """Its local rank: the device that it uses."""
     process: subprocess.Popen[bytes]
     leaving: bool = False
-    hurry_at: float = field(default=float("inf"))
-    hurried: int = 0
+    signal_at: float = field(default=float("inf"))
+    signals_sent: int = 0
 
 
 class Launcher:
@@ -72,7 +72,7 @@ class Launcher:
         self._ranks: tuple[str, ...] = ()
         self._gen = self._started = self._failures = 0
         self._failed_at = -1
-        self._pauses = self._pauses_obeyed = 0
+        self._pauses = self._pauses_handled = 0
         self._exit_code: int | None = None
 
     def run(self) -> int:
@@ -83,7 +83,7 @@ class Launcher:
         """
         self._gen = self._directory.take()
         while self._step():
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_EVERY_S)
         return self._exit_code or 0
 
     def pause(self) -> None:
@@ -98,8 +98,8 @@ class Launcher:
             self._say("pausing: the workers leave after their update")
             self._write_target((), Reason.PAUSE)
         if self._exit_code is not None:
-            self._dismiss(self._workers)
-            self._hurry()
+            self._stop_workers(self._workers)
+            self._signal_overdue()
             return bool(self._workers)
         wanted = self._directory.wanted(self._least, self._most) or self._wanted
         if wanted != self._wanted:
@@ -107,7 +107,7 @@ class Launcher:
             self._wanted = wanted
         self._start_missing()
         self._line_up()
-        self._hurry()
+        self._signal_overdue()
         return True
 
     def _start_missing(self) -> None:
@@ -153,7 +153,7 @@ class Launcher:
             self._write_target(line, reason if self._ranks else Reason.START)
         staying = [worker for worker in self._workers if not worker.leaving]
         waiting = [worker for worker in staying if worker.name not in self._ranks]
-        self._dismiss(waiting[max(0, self._wanted - len(staying) + len(waiting)) :])
+        self._stop_workers(waiting[max(0, self._wanted - len(staying) + len(waiting)) :])
 
     def _is_ready(self, worker: _Worker) -> bool:
         status = self._statuses.get(worker.name)
@@ -179,17 +179,17 @@ class Launcher:
         )
         for worker in self._workers:
             if worker.name in self._ranks and worker.name not in ranks:
-                self._let_go(worker)
+                self._mark_leaving(worker)
         self._ranks = ranks
         self._say(f"generation {self._gen}: {' '.join(ranks) or 'nobody'} ({reason})")
 
     # ---- leaving workers
 
-    def _let_go(self, worker: _Worker) -> None:
+    def _mark_leaving(self, worker: _Worker) -> None:
         if not worker.leaving:
-            worker.leaving, worker.hurry_at = True, time.monotonic() + self._grace_s
+            worker.leaving, worker.signal_at = True, time.monotonic() + self._grace_s
 
-    def _dismiss(self, workers: Iterable[_Worker]) -> None:
+    def _stop_workers(self, workers: Iterable[_Worker]) -> None:
         """Stop workers: idle ones at once, training ones after their update or at their end."""
         for worker in workers:
             status = self._statuses.get(worker.name)
@@ -198,20 +198,20 @@ class Launcher:
             if self._exit_code == 0 and (trains or not self._statuses):
                 continue
             if not (worker.leaving or trains):
-                worker.hurry_at = 0.0
+                worker.signal_at = 0.0
                 worker.leaving = True
-            self._let_go(worker)
+            self._mark_leaving(worker)
 
-    def _hurry(self) -> None:
+    def _signal_overdue(self) -> None:
         """Send SIGTERM to workers after their grace time, and SIGKILL after a second one."""
-        impatient = self._pauses > max(1, self._pauses_obeyed)
-        self._pauses_obeyed = self._pauses
+        impatient = self._pauses > max(1, self._pauses_handled)
+        self._pauses_handled = self._pauses
         for worker in self._workers:
-            if not worker.leaving or not (impatient or time.monotonic() > worker.hurry_at):
+            if not worker.leaving or not (impatient or time.monotonic() > worker.signal_at):
                 continue
-            number = signal.SIGTERM if worker.hurried == 0 else signal.SIGKILL
-            worker.hurried += 1
-            worker.hurry_at = time.monotonic() + self._grace_s
+            number = signal.SIGTERM if worker.signals_sent == 0 else signal.SIGKILL
+            worker.signals_sent += 1
+            worker.signal_at = time.monotonic() + self._grace_s
             # Kill its process group: data loader processes hold memory, too.
             with contextlib.suppress(ProcessLookupError):
                 if number == signal.SIGTERM:
@@ -223,23 +223,26 @@ class Launcher:
         for worker in list(self._workers):
             status = self._statuses.get(worker.name)
             if status is not None and status.state is WorkerPhase.DRAINING:
-                self._let_go(worker)
+                self._mark_leaving(worker)
             code = worker.process.poll()
             if code is not None:
                 self._workers.remove(worker)
-                self._judge(worker, code)
+                self._handle_exit(worker, code)
 
-    def _judge(self, worker: _Worker, code: int) -> None:
+    def _handle_exit(self, worker: _Worker, code: int) -> None:
         if code == 0:
             if self._exit_code in (None, LEAVE_EXIT_CODE):
                 self._exit_code = 0
             self._say(f"{worker.name} finished")
         elif code in _LEFT_CODES:
             self._say(f"{worker.name} left")
-            if not (worker.hurried or worker.name not in self._ranks) and self._exit_code is None:
+            if (
+                not (worker.signals_sent or worker.name not in self._ranks)
+                and self._exit_code is None
+            ):
                 # An external SIGTERM: another program needs its device.
                 self._wanted = max(self._least, self._wanted - 1)
-        elif self._exit_code in (None, 0) and not worker.hurried:
+        elif self._exit_code in (None, 0) and not worker.signals_sent:
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             self._say(f"{worker.name} failed: {how}")
             code = code if code > 0 else 128 - code

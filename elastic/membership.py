@@ -27,7 +27,7 @@ from runai.hub_service.wire.elastic_messages import (
 LEAVE_EXIT_CODE = 143
 """Exit code of a worker that left before the training was finished; 0: finished."""
 
-_TELL_EVERY_S = 1.0
+_REPORT_EVERY_S = 1.0
 # Each status replaces a file of 200 bytes, in 0.1 ms.
 
 
@@ -41,47 +41,49 @@ class Stop:
         """Read the launcher's pid from the environment; install no handler yet."""
         launcher = environ.get("RUNAI_LAUNCHER_PID", "")
         self._launcher = os.getppid() if launcher == str(os.getppid()) else None
-        self._told = False
-        self._before: dict[int, Any] = {}
+        self._sigterm_received = False
+        self._previous: dict[int, Any] = {}
 
     @property
     def wanted(self) -> bool:
         """True after the first SIGTERM, and after the launcher's death."""
-        return self._told or (self._launcher is not None and os.getppid() != self._launcher)
+        return self._sigterm_received or (
+            self._launcher is not None and os.getppid() != self._launcher
+        )
 
     def listen(self) -> None:
         """Install handlers of SIGTERM and SIGUSR1, which then call the previous handlers.
 
         Outside of the main thread, where Python allows no handlers, only the launcher is watched.
         """
-        if self._before or threading.current_thread() is not threading.main_thread():
+        if self._previous or threading.current_thread() is not threading.main_thread():
             return
-        self._before[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._terminate)
+        self._previous[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._terminate)
         # The default of SIGUSR1 ends the process. Its arrival alone interrupts a sleep; the target
         # file is read after each update anyway, since shells may not forward signals.
-        self._before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, self._look)
+        self._previous[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, self._wake)
 
     def close(self) -> None:
         """Restore the previous handlers; ignore SIGUSR1 if its default would end the process."""
-        ours = (self._terminate, self._look)
-        for number, before in self._before.items():
+        ours = (self._terminate, self._wake)
+        for number, before in self._previous.items():
             if signal.getsignal(number) in ours:
                 before = signal.SIG_DFL if before is None else before  # noqa: PLW2901
                 late = number == signal.SIGUSR1 and before is signal.SIG_DFL
                 signal.signal(number, signal.SIG_IGN if late else before)
-        self._before.clear()
+        self._previous.clear()
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:
-        if self._told:
+        if self._sigterm_received:
             raise SystemExit(LEAVE_EXIT_CODE)
-        self._told = True
-        self._pass_on(number, frame)
+        self._sigterm_received = True
+        self._call_previous(number, frame)
 
-    def _look(self, number: int, frame: FrameType | None) -> None:
-        self._pass_on(number, frame)
+    def _wake(self, number: int, frame: FrameType | None) -> None:
+        self._call_previous(number, frame)
 
-    def _pass_on(self, number: int, frame: FrameType | None) -> None:
-        before = self._before.get(number)
+    def _call_previous(self, number: int, frame: FrameType | None) -> None:
+        before = self._previous.get(number)
         if callable(before) and before is not signal.default_int_handler:
             before(number, frame)
 
@@ -101,8 +103,8 @@ class Membership:
         self._clock = clock
         self._stamp: tuple[int, int, int] | None = None
         self._target: Target | None = None
-        self._over = -1
-        self._told_at = float("-inf")
+        self._ended_pause = -1
+        self._reported_at = float("-inf")
         self._status = Status(worker, 0, WorkerPhase.STARTING, os.getpid())
         self._speed_from: tuple[float, int] | None = None
         self._batch = (0, 0)
@@ -144,7 +146,7 @@ class Membership:
                 target = self.files.target()
                 if target is not None and (self._target is None or target.gen > self._target.gen):
                     if self._target is None and target.reason is Reason.PAUSE:
-                        self._over = target.gen
+                        self._ended_pause = target.gen
                     self._target = target
                 self._stamp = stamp
         return self._target
@@ -160,7 +162,7 @@ class Membership:
         A pause older than this worker is over, as the cluster has started the worker since.
         """
         if target.reason is Reason.PAUSE:
-            return target.gen > self._over
+            return target.gen > self._ended_pause
         return 0 < self.gen < target.gen and self.rank_in(target) is None
 
     def tell(self, state: WorkerPhase, update: int = -1) -> None:
@@ -186,7 +188,7 @@ class Membership:
         if self._speed_from is None or gpus != self._status.gpus:
             self._speed_from = (now, samples)
             self._write(WorkerPhase.RUNNING, update, 0.0, gpus)
-        elif now - self._told_at >= _TELL_EVERY_S:
+        elif now - self._reported_at >= _REPORT_EVERY_S:
             since, before = self._speed_from
             speed = (samples - before) / (now - since) if now > since else 0.0
             self._write(WorkerPhase.RUNNING, update, round(speed, 3), gpus)
@@ -202,7 +204,7 @@ class Membership:
         self._status = Status(
             self.worker, self.gen, state, os.getpid(), update, speed, gpus, *self._batch
         )
-        self._told_at = self._clock()
+        self._reported_at = self._clock()
         # A full disk must not end a training: the status is for display and for growth.
         with contextlib.suppress(OSError):
             self.files.write_status(self._status)

@@ -22,8 +22,8 @@ from runai.hub_service.client.worker_client import WorkerClient
 from runai.hub_service.wire.elastic_messages import ElasticFiles, MessageError, Status
 from runai.hub_service.wire.errors import NotFound, RunaiError
 
-_LOOK_EVERY_S = 0.1
-_TELL_AGAIN_S = 5.0
+_POLL_EVERY_S = 0.1
+_RESEND_EVERY_S = 5.0
 """Period of resending an unchanged status: a restarted service has lost it."""
 _PAUSE_S = 1.0
 _MISUSE = 64
@@ -43,14 +43,14 @@ class Relay:
 
     def start(self) -> None:
         """Start the threads of both directions."""
-        for work in (self._hear, self._tell):
+        for work in (self._receive_targets, self._send_statuses):
             threading.Thread(target=work, daemon=True).start()
 
     def stop(self) -> None:
         """Stop relaying; the threads end with the process."""
         self._stopped.set()
 
-    def _hear(self) -> None:
+    def _receive_targets(self) -> None:
         client, seen = self._connect(), 0
         while not self._stopped.is_set():
             try:
@@ -65,16 +65,16 @@ class Relay:
                 self._files.write_target(target)
                 seen = target.gen
 
-    def _tell(self) -> None:
+    def _send_statuses(self) -> None:
         client = self._connect()
         told: Status | None = None
         at = float("-inf")
-        while not self._stopped.wait(_LOOK_EVERY_S):
+        while not self._stopped.wait(_POLL_EVERY_S):
             try:
                 status = self._files.status(self._worker)
             except (MessageError, OSError):
                 continue
-            if status is None or (status == told and time.monotonic() < at + _TELL_AGAIN_S):
+            if status is None or (status == told and time.monotonic() < at + _RESEND_EVERY_S):
                 continue
             try:
                 client.tell(status)
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
         process = subprocess.Popen(command)  # noqa: S603  the user's command
     except OSError as error:
         _say(f"{command[0]} cannot be started: {error}")
-        return _ending(connect(), 127)
+        return _exit_code(connect(), 127)
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
         process.send_signal(number)
@@ -115,13 +115,13 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
     relay.start()
     code = process.wait()
     relay.stop()
-    return _ending(connect(), code if code >= 0 else 128 - code)
+    return _exit_code(connect(), code if code >= 0 else 128 - code)
 
 
 _NEEDED = ("RUNAI_API_URL", "RUNAI_ELASTIC_DIR", "RUNAI_WORKER", "RUNAI_WORKER_TOKEN_FILE")
 
 
-def _ending(client: WorkerClient, code: int) -> int:
+def _exit_code(client: WorkerClient, code: int) -> int:
     """Return the exit code that the service decides; a worker that left exits at once.
 
     The pod stays while the service does not answer.

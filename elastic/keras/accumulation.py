@@ -177,7 +177,7 @@ class Accumulator(keras.optimizers.Optimizer):  # type: ignore[misc]  # keras ha
         )
         if self.replicas > 1:
             grads = _sum_over_replicas(grads)
-        weight, last = self._turn()
+        weight, last = self._weight_and_last()
         at = [self._index[self._plain._var_key(v)] for v in variables]  # noqa: SLF001
         sums = [self._sums[i] for i in at]
         totals = [
@@ -225,7 +225,7 @@ class Accumulator(keras.optimizers.Optimizer):  # type: ignore[misc]  # keras ha
         count = len(self._variables)
         own, plain = list(optimizer_variables[:count]), list(optimizer_variables[count:])
         with keras.StatelessScope(list(zip(self._variables, own, strict=True))) as scope:
-            weight, last = self._turn()
+            weight, last = self._weight_and_last()
             counted = [scope.get_current_value(variable) for variable in self._variables]
         at = count - len(self._sums)
         totals = [_add(t, g, weight) for t, g in zip(own[at:], grads, strict=True)]
@@ -241,7 +241,7 @@ class Accumulator(keras.optimizers.Optimizer):  # type: ignore[misc]  # keras ha
         trained, state, totals = ops.cond(last, update, keep)
         return trained, [*counted[:at], *totals, *state]
 
-    def _turn(self) -> tuple[Any, Any]:
+    def _weight_and_last(self) -> tuple[Any, Any]:
         if keras.backend.backend() == "torch" or self.replicas > 1:
             # Reading from a GPU blocks; and replicas cannot synchronize inside a condition.
             return self._weight.value, self._last_on_host
@@ -261,7 +261,7 @@ class Periodic(Accumulator):
         self.steps = steps
         self._done = self.add_variable((), "zeros", "int32", "only_first_replica", name="done")
 
-    def _turn(self) -> tuple[Any, Any]:
+    def _weight_and_last(self) -> tuple[Any, Any]:
         if keras.backend.backend() == "torch":
             done = getattr(self, "_done_on_host", 0) + 1
             self._done_on_host = done % self.steps

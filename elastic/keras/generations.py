@@ -49,18 +49,18 @@ class Generation:
             target = self.membership.look()
         if target is not None and self.membership.is_excluded_by(target):
             self._leave()
-        self._start_anew()
+        self._restart_script()
 
     def go_on_after_loss(self, error: BaseException) -> NoReturn:
         """Restart from the newest checkpoint: a lost peer's gradients are missing in the update."""
         group.abandon_group(error)
-        self._start_anew()
+        self._restart_script()
 
     def _leave(self) -> NoReturn:
         self.membership.tell(WorkerPhase.LEFT)
         raise SystemExit(LEAVE_EXIT_CODE)
 
-    def _start_anew(self) -> NoReturn:
+    def _restart_script(self) -> NoReturn:
         # Until the new run has its handlers: SIGUSR1 must not end it, SIGTERM may.
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -122,7 +122,7 @@ def _fit(model: Any, plain: Callable[..., Any], *args: Any, **options: Any) -> A
         callbacks = [Follow(training), *keras.tree.flatten(callbacks or [])]
     _need_checkpoints(callbacks)
     use.update(
-        x=_Beat(training, devices),
+        x=_UpdateExamples(training, devices),
         y=None,
         sample_weight=None,
         class_weight=None,
@@ -151,7 +151,7 @@ def _need_checkpoints(callbacks: Any) -> None:
         )
 
 
-class _Beat(keras.utils.PyDataset):  # type: ignore[misc]  # keras has no types
+class _UpdateExamples(keras.utils.PyDataset):  # type: ignore[misc]  # keras has no types
     """The data set that `fit` iterates over: an example batch for each update.
 
     The step fetches the samples itself, cut for the devices by the plan, so a global batch is

@@ -146,8 +146,8 @@ class StreamUpdates:
         first = next(self._stream, None)
         if first is None:
             raise ValueError("The training data yields no batch.")
-        self._held: list[Batch] = [_batch(first)]
-        self._first = self._held[0]
+        self._buffered: list[Batch] = [_batch(first)]
+        self._first = self._buffered[0]
         self._at: tuple[int, int] = (0, 0)
         if per_epoch is None and batches is not None:
             per_epoch = self._per_pass = -(-batches // _group(rows(self._first), size))
@@ -160,17 +160,17 @@ class StreamUpdates:
     def update(self, epoch: int, index: int) -> Batch:
         """Return the next update."""
         if self._per_pass is not None and index == 0 and epoch != self._at[0]:
-            self._stream, self._held = self._begin(), []
+            self._stream, self._buffered = self._begin(), []
         self._at = (epoch, index)
         return self._gather()
 
     def _gather(self) -> Batch:
         opened = False
-        while sum(map(rows, self._held)) < self._size:
+        while sum(map(rows, self._buffered)) < self._size:
             batch = next(self._stream, None)
             if batch is not None:
-                self._held.append(_batch(batch))
-            elif self._held:
+                self._buffered.append(_batch(batch))
+            elif self._buffered:
                 break  # the last update of a pass has the rest
             elif opened:
                 raise ValueError(
@@ -179,9 +179,9 @@ class StreamUpdates:
                 )
             else:
                 self._stream, opened = self._begin(), True
-        joined = _join(self._held)
+        joined = _join(self._buffered)
         rest = rows(joined) - self._size
-        self._held = [_take(joined, slice(self._size, None))] if rest > 0 else []
+        self._buffered = [_take(joined, slice(self._size, None))] if rest > 0 else []
         return _take(joined, slice(self._size)) if rest > 0 else joined
 
 

@@ -114,17 +114,17 @@ class Training:
         limit = runai.elastic.max_gpu_batch_size
         plan = plan_batches(rows(batch), limit * devices, ranks)
         at = plan.offsets[rank]
-        whole = self._worth(batch)
+        whole = self._count_items(batch)
         share = plan.shares[rank]
         if not share:
             yield MicroBatch(_rows(batch, 0, 1), 0.0, last=True, sharded=False)
         for number, (size, sharded) in enumerate(pieces := cut(share, limit, devices), start=1):
             piece = _rows(batch, at, at + size)
             at += size
-            weight = self._worth(piece) / whole if whole else 0.0
+            weight = self._count_items(piece) / whole if whole else 0.0
             yield MicroBatch(piece, weight, last=number == len(pieces), sharded=sharded)
 
-    def _worth(self, batch: Batch) -> float:
+    def _count_items(self, batch: Batch) -> float:
         if self.count is None:
             return rows(batch)
         return float(self.count(*batch, *(None,) * (3 - len(batch))))

@@ -28,7 +28,7 @@ PEER_TIMEOUT = timedelta(seconds=45)
 """Timeout of a collective for a hung peer; a dead one is detected at once."""
 _STORE_TIMEOUT = timedelta(seconds=20)
 _PAUSE_S = 0.005
-_OF_PEERS = ("gloo", "NCCL", "Application timeout caused pair closure")
+_PEER_LOSS_MARKERS = ("gloo", "NCCL", "Application timeout caused pair closure")
 """Markers in messages of failed collectives; some of gloo's lack its path."""
 
 
@@ -119,7 +119,9 @@ def leave_group() -> None:
 def is_loss(error: BaseException) -> bool:
     """Return True if an error means a lost peer, not a bug of the script."""
     text = str(error)
-    return isinstance(error, GroupLost | dist.DistError) or any(word in text for word in _OF_PEERS)
+    return isinstance(error, GroupLost | dist.DistError) or any(
+        word in text for word in _PEER_LOSS_MARKERS
+    )
 
 
 def abandon_group(error: BaseException | None = None) -> None:
@@ -220,7 +222,7 @@ class Agreement:
 
 
 def _open_store(address: str, give_up: Callable[[], bool]) -> Store:
-    host, port = _parts(address)
+    host, port = _host_and_port(address)
     deadline = time.monotonic() + _STORE_TIMEOUT.total_seconds()
     while True:
         try:
@@ -237,7 +239,7 @@ def _open_store(address: str, give_up: Callable[[], bool]) -> Store:
 
 
 def _find_store(address: str, give_up: Callable[[], bool]) -> Store:
-    host, port = _parts(address)
+    host, port = _host_and_port(address)
     while True:
         # TCPStore's own wait cannot be aborted, and writes to standard error.
         with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1.0):
@@ -255,6 +257,6 @@ def _pause(give_up: Callable[[], bool]) -> None:
     time.sleep(_PAUSE_S)
 
 
-def _parts(address: str) -> tuple[str, int]:
+def _host_and_port(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     return host, int(port)

@@ -117,7 +117,7 @@ class Resizing:
         self._restore()
         if self._job.ranks > 1:
             self._share(0)
-        self._settle()
+        self._start_agreement()
 
     def after_update(self) -> None:
         """Switch to a newer generation or leave if requested; else checkpoint and report."""
@@ -125,7 +125,7 @@ class Resizing:
         gen = 0
         if membership is not None and (target := membership.look()) is not None:
             gen = target.gen
-        self._keep_buffers()
+        self._save_buffers()
         now = membership.gen if membership else 0
         try:
             seen = self._agreement.exchange(
@@ -191,8 +191,8 @@ class Resizing:
             staying = []  # no cluster would form another group
         elif gen > membership.gen:
             target = self._target_of(gen)
-            names = {_last(name) for name in target.ranks}
-            staying = [rank for rank in staying if _last(self._names[rank]) in names]
+            names = {_short_name(name) for name in target.ranks}
+            staying = [rank for rank in staying if _short_name(self._names[rank]) in names]
         job.release()
         group.leave_group()
         if job.rank in staying:
@@ -263,13 +263,13 @@ class Resizing:
         job.replan(rank, ranks)
         runai.elastic.generation = target.gen
         self._names = target.ranks
-        self._settle()
+        self._start_agreement()
         membership.tell(WorkerPhase.RUNNING, job.update)
 
-    def _settle(self) -> None:
+    def _start_agreement(self) -> None:
         self._agreement = group.Agreement(self._job.ranks)
         self._trains = True
-        self._keep_buffers()
+        self._save_buffers()
 
     def _share(self, source: int, rank: int | None = None) -> None:
         mine = (self._job.rank if rank is None else rank) == source
@@ -319,15 +319,15 @@ class Resizing:
         """Return True if a peer of the last generation, with the state, is in the newest."""
         if target is None or target.gen <= self._member.gen or target.reason is Reason.PAUSE:
             return False
-        me = _last(self._member.worker)
-        peers = {_last(name) for name in self._names} - {me}
-        return bool(peers & {_last(name) for name in target.ranks})
+        me = _short_name(self._member.worker)
+        peers = {_short_name(name) for name in self._names} - {me}
+        return bool(peers & {_short_name(name) for name in target.ranks})
 
     def _restore(self) -> None:
         if self._saver is not None and (found := load(self._saver.directory)) is not None:
             self._job.load_state_dict(found[1])
 
-    def _keep_buffers(self) -> None:
+    def _save_buffers(self) -> None:
         if self._job.ranks > 1:
             self._buffers = [buffer.detach().clone() for buffer in self._job.module.buffers()]
 
@@ -384,5 +384,5 @@ def should_stop() -> bool:
     return stop.wanted or excluded
 
 
-def _last(name: str) -> str:
+def _short_name(name: str) -> str:
     return name.rpartition("/")[2]

@@ -45,7 +45,7 @@ def warn_of_ghost_batches() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Taken:
+class _CallStatistics:
     """The statistics of one call of a layer, and the layer's index."""
 
     layer: int
@@ -72,15 +72,15 @@ class RunningStatistics:
             handle
             for place, layer in enumerate(self._layers)
             for handle in (
-                layer.register_forward_pre_hook(self._lend),
-                layer.register_forward_hook(self._taker(place)),
+                layer.register_forward_pre_hook(self._swap_buffers),
+                layer.register_forward_hook(self._collecting_hook(place)),
             )
         ]
-        self._lent: tuple[list[Any], float | None] | None = None
-        self._calls: list[_Taken] | None = None
+        self._swapped: tuple[list[Any], float | None] | None = None
+        self._calls: list[_CallStatistics] | None = None
         """Calls of the slice in its forward pass; None outside of one."""
-        self._slices: list[list[_Taken]] = []
-        self._for_company: list[_Taken] = []
+        self._slices: list[list[_CallStatistics]] = []
+        self._placeholder_calls: list[_CallStatistics] = []
 
     def remove(self) -> None:
         """Remove the hooks."""
@@ -93,7 +93,7 @@ class RunningStatistics:
         if part.size:
             self._slices.append(self._calls)
         else:
-            self._for_company = self._calls
+            self._placeholder_calls = self._calls
 
     def end(self) -> None:
         """Stop collecting: later calls, such as an evaluation, do not count."""
@@ -101,7 +101,7 @@ class RunningStatistics:
 
     def forget(self) -> None:
         """Discard the collected statistics."""
-        self._calls, self._slices, self._for_company = None, [], []
+        self._calls, self._slices, self._placeholder_calls = None, [], []
 
     def fold(self, slices: Sequence[int], rank: int) -> None:
         """Fold the statistics of all slices into the running ones, in their order.
@@ -113,7 +113,7 @@ class RunningStatistics:
         Raises:
             RuntimeError: if slices called different layers.
         """
-        called = (self._slices or [self._for_company])[0]
+        called = (self._slices or [self._placeholder_calls])[0]
         if not called:
             return
         pattern = [taken.layer for taken in called]
@@ -132,7 +132,7 @@ class RunningStatistics:
             for row in table:
                 self._fold_slice(row, called)
 
-    def _fold_slice(self, row: Tensor, pattern: list[_Taken]) -> None:
+    def _fold_slice(self, row: Tensor, pattern: list[_CallStatistics]) -> None:
         values = iter(row.split([taken.mean.numel() for taken in pattern for _ in range(2)]))
         for taken in pattern:
             layer = self._layers[taken.layer]
@@ -143,30 +143,30 @@ class RunningStatistics:
             for running in (mean, variance):
                 running.mul_(1 - momentum).add_(next(values).to(running.dtype), alpha=momentum)
 
-    def _lend(self, layer: nn.Module, _: object) -> None:
+    def _swap_buffers(self, layer: nn.Module, _: object) -> None:
         """Replace a layer's buffers by temporary ones, for this call's statistics."""
         if self._calls is None or not layer.training:
             return
         assert isinstance(layer, _NormBase)
-        self._lent = [getattr(layer, name) for name in _BUFFERS], layer.momentum
+        self._swapped = [getattr(layer, name) for name in _BUFFERS], layer.momentum
         for name in _BUFFERS:
             setattr(layer, name, torch.zeros_like(getattr(layer, name)))
         layer.momentum = 1.0
 
-    def _taker(self, place: int) -> Any:  # noqa: ANN401 - a forward hook
+    def _collecting_hook(self, place: int) -> Any:  # noqa: ANN401 - a forward hook
         def take(layer: nn.Module, *_: object) -> None:
-            if self._lent is None:
+            if self._swapped is None:
                 return
             assert isinstance(layer, _NormBase) and self._calls is not None  # noqa: PT018
             mean, variance = layer.running_mean, layer.running_var
             assert mean is not None and variance is not None  # noqa: PT018
-            self._calls.append(_Taken(place, mean, variance))
-            (buffers, layer.momentum), self._lent = self._lent, None
+            self._calls.append(_CallStatistics(place, mean, variance))
+            (buffers, layer.momentum), self._swapped = self._swapped, None
             for name, buffer in zip(_BUFFERS, buffers, strict=True):
                 setattr(layer, name, buffer)
 
         return take
 
 
-def _flat(calls: list[_Taken]) -> Tensor:
+def _flat(calls: list[_CallStatistics]) -> Tensor:
     return torch.cat([part.reshape(-1) for taken in calls for part in (taken.mean, taken.variance)])

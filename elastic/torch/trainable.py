@@ -38,7 +38,7 @@ class TrainableParameters:
 
     def begin(self) -> None:
         """Begin an update: no flags are posted for it yet."""
-        self._shown = False
+        self._flags_posted = False
         self._posted: tuple[Tensor, distributed.Work] | None = None
         self._failure: RuntimeError | None = None
 
@@ -70,13 +70,13 @@ class TrainableParameters:
             ValueError: if ranks disagree, or the model's parameters were replaced.
         """
         flags = self._flags()
-        if self._shown or not any(flags):  # all frozen, for example for an attack on inputs
+        if self._flags_posted or not any(flags):  # all frozen, for example for an attack on inputs
             return
         self._expect_same_parameters()
-        self._shown = True
+        self._flags_posted = True
         changed = flags != self._agreed
         try:
-            self._show(flags)
+            self._post_flags(flags)
             if changed:
                 self._agree()
                 ranks.register(micro)
@@ -103,7 +103,7 @@ class TrainableParameters:
                 "True, and write job.model(x) each time."
             )
 
-    def _show(self, flags: list[bool]) -> None:
+    def _post_flags(self, flags: list[bool]) -> None:
         self._agreed = flags
         if self._ranks > 1:
             # MAX of a flag and of its opposite show whether all ranks have the same one.

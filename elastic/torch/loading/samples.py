@@ -148,12 +148,12 @@ class Stream(IterableDataset[Portion]):
         info = get_worker_info()
         shown = info and self.shown_to_script(info)
         # A generator divides itself in its first lines, which run at the first `next`.
-        samples = _showing(shown, lambda: iter(self._dataset))
+        samples = _with_worker_info(shown, lambda: iter(self._dataset))
         for index in count():
             if self._augment:
                 seed_everything(key(self._seed, _SAMPLE, self._epoch, index))
             try:
-                sample = _showing(shown, lambda: next(samples))
+                sample = _with_worker_info(shown, lambda: next(samples))
             except StopIteration:
                 return
             if index == 0 and self._augment:
@@ -174,10 +174,10 @@ class WorkerInit:
         assert info is not None
         assert isinstance(info.dataset, Samples | Stream)
         shown = info.dataset.shown_to_script(info)
-        _showing(shown, lambda: self._function(shown.id))
+        _with_worker_info(shown, lambda: self._function(shown.id))
 
 
-def _showing(info: WorkerInfo | None, call: Callable[[], T]) -> T:
+def _with_worker_info(info: WorkerInfo | None, call: Callable[[], T]) -> T:
     """Call script code for which `get_worker_info()` returns `info`.
 
     PyTorch has no public way to set it.

@@ -85,7 +85,7 @@ class Accumulating(_Inner):
             return self._act(None)
         accumulation.step += 1
         self.__dict__["_opt_called"] = True  # read by PyTorch's schedulers
-        self._look_at_schedule()
+        self._warn_of_schedule()
         if accumulation.closing:
             return self._act(self._closing(closure))
         if closure is not None:
@@ -168,7 +168,7 @@ class Accumulating(_Inner):
                 if parameter.grad is not None:
                     parameter.grad.div_(scale)
 
-    def _look_at_schedule(self) -> None:
+    def _warn_of_schedule(self) -> None:
         """Warn once if learning rates change within an update."""
         rates = [group.get("lr") for group in self.param_groups]
         if any(isinstance(rate, torch.Tensor) for rate in rates):
