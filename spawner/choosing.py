@@ -71,7 +71,7 @@ class SessionChoosing(LoggingConfigurable):
             async with self._client(asked, patience_s=0) as client:
                 offer = await form.form_choices(client, person)
         except (RunaiError, TimeoutError) as away:
-            self.log.warning("The spawn form could not ask the service: %s [%s]", away, asked)
+            self.log.warning("The service did not answer the spawn form: %s [%s]", away, asked)
             trouble = (
                 "The GPU service does not answer at the moment: only a session without a GPU can"
                 " start. Load this page again in a few seconds for the others."

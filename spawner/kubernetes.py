@@ -173,7 +173,7 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
         except ApiException as error:
             if error.status != 409:
                 raise _refused(error) from None
-            self.log.info("Removing the pod %s that is still there", self.pod_name)
+            self.log.info("Deleting the old pod %s of the same name", self.pod_name)
             await self.stop(True)
             return False
         self._pod_created.set()

@@ -267,7 +267,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
 
     def _not_released(self, workload: str) -> None:
         asked = current_request.get()
-        self.log.warning("%s could not be released; the service notices. [%s]", workload, asked)
+        self.log.warning("Cannot release %s; the service detects its end. [%s]", workload, asked)
 
     async def _signal(self, sig: int) -> bool:
         """Send a signal to the process; do nothing without one, as pid 0 is our own group."""

@@ -117,7 +117,7 @@ class CaddyProxy(Proxy):
             self._restart()
 
     def _restart(self) -> None:
-        self.log.error("The proxy has ended; it is started again.")
+        self.log.error("The proxy has ended; restarting it.")
         self._starting = asyncio.ensure_future(self._start_until_it_serves())
 
     async def _start_until_it_serves(self) -> None:
