@@ -27,7 +27,7 @@ class Settings:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     tls_internal: bool = False
-    """Whether the proxy's own authority certifies this machine."""
+    """True if the proxy's own authority certifies this machine."""
     gpus: int | None = None
     """None: the machine's GPUs, else simulated ones."""
     simulate: int | None = None

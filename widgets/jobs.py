@@ -56,7 +56,7 @@ class Job:
 
     @property
     def finished(self) -> bool:
-        """Whether the job has ended for good."""
+        """True once the job has ended for good."""
         return self.state in FINISHED
 
     def describe(self) -> text.Text:

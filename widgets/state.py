@@ -47,7 +47,7 @@ class Row(TypedDict):
     """`soft limit` or `hard limit` on memory; "" if it shares no device."""
     limit_why: str
     idle: str
-    """How long its GPUs are idle, and the consequence; "" while they are used."""
+    """Idle time of its GPUs, and the consequence; "" while they are used."""
     elastic: str
     """Current and most GPUs, and the speed; "" if it is not elastic."""
     progress: str

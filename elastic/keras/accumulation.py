@@ -218,7 +218,7 @@ class Accumulator(keras.optimizers.Optimizer):  # type: ignore[misc]  # keras ha
         grads: Sequence[Any],
         trainable_variables: Sequence[Any],
     ) -> tuple[list[Any], list[Any]]:
-        """Do the same without side effects, for the JAX back end.
+        """Apply gradients without side effects, for the JAX back end.
 
         The plain optimizer runs inside a `cond`: no cost for other micro-batches.
         """

@@ -21,7 +21,7 @@ class Updates(Protocol):
     per_epoch: int
     """Updates of one epoch."""
     repeatable: bool
-    """Whether any update can be read again, also by another process: needed to resume an epoch."""
+    """True if any update can be read again, also by another process, to resume an epoch."""
 
     def example(self, size: int) -> Batch:
         """Return a batch of `size` samples, to build a model."""

@@ -69,7 +69,7 @@ class Node:
         return Node(self.level + 1, self.index // 2)
 
     def precedes(self, other: Node) -> bool:
-        """Whether both are the halves of one parent, this one the left."""
+        """Return True if both are halves of one parent, this one the left."""
         return self.level == other.level and self.index % 2 == 0 and other.index == self.index + 1
 
 

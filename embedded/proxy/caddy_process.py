@@ -1,4 +1,4 @@
-"""Find, start, recognize and end the Caddy process of one folder; JupyterHub is not needed."""
+"""The Caddy process of one folder: find, start, recognize and stop it, without JupyterHub."""
 
 import asyncio
 import http.client

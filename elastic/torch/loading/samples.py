@@ -108,7 +108,7 @@ class Stream(IterableDataset[Portion]):
         augment: bool,
         drop_last: bool,
     ) -> None:
-        """Read one epoch from its `skip`-th sample on."""
+        """Configure the reading of one epoch, from its `skip`-th sample on."""
         self._dataset, self._divider, self._collate = dataset, divider, collate
         self._global_batch, self._skip, self._drop_last = global_batch, skip, drop_last
         self._epoch, self._seed, self._augment = epoch, seed, augment
