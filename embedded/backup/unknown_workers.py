@@ -19,7 +19,9 @@ from runai.hub_service.wire.errors import Conflict
 GONE_WITHIN_S = 60.0
 
 
-def running_unknown(jobs: Path, rows: Mapping[str, StoredWorkload]) -> Iterator[tuple[str, Attempt]]:
+def running_unknown(
+    jobs: Path, rows: Mapping[str, StoredWorkload]
+) -> Iterator[tuple[str, Attempt]]:
     """Yield the running workers of attempts that are not active in the database."""
     for lock in jobs.glob("*/*/attempt-*/worker-*/lock"):
         attempt = Attempt(lock.parent)
