@@ -87,7 +87,7 @@ class Holding(NamedTuple):
     def is_over(self) -> bool:
         """Return True if its memory exceeds the limit plus the tolerated excess.
 
-        >>> member = Member(7, 0.0, 8700)
+        >>> member = WatchedProcess(7, 0.0, 8700)
         >>> Holding("vision/a", "GPU-0", 8192, (member,)).is_over
         False
         >>> Holding("vision/a", "GPU-0", 8000, (member,)).is_over
