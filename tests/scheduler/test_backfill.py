@@ -1,4 +1,4 @@
-"""The oldest blocked gang holds nodes, and others run there only if they end in time (O4)."""
+"""The oldest blocked gang holds nodes; other jobs run there only if they end in time (O4)."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_run_of_unknown_length_is_expected_to_last_as_long_again() -> None:
 
 
 def test_what_nobody_can_foresee_holds_nothing() -> None:
-    # Nobody knows since when n1's job runs.
+    # The start of n1's job is unknown.
     runs = [job("r", on="n1:0"), job("full", 2, on="n2:0,1")]
 
     assert started(decide(holding([*runs, GANG, job("new", submitted=20)]))) == {"new-0"}
@@ -183,7 +183,7 @@ def test_the_gang_itself_starts_on_what_it_holds() -> None:
 
 
 def test_a_gang_of_different_workers_holds_for_the_largest_first() -> None:
-    """Its small one would take half of the only node where the large one has room."""
+    """Its small worker would take half of the only node where the large worker has room."""
     small, large = job("small", 1), job("large", 2)
     gang = replace(small, name="gang", workers=(*small.workers, *large.workers), submitted=10)
     busy = job("busy", on="n2:0", started=900, expected_runtime=400)

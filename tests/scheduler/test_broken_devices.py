@@ -1,4 +1,4 @@
-"""P5: nothing new is placed on a broken device, and whoever is there stays."""
+"""P5: a broken device gets no new worker, and the workers on it stay."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def broken(shape: str, *devices: int) -> list[Node]:
 
 
 def held(world: Snapshot) -> set[tuple[str | None, int]]:
-    """Give the devices that somebody is on, or that are reserved."""
+    """Return the devices that running, stopping or reserved workers hold."""
     return {
         (worker.node, device)
         for workload in world.workloads
@@ -42,7 +42,7 @@ def held(world: Snapshot) -> set[tuple[str | None, int]]:
 
 @st.composite
 def with_broken(draw: st.DrawFn, worlds: st.SearchStrategy[Snapshot]) -> Snapshot:
-    """Draw a world some of whose devices are broken, whoever is on them."""
+    """Draw a world where some devices are broken, idle or in use."""
     world = draw(worlds)
     nodes = []
     for node in world.nodes:
@@ -112,7 +112,7 @@ def test_who_is_on_a_broken_device_stays_and_its_place_is_not_given_again() -> N
     plan = decide(world)
 
     stops = {d.workload for d in plan.decisions if isinstance(d, Stop)}
-    # b is owed its quota: it gets a healthy device, the broken one helps nobody.
+    # b is owed its quota: it gets a healthy device, since the broken one is of no use to it.
     assert stops == {"other"}
 
 

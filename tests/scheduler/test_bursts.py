@@ -1,6 +1,6 @@
-"""Hundreds of parts of GPUs that come at once, for few devices: none is filled beyond what it has.
+"""Bursts of hundreds of GPU fractions for few devices: no device is overfilled.
 
-Each device that is shared costs a reservation: one is opened for nobody who fits on another.
+Each shared device costs a reservation: none is opened for a request that fits on another one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WHOLE = 1000
 
 
 def filled(plan: Plan) -> Counter[tuple[str, int]]:
-    """Sum what a plan gives of each device, in milli-GPU."""
+    """Sum the milli-GPU that a plan allocates on each device."""
     given: Counter[tuple[str, int]] = Counter()
     for start in plan.decisions:
         if isinstance(start, Start):
@@ -30,7 +30,7 @@ def filled(plan: Plan) -> Counter[tuple[str, int]]:
 
 
 def burst(nodes: str, parts: list[float]) -> Plan:
-    """Decide about parts that have all just come."""
+    """Return the plan for fractions that have all just been submitted."""
     jobs = [job(f"part-{number}", part) for number, part in enumerate(parts)]
     return decide(snapshot(nodes, [project("a", 100)], jobs))
 

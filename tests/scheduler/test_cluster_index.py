@@ -1,4 +1,4 @@
-"""An index gives the plans of its snapshot, whatever changes have brought it there."""
+"""An index and its snapshot give equal plans after any sequence of changes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_an_index_decides_like_the_snapshot_it_has_become(
             Changes(
                 now=time,
                 gone=tuple(name for name in here if name not in names),
-                # Some are new and some take the place of themselves.
+                # Some workloads are new, and some replace themselves.
                 workloads=tuple(w for w in world.workloads if w.name in names),
             )
         )
@@ -55,7 +55,7 @@ def test_an_index_follows_from_one_snapshot_to_the_next(worlds: list[Snapshot]) 
 def test_following_looks_closely_only_at_what_is_not_the_same_object() -> None:
     world = snapshot("1x4", [project("a", 4)], [job("a-1"), job("a-2")])
     index = Index(world)
-    again = replace(world.workloads[0])  # equal, and drawn once more
+    again = replace(world.workloads[0])  # equal, but a new object
     index.follow(replace(world, now=5, workloads=(again, world.workloads[1])))
 
     assert index.snapshot().workloads[0] is again
@@ -110,7 +110,7 @@ def _by_name(world: Snapshot) -> dict[str, object]:
 
 @pytest.fixture
 def dead_circles() -> Iterator[Callable[[], set[str]]]:
-    """Tell of what kinds the objects are that only a look through everything would find."""
+    """Return a function for the type names of objects that only the garbage collector frees."""
     gc.collect()
     gc.disable()
 

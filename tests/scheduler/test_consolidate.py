@@ -1,4 +1,4 @@
-"""Making room by moving, and nobody ends without a place (R10)."""
+"""Consolidation: moves make room, and every moved worker has a new place (R10)."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ MOVES: dict[str, tuple[str, list[Workload], dict[str, str]]] = {
             job("sessions", 2, kind="session", on="n2:1,2"),
             job("new", 2),
         ],
-        {},  # n1 has two idle: nobody need move
+        {},  # n1 has two idle GPUs: no job needs to move
     ),
     "who cannot go elsewhere stays, and a smaller one goes": (
         "2x4",
@@ -198,7 +198,7 @@ def test_a_move_says_for_whom_and_by_which_rule() -> None:
 
 
 def test_who_has_not_started_yet_starts_elsewhere_instead_of_moving_later() -> None:
-    # "small" goes to the fullest node and is in the way there of "big", which is next.
+    # "small" goes to the fullest node, where it blocks "big", which is next.
     plan = decide(
         consolidating(
             "1x2+1x4",
@@ -227,7 +227,7 @@ def test_who_moved_and_who_gained_run_a_cycle_later_and_nothing_follows() -> Non
 
 
 def test_what_those_who_moved_leave_over_is_given_to_the_next() -> None:
-    # n2's three leave for the two of "new"; what is over there holds "one" in the same plan.
+    # "three" frees three GPUs of n2, "new" takes two; the third goes to "one" in the same plan.
     nodes = "1x3+1x4"
     workloads = [
         job("stays", 1, kind="session", on="n2:0"),
@@ -245,9 +245,9 @@ def test_what_those_who_moved_leave_over_is_given_to_the_next() -> None:
 
 
 def test_what_had_no_room_may_have_it_after_others_have_moved() -> None:
-    """On n2 one lacks CPU, so `stacked` leaves it; then there is a place there for `three`.
+    """`cores` lacks CPU on n2, so `stacked` moves away; then `three` has room on n2.
 
-    Who asks for a node before that waits for the next cycle; who asks after it need not.
+    `early` asks for a whole node before that and waits for the next cycle; `late` need not.
     """
     ranks = {"a": 4, "b": 3, "c": 2, "d": 1}
     workloads = [
@@ -290,7 +290,7 @@ def test_others_are_still_owed_what_moving_has_gathered() -> None:
 
 
 def test_who_moved_says_who_has_its_gpus_and_not_who_came_to_its_node() -> None:
-    # As above; beside them "tiny", the oldest, starts on what is idle there.
+    # As above; "tiny", the oldest, also starts on an idle GPU there.
     projects = [project("a", 4, weight=0), project("b", 4, weight=0, created=1)]
     workloads = [
         job("tiny", 1, nodes=("n2",)),
@@ -310,7 +310,7 @@ def test_who_moved_says_who_has_its_gpus_and_not_who_came_to_its_node() -> None:
 def test_surplus_shrinks_before_anybody_moves(
     expected: tuple[set[str], set[str]], *, shrink_first: bool
 ) -> None:
-    # R6: a worker of surplus costs nobody a pause; a move does.
+    # R6: stopping a surplus worker pauses no job; a move does.
     projects = [project("a", 0, weight=0), project("b", 2)]
     workloads = [
         job("e", 2, workers=2, min_workers=1, on="n1:0,1 n2:0,1"),
@@ -349,7 +349,7 @@ def test_a_job_that_moved_often_enough_stays() -> None:
 
 
 def looks_for_moving(nodes: str, workloads: list[Workload]) -> int:
-    """Count what consolidating looks at beyond what the cycle looks at without it."""
+    """Count the candidates that a cycle looks at only for consolidation."""
     looks = []
     for phases in (Policy().phases, EVERY_PHASE):
         world = snapshot(nodes, [project("a", 100)], workloads, phases=phases)
@@ -367,7 +367,7 @@ def test_what_cannot_help_is_proven_by_counting_alone() -> None:
 
 
 def test_requests_alike_are_searched_for_once() -> None:
-    # Two GPUs are idle on each node, but who is there has nowhere to go; counting does not tell.
+    # Each node has two idle GPUs, but its jobs fit nowhere else; counting cannot show that.
     jobs = [job(f"j{n}{m}", 3, on=f"n{n}:{m},{m + 1},{m + 2}") for n in range(1, 9) for m in (0, 3)]
     waiting = [job(f"new{i}", 4, workers=1 + i % 3) for i in range(30)]
 
@@ -389,7 +389,7 @@ def test_consolidation_comes_to_rest() -> None:
 
 @pytest.mark.parametrize(("full", "expected"), [(23, "no_room"), (24, "not_proven")])
 def test_many_ways_that_fail_are_not_all_tried(full: int, expected: str) -> None:
-    """On each full node two would have to leave, and there is another place for one of them."""
+    """On each full node two jobs would have to leave, and only one has another place."""
     there = [
         job(f"r{node}-{first}", 2, on=f"n{node}:{first},{first + 1}")
         for node in range(1, full + 1)

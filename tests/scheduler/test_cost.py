@@ -1,4 +1,4 @@
-"""What a cycle costs, in candidates looked at: never in seconds, which depend on the machine."""
+"""The cost of a cycle in candidates looked at, since seconds depend on the machine."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def hopeless_gang(nodes: int) -> Snapshot:
 
 
 def reclaiming_past_the_protected(nodes: int) -> Snapshot:
-    """Make those who would give way first, half of them, too young to be stopped (R8)."""
+    """Make the younger half of the victims, first in order, too young to be stopped (R8)."""
     owners = [project("a", 0, weight=0, min_runtime=600), project("b", 8 * nodes)]
     holders = [
         job(f"r{i:05}", started=0 if i < 4 * nodes else 990, on=f"n{i // 8 + 1}:{i % 8}")
@@ -58,7 +58,7 @@ def reclaiming_past_the_protected(nodes: int) -> Snapshot:
 
 
 def reclaiming_past_protected_gangs(nodes: int) -> Snapshot:
-    """Let two projects claim in turn, so that none goes on where the one before it was."""
+    """Let two projects claim in turn, so that no search resumes where the previous one ended."""
     owners = [project("a", 0, weight=0, min_runtime=600)]
     owners += [project(name, 4 * nodes) for name in "bc"]
     gangs = [
@@ -81,7 +81,7 @@ def looks_at(world: Snapshot) -> int:
 
 
 def test_victims_with_cpu_cost_no_more_looks_than_those_without() -> None:
-    """Who takes the devices of its only victim leaves nobody more room, whatever CPU it had."""
+    """A claimant on all devices of its only victim leaves no more room, whatever CPU it had."""
 
     def reclaiming(cores: int) -> Snapshot:
         owners = [project("a", 0, weight=0), project("b", 8)]
@@ -98,7 +98,7 @@ def test_victims_with_cpu_cost_no_more_looks_than_those_without() -> None:
 def test_what_many_elastic_workers_wait_for_is_asked_once_of_them_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its workers are gone through a few times, not once for each of them."""
+    """The cycle iterates over the workers a few times, not once for each worker."""
     gone_through = 0
     count = PlannedWorkload.count
 

@@ -1,4 +1,4 @@
-"""What would have to be otherwise for one that waits to start: what is offered, what is not (X)."""
+"""Counterfactuals of a waiting workload: changes that it is offered, and not offered (X)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runai.hub_service.scheduler.model.explanation import SetProject
 
 
 def offered(world: Snapshot, workload: str) -> list[str]:
-    """Give what is told to one that waits, in words."""
+    """Return the texts of the counterfactuals offered to a waiting workload."""
     wait = explain(world, decide(world), workload)
     assert wait is not None
     assert wait.explanation is not None
@@ -21,7 +21,7 @@ def offered(world: Snapshot, workload: str) -> list[str]:
 
 
 def gang(*particular: bool) -> Workload:
-    """Make a gang of which some ask for a type of GPU that nobody has."""
+    """Make a gang of which some workers ask for a GPU type that no node has."""
     plain = job("gang", workers=len(particular))
     workers = [
         replace(worker, gpu_types=("h100",)) if is_particular else worker
@@ -62,7 +62,7 @@ def test_a_large_cluster_gets_fewer_trials_and_never_less_than_three(
 
 
 def test_a_job_that_is_over_a_limit_hears_nothing_of_the_build_quota() -> None:
-    # All of it is built on; but a job that may be paused never counts against it (Q1).
+    # The whole build quota is in use, but a preemptible job never counts against it (Q1).
     workloads = [session("lab", 1, on="n1:0"), job("train", 1)]
     world = snapshot("1x4", [project("a", 1, limit=1)], workloads)
     wait = explain(world, decide(world), "train")

@@ -1,4 +1,4 @@
-"""Whole stories, cycle by cycle, and what every plan promises (R7, R8, X)."""
+"""Scenarios of several cycles, and the guarantees of every plan (R7, R8, X)."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_idle_gpus_beside_a_stopping_job_do_not_take_its_project_over_the_limit(
         old, job("next"), job("other", project="b"),
     ])  # fmt: skip
 
-    # What it lets go of is promised to it; nobody else's GPU is kept idle for it.
+    # The GPU that `old` releases is promised to `next`; the other GPU is not kept idle for it.
     assert started(decide(alone)) == set()
     assert set(reserved(decide(alone))) == {"next-0"}
     assert started(decide(with_another)) == {"other-0"}
@@ -86,7 +86,7 @@ def test_idle_gpus_beside_a_stopping_job_do_not_take_its_project_over_the_limit(
 def test_who_leaves_the_node_is_waited_for_only_if_the_node_has_too_little(
     name: str, amount: int
 ) -> None:
-    """All that the node has is just enough: only its project's limit is in the way (Q3)."""
+    """The node's whole CPU or memory suffices: only the project's limit blocks the job (Q3)."""
     n1, n2 = cluster("1x2+1x1")
     world = snapshot(
         [replace(n1, **{name: amount}), replace(n2, **{name: 0})],  # type: ignore[arg-type]  # both whole numbers

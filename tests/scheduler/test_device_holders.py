@@ -1,4 +1,4 @@
-"""Who holds what a waiting workload needs, and in which order one would ask them (X, R4)."""
+"""Holders of the devices that a waiting workload needs, in order of preemption (X, R4)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from runai.hub_service.scheduler.explanations.device_holders import Holdings
 
 
 def holdings(world: Snapshot, name: str) -> Holdings:
-    """Give what is held as it is, whatever a plan would change."""
+    """Return the current holdings, under a plan without decisions."""
     workload = next(w for w in world.workloads if w.name == name)
     return Holdings(world, Plan(decisions=(), projects={}), workload)
 
 
 def held_by_b() -> Snapshot:
-    """Three devices, held by x and z, of one age, and by y, the oldest."""
+    """Build three devices, held by x and z of equal age, and by y, the oldest."""
     return snapshot(
         "1x3",
         [project("a", 3), project("b", 0)],
@@ -63,7 +63,7 @@ def test_who_ends_first_comes_first_and_of_one_end_the_first_by_name() -> None:
 
 
 def test_a_worker_that_stops_protects_the_others_no_longer() -> None:
-    """R8: from when on a gang may be taken is told by those of it that still run."""
+    """R8: only the workers that still run decide how long a gang is protected."""
     gang = job("gang", workers=2, min_workers=1, project="b", on="n1:0 n1:1", started=400)
     young = replace(gang.workers[1], state=WorkerState.STOPPING, started=900)
     world = snapshot(

@@ -1,7 +1,7 @@
-"""What is decided in hundreds of worlds stays what it was, but for changes that somebody wants.
+"""Digests of the decisions in hundreds of worlds, which change only on purpose.
 
-A digest says in which cycle of which world something differs: `python tests/digests.py NUMBER`
-tells that world in words, before the change and after it.
+A digest identifies the cycle and the world that differ: `python tests/digests.py NUMBER` prints
+that world in words, before the change and after it.
 """
 
 from __future__ import annotations

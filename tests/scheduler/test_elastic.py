@@ -1,4 +1,4 @@
-"""Workloads of more workers than they need: what is beyond their minimum is only lent (E1)."""
+"""Workloads with surplus workers: GPUs beyond the minimum are only lent (E1)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runai.hub_service.scheduler import Snapshot, Stop, WorkerState, Workload, d
 
 
 def elastic(workers: int, *, on: int, **fields: Any) -> Workload:
-    """Make a job that needs one worker, could use so many, and has some of them on n1."""
+    """Make a job that needs one worker, could use `workers`, and runs `on` of them on n1."""
     held = " ".join(f"n1:{device}" for device in range(on))
     return job("e", workers=workers, min_workers=1, on=held, **fields)
 
@@ -80,7 +80,7 @@ def test_own_surplus_goes_before_anothers_job_is_paused() -> None:
 
 
 def test_a_project_at_its_share_still_has_its_own_surplus_to_give() -> None:
-    # Nobody else may be asked (R2): a holds its half of the cluster, and b its own.
+    # No other project may be reclaimed from (R2): a and b hold half of the cluster each.
     projects = [project("a", 2), project("b", 2)]
     jobs = [elastic(2, on=2), session("bo-1", 2, "b", on="n1:2,3"), job("new")]
 
@@ -96,8 +96,8 @@ def test_a_limit_is_kept_by_giving_surplus_back() -> None:
 
 
 def test_own_surplus_makes_no_claim_on_others_good() -> None:
-    # Without its surplus a would be within its quota, and b is over its own. But surplus that is
-    # given up on nodes where it helps nobody comes back at once, and b would claim in its turn.
+    # Without its surplus a would be within its quota, and b is over its own. But surplus given up
+    # on nodes where no claimant can use it comes back at once, and b would claim in its turn.
     projects = [project("a", 4, weight=1, created=1), project("b", 1, weight=1)]
     jobs = [
         job("e", workers=3, min_workers=1, on="n1:0 n1:1 n3:1"),
@@ -120,7 +120,7 @@ def test_surplus_grows_into_what_no_minimum_waits_for_and_goes_again() -> None:
 
 
 def holds(world: Snapshot) -> dict[str, int]:
-    """Count the GPUs that each workload has."""
+    """Count the GPUs of each workload's running workers."""
     return {
         w.name: sum(len(worker.devices) for worker in w.workers if worker.state == "running")
         for w in world.workloads

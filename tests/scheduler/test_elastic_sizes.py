@@ -1,4 +1,4 @@
-"""The arithmetic of elastic workers: their sizes, their parts, what a GPU gains (E2, E3)."""
+"""Arithmetic of elastic workers: sizes, parts, and the gain of one more GPU (E2, E3)."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_a_gangs_workers_count_their_gpus(
 HORIZONS: dict[str, tuple[dict[str, Any], int, int, int | None, bool]] = {
     "no cost always repays": ({}, 1, 2, None, True),
     "no cost and no gain never does": ({"throughput": {"1": 10}}, 1, 2, None, False),
-    # Twice as fast: what 100 s cost is won back in another 100 s.
+    # Twice as fast: a resize that costs 100 s repays in another 100 s.
     "with more than twice the cost left": (
         {"resize_cost": 100, "expected_runtime": 1201},
         1,

@@ -1,4 +1,4 @@
-"""Explanations: what would have to be otherwise, when it starts, who is ahead, who holds it (X)."""
+"""Explanations: counterfactuals, expected start, workloads ahead, device holders (X)."""
 
 from __future__ import annotations
 
@@ -384,7 +384,7 @@ def test_the_work_of_an_explanation_is_bounded() -> None:
     assert len(asked) <= 32 + 3 * 200
 
 
-# ---- what is told is true
+# ---- explanations are true
 
 
 @given(snapshots(most=6))

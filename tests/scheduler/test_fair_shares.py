@@ -11,7 +11,7 @@ from runai.hub_service.scheduler import Project, Snapshot, decide, oversubscribe
 
 
 def shares(devices: int, *wanting: tuple[Project, float]) -> dict[str, float]:
-    """Give each project's fair share in GPUs when it asks for so much."""
+    """Return each project's fair share in GPUs for the given demands."""
     workloads = [
         job(f"{owner.name}-{part}", amount, owner.name)
         for owner, wanted in wanting
@@ -189,7 +189,7 @@ def test_usage_history_divides_the_surplus(
 
 
 def test_who_used_it_all_has_no_weight_left_however_much_there_is() -> None:
-    # Of thousands of GPUs even the least weight, and the least usage, would be worth one.
+    # With thousands of GPUs even the smallest weight or usage would be worth one GPU.
     owners = [
         project("a", 1, weight=1, usage=gpus(0.001)),
         project("b", 1, weight=1, usage=gpus(0)),
@@ -330,7 +330,7 @@ def test_equal_projects_differ_by_at_most_one_gpu(devices: int, quota: int, coun
 
     found = shares(devices, *((owner, 20) for owner in owners)).values()
 
-    # What flooring leaves goes out in whole GPUs (S2), so one more is the most there can be.
+    # The remainder of rounding down is shared in whole GPUs (S2): one GPU is the largest gap.
     assert max(found) - min(found) <= (1 if devices % count else 0) or quota * count > devices
 
 

@@ -1,4 +1,4 @@
-"""Whether a unit would fit: the quick answers are those of really placing it (R5)."""
+"""The quick fit check agrees with really placing the unit (R5)."""
 
 from __future__ import annotations
 

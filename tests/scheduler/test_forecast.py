@@ -1,4 +1,4 @@
-"""The expected start: the real one where run times are known, bounds where they are not (X)."""
+"""Expected starts: exact if run times are known, bounds otherwise (X)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_all_are_told_what_each_is_told_alone(world) -> None:
 
 @given(snapshots(most=6))
 def test_each_course_of_events_begins_with_what_is(world) -> None:
-    """They are played upon one index, one after the other."""
+    """The simulated futures share one index, one after the other."""
     waiting = sorted({d.workload for d in decide(world).decisions if isinstance(d, Wait)})
     silent = replace(world, policy=replace(world.policy, explain="none"))
     index = Index(silent)
@@ -79,7 +79,10 @@ def test_each_course_of_events_begins_with_what_is(world) -> None:
 
 
 def replayed(world: Snapshot, *, until: int) -> dict[str, int]:
-    """Play a world second by second: who has run for its time leaves, who was stopped goes on."""
+    """Return when each workload first starts, simulated second by second.
+
+    A workload leaves after its run time; a stopped one resumes with the time it has left.
+    """
     left = {w.name: w.expected_runtime or 0 for w in world.workloads}
     ends = {
         w.name: min(k.started or 0 for k in w.workers if _is_up(k)) + left[w.name]
@@ -111,7 +114,7 @@ def replayed(world: Snapshot, *, until: int) -> dict[str, int]:
 
 
 def _after(world: Snapshot, plan: Plan) -> Snapshot:
-    """Carry a plan out at once; who moves goes on at the new place."""
+    """Apply a plan at once; a moved worker continues at its new place."""
     moves = {
         d.worker: Start(workload=d.workload, worker=d.worker, node=d.node, devices=d.devices)
         if isinstance(d, Move)
@@ -130,7 +133,7 @@ def _runs(workload: Workload) -> bool:
     return any(_is_up(worker) for worker in workload.workers)
 
 
-# ---- what is assumed where nobody stated it
+# ---- estimates for run times that are not stated
 
 
 def held_for(seconds: int, **fields: Any) -> Workload:
@@ -309,7 +312,8 @@ def test_a_run_is_as_long_as_from_its_first_worker_on() -> None:
 
 
 def test_who_is_stopped_for_good_is_looked_for_no_further() -> None:
-    # Of the two of "lab" one runs, beyond its quota: its owner takes that back, and a session ends.
+    # One of the two workers of "lab" runs, beyond the quota of a: b reclaims its own GPU, and a
+    # session that is stopped ends.
     world = snapshot(
         "1x1",
         [project("a", 0), project("b", 1)],

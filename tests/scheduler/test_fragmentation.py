@@ -1,4 +1,4 @@
-"""Placing by least growth of fragmentation (P6): what it weighs, and that it stays exact."""
+"""Placement by least growth of fragmentation (P6): its weights, and that sums stay exact."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_place_is_chosen_by_what_it_leaves(
 
 
 def arrivals(world: Snapshot) -> list[Workload]:
-    """Give single workers, one project, to arrive one after another."""
+    """Return single-worker jobs of one project, to be submitted one after another."""
     return [
         replace(w, project="a", workers=w.workers[:1], min_workers=None, kind="job", priority=None)
         for w in world.workloads
@@ -163,7 +163,7 @@ def arrivals(world: Snapshot) -> list[Workload]:
 @given(world=strategies.pending(most=12))
 @pytest.mark.parametrize("packing", ["binpack", "frag"])
 def test_one_at_a_time_a_room_places_as_decide_does(packing: Packing, world: Snapshot) -> None:
-    """What `benchmarks/openb.py` measures is what the platform does."""
+    """So `benchmarks/openb.py`, which uses a room, measures the platform's own placement."""
     nodes = sorted(world.nodes, key=lambda node: node.name)
     kinds, room = Kinds(nodes), room_for(packing, nodes)
     there: list[Workload] = []

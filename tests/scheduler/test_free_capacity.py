@@ -1,4 +1,4 @@
-"""A room remembers what counting anew would find, whatever was taken and given back before."""
+"""A room's free capacity equals a fresh count after any bookings and releases."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def nodes_of(sizes: list[int], *, closed: int = -1) -> list[Node]:
 
 
 class Booked:
-    """A room, and everything that was ever booked in it."""
+    """A room and the bookings that are in it."""
 
     def __init__(self, nodes: list[Node], *, spread: bool) -> None:
         self.nodes = nodes
@@ -60,7 +60,7 @@ class Booked:
     def give_back(self, index: int) -> None:
         self.room.take(self.bookings.pop(index), -1)
 
-    # ---- counted anew
+    # ---- fresh counts
 
     def milli(self, node: int, device: int) -> int:
         return 1000 - sum(b.milli for b in self.bookings if b.node == node and device in b.devices)
@@ -102,7 +102,7 @@ class Booked:
         return len(fitting) >= kind.devices and self.has_base(node, kind)
 
     def slots(self, node: int, kind: RequestShape) -> int:
-        """Put one after another where most is left, until none fits."""
+        """Count the requests that fit, each booked where most is left."""
         copy = Booked(self.nodes, spread=True)
         for booking in self.bookings:
             copy.take(booking)
@@ -120,7 +120,7 @@ class Booked:
 
 @st.composite
 def booked(draw: st.DrawFn) -> Booked:
-    """Draw a room in which some have come and some have gone."""
+    """Draw a room after some bookings and releases."""
     sizes = draw(st.lists(st.integers(0, 3), min_size=1, max_size=3))
     closed = draw(st.integers(-4, len(sizes) - 1))
     world = Booked(nodes_of(sizes, closed=closed), spread=draw(st.booleans()))

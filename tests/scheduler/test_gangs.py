@@ -1,7 +1,7 @@
-"""Gangs that lack workers: what is left of them is never moved, started or held in part (P4, R11).
+"""Gangs that lack workers: no plan moves, starts or holds only a part of them (P4, R11).
 
-The property plays worlds in which workers are lost, nodes go and graces end; the scenarios name
-the ways by which a part of a gang could come to be.
+The property simulates worlds where workers are lost, nodes go and graces end; the scenarios name
+the ways in which a part of a gang could arise.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ WORLDS = troubled()
 
 
 def parts(world: Snapshot, plan: Plan) -> Iterator[str]:
-    """Say which gangs a plan starts, holds, moves or leaves in part."""
+    """Yield a sentence for each gang that a plan starts, stops, moves, holds or leaves in part."""
     decided = {d.worker: d for d in plan.decisions if not isinstance(d, Wait)}
     stops_stale = "stop_stale_gangs" in world.policy.phases
     for gang in world.workloads:
@@ -97,7 +97,7 @@ def _fate(worker: Worker, decision: object) -> str:
 
 
 def aged(before: Snapshot, after: Snapshot) -> Snapshot:
-    """Note since when gangs lack workers, as a cluster does."""
+    """Set since when each gang lacks workers, as a cluster does."""
     return replace(
         after,
         workloads=tuple(
@@ -108,7 +108,7 @@ def aged(before: Snapshot, after: Snapshot) -> Snapshot:
 
 
 def hit(world: Snapshot, blow: int) -> Snapshot:
-    """Let one worker that runs be lost, chosen by a number."""
+    """Lose one running worker, chosen by a number."""
     names = [k.name for w in world.workloads for k in w.workers if k.state is WorkerState.RUNNING]
     name = names[blow % len(names)] if names else ""
     return replace(
@@ -186,7 +186,7 @@ def test_a_workload_that_lacks_workers_hears_why_it_waits(snapshot: Snapshot) ->
 
 
 def gang(workers: str, **fields: Any) -> Workload:
-    """Make a job whose workers run ("n1:0"), wait ("-"), or are "reserved@" or "stopping@"."""
+    """Make a job; its workers run ("n1:0"), wait ("-"), or are "reserved@" or "stopping@"."""
     made = []
     for index, word in enumerate(workers.split()):
         state, _, place = word.rpartition("@")
@@ -226,7 +226,7 @@ def test_a_gang_stopped_while_incomplete_waits_whole(
     *,
     grace: bool,
 ) -> None:
-    # What it leaves over is enough for some of its workers, and never for all.
+    # The GPUs left by the claim suffice for some of the gang's workers, and never for all.
     there = [job(f"there-{n}", 1, owners[-1].name, priority=95, on=f"n1:{n}") for n in (2, 3)]
     lacking = gang(workers, min_workers=minimum, **fields)
     world = snapshot("1x4", owners, [lacking, *there, claim])
@@ -297,7 +297,7 @@ def test_a_reservation_for_a_gang_starts_whole_or_ends(
 
 
 def needing(gpus: float, lacking: Workload) -> Workload:
-    """Let the last worker ask for more than the others."""
+    """Return the gang with `gpus` as the request of its last worker."""
     *others, last = lacking.workers
     return replace(lacking, workers=(*others, replace(last, gpus=milli_gpus(gpus))))
 

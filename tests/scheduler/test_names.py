@@ -1,4 +1,4 @@
-"""Who is named in a reason, and to whom (X, `name_others`)."""
+"""Names of workloads and projects in reasons, by reader (X, `name_others`)."""
 
 from __future__ import annotations
 

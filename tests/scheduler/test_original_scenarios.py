@@ -1,7 +1,7 @@
-"""The original's scenarios, exactly: whole stories in which every plan is applied.
+"""Scenarios of the original product, cycle by cycle, with every plan applied.
 
-They come from the documentation and the talk of 2019 to 2021 that the rules were first drawn from.
-Each test says what a user of then would have seen.
+They come from the documentation and the talk of 2019 to 2021, the first source of the rules. Each
+test asserts what a user saw then.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def test_what_was_freed_is_kept_while_the_stopped_have_their_grace() -> None:
 
 
 def test_bob_logs_in_again_while_his_jobs_use_everything() -> None:
-    # His build GPU works while he does not build; his own newest job makes way for his session.
+    # Training uses his build GPU while it is free; his own newest job stops for his session.
     world = with_(bob_runs_over_his_quota(), session("bob-s2", 1, "bob"))
 
     plan = decide(world)
@@ -110,7 +110,7 @@ def test_over_quota_quick_start() -> None:
     world = settled(with_(world, job("b-one", 1, "b", submitted=3)), cycles=1)
     assert running(world) == {"a-two", "a-one", "b-one"}
 
-    # b is owed a second GPU: the newest of a's pauses, not the one of two GPUs.
+    # b is owed a second GPU: a's newest job pauses, not its job of two GPUs.
     world = with_(world, job("b-more", 1, "b", submitted=4))
     plan = decide(world)
     (stop,) = [d for d in plan.decisions if isinstance(d, Stop)]
@@ -119,7 +119,7 @@ def test_over_quota_quick_start() -> None:
     assert running(world) == {"a-two", "b-one", "b-more"}
     assert set(waits(decide(world))) == {"a-one"}
 
-    # It resumes when b's ends, by itself.
+    # It resumes by itself when b's job ends.
     world = settled(without(world, "b-more"), cycles=1)
     assert running(world) == {"a-two", "a-one", "b-one"}
     assert waits(decide(world)) == {}
@@ -148,7 +148,7 @@ def test_queue_fairness_at_once(quotas: tuple[int, int], expected: tuple[int, in
 def test_queue_fairness_when_one_came_first(
     quotas: tuple[int, int], expected: tuple[int, int]
 ) -> None:
-    # a has all four GPUs when b comes: it gives back down to its fair share, and no further.
+    # a has all four GPUs when b's jobs arrive: a shrinks to its fair share, and no further.
     world = snapshot("1x4", [project("a", quotas[0]), project("b", quotas[1])])
     world = settled(with_(world, *[job(f"a-{i}", 1) for i in range(4)]))
     assert len(running(world)) == 4

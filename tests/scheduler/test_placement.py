@@ -1,4 +1,4 @@
-"""Where things go: devices, packing, memory, gangs, nodes that are allowed (P1 to P5), caps (Q)."""
+"""Placement: devices, packing, memory, gangs, allowed nodes (P1 to P5), caps (Q)."""
 
 from __future__ import annotations
 
@@ -102,10 +102,10 @@ LEAVING = {
 def test_a_part_never_waits_for_one_that_leaves_while_a_gpu_is_idle(
     there: list[Workload], new: list[Workload], expected: dict[str, str], waiting: set[str]
 ) -> None:
-    """Packing chooses among the devices that have room now; an idle GPU is never left to waiting.
+    """Packing chooses among devices that have room now; no fraction waits while a GPU is idle.
 
-    How long somebody takes to leave nobody knows, and the device that stays half empty is the one
-    that the next part joins (P2).
+    The time a stopping worker needs is unknown, and the next fraction joins the device that stays
+    half empty (P2).
     """
     plan = decide(snapshot("1x2", A, [*there, *new]))
 

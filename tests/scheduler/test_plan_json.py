@@ -1,4 +1,4 @@
-"""The JSON of plans: written as the interface says, read back the same."""
+"""Plans as JSON: written as the interface specifies, and parsed back unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of a cycle: its sums are those of its standings, and rolling back leaves no trace."""
+"""The state of a cycle: sums match the workers' phases, and a rollback restores all of it."""
 
 from __future__ import annotations
 

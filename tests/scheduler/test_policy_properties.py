@@ -1,4 +1,4 @@
-"""What holds for every cluster under the rules that an operator may switch on."""
+"""Properties of every cluster under the rules that an operator may switch on."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def under(snapshot: Snapshot, **policy: object) -> Snapshot:
 
 
 def losing(plan: Plan) -> list[Stop | Move]:
-    """Give the decisions by which somebody who runs loses its devices for others."""
+    """Return the decisions that take devices from running workers for other workloads."""
     return [d for d in plan.decisions if isinstance(d, Stop | Move) and d.reason.rule != "R11"]
 
 
@@ -60,7 +60,7 @@ def test_consolidation_loses_nobody(snapshot: Snapshot) -> None:
 
 @given(SNAPSHOTS)
 def test_nobody_moves_where_nothing_need(snapshot: Snapshot) -> None:
-    # Putting back all that moved for somebody leaves no room for whoever gained by it.
+    # Moving all workers back that moved for one workload leaves no room for that workload.
     plan, world = looked_at(under(snapshot, phases=("allocate", "consolidate")))
 
     for move in losing(plan):

@@ -1,4 +1,4 @@
-"""Who waits as before is told by the same object as before; whoever does not, anew (X)."""
+"""An unchanged wait is the same object as before; a changed one is a new object (X)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from runai.hub_service.scheduler import Changes, Index, Policy, Wait, Workload, 
 
 
 def waiting() -> Index:
-    """On one GPU one job of a runs; three of a wait, and two of b."""
+    """Build an index of one GPU: one job of a runs, three of a and two of b wait."""
     jobs = [job(f"a-{n}", submitted=10 + n) for n in range(3)]
     jobs += [job(f"b-{n}", project="b", submitted=10 + n) for n in range(2)]
     world = snapshot("1x1", [project("a", 1), project("b", 0)], [job("a-r", on="n1:0"), *jobs])

@@ -1,4 +1,4 @@
-"""What holds for every cluster: safety, fairness, liveness and stability of plans."""
+"""Properties of every cluster: safety, fairness, liveness and stability of plans."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_order_of_the_input_changes_nothing(snapshot: Snapshot, shuffle: ran
 def test_even_an_impossible_world_has_a_plan(snapshot: Snapshot) -> None:
     plan, world = looked_at(snapshot)
 
-    # What was there may be overbooked; nothing is put where it is.
+    # A device or node may be overbooked already; the plan adds nothing there.
     crowded = set(overbooked(world.before(), world.nodes))
     assert set(overbooked(world.later(), world.nodes)) <= crowded
     assert decide(snapshot) == plan
@@ -146,7 +146,7 @@ def test_nobody_stops_without_somebody_who_gains_by_exactly_that(snapshot: Snaps
 
     for stop in world.stops.values():
         assert stop.reason.for_ in gains
-        # Put back where it was, the victim is in somebody's way: of devices or of a limit.
+        # A victim that stayed would block the claimant: by its devices, a limit or a share.
         victim = world.workload_of[stop.worker]
         usage, held = world.later(), world.held_after()
         for worker in victim.workers:
@@ -188,7 +188,7 @@ def test_only_who_is_over_quota_is_reclaimed_and_only_less_priority_or_surplus_p
         else:
             assert stop.reason.rule == "R2"
             assert victim.project != claimant.project
-            # A parent's own work has what its children's quotas leave of the parent's.
+            # A parent's own workloads get the rest of its quota, after its children's quotas.
             is_above = victim.project in {p.name for p in world.path(claimant.project)}
             over = [p for p in world.path(victim.project) if before[p.name] > world.quota(p)]
             assert is_above or over
@@ -229,7 +229,7 @@ def test_who_loses_its_place_was_over_its_quota_or_share_and_stays_no_poorer(
         )
 
 
-# ---- everybody hears
+# ---- a reason for every wait
 
 
 @given(SNAPSHOTS)
@@ -311,7 +311,7 @@ def test_who_is_within_quota_never_waits_for_one_victim_that_it_may_take(
     _, world = looked_at(snapshot)
     held, built = world.held_after(), world.held_after(fixed_only=True)
     at_rest = {name for name, code in waits(world.plan).items() if code != "held_for"}
-    parents = {p.parent for p in snapshot.projects}  # whose own work has what children leave
+    parents = {p.parent for p in snapshot.projects}  # their own work gets the rest
 
     for workload in snapshot.workloads:
         wanted = workload.workers[: workload.minimum]
@@ -343,7 +343,7 @@ def test_who_is_within_quota_never_waits_for_one_victim_that_it_may_take(
 def test_a_build_gpu_is_always_there(
     builds: list[int], over: int, jobs: list[int], data: st.DataObject
 ) -> None:
-    # Quotas that the cluster can honour, training wherever it fits, and then everybody logs in.
+    # The cluster can honour all quotas, training runs wherever it fits, and all users log in.
     owners = [builders.project(f"p{i}", quota) for i, quota in enumerate(builds)]
     running = [job(f"j{n}", 1, f"p{i % len(builds)}") for n, i in enumerate(jobs)]
     world = settled(builders.snapshot(f"1x{sum(builds) + over}", owners, running), seconds=0)
@@ -365,8 +365,8 @@ def quiet(plan: Plan) -> bool:
 @pytest.mark.parametrize("grace", [False, True], ids=["gone at once", "with a grace period"])
 @given(snapshot=SNAPSHOTS)
 def test_plans_come_to_rest_and_stay_there(snapshot: Snapshot, *, grace: bool) -> None:
-    # Two plans, and no more. Who is told to stop with a grace period leaves a cycle later; where
-    # work may move, who was stopped may find a place by a move that it asks for only then (R10).
+    # Two plans, and no more. A worker stopped with a grace period leaves a cycle later; with
+    # consolidation, a stopped workload may find a place by a move that it asks for only then (R10).
     plans = 2 + grace + ("consolidate" in snapshot.policy.phases)
     world = snapshot
     for cycle in range(9):

@@ -1,4 +1,4 @@
-"""Who may not be stopped again so soon, and how much one plan may stop (R8)."""
+"""Protection of workloads against repeated stops, and bounds on one plan's stops (R8)."""
 
 from __future__ import annotations
 

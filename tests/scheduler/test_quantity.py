@@ -1,4 +1,4 @@
-"""Amounts and times: exact where they are counted, readable where they are told."""
+"""Amounts and times: exact in arithmetic, readable in texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is next: projects by deprivation (O1), workloads inside a project (O2), surplus last (E1)."""
+"""Queue order: projects by deprivation (O1), then workloads (O2), surplus last (E1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quotas by GPU type: each entry of a table is a guarantee of its own (Q4)."""
+"""Quotas by GPU type: each entry of a table is a separate guarantee (Q4)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NODES = [
 
 
 def singles(count: int, owner: str, node: str, *, first: int = 0) -> list[Workload]:
-    """Make running one-GPU jobs, one a device."""
+    """Make running one-GPU jobs, one for each device."""
     return [
         job(f"{owner}-{node}-{i}", 1, owner, on=f"{node}:{i}") for i in range(first, first + count)
     ]
@@ -43,7 +43,7 @@ X = table("x", {"a100": 2, "*": 2})
 Y = table("y", {"a100": 2, "*": 2})
 
 
-# ---- S, R2: what is guaranteed of a type is given back on that type
+# ---- S, R2: a guarantee of a type is honoured by reclaiming on that type
 
 
 RECLAIMS: dict[str, tuple[list[Project], list[Workload], set[str]]] = {
@@ -179,7 +179,7 @@ def test_who_is_within_its_quota_of_the_type_goes_first() -> None:
     assert started(decide(world)) == {"y-new-0"}
 
 
-# ---- who may use several types
+# ---- workloads that may use several types
 
 
 CHOICES: dict[str, tuple[list[Workload], dict[str, str]]] = {

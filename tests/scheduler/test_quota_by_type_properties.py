@@ -1,4 +1,4 @@
-"""What must always hold where quotas are given by GPU type (Q4), over generated clusters."""
+"""Properties of quotas by GPU type (Q4), over generated clusters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from runai.hub_service.scheduler.state.cluster_index import Changes, Index
 
 @st.composite
 def typed_worlds(draw: st.DrawFn) -> Snapshot:
-    """Draw a cluster of several GPU types whose projects have tables, numbers or both."""
+    """Draw a cluster of several GPU types; its projects have tables, numbers or both."""
     nodes = [
         Node(name=f"n{i}", devices=draw(st.integers(1, 3)), gpu_type=draw(st.sampled_from("ab")))
         for i in range(draw(st.integers(1, 3)))
@@ -57,7 +57,7 @@ def typed_worlds(draw: st.DrawFn) -> Snapshot:
 
 
 def held_by_part(world: Snapshot) -> Counter[tuple[str, str]]:
-    """Sum what each project holds of each entry of its table, in milli-GPU."""
+    """Sum the milli-GPU that each project holds of each entry of its table."""
     type_of = {node.name: node.gpu_type for node in world.nodes}
     tables = {p.name: p.quota_by_type for p in world.projects}
     held: Counter[tuple[str, str]] = Counter()
@@ -77,7 +77,7 @@ def _entry(quotas: Any, gpu_type: str) -> str:
 @given(typed_worlds())
 def test_only_who_is_over_its_quota_of_a_type_loses_there(world: Snapshot) -> None:
     plan = decide(world)
-    # What this plan starts counts: who gets more may lose what helps another.
+    # The plan's starts count: a project that gains GPUs may lose one that helps another.
     held = held_by_part(world) + held_by_part(started_beside(world, plan))
     type_of = {node.name: node.gpu_type for node in world.nodes}
     by_name = {p.name: p for p in world.projects}
@@ -94,7 +94,7 @@ def test_only_who_is_over_its_quota_of_a_type_loses_there(world: Snapshot) -> No
 
 
 def started_beside(world: Snapshot, plan: Plan) -> Snapshot:
-    """Give a world of what a plan starts alone."""
+    """Return the world after a plan, with only the workloads that the plan starts."""
     new = started(plan)
     after = applied(world, plan)
     return replace(after, workloads=tuple(w for w in after.workloads if w.workers[0].name in new))

@@ -1,4 +1,4 @@
-"""Which entry of a table a workload is booked on, and what its types are (Q4)."""
+"""The quota entry that a workload is charged to, and the entry's GPU types (Q4)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NODES = [Node(name=name, devices=4, gpu_type=gpu_type) for name, gpu_type in TYP
 
 
 def parts_of(*projects: Project) -> dict[str | None, ProjectNode]:
-    """Give the parts of the first project by type."""
+    """Return the quota entries of the first project by GPU type."""
     account = ProjectTree(projects).accounts[projects[0].name]
     return {part.gpu_type: part for part in account.parts}
 
@@ -51,7 +51,7 @@ def test_an_undivided_project_has_all_types() -> None:
 
 
 def mixed(*gpu_types: str) -> Workload:
-    """Make a gang whose workers ask for different types."""
+    """Make a gang with one worker for each of the GPU types."""
     gang = job("j", 1, "x", workers=len(gpu_types))
     workers = zip(gang.workers, gpu_types, strict=True)
     return replace(gang, workers=tuple(replace(w, gpu_types=(t,)) for w, t in workers))

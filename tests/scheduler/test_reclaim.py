@@ -1,4 +1,4 @@
-"""Who gives back, and how little (R1 to R7)."""
+"""Choice of victims, and no more of them than needed (R1 to R7)."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_reclaim(projects: list[Project], workloads: list[Workload], expected: s
 
 
 def test_departments_are_judged_where_their_paths_part() -> None:
-    # x is over its own quota, but its department is within its own: y's department may not take.
+    # x is over its quota, but its department is within its own: y's department may not reclaim.
     projects = [
         project("left", 2),
         project("right", 2),
@@ -260,7 +260,7 @@ def test_a_big_job_takes_the_fewest_that_make_one_node_free() -> None:
 def test_what_may_be_taken_is_taken_where_it_makes_room(
     quota: int, saved: int | None, expected: set[str]
 ) -> None:
-    # a may give two GPUs; its two newest are on different nodes, where they would help nobody.
+    # a may give two GPUs; its two newest jobs are on different nodes: stopping them is no use.
     projects = [project("a", quota), project("b", quota)]
     running = [
         job("n1-oldest", on="n1:0", submitted=1, checkpointed=saved),
@@ -275,7 +275,7 @@ def test_what_may_be_taken_is_taken_where_it_makes_room(
 
 
 def test_for_a_gang_as_many_nodes_are_made_free_as_it_needs() -> None:
-    # a may give four GPUs; its four newest are on four nodes, where they would help nobody.
+    # a may give four GPUs; its four newest jobs are on four nodes: stopping them is no use.
     projects = [project("a", 4), project("b", 4)]
     running = [
         job(f"n{node}-{age}", on=f"n{node}:{device}", submitted=10 * device + node)
@@ -310,7 +310,7 @@ def test_work_on_nodes_that_do_not_help_is_left_alone() -> None:
 
 @pytest.mark.parametrize("lacking", ["cpu_milli", "memory_mib"])
 def test_the_least_cpu_or_memory_that_is_lacking_is_taken_back(lacking):
-    # A device is idle on n1, and all but a thousandth of a core (or one MiB) of what it takes.
+    # n1 has an idle device, but lacks a thousandth of a core (or one MiB) for the job.
     all_of_it: dict[str, Any] = {lacking: 1000}
     a_bit: dict[str, Any] = {lacking: 1}
     nodes = [replace(node, **all_of_it) for node in cluster("1x3+1x2")]
@@ -333,8 +333,8 @@ def test_own_and_others_together_where_neither_suffices() -> None:
 
 
 def test_what_only_a_project_within_its_quota_may_take_keeps_it_there() -> None:
-    # b is over its quota, not over its fair share: a takes from it within its own quota only, so
-    # that `low-1` cannot go on beside the claimant, although its device is of no use to it.
+    # b is over its quota, not over its fair share: a may reclaim only within its own quota, so
+    # that `low-1` cannot stay beside the claimant, although its device is of no use to it.
     projects = [project("a", 2), project("b", 1)]
     jobs = [
         *[job(f"low-{i}", on=f"n{i}:0", priority=25, nodes=("n1", "n2")) for i in (1, 2)],
@@ -375,7 +375,7 @@ def test_what_was_just_started_over_quota_gives_way_without_ever_running() -> No
 
 
 def test_a_node_where_too_little_may_be_taken_is_not_searched() -> None:
-    # b may take one GPU of a, which is over its quota by one, and needs two on one node.
+    # b may reclaim one GPU of a, which is over its quota by one, and needs two on one node.
     projects = [project("a", 3), project("b", 2)]
     jobs = [*[job(f"a{i}", on=f"n{i // 2 + 1}:{i % 2}") for i in range(4)], job("b1", 2, "b")]
     plan = decide(snapshot("2x2", projects, jobs))
@@ -385,7 +385,7 @@ def test_a_node_where_too_little_may_be_taken_is_not_searched() -> None:
 
 
 def test_of_those_who_stop_the_oldest_moves_although_the_latest_is_asked_first() -> None:
-    """R4 takes the latest first; who goes on elsewhere is chosen as ever, by age (O2, R5)."""
+    """R4 stops the latest first; the one to continue elsewhere is chosen by age (O2, R5)."""
     world = snapshot(
         "1x2+1x1",
         [project("a", 0, limit=2), project("b", 3)],

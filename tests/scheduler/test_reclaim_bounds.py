@@ -1,4 +1,4 @@
-"""Counting before searching: what it says no to, a search could not have found (R2, R5, E1)."""
+"""Reclaim bounds: counting rejects only searches that could not succeed (R2, R5, E1)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from runai.hub_service.scheduler.steps.victim_selection import PreemptionScope
 
 
 def with_claims_for_one_worker(world: Snapshot) -> Snapshot:
-    """Let whoever waits ask for one worker: a gang has many sets of nodes to choose from."""
+    """Reduce each waiting workload to one worker: a gang could choose among many sets of nodes."""
     return replace(
         world,
         workloads=tuple(
@@ -51,7 +51,7 @@ def test_nothing_is_lost_by_counting_first(world: Snapshot) -> None:
         assert done(world) == counted
 
 
-# ---- how exact the counting is: a worse bound decides alike, but searches for nothing
+# ---- exactness of the bounds: a looser bound decides alike, but searches in vain
 
 OTHERS = PreemptionScope(others=True, own=False, surplus_only=False, lent=False)
 OWN = PreemptionScope(others=False, own=True, surplus_only=False, lent=False)
@@ -59,7 +59,7 @@ PROJECTS = [project("a", 4), project("b", 1), project("c", 1)]
 
 
 def claim(world: Snapshot, shares: Mapping[str, int] = {}) -> tuple[Bounds, PodSet]:
-    """Count in a world where `new` of project a, within its quota, asks."""
+    """Return the bounds of a world, and the claim of `new` of project a, within its quota."""
     state = State(world, tree_of(world))
     for name, fair_share in shares.items():
         state.tree.accounts[name].fair_share = fair_share

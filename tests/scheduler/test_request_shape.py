@@ -1,4 +1,4 @@
-"""Kinds of request: what a worker books on a device and in quotas, and where it may go (P3, P5)."""
+"""Request shapes: a worker's bookings on devices and in quotas, and its nodes (P3, P5)."""
 
 from __future__ import annotations
 

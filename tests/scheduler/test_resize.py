@@ -1,4 +1,4 @@
-"""One-worker elastic workloads: how they start, grow, shrink and come to rest (E2, E3)."""
+"""One-worker elastic workloads: they start, grow, shrink and come to rest (E2, E3)."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ A, B = project("a", 2), project("b", 2)
 
 
 def elastic(name: str, sizes: tuple[int, int, int], owner: str = "a", **fields: Any) -> Workload:
-    """Make a job of one worker that needs, asks for and could use so many GPUs."""
+    """Make a job of one worker; `sizes` are its minimum, requested and maximum GPUs."""
     least, most = milli_gpus(sizes[0]), milli_gpus(sizes[2])
     return job(name, sizes[1], owner, gpus_min=least, gpus_max=most, **fields)
 
 
 def resizes(world: Snapshot) -> dict[str, tuple[str, str, tuple[int, ...]]]:
-    """Give each resize: its code, its rule and the devices that the worker has then."""
+    """Return each resize by workload: code, rule, and the worker's new devices."""
     return {
         d.workload: (d.reason.code, d.reason.rule, tuple(s.device for s in d.devices))
         for d in decide(world).decisions
@@ -158,7 +158,7 @@ def test_it_gives_back(
 
 
 def test_what_is_lent_goes_before_what_somebody_asked_for() -> None:
-    """Of one project, the lower priority loses first, but for what is beyond a request."""
+    """In one project the lower priority loses first, but GPUs beyond a request go before."""
     world = snapshot(
         "1x4",
         [A, B],
@@ -189,7 +189,7 @@ SHIELDED = {
 def test_what_is_lent_to_a_high_priority_shields_no_lower_one(
     others: list[Workload], at: str, claimant: Workload, gone: set[str]
 ) -> None:
-    """R1: it stands before the others in the order of R4, and may not be taken itself."""
+    """R1: the shielding job is first in the order of R4, but may not be stopped itself."""
     world = snapshot(
         "1x4" if at.startswith("n1") else "1x3+1x2",
         [project("a", 5), project("b", 0)],

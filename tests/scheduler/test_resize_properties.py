@@ -1,4 +1,4 @@
-"""What must always hold of one-worker elastic workloads (E2, E3), over generated clusters."""
+"""Properties of one-worker elastic workloads (E2, E3), over generated clusters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from runai.hub_service.scheduler.state.cluster_index import Changes, Index
 
 @st.composite
 def elastic_worlds(draw: st.DrawFn) -> Snapshot:
-    """Draw a world where whole-GPU workers may be elastic, some on fewer or more than they ask."""
+    """Draw a world of elastic whole-GPU workers, some on fewer or more GPUs than requested."""
     world = draw(strategies.snapshots())
     taken = Counter(
         (w.node, device) for job in world.workloads for w in job.workers for device in w.devices
@@ -32,7 +32,7 @@ def elastic_worlds(draw: st.DrawFn) -> Snapshot:
     sizes = {node.name: node.devices for node in world.nodes}
 
     def stretched(worker: Worker, most: int) -> Worker:
-        """Give a running worker some of the free devices of its node."""
+        """Return a running worker with some free devices of its node added."""
         free = [d for d in range(sizes.get(worker.node or "", 0)) if not taken[worker.node, d]]
         more = free[: draw(st.integers(0, most - len(worker.devices)))]
         taken.update((worker.node, device) for device in more)
@@ -110,7 +110,7 @@ def test_a_resize_stays_on_its_node_and_changes_something(world: Snapshot) -> No
 
 @given(elastic_worlds())
 def test_plans_with_elastic_workers_come_to_rest(world: Snapshot) -> None:
-    """Time stands still: later somebody's minimum run time is over, or a resize repays."""
+    """The clock is frozen: later a minimum run time would end, or a resize would repay."""
     world = settled(replace(world, policy=replace(world.policy, explain="none")), seconds=0)
 
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""The JSON of snapshots and plans, strict, with sentences, and back again."""
+"""Snapshots and plans as JSON: strict parsing, errors as sentences, round trips."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Users inside a project take turns by what they hold (O3)."""
+"""Users inside a project take turns by the GPUs that they hold (O3)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ONE = [project("a", 8)]
 
 
 def of(user: str, count: int, **fields: object) -> list[Workload]:
-    """Queue so many one-GPU jobs of a user."""
+    """Return `count` queued one-GPU jobs of a user."""
     return [job(f"{user}-{i}", 1, user=user, **fields) for i in range(count)]  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""Who gives next (R4): the project furthest over, judged anew after each; only what is of use."""
+"""Victim selection (R4): the project furthest over, judged anew after each; only useful victims."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from runai.hub_service.scheduler import Mib, Node, Workload, decide
 
 
 def held(owner: str, node: str, *devices: int) -> list[Workload]:
-    """Give a project one-GPU jobs, the oldest first."""
+    """Return running one-GPU jobs of a project, the oldest first."""
     return [job(f"{owner}{d}", project=owner, on=f"{node}:{d}") for d in devices]
 
 
 def test_projects_give_in_turn_once_they_are_equally_far_over() -> None:
-    # a is 3 over and b is 2: a gives once, then the younger of the two, then a again.
+    # a is 3 over, b is 2: first a's job stops, then the younger of both, then a's again.
     projects = [project("a", 1), project("b", 1), project("c", 5)]
     jobs = [*held("a", "n1", 0, 1, 2, 3), *held("b", "n1", 4, 5, 6), job("new", 1, "c", workers=3)]
 
@@ -40,7 +40,7 @@ def test_below_a_parent_the_child_that_is_furthest_over_gives() -> None:
 
     world = snapshot("1x6", projects, [*jobs, job("new", 1, "owner", workers=2)])
 
-    # y is over by two and z by one; then they are equal, and z is the younger.
+    # y is over by two and z by one; then they are equal, and z's job is the younger.
     assert stopped(decide(world)) == {"y3-0", "z5-0"}
 
 

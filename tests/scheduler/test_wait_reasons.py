@@ -1,4 +1,4 @@
-"""Why somebody waits or stops: codes, sentences with numbers, places in the queue (X)."""
+"""Reasons of waits and stops: codes, sentences with numbers, queue positions (X)."""
 
 from __future__ import annotations
 

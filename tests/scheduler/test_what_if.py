@@ -1,4 +1,4 @@
-"""What if: each change makes its difference and no other; whom a plan serves."""
+"""Changes in a hypothetical plan: each has its own effect and no other; workloads served."""
 
 from __future__ import annotations
 
