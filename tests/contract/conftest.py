@@ -1,8 +1,8 @@
-"""The contract suite's only fixture: `lab`, a cluster of each kind with handles to play with it.
+"""The contract suite's only fixture: `lab`, one cluster of each kind and its controls.
 
-    @pytest.mark.not_on_kubernetes("why")   what a test needs and Kubernetes has not
+    @pytest.mark.not_on_kubernetes("why")   the test needs a feature that Kubernetes lacks
 
-The kinds are chosen when tests are collected, so none is skipped.
+The kinds are chosen at collection, so no test is skipped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from labs import Lab, SimulatedLab, local_lab, running
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run each test on every kind of cluster that it can be meant for."""
+    """Parametrize each test with every kind of cluster that it applies to."""
     if "lab" not in metafunc.fixturenames:
         return
     kinds = [pytest.param("simulated"), pytest.param("local")]

@@ -1,4 +1,4 @@
-"""What a cluster shows of a workload: to the core, and in its history."""
+"""A workload as a cluster shows it: in the scheduler's snapshot, and in its history."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from labs import Lab
 
 
 async def seen(lab: Lab, workload: str) -> Any:
-    """Return a workload as the next snapshot draws it; None when it is left out."""
+    """Return a workload from the next snapshot; None if the snapshot leaves it out."""
     snapshot = await lab.cluster.observe()
     return {drawn.name: drawn for drawn in snapshot.workloads}.get(workload)
 
 
 async def kinds(lab: Lab, workload: str) -> list[str]:
-    """Return what happened to a workload, oldest first."""
+    """Return the kinds of a workload's events, oldest first."""
     return [line.kind for line in await lab.cluster.history(workload)]

@@ -1,4 +1,7 @@
-"""A large array comes a part at a time: others have their turns, and see all of it or nothing."""
+"""A large array is inserted in chunks and becomes visible atomically.
+
+Other requests run between the chunks, and see all of the array or nothing.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ def array(lab: Lab, name: str = "exp", **fields: str) -> list[WorkloadSpec]:
 
 
 async def half_way(lab: Lab, specs: list[WorkloadSpec]) -> asyncio.Task[object]:
-    """Begin to submit, and return while that is under way."""
+    """Start to submit, and return the task while it is still running."""
     coming = asyncio.create_task(lab.cluster.submit(specs))
     for _ in range(4):
         await asyncio.sleep(0)
@@ -140,7 +143,7 @@ async def test_nothing_is_left_of_one_that_could_not_be_stored(lab, part, monkey
 
 
 async def test_thousands_are_drawn_for_the_core_while_they_come(lab):
-    """In the cycle that sees them everybody would wait for that."""
+    """Otherwise the first cycle that observes them would block all other requests."""
     await lab.cluster.submit(array(lab))
     observing, turns = asyncio.ensure_future(lab.cluster.observe()), 0
 

@@ -1,4 +1,4 @@
-"""Elastic jobs of several workers: who trains together, who joins, who leaves, and when it ends."""
+"""Elastic jobs of several workers: ranks, joining and leaving workers, and the job's end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def ranks(lab: Lab) -> list[int]:
 
 
 async def training(lab: Lab, *workers: int, of: int = 3, **fields) -> WorkloadSpec:
-    """Start some workers of a job that speaks the protocol, on the devices of their numbers."""
+    """Start workers of a job that speaks the elastic protocol, worker N on device N."""
     spec = elastic(lab, of, **fields)
     await lab.cluster.submit([spec])
     await lab.cluster.apply(plan(*(start(spec.id, i, worker=i) for i in workers)))
@@ -157,7 +157,7 @@ async def test_who_tells_nothing_fails_together_as_gangs_do(lab):
 
 async def test_the_job_is_finished_when_all_of_its_ranks_are(lab):
     spec = await training(lab, 0, 1)
-    await joined(lab, spec, 2)  # and never gets ready
+    await joined(lab, spec, 2)  # the joiner never gets ready
     await lab.end(spec, 0, worker=0)
     await lab.end(spec, 0, worker=1)
     record = await lab.until(spec.id, "succeeded")
@@ -175,7 +175,7 @@ async def test_who_was_to_join_at_the_end_is_not_waited_for(lab):
     record = await lab.until(spec.id, "succeeded")
 
     assert (record.failures, record.exit_code) == (0, 0)
-    assert await target(lab) == told  # of one generation nobody reads two things
+    assert await target(lab) == told  # one generation has one target, so all workers read the same
 
 
 async def test_a_pause_asks_everybody_and_a_resume_starts_anew(lab):
@@ -198,7 +198,7 @@ async def test_a_joiner_waits_for_the_checkpoint_of_the_last_rank(lab):
     await lab.cluster.apply(plan(stop(spec.id, 1)))
     pause = await target(lab)
     await eventually_async(lambda: _waits(lab, 1))
-    # On Kubernetes the pod is gone first, and what the others are told is written after that.
+    # On Kubernetes the pod is gone first; the remaining workers' target is written afterwards.
     await eventually_async(lambda: _trains(lab, 1))
 
     assert pause.reason is Reason.PAUSE
@@ -218,7 +218,7 @@ async def test_speeds_by_size_reach_the_core(lab):
 )
 async def test_a_job_that_has_just_been_sized_does_not_grow(lab, seconds, shown):
     spec = await training(lab, 0)
-    # On Kubernetes real seconds pass as well: it was sized, and is looked at, some time ago.
+    # On Kubernetes real seconds pass too between sizing the job and observing it.
     lab.clock.at += seconds if lab.kind != "kubernetes" or seconds >= 30 else 0
 
     assert [worker.name for worker in (await seen(lab, spec.id)).workers] == shown

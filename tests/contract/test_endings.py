@@ -1,4 +1,4 @@
-"""How workers end, and what becomes of their workload then."""
+"""Exits of workers, and the state of their workload afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker is told of its devices, and the agent of the holders."""
+"""A worker's environment variables, and the device allocations that an agent reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A device that breaks is given to nobody; who is on it goes on and is told."""
+"""A broken device gets no new worker; its workers keep running and are notified."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Who holds devices is known without a look at all who wait: each node's agent asks each second."""
+"""Device holders are returned without a scan of all waiting workloads.
+
+Each node's agent asks for them every second.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan is carried out decision by decision, as often as it is applied."""
+"""A plan is executed decision by decision, however often it is applied."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Projects are kept as a tree; the snapshot shows them and the nodes."""
+"""Projects are stored as a tree; the snapshot has the projects and the nodes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_the_next_project_of_a_name_has_no_workload_of_the_one_before(lab)
         await lab.end(spec, 0)
         await lab.until(spec.id, "succeeded")
 
-    if lab.kind == "kubernetes":  # where Jobs are the cluster's to keep
+    if lab.kind == "kubernetes":  # the cluster keeps finished Jobs
         with pytest.raises(Conflict, match="has 1 finished workload: vision/exp"):
             await lab.cluster.delete_project("vision")
         await lab.cluster.delete("vision/exp", by="root")

@@ -1,4 +1,4 @@
-"""An elastic job of one process starts again on more or fewer devices of its node (E2)."""
+"""A one-process elastic job restarts on more or fewer devices of its node (E2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many workers an elastic job may have, changed while it waits, runs or rests."""
+"""Change an elastic job's number of workers while it waits, runs or rests."""
 
 from __future__ import annotations
 

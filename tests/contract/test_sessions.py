@@ -1,4 +1,4 @@
-"""A session is granted, attached to its process and released with it."""
+"""A session is granted, attached to its process, and released when the process ends."""
 
 from __future__ import annotations
 

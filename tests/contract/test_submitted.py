@@ -1,4 +1,4 @@
-"""What is submitted is stored whole, once, and seen by the core."""
+"""Submissions are stored whole and once, and reach the scheduler."""
 
 from __future__ import annotations
 

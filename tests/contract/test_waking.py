@@ -1,4 +1,4 @@
-"""Whoever waits is woken by what a snapshot shows, once, and by nothing else."""
+"""Waiters are woken once by each change that a snapshot shows, and by nothing else."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_telling_why_somebody_waits_wakes_nobody(lab):
     await lab.cluster.submit([lab.job()])
     reason = Reason(code="no_room", rule="P1", text="all 4 GPUs are taken")
 
-    # Controllers write on a new Job for a moment, which does wake.
+    # Kubernetes controllers still write to a new Job for a moment; these writes do wake.
     for position in range(1, 100):
         await lab.cluster.observe()
         told = Wait(workload="vision/exp", reason=reason, position=position)

@@ -1,4 +1,4 @@
-"""Suspend, resume and delete, whatever the workload does at that moment."""
+"""Suspend, resume and delete a workload in any of its states."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contract.looking import kinds, seen
 from labs import plan, reserve, start, stop
 from runai.hub_service.wire.errors import Conflict
 
-# The one file of the contract that `make test` plays on Kubernetes, too.
+# The one file of the contract that `make test` also runs on Kubernetes.
 pytestmark = pytest.mark.tier("test")
 
 
