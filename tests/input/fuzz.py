@@ -1,8 +1,8 @@
-"""Let atheris look for input that a parser neither reads nor refuses, guided by what it reaches.
+"""Coverage-guided fuzzing with atheris: input that a parser neither reads nor refuses.
 
     python tests/input/fuzz.py NAME SECONDS
 
-A program of its own: libFuzzer ends the process it runs in. Exit 0 where nothing was found.
+A separate program, because libFuzzer ends its process. Exit status 0 if nothing was found.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""No parser fails otherwise than by saying what is wrong, whatever it is given to read."""
+"""Every parser reads its input or refuses it with an error that says what is wrong."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def reads_or_refuses(parser: Parser, content: bytes) -> None:
     try:
         parser.read(content)
     except parser.refusals as refused:
-        # A sentence, of bounded length, that says nothing of our insides.
+        # The error is a sentence of bounded length that exposes no internals.
         told = str(refused)
         assert "Traceback" not in told
         assert len(told) < 2 * len(content) + 2000
@@ -46,7 +46,7 @@ FOUND = [
         b"RUNAI_NOTIFY_SMTP=smtp://h:587\nRUNAI_NOTIFY_FROM=a@[:b.c\nRUNAI_NOTIFY_TO={user}@b.c",
     ),
 ]
-"""What fuzzing has found, and is mended."""
+"""Regression cases: inputs that fuzzing found."""
 
 TOO_LARGE = {
     "GPUs of a node": ("node", b'{"status": {"allocatable": {"nvidia.com/gpu": "6Gi"}}}'),
@@ -86,7 +86,7 @@ TOO_LARGE = {
 
 @pytest.mark.parametrize(("name", "content"), TOO_LARGE.values(), ids=TOO_LARGE)
 def test_what_is_too_large_takes_no_memory_and_no_time(name, content):
-    """Each of these took all of one or the other, or ended in a trace back."""
+    """Regression cases: each used up the memory or the time, or ended in a traceback."""
     reads_or_refuses(PARSERS[name], content)
 
 
@@ -100,7 +100,7 @@ def test_what_was_not_refused_once_is_refused(name, content):
     ("name", "content"), [("magic", b"x --workdir=--"), ("magic that names", b"list -p--")]
 )
 def test_two_dashes_as_a_value_are_read_or_refused(name, content):
-    """By argparse, which refuses them before Python 3.13; they ended in a trace back."""
+    """Argparse refuses them before Python 3.13. Regression: both ended in a traceback."""
     reads_or_refuses(PARSERS[name], content)
 
 
@@ -112,7 +112,7 @@ def test_it_reads_what_is_meant_and_refuses_what_is_deep_long_or_odd(parser):
         reads_or_refuses(parser, content)
     for seed in parser.seeds:
         for content in (*DEEP, LONG_NUMBER, *ODD):
-            # In place of its last value, and of each figure.
+            # Replace the last value, and each number.
             head, cut, _ = seed.rpartition(b"|" if b"|" in seed else b"=" if b"=" in seed else b":")
             reads_or_refuses(parser, head + cut + content)
             for figure in (b"1", b"2", b"0.5"):
@@ -168,7 +168,7 @@ TEXT = st.text(max_size=30).map(lambda text: text.encode(errors="surrogatepass")
 @settings(SETTINGS, max_examples=50)
 @given(data=st.data(), content=BYTES | TEXT)
 def test_anything_in_any_place_of_what_is_meant(parser, data, content):
-    """Also in place of all of it."""
+    """Replace any slice of a valid input, up to all of it."""
     seed = data.draw(st.sampled_from(parser.seeds) | st.just(b""))
     start = data.draw(st.integers(0, len(seed)))
     end = data.draw(st.integers(start, len(seed)))
@@ -194,5 +194,5 @@ BOMB = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n" + "".join(
     ids=["nested", "twice", "itself", "itself in a list", "as projects", "as members"],
 )
 def test_a_file_that_would_grow_when_it_is_read_is_refused(name, text):
-    """A few hundred bytes of YAML can stand for gigabytes."""
+    """A few hundred bytes of YAML aliases can expand to gigabytes."""
     reads_or_refuses(PARSERS[name], text.encode())

@@ -1,4 +1,4 @@
-"""Small traces and clusters for the simulation's tests.
+"""Fixtures that build small traces and clusters for the simulation.
 
 jobs      rows from tuples: jobs(("a1", "a", 0, 2, 100), ...) - job, project, submit, GPUs, duration
 setting   a cluster: setting(nodes=2, gpus=1, quotas={"a": 1, "b": 1}, until=200)

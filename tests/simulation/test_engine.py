@@ -1,4 +1,4 @@
-"""Replays that can be followed on paper: every key, exactly."""
+"""Replays small enough to compute by hand: every key of the results, exactly."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_reclaimed_job_without_checkpoints_starts_from_zero(jobs, setting):
     run = simulate(jobs(*BOB_AND_PATTY), "quota", setting(nodes=2, quotas=TWO, since=0, until=200))
 
     assert tuple(asdict(run.results)) == RESULT_KEYS
-    # a1 runs on two GPUs 0-40 and again 100-200, b1 on one 40-100: 340 of 400 GPU-seconds.
+    # a1 runs on two GPUs 0-40 and 100-200, b1 on one 40-100: 340 of 400 GPU-seconds.
     assert asdict(run.results) == pytest.approx(
         {
             "allocated_pct": 85,
@@ -52,7 +52,7 @@ def test_one_with_checkpoints_goes_on_and_pays_for_it(jobs, setting):
 
     run = simulate(rows, "quota", setting(nodes=2, quotas=TWO, since=0, until=170))
 
-    # a1 goes on at 100, reads its checkpoint until 110 and does the other 60 seconds.
+    # a1 resumes at 100, reads its checkpoint until 110 and runs its other 60 seconds.
     assert run.results.allocated_pct == pytest.approx(100 * (40 * 2 + 60 + 70 * 2) / 340)
     assert run.results.useful_pct == pytest.approx(100 * (40 * 2 + 60 + 60 * 2) / 340)
     assert run.results.jct_p99_h == pytest.approx(170 / HOUR)
@@ -69,7 +69,7 @@ def test_a_second_pause_in_the_middle_of_reading_a_checkpoint_keeps_the_work(job
 
     run = simulate(rows, "quota", setting(nodes=2, quotas=TWO))
 
-    # a1: 0-40, 100-115 all of it reading, 135-155 reading once more, 155-215 the rest.
+    # a1 runs 0-40, reads its checkpoint 100-115 and again 135-155, runs the rest 155-215.
     assert run.results.pauses == 2
     assert run.results.jct_p99_h == pytest.approx(215 / HOUR)
 
@@ -80,7 +80,7 @@ QUEUE = (("j1", "a", 0, 1, 100), ("j2", "a", 10, 2, 50), ("j3", "b", 20, 1, 30))
 @pytest.mark.parametrize(
     ("policy", "waits", "violated"),
     [
-        # j2 waits for both GPUs until 100; who skips it runs beside j1.
+        # j2 waits for both GPUs until 100; jobs that skip it run beside j1.
         pytest.param("pool", {"a": 45, "b": 0}, 0, id="skipping"),
         pytest.param("pool-strict", {"a": 45, "b": 130}, 130, id="strict"),
     ],
@@ -94,7 +94,7 @@ def test_a_strict_queue_lets_nobody_pass(jobs, setting, policy, waits, violated)
 
 
 def test_a_promise_is_broken_until_the_next_decision_and_no_longer(jobs, setting):
-    # Decisions at 0, 10, 20, 30, 40: a1 ends at 15 and a2 at 35, with somebody waiting each time.
+    # Decisions at 0, 10, 20, 30, 40: a1 ends at 15 and a2 at 35; a job waits each time.
     rows = jobs(("a1", "a", 0, 1, 15), ("a2", "a", 10, 1, 15), ("a3", "a", 30, 1, 15))
 
     run = simulate(rows, "quota", setting(gpus=1, quotas={"a": 1}, every=10, since=0, until=100))
@@ -106,7 +106,7 @@ def test_a_promise_is_broken_until_the_next_decision_and_no_longer(jobs, setting
 @pytest.mark.parametrize(
     ("policy", "waits"),
     [
-        # a has three GPUs for itself, b one: a's small job waits only behind a job that waits.
+        # a has three private GPUs, b one: a's small job waits only behind a waiting job.
         pytest.param("static", {"a": 40 / 3, "b": 90}, id="skipping"),
         pytest.param("static-strict", {"a": 270 / 3, "b": 90}, id="strict"),
     ],
@@ -126,7 +126,7 @@ def test_static_is_a_cluster_for_each(jobs, setting, policy, waits):
 
 
 def test_a_private_part_is_of_whole_nodes_as_far_as_that_goes(jobs, setting):
-    # Of five nodes with two GPUs a has 7 GPUs: three nodes and half of one; b has the rest.
+    # Five nodes of two GPUs: a has 7 GPUs, three nodes and half of one; b has the rest.
     rows = jobs(("a1", "a", 0, 7, 100), ("b1", "b", 0, 2, 10), ("b2", "b", 0, 1, 10))
 
     run = simulate(rows, "static", setting(nodes=5, gpus=2, quotas={"a": 7, "b": 3}))
@@ -150,7 +150,7 @@ def test_an_elastic_job_uses_what_is_idle_and_gives_it_back(jobs, setting):
 
     run = simulate(rows, "quota", setting(gpus=4, quotas={"a": 2, "b": 2}))
 
-    # Four workers do 3.6 seconds' work of one in a second: 72 until 20; 128 are left for two.
+    # Four workers do 3.6 worker-seconds a second: 72 until 20; 128 are left for two workers.
     assert run.results.pauses == 0
     assert run.results.jct_p50_h == pytest.approx(84 / HOUR)
 

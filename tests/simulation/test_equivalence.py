@@ -1,4 +1,4 @@
-"""One `decide`, two drivers: a replay and the live controller come to the same decisions."""
+"""A replay and the live controller call the same `decide` and reach the same decisions."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ def trace(given_rows: Sequence[tuple[str, int, int, int]]) -> list[TraceRow]:
 
 STORY = trace(
     [
-        ("a", 0, 4000, 100),  # a gang on everything, far over a's quota
+        ("a", 0, 4000, 100),  # a gang on all GPUs, far over a's quota
         ("a", 5, 500, 40),
-        ("b", 20, 1000, 50),  # takes the gang back
+        ("b", 20, 1000, 50),  # reclaims from the gang
         ("b", 20, 500, 80),
         ("a", 30, 1000, 30),
         ("b", 41, 2000, 10),

@@ -1,8 +1,8 @@
-"""A platform's own past, played again: with nothing changed, what was decided is decided again.
+"""Replays of a platform's own history: with unchanged settings, every decision recurs.
 
-The past is made by the real controller, bookkeeping and ledger in virtual time (`live`), asked for
-as the API gives it, and replayed. Whatever the platform decided by matters in these stories: left
-out of what is replayed, it would have been another month.
+The real controller, bookkeeping and ledger produce the history in virtual time (`live`). It is
+read in the form that the API returns, and replayed. In these stories every input of the decisions
+matters: a replay that lacked one would decide otherwise.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ def job(name: str, gpus: float, **asked: Any) -> WorkloadSpec:
 
 
 STORY: list[Submission] = [
-    (0, job("a/first", 1, gpu_types=("NVIDIA L4",)), 200),  # on the type that it asks for
+    (0, job("a/first", 1, gpu_types=("NVIDIA L4",)), 200),  # on the GPU type that it requests
     (0, job("a/half", 0.5), 300),
     (5, job("a/gang", 1, workers=3, min_workers=3), 400),
     (10, job("a/low", 1, priority=25, user="cy"), 100),
-    (20, job("a/late", 1, priority=75, user="bo"), 90),  # passes those that wait
+    (20, job("a/late", 1, priority=75, user="bo"), 90),  # overtakes the waiting jobs
     (25, job("a/other", 1, user="bo"), 80),
-    (30, job("b/own", 2), 150),  # takes back, once a's have run for two minutes
+    (30, job("b/own", 2), 150),  # reclaims after a's jobs have run for two minutes
     (40, job("b/memory", 0, gpu_memory_mib=4000), 70),
 ]
 
@@ -64,7 +64,7 @@ STORY: list[Submission] = [
 def played(
     submissions: Sequence[Submission], folder: Path, policy: Policy = POLICY
 ) -> tuple[Log, list[PastWorkload], Today]:
-    """Let it happen; give what was decided, and what the platform then says of its past."""
+    """Run the submissions; return the decisions, the recorded past and today's settings."""
 
     async def happen() -> tuple[Log, list[PastWorkload], Today]:
         live = Live(submissions, NODES, PROJECTS, policy, EVERY_S)
@@ -116,7 +116,7 @@ def replayed(rows: Sequence[TraceRow], today: Today) -> Log:
 
 
 def decided(log: Log) -> Log:
-    """Leave out cycles in which nothing was done."""
+    """Return the log without waits, and without cycles that only had waits."""
     did = [(at, [line for line in plan if line[0] != "wait"]) for at, plan in log]
     return [(at, plan) for at, plan in did if plan]
 
@@ -153,7 +153,7 @@ def test_it_does_for_any_past(given_jobs, packing, takes_turns, tmp_path_factory
         (at, job(f"{project}/{n}", gpus, priority=priority, gpu_types=types, user=user), duration)
         for n, (project, at, gpus, duration, priority, types, user) in enumerate(given_jobs)
     ]
-    # Once each: who is paused again within a minute had not even read its checkpoint.
+    # One pause a job: a job paused again within a minute has not even read its checkpoint.
     policy = Policy(packing=packing, users_take_turns=takes_turns, max_pauses_per_hour=1)
     log, past, today = played(submissions, tmp_path_factory.mktemp("past"), policy)
 
@@ -181,7 +181,7 @@ def test_what_cannot_be_understood_is_said(asked, why):
     assert said.value.hint == "Is this client as new as the platform?"
 
 
-# ---- durations, and what is not known
+# ---- durations, and unknown fields
 
 
 def a_past(**fields: Any) -> PastWorkload:
@@ -207,10 +207,10 @@ SIZED = {"workers": [{"gpus": 4}], "gpus_min": 1, "gpus_max": 8}
     [
         ({}, 600),
         ({"asked": {"workers": [{"gpus": 2}]}}, 600),
-        ({"starts": 3}, 480),  # two minutes went into its pauses
+        ({"starts": 3}, 480),  # two of the ten minutes were lost to pauses
         ({"starts": 20}, 1),
         ({"starts": 0}, 600),
-        ({"asked": ELASTIC}, 300),  # it had two of its four workers on average
+        ({"asked": ELASTIC}, 300),  # on average two of its four workers ran
         ({"asked": SIZED}, 300),
     ],
     ids=[

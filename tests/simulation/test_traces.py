@@ -1,4 +1,4 @@
-"""Traces are read strictly: every mistake names line, column and value."""
+"""Traces are parsed strictly: every error names line, column and value."""
 
 from __future__ import annotations
 
