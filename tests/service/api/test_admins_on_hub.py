@@ -1,6 +1,6 @@
-"""Who administers, asked of a real JupyterHub: an admin's browser and tokens, and their notebook.
+"""Admin rights on a real JupyterHub: by browser, by token and in an admin's notebook.
 
-Hub admins are root alone; he and the deputy have a role with the service's own scope for admins.
+Only root is a hub admin; root and the deputy have a role with the service's own admin scope.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def hub(real_hub: Hub) -> Hub:
     ],
 )
 def test_a_token_is_an_admins_if_it_says_so(hub, user, scopes, admin):
-    """Who may not hand a scope on is given no token with it: the hub refuses."""
+    """The hub refuses to issue a token with a scope that its user may not hand on."""
     made = hub.token_or_refusal(user, OPEN, SUBMIT, *scopes)
     reply = hub.ask(made, "api/v1/whoami") if made else None
 
@@ -63,7 +63,7 @@ def test_an_admins_notebook_is_told_why_it_is_no_admins_and_the_way_out(hub):
 
 
 def test_a_notebooks_token_is_no_login_of_the_pages(hub):
-    """Else it would become its admin's browser."""
+    """A login with it would turn an admin's notebook into an admin's browser."""
     notebooks = {"Authorization": f"token {hub.token('root', OPEN, SUBMIT)}"}
     with httpx.Client(
         base_url=hub.url, follow_redirects=True, timeout=60, headers=notebooks

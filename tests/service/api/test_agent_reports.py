@@ -1,4 +1,4 @@
-"""What an agent's reports change: broken devices leave the scheduler's sight and are shown."""
+"""Effects of an agent's reports: the scheduler ignores broken devices, and views show them."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ async def test_a_report_is_taken_without_a_look_at_all_who_wait(simulated, monke
 
     await agent.report(report(simulated.platform, {}))
 
-    # The bookkeeping may look at what the submission has changed just now.
+    # The bookkeeping may be processing the submission's changes at this moment.
     assert not any("run_asgi" in who for who in looked)
     await ana.workloads()
     assert any("run_asgi" in who for who in looked)

@@ -1,4 +1,4 @@
-"""What the API answers when all is well: lists, waits, streams, sessions, usage, plans, metrics."""
+"""The API's successful answers: lists, waits, streams, sessions, usage, plans, metrics."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ async def test_events_bring_an_overview_at_once_and_after_each_change(simulated)
     async with aclosing(ana.events()) as events, asyncio.timeout(60):
         async for overview in events:
             now = [w.state for w in overview.workloads]
-            if states[-1:] == [now]:  # something else of it has changed
+            if states[-1:] == [now]:  # another field of it has changed
                 continue
             states.append(now)
             match now:

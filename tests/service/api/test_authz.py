@@ -1,6 +1,6 @@
-"""tests/authz.yaml is the table of who may do what; each of its rows is a test for every role.
+"""Every row of tests/authz.yaml, the table of permissions, is a test for every role.
 
-The whole table is played here and nowhere else: on a JupyterHub and on Kubernetes it is the rows
+Only this file plays the whole table: the tests on a JupyterHub and on Kubernetes play the rows
 that show how a caller is identified.
 """
 
@@ -30,12 +30,12 @@ from runai.widgets.magics import RunaiMagics
 
 async def outcome(http: httpx.AsyncClient, row: dict[str, Any], role: str) -> str:
     headers = {"Authorization": f"Bearer {token_name(role)}-token"} if role in ACTORS else {}
-    # Streams have no end: the status says enough.
+    # Streams do not end: the status is enough.
     async with http.stream(**asked(row), headers=headers) as reply:
         return judged(reply)
 
 
-# The simulated platform has no JupyterHub to log in at.
+# The simulated platform has no JupyterHub for a login.
 HERE = [row for row in ROWS if row["route"] not in {"GET /login", "GET /oauth_callback"}]
 
 
@@ -52,7 +52,7 @@ async def test_the_table_holds(stage, row):
 
 
 def served_routes(routes: Iterable[Any], prefix: str = "") -> Iterator[str]:
-    """Yield every route of an application, also those that are in no document."""
+    """Yield every route of an application, undocumented routes included."""
     for route in routes:
         below = getattr(route, "original_router", None) or getattr(route, "app", None)
         context = getattr(route, "include_context", None)
@@ -64,7 +64,7 @@ def served_routes(routes: Iterable[Any], prefix: str = "") -> Iterator[str]:
 
 
 class NoLogin:
-    """A login that nobody goes through."""
+    """A login that no caller passes."""
 
     async def begin_login(self, request, next_path):
         raise NotImplementedError
@@ -104,7 +104,7 @@ def test_every_magic_has_its_row():
 
 
 def test_every_button_of_the_pages_has_its_row():
-    """Buttons are made by one macro, and each form has its two."""
+    """One macro renders all buttons, and each form has its two."""
     made = (PAGES / "parts.html").read_text()
     labels = set(re.findall(r'action\("([^"]+)"', made)) | {"Stop", "Delete"}
     for page in ("submit.html", "project.html"):
@@ -131,7 +131,7 @@ class Stage:
     hub: AsyncClient
 
     async def set(self) -> None:
-        """Put back what an actor has taken away."""
+        """Restore what an actor has removed."""
         cluster = self.served.platform.cluster
         for spec in (
             ProjectSpec("vision", members=("ana", "mia", "ro"), admins=("vic",)),

@@ -1,7 +1,7 @@
-"""Who may do what, on a real JupyterHub: by tokens, cookies, commands, magics and buttons.
+"""Permissions on a real JupyterHub: by tokens, cookies, commands, magics and buttons.
 
-The whole table is played in process (`test_authz.py`). Here are the rows that show that each kind
-of token, and a login, comes to each of its outcomes by way of a real hub.
+`test_authz.py` plays the whole table in process. The rows here show that each kind of token, and
+a login, reaches each of its outcomes through a real hub.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Stage:
         return self.clients[role].request(**request)
 
     def set(self) -> None:
-        """Put back what an actor has changed."""
+        """Restore what an actor has changed."""
         self.ask("admin", method="PUT", url="api/v1/projects/vision", json={"quota": 2.5})
         self.ask("owner", method="POST", url=f"api/v1/workloads/{EXP1}/resume")
 
@@ -124,7 +124,7 @@ def stage(real_hub: Hub) -> Iterator[Stage]:
 
 
 def test_the_rows_that_are_played_have_each_outcome_of_each_token():
-    """So that a new outcome in the table is played here, too."""
+    """A new outcome in the table must be played here, too."""
     roles = (*USERS, "hub", "agent", "service", "nobody")
 
     def outcomes(rows: list[dict[str, Any]]) -> set[tuple[str, str]]:
@@ -162,7 +162,7 @@ def test_logins_in_a_browser_do_what_the_table_says(stage, row):
             outcomes[role] = judged(reply)
 
     assert outcomes == {role: expected(row, role) for role in outcomes}
-    # What another site's page sends with the same cookie changes nothing.
+    # A request of another site's page with the same cookie changes nothing.
     assert {reply.json()["code"] for reply in forged.values()} <= {"cross_site"}
 
 
@@ -175,7 +175,7 @@ REFUSED = (Forbidden, NotFound, Unauthenticated)
 @pytest.mark.parametrize(("row", "command"), COMMANDS, ids=[named for _, named in COMMANDS])
 def test_commands_do_what_the_table_says(stage, row, command, monkeypatch, tmp_path, capsys):
     told: list[RunaiError] = []
-    # Of several names each is told by itself.
+    # Each of several names is reported separately.
     monkeypatch.setattr(lifecycle, "report", lambda error, **_: told.append(error))
     monkeypatch.setenv("RUNAI_API_URL", f"{stage.hub.url}{ROOT}")
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -219,14 +219,14 @@ def test_magics_do_what_the_table_says(stage, row, magic, monkeypatch, tmp_path)
 
 
 def _cause(error: BaseException) -> RunaiError:
-    """Return what the platform said before it became a sentence."""
+    """Return the platform's own error, before the client made a sentence of it."""
     cause = error if isinstance(error, RunaiError) else error.__context__
     assert isinstance(cause, RunaiError), repr(error)
     return cause
 
 
 def _outcome(error: RunaiError) -> str:
-    # Anything else is about the workload's state, told to those who may.
+    # Any other error is about the workload's state, reported to callers with the permission.
     return "refused" if isinstance(error, REFUSED) else "let in"
 
 
@@ -239,7 +239,7 @@ def _spoken(row: dict[str, Any], role: str) -> str:
 
 @pytest.mark.parametrize("page", ["", f"workloads/{EXP1}"], ids=["all", "one"])
 def test_pages_show_a_button_to_those_alone_who_may_press_it(stage, page):
-    """State by state it is in `test_page_buttons.py`; here by each role's login."""
+    """Each role's login is tested here; each state of a workload in `test_page_buttons.py`."""
     shown = re.compile(rf'<button[^>]*data-path="workloads/{EXP1}(?:/(\w+))?"')
     routes = {"suspend": f"POST {_EXP1}/suspend", "": f"DELETE {_EXP1}"}
     rows = {row["route"]: row for row in ROWS}
@@ -283,14 +283,14 @@ PROGRAM = {
 }
 OF_PROGRAMS = (
     *("sleep", "of-ana", "SECRET", "secret source", "secret-argument", "from-its-output"),
-    *("secret-loss 0.01235", "secret-program (77)"),  # what it, and its agent, report
+    *("secret-loss 0.01235", "secret-program (77)"),  # reported by the job and by its agent
 )
 OF_OTHERS = ("secret-job", '"ana"', '"mia"', ">ana<")
 
 
 @pytest.fixture(scope="module")
 def secret_job(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A running job of ana's with a program, a directory and output of its own."""
+    """Run a job of ana's with its own program, directory and output."""
     workdir = tmp_path_factory.mktemp("work") / "secret-path"
     workdir.mkdir()
     body = {**SECRET_JOB, **PROGRAM, "workdir": str(workdir)}
@@ -311,7 +311,7 @@ def secret_job(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def told_to(stage: Stage, role: str) -> list[tuple[str, str]]:
-    """Ask everything that can be asked without changing anything; of streams what comes first."""
+    """Send every request that changes nothing; read only the first piece of a stream."""
     told = []
     for row in ROWS:
         request = stage.asked(row)
@@ -337,12 +337,15 @@ def _first_of(reply: httpx.Response) -> str:
 
 @pytest.mark.parametrize("role", ["outsider", "member", "reader"])
 def test_nobody_learns_of_others_more_than_they_may(stage, secret_job, role):
-    """Of another project its sums; of one's own what there is, but no program, path or output."""
+    """A user sees only the sums of another project.
+
+    Of the own project a user sees every workload, but no program, path or output.
+    """
     secrets = (*OF_PROGRAMS, secret_job, *(OF_OTHERS if role == "outsider" else ()))
     told = told_to(stage, role)
     names = [route for route, text in told if "secret-job" in text and "secret-job" not in route]
 
-    # What is asked for by name is named in the refusal, whether it is there or not.
+    # The refusal repeats the requested name, whether the workload exists or not.
     leaked = [
         (route, word)
         for route, text in told
@@ -350,7 +353,7 @@ def test_nobody_learns_of_others_more_than_they_may(stage, secret_job, role):
         if word in text and word not in route
     ]
     assert leaked == []
-    # Where they would have been found is asked: members see that the job is there, and how it is.
+    # The requests reach the places of the words: members see that the job exists, and its state.
     assert bool(names) == (role != "outsider")
     for shown in ("1 of 4 epochs", "a process of it is killed"):
         assert any(shown in text for _route, text in told) == (role != "outsider")
@@ -362,12 +365,12 @@ def test_a_token_that_only_reads_is_told_none_of_the_secrets_of_its_users_progra
     told = told_to(stage, "owner's reader")
 
     assert [route for route, text in told if "of-ana" in text or "SECRET" in text] == []
-    # All else it reads.
+    # It reads everything else.
     assert [word for word in ("secret source", "from-its-output") if word not in str(told)] == []
 
 
 def test_who_may_read_a_program_finds_all_of_these(stage, secret_job):
-    """So that none of the words that are looked for above is looked for in vain."""
+    """A permitted reader finds each of the words, so the search above can fail."""
     found = "".join(text for _route, text in told_to(stage, "owner"))
 
     assert [word for word in (*OF_PROGRAMS, secret_job) if word not in found] == []

@@ -1,4 +1,4 @@
-"""Averages over time of everybody at once: who is told of whom, and what of them."""
+"""Usage averages per project, node and user: values, caveats, and the callers allowed to read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def test_averages_are_told_by_project_by_node_and_of_users_to_admins(
     simulated, eventually_async
 ):
     ana, nel, root, agent = [await simulated.client(n) for n in ("ana", "nel", "root", "agent")]
-    # Who has more has it for longer, however long it takes between the two.
+    # The larger job starts first, so it also holds its GPU longer, whatever the delay between them.
     await nel.submit(job("b", "nlp", "1"))
     await ana.submit(job("exp1", "vision", "0.5"))
     devices = {w.user: w.workers[0].devices[0].uuid for w in await root.workloads()}
@@ -41,7 +41,7 @@ async def test_averages_are_told_by_project_by_node_and_of_users_to_admins(
     )
 
     async def counted():
-        # Whole seconds are told: the last one is, when it is over.
+        # Usage is reported in whole seconds, the last one only when it is over.
         found = {one.name: one for one in await ana.usage_by("project")}
         assert found["vision"].used_gpu_hours > 0
         assert found["nlp"].idle_gpu_hours > 0
@@ -69,7 +69,7 @@ async def test_a_range_that_ends_before_it_begins_is_refused(simulated):
 
 
 def series(used: float, allocated: float, **given: float | None) -> UsageSeries:
-    """Make ten hours of the ten GPUs of a cluster."""
+    """Return ten hours of usage of a cluster with ten GPUs."""
     began = datetime(2026, 1, 1, tzinfo=UTC)
     usual = {
         "since": began, "until": began + timedelta(hours=10), "step_s": 3600, "capacity": 10,

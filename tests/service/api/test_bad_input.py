@@ -1,4 +1,4 @@
-"""Whatever is asked for wrongly gets one sentence with the way out, and leaves nothing behind."""
+"""An invalid request is answered by one sentence with the way out, and stores nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runai.hub_service.wire.schemas import ProjectPut, SubmitRequest
 JOB: dict[str, Any] = {"name": "exp1", "command": ["true"]}
 SESSION: dict[str, Any] = {"name": "lab", "kind": "session", "command": ["sleep", "60"]}
 
-# who, what, status, code, what the sentence and its hint must name
+# client, request, status, code, words that the sentence and its hint must name
 SUBMISSIONS = [
     pytest.param("ana", {**JOB, "project": "visn"}, 404, "unknown_project",
                  ["There is no project visn.", "Yours: vision."], id="unknown project"),

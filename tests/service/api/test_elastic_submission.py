@@ -1,4 +1,4 @@
-"""What is stored of an elastic submission, and what is shown of an elastic job."""
+"""Stored fields of an elastic submission, and the views of an elastic job."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def record(*states: str, ranks: int, **state: Any) -> WorkloadRecord:
         WorkerRecord(
             f"vision/e-{index}",
             index,
-            what,  # type: ignore[arg-type]  # a text of the table
+            what,  # type: ignore[arg-type]  # a string of the table
             devices=(DeviceShare(index, WHOLE_GPU),) if what == "running" else (),
         )
         for index, what in enumerate(states)

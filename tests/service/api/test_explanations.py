@@ -1,4 +1,4 @@
-"""Questions to the scheduler over the API: why does it wait, until when, and what if."""
+"""Scheduler explanations over the API: why a workload waits, until when, and what if."""
 
 from __future__ import annotations
 

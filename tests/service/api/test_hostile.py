@@ -1,4 +1,4 @@
-"""What a hostile user, page or node asks for: refused in one sentence, with nothing left behind."""
+"""Requests of a hostile user, page or node: one sentence refuses each, and nothing is stored."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def job(**fields: Any) -> bytes:
     return json.dumps({"name": "x", "command": ["true"], **fields}).encode()
 
 
-# -- requests that nothing is made of ------------------------------------------------------------
+# -- requests that change nothing ----------------------------------------------------------------
 
 BODIES = [
     pytest.param(b"[" * 200_000, 400, "invalid_json", id="deeper than Python goes"),
@@ -184,7 +184,7 @@ async def test_no_name_is_a_formula_in_a_spreadsheet(name):
     assert "\n" not in _cell(name + "\n=1")
 
 
-# -- what others are told ------------------------------------------------------------------------
+# -- facts that other users see ------------------------------------------------------------------
 
 
 async def test_members_are_not_told_the_programs_and_paths_in_a_failure(simulated):
@@ -294,7 +294,10 @@ def test_the_agent_can_send_what_a_program_calls_itself():
     [pytest.param(0.0, 1, id="at the latest"), pytest.param(15.0, 0, id="before the others")],
 )
 async def test_a_silent_stream_asks_again_who_reads_it_in_time(monkeypatch, sooner, silences):
-    """Twenty seconds, and the thirty for which the hub's answer is believed: less than a minute."""
+    """A revoked reader loses the stream in less than a minute.
+
+    The stream checks its reader after 20 s, and the hub's answer is cached for 30 s.
+    """
     from runai.hub_service.api.auth.hub_auth import KEEP_S
 
     now = 0.0

@@ -1,4 +1,4 @@
-"""Who is who, asked of a real JupyterHub: tokens, scopes, groups, services, login by OAuth.
+"""Identification by a real JupyterHub: tokens, scopes, groups, services, login by OAuth.
 
 The hub runs the service as it does in production (managed, with its environment); users are ana,
 nel (in the group nlp-people) and root (an admin).
@@ -42,7 +42,7 @@ def hub(real_hub: Hub) -> Hub:
     return real_hub
 
 
-# -- what doctor asks ----------------------------------------------------------------------------
+# -- the checks of doctor ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_hub_that_knows_nobody_is_not_believed_about_a_token(hub):
 
 @dataclass
 class Clock:
-    """The time by which what the hub said is forgotten."""
+    """A clock by which the hub's cached answers expire."""
 
     ahead: float = 0.0
 
@@ -129,7 +129,7 @@ def clock(monkeypatch) -> Clock:
 
 @pytest.fixture
 def users(hub: Hub, asking_hub: Callable[..., HubAuthenticator]) -> HubAuthenticator:
-    """Make the service's own authenticator, so that its clock is ours."""
+    """Return the service's own authenticator, with a clock that the test sets."""
     return asking_hub(f"{hub.url}/hub/api", READER)
 
 
@@ -154,7 +154,7 @@ async def test_a_revoked_token_that_was_just_used_opens_nothing_after_a_minute(h
 
     assert await who_asks(users, token) == "unauthenticated"
     assert hub.ask(token, "api/v1/whoami").status_code == httpx.codes.UNAUTHORIZED
-    assert KEEP_S + CHECK_EVERY_S < 60  # a stream asks again in between
+    assert KEEP_S + CHECK_EVERY_S < 60  # a stream checks its reader in between
 
 
 async def test_a_changed_group_takes_effect_within_a_minute(hub, clock, users):

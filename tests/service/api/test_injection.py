@@ -1,4 +1,4 @@
-"""What is stored and shown later is text wherever it is shown: on pages, in logs, to a program."""
+"""Stored text stays text wherever it is shown: on pages, in logs, to a program."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ def script(of: str) -> str:
 
 
 def image(of: str) -> str:
-    """Leave an attribute and a quoted text, and run when the browser cannot load it."""
+    """Return an image tag that closes an attribute and a quoted text.
+
+    Its script runs when the browser cannot load the image.
+    """
     return f"""'"><img src=x onerror=alert('{of}')>"""
 
 
@@ -48,7 +51,7 @@ NODE = image("node")
 
 
 class Reporting(SimulatedCluster):
-    """Its only job reports of itself what it likes."""
+    """A simulated cluster whose only job reports hostile text about itself."""
 
     async def progress(self, only: Collection[str] | None = None) -> Mapping[str, Progress]:
         return {"vision/exp1": Progress({script("loss"): 0.5}, {image("by"): script("Adam")})}
@@ -63,7 +66,7 @@ def process(workload: str, account: str) -> dict[str, Any]:
 
 
 async def reported(served, notice: str) -> None:
-    """Let the node's agent tell everything that it can."""
+    """Have the node's agent report everything that it can."""
     figures = {"device": UUID, "utilization": 0.5, "memory_mib": 1}
     told = {"workload": "vision/exp1", "device": UUID, "at": time.time(),
             "rung": "notice", "text": notice}  # fmt: skip
@@ -80,7 +83,7 @@ async def reported(served, notice: str) -> None:
 
 @pytest.fixture
 async def told(platform_on) -> AsyncIterator[Any]:
-    """Serve a platform where everybody, and everything, is called what runs in a browser."""
+    """Serve a platform where every user and object has a name that would run in a browser."""
     cluster = Reporting({"lab": [DEVICE], NODE: [BROKEN]}, clock=time.time)
     async with platform_on(cluster) as served:
         served.platform.authenticator._users.actors[EVE] = Actor(EVE)
@@ -102,7 +105,7 @@ async def told(platform_on) -> AsyncIterator[Any]:
 
 
 class Seen(HTMLParser):
-    """What a browser would make of a page: elements that act, and the text that is read."""
+    """A page as a browser parses it: its active elements and its visible text."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -123,7 +126,7 @@ class Seen(HTMLParser):
 
 
 PAGES = {
-    # For an admin, and for the one who is called so: what of it each page shows.
+    # The hostile texts that each page shows to an admin and to the user with the hostile name.
     ("root", ""): ("user", "fault", "node", "account", "loss", "notice"),
     ("root", "workloads/vision/exp1"): ("user", "history", "loss", "notice"),
     ("root", "projects/vision"): ("user", "groups", "admins"),
@@ -142,7 +145,7 @@ async def test_what_is_stored_is_text_on_every_page(told):
     acting = {}
     for (who, path), shown in PAGES.items():
         async with told.http(who) as http:
-            # The ledger sums up what was held for a moment at least.
+            # The ledger counts only GPUs that were allocated for a moment at least.
             seen = await eventually_async(partial(shows, http, path, shown))
             if seen.acting:
                 acting[who, path] = seen.acting
@@ -151,7 +154,7 @@ async def test_what_is_stored_is_text_on_every_page(told):
 
 
 async def shows(http: httpx.AsyncClient, path: str, names: tuple[str, ...]) -> Seen:
-    """Return a page that shows all of these."""
+    """Return the page when it shows all the given texts."""
     reply = await http.get(path)
     assert reply.status_code == 200
     seen = Seen(reply.text)
@@ -194,7 +197,7 @@ async def browser(chromium: Path) -> AsyncIterator[Browser]:
 
 
 def dialogs_of(page: Page) -> list[str]:
-    """Return what the page's dialogs have said so far; each is closed."""
+    """Return the messages of the page's dialogs so far; each dialog is closed."""
     said: list[str] = []
 
     async def note(dialog: Dialog) -> None:
@@ -208,7 +211,7 @@ def dialogs_of(page: Page) -> list[str]:
 @pytest.mark.browser
 @pytest.mark.timeout(600)
 async def test_nothing_that_is_stored_runs_in_a_browser(told, browser, monkeypatch):
-    """Without the pages' policy: it is the escaping alone that keeps it from running."""
+    """The pages' content security policy is off, so escaping alone prevents a script."""
 
     async def logs(*_of: object, **_how: object) -> AsyncIterator[LogChunk]:
         yield LogChunk(0, 1, f"{script('line')} {image('line')}\n".encode())
@@ -223,19 +226,19 @@ async def test_nothing_that_is_stored_runs_in_a_browser(told, browser, monkeypat
         await page.goto(f"{told.url}{path}")
         if not path or path.startswith("workloads/"):
             later = f"of page {len(found)}"
-            # What is sent to an open page becomes part of it, as text.
+            # An update that is sent to an open page becomes part of it, as text.
             await reported(told, image(later))
             await page.get_by_text(f"alert('{later}')").first.wait_for(timeout=SECONDS_MS)
         if path.startswith("workloads/"):
             line = page.locator("#logs", has_text="alert('line')")
             await line.wait_for(timeout=SECONDS_MS)
-        # Asked for later than any picture: had there been one, it would have failed by now.
+        # Requested later than any picture: a picture of a hostile text would have failed by now.
         await page.evaluate("fetch('/services/runai/static/live.js').then(reply => reply.text())")
         found[who, path] = dialogs, await page.evaluate(ACTING)
         await context.close()
 
     assert found == dict.fromkeys(found, ([], []))
-    # The same as markup runs, and is seen.
+    # The same text as markup does run, and the test detects it.
     page = await browser.new_page()
     dialogs = dialogs_of(page)
     async with page.expect_event("dialog", timeout=SECONDS_MS):
@@ -257,7 +260,7 @@ MOUNTED = """async ([script, state]) => {
     const module = URL.createObjectURL(new Blob([script], { type: "text/javascript" }));
     (await import(module)).default.render({ model, el: document.body });
 }"""
-# Asked for later than any picture of the panel's: had there been one, it would have failed by now.
+# Requested later than any picture of the panel: a hostile one would have failed by now.
 LAST_PICTURE = """() => new Promise(failed => {
     const last = new Image();
     last.onerror = failed;
@@ -279,7 +282,7 @@ def panel_of(url: str, token: str) -> Iterator[Panel]:
 @pytest.mark.browser
 @pytest.mark.timeout(300)
 async def test_nothing_that_is_stored_runs_in_the_panel_of_a_notebook(told, browser):
-    """Its state is made as in a kernel; its script runs between what a front end gives it."""
+    """The panel's state is built as in a kernel; its script runs with a front end's objects."""
     opened = panel_of(told.url, f"{EVE}-token")
     view = await asyncio.to_thread(opened.__enter__)
     page = await browser.new_page()
@@ -289,7 +292,7 @@ async def test_nothing_that_is_stored_runs_in_the_panel_of_a_notebook(told, brow
     for shown in ("loss", "notice", "news"):
         await page.get_by_text(f"alert('{shown}')").first.wait_for(timeout=SECONDS_MS)
 
-    # What is told of while it is open becomes part of it, as text.
+    # An event that arrives while the panel is open becomes part of it, as text.
     await reported(told, image("later"))
     await eventually_async(lambda: "alert('later')" in json.dumps(view.state))
     await page.evaluate("later => window.becomes(later)", view.state)
@@ -352,7 +355,7 @@ FORGED = "%0a2026-11-01 12:00:00,000 ERROR runai.api: forged%0d%1b[2J%e2%80%a8"
 
 
 def lines(log: Path) -> list[str]:
-    """Return the lines that are whole."""
+    """Return the complete lines."""
     return log.read_text(encoding="utf-8").split("\n")[:-1]
 
 
@@ -363,7 +366,7 @@ def test_a_request_writes_one_line_into_the_services_log_whatever_its_path(servi
     reply = httpx.post(path, headers=headers, timeout=60)
 
     assert reply.status_code in {400, 404}
-    # Written when the answer is on its way.
+    # The line is written while the answer is being sent.
     [line] = eventually(lambda: [each for each in lines(service.log) if "forged" in each])
     content = service.log.read_text(encoding="utf-8")
     assert "of-the-test" in line

@@ -1,6 +1,6 @@
-"""Nobody has more unfinished jobs than the operator allows, and what would be too many is refused.
+"""The operator's limit on a user's unfinished jobs: a submission above it is refused.
 
-An array is one call, however long: calls alone bound nothing.
+An array of any length is one call, so a limit on calls bounds no jobs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def wish(many: int = 1, **fields: object) -> SubmitRequest:
 
 @pytest.fixture
 def limited(simulated, monkeypatch):
-    """The API where everybody may have ten."""
+    """Serve the API with a limit of ten unfinished jobs for each user."""
     monkeypatch.setattr(simulated.platform, "jobs", JobLimit(MOST))
     return simulated
 
@@ -79,7 +79,7 @@ async def test_who_asks_for_the_same_submission_again_is_answered(limited):
         first, again = [await http.post("api/v1/workloads", json=told) for _ in range(2)]
 
     assert (first.status_code, again.status_code) == (201, 201)
-    # What is told of them is today's: some run by now, and when others start may be known.
+    # The answer shows the present state: some jobs run by now, and some start times may be known.
     assert len({tuple(w["id"] for w in reply.json()["workloads"]) for reply in (first, again)}) == 1
     assert await stored(limited) == MOST
 
@@ -93,7 +93,7 @@ async def test_what_was_deleted_counts_no_more(limited):
 
 
 async def test_what_is_being_stored_counts_before_it_is_there(limited, monkeypatch):
-    """Two arrays at once, of which one has room: the second asks while the first is stored."""
+    """Only one of two arrays has room: the second is submitted while the first is being stored."""
     ana = await limited.client("ana")
     under_way, go_on = asyncio.Event(), asyncio.Event()
     submit = SimulatedCluster.submit

@@ -1,4 +1,7 @@
-"""Long queues: an overview lists one's own and the first of others, and counts the rest."""
+"""Long queues: an overview lists the user's own workloads and the first ones of other users.
+
+It counts the rest.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the API tells of memory limits: how much, how strictly, who uses it, what was done."""
+"""Memory limits in the API: their size, strictness, the processes that use memory, actions."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_the_strictest_tier_is_shown_or_why_no_hard_limit_can_be_had(simul
 
 
 class Broken(TimeSliced):
-    """A machine where MPS was asked for in vain."""
+    """A machine where MPS was requested but cannot run."""
 
     def trouble(self, device: str) -> str:
         return "its limit is not kept on this machine"
@@ -190,5 +190,5 @@ def test_a_report_that_waited_is_not_the_present():
     present.learn(100.0, report(4.0), {"vision/exp1"})
 
     assert present.tier("vision/exp1") is Tier.DRIVER
-    assert present.tier("vision/elsewhere") is Tier.FRAMEWORKS  # it holds nothing of that node
+    assert present.tier("vision/elsewhere") is Tier.FRAMEWORKS  # it has no device of that node
     assert present.tier("vision/other") is Tier.FRAMEWORKS

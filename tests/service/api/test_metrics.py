@@ -1,4 +1,4 @@
-"""Metrics: who reads what, names, and the dashboard's queries answered by a real Prometheus."""
+"""Metrics: access, label names, and the dashboard's queries answered by a real Prometheus."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def metrics_of(served, name: str) -> str:
 
 
 def samples(text: str, name: str) -> dict[tuple[str, ...], float]:
-    """Return values by their labels, in the order of ORDER."""
+    """Return the values by their labels, in the order of ORDER."""
     return {
         tuple(sample.labels[label] for label in ORDER if label in sample.labels): sample.value
         for family in text_string_to_metric_families(text)
@@ -75,7 +75,7 @@ def measured(at: float, interval: float, uuid: str, busy: float) -> AgentReport:
 
 @pytest.fixture
 async def busy(simulated):
-    """Run a job on half of a device, and let one wait."""
+    """Run a job on half of a device while a second job waits."""
     ana, agent = await simulated.client("ana"), await simulated.client("agent")
     await ana.submit(SubmitRequest(name="exp1", project="vision", command=["true"], gpus="0.5"))
     await ana.submit(SubmitRequest(name="big", project="vision", command=["true"], gpus="4"))
@@ -148,7 +148,7 @@ ODD = 'a"b\\c\\nd\ne} 1\nrunai_forged{x="y"} 7\n#'
 
 
 async def test_a_name_is_one_label_whatever_is_in_it(platform_on):
-    """A node is called as its machine is; a scrape reads the same name, and no line of its own."""
+    """A node has its machine's name; a scrape reads the same name, and the name adds no line."""
     device = Device(0, ODD, ODD, 16_000, simulated=True)
     async with platform_on(SimulatedCluster({ODD: [device]}, clock=time.time)) as served:
         text = await metrics_of(served, "root")
@@ -248,15 +248,15 @@ async def test_every_query_of_the_dashboard_has_an_answer(busy, tmp_path, free_p
 
         async def averaged() -> bool:
             await report()
-            found = await query(busy_share)  # nothing, if nobody was heard for the ten seconds
-            # 0.4 of the 0.5 that it holds: an average is a plain rate.
+            found = await query(busy_share)  # empty if no agent reported for ten seconds
+            # 0.4 of the 0.5 that is allocated to the job: an average is a plain rate.
             return bool(found) and float(found[0]["value"][1]) == pytest.approx(0.8, abs=0.1)
 
         await eventually_async(averaged, within=120)
 
 
 def concrete(expression: str) -> str:
-    """Put in what Grafana would."""
+    """Substitute the variables as Grafana does."""
     return (
         expression.replace("$__rate_interval", "10s")
         .replace("$__range", "10s")

@@ -1,4 +1,4 @@
-"""What people read of other projects, where the policy says that others are not named."""
+"""Answers about other projects where the policy hides the names of other users."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from waiting import eventually_async
 
 @pytest.fixture
 def quiet(simulated):
-    """The platform with `name_others: false`."""
+    """Serve the platform with `name_others: false`."""
     simulated.platform.controller._policy = Policy(name_others=False)
     return simulated
 
 
 async def test_no_answer_names_who_gained_in_another_project(quiet):
-    """Whatever is asked for: lists, explanations, plans, histories, notifications, pages."""
+    """Covers lists, explanations, plans, histories, notifications and pages."""
     ana, nel = await quiet.client("ana"), await quiet.client("nel")
     await ana.submit(SubmitRequest(name="mine", command=["true"], gpus=1, array=4))
     await eventually_async(lambda: _holds(quiet, "vision", 4000))

@@ -1,6 +1,6 @@
-"""Whatever a browser or a program shows of itself, it is known or refused: no answer is a 5xx.
+"""Odd credentials of a browser or a program: accepted or refused, never answered by a 5xx.
 
-Asked of the application with the real authenticator, which asks a real JupyterHub.
+The application runs with the real authenticator, which asks a real JupyterHub.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def hub(real_hub: Hub) -> Hub:
 
 @dataclass
 class Asked:
-    """The application and, for a browser that is logged in, what it sends."""
+    """The application and the headers that a logged-in browser sends."""
 
     http: httpx.AsyncClient
     login: str
@@ -52,7 +52,7 @@ async def asked(hub: Hub, simulated, asking_hub) -> AsyncIterator[Asked]:
     simulated.platform.authenticator = users
     token = hub.token("ana", OPEN, SUBMIT)
     signed = create_signed_value(users._secret, LOGIN, token).decode()
-    # An application's own exception comes out here, with its trace.
+    # An exception of the application is raised here, with its traceback.
     app = httpx.ASGITransport(create_app(simulated.platform, login=users))
     async with httpx.AsyncClient(transport=app, base_url=f"http://hub.example{ROOT}") as http:
         yield Asked(http, f"{LOGIN}={signed}", xsrf_token(users._secret, token))
@@ -95,7 +95,7 @@ async def test_a_change_from_an_odd_page_is_refused(asked, name, refused):
         told[which] = (reply.status_code, reply.json().get("code"))
 
     expected: dict[str, Any] = dict.fromkeys(ODD, (403, refused))
-    if name == "X-Forwarded-Host":  # an empty one says nothing: the Host stands
+    if name == "X-Forwarded-Host":  # an empty one is ignored: the Host is used
         expected["nothing"] = (201, None)
     assert told == expected
 

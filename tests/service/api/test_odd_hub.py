@@ -1,4 +1,7 @@
-"""What answers in the hub's place, such as a proxy with a page of its own, ends nothing of ours."""
+"""An odd answer in the hub's place, such as a proxy's own page, counts as an absent hub.
+
+So it ends no session or workload.
+"""
 
 from __future__ import annotations
 

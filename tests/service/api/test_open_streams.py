@@ -1,4 +1,7 @@
-"""What is open follows who may read: a stream ends, or shows less, when its reader's rights go."""
+"""Open streams follow their reader's permissions.
+
+A stream ends, or shows less, when its reader loses a permission.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +30,10 @@ EXEC = f"api/v1/workloads/{EXP}/exec"
 
 
 class Talking:
-    """Programs beside workloads that write on and on, in place of those in pods."""
+    """A stand-in for programs that run beside a workload in its pod: each writes without end."""
 
     ended = 0
-    """Programs whose output nobody reads any more."""
+    """Number of programs whose output stream was closed."""
 
     async def execute(self, *_program: object) -> AsyncIterator[Piece | Ended]:
         return self._written()
@@ -46,7 +49,7 @@ class Talking:
 
 @dataclass
 class Reader:
-    """Somebody who keeps a stream open."""
+    """A client that keeps one stream open."""
 
     status: int
     ended: bool = False
@@ -63,7 +66,7 @@ class Reader:
 
 @pytest.fixture
 async def opened(simulated, monkeypatch) -> AsyncIterator:
-    """Open streams of a platform that looks all the time who reads them."""
+    """Open streams of a platform that checks its readers every 0.1 s."""
     monkeypatch.setattr(event_stream, "CHECK_EVERY_S", 0.1)
     ana = await simulated.client("ana")
     await ana.submit(SubmitRequest(name="exp-of-ana", gpus=1, command=["train"]))
@@ -131,7 +134,7 @@ async def test_a_program_beside_ones_own_is_read_no_more_when_one_may_not_run_it
 
 
 async def test_whose_group_is_taken_away_reads_no_more_of_its_project(simulated, opened):
-    """The hub's answer says so; the project itself has not changed."""
+    """Only the hub's answer about the user changes; the project does not."""
     users = simulated.platform.authenticator._users
     root = await simulated.client("root")
     await root.put_project("vision", ProjectPut(members=["ana"], admin_groups=["nlp-people"]))

@@ -1,8 +1,8 @@
-"""The API keeps to its OpenAPI document, whatever it is asked for that the document allows.
+"""The API conforms to its OpenAPI document for every request that the document allows.
 
-And refuses what the document does not allow: all checks of schemathesis, as every role; what is
-left out is in `schemathesis.toml`, with its reason. A few requests of each route in `make test`,
-every boundary of every field, and sequences of requests, in `make test-long`.
+It refuses requests that the document does not allow. All checks of schemathesis run as every role;
+`schemathesis.toml` lists the exceptions with their reasons. `make test` sends a few requests to
+each route, `make test-long` every boundary of every field, and sequences of requests.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ CONFIGURATION = Path(__file__).with_name("schemathesis.toml")
 
 
 async def asked(url: str, who: str, *how: str) -> tuple[int, str]:
-    """Let schemathesis ask as somebody; return its verdict and what it says."""
+    """Run schemathesis with an actor's token; return its verdict and its output."""
     document = f"{url}api/v1/openapi.json"
     async with httpx.AsyncClient(timeout=300) as http:
-        # Put together once; schemathesis waits ten seconds for it, a busy machine takes longer.
+        # Build the document once: schemathesis waits 10 s for it, and a busy machine takes longer.
         (await http.get(document)).raise_for_status()
     process = await asyncio.create_subprocess_exec(
         str(Path(sys.executable).with_name("schemathesis")),
@@ -35,9 +35,9 @@ async def asked(url: str, who: str, *how: str) -> tuple[int, str]:
         "--exclude-path-regex",
         "events",  # has no end
         "--suppress-health-check",
-        "all",  # a busy machine is no finding
+        "all",  # a slow answer of a busy machine is no finding
         "--request-timeout",
-        "120",  # nor is it here
+        "120",  # for the same reason
         "--generation-deterministic",
         "--no-color",
         *how,

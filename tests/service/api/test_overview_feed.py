@@ -1,4 +1,4 @@
-"""Event streams: one drawing for each person, however many streams, and only while they read."""
+"""Event streams: one rendering per user, however many streams, and only while they are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which buttons a workload has on the pages, state by state, and for whom: as the table says."""
+"""A workload's buttons on the pages, by state and role, as the permission table has them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ BUTTON = re.compile(r"<button[^>]*>([^<]+)<")
 
 
 def labels() -> dict[str, dict[str, Any]]:
-    """Return the table's row of each button that acts on a workload."""
+    """Return the permission table's row for each button that acts on a workload."""
     return {
         asked.removeprefix("page: "): row
         for row in ROWS

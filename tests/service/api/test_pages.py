@@ -1,4 +1,4 @@
-"""The pages as they leave the service: whole without scripts, and nothing for whom it is not."""
+"""The pages as the service sends them: complete without scripts, closed to other users."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def project(name: str, **given) -> ProjectView:
 
 
 def test_no_list_has_another_role():
-    """Its items would then be in no list."""
+    """With another role its items would be in no list."""
     pages = "".join(page.read_text(encoding="utf-8") for page in PAGES.glob("*.html"))
 
     assert "<ul" in pages

@@ -1,4 +1,4 @@
-"""Redirects stay on the host that was asked, whatever `Host` a caller sends."""
+"""Redirects stay on the requested host, whatever `Host` a caller sends."""
 
 from __future__ import annotations
 

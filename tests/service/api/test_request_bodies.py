@@ -1,4 +1,7 @@
-"""A body is read only once its sender is known from the headers, up to a size and within a time."""
+"""A request's body is read only after the headers identify its sender.
+
+Its size and the time to receive it are bounded.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ class Login:
 
 @dataclass
 class Reply:
-    """One answer, and the order in which the application identified and received."""
+    """One answer, and the order in which the caller was identified and the body read."""
 
     events: list[str] = field(default_factory=list)
     status: int = 0
@@ -203,7 +206,7 @@ async def test_identifications_beyond_the_bound_are_refused_unread(ask, simulate
     assert later.status == 401
 
 
-# -- a body that does not come ---------------------------------------------------------------------
+# -- a body that never arrives ---------------------------------------------------------------------
 
 
 async def test_a_body_that_does_not_come_whole_in_time_is_refused(ask, monkeypatch):
@@ -216,7 +219,7 @@ async def test_a_body_that_does_not_come_whole_in_time_is_refused(ask, monkeypat
 
 
 async def test_a_stream_outlives_the_time_of_a_body(ask, monkeypatch):
-    """Streams wait for the end of the connection where bodies are received."""
+    """A stream waits for the end of its connection on the channel that receives bodies."""
     monkeypatch.setattr(request_bodies, "WITHIN_S", 0.0)
 
     reply = await ask("GET", "api/v1/events", ANA, body=b"")

@@ -1,4 +1,7 @@
-"""One person's flood is refused with a time to come again; others and the platform are not."""
+"""A flood of one user's requests is refused with a time to retry.
+
+Requests of other users and of the platform are accepted.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +39,14 @@ ANA, MIA, BO = b"ana", b"mia", b"bo"
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Let the window of calls pass by a clock that stands still."""
+    """Measure the window of calls by a clock that stands still."""
     clock = Clock()
     monkeypatch.setattr(time, "time", clock)
     return clock
 
 
 def callers(**allowed: int) -> Callers:
-    """Return the limits, with everybody's credential known."""
+    """Return the limits, with every user's credential already identified."""
     here = Callers(Allowance(**allowed))
     for who in (ANA, MIA, BO):
         here.learn(who, f"user {who.decode()}", exempt=False)
@@ -51,7 +54,7 @@ def callers(**allowed: int) -> Callers:
 
 
 def calls(of: Callers, who: bytes, many: int) -> int:
-    """Make so many calls one after the other; return how many were let in."""
+    """Make the given number of calls one after the other; return how many were accepted."""
     let_in = 0
     for _ in range(many):
         try:
@@ -176,7 +179,7 @@ async def test_few_calls_of_one_person_are_worked_on_at_once(who, query, streams
         await limits(scope, receive, send)
 
     calls = [asyncio.create_task(call(name)) for name in [*[who] * 2 * AT_ONCE, "mia"]]
-    await asyncio.sleep(0)  # all have begun that may
+    await asyncio.sleep(0)  # every admitted call has started
     assert seen == {who: begun, "mia": 1}
     go.set()
     await asyncio.gather(*calls)
@@ -186,7 +189,7 @@ async def test_few_calls_of_one_person_are_worked_on_at_once(who, query, streams
 
 @pytest.fixture
 def allowed(simulated, monkeypatch, clock):
-    """Let people whose tokens are known make so many calls a second."""
+    """Allow each identified user the given number of calls a second."""
     found = simulated.platform.callers
     monkeypatch.setattr(found, "allowance", Allowance(calls_per_s=RATE))
     monkeypatch.setattr(request_limits, "HELD_S", 0.01)
@@ -243,7 +246,7 @@ async def test_a_client_waits_as_it_is_told_and_stores_each_job_once(
         allowed.at += seconds
         await asyncio.sleep(0)
 
-    # The client's own waits alone: the service beside it has real time.
+    # Only the client's waits are replaced: the service beside it runs in real time.
     monkeypatch.setattr(transport, "asyncio", SimpleNamespace(sleep=sleep))
     names = [f"exp-{n}" for n in range(2 * BURST)]
     async with AsyncClient(simulated.url, "ana-token") as ana:

@@ -1,4 +1,7 @@
-"""One question for all who ask the same at once, few at once, each answer believed for a while."""
+"""Single flight: concurrent equal questions share one request to the hub.
+
+Few requests run at once, and each answer is cached for a while.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ KEEP_S = 30.0
 
 
 class Hub:
-    """Answers when it is told to, and counts what it is asked."""
+    """A hub that answers when the test says so, and counts its requests."""
 
     def __init__(self, at_once: int = 2, within_s: float | None = None) -> None:
         self.clock = Clock()
@@ -37,7 +40,7 @@ class Hub:
 
 
 async def begun() -> None:
-    """Let everything begin that can."""
+    """Let every task that can start do so."""
     for _ in range(10):
         await asyncio.sleep(0)
 
@@ -58,7 +61,7 @@ async def test_an_answer_is_believed_for_as_long_as_was_said_since_it_was_asked_
     hub = Hub()
     first = hub.who("ana")
     await begun()
-    hub.clock.at += 10  # as long as the hub takes
+    hub.clock.at += 10  # the hub's answer takes 10 s
     hub.answers.set()
     await first
 

@@ -1,4 +1,4 @@
-"""When what waits is expected to start: in every list, without anybody asking about one."""
+"""Expected start times of waiting workloads: shown in every list, without a request for one."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def cycle_of(*waiting: Workload, now: int = 1000) -> Cycle:
     ],
 )
 async def test_what_was_foreseen_before_is_told_as_of_now(later, told):
-    clock = iter([0.0, 0.0, 10.0])  # may it begin, it begins, it has ended: it rests for long
+    clock = iter([0.0, 0.0, 10.0])  # check, start, end of a forecast: 10 s of work, so a long rest
     forecasts = Forecasts(clock=lambda: next(clock, 20.0))
     first = cycle_of(job("waits", 1))
     await eventually_async(lambda: forecasts.of(first))
@@ -69,7 +69,7 @@ async def test_what_was_foreseen_before_is_told_as_of_now(later, told):
 
 
 class Noting(Event):
-    """Notes for how long somebody would wait, and is never set."""
+    """An event that is never set and records each caller's timeout."""
 
     def __init__(self, rests: list[float]) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ async def test_a_forecast_leaves_the_interpreter_to_others_for_longer_than_it_co
 
     assert found["waits"] == forecast(first.snapshot, first.plan)["waits"]
     assert set(rests) == {3.0}
-    assert len(rests) > 1  # after each cycle that is played
+    assert len(rests) > 1  # one rest after each simulated cycle
 
 
 def test_a_forecast_of_thousands_rests_between_pieces_of_what_it_reads(monkeypatch):
@@ -135,7 +135,7 @@ async def test_after_a_forecast_the_next_one_rests_25_times_as_long_as_it_took(m
         return forecast(*args)
 
     monkeypatch.setattr(start_views, "forecast", noted)
-    asked_at = iter([0.0, 0.0, 5.0])  # may it begin, it begins, it has ended: five seconds
+    asked_at = iter([0.0, 0.0, 5.0])  # check, start, end of a forecast: 5 s
     later = [129.0]
     forecasts = Forecasts(clock=lambda: next(asked_at, later[0]))
     alone, crowded = cycle_of(job("waits", 1)), cycle_of(job("waits", 1), job("too", 1))

@@ -1,6 +1,6 @@
-"""Streams on a real JupyterHub: strangers learn nothing by them, and who may not read on does not.
+"""Streams on a real JupyterHub: strangers learn nothing, and a reader without permission is cut.
 
-A revoked token and a group that was taken away must tell within a minute, in what is open too.
+A revoked token and a removed group must take effect within a minute, in open streams too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SECRETS = ("secret-exp", "of-ana", "secret source", "sleep", '"ana"', ">ana<")
 
 @dataclass
 class Stream:
-    """One that is open, read by a thread of its own."""
+    """One open stream, read by its own thread."""
 
     reply: httpx.Response
     ended: threading.Event = field(default_factory=threading.Event)
@@ -46,7 +46,7 @@ class Stream:
 
 @dataclass
 class Streams:
-    """A hub, and what is open on it."""
+    """A hub and its open streams."""
 
     hub: Hub
     stack: ExitStack
@@ -69,7 +69,7 @@ def streams(real_hub: Hub) -> Iterator[Streams]:
 
 
 def submitted(hub: Hub, user: str, project: str, name: str) -> str:
-    """Have a user's job there; return its token."""
+    """Submit a job as a user; return the token."""
     token = hub.token(user, OPEN, SUBMIT)
     job = {"project": project, "name": name, "command": ["sleep", "600"], "gpus": "0.25",
            "env": {"A": "of-ana"}, "source": "# secret source", "grace_seconds": 1}  # fmt: skip
@@ -79,14 +79,14 @@ def submitted(hub: Hub, user: str, project: str, name: str) -> str:
 
 
 def held(event: str, project: str) -> float:
-    """Return what a project holds, by an event."""
+    """Return a project's allocated GPUs in an event."""
     (line,) = (line for line in event.splitlines() if line.startswith("data: "))
     shown = json.loads(line.removeprefix("data: "))["projects"]
     return float(next(each["allocated"] for each in shown if each["name"] == project))
 
 
 def test_nobody_learns_of_another_project_by_what_streams(streams):
-    """What is there when a stream is opened, and what begins while it is read."""
+    """Covers workloads that exist when a stream is opened and workloads that start later."""
     hub = streams.hub
     ana = submitted(hub, "ana", "vision", "secret-exp-1")
     stranger = hub.token("otto", OPEN, SUBMIT)

@@ -1,4 +1,4 @@
-"""Many who look on: what is the same for them is drawn once, what differs is not shared."""
+"""The view cache with many readers: equal views are built once, different ones are not shared."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ async def test_each_sees_of_one_world_what_they_would_see_of_their_own(simulated
         await client.submit(SubmitRequest(gpus=0.5, command=["train"], array=4))
     everybody = [ANA, MIA, OUT, Actor("root", admin=True), Actor("ana", may_write=False)]
     world = await simulated.platform.world()
-    shared = replace(world, drawn=DrawnViews())  # nothing of moments before
+    shared = replace(world, drawn=DrawnViews())  # no view of an earlier moment
 
-    for actor in (*everybody, *everybody):  # from here on nothing happens: nothing is awaited
+    for actor in (*everybody, *everybody):  # nothing is awaited from here on, so nothing changes
         own = replace(shared, drawn=DrawnViews(), queued=Queues.of)
         alone = overview_view(Viewer(own, actor))
 
@@ -61,7 +61,7 @@ async def test_what_was_drawn_of_workloads_that_are_no_more_is_forgotten(simulat
     assert len(queued) > FEW // 2
     view = Viewer(await simulated.platform.world(), ANA).workload(queued[0])
 
-    for number in range(9):  # one after the other takes the place of the one before
+    for number in range(9):  # each generation replaces the one before
         after = [replace(r, spec=replace(r.spec, name=f"{r.spec.name}-{number}")) for r in queued]
         drawn.retain(after)
         for record in after:
@@ -159,7 +159,7 @@ def test_of_another_start_that_alone_is_drawn():
 
 
 class _Grows:
-    """A meter by which everybody's use is another each second."""
+    """A meter whose values for every workload change each second."""
 
     def __init__(self, at: int) -> None:
         self._at = at
@@ -182,7 +182,7 @@ async def test_what_is_put_into_what_was_drawn_is_what_would_be_drawn(simulated)
 
     for second in range(5):
         done = Do.BADGE if second % 2 else None
-        # Of two that are as long idle one may have been kept meanwhile.
+        # With the same idle time, a session may have used one of its "keep" requests meanwhile.
         idle = IdleNow(60.0 * (second // 2), done, next=Do.STOP, in_s=60.0, keeps_left=second)
         later = replace(
             world, at=world.at + second, meter=_Grows(second), idle=lambda _id, now=idle: now
@@ -216,7 +216,7 @@ async def test_who_looks_at_devices_after_a_change_elsewhere_draws_none_of_them(
 
 
 async def test_reports_of_all_jobs_are_read_once_and_of_one_job_alone(simulated, monkeypatch):
-    """They are hundreds of files; each thread that reads them waits for the others."""
+    """Reports are hundreds of files, and threads that read them wait for each other."""
     ana, platform, asked = await simulated.client("ana"), simulated.platform, []
     reply = await ana.submit(SubmitRequest(name="exp", gpus=0.5, command=["train"], array=2))
     cluster = platform.cluster
@@ -285,7 +285,7 @@ async def test_drawing_has_one_turn_at_a_time_and_a_third_of_the_time():
         nonlocal now
         async with drawing.turn():
             happened.append(name)
-            await asyncio.sleep(0)  # another would begin now
+            await asyncio.sleep(0)  # a second one would begin now
             now += seconds
 
     await asyncio.gather(draw("ana's", 1), draw("bo's", 2))

@@ -1,4 +1,4 @@
-"""Jobs without a GPU beyond the machine's bound: the API says that they wait, and for what."""
+"""Jobs without a GPU above the machine's limit: the API says that they wait, and why."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FULL = (
 
 @pytest.fixture
 async def ana(platform_on) -> AsyncIterator[object]:
-    """Return ana's client, where one user may run two workers without a GPU."""
+    """Return ana's client on a platform where one user may run two workers without a GPU."""
     devices = SimulatedDevices(5, node="lab").devices()
     cluster = SimulatedCluster({"lab": devices}, clock=time.time)
     cluster.cpu_jobs = CpuJobQueue(1)
@@ -47,7 +47,7 @@ async def test_submission_and_its_dry_run_say_which_jobs_of_an_array_wait(ana, m
     tried = await ana.submit(wish("exp", array=many), dry_run=True)
 
     assert await ana.workloads() == []
-    # Jobs of one second go by their names, as the scheduler has it.
+    # The scheduler orders jobs of the same second by name.
     in_order = sorted(w.name for w in tried.workloads)
     assert waiting(tried.workloads) == {
         name: (place, FULL) for place, name in enumerate(in_order[2:], 1)
@@ -163,7 +163,7 @@ async def test_what_if_keeps_the_bound(ana, question, expected):
         answer = await ana.what_if(question)
         return {e.workload: (e.before, e.after) for e in answer.effects}
 
-    async def is_as_expected() -> bool:  # once a cycle has seen that the first ones run
+    async def is_as_expected() -> bool:  # after a cycle that sees the first jobs run
         return bool(await effects() == expected)
 
     await eventually_async(is_as_expected)

@@ -1,4 +1,4 @@
-"""Queues that follow what changes are those that would be put together anew."""
+"""Queues that are updated with each change equal queues that are built anew."""
 
 from __future__ import annotations
 
