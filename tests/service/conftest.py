@@ -1,17 +1,16 @@
 """Fixtures of the service's tests.
 
     platform_on   serve the API over any cluster: `async with platform_on(cluster) as served`
-    simulated     the API over a SimulatedCluster: real HTTP, workloads that only run on paper
+    simulated     the API over a SimulatedCluster: real HTTP, workloads without processes
     served        the API over a LocalCluster with five simulated GPUs, real processes, real HTTP
     ana … agent   clients of the cast (below), each with its own token
     asking_hub    (url, token) -> an authenticator that asks the hub there
 
 The cast: ana and mia are members of vision, vic its admin, nel a member of nlp by the group
-nlp-people, root a hub admin, out in no project, ro a member of vision whose token may only read
-(and ana-reads, vic-reads, nel-reads, root-reads such a token of the others; root-notebook is that
-of root's notebook);
-hub and agent are the platform's own processes. Projects: vision (quota 2.5, limit 4) and nlp
-(quota 2.5, build quota 1).
+nlp-people, root a hub admin, out in no project, ro a member of vision with a read-only token.
+ana-reads, vic-reads, nel-reads and root-reads are read-only tokens of ana, vic, nel and root;
+root-notebook is the token of root's notebook. hub and agent are the platform's own processes.
+Projects: vision (quota 2.5, limit 4) and nlp (quota 2.5, build quota 1).
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ PROJECTS = (
 
 
 class TokenTable:
-    """An authenticator that knows `<name>-token` of each actor."""
+    """An authenticator that accepts `<name>-token` for each actor."""
 
     def __init__(self, actors: dict[str, Actor]) -> None:
         self.actors = actors
@@ -103,7 +102,7 @@ class TokenTable:
 
 @dataclass
 class Served:
-    """A running platform and how to reach it."""
+    """A running platform, its URL and its clients."""
 
     platform: Platform
     url: str
@@ -114,9 +113,9 @@ class Served:
         return await self.clients.enter_async_context(AsyncClient(self.url, token, patience_s=0.0))
 
     def http(self, name: str = "", **headers: str) -> httpx.AsyncClient:
-        """Return a plain HTTP client with the token of somebody; without a name it has none."""
+        """Return a plain HTTP client with the named actor's token, or without one."""
         token = {"Authorization": f"Bearer {name}-token"} if name else {}
-        # Nothing is encrypted here, and reading this machine's certificates takes a while.
+        # No connection is encrypted here, and loading this machine's certificates is slow.
         return httpx.AsyncClient(
             base_url=self.url, headers=headers | token, timeout=60, verify=False
         )

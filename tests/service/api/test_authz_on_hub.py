@@ -60,7 +60,7 @@ WHY_PLAYED = {
     f"POST {_EXP1}/suspend project=vision name=exp1": "a change that is hidden",
     f"GET {_EXP1}/logs project=vision name=exp1": "what a token that only reads may read",
 }
-"""The rows that are played, and what each adds to the outcomes."""
+"""The rows that are played here, and the outcome that each adds."""
 PLAYED = [row for row in ROWS if name_of(row) in WHY_PLAYED]
 NAMED = [(row, named) for row in PLAYED for named in row.get("by", ())]
 COMMANDS = [(row, named) for row, named in NAMED if named.startswith("runai ")]
@@ -75,7 +75,7 @@ class Stage:
     hub: Hub
     tokens: dict[str, str]
     clients: dict[str, httpx.Client] = field(default_factory=dict)
-    """One for each token, and one for nobody: making one takes longer than asking."""
+    """One for each token and one without: creating a client takes longer than a request."""
     cookies: dict[str, httpx.Client] = field(default_factory=dict)
 
     def ask(self, role: str, **request: Any) -> httpx.Response:

@@ -51,7 +51,7 @@ NODE = image("node")
 
 
 class Reporting(SimulatedCluster):
-    """A simulated cluster whose only job reports hostile text about itself."""
+    """A simulated cluster with one job, which reports hostile text about itself."""
 
     async def progress(self, only: Collection[str] | None = None) -> Mapping[str, Progress]:
         return {"vision/exp1": Progress({script("loss"): 0.5}, {image("by"): script("Adam")})}

@@ -12,7 +12,7 @@ from runai.hub_service.wire.agent_reports import AgentReport, Notice, ProcessSam
 from runai.hub_service.wire.schemas import SubmitRequest
 
 DEVICE = SimulatedDevices(1, node="lab").devices()[0].uuid
-"""One of those that the fixture's node has."""
+"""A device of the fixture's node."""
 
 
 def job(name: str, **asked) -> SubmitRequest:

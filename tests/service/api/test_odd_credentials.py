@@ -29,7 +29,7 @@ ODD = {
     "no number as a port": b"http://h:port",
     "a figure that is none": b"2|1:0|1:\xb2|9:x|",
 }
-"""What a server lets through to an application."""
+"""Odd header values that a server passes on to an application."""
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ async def test_a_change_from_an_odd_page_is_refused(asked, name, refused):
 
 
 QUESTIONS = {"api/v1/whoami": 401, "": 302, "login": 302, "oauth_callback?code=x": 400}
-"""What is asked by nobody, and the answer."""
+"""Requests without credentials, and their status."""
 
 
 @pytest.mark.parametrize(

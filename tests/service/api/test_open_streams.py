@@ -33,7 +33,7 @@ class Talking:
     """A stand-in for programs that run beside a workload in its pod: each writes without end."""
 
     ended = 0
-    """Number of programs whose output stream was closed."""
+    """Programs with a closed output stream."""
 
     async def execute(self, *_program: object) -> AsyncIterator[Piece | Ended]:
         return self._written()

@@ -159,7 +159,7 @@ def test_of_another_start_that_alone_is_drawn():
 
 
 class _Grows:
-    """A meter whose values for every workload change each second."""
+    """A meter with new values for every workload each second."""
 
     def __init__(self, at: int) -> None:
         self._at = at

@@ -1,6 +1,6 @@
-"""The client: what it sends, how long it is patient, and that errors arrive as what they were.
+"""The client: its requests, its patience, and the types of the errors that it raises.
 
-The service here is a list of prepared answers on a real socket; the API itself is in test_api.
+The service here is a list of prepared answers on a real socket; `test_api.py` tests the API.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ WHO = {
 
 @dataclass
 class Scripted:
-    """Answers in order, the last one again and again; keeps what it was asked."""
+    """A server that sends its answers in order, repeats the last one and records its requests."""
 
     answers: list[tuple[int, Any]]
     asked: list[tuple[str, str, Any, str]] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
-    """The `Idempotency-Key` of each."""
+    """The `Idempotency-Key` of each request."""
     url: str = ""
 
 
