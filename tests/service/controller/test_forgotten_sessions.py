@@ -1,4 +1,4 @@
-"""Sessions whose server the hub has forgotten give their GPUs back, and no others do."""
+"""Only sessions whose server is unknown to the hub release their GPUs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runai.hub_service.wire.errors import Unavailable
 
 
 class HubThatKnows:
-    """Active servers by user, as the hub tells them; None: it does not answer."""
+    """A hub that reports active servers by user; None: it does not answer."""
 
     def __init__(self) -> None:
         self.servers: dict[str, dict[str, Any]] | None = {}

@@ -1,4 +1,4 @@
-"""What the ledger is told of workloads: what they asked for, and who went unseen."""
+"""Ledger records of workloads: their requests, and the end of workloads that no cycle saw."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ START = 1_700_000_000.0
 
 
 class Told(Ledger):
-    """A real ledger that remembers what it was asked to keep of requests."""
+    """A real ledger that remembers the requests it was asked to store."""
 
     def __init__(self, database: Path, clock: Callable[[], float]) -> None:
         super().__init__(database, clock=clock)
@@ -36,7 +36,7 @@ class Told(Ledger):
 
 
 class Service:
-    """A cluster of rows, its controller and its bookkeeping; time stands still."""
+    """A simulated cluster, its controller and its bookkeeping, with a clock that stands still."""
 
     def __init__(self, folder: Path) -> None:
         self.now = START
@@ -55,7 +55,7 @@ class Service:
         return self.now
 
     async def cycle(self) -> list[tuple[str, str, int]]:
-        """Decide, write down, and give what was written of requests."""
+        """Run a scheduling cycle and the bookkeeping; return the requests written to the ledger."""
         await self.controller.cycle()
         await self.bookkeeping.write_down()
         told, self.ledger.requests = self.ledger.requests, []
@@ -79,7 +79,7 @@ async def test_what_is_asked_is_written_once_and_again_at_each_start(service):
 
     told = [await service.cycle() for _ in range(4)]
 
-    # The first cycle decides about it before it starts it.
+    # The first cycle decides about the workload before it starts it.
     assert [entry for cycle in told for entry in cycle] == [("vision/exp", ASKED % 50, 1)]
 
 
@@ -160,7 +160,7 @@ async def test_who_came_and_went_between_two_looks_is_forgotten_as_well(service)
     spec = WorkloadSpec("vision", "short", "ana", "job", ("train",), gpus=MilliGpu(1000))
     await service.cluster.submit([spec])
     await service.controller.cycle()
-    # As an agent's report does, whenever it comes.
+    # An agent's report does the same, at any time.
     held = held_devices(await service.cluster.workloads(), await service.cluster.devices())
     service.ledger.record(service.now, 0.0, held)
     await service.cluster.delete("vision/short", by="ana")

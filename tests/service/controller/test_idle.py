@@ -1,4 +1,7 @@
-"""Idle GPUs on the running service: real processes, the agent's eyes and hands, time by hand."""
+"""Idle GPUs on the running service: real processes, the agent's real measurements and actions.
+
+The tests set the time.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from runai.hub_service.wire.program_schemas import ProcessReport
 from runai.hub_service.wire.schemas import IdlePut, ProjectPut, SubmitRequest
 from waiting import eventually_async
 
-# A notebook server with one kernel, which says that it is there.
+# A notebook server with one kernel; it prints a line when it is ready.
 SERVER = """
 import subprocess, sys
 program = "import signal; print(1, flush=True); signal.pause()"
@@ -37,7 +40,7 @@ MINUTE = 60
 
 @dataclass
 class Node:
-    """The agent of the only node: it polls for real, and reports as if more time had passed."""
+    """The agent of the only node: it really polls, and reports as if more time had passed."""
 
     client: Any
     at: float
@@ -74,7 +77,7 @@ def start_server() -> subprocess.Popen[bytes]:
 
 @pytest.fixture
 async def session(hub, node):
-    """Run ana's session on half a GPU, with a kernel that does nothing."""
+    """Run ana's session on half a GPU, with an idle kernel."""
     asked = SubmitRequest(
         name="lab", project="vision", kind="session", owner="ana", gpus=Decimal("0.5")
     )
@@ -84,11 +87,11 @@ async def session(hub, node):
     server.stdout.readline()
     process = psutil.Process(server.pid)
     both = [process, *process.children()]
-    # One that is still on its way to where it waits works a little: its GPU would be in use.
+    # A process that has not reached its wait uses some CPU, so its GPU would count as in use.
     await eventually_async(lambda: all(p.status() == psutil.STATUS_SLEEPING for p in both))
     report = ProcessReport(pid=server.pid, created=process.create_time())
     await hub.attach("vision/lab", report)
-    for _ in range(3):  # learns of it, notes its counters, measures
+    for _ in range(3):  # polls: discover it, read its counters, measure
         await node.report(1)
     yield process
     with suppress(psutil.NoSuchProcess):
@@ -193,7 +196,7 @@ async def test_a_session_may_end_while_it_is_released(session, node, ana):
     await ana.release("vision/lab")
     for kernel in session.children():
         kernel.kill()
-    session.suspend()  # it does not end at once
+    session.suspend()  # the process cannot end at once
     await ana.delete("vision/lab")
     for _ in range(3):
         await node.report()

@@ -1,4 +1,4 @@
-"""When an allocation is idle and what happens then: tables of stories, and what always holds."""
+"""Decisions about idle allocations: tables of examples, and invariants."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STOPPING = IdleRules(stop_s=60 * MINUTE)
 
 
 class Story:
-    """A workload measured every ten seconds from zero."""
+    """A workload that is measured every 10 s from time zero."""
 
     def __init__(self, rules: IdleRules, *, releases: bool = True) -> None:
         self.rules, self.releases = rules, releases
@@ -159,7 +159,8 @@ def test_nothing_is_taken_without_a_rule_nor_before_its_time(rules, seen, releas
             continue
         extensions += action.do is Do.EXTEND
 
-        # Never sooner than the clock on the wall allows, whatever was late, twice or out of order.
+        # No action comes before its time by the wall clock, even if measurements are late, repeated
+        # or out of order.
         assert action.limit_s <= now.at - idle_since or action.never_used
         assert extensions <= 1
         if action.do is Do.RELEASE:

@@ -1,4 +1,4 @@
-"""Reports that come while another one is being looked at, as they do where clusters take time."""
+"""Reports that arrive while another one is being processed, as with a slow cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runai.hub_service.wire.agent_reports import AgentReport, UsageSample
 
 
 class SlowCluster(SimulatedCluster):
-    """A cluster that lets something else happen while it releases for the first time."""
+    """A cluster that runs a callback during its first release."""
 
     meanwhile: Callable[[], Awaitable[None]] | None = None
 

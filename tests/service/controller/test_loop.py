@@ -1,6 +1,6 @@
-"""The controller's promises, in virtual time: soon after a change, and every ten seconds.
+"""The controller's cycle times, in virtual time: soon after a change, and every ten seconds.
 
-The loop's clock jumps to the next timer, so ten seconds cost nothing and every figure is exact.
+The loop's clock jumps to the next timer, so ten seconds take no time and every figure is exact.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from runai.hub_service.scheduler.model.quantity import MilliGpu
 
 
 class JumpingSelector(selectors.SelectSelector):
-    """Instead of waiting for a timer, go to its time."""
+    """A selector that sets the clock to the next timer instead of waiting for it."""
 
     now = 0.0
 
@@ -72,7 +72,7 @@ def job(name: str, gpus: int = 1000) -> WorkloadSpec:
 
 
 class Watched:
-    """Run a controller and note when it had finished each cycle."""
+    """A running controller and the times at which it finished each cycle."""
 
     def __init__(
         self, cluster: SimulatedCluster, decide: Any = decide, *, rests: float = 0.0
@@ -196,7 +196,7 @@ def test_whoever_waits_for_a_change_is_told_after_the_cycle_that_acted_on_it(loo
 
 
 def test_a_change_during_a_cycle_is_not_missed(loop, cluster):
-    """Something submitted between observing and applying is seen by the next cycle, at once."""
+    """The next cycle starts at once and sees a job submitted between observing and applying."""
 
     async def story() -> list[float]:
         async with Watched(cluster) as watched:
@@ -218,7 +218,7 @@ def test_a_change_during_a_cycle_is_not_missed(loop, cluster):
 
 
 def in_time(loop: VirtualTimeLoop, seconds: float) -> Any:
-    """Decide as slowly as about thousands."""
+    """Return a scheduler that takes as long as for thousands of workloads."""
 
     def slowly(index: Snapshot | Index) -> Plan:
         loop.jumping.now += seconds
@@ -239,7 +239,7 @@ def in_time(loop: VirtualTimeLoop, seconds: float) -> Any:
 def test_after_a_long_cycle_it_rests_longer_where_nobody_can_gain_a_device(
     loop, cluster, took, next_at, later_at, change
 ):
-    """Two jobs run and two wait: that one of these goes gives nobody anything."""
+    """Two jobs run and two wait: the end of a waiting job frees no device."""
 
     async def story() -> float:
         async with Watched(cluster, in_time(loop, took), rests=1.0) as watched:
@@ -262,7 +262,7 @@ def test_after_a_long_cycle_it_rests_longer_where_nobody_can_gain_a_device(
 
 
 def test_after_a_cycle_for_what_was_not_pressing_it_need_not_rest(loop, cluster):
-    """An array's next part, which took a while to decide about; then somebody submits one job."""
+    """A slow cycle decides about the next part of an array; then a user submits one job."""
 
     async def story() -> float:
         async with Watched(cluster, in_time(loop, 0.2), rests=1.0) as watched:
@@ -304,13 +304,15 @@ def test_a_large_cluster_is_decided_about_beside_the_event_loop(loop, cluster):
 
     async def story() -> None:
         controller = Controller(cluster, notes_its_thread)
-        await cluster.observe()  # beside what presses a part of these would be seen
+        await (
+            cluster.observe()
+        )  # together with urgent work the cluster would show only a part of these jobs
         await cluster.submit([job(f"exp{n}") for n in range(THREAD_ABOVE)])
         await cluster.observe()
         await cluster.submit([job("one-more")])
         await controller.cycle()
 
-    asyncio.run(story())  # threads need real time
+    asyncio.run(story())  # threads run in real time
     assert threads == {False}
 
 

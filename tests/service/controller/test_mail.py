@@ -1,4 +1,7 @@
-"""Mail through a real server: to the owner alone, encrypted and checked where it leaves here."""
+"""Mail through a real server: only to the owner.
+
+Mail that leaves this machine is encrypted, and the server's certificate is verified.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,14 @@ from runai.hub_service.controller.notifications.channels import Mail, Undelivere
 
 HERE = "127.0.0.1"
 NOT_LOCAL = "127.0.0.2"
-"""An address of this machine at which mail is treated as if it left it."""
+"""A loopback address: mail sent to it is treated as if it left this machine."""
 PASSWORD = "correct horse"
 PAUSED = Notification(1.0, "paused", "vision/exp", "vision", "ana", "vision/exp was paused: why")
 
 
 @dataclass
 class Postbox:
-    """What came to a mail server: whether encrypted, and the passwords that it was shown."""
+    """Messages that a mail server received, if encrypted or not, and the passwords it received."""
 
     messages: list[tuple[list[str], bytes]] = field(default_factory=list)
     encrypted: list[bool] = field(default_factory=list)
@@ -51,7 +54,7 @@ class Postbox:
 
 
 class AnyPort(MailServer):
-    """A mail server on whatever port is free."""
+    """A mail server on a free port."""
 
     def _trigger_server(self) -> None:
         assert isinstance(self.server, Server)
@@ -82,7 +85,7 @@ def mail(
     return Mail(settings)
 
 
-# -- to whom -------------------------------------------------------------------------------------
+# -- recipients ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -132,7 +135,7 @@ async def test_a_refusal_names_neither_password_nor_recipient(mailbox, password,
     assert not any(word in said for word in (password, "ana", "lab.example"))
 
 
-# -- encrypted -----------------------------------------------------------------------------------
+# -- encryption ----------------------------------------------------------------------------------
 
 
 def context_of(authority: Authority, folder: Path) -> ssl.SSLContext:
@@ -144,7 +147,7 @@ def context_of(authority: Authority, folder: Path) -> ssl.SSLContext:
 
 @pytest.fixture
 def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Authority:
-    """Return an authority that this machine trusts."""
+    """Return a certificate authority that this machine trusts."""
     made = Authority()
     (tmp_path / "ca.crt").write_bytes(made.certificate)
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.crt"))

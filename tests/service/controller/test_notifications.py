@@ -1,4 +1,7 @@
-"""Who is told what happened: sentences, then a real HTTP receiver; mail is in test_mail."""
+"""Notifications: their recipients and sentences, then delivery to a real HTTP receiver.
+
+`test_mail.py` tests mail.
+"""
 
 from __future__ import annotations
 
@@ -91,12 +94,12 @@ async def test_a_pause_and_the_return_are_told_once_with_the_reason():
     assert "nlp takes back what is its own" in told[0].text
 
 
-# -- out of the service --------------------------------------------------------------------------
+# -- delivery over HTTP --------------------------------------------------------------------------
 
 
 @dataclass
 class Receiver:
-    """A web server that keeps what is posted to it."""
+    """A web server that stores the bodies posted to it."""
 
     answers: list[int] = field(default_factory=list)
     posted: list[tuple[str, bytes]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What projects used of late, given to the running scheduler."""
+"""Recent usage of projects, as the running scheduler receives it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def cluster(clock):
 
 
 async def hold(ledger, clock, project, gpus, hours):
-    """Let a project hold whole GPUs for some hours, written down each minute."""
+    """Record in the ledger, for each minute of some hours, that a project holds whole GPUs."""
     held = [Held(project, "ana", f"{project}/old", f"GPU-{n}", 1000) for n in range(gpus)]
     for _ in range(60 * hours):
         ledger.record(clock.at, 0, held)

@@ -1,4 +1,4 @@
-"""Whoever submits is woken once, when a plan has said something of all of theirs."""
+"""A submitter is woken once, when a plan has decided about all of its workloads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has come, changed and gone between two lists, of which most is the same."""
+"""Items added, changed and removed between two lists that are mostly equal."""
 
 from __future__ import annotations
 

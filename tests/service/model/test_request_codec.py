@@ -1,4 +1,4 @@
-"""What is written down of what a workload asks for, and read again."""
+"""The stored form of a workload's request, and reading it again."""
 
 from __future__ import annotations
 

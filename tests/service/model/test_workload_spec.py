@@ -1,4 +1,4 @@
-"""What is stored of a request: a free name, the image, and the types of GPU that are meant."""
+"""The stored form of a request: a free name, the image and the selected GPU types."""
 
 from __future__ import annotations
 
