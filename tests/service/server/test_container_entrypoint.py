@@ -1,4 +1,4 @@
-"""What a container runs ends when it is told to, from its first moment on."""
+"""The container's entry point ends on SIGTERM, even while it is still importing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ while True:
     ids=["the service", "an agent"],
 )
 def test_told_to_end_while_it_imports_it_ends_at_once(tmp_path, arguments, imported):
-    """As the first process of a container it would not even hear of it without a handler."""
+    """The kernel drops signals without a handler for a container's first process."""
     begun, modules = tmp_path / "begun", tmp_path / "modules"
     modules.mkdir()
     (modules / f"{imported}.py").write_text(BLOCKS.format(begun=str(begun)))

@@ -1,7 +1,7 @@
-"""The service on a disk that really fails: what users and `health/ready` are told, and when not.
+"""The service on a disk that really fails: errors for users and in `health/ready`, and their end.
 
-Full to the last byte, and with files that the kernel lets nobody write; mended again while nobody
-asks for anything, as a load balancer that waits for `health/ready` lets nobody ask.
+The disk is full to the last byte, or the kernel denies writes to its files. It is repaired while
+no request arrives, because a load balancer that waits for `health/ready` sends none.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 def on_small_disk(
     disk: SmallDisk, tmp_path: Path, free_port: Callable[[], int]
 ) -> Iterator[Service]:
-    """Run the service whose data directory is a disk of its own."""
+    """Run the service with its data directory on a separate small disk."""
     found = Service(tmp_path, free_port())
     found.start()
     yield found
@@ -85,7 +85,7 @@ def test_a_failing_disk_is_told_of_while_it_fails_and_no_longer(
 
     for broken in (full, not_writable):
         with broken(disk), Client(service.client.url, TOKEN, patience_s=0) as ana:
-            # What has room in the log of the database yet is stored.
+            # The database still stores submissions that fit into its log.
             refused = eventually(partial(refusal, ana), within=60)
 
             assert refused is not None
@@ -96,10 +96,10 @@ def test_a_failing_disk_is_told_of_while_it_fails_and_no_longer(
             assert readiness(service) == (503, "database")
             assert httpx.get(f"{service.client.url}health/live", timeout=60).status_code == 200
             assert service.client.workload("vision/gets-on").state == "running"
-            # Whoever asks whether it is ready does not make it so.
+            # A request to health/ready does not itself make the service ready.
             assert readiness(service) == (503, "database")
 
-        # Nobody asks for anything, and nothing happens by itself: one job runs on.
+        # No request arrives and no state changes by itself: one job continues to run.
         eventually(lambda: readiness(service) == (200, ""), within=60)
         service.submit("afterwards", "print('done')")
         service.until("vision/afterwards", "succeeded")
@@ -155,7 +155,7 @@ def is_to_be_noted(place: Path) -> bool:
 
 
 def refusal(client: Client) -> Unavailable | None:
-    """Submit something; return why it was refused, if it was."""
+    """Submit a job; return the error if it was refused."""
     try:
         client.submit(SubmitRequest(owner="ana", command=["true"], source="#" * 50_000))
     except Unavailable as refused:

@@ -1,7 +1,7 @@
-"""A job that writes a gigabyte of output as fast as it is taken.
+"""A job that writes a gigabyte of output as fast as it can.
 
-Its output on the disk stays bounded however much it writes; who is beside it gets on, and the
-service answers, reads the job's own output and ends it meanwhile. Real processes throughout.
+Its output on the disk stays bounded however much it writes. Meanwhile its neighbour makes
+progress, and the service answers, reads the job's own output and ends it. All processes are real.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from waiting import eventually
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 WRITTEN = 1_000_000_000
-"""Bytes at least: ten times what is kept."""
+"""Minimum number of bytes: ten times the bytes kept on disk."""
 ANSWERS = 5
-"""To who reads on meanwhile, at least."""
+"""Minimum number of answers to a client that reads meanwhile."""
 
 FLOOD = """
 import json, os, sys, time
@@ -51,7 +51,7 @@ for n in itertools.count():
 
 
 def kept(logs: Path) -> int:
-    """Return the bytes of a job's output on the disk; a file may just have gone."""
+    """Return the bytes of a job's output on the disk; ignore files deleted meanwhile."""
     total = 0
     for path in logs.rglob("log-*.txt"):
         try:
@@ -62,7 +62,7 @@ def kept(logs: Path) -> int:
 
 
 class LookingOn(threading.Thread):
-    """Read without pause how much of the output is on the disk."""
+    """A thread that measures the output on the disk every 20 ms."""
 
     def __init__(self, logs: Path) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ def test_a_flood_of_output_is_bounded_and_holds_nobody_up(service: Service, tmp_
         answered = 0
         while flood().get("written", 0) < WRITTEN or answered < ANSWERS:
             before = counted()
-            # Its last lines while it goes on writing; of a line whose file has gone, a part.
+            # Its last lines while it still writes; only a part of a line if the line's file was deleted.
             lines = [line.text for line in service.client.logs("vision/flood", tail=5)]
             odd = [line for line in lines if line.strip("x") not in {"", "the end"}]
             assert (odd, max(map(len, lines), default=0) <= 99) == ([], True)
@@ -126,7 +126,7 @@ def test_a_flood_of_output_is_bounded_and_holds_nobody_up(service: Service, tmp_
         looking.enough.set()
         looking.join()
 
-    # Ten files of 10 MB, and the one that is begun before the oldest goes.
+    # Ten files of 10 MB, and a new one that is started before the oldest is deleted.
     bounds = Instructions((), "/", grace_seconds=1)
     most = (bounds.log_files + 1) * bounds.log_bytes
     assert 0 < looking.most <= most

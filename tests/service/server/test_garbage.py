@@ -1,4 +1,4 @@
-"""Circles are looked for seldom, but are found: memory is bounded, and nobody waits for a look."""
+"""Garbage collection runs rarely but finds cycles: memory is bounded, and no request waits."""
 
 import asyncio
 import gc
@@ -20,7 +20,7 @@ from waiting import eventually_async
 
 
 class Circle:
-    """Refers to itself, so that only a look finds it dead."""
+    """An object that refers to itself, so that only a collection frees it."""
 
     def __init__(self) -> None:
         self.me = self

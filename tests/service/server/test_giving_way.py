@@ -1,4 +1,4 @@
-"""What is long gives way between its parts, and leaves others most of the time."""
+"""Long work yields to the event loop between its parts, and leaves it most of the time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from runai.hub_service.processes.giving_way import LONGEST_S, RESTS, SHORT_S, SO
 
 
 class Loop:
-    """Time that passes in parts, in sleeps, and while others have their turn."""
+    """An event loop's clock: time passes in parts, in sleeps and while other tasks run."""
 
     def __init__(self, others: float) -> None:
         self.now, self.others, self.slept = 0.0, others, 0.0

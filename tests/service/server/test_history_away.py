@@ -1,8 +1,8 @@
-"""The service's PostgreSQL is killed and started again while people submit and ask.
+"""The service's PostgreSQL is killed and restarted while users submit jobs and read usage.
 
-The database is of the history alone, so nobody's submission is refused; who asks about the past is
-told when to come again, `health/ready` says what is missing, and nothing that happened is lost. So
-it is where it is away when the service starts.
+The database stores only the history, so no submission is refused. A request for the past is
+answered with a time to retry, `health/ready` names the missing part, and no event is lost. The
+same holds if the database is away when the service starts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def server() -> Iterator[RestartedServer]:
 
 @dataclass
 class Told:
-    """What people were answered."""
+    """The answers that users received."""
 
     acknowledged: list[str] = field(default_factory=list)
     submissions: set[int] = field(default_factory=set)
@@ -44,7 +44,7 @@ class Told:
 
 
 class People:
-    """Some who submit and ask without pause, each answer looked at as it is: no client waits."""
+    """Users that submit jobs and read usage twice a second over plain HTTP, without retries."""
 
     def __init__(self, url: str) -> None:
         self.told = Told()
@@ -73,13 +73,13 @@ class People:
                     self.told.acknowledged += [w["id"] for w in reply.json()["workloads"]]
                 past = {"project": "vision", "since": "2020-01-01T00:00:00Z"}
                 self.told.questions.append(http.get("api/v1/usage", params=past))
-                self._enough.wait(0.5)  # each of them is a job, to be ended afterwards
+                self._enough.wait(0.5)  # each round submits a job, to be ended afterwards
 
 
 def test_a_database_that_is_away_costs_nobody_a_submission_and_the_past_is_whole_again(
     service: Service, server: RestartedServer
 ):
-    """It is away when the service starts, comes, and is killed while people go on."""
+    """The database is away when the service starts, appears, and is killed under load."""
     server.kill()
     service.environment["RUNAI_LEDGER"] = server.address
     service.start()
@@ -95,7 +95,7 @@ def test_a_database_that_is_away_costs_nobody_a_submission_and_the_past_is_whole
     server.start()
     eventually(lambda: readiness(service) == (200, {"status": "ready"}), within=60)
     assert usage_of_vision(service).status_code == 200
-    # What happened and was used before it was there is written down.
+    # Events and usage from before the database appeared are stored.
     eventually(lambda: queued_ever(server) == [made.id], within=60)
     eventually(lambda: allocated_ever(server, "vision") > 0, within=60)
 
@@ -126,7 +126,7 @@ def test_a_database_that_is_away_costs_nobody_a_submission_and_the_past_is_whole
         problem = refused.json()
         assert problem["code"] == "history_away"
         assert problem["detail"].startswith("The history cannot be read now (OperationalError)")
-    # What happened while it was away was written when it was back, and only once.
+    # Events during its absence are written after its return, and only once.
     eventually(lambda: queued_ever(server) == sorted(everything), within=60)
 
 

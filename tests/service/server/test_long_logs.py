@@ -1,4 +1,4 @@
-"""Programs that write a million lines, or one that never ends: all is told, a piece at a time."""
+"""Output of a million lines, or of one line without an end: returned whole, piece by piece."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ONE_LINE = "import sys; sys.stdout.write('x' * 3_000_000 + chr(0))"
 
 
 async def written(client: AsyncClient, *command: str) -> WorkloadDetail:
-    """Run a program to its end."""
+    """Run a program to its end; return its workload."""
     request = SubmitRequest(name="long", project="vision", command=[*command])
     (made,) = (await client.submit(request)).workloads
 
@@ -56,7 +56,7 @@ async def test_who_reads_slowly_or_leaves_holds_nobody_up(ana):
     reading = ana.logs(job.id, follow=True)
     first = (await anext(reading)).text
 
-    # The service has written ahead what the connection takes, and answers others meanwhile.
+    # The service has filled the connection's buffer, and answers other requests meanwhile.
     assert first == "1"
     assert (await ana.workload(job.id)).state == "succeeded"
     await reading.aclose()

@@ -1,6 +1,6 @@
-"""The memory of a service, a process of its own, that is asked for what is large.
+"""Memory of a service, run as a separate process, under large requests.
 
-After a first time, which loads what is needed, more of the same leave it where it was.
+The first large request loads modules; further ones leave the memory at the same level.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ TEN_MB = 10_000_000
 MANY, AT_ONCE = 20, 5
 MANY_UNKNOWN = 30
 GROWS_BY_MIB = 64
-"""At most; five bodies at once are 50 MB."""
+"""Maximum growth; five bodies at once are 50 MB."""
 PEAK_MIB = 128
-"""At most, while they are there: some 50 were measured."""
+"""Maximum growth during the requests: about 50 were measured."""
 JOB = {"kind": "job", "owner": "ana", "name": "large", "command": ["true"]}
 
 
 def padded(length: int) -> bytes:
-    """A submission with so much room between its fields."""
+    """Return a submission padded with the given amount of space between its fields."""
     body = json.dumps(JOB).encode()
     return body[:-1] + b" " * (length - len(body)) + body[-1:]
 
 
 def pieces() -> Iterator[bytes]:
-    """A body that does not say how long it is."""
+    """Yield a body without a declared length."""
     for _ in range(TEN_MB // 100_000):
         yield b" " * 100_000
 
@@ -56,7 +56,7 @@ BODIES: dict[str, tuple[int, Callable[[], bytes | Iterator[bytes]]]] = {
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """Run one for all: each test looks at what it adds."""
+    """Run one service for all tests: each test measures its own growth."""
     service = Service(tmp_path_factory.mktemp("service"), free_port())
     service.start()
     yield service
@@ -69,7 +69,7 @@ def test_large_bodies_leave_no_memory_behind(service, status, body):
     headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
 
     def send(_number: int) -> int:
-        # Who refuses before everything is read may close the connection in the sender's face.
+        # A service that refuses before it reads the whole body may close the connection.
         try:
             return httpx.post(url, content=body(), headers=headers, timeout=120).status_code
         except (httpx.WriteError, httpx.RemoteProtocolError, httpx.ReadError):
@@ -87,7 +87,7 @@ def test_large_bodies_leave_no_memory_behind(service, status, body):
 
 
 def test_bodies_of_unknown_callers_are_not_held(service):
-    """All but a mebibyte of each is sent, which would be received if the caller were known."""
+    """Send all but a mebibyte of each body; a known caller's body would be received."""
     url = urlsplit(f"{service.client.url}api/v1/nodes/lab/samples")
     before = memory(service)
     forget_peak(service)
@@ -100,7 +100,7 @@ def test_bodies_of_unknown_callers_are_not_held(service):
             f"Authorization: Bearer made-up-{number}\r\nContent-Type: application/json\r\n"
             f"Content-Length: {MOST_BODY_BYTES}\r\n\r\n"
         )
-        with suppress(ConnectionError):  # refused and closed before it is sent
+        with suppress(ConnectionError):  # refused and closed before the body is sent
             connection.sendall(head.encode() + b" " * (MOST_BODY_BYTES - MIB))
 
     try:
@@ -135,18 +135,21 @@ def test_long_output_is_read_without_being_held(service):
 
 
 def memory(service: Service) -> float:
-    """Return the MiB that the service has now."""
+    """Return the service's present memory in MiB."""
     return psutil.Process(_pid(service)).memory_info().rss / MIB
 
 
 def forget_peak(service: Service) -> None:
-    """Let the most that it ever had be what it has now; where that may not be, it counts too."""
+    """Reset the service's peak memory to its present memory.
+
+    Without the permission to do so, the earlier peak counts too.
+    """
     with suppress(PermissionError):
         Path(f"/proc/{_pid(service)}/clear_refs").write_text("5")
 
 
 def peak(service: Service) -> float:
-    """Return the MiB that the service had at most since then, however briefly."""
+    """Return the service's peak memory in MiB since `forget_peak`, however brief."""
     status = Path(f"/proc/{_pid(service)}/status").read_text()
     (most,) = (line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:"))
     return int(most) / 1024

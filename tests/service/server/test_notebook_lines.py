@@ -1,6 +1,6 @@
 """A real kernel in a session: an out-of-memory error, and the line that the platform adds.
 
-What the line says of what is held is in tests/limits/test_notebook.py.
+tests/limits/test_notebook.py tests the line's figures of allocated memory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CELLS = (FAILS, "raise KeyboardInterrupt", "1 / 0", WITHOUT_THE_SERVICE + FAILS)
 
 @pytest.fixture
 async def reported(simulated):
-    """Have the agent report two kernels, and that one was interrupted."""
+    """Have the agent report two kernels, and the interruption of one of them."""
     agent, ana = await simulated.client("agent"), await simulated.client("ana")
     await ana.submit(SubmitRequest(name="exp1", project="vision", command=["true"], gpus="0.5"))
     (node,) = await ana.nodes()
@@ -64,7 +64,7 @@ async def reported(simulated):
 
 
 async def played(url: str) -> list[list]:
-    """Run the cells in a kernel of ana's session; return the outputs of each."""
+    """Run the cells in a kernel of ana's session; return each cell's outputs."""
     env = {
         **os.environ,
         "PYTHONPATH": with_hook(""),
@@ -85,7 +85,7 @@ async def played(url: str) -> list[list]:
 
 
 def below(outputs) -> list[str]:
-    """Return what stands below the traceback, which comes first and whole."""
+    """Return the text below the traceback, which comes first and is complete."""
     assert outputs[0].output_type == "error"
     return [output.text for output in outputs[1:]]
 

@@ -1,4 +1,4 @@
-"""What operators count on: ids of requests, health that means something, restarts under load."""
+"""Operations: request ids, health checks that reflect the state, restarts under load."""
 
 from __future__ import annotations
 
@@ -68,7 +68,10 @@ async def test_paths_are_logged_short(http, caplog):
 
 @pytest.fixture
 def asked_hub() -> Iterator[ThreadingHTTPServer]:
-    """A hub that knows ana, with `scopes`, by any token; `ids`: under which each path is asked."""
+    """A hub that identifies any token as ana's, with `scopes`.
+
+    `ids` maps each requested path to its request id.
+    """
 
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -101,7 +104,7 @@ async def test_the_hub_is_asked_about_a_user_under_the_id_of_the_request(
     reply = await http.get("api/v1/whoami", headers={"X-Request-ID": "mine"})
 
     assert (reply.status_code, reply.json()["name"]) == (200, "ana")
-    # Whose the token is, JupyterHub's own library asks, which sends no headers of ours.
+    # JupyterHub's own library asks for the token's user, and sends none of our headers.
     assert asked_hub.ids == {"/hub/api/user": None, "/hub/api/users/ana": "mine"}
 
 
@@ -191,7 +194,7 @@ def test_a_rolling_restart_under_load_loses_and_doubles_nothing_that_was_acknowl
     assert service.client.project("side").quota == told.quotas[-1]
     lines = [json.loads(line) for line in service.log.read_text().splitlines()]
     posts = [line for line in lines if line["message"].startswith("POST")]
-    # One that a stopping service had no time for is a warning: its client asked again.
+    # A request that a stopping service could not serve is a warning: its client retried.
     assert {line["level"] for line in posts} <= {"info", "warning"}
     assert all(re.fullmatch(r"[0-9a-f]{16}", line["request"]) for line in posts)
     assert len({line["request"] for line in posts}) >= len(told.submitted)

@@ -1,7 +1,7 @@
-"""The whole of it: a job that goes over its memory is told and ended, its neighbour finishes.
+"""End to end: a job that exceeds its memory is warned and ended, and its neighbour finishes.
 
-Real service, agent, supervisors and processes on a simulated device. The watchdog's seconds are the
-agent's polls, so the ladder is climbed as fast as the machine measures.
+Service, agent, supervisors and processes are real, on a simulated device. The watchdog's seconds
+are the agent's polls, so its steps follow each other as fast as the machine measures.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from runai.hub_service.wire.schemas import SubmitRequest
 LIMIT_MIB = 100
 TOO_MUCH_MIB = 800
 
-# Ignores what it is asked: the last rung must hold.
+# The job ignores interrupts and requests to end: the last step must work.
 GREEDY = f"""
 import signal
 for number in (signal.SIGINT, signal.SIGTERM):
@@ -76,7 +76,7 @@ async def test_a_job_over_its_memory_is_told_and_ended_and_its_neighbour_finishe
 
     async def has_ended() -> bool:
         detail = await ana.workload("vision/greedy")
-        # The last thing that was done is told when it has worked already.
+        # The last action is reported only after it has worked.
         return detail.state == "failed" and any(e.text.endswith("killed") for e in detail.history)
 
     async def shares_the_device() -> bool:
@@ -89,7 +89,7 @@ async def test_a_job_over_its_memory_is_told_and_ended_and_its_neighbour_finishe
     detail = await ana.workload("vision/greedy")
     told = [event.text for event in detail.history if event.kind == "warning"]
 
-    # A last look may find it within its share again: it is gone.
+    # A last poll may find the job within its share again, because it has ended.
     assert [_verb(text) for text in told][:4] == ["notice", "interrupted", "told to end", "killed"]
     assert detail.notice == told[-1]
     assert detail.exit_code == -9

@@ -1,4 +1,4 @@
-"""The scheduler's policy as operators write it, and that the controller decides by it."""
+"""The scheduler's policy file as operators write it, and its effect on the controller."""
 
 from typing import Any, cast
 
@@ -47,7 +47,7 @@ def test_a_mistake_names_the_file_and_what_is_wrong(tmp_path, text, said):
 
 
 class Still:
-    """A cluster in which nothing happens."""
+    """A cluster whose state does not change."""
 
     async def observe(self):
         return snapshot(cluster("2x2"), [project("a", 4)], [job("a-1"), job("a-2")])

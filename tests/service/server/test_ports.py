@@ -1,4 +1,4 @@
-"""A port for a program that listens later is one that nobody gets meanwhile."""
+"""Ports for programs that listen later: no other process gets such a port meanwhile."""
 
 from __future__ import annotations
 

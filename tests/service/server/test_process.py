@@ -1,6 +1,7 @@
-"""The service as a process: it starts, leaves cleanly, is killed; its jobs never notice.
+"""The service as a process: it starts, exits cleanly or is killed; its jobs run on undisturbed.
 
-Started as JupyterHub starts it, but without a JupyterHub: the shared token speaks for every user.
+The tests start it as JupyterHub does, but without a JupyterHub: the shared token acts for every
+user.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from service_process import TOKEN
 from waiting import eventually
 
 IMPORTS_S = 120
-"""A busy machine imports for half a minute."""
+"""Imports take half a minute on a busy machine."""
 
 WAIT_FOR_FILE = """
 import pathlib, sys, time
@@ -36,7 +37,7 @@ while not pathlib.Path({path!r}).exists():
 
 
 def test_jobs_go_on_without_the_service_and_are_taken_over(service, tmp_path):
-    """It is told to leave, and then killed: one job runs on, the other ends unseen."""
+    """The service is stopped, then killed: one job runs on, the other ends while it is away."""
     go, end = tmp_path / "go", tmp_path / "end"
     service.start()
     service.submit("goes-on", WAIT_FOR_FILE.format(path=str(go)))
@@ -59,7 +60,7 @@ def test_jobs_go_on_without_the_service_and_are_taken_over(service, tmp_path):
 
 
 def test_the_service_leaves_when_its_hub_is_killed(service):
-    """The hub here is a shell that starts the service and waits."""
+    """A shell that starts the service and waits stands in for the hub."""
     hub = service.popen("/bin/sh", "-c", '"$@" & echo "pid $!"; wait', "sh")
     service.client.overview()
     line = next(line for line in service.log.read_text().splitlines() if line.startswith("pid "))
@@ -72,14 +73,14 @@ def test_the_service_leaves_when_its_hub_is_killed(service):
 
 
 def test_the_service_leaves_when_its_hub_died_before_it_could_look(service):
-    """Imports take a second; whoever adopted it meanwhile is not the hub."""
+    """Imports take a second; the process that adopted the service meanwhile is not the hub."""
     orphan = service.popen(RUNAI_HUB_PID="4194304")
 
     assert orphan.wait(IMPORTS_S) == -signal.SIGTERM
 
 
 def test_who_asks_again_and_again_is_not_heard_by_a_loop_that_closes(service):
-    """It would be told by a descriptor that is closed, or by then something else."""
+    """A late signal would write to a descriptor that is closed, or reused by another file."""
     service.start()
     process = psutil.Process(service.process.pid)
 
@@ -87,13 +88,16 @@ def test_who_asks_again_and_again_is_not_heard_by_a_loop_that_closes(service):
         while process.status() != psutil.STATUS_ZOMBIE:
             process.send_signal(signal.SIGTERM)
 
-    # When all is closed it is a process like any other.
+    # After it has closed everything, signals have their default effect.
     assert service.process.wait(60) in {0, -signal.SIGTERM}
     assert "Exception ignored" not in service.log.read_text()
 
 
 def test_a_second_service_waits_for_the_first_and_says_so(service):
-    """Beside one that is frozen it is told to leave; another takes over when the first has left."""
+    """A second service beside a frozen one obeys SIGTERM.
+
+    A third takes over when the first has exited.
+    """
     service.start()
     data, first = service.directory / "data", service.process
     os.kill(first.pid, signal.SIGSTOP)
@@ -121,7 +125,7 @@ def test_a_second_service_waits_for_the_first_and_says_so(service):
     lock = data / "cluster.lock"
 
     def waits() -> bool:
-        # A process that waits has opened the lock's file and got no further.
+        # A waiting process has opened the lock's file and is blocked there.
         opened = psutil.Process(service.process.pid).open_files()
         return str(lock) in {file.path for file in opened}
 
@@ -165,7 +169,10 @@ def test_the_agent_measures_is_started_again_and_no_secret_is_in_the_log(service
 
 @pytest.fixture
 def node_agent(service, free_port) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """Start the service without its own agent, and one with a node's token as elsewhere."""
+    """Start the service without its own agent, and an agent with a node's token.
+
+    This is the arrangement on other nodes.
+    """
     service.environment["RUNAI_AGENT_TOKEN"] = "the-nodes-token"
     service.start()
     (node,) = service.client.nodes()
@@ -191,7 +198,7 @@ def test_an_agent_of_another_machine_buffers_while_the_service_is_away(service, 
         return service.client.workload("vision/busy").utilized is not None
 
     def reports(of: str) -> float:
-        """Return what the agent says of its reports: sent, waiting or dropped."""
+        """Return the agent's number of reports: sent, waiting or dropped."""
         told = httpx.get(f"http://{metrics}/metrics", timeout=60).text
         (value,) = (
             sample.value
@@ -215,7 +222,7 @@ def test_an_agent_of_another_machine_buffers_while_the_service_is_away(service, 
 
 
 def test_mps_that_was_chosen_for_the_service_and_cannot_be_had_is_a_failure(service):
-    """Found by the doctor of a person whose environment knows the service's address alone."""
+    """The doctor finds it even if the user's environment has only the service's address."""
     service.environment["RUNAI_GPU_SHARING"] = "mps"
     service.start()
     known = {"RUNAI_API_URL": service.client.url, "JUPYTERHUB_API_TOKEN": TOKEN}
@@ -230,7 +237,7 @@ def test_mps_that_was_chosen_for_the_service_and_cannot_be_had_is_a_failure(serv
 
 
 def test_what_keeps_it_from_starting_is_one_sentence(service):
-    """Each such sentence is in the tests of the settings; here it ends a process."""
+    """The tests of the settings cover each such sentence; here it ends a process."""
     status = service.popen(RUNAI_POLICY="/no/such/policy").wait(IMPORTS_S)
     (line,) = service.log.read_text().splitlines()
 

@@ -1,4 +1,4 @@
-"""What comes before a body is bounded, as bodies are; who sends more is cut off, others are not."""
+"""The head of a request is bounded, as its body is: only a sender that exceeds it is cut off."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PIECE = 4096
 
 
 async def sent_until_cut_off(url: str, begin: bytes, piece: bytes) -> tuple[int, bytes]:
-    """Send a request without an end; return how much was sent before the service let go."""
+    """Send a request without an end; return its length when the service closes, and the answer."""
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     sent = 0
@@ -73,7 +73,7 @@ async def test_many_requests_over_one_connection_are_counted_each_for_itself(sim
 
 
 async def test_an_answer_is_read_whole_by_a_client_that_still_sends(simulated):
-    """Else the connection is reset, and the answer lost; what comes of the body is discarded."""
+    """Discarding the rest of the body prevents a connection reset, which would lose the answer."""
     parts = urlsplit(simulated.url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     writer.write(

@@ -1,4 +1,4 @@
-"""What people and processes configure: the environment, projects.yaml, the kept connection."""
+"""Settings of users and processes: the environment, projects.yaml, the saved connection."""
 
 from __future__ import annotations
 
@@ -288,7 +288,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
         read_projects(tmp_path / "projects.yaml")
 
 
-# -- where a client finds the service ------------------------------------------------------------
+# -- the service's address for a client ----------------------------------------------------------
 
 
 def test_a_session_finds_its_service_and_project_by_itself(tmp_path):

@@ -1,4 +1,4 @@
-"""While a thread decides about thousands, requests are answered; on Kubernetes, too."""
+"""Requests are answered while a thread schedules thousands of workloads; on Kubernetes, too."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def as_it_was() -> Iterator[None]:
 
 async def test_a_thread_that_computes_lets_go_of_the_interpreter_soon(tmp_path, monkeypatch):
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-    monkeypatch.setattr(kubernetes_service, "on_signal", lambda _act: None)  # they are pytest's
+    # pytest handles the signals itself.
+    monkeypatch.setattr(kubernetes_service, "on_signal", lambda _act: None)
     monkeypatch.setattr(kubernetes_service, "collect_seldom", lambda: None)
     environment = {"RUNAI_CLUSTER": "kubernetes", "RUNAI_HUB_TOKEN": "a-token"}
     config = Config.from_environment({"RUNAI_DATA_DIR": str(tmp_path), **environment})

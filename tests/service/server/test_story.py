@@ -1,6 +1,6 @@
-"""Bob and Patty, over real HTTP and with real processes: one borrows what the other takes back.
+"""Bob and Patty, over real HTTP and with real processes: Bob borrows GPUs, Patty reclaims them.
 
-Two projects of quota 2.5 on five GPUs; ana is Bob, nel is Patty.
+Two projects with a quota of 2.5 each share five GPUs; ana is Bob, nel is Patty.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from runai.hub_service.wire.schemas import ProjectPut, SubmitRequest, WorkloadDe
 STEPS = 40
 SEED = 1
 
-# A training that can be paused: half-way it waits until it is let go on, also where it was resumed
-# there, so that the story needs no clock. Its result depends on every step having been made
-# exactly once.
+# A training that can be paused: half-way it waits for a signal to continue, also after a resume
+# there, so the test needs no clock. Its result depends on every step running exactly once.
 TRAINING = f"""
 import json, os, pathlib, signal, sys, time
 
@@ -91,7 +90,7 @@ async def test_bob_and_patty(ana, nel, root, tmp_path, eventually_async):
     shares = [[held.gpus for held in device.allocations] for device in node.devices]
     assert shares == [[0.5, 0.5], [], [], [], []]
 
-    # Bob takes all of them, more than his quota; two of his jobs wait.
+    # Bob uses all of them, more than his quota; two of his jobs wait.
     submitted = await ana.submit(training(bob_goes_on, 6))
     assert [note.startswith("exp-4 waits: ") for note in submitted.notes] == [True]
     await has(ana, "ana", running=4, queued=2)
@@ -100,7 +99,7 @@ async def test_bob_and_patty(ana, nel, root, tmp_path, eventually_async):
     for each in running:
         await eventually_async(lambda each=each: half_way(ana, each))
 
-    # Patty comes for what is hers: exactly two of Bob's jobs pause, and hers run.
+    # Patty reclaims her quota: exactly two of Bob's jobs pause, and hers run.
     await nel.submit(training(patty_goes_on, 2))
     await has(nel, "nel", running=2)
     await has(ana, "ana", running=2, paused=2, queued=2)
@@ -111,14 +110,14 @@ async def test_bob_and_patty(ana, nel, root, tmp_path, eventually_async):
     for each in paused:
         assert any("nlp" in event.text for event in jobs[each].history)
 
-    # Hers end; his resume from where they were.
+    # Her jobs end; his resume from their last step.
     patty_goes_on.touch()
     await has(nel, "nel", succeeded=2)
     await has(ana, "ana", running=4, queued=2)
     for each in paused:
         await eventually_async(lambda each=each: resumed_half_way(ana, each))
 
-    # All finish with the result that an undisturbed training has; nothing was done twice.
+    # All finish with the result of an undisturbed training; no step ran twice.
     bob_goes_on.touch()
     await has(ana, "ana", succeeded=6)
     jobs = await jobs_of(ana, "ana")
