@@ -32,7 +32,7 @@ def hub(real_hub: Hub) -> Hub:
     ],
 )
 def test_a_token_is_an_admins_if_it_says_so(hub, user, scopes, admin):
-    """The hub refuses to issue a token with a scope that its user may not hand on."""
+    """The hub issues no token with a scope that the user may not hand on."""
     made = hub.token_or_refusal(user, OPEN, SUBMIT, *scopes)
     reply = hub.ask(made, "api/v1/whoami") if made else None
 

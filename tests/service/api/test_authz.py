@@ -1,4 +1,4 @@
-"""Every row of tests/authz.yaml, the table of permissions, is a test for every role.
+"""Each row of the permission table, tests/authz.yaml, is a test for every role.
 
 Only this file plays the whole table: the tests on a JupyterHub and on Kubernetes play the rows
 that show how a caller is identified.
@@ -104,7 +104,7 @@ def test_every_magic_has_its_row():
 
 
 def test_every_button_of_the_pages_has_its_row():
-    """One macro renders all buttons, and each form has its two."""
+    """One macro renders the action buttons, and each form has two of its own."""
     made = (PAGES / "parts.html").read_text()
     labels = set(re.findall(r'action\("([^"]+)"', made)) | {"Stop", "Delete"}
     for page in ("submit.html", "project.html"):

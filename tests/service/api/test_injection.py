@@ -83,7 +83,7 @@ async def reported(served, notice: str) -> None:
 
 @pytest.fixture
 async def told(platform_on) -> AsyncIterator[Any]:
-    """Serve a platform where every user and object has a name that would run in a browser."""
+    """Serve a platform where all names of users and objects would run in a browser."""
     cluster = Reporting({"lab": [DEVICE], NODE: [BROKEN]}, clock=time.time)
     async with platform_on(cluster) as served:
         served.platform.authenticator._users.actors[EVE] = Actor(EVE)

@@ -1,6 +1,6 @@
-"""An odd answer in the hub's place, such as a proxy's own page, counts as an absent hub.
+"""An odd answer in the hub's place counts as an absent hub.
 
-So it ends no session or workload.
+A proxy's own page is such an answer. It ends no session or workload.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A workload's buttons on the pages, by state and role, as the permission table has them."""
+"""A workload's buttons on the pages, by state and role, match the permission table."""
 
 from __future__ import annotations
 

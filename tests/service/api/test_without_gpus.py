@@ -25,7 +25,7 @@ FULL = (
 
 @pytest.fixture
 async def ana(platform_on) -> AsyncIterator[object]:
-    """Return ana's client on a platform where one user may run two workers without a GPU."""
+    """Return ana's client; each user may run two workers without a GPU."""
     devices = SimulatedDevices(5, node="lab").devices()
     cluster = SimulatedCluster({"lab": devices}, clock=time.time)
     cluster.cpu_jobs = CpuJobQueue(1)

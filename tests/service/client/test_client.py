@@ -44,7 +44,7 @@ WHO = {
 
 @dataclass
 class Scripted:
-    """A server that sends its answers in order, repeats the last one and records its requests."""
+    """A server that sends its answers in order, repeats the last and records its requests."""
 
     answers: list[tuple[int, Any]]
     asked: list[tuple[str, str, Any, str]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Only sessions whose server is unknown to the hub release their GPUs."""
+"""Only sessions without a server known to the hub release their GPUs."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ async def cluster(clock):
 
 
 async def hold(ledger, clock, project, gpus, hours):
-    """Record in the ledger, for each minute of some hours, that a project holds whole GPUs."""
+    """Record a project's use of whole GPUs in the ledger, each minute for some hours."""
     held = [Held(project, "ana", f"{project}/old", f"GPU-{n}", 1000) for n in range(gpus)]
     for _ in range(60 * hours):
         ledger.record(clock.at, 0, held)

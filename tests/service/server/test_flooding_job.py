@@ -109,7 +109,7 @@ def test_a_flood_of_output_is_bounded_and_holds_nobody_up(service: Service, tmp_
         answered = 0
         while flood().get("written", 0) < WRITTEN or answered < ANSWERS:
             before = counted()
-            # Its last lines while it still writes; only a part of a line if the line's file was deleted.
+            # Its last lines while it still writes; a line may be partial if its file was deleted.
             lines = [line.text for line in service.client.logs("vision/flood", tail=5)]
             odd = [line for line in lines if line.strip("x") not in {"", "the end"}]
             assert (odd, max(map(len, lines), default=0) <= 99) == ([], True)

@@ -1,4 +1,4 @@
-"""Long work yields to the event loop between its parts, and leaves it most of the time."""
+"""Long work yields to the event loop between its parts, and leaves it most time."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_a_mistake_names_the_file_and_what_is_wrong(tmp_path, text, said):
 
 
 class Still:
-    """A cluster whose state does not change."""
+    """A cluster that never changes."""
 
     async def observe(self):
         return snapshot(cluster("2x2"), [project("a", 4)], [job("a-1"), job("a-2")])

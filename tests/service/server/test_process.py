@@ -80,7 +80,7 @@ def test_the_service_leaves_when_its_hub_died_before_it_could_look(service):
 
 
 def test_who_asks_again_and_again_is_not_heard_by_a_loop_that_closes(service):
-    """A late signal would write to a descriptor that is closed, or reused by another file."""
+    """A late signal would write to a closed descriptor, or to one reused by another file."""
     service.start()
     process = psutil.Process(service.process.pid)
 
