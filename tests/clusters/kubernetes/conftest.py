@@ -1,10 +1,10 @@
-"""Fixtures of the tests on Kubernetes; `plane` is the whole suite's.
+"""Fixtures of the tests on Kubernetes; `plane` belongs to the whole suite.
 
-lab       a namespace that is gone after the test
-rights    kubeconfig of the chart's service account: what the scheduler runs with
+lab       a namespace that is removed after the test
+rights    kubeconfig of the chart's service account, which the scheduler runs with
 plugin    the device plugin of a node `gpu-0` with two devices, in a project `vision` that has both
-witness   somebody who fails the test when a device is given twice at any moment of it
-until     wait for something while the device plugin does its work
+witness   a watch that fails the test if a device is ever given to two pods at once
+until     wait for a condition while the device plugin works
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What tests of parts of GPUs ask of a cluster, and how they see what came of it."""
+"""Helpers of the GPU sharing tests: request parts of GPUs, and read the results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from waiting import eventually
 
 
 def half(name: str, fraction: str = "0.5", *, devices: int = 1, **how: Any) -> dict[str, Any]:
-    """Return a notebook that asks for a part of a GPU, or of each of several."""
+    """Return a notebook that requests a part of one GPU, or of each of several."""
     asks = {"gpu-fraction": fraction}
     asks |= {"gpu-fraction-num-devices": str(devices)} if devices > 1 else {}
     return pod(name, 0, project="vision", annotations=asks, **how)
@@ -24,7 +24,7 @@ def notes(found: dict[str, Any]) -> dict[str, str]:
 
 
 def visible(namespace: Namespace) -> dict[str, str]:
-    """Return the devices that bound pods see, by name."""
+    """Return the devices visible to each bound pod, by pod name."""
     return {
         p["metadata"]["name"]: notes(p)["runai/visible-devices"]
         for p in namespace.pods()
@@ -33,29 +33,29 @@ def visible(namespace: Namespace) -> dict[str, str]:
 
 
 def sentence(found: dict[str, Any]) -> str:
-    """Return why a pod waits, as it was told."""
+    """Return the message of a pod's `PodScheduled` condition: why it waits."""
     conditions = found["status"].get("conditions", [])
     return next((c.get("message", "") for c in conditions if c["type"] == "PodScheduled"), "")
 
 
 def events(namespace: Namespace, word: str) -> list[str]:
-    """Return what people were told, by the word that stands for it."""
+    """Return the messages of the Events with this reason."""
     path = f"/api/v1/namespaces/{namespace.name}/events"
     found = namespace.plane.request("GET", path)["items"]
     return [event["message"] for event in found if event["reason"] == word]
 
 
 def lose(plugin: DevicePlugin) -> None:
-    """Take a reservation away at once, as a node's end or somebody's `kubectl delete` does."""
+    """Delete a reservation at once, like a lost node or a `kubectl delete`."""
     (found,) = plugin.reservations()
     path = f"/api/v1/namespaces/runai-reservation/pods/{found['metadata']['name']}"
     plugin.plane.request("DELETE", path, {"gracePeriodSeconds": 0})
 
 
 def give_away(work: Namespace, plugin: DevicePlugin, scheduler: Scheduler) -> None:
-    """Have somebody else's pod get, as a whole, the device that is shared."""
-    plugin.is_strict = False  # for a moment both of them have it
-    plugin.first = "theirs"  # whenever the reservation is back: somebody else was faster
+    """Give the shared device, as a whole, to another scheduler's pod."""
+    plugin.is_strict = False  # for a moment both pods have it
+    plugin.first = "theirs"  # once the reservation is back: the other scheduler was faster
     lose(plugin)
     work.create(pod("theirs", 2, nodeName="gpu-0", schedulerName="theirs"))
     eventually(lambda: work.pod("theirs")["status"]["phase"] == "Running", what="it runs")

@@ -1,6 +1,6 @@
-"""What others' controllers make for our scheduler: each pod is a workload of its own.
+"""Pods of foreign controllers on our scheduler: each is a workload of its own.
 
-It is bound, evicted for an owner, and made again.
+It is bound, evicted for an owner, and created again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KINDS = {
 
 
 def served(kind: str, replicas: int) -> dict[str, Any]:
-    """Return what makes `replicas` pods of one GPU each, that may be stopped for an owner."""
+    """Return a controller of `replicas` pods of one GPU each, which an owner may reclaim."""
     own = {"app": "served", "runai/kind": "train"}
     template = pod("served", project="patty", labels=own)
     del template["metadata"]["name"]
@@ -42,7 +42,7 @@ def served(kind: str, replicas: int) -> dict[str, Any]:
 
 @pytest.fixture
 def adopt(lab, eventually):
-    """Return a function that makes one; it is gone with its pods before the lab is emptied."""
+    """Return a function that creates one; it is deleted with its pods before the lab is emptied."""
     made: list[str] = []
 
     def make(kind: str, what: dict[str, Any]) -> None:
@@ -112,7 +112,7 @@ def _both(uids: set[str]) -> set[str]:
 
 
 def _bound(namespace: Any) -> set[str]:
-    """Return the UIDs of pods that are bound, and neither leaving nor of bob."""
+    """Return the UIDs of bound pods that are neither terminating nor bob's."""
     return {
         p["metadata"]["uid"]
         for p in namespace.pods()
@@ -123,6 +123,6 @@ def _bound(namespace: Any) -> set[str]:
 
 
 def _waiting(namespace: Any) -> set[str]:
-    """Return the UIDs of pods that were told why they wait."""
+    """Return the UIDs of pods with a message why they wait."""
     waits = (p for p in namespace.pods() if "nodeName" not in p["spec"])
     return {p["metadata"]["uid"] for p in waits if sentence(p)}

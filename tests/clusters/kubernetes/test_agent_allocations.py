@@ -1,4 +1,4 @@
-"""What the agents of nodes are told of who has which devices: they measure whose work it is."""
+"""The allocations reported to node agents, which attribute GPU usage to workloads."""
 
 from __future__ import annotations
 

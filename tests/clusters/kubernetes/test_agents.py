@@ -1,6 +1,6 @@
-"""A node's agent, the service and an API server: a part of a GPU from the kubelet's word alone.
+"""A node's agent, the service and an API server: GPU sharing on the kubelet's report alone.
 
-And what the tokens of agents' and workers' pods open, as tests/authz.yaml has it.
+Also the permissions of agents' and workers' pod tokens, as tests/authz.yaml lists them.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def service(
 
 @contextlib.contextmanager
 def agent(url: str, place: Path, shown: str, socket: str) -> Iterator[None]:
-    """Run the agent of gpu-0 as its DaemonSet does."""
+    """Run the agent of gpu-0 like its DaemonSet."""
     (place / "token").write_text(shown + "\n")
     environment = {
         **{k: v for k, v in os.environ.items() if not k.startswith(("JUPYTERHUB", "RUNAI"))},
@@ -107,7 +107,7 @@ def test_halves_are_bound_by_what_the_kubelet_says(service, lab, eventually, tmp
         agent_token(lab.plane, "gpu-0") as token,
         agent(url, tmp_path, token, socket),
     ):
-        # The agent's own start is in it, too.
+        # This includes the agent's own start.
         eventually(both, within=STARTS_S, what="both are bound")
         (device,) = set(visible(lab.namespace).values())
         eventually(lambda: shared() == [device], what="the service tells the same")
@@ -125,7 +125,7 @@ def test_an_agent_reports_about_its_own_node_alone(service, lab):
 
 
 def test_an_agent_is_told_of_devices_that_there_are(service, lab, eventually):
-    """Somebody put more onto the node than it has; its kubelet has not turned that away yet."""
+    """The pod was bound beyond the node's capacity; its kubelet has not rejected it yet."""
     lab.node("gpu-2", gpus=2)
     lab.namespace.create(pod("beyond", 3, nodeName="gpu-2"))
     eventually(lambda: lab.namespace.node_of("beyond"), what="it is bound")
@@ -138,7 +138,7 @@ def test_an_agent_is_told_of_devices_that_there_are(service, lab, eventually):
 
 
 def test_who_has_which_devices_is_as_old_as_it_says(service, lab):
-    """Whatever waited for the service: that is another age."""
+    """The time a report spends waiting for the service is a separate age."""
     url = f"http://{service.address}/services/runai/"
 
     def report(uuid: str, **ages: float) -> AgentReport:
@@ -158,7 +158,7 @@ def test_who_has_which_devices_is_as_old_as_it_says(service, lab):
         assert "GPU-second" in shown()
 
 
-# One of each outcome: the whole table is asked in process (tests/service/api/test_authz.py).
+# One row of each outcome: test_authz.py in tests/service/api checks the whole table in process.
 OUTCOMES = {
     ("let in", "let in"): "GET /api/v1/workloads",
     ("let in", "403"): "POST /api/v1/nodes/{node}/samples",

@@ -1,4 +1,4 @@
-"""What the environment says of the way to the API server: its proxy, and nobody's passwords."""
+"""The environment's settings for the API server: its proxy is used, passwords are not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMES = ("http_proxy", "HTTP_PROXY", "no_proxy", "NO_PROXY", "all_proxy", "ALL_P
 
 
 class Proxy:
-    """Answers everything itself; says what it was asked for."""
+    """Answers every request itself, and records it."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str | None]] = []
@@ -52,7 +52,7 @@ async def test_the_proxy_of_the_environment_is_asked(
 ) -> None:
     found, server = proxy
     monkeypatch.setenv("HTTP_PROXY", str(server.make_url("/")))
-    host = f"http://127.0.0.1:{unused_port()}"  # where nobody is
+    host = f"http://127.0.0.1:{unused_port()}"  # no server listens there
     async with api(host) as client:
         assert await client.get("/api/v1/pods/a") == {"kind": "Pod"}
     assert found.asked == [(f"{host}/api/v1/pods/a", "Bearer of-ours")]

@@ -1,4 +1,4 @@
-"""Jobs whose users change their mind: none is overruled or forgotten."""
+"""Users change their Jobs while these are held: no change is overruled or forgotten."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _stays(found: dict[str, Any]) -> bool:
 
 
 def test_a_held_job_that_is_to_have_more_pods_at_once_is_not_forgotten(world, rights):
-    """It is one workload no more, and its pods, which it does not have, cannot wait for it."""
+    """It is no single workload any more, and it has no pods that could wait in its place."""
     made = job("more", project="patty")
     made["spec"] |= {"completions": 2}
     world.work.create(made)

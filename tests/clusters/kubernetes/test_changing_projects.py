@@ -1,7 +1,7 @@
-"""Two who change a project at once on a real API server: nothing of either's change is undone.
+"""Concurrent changes of one project on a real API server: neither undoes the other's.
 
-What is between the look and the write is done by the question itself, which the cluster asks in
-between: no luck is needed.
+The callback that computes the change makes the competing one, between the read and the write: the
+order does not depend on luck.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ async def lab(plane):
 
 
 class Member:
-    """Mia's change of the members, who may make it as long as she is an admin of the project."""
+    """Mia's change of the members, allowed as long as she is an admin of the project."""
 
     def __init__(self, meanwhile) -> None:
         self.asked: list[Any] = []

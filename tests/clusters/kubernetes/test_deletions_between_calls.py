@@ -1,9 +1,12 @@
-"""Whoever is deleted while a call is on its way, nothing is kept for nobody, or shared unkept.
+"""Objects deleted while an API call is in flight leave no reservation without a sharing pod.
 
-    call   the six by which a device is reserved, known, shared, taken back and given up
-    who    is deleted before the call arrives: who asked for it, the reservation pod, the node
+No device is shared without a reservation either.
 
-`plugin.look()` checks at each look that no device carries more than it has.
+    call   the six calls that reserve a device, learn its UUID, bind and evict a sharing pod, and
+           delete the reservation
+    who    the object deleted before the call arrives: the requesting pod, the reservation, the node
+
+`plugin.look()` asserts each time that no device is oversubscribed.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ DISRUPTED = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionBy
 
 
 def are_kept(story: Story) -> bool:
-    """Tell whether devices are reserved that somebody shares, and no others."""
+    """Return True if exactly the devices that bound pods share are reserved."""
     shared: dict[str, str] = {}
     for found in story.lab.namespace.pods():
         if found["metadata"]["name"] in story.seen:
@@ -42,7 +45,7 @@ def are_kept(story: Story) -> bool:
 
 
 class WhoAsked:
-    """The pod for which the call is made; the other one goes on as if it had never been there."""
+    """The pod for which the call is made; the other pod goes on as if it had never existed."""
 
     def delete(self, story: Story) -> None:
         self.name = "both" if isinstance(story, GivenBack | TakenBack) else "one"
@@ -52,7 +55,7 @@ class WhoAsked:
         return self.name not in {p["metadata"]["name"] for p in story.lab.namespace.pods()}
 
     def after(self, story: Story) -> None:
-        """Nothing else happens."""
+        """Do nothing more."""
 
     def is_over(self, story: Story) -> bool:
         if isinstance(story, GivenBack):
@@ -63,7 +66,7 @@ class WhoAsked:
 
 
 class Everybody(WhoAsked):
-    """All who would share the device: nobody is left to whom it matters."""
+    """All pods that would share the device."""
 
     def delete(self, story: Story) -> None:
         for name in ("one", "two"):
@@ -77,7 +80,7 @@ class Everybody(WhoAsked):
 
 
 class Reservation(WhoAsked):
-    """The pod that keeps the device: somebody's `kubectl delete`."""
+    """The reservation pod, deleted as by an administrator's `kubectl delete`."""
 
     def delete(self, story: Story) -> None:
         (found,) = story.plugin.reservations()
@@ -92,7 +95,7 @@ class Reservation(WhoAsked):
 
 
 class Node(WhoAsked):
-    """The node for good; there is another one a moment later."""
+    """The node, deleted for good and replaced by another one a moment later."""
 
     def delete(self, story: Story) -> None:
         story.lab.forget(f"{NODES}/gpu-0")
@@ -112,7 +115,7 @@ class Node(WhoAsked):
         nodes = {p["metadata"]["name"]: p["spec"].get("nodeName") for p in pods}
         if isinstance(story, GivenBack | TakenBack):
             return nodes["both"] == "gpu-1" and story.is_over()
-        # Whoever had been bound before is gone with the node.
+        # The garbage collector removes the pods that were bound to the old node.
         return "three" in nodes and set(nodes.values()) == {"gpu-1"}
 
 
@@ -199,7 +202,7 @@ def test_nothing_is_reserved_on_a_node_that_is_gone_under_those_who_share(
         until(
             lambda: not scheduler.cluster.cache.informers.machines.objects, what="it has seen that"
         )
-        # The collector takes them one by one: here the reservation is the first.
+        # The garbage collector deletes the pods one by one: here the reservation is the first.
         ready.plane.request("DELETE", _path(kept), {"gracePeriodSeconds": 0})
         work.create(half("three"))
         until(lambda: sentence(work.pod("three")), what="who comes now is told why he waits")
@@ -219,19 +222,19 @@ def _another_node(lab: ClusterLab, plugin: DevicePlugin) -> None:
 
 
 def _bury(lab: ClusterLab, plugin: DevicePlugin) -> None:
-    """Do what Kubernetes' collector of pods does 40 s after their node is gone."""
+    """Delete pods like the Kubernetes pod garbage collector, 40 s after their node is gone."""
     there = {n["metadata"]["name"] for n in lab.plane.request("GET", NODES)["items"]}
     for found in (*lab.namespace.pods(), *plugin.reservations()):
         if found["spec"].get("nodeName", "") not in {*there, ""}:
             path = _path(found)
             failed = {"status": {"phase": "Failed", "conditions": [DISRUPTED]}}
-            with suppress(ApiRefused):  # gone already: who ends while he is deleted is forgotten
+            with suppress(ApiRefused):  # gone already: its deletion had begun
                 lab.plane.request("PATCH", f"{path}/status", failed, content_type=STRATEGIC)
                 lab.plane.request("DELETE", path, {"gracePeriodSeconds": 0})
 
 
 def _evict(lab: ClusterLab, found: dict[str, Any]) -> None:
-    """Ask for an eviction, as `kubectl drain` does."""
+    """Request an eviction, as `kubectl drain` does."""
     metadata = {key: found["metadata"][key] for key in ("name", "namespace")}
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
     lab.plane.request("POST", f"{_path(found)}/eviction", eviction)

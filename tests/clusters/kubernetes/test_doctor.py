@@ -1,4 +1,4 @@
-"""`runai doctor` in the pod of a service: what its cluster lacks, each with how to mend it."""
+"""`runai doctor` in a service's pod: the defects of its cluster, each with its remedy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from control_plane.lab import ClusterLab
 from control_plane.objects import pod
 from control_plane.plane import ControlPlane
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(400)]  # a process for each look
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(400)]  # one process per check
 
 PODS = "/api/v1/namespaces/runai/pods"
 Found = dict[str, list[dict[str, str]]]
@@ -27,7 +27,7 @@ Doctor = Callable[..., Found]
 
 @pytest.fixture
 def doctor(lab: ClusterLab, free_port, tmp_path: Path) -> Doctor:
-    """Run it as in the pod of a service with these rights; findings by subject."""
+    """Run it as in the pod of a service with these rights; return the findings by subject."""
 
     def examine(rights: Path, **settings: str) -> Found:
         environment = {

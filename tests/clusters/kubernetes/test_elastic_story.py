@@ -1,8 +1,8 @@
 """An elastic training in pods, grown, shrunk for an owner, paused, its service killed: all real.
 
-Its workers train with `runai.elastic.torch` as processes of the node's kubelet, hear and tell over
-the service's API with their pods' tokens, and the core decides. Nothing is timed: the training may
-make as many updates as the test allows.
+Its workers train with `runai.elastic.torch` as processes of the node's kubelet, exchange messages
+with the service's API with their pods' tokens, and the core decides. Nothing is timed: the training
+may make as many updates as the test allows.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Story:
         )
 
     def notebook(self) -> None:
-        """Start ana's notebook; her jobs keep their checkpoints in its home."""
+        """Start ana's notebook; her jobs store their checkpoints in its home."""
         self.lab.namespace.claim("home")
         server = pod("jupyter", 0, annotations={"hub.jupyter.org/username": "ana"})
         home = {"name": "home", "persistentVolumeClaim": {"claimName": "home"}}
@@ -89,7 +89,7 @@ class Story:
         )
 
     def takes(self, name: str, gpus: int) -> None:
-        """Let a job of pat's take GPUs."""
+        """Submit a job of pat's for so many GPUs."""
         command = ["sleep", "1000000"]
         request = SubmitRequest(name=name, project="nlp", owner="pat", command=command, gpus=gpus)
         self.service.client.submit(request)

@@ -1,4 +1,4 @@
-"""Who is to train of an elastic job whose pods come up one by one, and leave before they did."""
+"""The training target of an elastic job whose pods start one by one, or leave before they do."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Workers:
         scheduler.call(scheduler.cluster.submit([SPEC]))
 
     def bound(self) -> dict[int, str]:
-        """Return the names of pods that are bound, by their indexes."""
+        """Return the names of the bound pods, by completion index."""
         return {
             int(pod["metadata"]["annotations"][INDEX]): pod["metadata"]["name"]
             for pod in self.lab.namespace.pods("vision-e")
@@ -38,7 +38,7 @@ class Workers:
         }
 
     def come_up(self, *indexes: int) -> None:
-        """Have containers run, and wait until the scheduler has seen it."""
+        """Set the containers to running, and wait until the scheduler has seen it."""
         for index in indexes:
             status = {"phase": "Running", "podIP": f"10.0.0.{index + 1}"}
             self._show(self.bound()[index], status)
@@ -48,7 +48,7 @@ class Workers:
         )
 
     def tell(self, index: int) -> None:
-        """Have a worker tell that it is ready, whether or not its pod is known to run."""
+        """Report a worker as ready, whether or not its pod is known to run."""
         name = f"{self.lab.namespace.name}/{self.bound()[index]}"
         status = Status(f"vision/e-{index}", 0, WorkerPhase.READY, 1, 0, 0, 0)
         self.scheduler.call(self.scheduler.cluster.elastic.worker_told(name, status))
@@ -60,14 +60,14 @@ class Workers:
         return Status(f"vision/e-{index}", 1, phase, 1, 0, 10.0, 3)
 
     def says(self, index: int, phase: WorkerPhase) -> None:
-        """Have a worker tell how far it is."""
+        """Report a worker's phase."""
         told = self.scheduler.cluster.elastic.worker_told(
             self.pod(index), self.status(index, phase)
         )
         self.scheduler.call(told)
 
     def end(self, index: int) -> int:
-        """Have a worker's program end well; return how its pod was told to, once that is seen."""
+        """Report exit code 0; return the pod's exit code from the answer, once its end is seen."""
         name = self.bound()[index]
         told = self.scheduler.call(
             self.scheduler.cluster.elastic.worker_ended(f"{self.lab.namespace.name}/{name}", 0)
@@ -92,7 +92,7 @@ class Workers:
         return self.scheduler.call(self.scheduler.cluster.workload(SPEC.id))
 
     def _show(self, name: str, status: dict[str, Any]) -> None:
-        """Write a pod's status, as its kubelet does."""
+        """Write a pod's status like a kubelet."""
         path = f"/api/v1/namespaces/{self.lab.namespace.name}/pods/{name}/status"
         merge = "application/merge-patch+json"
         self.lab.plane.request("PATCH", path, {"status": status}, content_type=merge)
@@ -115,7 +115,7 @@ def workers(lab, rights, eventually):
 
 def test_a_worker_that_leaves_before_it_is_up_is_not_waited_for(workers):
     workers.come_up(0, 1)
-    assert workers.ranks() == []  # the third one may come up at any moment
+    assert workers.ranks() == []  # the third one may start at any moment
 
     record = workers.scheduler.call(
         workers.scheduler.cluster.scale(SPEC.id, workers=2, min_workers=None, by="ana")
@@ -129,7 +129,7 @@ def test_a_worker_that_tells_of_itself_is_up_whatever_the_watch_has_shown(worker
     assert workers.ranks() == []
 
     def all_train() -> bool:
-        for index in range(3):  # as they tell again in their pods, too
+        for index in range(3):  # as workers in pods repeat their reports, too
             workers.tell(index)
         return sorted(workers.ranks()) == [f"vision/e-{index}" for index in range(3)]
 
@@ -138,7 +138,7 @@ def test_a_worker_that_tells_of_itself_is_up_whatever_the_watch_has_shown(worker
 
 
 class Interrupted:
-    """An API that first has a worker tell something, whenever a Job is to be changed."""
+    """An API in which a worker reports something before each patch of a Job."""
 
     def __init__(self, api: Api, tell: Callable[[], Awaitable[None]]) -> None:
         self.create, self._patch, self._tell = api.create, api.patch, tell

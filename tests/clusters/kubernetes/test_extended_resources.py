@@ -1,6 +1,6 @@
-"""Network cards and the like: nobody is bound for whom too few are left.
+"""Extended resources such as network cards: no pod is bound if too few are left on the node.
 
-Two pods that take the last one in one cycle, a gang whose workers would all take the same one.
+Two pods that take the last one in one cycle; a gang whose workers would all take the same one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ def start(workload: str, worker: str, node: str) -> Start:
 
 
 def without(*starts: tuple[str, str, int], least: int = 1) -> dict[str, str]:
-    """Return who goes without, of starts on a node with two cards: workload, worker, cards."""
+    """Return the workers left without a card, and why.
+
+    Starts are (workload, worker, cards), on a node with two cards.
+    """
     found = too_many(
         [(start(w, name, "gpu-0"), asking(name, cards)) for w, name, cards in starts],
         {"gpu-0": machine("gpu-0", 2)},
@@ -75,7 +78,7 @@ def test_of_one_plan_goes_without(starts, least, turned_down):
 
 
 def shown(pods, machines, free=None, promised=None) -> dict[str, list[str]]:
-    """Return on which nodes each worker may go, by name."""
+    """Return the nodes open to each worker, by name."""
     names = {pod.place: pod.name for pod in pods}
     allowed = {pod.demands: {m.name for m in machines} for pod in pods}
     has = {m.name: m.gpus for m in machines} if free is None else free

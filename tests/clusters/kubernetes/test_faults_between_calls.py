@@ -1,14 +1,15 @@
-"""Each call that parts of GPUs need fails once, in each way there is; the end is the same.
+"""Each API call of GPU sharing fails once, in each possible way; the final state is the same.
 
-    call   the six by which a device is reserved, known, shared, taken back and given up; one of two
-           for a pod of two devices; those by which one sees and says how far that is
-    fate   refused (403, 409, 500), carried out without an answer, late, overtaken by the API
-           server's end, or the scheduler's last one
+    call   the six calls that reserve a device, learn its UUID, bind and evict a sharing pod, and
+           delete the reservation; one of two calls for a pod of two devices; the calls that find
+           an existing reservation and report how far it is
+    fate   refused (403, 409, 500), carried out without an answer, delayed, cut off by a restart of
+           the API server, or the scheduler's last call before it is killed
 
-Each call has the fates that end in another way: to be killed before one is to be killed after the
-one before it, and how an eviction is refused is in `test_evictions`. `plugin.look()` checks at each
-look that no device carries more than it has. Who is deleted while a call is on its way is in
-`test_deletions_between_calls`.
+Only the fates with distinct results are listed for a call: a kill before one call equals a kill
+after the previous one, and `test_evictions` covers refused evictions. `plugin.look()` asserts each
+time that no device is oversubscribed. `test_deletions_between_calls` covers objects that are
+deleted while a call is in flight.
 """
 
 from __future__ import annotations
@@ -33,26 +34,26 @@ RESERVATIONS = "/namespaces/runai-reservation/pods"
 
 @dataclass
 class Story:
-    """What leads to the call, and how it ends; `ready` has two devices and a project for both."""
+    """The steps before and after the call; `ready` has two devices and a project with both."""
 
     lab: ClusterLab
     plugin: DevicePlugin
     has_agent = False
-    """Whether the node's agent says which devices reservations have."""
+    """Whether the node's agent reports the devices of reservations."""
 
     @property
     def seen(self) -> dict[str, str]:
         return visible(self.lab.namespace)
 
     def begin(self) -> bool:
-        """Make what must be there before; tell whether it is."""
+        """Create the preconditions; return True once they are met."""
         return True
 
     def arm(self, server: FaultyServer) -> None:
-        """Let something else go wrong that leads to the call."""
+        """Inject a second fault that leads to the call."""
 
     def go_on(self) -> None:
-        """Make what the call follows from."""
+        """Create the pods that trigger the call."""
         for name in ("one", "two"):
             self.lab.namespace.create(half(name))
 
@@ -69,7 +70,7 @@ class Shared(Story):
 
 
 class ToldByAgent(Story):
-    """The same, where the node's agent says which device it is."""
+    """Two halves share a device whose UUID the node's agent reports."""
 
     has_agent = True
 
@@ -79,14 +80,14 @@ class ToldByAgent(Story):
 
 
 class MadeAlready(Shared):
-    """The reservation is there, and who made it does not know: he makes it again, and looks."""
+    """The reservation exists, but its creator got no answer: it creates it again, then reads it."""
 
     def arm(self, server: FaultyServer) -> None:
         server.lose_answer("POST", RESERVATIONS)
 
 
 class ToldToWait(Shared):
-    """Nobody says which device it is before both are told that they wait for it."""
+    """No agent reports the device until both pods have the message that they wait for it."""
 
     def begin(self) -> bool:
         self.plugin.annotates = False
@@ -99,7 +100,7 @@ class ToldToWait(Shared):
 
 
 class OnTwo(Story):
-    """A pod has halves of two devices, and somebody else another half of one of them."""
+    """One pod has halves of two devices, and another pod has the other half of one of them."""
 
     def go_on(self) -> None:
         work = self.lab.namespace
@@ -117,7 +118,7 @@ class OnTwo(Story):
 
 
 class GivenBack(Story):
-    """Whoever shared a device is gone: it is anybody's."""
+    """The sharing pod is gone: its device is free for every pod."""
 
     def begin(self) -> bool:
         if not self.lab.namespace.pods():
@@ -133,12 +134,12 @@ class GivenBack(Story):
 
 
 class TakenBack(Story):
-    """Two pods of another project share a device, and an owner comes for it."""
+    """Two pods of another project share a device, and its owner reclaims it."""
 
     is_lent = False
 
     def begin(self) -> bool:
-        if not self.is_lent:  # its pods are there a moment later
+        if not self.is_lent:  # its pods exist a moment later
             self.is_lent = True
             self.lab.project("patty")
             asks = {"gpu-fraction": "0.5"}
@@ -185,14 +186,14 @@ ROWS = [(call, fate) for call, fates in FATES.items() for fate in fates]
 
 
 class Play:
-    """One story with the scheduler behind a server that misbehaves, and with the next one."""
+    """One story: a scheduler behind a faulty server, then its successor."""
 
     def __init__(self, story: Story, rights: Any, until: Any) -> None:
         self.story, self.rights, self.until = story, rights, until
         self.server = FaultyServer(rights)
 
     def wait(self, scheduler: Scheduler, condition: Any, what: str) -> None:
-        """Wait while agents tell what they see, where nobody else does."""
+        """Wait for a condition; the agents report meanwhile if the story has agents."""
 
         def holds() -> bool:
             if self.story.has_agent:
@@ -216,7 +217,7 @@ class Play:
                 self.story.lab.plane.restart("kube-apiserver")
                 go_on()
             if fate == "late":
-                # Made in the same second as the others, perhaps: then names decide who is first.
+                # Its creation second may equal the other pods'; the order then follows the names.
                 self.story.lab.namespace.create(half("who-came-later"))
                 go_on()
             if fate != "killed after":
@@ -229,7 +230,7 @@ class Play:
             self.wait(second, self.story.is_over, "the next one goes on")
 
     def meanwhile(self) -> bool:
-        """Tell whether whoever came while the call was late has a device, or is told why not."""
+        """Return True once the pod made during the delayed call has a device or a reason to wait."""
         found = self.story.lab.namespace.pod("who-came-later")
         return "who-came-later" in self.story.seen or bool(sentence(found))
 
@@ -253,5 +254,7 @@ def test_a_call_that_fails_changes_nothing_in_the_end(ready, rights, plugin, unt
 
     Play(story, rights, until).run(method, part, fate)
 
-    if fate != "late" and kind is not OnTwo:  # which of two is whose, the next one decides anew
+    if (
+        fate != "late" and kind is not OnTwo
+    ):  # the successor decides anew which device each pod gets
         assert len(plugin.names) == 1, "nothing was made twice"

@@ -1,4 +1,4 @@
-"""What a submitted job writes is read from the kubelets, also while it is paused and resumed."""
+"""A submitted job's output, read from the kubelets, also across a pause and a resume."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_who_follows_reads_on_over_a_pause_until_the_end(lab, kubelet):
 
 
 async def test_a_line_of_megabytes_is_told_in_pieces(lab, kubelet):
-    """The client's own reader of lines would refuse it, and with it all that comes after."""
+    """The client's own line reader would reject it, and with it everything after it."""
     await lab.started(lab.job())
     kubelet.write(pod_of(lab), "x" * 5_000_000, "the end")
 
@@ -110,7 +110,7 @@ async def test_who_follows_and_reads_nothing_has_the_kubelet_wait(lab, kubelet):
     following = lab.cluster.logs(spec.id, worker=None, tail=None, follow=True)
     told = (await anext(following)).lines
 
-    # Twenty megabytes are there; of those that nobody has taken a bounded part is kept.
+    # Of twenty megabytes, a bounded part is buffered while the client reads nothing.
     while not told.endswith(b"199\n"):
         told = (await anext(following)).lines
     kubelet.close(pod_of(lab))

@@ -1,6 +1,6 @@
-"""What is lost between two bindings of one gang: the API server, or the scheduler that leads.
+"""The API server or the leading scheduler is lost between two bindings of one gang.
 
-A witness sees every change of every pod meanwhile: nothing is given twice, or beyond a node.
+A witness watches every change of every pod: no device is given twice, no node overcommitted.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ pytestmark = pytest.mark.kubernetes
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/runai/leases/runai-scheduler"
 SECOND = ("POST", "/pods/gang-1-")
-"""The binding of its second worker."""
+"""The binding of the gang's second worker."""
 
 
 @pytest.fixture
 def gang(lab: ClusterLab) -> ClusterLab:
-    """Return a lab whose GPUs are enough for a gang of three, and for nobody beside it."""
+    """Return a lab with GPUs for exactly one gang of three."""
     lab.node("gpu-0", gpus=2)
     lab.node("gpu-1", gpus=1)
     lab.project("vision", quota=3)
@@ -33,7 +33,7 @@ def gang(lab: ClusterLab) -> ClusterLab:
 
 
 def pods(lab: ClusterLab) -> dict[str, str]:
-    """Return where the gang's pods are, by UID."""
+    """Return the node of each of the gang's pods, by UID."""
     found = lab.namespace.pods("gang")
     return {p["metadata"]["uid"]: p["spec"].get("nodeName", "") for p in found}
 
@@ -44,8 +44,8 @@ def is_whole(lab: ClusterLab) -> bool:
 
 
 def and_the_next_waits(lab: ClusterLab, eventually: Callable[..., Any]) -> None:
-    """See that whoever comes after it is told to wait: its devices are known to be taken."""
-    # A Job: a pod by itself is a session, for which the gang would be stopped.
+    """Assert that the next Job is told to wait: the gang's devices count as allocated."""
+    # A Job, because the gang would be stopped for a single pod, which is a session.
     lab.namespace.create(job("next", project="vision"))
     conditions = eventually(
         lambda: [
@@ -62,7 +62,7 @@ def and_the_next_waits(lab: ClusterLab, eventually: Callable[..., Any]) -> None:
 def ends_whole(
     lab: ClusterLab, made: KeysView[str], witness: Witness, eventually: Callable[..., Any]
 ) -> None:
-    """See that the gang's pods, which were `made` before the loss, are all bound; and who waits."""
+    """Assert that the pods `made` before the loss are all bound, and that the next Job waits."""
     eventually(lambda: is_whole(lab), what="the gang is whole")
     and_the_next_waits(lab, eventually)
     eventually(lambda: witness.bound >= made, what="the witness has seen it")
@@ -73,7 +73,7 @@ def ends_whole(
 def test_an_api_server_that_is_gone_before_the_second_binding_of_a_gang(
     gang, rights, witness, eventually
 ):
-    """The scheduler's connections break with it: it does not know what became of the others."""
+    """The scheduler's connections break with it: the results of its other calls are unknown."""
     with (
         FaultyServer(rights) as server,
         Scheduler(server.kubeconfig) as scheduler,
@@ -103,7 +103,7 @@ def test_a_leader_that_is_killed_at_the_second_binding_of_a_gang(gang, rights, w
             server.cut()
             made = pods(gang).keys()
             ends_whole(gang, made, witness, eventually)
-            # What its cycle did is seen before it is over.
+            # The bindings of a cycle are visible before the cycle is over.
             eventually(lambda: second.cycles, what="the second leads")
     gang.forget(LEASE)
 

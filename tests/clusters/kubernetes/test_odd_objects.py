@@ -1,6 +1,6 @@
-"""Objects that whoever may make pods and Jobs can make, and that must hold up nobody else.
+"""Odd objects from any user with rights to create pods and Jobs: they delay no other workload.
 
-They are left out, or told that they will not be started; everybody else's are scheduled as ever.
+They are left out, or get a message that they will not be started; all others are scheduled.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from runai.hub_service.clusters.kubernetes.objects.pod_groups import Grouping
 from runai.hub_service.wire.errors import InvalidRequest
 
 DEEP = 3_000
-TOO_DEEP = 100_000  # for the JSON of any Python
+TOO_DEEP = 100_000  # fits the JSON parser of every Python version
 
 
 def a_huge_gang() -> dict[str, Any]:
@@ -94,7 +94,7 @@ WHERE = {
 
 @pytest.mark.parametrize(("around", "read"), WHERE.values(), ids=WHERE)
 def test_what_is_too_deep_is_null_and_the_rest_is_there(around, read):
-    """Which level of it is the first that is null does not matter."""
+    """The nesting level of the first null does not matter."""
     deep = b"[" * TOO_DEEP + b'"]"' + b"]" * TOO_DEEP
     found = decoded(around.replace(b"%s", deep))
 

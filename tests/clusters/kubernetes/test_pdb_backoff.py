@@ -1,4 +1,4 @@
-"""Disruption budgets: whom one keeps is not stopped, somebody else is, and everybody is told.
+"""Disruption budgets: a protected pod is not stopped, another one is, and each gets a message.
 
 The budgets are the API server's own: it refuses the eviction (429), as it does to `kubectl drain`.
 """
@@ -34,7 +34,7 @@ def running(namespace, of: str = "") -> list[str]:
 
 
 def budget(lab, eventually, of: str, least: int) -> str:
-    """Have so many pods of a Job kept; return where the budget is."""
+    """Create a PodDisruptionBudget for so many of a Job's pods; return its path."""
     path = f"/apis/policy/v1/namespaces/{lab.namespace.name}/poddisruptionbudgets"
     chosen = {"matchLabels": {"batch.kubernetes.io/job-name": of}}
     spec = {"minAvailable": least, "selector": chosen}
@@ -49,7 +49,7 @@ def budget(lab, eventually, of: str, least: int) -> str:
 
 
 def are_counted(namespace, of: str) -> bool:
-    """Tell whether the Job's controller is still to count each of its pods."""
+    """Return True if the Job controller has still to count each of its pods."""
     metadata = [p["metadata"] for p in namespace.pods(of)]
     return all(TRACKING in m.get("finalizers", ()) for m in metadata) and not any(
         "runai/leaving" in m["annotations"] for m in metadata
@@ -61,7 +61,7 @@ def test_another_is_stopped_for_whom_a_budget_keeps(lab, rights, eventually):
     lab.project("bob", quota=2)
     lab.project("patty")
     work = lab.namespace
-    work.create(plain("kept", priority=25))  # it would go first
+    work.create(plain("kept", priority=25))  # it would be the first victim
     work.create(plain("other"))
 
     with Scheduler(rights):

@@ -1,4 +1,4 @@
-"""What the chart's PriorityClasses make of a pod: who is stopped for an owner, and who is not."""
+"""The effect of the chart's PriorityClasses: which pods an owner may reclaim GPUs from."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MERGE = "application/merge-patch+json"
 
 
 def of_class(name: str, made: dict[str, Any]) -> dict[str, Any]:
-    """Give a Job's pods a class of the chart; no label says anything of their kind."""
+    """Set a PriorityClass of the chart in a Job's pod template; no label gives its kind."""
     made["spec"]["template"]["spec"]["priorityClassName"] = name
     return made
 
@@ -33,7 +33,7 @@ def test_the_chart_has_a_class_of_each_kind(lab):
         for name in ("train", "build", "inference")
     ]
 
-    # By the API server itself; kube-scheduler would evict nobody for it.
+    # Set by the API server's admission; with "Never", kube-scheduler evicts no pod for it.
     assert [(spec["priority"], spec["preemptionPolicy"]) for spec in made] == [
         (50, "Never"),
         (100, "Never"),
@@ -53,7 +53,7 @@ def test_an_owner_gets_the_gpu_of_a_training_and_of_no_other_class(lab, rights, 
     with Scheduler(rights):
         eventually(lambda: len(_bound(work)) == 2, what="both run")
         (before,) = _bound(work, kept)
-        # Now both are more than patty is due, and bob is due all of it.
+        # Now both exceed patty's quota of 0, and bob is entitled to both GPUs.
         set_quota(lab.plane, "patty", 0)
         set_quota(lab.plane, "bob", 2)
         for name in ("bob-0", "bob-1"):
@@ -68,7 +68,7 @@ def test_an_owner_gets_the_gpu_of_a_training_and_of_no_other_class(lab, rights, 
 
 
 def _bound(namespace: Any, job: str = "") -> set[str]:
-    """Return who is bound and not leaving: a Job's pod stays until its controller counted it."""
+    """Return names of bound pods not terminating: a Job's pod stays until its controller counts it."""
     return {
         p["metadata"]["name"]
         for p in namespace.pods(job)

@@ -1,4 +1,4 @@
-"""Kubeflow's PyTorchJobs, pods made by its own operator: one workload and gang, paused as one."""
+"""Kubeflow's PyTorchJobs, with pods of its own operator: one workload and gang, paused as one."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def pods(work: Namespace, name: str = "train") -> list[dict[str, Any]]:
 
 
 def bound(work: Namespace, name: str = "train") -> list[str]:
-    """Return the names of its pods that have a node and are to stay there."""
+    """Return the names of its pods that are bound and not terminating."""
     return [
         p["metadata"]["name"]
         for p in pods(work, name)
@@ -67,7 +67,7 @@ def bound(work: Namespace, name: str = "train") -> list[str]:
 
 
 def said(work: Namespace, kind: str) -> bool:
-    """Tell whether the operator says so of it now."""
+    """Return True if the operator reports this condition now."""
     conditions = shown(work).get("status", {}).get("conditions", ())
     return any((c["type"], c["status"]) == (kind, "True") for c in conditions)
 
@@ -105,7 +105,7 @@ def test_it_gives_way_resumes_and_ends_well(lab, work, rights, eventually):
     with Scheduler(rights) as scheduler:
         for turn in range(3):
             eventually(lambda: len(bound(work)) == 2, what=f"it runs, turn {turn}")
-            # Those who end with an error when they are told to are no failures either.
+            # Exit codes other than 0 after SIGTERM are no failures either.
             owner = f"bob-{turn}"
             work.create(pod(owner, project="bob"))
             eventually(lambda owner=owner: work.node_of(owner), what=f"{owner} has his GPU")

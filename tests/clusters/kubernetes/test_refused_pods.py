@@ -1,7 +1,7 @@
-"""What a pod asks for that no node gives, or this scheduler cannot keep: each is told so.
+"""Pods with requests that no node or this scheduler can satisfy: each gets the reason.
 
-All wait side by side, in one cluster, beside one that runs; `kubectl describe` shows what they are
-told. And whose place is kept says where.
+All wait side by side in one cluster, beside a pod that runs; `kubectl describe` shows the reasons.
+A pod with a reserved place names the node.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def test_each_is_told_why_it_waits_and_the_others_run(lab, rights, eventually):
 
 
 def test_whose_place_is_kept_says_on_which_node(lab, rights, eventually):
-    """As kube-scheduler does (`nominatedNodeName`): autoscalers add no node for it."""
+    """As kube-scheduler does (`nominatedNodeName`): autoscalers add no node for the pod."""
     lab.node("gpu-0", gpus=1)
     lab.project("bob", quota=1)
     lab.project("patty")

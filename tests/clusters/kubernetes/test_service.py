@@ -1,4 +1,4 @@
-"""The service as a process over a cluster: it schedules and answers, one of several at a time."""
+"""The service as a process over a cluster: it schedules and answers, one leader of several."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.kubernetes
 
 TOKEN = "the-hubs-token"
 STARTS_S = 120
-"""A machine that does other things imports for half a minute, and a Lease may have to run out."""
+"""A busy machine may import for half a minute, and a Lease may have to expire."""
 PROJECTS = "projects: {vision: {quota: 1, members: [ana]}}"
 PODS = "/api/v1/namespaces/runai/pods"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/runai/leases/runai-scheduler"
@@ -134,7 +134,7 @@ def test_a_leader_whose_history_is_away_leads_without_it(begin, eventually, tmp_
 def test_a_rolling_restart_of_two_under_load_loses_and_doubles_nothing_that_was_acknowledged(
     begin, eventually, free_port
 ):
-    # Who does not lead listens nowhere: both have the port to which requests go.
+    # A follower listens on no port: both have the port to which requests go.
     port = free_port()
     leads, waits = begin(port=port), begin(port=port)
     acts = [(submits, TOKEN)] * 2 + [(suspends, TOKEN), (deletes, TOKEN)]
@@ -201,11 +201,11 @@ def test_the_pod_that_leads_has_the_requests_and_the_next_one_goes_on_where_it_w
     first.client.submit(job("one"))
     eventually(lambda: first.client.workload("vision/one").state == "running")
     second = begin(RUNAI_POD="service-1", RUNAI_ALIVE_PORT=str(port))
-    # Whatever its last container left: it waits, is alive, and gets no requests.
+    # After any ending of its last container: it waits, is alive, and gets no requests.
     eventually(lambda: leaders() == ["service-0"], within=STARTS_S)
     assert httpx.get(f"http://127.0.0.1:{port}/", trust_env=False, timeout=60).status_code == 200
 
-    with pytest.raises(Unavailable):  # whoever does not lead is not there
+    with pytest.raises(Unavailable):  # a follower does not listen
         second.impatient.overview()
 
     assert first.stop(signal.SIGTERM) == 0

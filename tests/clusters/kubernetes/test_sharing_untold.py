@@ -1,6 +1,6 @@
-"""What becomes of shared devices does not depend on whether anybody can be told of it.
+"""Shared devices end in the same state whether or not Events and evictions are accepted.
 
-Events are refused while a namespace ends, by a quota, or by a server that has too much to do.
+Events are refused while a namespace terminates, by a quota, or by an overloaded API server.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def test_whoever_cannot_be_evicted_yet_is_told_once(ready, rights, plugin, until
     with FaultyServer(rights) as server, Scheduler(server.kubeconfig) as scheduler:
         work.create(half("one"))
         until(lambda: visible(work), what="it is bound")
-        # As a disruption budget does that is used up.
+        # Like a disruption budget that is used up.
         server.refuse("POST", "/pods/one/eviction", status=429, times=3)
         give_away(work, plugin, scheduler)
         until(lambda: names(work) == ["theirs"], what="it is gone")
@@ -52,12 +52,12 @@ def test_a_device_that_is_refused_is_kept_for_nobody_who_waited_for_it(
         server.refuse("POST", "/events", status=403, times=ALWAYS)
         until(lambda: len(visible(work)) == 2, what="both are bound")
 
-    # They came together: for as long as the first device was kept for one, it was for both.
+    # Both pods came together: while the first device was reserved, it was so for both.
     assert {len(reserved(cycle)) for cycle in scheduler.cycles} == {0, 2}
     assert len(set(visible(work).values())) == len(plugin.reservations()) == 1
 
 
 def reserved(cycle: Cycle) -> list[str]:
-    """Return for whom devices were kept."""
+    """Return the names of the workers with a reserved device."""
     workers = (worker for workload in cycle.snapshot.workloads for worker in workload.workers)
     return [worker.name for worker in workers if worker.state is WorkerState.RESERVED]

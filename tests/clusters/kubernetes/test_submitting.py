@@ -1,4 +1,4 @@
-"""What a submitted job gets on a real API server: image, neighbours, a node, an end."""
+"""A submitted job on a real API server: its image, its peers, its node and its end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def lab(plane):
 
 
 async def notebook(lab, *modes: str) -> None:
-    """Start the notebook of the user whom the lab's jobs are of, with a home of its own."""
+    """Start the notebook of the lab's user, with a home volume of its own."""
     namespace = lab.around.namespace
     namespace.claim("home", *modes)
     user = {"hub.jupyter.org/username": lab.job().user}
@@ -55,7 +55,7 @@ async def test_a_job_runs_in_the_image_that_is_asked_for_with_the_notebooks_home
     (container,) = pod_of(lab)["containers"]
     assert container["image"] == "example/other:2"
     assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/home"]
-    assert "affinity" not in pod_of(lab)  # others may mount it too
+    assert "affinity" not in pod_of(lab)  # another pod may mount it too
 
 
 async def test_a_home_that_one_node_mounts_keeps_the_job_there(lab):
@@ -107,7 +107,7 @@ async def test_the_workers_of_a_gang_find_the_first_by_the_charts_service(lab, p
         told = {each["name"]: each.get("value") for each in container["env"]}
         where = f"{first['spec']['hostname']}.{first['spec']['subdomain']}"
         assert (told["MASTER_ADDR"], told["MASTER_PORT"]) == (where, "29500")
-    # They look for one another before any of them is ready.
+    # Workers resolve one another before any of them is ready.
     assert (service["clusterIP"], service["publishNotReadyAddresses"]) == ("None", True)
     assert first["spec"]["subdomain"] == GANG_SERVICE
 
