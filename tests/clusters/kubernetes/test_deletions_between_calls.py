@@ -4,7 +4,7 @@ No device is shared without a reservation either.
 
     call   the six calls that reserve a device, learn its UUID, bind and evict a sharing pod, and
            delete the reservation
-    who    the object deleted before the call arrives: the requesting pod, the reservation, the node
+    which  object is deleted before the call arrives: the requesting pod, the reservation, the node
 
 `plugin.look()` asserts each time that no device is oversubscribed.
 """

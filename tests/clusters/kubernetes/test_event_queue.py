@@ -1,6 +1,6 @@
-"""Events are news: they wait for deeds, but not for ever.
+"""The Event queue: Events yield to other API calls, but not for ever.
 
-Pure: an API that answers when it is told to stands for a busy one.
+Pure: a fake API that answers on demand stands for a busy one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from runai.hub_service.clusters.kubernetes.events.event_queue import TOLD_AT_ONC
 
 
 class Slow:
-    """Answers one call each time it is let."""
+    """A fake API that answers one call each time it is released."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -32,7 +32,7 @@ class Slow:
 
 
 async def settled() -> None:
-    """Let everybody act who can."""
+    """Let every task run that can."""
     for _ in range(20):
         await asyncio.sleep(0)
 

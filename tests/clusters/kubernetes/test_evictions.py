@@ -1,7 +1,7 @@
-"""Evictions that fail between their two requests: the end is the same, and nothing is a failure.
+"""Evictions that fail between their two requests: the end is the same, and no pod counts as failed.
 
-A pod's end is taken from its Job's count, then it is evicted. Whatever happens in between, it is
-gone and made again, or stays and is counted.
+The first request takes a pod's end out of its Job's count, the second evicts the pod. After any
+fault in between the pod is gone and created again, or stays and is counted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from control_plane.scheduling import Scheduler
 pytestmark = pytest.mark.kubernetes
 
 REQUESTS = {"left out": ("PATCH", "/status"), "evicted": ("POST", "/eviction")}
-# To be killed before the second is to be killed after the first.
+# A kill before the second request equals a kill after the first.
 ROWS = [
     *(("left out", fate) for fate in ("409", "lost", "killed after")),
     *(("evicted", fate) for fate in ("409", "500", "lost", "killed after")),
@@ -40,7 +40,7 @@ def completes(work, eventually):
 
 
 def goes_on(work, before: list[str], eventually):
-    """Tell how the Job has come out when bob has been there, and gone."""
+    """Return the Job's outcome after bob's pod has come and gone."""
     eventually(lambda: work.node_of("owner"), what="bob has his GPUs")
     work.delete("owner")
     eventually(lambda: len(running(work, "long")) == 2, what="it runs again")

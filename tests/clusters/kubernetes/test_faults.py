@@ -1,4 +1,4 @@
-"""What may go wrong between us and the API server, and ends in the right state all the same."""
+"""Faults between the service and the API server: each ends in the right state."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_what_happened_while_the_server_was_away_is_seen(ready, rights, eventual
         lists = scheduler.cluster.cache.informers.pods.lists
         server.is_down = False
         eventually(lambda: "meanwhile" in bound(ready), what="the second is bound")
-        # It has begun anew after what we saw last: its 410 is real.
+        # The API server starts with a newer version than the last one seen: its 410 is real.
         eventually(
             lambda: scheduler.cluster.cache.informers.pods.lists > lists,
             what="the list is read again",

@@ -230,7 +230,7 @@ class Play:
             self.wait(second, self.story.is_over, "the next one goes on")
 
     def meanwhile(self) -> bool:
-        """Return True once the pod made during the delayed call has a device or a reason to wait."""
+        """Return True once the pod made during the delayed call has a device or a reason."""
         found = self.story.lab.namespace.pod("who-came-later")
         return "who-came-later" in self.story.seen or bool(sentence(found))
 

@@ -1,4 +1,4 @@
-"""What a pod's annotations ask for, and what is wrong with them."""
+"""Parsing of the GPU annotations of pods, and the errors in them."""
 
 from __future__ import annotations
 

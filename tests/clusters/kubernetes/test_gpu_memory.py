@@ -1,4 +1,4 @@
-"""How much memory a node's devices have: by its label, or else as its agent counts."""
+"""A node's GPU memory: from its label, or else from its agent's report."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_devices_of_a_node_have(label, counted, size):
     (machine,) = sizes.of([a_machine("gpu-0", gpu_memory_mib=label)], ())
 
     assert machine.gpu_memory_mib == size
-    assert not sizes.learn("gpu-0", counted)  # that is no news
+    assert not sizes.learn("gpu-0", counted)  # an equal report is no change
 
 
 def test_a_node_that_is_as_it_was_is_the_same_object():
@@ -83,7 +83,7 @@ def test_before_the_agent_has_told_reservations_do():
         a_pod(name, namespace=RESERVATIONS, node="gpu-0", device=f"GPU-{name}", device_mib=mib)
         for name, mib in (("a", 0), ("b", 16_000), ("c", 15_000))
     ]
-    # Whoever writes the like on a pod of his own says nothing.
+    # The same annotation on a user's own pod is ignored.
     theirs = a_pod("theirs", node="gpu-0", device_mib=1)
 
     assert sizes.of([machine], [theirs])[0].gpu_memory_mib == 0

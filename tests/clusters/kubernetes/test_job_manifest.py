@@ -1,4 +1,4 @@
-"""What the Job of a submitted workload looks like, and that nothing submitted is lost in it."""
+"""The Job manifest of a submitted workload, and the parsing back of all its fields."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def environment(job) -> dict[str, str]:
 
 
 def kept(job):
-    """Read a Job as the API server would give it back."""
+    """Return a Job as the API server would return it."""
     named = {"uid": "1", "namespace": "lab", "creationTimestamp": "2026-11-22T00:00:00Z"}
     return read_job({**job, "metadata": {**job["metadata"], **named, "resourceVersion": "1"}})
 
@@ -212,7 +212,7 @@ def test_a_job_that_something_else_starts_and_stops_is_never_suspended_by_us(met
     assert not kept(made).may_be_held
 
 
-# -- how far a job's pod is confined ---------------------------------------------------------------
+# -- confinement of a job's pod --------------------------------------------------------------------
 
 REQUESTS = {"cpu": "500m", "memory": "1Gi"}
 BOUNDS = {"limits": {"cpu": "1500m", "memory": "2Gi"}, "requests": REQUESTS}
@@ -252,7 +252,7 @@ def test_job_may_use_the_notebooks_cpu_and_memory_for_each_of_its_gpus(shape, ti
 
     assert cpu_milli(found["limits"]["cpu"]) == 1500 * times
     assert memory_mib(found["limits"]["memory"]) == 2048 * times
-    # Limits alone would be taken for requests: a job is to start where its notebook did.
+    # Kubernetes copies limits without requests into requests: a job is to fit its notebook's node.
     assert found["requests"] == REQUESTS
 
 

@@ -54,7 +54,7 @@ def test_an_ordinary_job_that_was_paused_again_and_again_still_completes(lab, ri
 
 
 def test_jobs_whose_pods_were_paused_one_by_one_still_complete(lab, rights, eventually):
-    """Nothing of it is counted, whatever their `restartPolicy`; no pod waits for a back-off."""
+    """No pod counts as failed, whatever its `restartPolicy`; no pod waits for a back-off."""
     lab.node("gpu-0", gpus=4)
     lab.project("bob", quota=3)
     lab.project("patty")

@@ -1,4 +1,7 @@
-"""Kinds of others: a cluster that has none is no fault; installed later, they are seen at once."""
+"""Custom resources of other operators: a cluster may lack them, and they may be installed later.
+
+Neither is a fault: the kinds are watched as soon as they exist.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Of several schedulers one acts; when it dies or is cut off, another goes on."""
+"""Leader election between schedulers: if the leader dies or is cut off, another one takes over."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_leader_whose_loop_is_held_up_stays_the_leader(ready, rights, eventual
 
     async def work() -> None:
         begun.set()
-        goes_on.wait(60)  # nothing else happens in this loop
+        goes_on.wait(60)  # no other task runs in this loop
         led.append(holder(ready))
         raise _EnoughError
 
@@ -83,7 +83,7 @@ def test_a_leader_whose_loop_is_held_up_stays_the_leader(ready, rights, eventual
 
 
 class _EnoughError(Exception):
-    """It has led."""
+    """Stops the candidate once it has led."""
 
 
 def renewed(lab) -> dt.datetime:

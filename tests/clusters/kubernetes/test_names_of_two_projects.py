@@ -1,4 +1,4 @@
-"""Two projects whose workloads would have Jobs of one name: neither sees or hinders the other's."""
+"""Two projects with workloads whose Job names would collide: each sees and affects its own only."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_the_same_workload_twice_is_refused_whichever_name_its_job_has(lab
     await lab.cluster.submit([asked(lab, LAB)])
 
     for workload, (project, name) in NAMES.items():
-        with pytest.raises(Conflict) as refused:  # by the API server: we may not have seen it yet
+        with pytest.raises(Conflict) as refused:  # by the API server: our cache may not have it yet
             await lab.cluster.submissions._make(
                 asked(lab, workload), PodTemplateSource("example/train")
             )

@@ -1,4 +1,4 @@
-"""A role that is older than the service: it goes on without what it may not see, and says so."""
+"""A role older than the service: the service runs without the missing rights, and reports them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kubernetes' own rules about where a pod may go."""
+"""Kubernetes' own scheduling constraints on the nodes of a pod."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pods' tokens are reviewed by the API server, few at once, where they claim to be for us."""
+"""Pod tokens are reviewed by the API server, few at once, if their claims name our service."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def jwt(claims: object, signature: str = "c2ln") -> str:
 
 
 class Nobody:
-    """Vouches for no caller."""
+    """An authenticator that fails the test when used."""
 
     async def actor(self, request: Any) -> Any:
         raise AssertionError(request)
@@ -44,7 +44,7 @@ class Nobody:
 
 
 class Reviews:
-    """API server that answers reviews when it is told to, and records their tokens."""
+    """API server that answers token reviews on demand, and records their tokens."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -104,7 +104,7 @@ def test_made_up_token_does_not_claim_to_be_for_us(header, payload, signature):
         (AGENT, ACCOUNT, {}, None),
         (WORKER, WORKER["sub"], {"pod-name": "exp-0"}, Actor("lab/exp-0", "worker")),
         (WORKER, WORKER["sub"], {}, None),
-        # The token's own claims say nothing; the review does.
+        # The token's own claims are not trusted; the review's answer counts.
         (AGENT, "system:serviceaccount:runai:default", {"node-name": "gpu-0"}, None),
     ],
     ids=["agent", "one audience", "agent of no node", "worker", "of no pod", "not as it claims"],
@@ -124,7 +124,7 @@ async def test_at_most_four_tokens_are_reviewed_at_once():
     reviews.answers.clear()
     forged = [jwt(AGENT, f"made-up-{n}") for n in range(50)]
     asking = [asyncio.ensure_future(reviews.tokens.pod(token)) for token in forged]
-    for _ in range(100):  # all that can begin has its turn
+    for _ in range(100):  # every review that can begin has its turn
         await asyncio.sleep(0)
     assert len(reviews.asked) == 4
 

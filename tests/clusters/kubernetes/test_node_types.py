@@ -1,4 +1,4 @@
-"""Projects that may use some types of nodes, and jobs that ask for one: where each is bound."""
+"""Projects restricted to some node types, and jobs that request one: the nodes of their pods."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPEC = WorkloadSpec(
 
 @pytest.fixture
 def two(lab):
-    """Return a lab with a node for each type; the first in the alphabet is `a100`'s."""
+    """Return a lab with a node of each type; the first in the alphabet is `a100`'s."""
     for name, product in (("a100", "NVIDIA-A100-SXM4-80GB"), ("t4", "Tesla-T4")):
         labels = {"runai/node-type": name, "nvidia.com/gpu.product": product}
         lab.node(f"node-{name}", gpus=2, labels=labels)

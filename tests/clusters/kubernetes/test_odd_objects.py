@@ -1,6 +1,6 @@
 """Odd objects from any user with rights to create pods and Jobs: they delay no other workload.
 
-They are left out, or get a message that they will not be started; all others are scheduled.
+They are left out, or get a message that they will not be started; the rest is scheduled as usual.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An elastic job of one pod: it grows onto idle GPUs, shrinks for an owner, and loses nothing.
+"""An elastic job of one pod: it grows onto idle GPUs, shrinks for an owner, and loses no sample.
 
 Its program is a process of the node's kubelet and sees its devices as any pod does; between two
 sizes it is stopped and started again, with the same global batch.
@@ -77,7 +77,7 @@ class Story:
         self.service.client.submit(SubmitRequest(**asked, gpus=2, elastic=True))
 
     def takes(self, name: str) -> None:
-        """Let a job of pat's take a GPU."""
+        """Submit a job of pat's for one GPU."""
         asked = {"name": name, "project": "nlp", "owner": "pat", "command": ["sleep", "1000000"]}
         self.service.client.submit(SubmitRequest(**asked, gpus=1))
 
@@ -91,12 +91,12 @@ class Story:
         return client.workload(workload)
 
     def starts(self) -> list[dict]:
-        """Return what its program saw, start by start."""
+        """Return the output of each start of its program."""
         path = self.place / "starts"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def runs_on(self, *gpus: int) -> None:
-        """Wait until its program was started on so many GPUs, one start after the other."""
+        """Wait until its program has run on these numbers of GPUs, one start after the other."""
 
         def so_many() -> bool:
             found = self.service.client.workload("vision/one")

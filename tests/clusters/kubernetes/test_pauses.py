@@ -1,9 +1,9 @@
-"""Changes of a whole Job that fail: it is paused, resumed or resized once, and nothing is lost.
+"""Failing changes of a whole Job: it is paused, resumed or resized once, and no work is lost.
 
-    change   it is suspended for an owner, or for fewer devices; it is let go after either
-    fate     refused, carried out without an answer, or the scheduler's last one
+    change   suspended for an owner, or for fewer devices; resumed after either
+    fate     refused, carried out without an answer, or the scheduler's last call
 
-A witness sees every change of every pod meanwhile.
+A witness watches every change of every pod meanwhile.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Until = Callable[..., Any]
 
 
 class Paused:
-    """A Job has both GPUs until their owner comes, and again when he has gone."""
+    """A Job has both GPUs until their owner comes, and again after the owner's pod is gone."""
 
     pauses = 1
 
@@ -47,29 +47,29 @@ class Paused:
         self.until(lambda: running(self.work, "lent"), what="it runs")
 
     def comes(self) -> None:
-        """Let the owner come."""
+        """Create the owner's pod."""
         self.work.create(pod("owner", 2, project="vision"))
 
     def leads_to(self, change: str) -> None:
-        """Let happen what the change follows from."""
+        """Trigger the change."""
         self.comes()
         if change == LETS_GO:
             self.goes()
 
     def goes(self) -> None:
-        """Let the owner have his GPUs, and go."""
+        """Wait until the owner's pod has its GPUs, then delete it."""
         self.until(lambda: self.work.node_of("owner"), what="the owner has his GPUs")
         self.work.delete("owner")
         self.has_gone = True
 
     def end(self) -> None:
-        """See that all come to what they may have."""
+        """Wait until each workload has its share."""
         if not self.has_gone:
             self.goes()
         self.until(lambda: running(self.work, "lent"), what="it runs again")
 
     def check(self) -> None:
-        """See that it was changed once, and that no end of a pod was counted as a failure."""
+        """Assert one single change, and no pod end counted as a failure."""
         found = self.work.job("lent")
         notes = found["metadata"]["annotations"]
         assert found["status"].get("failed", 0) == 0
@@ -100,7 +100,7 @@ class Resized(Paused):
         self.until(lambda: self.sizes() == [1], what="it goes on with the other one")
 
     def sizes(self) -> list[int]:
-        """Return how many devices its pods have that run."""
+        """Return the number of devices of each of its running pods."""
         seen = visible(self.work)
         names = running(self.work, "lent")
         return [len(seen[name].split(",")) for name in names if name in seen]
@@ -135,7 +135,7 @@ def test_a_change_of_a_job_that_fails_is_made_once(ready, rights, until, change,
             return
         until(lambda: server.is_down, what="the first one dies")
         is_suspended = part == SUSPENDS
-        until(  # the last change is still on its way when everything else is cut off
+        until(  # the last change is still in flight when everything else is cut off
             lambda: ready.namespace.job("lent")["spec"].get("suspend", False) is is_suspended,
             what="its last change was made",
         )
@@ -175,6 +175,6 @@ def test_who_suspends_a_job_while_it_is_let_go_is_not_overruled(ready, rights, u
 
 
 def told(work: Namespace) -> str:
-    """Return why the Job waits by its own word, once an Event says so, too."""
+    """Return the Job's waiting reason, once an Event reports it, too."""
     why: str = work.job("lent")["metadata"]["annotations"].get("runai/held", "")
     return why if why in events(work, "Waiting") else ""

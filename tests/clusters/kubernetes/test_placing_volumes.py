@@ -1,4 +1,4 @@
-"""What claims, volumes and classes mean for where a pod may go."""
+"""Node constraints from claims, volumes and storage classes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ POD = a_pod("notebook", claims=("home",))
 
 
 def where(claim: Claim | None, *volumes: Volume, of_class: StorageClass | None = WAITS) -> str:
-    """Return the nodes, of a and b, that a pod with this claim may go to; or why it waits."""
+    """Return which of the nodes a and b are open to a pod with this claim, or why it waits."""
     storage = Storage(
         {} if claim is None else {"lab/home": claim},
         {volume.name: volume for volume in volumes},

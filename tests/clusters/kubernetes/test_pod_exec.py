@@ -1,4 +1,7 @@
-"""Programs in pods: how they ended, and why some never begin. Those that run are in tests/nodes."""
+"""Programs in pods: their exit codes, and reasons why some never begin.
+
+Tests of programs that really run are in tests/nodes.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,7 @@ async def refused(programs: PodPrograms, workload: str, command: list[str]) -> R
 
 @pytest.fixture
 def running(lab, eventually):
-    """Return a function that starts a scheduler and has a pod run, which plays nothing."""
+    """Return a function that starts a scheduler and runs a pod whose program is not simulated."""
 
     def begin(scheduler: Scheduler) -> str:
         lab.node("gpu-0", gpus=1)
@@ -120,7 +123,7 @@ def test_a_chart_that_does_not_allow_it_is_named(running, rights):
 
 @pytest.mark.kubernetes
 def test_a_node_that_runs_nothing_is_a_sentence(running, plane):
-    with Scheduler(plane.kubeconfig) as scheduler:  # who may do everything
+    with Scheduler(plane.kubeconfig) as scheduler:  # an account with all rights
         workload = running(scheduler)
 
         wrong = scheduler.call(refused(programs_of(scheduler), workload, ["true"]))

@@ -1,4 +1,4 @@
-"""Which pods are one workload, and since when it waits."""
+"""The grouping of pods into workloads, and the time since which each waits."""
 
 from __future__ import annotations
 

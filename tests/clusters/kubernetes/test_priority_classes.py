@@ -68,7 +68,10 @@ def test_an_owner_gets_the_gpu_of_a_training_and_of_no_other_class(lab, rights, 
 
 
 def _bound(namespace: Any, job: str = "") -> set[str]:
-    """Return names of bound pods not terminating: a Job's pod stays until its controller counts it."""
+    """Return names of bound pods that are not terminating.
+
+    A Job's pod stays until its controller has counted it.
+    """
     return {
         p["metadata"]["name"]
         for p in namespace.pods(job)

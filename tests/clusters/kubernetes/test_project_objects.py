@@ -1,4 +1,4 @@
-"""Projects as custom resources, and back."""
+"""Conversion of projects to custom resources, and back."""
 
 from __future__ import annotations
 

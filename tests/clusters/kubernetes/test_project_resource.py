@@ -1,4 +1,4 @@
-"""The custom resource: what the API server refuses, and what `kubectl get projects` shows."""
+"""The custom resource: what the API server rejects, and the columns of `kubectl get projects`."""
 
 from __future__ import annotations
 

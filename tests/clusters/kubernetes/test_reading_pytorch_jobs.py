@@ -1,4 +1,4 @@
-"""What a PyTorchJob is to the scheduler: its workers, whose they are, and which pod is which."""
+"""Parsing of a PyTorchJob: its workers, its owner, and the worker of each pod."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_whose_it_is_says(of_job, of_template, project):
 def test_an_amount_may_be_a_number():
     made = pytorch_job("t", workers=1)
     for role in made["spec"]["pytorchReplicaSpecs"].values():
-        limits = {"nvidia.com/gpu": 2, "cpu": 3}  # a kind of others keeps it as it was written
+        limits = {"nvidia.com/gpu": 2, "cpu": 3}  # a custom resource is stored as it was written
         role["template"]["spec"]["containers"][0]["resources"] = {"limits": limits}
 
     job = read(made)

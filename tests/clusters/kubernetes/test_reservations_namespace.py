@@ -1,4 +1,4 @@
-"""Somebody has deleted the namespace of reservation pods: who waits is told, and who mends it."""
+"""The namespace of reservation pods was deleted: its waiting users and the administrator are told."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def is_there(plane: ControlPlane) -> bool:
 
 @pytest.fixture
 def without_namespace(ready, eventually):
-    """Return a control plane whose namespace is gone; it is back afterwards, for other tests."""
+    """Return a control plane without the namespace; it is restored afterwards, for other tests."""
     plane = ready.plane
     plane.request("DELETE", NAMESPACE)
     eventually(lambda: not is_there(plane), what="the namespace is gone")

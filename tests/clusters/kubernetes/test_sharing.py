@@ -1,4 +1,4 @@
-"""Parts of GPUs: pods that share a device see the same one, and nobody else gets it."""
+"""Parts of GPUs: pods that share a device see the same one, and no other pod gets it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_where_no_label_says_how_much_memory_devices_have_the_agent_does(lab, ri
     assert limits["memory"]["runai/gpu-memory-limits-mib"] == "5300"
     assert limits["half"]["runai/gpu-devices-mib"] == "15900"
 
-    with Scheduler(rights):  # the next one, before an agent has told it anything
+    with Scheduler(rights):  # the successor, before any agent has reported to it
         work.create(half("next", "0.1"))
         eventually(lambda: (plugin.look(), len(visible(work)) == 3)[1], what="the next is bound")
     assert notes(work.pod("next"))["runai/gpu-memory-limits-mib"] == "1590"

@@ -1,7 +1,7 @@
-"""Whatever happens between two calls of the API, no device is given twice and no pod is lost.
+"""Races between two API calls of GPU sharing: no device is given twice and no pod is lost.
 
-`plugin.look()` checks at each look that no device carries more than it has. Calls that fail are in
-`test_faults_between_calls`.
+`plugin.look()` asserts each time that no device is oversubscribed. `test_faults_between_calls`
+covers calls that fail.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def test_a_kubelet_that_turns_a_reservation_away_is_left_alone(ready, rights, pl
     with Scheduler(rights):
         work.create(half("one"))
         until(lambda: visible(work), what="it is bound elsewhere")
-        # An Event is news: it is sent after the deed, when the API server has time for it.
+        # An Event is sent after the change itself, when the API server has time for it.
         (told,) = until(lambda: events(work, "NoDevice"), what="it is told")
 
     assert "UnexpectedAdmissionError: Allocate failed" in told
@@ -124,7 +124,7 @@ def test_a_reservation_without_a_device_is_given_up_in_time(ready, rights, plugi
         work.create(half("one"))
         until(plugin.reservations, what="a device is reserved")
         passed = 61.0
-        work.create(half("two"))  # something happens
+        work.create(half("two"))  # some other change
         until(lambda: events(work, "NoDevice"), what="it is told")
 
     assert "nobody said which device it has within 60 s" in events(work, "NoDevice")[0]
@@ -177,7 +177,7 @@ def test_of_what_agents_say_the_newest_counts_unless_the_clock_was_set_back(read
     with Scheduler(rights, clock=now) as scheduler:
 
         def told(uuid: str, *, age: float) -> set[str]:
-            """Have an agent say that this is the node's device; return which one is known then."""
+            """Have an agent report the node's device; return the device that is known then."""
             devices = (Device(0, uuid, "Fake", 16_000, simulated=False),)
             scheduler.call(scheduler.cluster.note_holders("gpu-0", Seen(now() - age, {}, devices)))
             shown = scheduler.call(scheduler.cluster.devices())["gpu-0"]

@@ -1,4 +1,4 @@
-"""What the core is shown of a Kubernetes cluster."""
+"""The snapshot of a Kubernetes cluster for the core."""
 
 from __future__ import annotations
 

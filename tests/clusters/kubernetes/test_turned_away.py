@@ -1,7 +1,7 @@
-"""A bound pod that its kubelet turns away: its Job makes it again, and it says why.
+"""A bound pod that its kubelet rejects: its Job creates it again, and the reason is reported.
 
-The kubelet has the last word about devices: somebody past all schedulers may have been faster.
-`plugin.turns_away` plays it, by the same request that kubelets make.
+The kubelet has the last word about devices: a pod bound past all schedulers may have been faster.
+`plugin.turns_away` simulates it, by the same request that kubelets make.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def test_a_jobs_pod_is_made_again_and_that_is_no_failure(ready, rights, plugin, 
         else:
             theirs = job(name, project="vision")
             del theirs["spec"]["podFailurePolicy"], theirs["spec"]["podReplacementPolicy"]
-            work.create(theirs)  # backoffLimit is 0: a single failure would end it
+            work.create(theirs)  # a single failure would end it: backoffLimit is 0
         (refused,) = until(
             lambda: [p for p in work.pods(name) if p["status"].get("phase") == "Failed"],
             what="it is turned away",
@@ -67,7 +67,7 @@ def test_a_session_says_why_and_holds_nothing(ready, rights, plugin, until):
         told = until(lambda: events(work, "TurnedAway"), what="it is told")
 
         def ended() -> WorkloadRecord | None:
-            # kwok may not have heard of it, and have said once more that it runs.
+            # kwok may not know of it yet, and may report once more that the pod runs.
             found = scheduler.call(scheduler.cluster.workload(f"vision/{work.name}.both"))
             return found if found.state == "ended" else None
 
@@ -81,7 +81,7 @@ def test_a_session_says_why_and_holds_nothing(ready, rights, plugin, until):
 
 
 def test_a_node_that_turned_a_pod_away_is_left_alone_for_a_moment(ready, rights, plugin, until):
-    """Nothing new goes to it, though its devices look free."""
+    """No new pod is placed on it, though its devices look free."""
     work = ready.namespace
     ahead = 0.0
     plugin.turns_away = 1

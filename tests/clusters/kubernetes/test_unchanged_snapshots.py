@@ -1,4 +1,4 @@
-"""One snapshot after the other: what has not changed is the same object, and nothing else differs.
+"""Successive snapshots: unchanged parts are the same objects, and equal a fresh build.
 
 Pure: pods come, are bound, stop and go as drawn by Hypothesis, without a control plane.
 """

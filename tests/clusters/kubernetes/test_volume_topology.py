@@ -68,7 +68,7 @@ def test_a_volume_is_made_for_the_node_before_the_pod_is_bound(two, rights, even
         assert two.namespace.node_of("notebook") == ""
         two.namespace.create(pod("other", project="vision"))
         eventually(lambda: two.namespace.node_of("other") == "gpu-0", what="its place is kept")
-        # What the provisioner of the class would make.
+        # The volume that the class's provisioner would create.
         of = claim(two)["metadata"]
         owner = {"kind": "PersistentVolumeClaim", "apiVersion": "v1", "name": "home"}
         owner |= {"namespace": of["namespace"], "uid": of["uid"]}

@@ -1,4 +1,4 @@
-"""Records one time after the other: what has not changed is the same object, and nothing differs.
+"""Successive records: unchanged ones are the same objects, and equal a fresh build.
 
 Pure: pods come, are bound, stop, end and go as drawn by Hypothesis, without a control plane.
 """
@@ -130,5 +130,5 @@ def test_records_that_are_kept_say_what_new_ones_would(course: list[Any]) -> Non
 def test_what_a_job_that_is_gone_left_is_no_workload_once_it_holds_nothing(
     pod: Pod, is_shown: bool
 ) -> None:
-    """The control plane deletes a Job first, and what it made after that."""
+    """The control plane deletes a Job first, and the Job's pods after that."""
     assert len(RecordBuilder().records(known([pod], None, DeviceIds(), []))) == is_shown

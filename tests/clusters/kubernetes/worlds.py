@@ -1,6 +1,6 @@
-"""Pods, Jobs and nodes as the parsers give them, as short as a test of pure rules needs them.
+"""Pods, Jobs and nodes as the parsers return them, as short as a test of pure rules needs them.
 
-Called by the tests of this folder that start no control plane.
+For the tests of this folder without a control plane.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
 
 
 def a_pod(name: str, *, of: Job | None = None, **fields: Any) -> Pod:
-    """Return a pod that waits for one GPU; `of` is the Job that made it."""
+    """Return a pod that waits for one GPU; `of` is the Job that created it."""
     owner = None if of is None else Owner("Job", of.name, of.uid)
     known: dict[str, Any] = {
         "uid": f"uid-{name}",
@@ -59,7 +59,7 @@ def a_job(name: str, workers: int = 1, **fields: Any) -> Job:
 
 
 def an_elastic(name: str, workers: int, **fields: Any) -> WorkloadSpec:
-    """Return what was submitted as an elastic job of several workers, or of one."""
+    """Return the spec of an elastic job of several workers, or of one."""
     known: dict[str, Any] = {"command": ("train",), "gpus": WHOLE_GPU, "min_workers": 1}
     return WorkloadSpec(
         "vision", name, "ana", "job", workers=workers, elastic=True, **(known | fields)
@@ -67,7 +67,7 @@ def an_elastic(name: str, workers: int, **fields: Any) -> WorkloadSpec:
 
 
 def a_machine(name: str, gpus: int = 2, **fields: Any) -> KubeNode:
-    """Return an open node."""
+    """Return a schedulable node."""
     known: dict[str, Any] = {
         "cpu_milli": 32_000,
         "memory_mib": 1 << 18,

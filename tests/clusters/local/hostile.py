@@ -1,4 +1,4 @@
-"""A machine on which a hostile job is beside one that counts, which must go on all the time."""
+"""A machine with a hostile job and a job that counts, which must go on all the time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from waiting import eventually_async
 MOST = 200
 MOST_TASKS = 600
 HELD_UP_S = 10.0
-"""A busy machine holds everybody up, too; longer than that is noticed."""
+"""A busy machine delays every process, too; a longer pause is noticed."""
 
 COUNTING = """
 import os, sys, time
@@ -47,7 +47,7 @@ while True:
 
 
 class SmallCluster(LocalCluster):
-    """A cluster whose limits are small enough to be exceeded in a test."""
+    """A cluster with limits low enough to be exceeded in a test."""
 
     def start_of(self, row, worker):
         told, environment = super().start_of(row, worker)
@@ -59,7 +59,7 @@ class SmallCluster(LocalCluster):
 
 @dataclass
 class Neighbour:
-    """A job that counts every 50 ms, and notes its starts and its longest pause."""
+    """A job that counts every 50 ms, and records its starts and its longest pause."""
 
     place: Path
 
@@ -87,7 +87,7 @@ class Neighbour:
 async def beside_a_neighbour(
     place: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any
 ) -> AsyncGenerator[tuple[LocalLab, Neighbour]]:
-    """Have a machine and the neighbour on it; at the end that must have been left in peace."""
+    """Yield a machine with the neighbour on it; assert at the end that it ran undisturbed."""
     monkeypatch.setattr("labs.LocalCluster", SmallCluster)
     neighbour = Neighbour(place)
     async with local_lab(place, **settings) as made:
@@ -97,7 +97,7 @@ async def beside_a_neighbour(
         await eventually_async(neighbour.counted)
         before = neighbour.counted()
         yield made, neighbour
-        # Whatever was beside it: it ran all the time, goes on, and ends as it is told to.
+        # Beside any hostile job: it ran all the time, goes on, and ends when ordered to.
         during = neighbour.counted()
         assert during > before
         await eventually_async(lambda: neighbour.counted() > during)
@@ -109,7 +109,7 @@ async def beside_a_neighbour(
 
 
 async def begin(lab: LocalLab, spec: WorkloadSpec) -> None:
-    """Start it; on a busy machine nobody may see it run, so soon has it ended."""
+    """Start it without waiting: it may end before a busy machine shows it as running."""
     await lab.cluster.submit([spec])
     assert await lab.cluster.apply(plan(start(spec.id, 0))) == []
 
@@ -123,7 +123,7 @@ async def play(lab: LocalLab, program: str, *until: str, **fields: Any) -> Workl
 
 
 async def log(lab: LocalLab) -> str:
-    """Return what the hostile job has written."""
+    """Return the hostile job's output."""
     chunks = [
         chunk.lines
         async for chunk in lab.cluster.logs("vision/hostile", worker=None, tail=None, follow=False)
@@ -132,7 +132,7 @@ async def log(lab: LocalLab) -> str:
 
 
 def of_it(lab: LocalLab) -> list[psutil.Process]:
-    """Return the processes that the hostile job has left; another test may have one like it."""
+    """Return the remaining processes of the hostile job; another test may have one like it."""
     place = str(lab.place.parent)
     found = []
     for process in psutil.process_iter():

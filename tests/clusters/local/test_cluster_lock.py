@@ -1,4 +1,4 @@
-"""One process has a cluster open; who waits for it says so once, and who holds it is known."""
+"""The cluster lock: one process has a cluster open; a waiting one logs it once, and its holder."""
 
 from __future__ import annotations
 

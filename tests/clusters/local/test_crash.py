@@ -26,7 +26,7 @@ KILLS = 6
 
 @contextmanager
 def driver(place: Path) -> Generator[subprocess.Popen[str]]:
-    """Start a service and wait until it works; however the block ends, it is killed."""
+    """Start a service and wait until it works; kill it at the end of the block in any case."""
     process = subprocess.Popen(
         [sys.executable, str(DRIVER), str(place)], stdout=subprocess.PIPE, text=True
     )
@@ -41,14 +41,14 @@ def driver(place: Path) -> Generator[subprocess.Popen[str]]:
 
 
 def says(process: subprocess.Popen[str], seconds: float) -> str:
-    """Return the next word of a service, or "" after so many seconds."""
+    """Return the service's next line of output, or "" after so many seconds."""
     assert process.stdout is not None
     heard, _, _ = select.select([process.stdout], [], [], seconds)
     return process.stdout.readline().strip() if heard else ""
 
 
 def of_this_story(place: Path) -> list[psutil.Process]:
-    """Return the processes that belong to a story's jobs."""
+    """Return the processes of a story's jobs."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -60,7 +60,7 @@ def of_this_story(place: Path) -> list[psutil.Process]:
 
 
 def tell_story(place: Path, rng: random.Random) -> int:
-    """Play the story with kills in between; return how many there were."""
+    """Play the story with kills in between; return their number."""
     for kills in range(KILLS):
         with driver(place) as service:
             if says(service, rng.uniform(0.0, 0.5)) == "done":
@@ -83,7 +83,7 @@ async def test_a_service_killed_at_random_loses_nothing(seed, tmp_path):
         records = list(await cluster.workloads())
         assert [record.state for record in records] == ["succeeded"] * 5
         for record in records:
-            # Every step was taken once, over however many pauses.
+            # Every step was taken once, over any number of pauses.
             attempts = [
                 chunk
                 async for chunk in cluster.logs(record.id, worker=None, tail=None, follow=False)

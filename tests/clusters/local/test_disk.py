@@ -1,4 +1,4 @@
-"""A disk that takes no more writes: users get a sentence, jobs go on, nothing is half done."""
+"""A full disk: users get an error sentence, jobs go on, and no operation is half done."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from waiting import eventually_async
 
 @pytest.fixture
 def disk(monkeypatch):
-    """Return a function that says what becomes of the next transactions of every database."""
+    """Return a function that sets the outcome of the next transactions of every database."""
     state = {"pragma": ""}
 
     @sa.event.listens_for(sa.Engine, "begin")

@@ -1,4 +1,4 @@
-"""The cluster of this machine: what only real processes, files and restarts can show."""
+"""The local cluster: behaviour that only real processes, files and restarts can show."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_an_exit_while_nobody_looked_is_found(tmp_path):
 async def test_a_start_that_was_decided_but_not_done_is_done_once(tmp_path):
     clock = Clock()
     async with LocalCluster.open(tmp_path / "data", DEVICES, NODE, clock=clock) as cluster:
-        lab = LocalLab(cluster, clock, tmp_path / "orders")  # nobody runs it: rows only
+        lab = LocalLab(cluster, clock, tmp_path / "orders")  # without a reconciler: rows only
         spec = lab.job(command=("sh", "-c", "echo once; exit 0"))
         await cluster.submit([spec])
         await cluster.apply(plan(start(spec.id, 0)))
@@ -145,7 +145,7 @@ async def test_after_a_restart_a_session_has_no_more_than_its_grace_whatever_the
     await deaf.stdout.readline()
     clock = Clock()
     async with LocalCluster.open(tmp_path / "data", DEVICES, NODE, clock=clock) as cluster:
-        lab = LocalLab(cluster, clock, tmp_path / "orders")  # nobody runs it: rows only
+        lab = LocalLab(cluster, clock, tmp_path / "orders")  # without a reconciler: rows only
         spec = lab.session(grace_seconds=1)
         await cluster.submit([spec])
         await cluster.apply(plan(start(spec.id, 0, share=0.5)))
@@ -157,7 +157,7 @@ async def test_after_a_restart_a_session_has_no_more_than_its_grace_whatever_the
     async with local_lab(tmp_path, clock) as lab:
         await lab.until_gone(spec.id)
 
-    # 255 is asyncio's word for an exit code that somebody else, here psutil, has fetched first.
+    # asyncio returns 255 if other code, here psutil, has already reaped the process.
     assert await asyncio.wait_for(deaf.wait(), 10) in {-signal.SIGKILL, 255}
     assert not psutil.pid_exists(deaf.pid)
 
@@ -273,7 +273,7 @@ async def test_a_command_that_does_not_exist_fails_with_a_sentence(lab):
     assert (127, text) == (record.exit_code, record.reason.text)
 
 
-# -- surroundings --------------------------------------------------------------------------------
+# -- environment -------------------------------------------------------------------------------
 
 
 async def test_a_job_is_at_home_with_python_and_without_secrets_of_the_service(

@@ -1,4 +1,4 @@
-"""What the cluster reads and writes where a job's account may have put anything."""
+"""Reads and writes in the elastic folder, where a job's account may have put any file."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_only_a_process_of_the_workers_session_is_woken():
         assert other.stdout is not None
         assert (mine.stdout.readline(), other.stdout.readline()) == ("ready\n", "ready\n")
         worker = Process(mine.pid, psutil.Process(mine.pid).create_time())
-        wake(other.pid, worker)  # it says that it is this worker
+        wake(other.pid, worker)  # it claims to be this worker
         wake(mine.pid, worker)
 
         assert mine.stdout.readline() == "heard\n"

@@ -1,7 +1,7 @@
-"""Nothing is gone of a workload that is still listed, and nothing stays of one that is not.
+"""All data of a listed workload stays, and all data of an unlisted one is removed.
 
-What cannot be stored is refused before any file is removed (`test_disk`); a service that is killed
-in between leaves it to the next one, which knows what was meant.
+A change that cannot be stored is refused before any file is removed (`test_disk`); a service killed
+in between leaves the removal to the next one, which finds the intent on disk.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ asyncio.run(main())
 
 
 async def ended(lab: LocalLab) -> None:
-    """Run a job that has saved something."""
+    """Run a job that has saved a checkpoint."""
     await lab.cluster.submit([lab.job("exp", command=("sh", "-c", SAVES))])
     await lab.cluster.apply(plan(start("vision/exp", 0)))
     await lab.until("vision/exp", "succeeded")
@@ -90,12 +90,12 @@ async def test_a_deletion_that_was_stored_when_the_service_was_killed_is_finishe
         left = [path.name for path in jobs.rglob("*") if path.is_file()]
         assert left == (["model"] if how == "aged" else [])
         assert not (jobs / "vision/exp").exists()
-        await ended(lab)  # nothing that the next of its name would find
+        await ended(lab)  # no file that the next workload of this name would find
 
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """Make a home where Eve can come: pytest's own folders are root's alone."""
+    """Make a home where Eve has access: pytest's own folders are root's alone."""
     folder = Path(tempfile.mkdtemp())
     os.chown(folder, EVE, EVE)
     yield folder
@@ -137,7 +137,7 @@ def test_what_is_at_its_users_home_is_removed_by_the_next_service(aged, stays, h
         ("true",), str(home), 1.0, uid=EVE, gid=EVE, user="eve", own_directory=str(own)
     )
     (worker / "spec.json").write_text(json.dumps(asdict(told)))
-    # A process of its own: ours may have threads of libraries that mind a fork.
+    # In a separate process: ours may have library threads, which are unsafe across a fork.
     why = "aged" if aged else "asked"
     subprocess.run([sys.executable, "-c", FOLLOWS, tmp_path, own, why], check=True, timeout=120)
 

@@ -1,4 +1,4 @@
-"""Who stops the processes that keep a job does not keep its GPU: they are woken when it is over."""
+"""A job that stops its supervisor or witness does not keep its GPU: both are woken at its end."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def lab(tmp_path, monkeypatch):
 
 
 async def freezes(lab: LocalLab, *words: str) -> list[psutil.Process]:
-    """Run a job that stops who keeps it; return what belongs to it."""
+    """Run a job that stops its supervisor or witness; return all of its processes."""
     command = (sys.executable, "-I", "-S", "-c", FREEZING, *words)
     spec = lab.job("hostile", command=command, grace_seconds=1)
     await lab.cluster.submit([spec])
@@ -98,7 +98,7 @@ async def test_who_stops_its_supervisor_with_its_first_instruction_is_reclaimed_
             and any(place in word for word in process.info["cmdline"] or ())
         ]
 
-    # Whether it has said before that its worker runs is a matter of luck.
+    # It may or may not have reported before that its worker runs.
     await eventually_async(lambda: stopped() != [])
     await lab.cluster.apply(plan(stop("vision/hostile")))
 

@@ -1,6 +1,6 @@
 """Hostile jobs are contained, or stopped with a sentence; the job beside them goes on counting.
 
-Who makes millions of files is in `test_many_files`.
+`test_many_files` covers jobs that make millions of files.
 
 Everything here bounds itself: a few hundred processes (3,000 at most, for half a minute, if nothing
 stops them), some tens of megabytes.
@@ -96,7 +96,7 @@ async def test_a_fork_bomb_that_grows_while_it_is_stopped_is_ended_with_a_senten
     )
     assert await log(lab) == f"runai: {record.reason.text}\n"
     await eventually_async(lambda: of_it(lab) == [])
-    # All of them were at it yet: what ended them was not its own cap.
+    # All of them were still running: their own cap did not end them.
     assert MOST <= forks.stat().st_size < MOST_FORKS
     assert counted > before
 
@@ -125,7 +125,7 @@ async def test_one_that_ends_at_once_again_and_again_leaves_nothing(lab, tmp_pat
     assert record.allocated == 0
     assert of_it(lab) == []
     assert await lab_neighbour(lab) == "running"
-    # Of each start its output and its end are kept until the job is deleted.
+    # The output and the end of each start are stored until the job is deleted.
     assert len([*(tmp_path / "data/jobs/vision/hostile").rglob("*")]) <= 10 * starts + 1
     assert psutil.Process().memory_info().rss - before < 50 * 2**20
     await lab.cluster.delete(spec.id, by="ana")
@@ -139,7 +139,7 @@ async def lab_neighbour(lab: Lab) -> str:
 
 
 async def ends_at_once(lab: Lab, spec: WorkloadSpec, ends: int) -> list[float]:
-    """Start it as soon as it may be, so often; return how long it waited after each end."""
+    """Start it so often, each time as soon as allowed; return the wait after each end."""
     waits: list[float] = []
     for number in range(1, ends + 1):
         assert await lab.cluster.apply(plan(start(spec.id, 0))) == []

@@ -1,7 +1,7 @@
-"""What removes a user's files runs as that user, who may read all that it was started with.
+"""Removal of a user's files runs as that user, with access to all it was started with.
 
-A process of its own stands for the service: ours may have threads of libraries that mind a fork,
-which is what becoming another account takes.
+A separate process stands for the service: ours may have library threads, which are unsafe across
+a fork, and a change of account takes a fork.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def place() -> Iterator[Path]:
 
 @pytest.fixture
 def slow(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let removals last as long as the test does."""
+    """Make removals last as long as the test."""
     for name in ("rm", "find"):
         (place / name).write_text(WAITING)
         (place / name).chmod(0o755)
@@ -66,7 +66,7 @@ def test_whose_files_are_removed_finds_no_secret_in_the_removal(why, place, tmp_
             files = {as_eve(f"readlink /proc/{removal.pid}/fd/{n}") for n in range(3)}
 
             names = {line.partition("=")[0] for line in seen.split("\0") if line}
-            assert names - {"PWD", "SHLVL", "_"} == {"PATH"}  # the others are the shell's
+            assert names - {"PWD", "SHLVL", "_"} == {"PATH"}  # the shell sets the rest
             assert SECRET not in seen
             assert files == {"/dev/null\n"}
             assert os.getsid(removal.pid) == removal.pid
@@ -77,7 +77,7 @@ def test_whose_files_are_removed_finds_no_secret_in_the_removal(why, place, tmp_
 
 
 def waiting(service: int) -> list[psutil.Process]:
-    """Return what runs as Eve, once it is the program that waits."""
+    """Return Eve's processes, once they run the program that waits."""
     return [
         process
         for process in psutil.Process(service).children()

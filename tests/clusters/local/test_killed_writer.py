@@ -1,4 +1,4 @@
-"""Both databases survive kill -9 in any write: whole, and with everything acknowledged."""
+"""Both databases survive kill -9 in any write: intact, and with all acknowledged data."""
 
 from __future__ import annotations
 

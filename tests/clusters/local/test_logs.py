@@ -1,4 +1,4 @@
-"""Reading a worker's output over files that come and go while it is read."""
+"""Reading of a worker's output from files that come and go meanwhile."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write(job: Path, attempt: int, number: int, text: str) -> Path:
 
 
 def read(log: WorkerLog) -> list[tuple[int, str]]:
-    """Return all that can be read now: attempt and text."""
+    """Return all output that can be read now: attempt and text."""
     found = []
     while (chunk := log.next_chunk()) is not None:
         found.append((chunk.attempt, chunk.lines.decode()))

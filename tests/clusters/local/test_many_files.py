@@ -138,7 +138,7 @@ def test_a_look_counts_ones_own_whatever_others_do_on_the_disk(tmp_path):
     own, beside = tmp_path / "own", tmp_path / "beside"
     own.mkdir()
     beside.mkdir()
-    # A process of its own: what looks is a fork of it, and ours may have threads.
+    # In a separate process: the check forks, and ours may have threads.
     command = [sys.executable, "-I", "-S", "-c", LOOKS, own, beside, file_count.__file__]
     told = subprocess.run(command, check=True, capture_output=True, text=True)
 
@@ -147,7 +147,7 @@ def test_a_look_counts_ones_own_whatever_others_do_on_the_disk(tmp_path):
 
 @pytest.fixture
 def somebodys() -> Iterator[tuple[pwd.struct_passwd, Path]]:
-    """Return an account, and a folder of it where it can come: pytest's own are root's alone."""
+    """Return an account and a folder it can enter: pytest's own folders are root's alone."""
     account, folder = pwd.getpwnam("nobody"), Path(tempfile.mkdtemp())
     os.chown(folder, account.pw_uid, account.pw_gid)
     yield account, folder

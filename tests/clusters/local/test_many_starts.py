@@ -1,4 +1,4 @@
-"""Many that start at once on this machine: each start takes a while, for which nobody waits."""
+"""Many simultaneous starts on this machine: each takes a while, and none blocks the event loop."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def test_others_have_their_turn_between_two_starts(tmp_path, jobs, workers
         begun = {0}
 
         def look() -> None:
-            """Look at each turn of the loop."""
+            """Record the state at each turn of the loop."""
             begun.add(len(list((tmp_path / "data/jobs").glob("*/*/attempt-1/worker-*"))))
             if MANY not in begun:
                 asyncio.get_running_loop().call_soon(look)

@@ -1,4 +1,4 @@
-"""A job that makes room by moving is paused where it was, and goes on elsewhere."""
+"""A job that makes room by moving is paused on its device, and resumed on another one."""
 
 from __future__ import annotations
 

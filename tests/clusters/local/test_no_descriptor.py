@@ -1,4 +1,4 @@
-"""A service that has as many descriptors open as it may: it goes on, and does the rest later."""
+"""A service at its limit of file descriptors: it goes on, and does the rest later."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ print(take_all(), resource.getrlimit(resource.RLIMIT_NOFILE), most())
 
 @contextmanager
 def none_left() -> Iterator[None]:
-    """Let this process open nothing more."""
+    """Use up this process's file descriptors."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     first_free = os.open(os.devnull, os.O_RDONLY)
     os.close(first_free)
@@ -100,7 +100,7 @@ async def test_a_job_begins_with_the_limit_that_the_service_began_with(tmp_path)
 
 
 def test_a_service_takes_all_that_it_could_have_and_remembers_what_it_had():
-    hard = min(5000, resource.getrlimit(resource.RLIMIT_NOFILE)[1])  # which not all may raise
+    hard = min(5000, resource.getrlimit(resource.RLIMIT_NOFILE)[1])  # some may not raise it
     command = ["prlimit", f"--nofile=256:{hard}", sys.executable, "-c", TAKES_ALL]
     told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
 

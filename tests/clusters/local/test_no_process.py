@@ -1,6 +1,6 @@
-"""A machine that has no process left for a start: somebody else may have them, so it is made later.
+"""An account at its process limit: a start waits, because a process may become free.
 
-The limits are the kernel's own, of an account that nobody else uses.
+The limits are the kernel's own, of an account that no other test uses.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ sys.stdin.read()
 
 @contextmanager
 def bomb() -> Iterator[None]:
-    """Have more threads of an account than it may have processes, as supervisors are told.
+    """Run more threads of an account than its limit of processes, which supervisors inherit.
 
-    A program of its own: a fork of ours, where other tests left threads, may end before its exec.
+    In a separate program: a fork of ours may end before its exec if other tests left threads.
     """
     before = resource.getrlimit(resource.RLIMIT_NPROC)
     command = [sys.executable, "-I", "-c", BOMB, str(EVE), str(MOST + 1)]
@@ -90,7 +90,7 @@ def test_a_machine_that_has_no_process_for_a_minute_is_said(tmp_path):
 
 
 def test_a_fork_that_fails_is_no_end_of_the_supervisor():
-    # Who is to fork has the limit; a process of its own, whose account it changes.
+    # The forking process has the limit; a separate process, because its account changes.
     command = [sys.executable, "-I", "-S", "-c", FORKS, str(EVE), worker_start.__file__]
     told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
 

@@ -1,7 +1,7 @@
-"""What a supervisor cannot write down is not lost: it waits, with the worker's end, for room.
+"""A supervisor on a full disk loses no note: it waits for room, with the worker's end.
 
-Supervisor and witness are real; the kernel lets them write no byte to a file, and later lets them
-again. A whole service on a full disk is `service/server/test_failing_disk.py`.
+Supervisor and witness are real; the kernel refuses their writes to files, and later allows them
+again. `service/server/test_failing_disk.py` has a whole service on a full disk.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def start(tmp_path: Path) -> Generator[Start]:
 
 @contextmanager
 def no_room(*processes: psutil.Process) -> Iterator[None]:
-    """Let nothing that these processes write become part of a file."""
+    """Make all file writes of these processes fail."""
     before = {process: process.rlimit(psutil.RLIMIT_FSIZE) for process in processes}
     for process, (_, most) in before.items():
         process.rlimit(psutil.RLIMIT_FSIZE, (0, most))
@@ -51,7 +51,7 @@ def orders(tmp_path: Path) -> Path:
 
 
 def has_tried(start: Start, name: str) -> bool:
-    """Tell whether somebody has tried to write a note, and found no room."""
+    """Return True if an attempt to write a note has failed for lack of room."""
     path = start.path / f"{name}.tmp"
     return path.exists() and path.stat().st_size == 0
 
@@ -65,7 +65,7 @@ def test_an_end_without_room_for_it_is_known_when_there_is(start, orders, eventu
         eventually(lambda: has_tried(start, "ended.json"))
 
         assert has_ended(worker)
-        assert start.attempt.holder() is not None  # to the service it runs on
+        assert start.attempt.holder() is not None  # to the service it is still running
         assert (start.attempt.ending(), start.attempt.left_behind()) == (None, None)
 
     assert ExitStatus(3) == start.ending()
@@ -116,14 +116,14 @@ def test_a_job_that_is_told_to_stop_without_room_has_obeyed(start, eventually):
 def test_output_without_room_is_lost_and_what_comes_after_is_not(start, orders, tmp_path):
     last = tmp_path / "last"
     os.mkfifo(last)
-    # More than a pipe holds: who could write all of it has been read meanwhile.
+    # More than a pipe holds: a writer that finishes proves that the output is being read.
     meanwhile = f"yes meanwhile | head -c {4 * PIPE_BYTES}"
     start("sh", "-c", f"echo before; read -r _ < {orders}; {meanwhile}; cat {last}")
 
     with ExitStack() as stack:
         with no_room(start.supervisor):
             orders.write_text("go on\n")
-            told = stack.enter_context(last.open("w"))  # once it has come to read it
+            told = stack.enter_context(last.open("w"))  # once it reads from there
         told.write("afterwards\n")
 
     assert ExitStatus(0) == start.ending()

@@ -45,7 +45,7 @@ async def test_program_text_and_names_of_jobs_are_their_users_alone(
         folders = tmp_path / "data/jobs" if homes is None else homes / "ana/.local/share/runai"
         own = folders / "vision" / ("secret" if homes is None else f"secret-{int(lab.clock.at)}")
         uid = os.geteuid() if homes is None else UIDS["ana"]
-        for folder in [*reversed(own.parents), own]:  # what is there is readable by all accounts
+        for folder in [*reversed(own.parents), own]:  # existing files are readable by all accounts
             if not folder.exists():
                 folder.mkdir()
                 os.chown(folder, uid, uid)

@@ -1,4 +1,4 @@
-"""What a job reports of itself, read where its account may have put anything."""
+"""A job's own progress reports, read where its account may have put any file."""
 
 from __future__ import annotations
 

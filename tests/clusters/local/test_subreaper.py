@@ -1,4 +1,4 @@
-"""Either half of supervisor and witness is killed: how a worker ended is known all the same."""
+"""Supervisor or witness is killed: the worker's exit status is known all the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The supervisor: a program that keeps one worker, told and telling by files."""
+"""The supervisor: a program that runs one worker, and communicates through files."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_what_a_shell_has_started_gets_the_grace_too(start, eventually):
     assert start.output().endswith("saved\n")
 
 
-# -- surroundings --------------------------------------------------------------------------------
+# -- environment ---------------------------------------------------------------------------------
 
 
 def test_the_worker_gets_its_environment_and_no_more(start):
@@ -178,7 +178,7 @@ def test_the_worker_leads_a_session_of_its_own_without_a_terminal(start):
 def test_signals_that_python_ignores_are_back_to_normal(start):
     start("grep", "SigIgn", "/proc/self/status").ending()
 
-    assert int(start.output().split()[1], 16) & 0x7FFF_FFFF == 0  # above: the C library's own
+    assert int(start.output().split()[1], 16) & 0x7FFF_FFFF == 0  # higher: the C library's
 
 
 def test_files_and_directories_are_made_before_it_starts(start, tmp_path):
@@ -193,7 +193,7 @@ def test_files_and_directories_are_made_before_it_starts(start, tmp_path):
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
 def test_a_worker_runs_as_its_user(start, eventually):
     nobody = pwd.getpwnam("nobody")
-    home = Path(tempfile.mkdtemp())  # pytest's own directories are closed to others
+    home = Path(tempfile.mkdtemp())  # other accounts cannot enter pytest's own directories
     try:
         os.chown(home, nobody.pw_uid, nobody.pw_gid)
         start(

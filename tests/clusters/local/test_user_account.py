@@ -76,7 +76,7 @@ def test_a_home_is_one_folder_that_no_program_takes_for_something_else(user: str
 @given(NAMES, NAMES)
 def test_two_users_never_share_a_home(one: str, other: str):
     assert (home_name(one) == home_name(other)) == (one == other)
-    # Neither does a user who is named as another one's home.
+    # Nor does a user with another user's home folder as name.
     assert home_name(home_name(one)) != home_name(one) or home_name(one) == one
 
 

@@ -1,6 +1,6 @@
 """Jobs without a GPU on this machine: no more workers at once than its CPU cores bear.
 
-Who is chosen is in `test_cpu_job_bound`; here real processes follow it.
+`test_cpu_job_bound` covers the choice; here real processes follow it.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ def array(lab: LocalLab, many: int, **fields: Any) -> list[WorkloadSpec]:
 
 
 def programs(lab: LocalLab) -> int:
-    """Count the processes of jobs that there are, by the place where they take orders."""
+    """Count the running programs of jobs, by the path of their orders."""
     found = psutil.process_iter(["cmdline"])
     return sum(str(lab.place) in (process.info["cmdline"] or ())[-2:-1] for process in found)
 
 
 async def settled(lab: LocalLab, **expected: str) -> None:
-    """Wait until workloads are in these states, and their programs run as these say."""
+    """Wait until workloads are in these states, and these numbers of their programs run."""
 
     async def is_so() -> bool:
         states = {

@@ -1,4 +1,4 @@
-"""Watching processes that are not our children."""
+"""Watching of processes that are not our children."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _named(pid: int, earlier: float = 0.0) -> Process:
 
 @pytest.fixture
 def set_clock(monkeypatch):
-    """Return a function that sets the clock by so many seconds, as the boot time tells it."""
+    """Return a function that shifts the clock by so many seconds, as the boot time shows it."""
     booted = psutil.boot_time()
 
     def set_by(seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""What the local cluster keeps in SQLite comes back as it was, after whatever restart."""
+"""Workloads in the local cluster's SQLite: read back unchanged after any restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which finished workloads are kept: for a time, so many of all, and of each user their part."""
+"""Retention of finished workloads: for a time, up to a total, with a share for each user."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_flood_costs_nobody_else_their_part(seed):
 
 
 class Lab:
-    """A cluster of one device whose jobs end at once, in a time of its own."""
+    """A cluster of one device whose jobs end at once, with a clock of its own."""
 
     def __init__(self, keeping: RetentionPolicy) -> None:
         self.now = 0.0
@@ -176,7 +176,7 @@ async def test_of_many_that_go_with_their_project_each_goes():
     assert await lab.names() == []
 
 
-# -- what it has left on the disk ----------------------------------------------------------------
+# -- the workload's files on the disk ------------------------------------------------------------
 
 SAVES = 'echo said; echo model > "$RUNAI_CHECKPOINT_DIR/model"'
 

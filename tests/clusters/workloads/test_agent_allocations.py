@@ -1,4 +1,4 @@
-"""What agents are told is drawn once for each record, and never what it no longer says."""
+"""Allocations for agents are built once for each record, and never from an outdated one."""
 
 from __future__ import annotations
 

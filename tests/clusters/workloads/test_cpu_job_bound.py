@@ -1,4 +1,4 @@
-"""Choosing the workloads without a GPU that may run at once."""
+"""The choice of workloads without a GPU that may run at once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def gang(name: str, user: str = "bob", at: int = 0, *, workers: int) -> Workload
 
 
 def shown(workloads: Sequence[Workload], bound: Bound) -> dict[str, int]:
-    """Return the number of workers of each workload that is shown."""
+    """Return the number of shown workers of each shown workload."""
     chosen = admitted(workloads, bound)
     return {name[2:]: len(workload.workers) for name, workload in chosen.shown.items()}
 
@@ -165,7 +165,7 @@ def test_bound_holds_and_nothing_passes_an_older_workload_of_its_user(workloads,
     random.shuffle(shuffled)
     assert admitted(shuffled, bound) == chosen
 
-    # Each is shown or held, and what runs is shown whole.
+    # Each is shown or held back, and running workloads are shown whole.
     assert chosen.shown.keys() | {w.name for w in held} == {w.name for w in workloads}
     assert len(chosen.shown) + len(held) == len(workloads)
     for workload in workloads:
@@ -186,7 +186,7 @@ def test_bound_holds_and_nothing_passes_an_older_workload_of_its_user(workloads,
         assert not more or run[user] + more <= bound.for_user
     assert not start.total() or (run + start).total() <= bound.in_all
 
-    # The oldest of a user that is short of its minimum, but for one that never fits.
+    # The oldest of a user below its minimum, except a workload that never fits.
     short: dict[str, Workload] = {}
     for workload in sorted(workloads, key=lambda w: (w.submitted, w.name)):
         part = chosen.shown.get(workload.name)

@@ -1,4 +1,4 @@
-"""Whatever users, processes and the scheduler do in whatever order, the rows stay sound."""
+"""Invariants of the rows: any order of acts by users, processes and scheduler keeps them sound."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Cluster(RuleBasedStateMachine):
         backoff_limit=st.integers(0, 2),
     )
     def submit_elastic(self, name, gpus, workers, least, backoff_limit) -> None:
-        self.clock.at += 1  # one of the same name that was deleted is another one
+        self.clock.at += 1  # a new workload of a deleted one's name is another one
         spec = WorkloadSpec(
             name[0],
             name[1],
@@ -151,7 +151,7 @@ class Cluster(RuleBasedStateMachine):
 
     @rule()
     def obey(self) -> None:
-        """Let everybody who was told to stop do so."""
+        """End every worker that has orders to stop."""
         for record in self.records():
             for worker in record.workers:
                 known = self.known((record.spec.project, record.spec.name))
@@ -175,7 +175,7 @@ class Cluster(RuleBasedStateMachine):
         self.clock.at += seconds
         self.cluster.pass_time()
 
-    # -- what always holds -----------------------------------------------------------------------
+    # -- invariants ------------------------------------------------------------------------------
 
     @invariant()
     def no_device_carries_more_than_it_has(self) -> None:
@@ -251,7 +251,7 @@ class Cluster(RuleBasedStateMachine):
 
 
 def written(records: Sequence[WorkloadRecord]) -> list[WorkloadRecord]:
-    """Leave out why they wait and at which place: the first cycle after a restart says it anew."""
+    """Drop waiting reasons and queue positions: the first cycle after a restart sets them anew."""
     return [r if r.position is None else replace(r, position=0, reason=None) for r in records]
 
 

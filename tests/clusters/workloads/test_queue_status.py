@@ -1,4 +1,4 @@
-"""Thousands are told their place and why: nobody waits for the last of them, or sees half of it."""
+"""Queue positions and reasons of thousands of jobs: updates are atomic and block no other task."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def jobs(project: str) -> list[WorkloadSpec]:
 
 
 class Moving:
-    """One job of two long queues has ended: the next one starts, and the others move up."""
+    """One job of two long queues has ended: the next one starts, and the rest move up."""
 
     def __init__(self) -> None:
         self.cluster = SimulatedCluster({"box": DEVICES}, clock=lambda: 100.0)
@@ -47,7 +47,7 @@ class Moving:
         await self.cluster.apply(decide(self.index))
 
     async def cycle_beside(self, act: Callable[[], object]) -> None:
-        """Act in each of the turns that others have while the plan is carried out."""
+        """Run `act` in each turn of the event loop while the plan is carried out."""
         telling = asyncio.ensure_future(self.cycle())
         await asyncio.sleep(0)
         while not telling.done():
@@ -63,7 +63,7 @@ class Moving:
 
 
 def is_in_order(records: list[WorkloadRecord]) -> bool:
-    """Tell whether nobody stands where somebody else does."""
+    """Return True if no two jobs of a project have the same position."""
     places = Counter((r.spec.project, r.position) for r in records if r.position is not None)
     return max(places.values()) == 1
 
@@ -146,7 +146,7 @@ async def test_what_presses_overtakes_a_telling_for_which_nobody_waits():
     await moving.begin()
     await moving.cycle()
     await moving.cycle_beside(lambda: None)
-    # Who only waited and is deleted moves a queue up: that does not press.
+    # Deleting a waiting job moves a queue up: that is not urgent.
     waits = [r.id for r in await moving.cluster.workloads() if r.position == 1]
     for workload in waits:
         await moving.cluster.delete(workload, by="ana")
@@ -225,7 +225,7 @@ async def test_of_an_array_a_part_is_told_with_each_plan_and_others_at_once():
     cluster = SimulatedCluster({"box": DEVICES}, clock=lambda: 100.0)
     await cluster.put_project(ProjectSpec("vision", quota=MilliGpu(1000)))
     one, many = MilliGpu(1000), 2 * FIRST_OF_ONE
-    await cluster.observe()  # beside what presses little of an array would be seen
+    await cluster.observe()  # beside an urgent change little of an array would be seen
     await cluster.submit(
         [
             WorkloadSpec("vision", f"exp-{n}", "ana", "job", ("train",), gpus=one)

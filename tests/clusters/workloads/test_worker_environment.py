@@ -1,4 +1,4 @@
-"""What a worker's environment says of its share, where devices and shares differ."""
+"""A worker's environment variables for its GPU share, where devices and shares differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What thousands of waiting jobs cost: a change is drawn and stored, what is as before is not."""
+"""The cost of thousands of waiting jobs: only changes are built and stored."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MANY = 300
 
 
 class CountingStore(MemoryStore):
-    """Remembers which rows were written."""
+    """A store that records which rows were written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ def job(number: int, key: str = "") -> WorkloadSpec:
 
 
 async def queued() -> tuple[SimulatedCluster, CountingStore]:
-    """One job runs, the others wait and have been told why."""
+    """One job runs, the rest wait with a reason."""
     store = CountingStore()
     cluster = SimulatedCluster({"box": DEVICES}, clock=lambda: 100.0, store=store)
     await cluster.put_project(ProjectSpec("vision", quota=MilliGpu(1000)))
@@ -60,7 +60,7 @@ async def test_a_cycle_writes_nothing_about_those_that_wait_as_before():
     assert store.written == []
 
 
-# -- an array comes before the core in parts ------------------------------------------------------
+# -- an array reaches the core in chunks ----------------------------------------------------------
 
 PART = 60
 
@@ -151,7 +151,7 @@ def test_whatever_happens_to_what_is_held_back_in_the_end_all_that_waits_is_seen
 
 
 async def test_who_has_left_the_queue_and_come_back_between_two_cycles_is_told_again():
-    """To the scheduler nothing has happened, and it says the same."""
+    """The scheduler sees no change, and gives the same reason."""
     cluster, _ = await queued()
     index = Index(await cluster.observe())
     for _ in range(2):
