@@ -1,4 +1,4 @@
-"""The tokens that pods of the nodes' agents have."""
+"""Tokens of the node agents' pods."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NUMBERS = itertools.count(1)
 def agent_token(
     plane: ControlPlane, node: str, *, audience: str = "runai", account: str = "runai-agent"
 ) -> Iterator[str]:
-    """Give the token of a pod of the agents on a node, while that pod is there."""
+    """Yield the token of an agent's pod on a node, while that pod exists."""
     agent = pod(f"agent-{next(NUMBERS)}", 0, nodeName=node, schedulerName="default-scheduler")
     agent["spec"]["serviceAccountName"] = account
     made = plane.request("POST", f"{RUNAI}/pods", agent)["metadata"]

@@ -1,6 +1,6 @@
-"""Calls of a cluster's API, and of kubectl, as whoever administers it.
+"""A cluster's API and kubectl, called as the cluster's administrator.
 
-Called by `plane`, which starts a control plane for the tests, and by `named`, which is given one.
+`plane` starts a control plane for the tests; `named` uses an existing cluster.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WITHIN_S = 120
 
 
 class ApiRefused(Exception):
-    """The API server answered with an error; says the status and its message."""
+    """An error answer of the API server, with its status and message."""
 
     def __init__(self, status: int, message: str) -> None:
         """Keep the HTTP status beside the message."""
@@ -29,16 +29,16 @@ class ApiRefused(Exception):
 
 
 class Calls:
-    """What any cluster answers; who makes one says where it is."""
+    """Calls to any cluster; a subclass sets the address."""
 
     kubeconfig: Path
     folder: Path
-    """What is in it goes with the tests."""
+    """Contents are deleted at the end of the tests."""
     _http: httpx.Client
 
     @property
     def home(self) -> Path:
-        """Return what programs take for a user's home."""
+        """Return the home directory for programs."""
         return self.folder
 
     def request(
@@ -82,10 +82,10 @@ class Calls:
             yield from answer.iter_lines()
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
-        """Run kubectl as the administrator; return what it prints.
+        """Run kubectl as the administrator; return its output.
 
         Raises:
-            AssertionError: it fails; says what it said.
+            AssertionError: kubectl fails; the message is its output.
         """
         done = subprocess.run(
             [str(find_program("kubectl")), *arguments],

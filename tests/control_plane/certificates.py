@@ -1,7 +1,6 @@
 """Certificates of a control plane that lives for minutes: an authority, servers and users.
 
-Knows X.509 as Kubernetes reads it: a client's common name is the user, its organizations are the
-groups. Called by `plane`.
+Kubernetes reads a client's common name as the user, and its organizations as the groups.
 """
 
 from __future__ import annotations
@@ -35,7 +34,10 @@ class Certificate:
 
 
 class Authority:
-    """Signs for one control plane; names its key where it signs, as Python 3.13 asks (RFC 5280)."""
+    """The certificate authority of one control plane.
+
+    Its certificates carry its key identifier, as Python 3.13 requires (RFC 5280).
+    """
 
     def __init__(self) -> None:
         """Make the authority's own key and certificate."""
@@ -53,7 +55,7 @@ class Authority:
         self.certificate = signed.public_bytes(serialization.Encoding.PEM)
 
     def server(self, names: Sequence[str], addresses: Collection[str]) -> Certificate:
-        """Sign for a server that answers to these names and addresses."""
+        """Sign a certificate for a server with these names and addresses."""
         alternatives = [
             *(x509.DNSName(name) for name in names),
             *(x509.IPAddress(ipaddress.ip_address(address)) for address in sorted(addresses)),
@@ -65,7 +67,7 @@ class Authority:
         )
 
     def user(self, name: str, groups: Sequence[str] = ()) -> Certificate:
-        """Sign for a user of the API with these groups."""
+        """Sign a certificate for a user of the API with these groups."""
         organizations = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
         common = x509.NameAttribute(NameOID.COMMON_NAME, name)
         return self._sign([*organizations, common], ExtendedKeyUsageOID.CLIENT_AUTH)
@@ -94,7 +96,7 @@ class Authority:
 
 
 def write_signing_keys(folder: Path) -> None:
-    """Write `sa.key` and `sa.pub`, with which service accounts' tokens are signed and checked."""
+    """Write `sa.key` and `sa.pub`, the keys that sign and verify service account tokens."""
     key = ec.generate_private_key(ec.SECP256R1())
     (folder / "sa.key").write_bytes(_private(key))
     public = key.public_key().public_bytes(

@@ -1,6 +1,6 @@
-"""The project's chart as Helm makes it: rendered, linted, installed.
+"""The project's chart, rendered, linted and installed by Helm.
 
-Called by the fixture `plane`, which applies its rights, and by the chart's own tests.
+The fixture `plane` applies its rights; the chart's own tests use the rest.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from control_plane.programs import find_program
 
 CHART = Path(__file__).parents[2] / "helm"
 SERVED = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
-"""What a rendering without a cluster must be told that the API server has."""
+"""API versions that a rendering without a cluster must be given."""
 WITHIN_S = 120
 
 
 class HelmRefused(Exception):
-    """Helm failed; says what it said."""
+    """An error of Helm, with its output."""
 
 
 def helm(*arguments: str, kubeconfig: Path | None = None, home: Path | None = None) -> str:
-    """Run Helm, with nothing of this user's own but a `home`; return what it prints.
+    """Run Helm, with `home` in place of this user's own settings; return its output.
 
     Raises:
-        HelmRefused: it fails.
+        HelmRefused: Helm fails.
     """
     with tempfile.TemporaryDirectory() as empty:
         done = subprocess.run(

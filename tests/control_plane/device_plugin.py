@@ -1,11 +1,11 @@
-"""What a node's device plugin, its kubelet and our agent do about GPUs, on nodes that kwok plays.
+"""A node's device plugin, kubelet and agent, simulated for the GPUs of nodes that kwok plays.
 
     devices = DevicePlugin(lab.plane, {"gpu-0": ["GPU-a", "GPU-b"]})
-    devices.look()                 # whoever was bound has got its devices, or was turned away
-    scheduler.call(...)            # or `devices.tell(scheduler)`: as our agent would
+    devices.look()                 # bound pods get their devices, or are rejected
+    scheduler.call(...)            # or `devices.tell(scheduler)`: like our agent
 
-One look at a time, when the test says so: what happens between two calls of the API is up to it.
-Each look checks that no device carries more than it has.
+Each step runs when the test calls it, so the test decides on events between two API calls.
+Each step asserts that no device is oversubscribed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STRATEGIC = "application/strategic-merge-patch+json"
 
 
 class DevicePlugin:
-    """The devices of some nodes, and which pods have them."""
+    """The devices of some nodes, and the pods that have them."""
 
     def __init__(self, plane: ControlPlane, nodes: Mapping[str, Sequence[str]]) -> None:
         self.plane = plane
@@ -37,24 +37,24 @@ class DevicePlugin:
         self.has: dict[str, tuple[str, list[str]]] = {}
         """UUIDs by the pod's UID, with its `namespace/name`."""
         self.annotates = True
-        """Whether a look writes down which device a reservation pod has."""
+        """Whether a step annotates reservation pods with their device."""
         self.turns_away = 0
-        """So many of the next pods are turned away, as kubelets do that have lost a race."""
+        """Number of the next pods to reject, like a kubelet that has lost a race."""
         self._turned_away: set[str] = set()
-        """UIDs: kwok may not have heard of it yet, and say once more that they run."""
+        """UIDs: kwok may not know of the rejection yet, and report once more that they run."""
         self.names: set[str] = set()
-        """Of all reservation pods that were seen."""
+        """Names of all reservation pods seen so far."""
         self.is_strict = True
-        """Whether a device that is shared must be nobody's as a whole."""
+        """Whether pods other than reservations must not have a shared device as a whole."""
         self.first = ""
-        """Name of a pod that is given its devices before others that run since the last look."""
+        """Name of the pod that gets its devices first of all pods started since the last step."""
         self.memory_mib = 0
-        """What each device has, as agents count; 0: they do not say."""
+        """Memory of each device in the agents' reports; 0: they report none."""
         self.most: dict[str, int] = {}
-        """The most milli-GPU that were shared of each device at any look."""
+        """Maximum milli-GPU shared of each device at any step."""
 
     def look(self) -> list[dict[str, Any]]:
-        """Give devices to pods that were bound since the last look; return all pods."""
+        """Give devices to pods bound since the last step; return all pods."""
         pods: list[dict[str, Any]] = self.plane.request("GET", "/api/v1/pods")["items"]
         named = [p["metadata"] for p in pods]
         self.names |= {m["name"] for m in named if m["namespace"] == RESERVATIONS}
@@ -71,7 +71,7 @@ class DevicePlugin:
         return pods
 
     def tell(self, scheduler: Scheduler, *, age: float = 0.0) -> None:
-        """Report to the service, as the agents do; `age` seconds after it was so."""
+        """Report to the service like the agents; the data is `age` seconds old."""
         for node in self.nodes:
             pods = {key: tuple(has) for key, has in self.has.values() if has[0] in self.nodes[node]}
             devices = (
@@ -82,7 +82,7 @@ class DevicePlugin:
             scheduler.call(scheduler.cluster.note_holders(node, seen))
 
     def check(self, running: Sequence[Mapping[str, Any]]) -> None:
-        """Assert that no device is shared beyond what it has, or with whoever has all of it."""
+        """Assert that no shared device is oversubscribed, or in use as a whole by another pod."""
         shared: dict[str, int] = {}
         for pod in running:
             granted = pod["metadata"].get("annotations", {}).get("runai/devices", "{}")
@@ -90,7 +90,7 @@ class DevicePlugin:
                 shared[device] = shared.get(device, 0) + milli
         for device, milli in shared.items():
             self.most[device] = max(milli, self.most.get(device, 0))
-            # Of three parts by memory each counts a third, rounded up.
+            # Each of three parts by memory counts as a third, rounded up.
             assert milli <= 1002, f"{device} is shared by {milli} thousandths"
             takers = [key for key, has in self.has.values() if device in has]
             if not self.is_strict:
@@ -98,7 +98,7 @@ class DevicePlugin:
             assert all(key.startswith(RESERVATIONS) for key in takers), (device, takers)
 
     def reservations(self) -> list[dict[str, Any]]:
-        """Return the reservation pods that there are."""
+        """Return the existing reservation pods."""
         path = f"/api/v1/namespaces/{RESERVATIONS}/pods"
         found: list[dict[str, Any]] = self.plane.request("GET", path)["items"]
         return found

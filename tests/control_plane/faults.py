@@ -3,10 +3,11 @@
     with FaultyServer(kubeconfig) as server:
         Scheduler(server.kubeconfig)
         server.refuse("POST", "/binding", status=409)   # the next such request
-        server.cut()                                    # whoever is connected loses it
+        server.cut()                                    # all open connections break
 
-A fault meets requests by their method and a part of their path and query, or of what they say.
-Speaks plain HTTP to the client and TLS to the server, with the client's own token; in a thread.
+A fault selects requests by method and by a part of their path and query, or of their body.
+The proxy speaks plain HTTP to the client and TLS to the server, with the client's own token; it
+runs in a thread.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ class _Fault:
     answer: Callable[[], web.StreamResponse] | None
     """None: the request is carried out, and the connection lost before the answer."""
     gate: asyncio.Event | None = None
-    """Given: the request is carried out when it opens, and nothing else is wrong."""
+    """If set: the request is carried out once the gate opens, without any other fault."""
 
 
 class FaultyServer:
-    """See the module."""
+    """A proxy that injects faults into calls of the API server."""
 
     def __init__(self, kubeconfig: Path) -> None:
-        """Stand before the server that a kubeconfig names."""
+        """Prepare a proxy for the server that a kubeconfig names."""
         self._settings = json.loads(kubeconfig.read_text())
         self._folder = kubeconfig.parent
         cluster = self._settings["clusters"][0]["cluster"]
@@ -64,7 +65,7 @@ class FaultyServer:
         self.is_down = False
         """Whether every request loses its connection."""
         self.requests: list[tuple[str, str]] = []
-        """What was asked so far: method and path with its query."""
+        """Requests so far: method and path with its query."""
         self.kubeconfig = Path()
 
     def __enter__(self) -> Self:
@@ -97,7 +98,7 @@ class FaultyServer:
         self._faults.append(_Fault(method, part, times, None))
 
     def hold(self, method: str, part: str) -> Callable[[], None]:
-        """Keep the next such request from arriving; return what lets it go on."""
+        """Delay the next such request; return a function that lets it continue."""
         gate = asyncio.Event()
         self._faults.append(_Fault(method, part, 1, None, gate))
 
@@ -107,21 +108,21 @@ class FaultyServer:
         return go_on
 
     def die_at(self, method: str, part: str, *, after: bool = False) -> None:
-        """Lose every connection from such a request on; `after`: it alone is carried out."""
+        """Lose every connection from such a request on; `after`: that one is carried out."""
         self._deadly = (method, part, after)
 
     def revive(self) -> None:
-        """Pass everything on again."""
+        """Forward all requests again."""
         self._deadly = ("", "", False)
         self.is_down = False
 
     @property
     def are_over(self) -> bool:
-        """Tell whether everything that was to go wrong has done so."""
+        """Return True if every injected fault has occurred."""
         return not any(fault.times for fault in self._faults)
 
     def cut(self) -> None:
-        """Break all connections that wait for something, such as watches."""
+        """Break all connections that wait for data, such as watches."""
 
         def cancel() -> None:
             for task in self._open:
@@ -207,7 +208,7 @@ class FaultyServer:
     async def _ask(
         self, asked: Coroutine[object, object, aiohttp.ClientResponse]
     ) -> aiohttp.ClientResponse:
-        """Ask the real server; a connection that is being made is not dropped in the middle."""
+        """Send a request to the real server; a connection in setup is not dropped half-way."""
         asking = asyncio.ensure_future(asked)
         self._asking.add(asking)
         asking.add_done_callback(self._asking.discard)

@@ -4,7 +4,7 @@
         with training_operator(plane):     # the training-operator's own controller
             namespace.plane.request("POST", pytorch_jobs("lab-1"), pytorch_job("train", workers=2))
 
-Called by tests with the marker `kubeflow`.
+For tests with the marker `kubeflow`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from waiting import eventually
 
 SERVED = "/apis/kubeflow.org/v1/pytorchjobs"
 WITHIN_S = 120
-"""A kind of half a megabyte takes a busy API server a while."""
+"""A CustomResourceDefinition of half a megabyte takes a busy API server a while."""
 KINDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 def pytorch_jobs(namespace: str, name: str = "") -> str:
-    """Return where the API server has a namespace's PyTorchJobs, or one of them."""
+    """Return the API path of a namespace's PyTorchJobs, or of one of them."""
     path = f"/apis/kubeflow.org/v1/namespaces/{namespace}/pytorchjobs"
     return f"{path}/{name}" if name else path
 
@@ -68,7 +68,7 @@ def pytorch_job(
 
 @contextlib.contextmanager
 def kind_of_pytorch_jobs(plane: ControlPlane) -> Iterator[None]:
-    """Have the kind; it is gone afterwards, with all that there is of it."""
+    """Install the kind; remove it afterwards, with all its objects."""
     found = find_resource("pytorchjobs.yaml")
     assert found is not None
     kind = yaml.safe_load(found.read_text())
@@ -85,7 +85,7 @@ def kind_of_pytorch_jobs(plane: ControlPlane) -> Iterator[None]:
 
 @contextlib.contextmanager
 def training_operator(plane: ControlPlane) -> Iterator[None]:
-    """Run the operator."""
+    """Run the training-operator."""
     plane.start("training-operator", {"kubeconfig": str(plane.kubeconfig)})
     try:
         yield
@@ -94,7 +94,7 @@ def training_operator(plane: ControlPlane) -> Iterator[None]:
 
 
 def without_pytorch_jobs(namespace: Namespace) -> Iterator[Namespace]:
-    """Yield a namespace, and leave none in it: the operator would go on making their pods."""
+    """Yield a namespace, and delete its PyTorchJobs: the operator would go on making their pods."""
     yield namespace
     path = pytorch_jobs(namespace.name)
     namespace.plane.request("DELETE", path)
@@ -109,7 +109,7 @@ def _is_there(plane: ControlPlane, path: str) -> bool:
     try:
         plane.request("GET", path)
     except ApiRefused as refused:
-        if refused.status in (404, 429):  # 429: for a moment, while it is begun
+        if refused.status in (404, 429):  # 429: for a moment, while the API server sets the kind up
             return False
         raise
     return True

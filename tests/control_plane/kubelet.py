@@ -1,11 +1,11 @@
-"""The logs of a node's pods, served as its kubelet does: the API server asks here for `pods/log`.
+"""The logs of a node's pods, served like a kubelet: the API server asks here for `pods/log`.
 
     with Kubelet() as kubelet:
         add_node(plane, "gpu-0", gpus=1, status=kubelet.status)
         kubelet.write("train-0", "epoch 1")
         kubelet.close("train-0")              # its container has ended
 
-Nothing else of a kubelet is here: kwok plays the rest. Serves TLS, in a thread.
+kwok simulates the rest of the kubelet. Serves TLS, in a thread.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ WITHIN_S = 90
 
 
 class Kubelet:
-    """See the module."""
+    """A server of container logs for one or more nodes."""
 
     def __init__(self) -> None:
-        """Serve nothing before `with`."""
+        """Create the server; it listens only inside `with`."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._begun = threading.Event()
@@ -40,7 +40,7 @@ class Kubelet:
         self._change = asyncio.Event()
         self._port = 0
         self.asked: list[str] = []
-        """What was asked so far: paths with their queries."""
+        """Requests so far: paths with their queries."""
 
     def __enter__(self) -> Self:
         """Start to listen."""
@@ -49,25 +49,25 @@ class Kubelet:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop; whoever follows a log is cut off."""
+        """Stop; open log streams break."""
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(WITHIN_S)
         assert not self._thread.is_alive()
 
     @property
     def status(self) -> dict[str, Any]:
-        """Return what a node's status says of where its kubelet listens."""
+        """Return the part of a node's status with the address of its kubelet."""
         return {
             "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": self._port}},
         }
 
     def write(self, pod: str, *lines: str) -> None:
-        """Let a pod's container write lines."""
+        """Append lines to a pod's container log."""
         self._do(lambda: self._written.setdefault(pod, []).extend(f"{x}\n".encode() for x in lines))
 
     def close(self, pod: str) -> None:
-        """Let a pod's container write no more."""
+        """End a pod's container log."""
         self._do(lambda: self._closed.add(pod))
 
     def _do(self, change: Any) -> None:

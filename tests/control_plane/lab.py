@@ -1,6 +1,6 @@
-"""A control plane with what the chart installs, and a namespace for one test in it.
+"""A control plane with the chart's installed objects, and a namespace in it for one test.
 
-Leaves nothing behind that the next test's scheduler would see. Called by fixtures.
+A lab removes all objects that the next test's scheduler would see. For fixtures.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ClusterLab:
         self.plane.request("POST", CLASSES, made)
 
     def volume(self, name: str, *nodes: str, of_class: str, **spec: Any) -> None:
-        """Add a disk of these nodes."""
+        """Add a disk accessible from these nodes."""
         here = {"key": "kubernetes.io/hostname", "operator": "In", "values": list(nodes)}
         made = {
             "capacity": {"storage": "1Gi"},
@@ -74,12 +74,12 @@ class ClusterLab:
         self.plane.request("POST", VOLUMES, {"metadata": {"name": name}, "spec": made})
 
     def forget_projects(self) -> None:
-        """Remove all projects, whoever made them."""
+        """Remove all projects, including ones that the test did not make."""
         for project in self.plane.request("GET", PROJECTS)["items"]:
             self.forget(f"{PROJECTS}/{project['metadata']['name']}")
 
     def remove(self) -> None:
-        """Leave nothing behind that the next test's scheduler would see."""
+        """Remove all objects that the next test's scheduler would see."""
         self._empty("runai-reservation")
         for namespace in self._namespaces:
             path = f"/apis/batch/v1/namespaces/{namespace.name}/jobs"
@@ -104,7 +104,7 @@ class ClusterLab:
         eventually(empty, what=f"{namespace} is empty")
 
     def _release(self, path: str) -> None:
-        """Let go what is kept until a claim, of which nobody makes use, is gone."""
+        """Remove an object's finalizers, which protect it until an unused claim is gone."""
         body = {"metadata": {"finalizers": None}}
         try:
             self.plane.request("PATCH", path, body, content_type="application/merge-patch+json")
@@ -113,7 +113,7 @@ class ClusterLab:
                 raise
 
     def forget(self, path: str) -> None:
-        """Remove an object, if it is there."""
+        """Remove an object, if it exists."""
         try:
             self.plane.request("DELETE", path)
         except ApiRefused as refused:
@@ -122,7 +122,7 @@ class ClusterLab:
 
 
 def allow_jobs(plane: ControlPlane, namespace: str) -> None:
-    """Let the service make jobs in a namespace, as the chart does in that of the notebooks."""
+    """Bind the service's role for jobs, like the chart does in the notebooks' namespace."""
     binding = {
         "metadata": {"name": "runai-jobs"},
         "roleRef": {
@@ -138,7 +138,7 @@ def allow_jobs(plane: ControlPlane, namespace: str) -> None:
 
 @contextlib.contextmanager
 def installed() -> Iterator[ControlPlane]:
-    """Start a control plane and install the chart; nobody binds its own pods, so they wait."""
+    """Start a control plane and install the chart; its own pods wait, as no scheduler runs."""
     with ControlPlane() as started:
         install(started)
 

@@ -1,10 +1,11 @@
-"""A cluster that somebody has, named by a context of their kubeconfig; nobody starts or stops it.
+"""An existing cluster, named by a context of the user's kubeconfig; it is not started or stopped.
 
     with NamedCluster("kind-lab") as cluster:
         cluster.request("GET", "/api/v1/nodes")
 
-`kubectl proxy` makes the calls, so whatever logs its user in does here too; it listens at a socket
-that this user alone may open. The current context is never looked at. Called by tests/own_cluster.
+`kubectl proxy` makes the calls, so every login method of the user's kubectl works here too; it
+listens at a socket that only this user can open. The current context is never used. For
+tests/own_cluster.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from control_plane.programs import find_program
 from waiting import eventually
 
 CONTEXT = "RUNAI_CLUSTER_CONTEXT"
-"""The variable that names it."""
+"""The environment variable with the context's name."""
 WITHIN_S = 60
 
 
 def why_no_cluster() -> str:
-    """Say why no cluster of somebody's own can be used, or nothing."""
+    """Return why no existing cluster can be used, or ""."""
     if not os.environ.get(CONTEXT):
         return f"nobody has named a cluster (make test-cluster {CONTEXT}=…)"
     missing = [name for name in ("helm", "kubectl") if find_program(name) is None]
@@ -36,10 +37,10 @@ def why_no_cluster() -> str:
 
 
 class NamedCluster(Calls):
-    """See the module."""
+    """An existing cluster, for as long as a `with` lasts."""
 
     def __init__(self, context: str) -> None:
-        """Ask nothing before `with`."""
+        """Create the client; it makes no call before `with`."""
         self._context = context
         self._stack = ExitStack()
 
@@ -47,10 +48,10 @@ class NamedCluster(Calls):
         """Connect.
 
         Raises:
-            RuntimeError: there is no such context; says what kubectl says.
+            RuntimeError: there is no such context; the message is kubectl's.
         """
         with self._stack:
-            made = tempfile.TemporaryDirectory(prefix="cluster-")  # nobody else may look into it
+            made = tempfile.TemporaryDirectory(prefix="cluster-")  # no other user can read it
             self.folder = Path(self._stack.enter_context(made))
             self.kubeconfig = self.folder / "kubeconfig"
             self.kubeconfig.write_text(self._that_context())
@@ -59,12 +60,12 @@ class NamedCluster(Calls):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Hang up."""
+        """Disconnect."""
         self._stack.close()
 
     @property
     def home(self) -> Path:
-        """Return this user's: what logs in may need it."""
+        """Return this user's home: login plugins may need it."""
         return Path.home()
 
     def _that_context(self) -> str:

@@ -1,7 +1,7 @@
 """Nodes, namespaces, pods and Jobs of a test, as short as the test needs them.
 
-Knows what the API server wants to be told and waits for what others add (readiness, service
-accounts). Called by tests and benchmarks that have a cluster's `Calls`.
+Functions that create objects wait for the parts that controllers add (readiness, service accounts).
+For tests and benchmarks with a cluster's `Calls`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def add_node(
     status: Mapping[str, Any] | None = None,
     **allocatable: str,
 ) -> None:
-    """Add a node and wait until it is ready; `status` is what else its kubelet says."""
+    """Add a node and wait until it is ready; `status` adds fields of its kubelet's status."""
     has = {"cpu": "32", "memory": "256Gi", "pods": "110", **allocatable}
     if gpus:
         has["nvidia.com/gpu"] = str(gpus)
@@ -97,7 +97,7 @@ def job(
 ) -> dict[str, Any]:
     """Return a Job whose pods are for our scheduler; a gang's is an Indexed one.
 
-    Its failures end it at once; pauses are no failures, as in the Jobs that the service makes.
+    A single failure ends it; pauses are no failures, as in the Jobs that the service makes.
     """
     template = pod(name, gpus, project=project, labels=labels, annotations=annotations)
     del template["metadata"]["name"]
@@ -119,10 +119,10 @@ def job(
 
 
 class Namespace:
-    """One namespace, and what a test does in it."""
+    """One namespace, and operations on its objects."""
 
     def __init__(self, plane: Calls, name: str, project: str = "") -> None:
-        """Make it; pods may be made in it at once."""
+        """Create the namespace; return once it accepts pods."""
         self.plane = plane
         self.name = name
         labels = {"runai/project": project} if project else {}
@@ -131,13 +131,13 @@ class Namespace:
         eventually(lambda: self._exists(account), what=f"namespace {name} takes pods")
 
     def create(self, what: dict[str, Any]) -> dict[str, Any]:
-        """Make a pod, or a Job where it has a template."""
+        """Create a pod, or a Job if the object has a template."""
         is_job = "template" in what["spec"]
         made: dict[str, Any] = self.plane.request("POST", self._path("", is_job=is_job), what)
         return made
 
     def pods(self, job: str = "") -> list[dict[str, Any]]:
-        """Return its pods, or those of one of its Jobs, by name."""
+        """Return its pods, or the pods of one of its Jobs, by name."""
         found: list[dict[str, Any]] = self.plane.request("GET", self._path(""))["items"]
         label = "batch.kubernetes.io/job-name"
         return sorted(
@@ -156,7 +156,7 @@ class Namespace:
         return found
 
     def finish(self, name: str, exit_code: int = 0) -> None:
-        """Let a running pod end."""
+        """Let a running pod succeed."""
         failing = {"test/fails": str(exit_code)} if exit_code else {}
         self.annotate(name, {"test/runs-for": "1ms", **failing})
 
@@ -170,11 +170,11 @@ class Namespace:
         )
 
     def node_of(self, name: str) -> str:
-        """Return where a pod is bound; "" before that."""
+        """Return the node that a pod is bound to; "" before that."""
         return str(self.pod(name)["spec"].get("nodeName", ""))
 
     def claim(self, name: str, *modes: str, of_class: str = "") -> None:
-        """Make a claim of a volume; by default one node may mount it."""
+        """Create a claim of a volume; by default one node may mount it."""
         asked = {"requests": {"storage": "1Gi"}}
         spec = {"accessModes": list(modes or ("ReadWriteOnce",)), "resources": asked}
         if of_class:

@@ -6,8 +6,8 @@
 
 etcd, kube-apiserver (RBAC, TLS, service accounts' tokens), kube-controller-manager (Jobs, garbage
 collection, node lifecycle) and kwok, which plays every node's kubelet as kwok-stages.yaml says. No
-containers, no root; a start takes seconds. `objects` reads and changes what is in it. Called by the
-fixtures of tests/clusters/kubernetes and by benchmarks.
+containers, no root; a start takes seconds. `objects` reads and changes the cluster's objects. For
+the fixtures of tests/clusters/kubernetes and for benchmarks.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from ports import free_ports
 
 STAGES = Path(__file__).with_name("kwok-stages.yaml")
 READY_WITHIN_S = 120
-STARTS = 3  # a free port may be taken by somebody else before the program takes it
+STARTS = 3  # another program may take a free port before ours does
 
 
 class ControlPlane(Calls):
-    """See the module; everything in it is gone afterwards.
+    """A Kubernetes control plane; all its data is deleted afterwards.
 
-    `real_nodes.cluster` makes one whose nodes are real: they reach it by another address.
+    `real_nodes.cluster` makes one with real nodes, which reach it by another address.
     """
 
     host = "127.0.0.1"
-    """Where it listens."""
+    """Address that the API server listens at."""
     place: Path | None = None
-    """Where its folder is made; None: with all that is temporary."""
+    """Parent of its folder; None: the directory for temporary files."""
 
     def __init__(self) -> None:
-        """Find the programs; nothing starts before `with`."""
+        """Find the programs; none starts before `with`."""
         if missing := why_no_kubernetes():
             raise RuntimeError(missing)
         self._programs: dict[str, subprocess.Popen[bytes]] = {}
@@ -63,7 +63,7 @@ class ControlPlane(Calls):
         self.kubeconfig = Path()
 
     def __enter__(self) -> Self:
-        """Start everything; it is ready when this returns."""
+        """Start everything; return when it is ready."""
         for attempt in range(1, STARTS + 1):
             try:
                 self._start()
@@ -76,7 +76,7 @@ class ControlPlane(Calls):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop clients before what they talk to, and forget everything."""
+        """Stop clients before their servers, and delete all data."""
         for name in reversed(list(self._programs)):
             self._stop(name)
         self._stack.close()
@@ -88,11 +88,11 @@ class ControlPlane(Calls):
         self._run(name, flags)
 
     def stop(self, name: str) -> None:
-        """End a program at once."""
+        """Kill a program."""
         self._stop(name)
 
     def restart(self, name: str) -> None:
-        """Kill a program, and start it again where it was."""
+        """Kill a program, and start it again with the same data."""
         self._stop(name)
         self._run(name, self._flags[name])
         if name == "kube-apiserver":
@@ -106,7 +106,7 @@ class ControlPlane(Calls):
         return self._write_kubeconfig(f"{namespace}-{name}", {"token": token})
 
     def user(self, name: str, groups: Sequence[str] = ()) -> Path:
-        """Return a kubeconfig of a user by certificate, who may do what RBAC gives that name."""
+        """Return a kubeconfig of a user by certificate, with the RBAC rights of that name."""
         return self._write_kubeconfig(name, _as_user(self._authority.user(name, groups)))
 
     # -- inside ------------------------------------------------------------------------------------
@@ -141,13 +141,13 @@ class ControlPlane(Calls):
         self._until_ready("kube-apiserver", "/readyz")
         self._run("kube-controller-manager", self._manager_flags(manager))
         self._run(*self._nodes())
-        # A namespace takes no pods before it has its service account.
+        # A namespace accepts no pods before it has its service account.
         self._until_ready(
             "kube-controller-manager", "/api/v1/namespaces/default/serviceaccounts/default"
         )
 
     def _nodes(self) -> tuple[str, dict[str, str]]:
-        """Return the program, with its flags, that has to do with the nodes."""
+        """Return the program that manages the nodes, with its flags."""
         return "kwok", {
             "kubeconfig": str(self.kubeconfig),
             "config": str(STAGES),
@@ -221,7 +221,7 @@ class ControlPlane(Calls):
     def _run(self, name: str, flags: Mapping[str, str]) -> None:
         command = [str(find_program(name)), *(f"--{key}={value}" for key, value in flags.items())]
         self._flags[name] = flags
-        # The signal comes when the thread that started it ends: of use from the main one alone.
+        # The signal is sent at the end of the starting thread: useful from the main thread alone.
         if shutil.which("setpriv") and threading.current_thread() is threading.main_thread():
             command = ["setpriv", "--pdeathsig", "KILL", *command]
         with (self.folder / f"{name}.log").open("ab") as log:
@@ -237,7 +237,7 @@ class ControlPlane(Calls):
 
     def _stop(self, name: str) -> None:
         program = self._programs.pop(name)
-        program.send_signal(signal.SIGKILL)  # nothing of theirs is worth saving
+        program.send_signal(signal.SIGKILL)  # no data of these is worth saving
         program.wait()
 
     def _until_ready(self, name: str, path: str) -> None:

@@ -3,11 +3,11 @@
     with ProcessKubelet(plane, folder, gpus=1) as kubelet:
         add_node(plane, NODE, gpus=1, status=kubelet.status)
 
-Each pod has an address of its own (127.x.y.z: all of 127/8 is this machine, and each kubelet has an
-x that no other one has) and folders where its volumes would be mounted; a claim's folder is shared
-by the pods that mount it. Devices GPU-0, GPU-1 ... go to whoever asks for whole ones. Images,
-limits and other containers are ignored. kwok keeps the node itself alive, and leaves its pods
-alone. Logs are served as kubelets do. Called by fixtures that need a real server behind a pod.
+Each pod has an address of its own (127.x.y.z: all of 127/8 is this machine, and each kubelet has a
+unique x) and folders in place of its volumes; the pods that mount a claim share its folder. Pods
+that request whole devices get GPU-0, GPU-1 ... Images, limits and other containers are ignored.
+kwok keeps the node itself alive, and does not touch its pods. Logs are served as kubelets do. For
+fixtures that need a real server behind a pod.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ PARTS = range(64, 128)
 PORT = 8888
 """Every server listens here, at its pod's own address."""
 WATCH_S = 1
-"""A watch ends by itself after this, so that whoever stops us waits no longer."""
+"""The server ends a watch after this, which bounds the wait of `__exit__`."""
 WITHIN_S = 90
 RESERVATIONS = "runai-reservation"
 RESERVED = "run.ai/reserve_for_gpu_index"
 IGNORED = "test/ignored"
-"""Annotation of pods that never come up, such as those whose image cannot be had."""
+"""Annotation of pods that never start, like pods whose image cannot be pulled."""
 KEPT = ("PATH", "LANG", "VIRTUAL_ENV")
 REFERENCE = re.compile(r"\$(\$|\(([^)]+)\))")
 
 
 class ProcessKubelet:
-    """See the module."""
+    """A kubelet that runs containers as processes."""
 
     def __init__(self, plane: ControlPlane, folder: Path, gpus: int = 0) -> None:
-        """Keep volumes in `folder`; nothing runs before `with`."""
+        """Keep volumes in `folder`; no process runs before `with`."""
         self._plane = plane
         self._free = [f"GPU-{number}" for number in range(gpus)]
         self._granting = threading.Lock()
@@ -71,7 +71,7 @@ class ProcessKubelet:
         self.failed: BaseException | None = None
 
     def __enter__(self) -> Self:
-        """Look at the node's pods from now on."""
+        """Start to watch the node's pods."""
         part = self._stack.enter_context(_own_part_of_this_machine())
         self._addresses = (f"127.{part}.{n // 250}.{n % 250 + 1}" for n in itertools.count())
         self._logs.__enter__()
@@ -79,7 +79,7 @@ class ProcessKubelet:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End everything that runs; a kubelet that failed fails the test."""
+        """Kill all running processes; raise the kubelet's own failure, if any."""
         self._stopped.set()
         self._watching.join(WITHIN_S)
         for process in list(self._running.values()):
@@ -94,7 +94,7 @@ class ProcessKubelet:
 
     @property
     def status(self) -> dict[str, Any]:
-        """Return what the node's status says of where logs are served."""
+        """Return the part of the node's status with the address of the log server."""
         return self._logs.status
 
     def volume(self, claim: str) -> Path:
@@ -118,7 +118,7 @@ class ProcessKubelet:
             self.failed = failed
 
     def _look(self, version: str) -> str:
-        """Follow the node's pods for a moment; return where to go on."""
+        """Watch the node's pods for `WATCH_S`; return the version to continue from."""
         path = f"/api/v1/pods?fieldSelector=spec.nodeName={NODE}"
         try:
             if not version:
@@ -190,7 +190,7 @@ class ProcessKubelet:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        except OSError as wrong:  # as containerd says it
+        except OSError as wrong:  # in containerd's words
             end = {"exitCode": 128, "reason": "StartError", "message": str(wrong)}
             self._tell(pod, "Failed", address, {"terminated": {**end, "finishedAt": _now()}})
             return
@@ -207,7 +207,7 @@ class ProcessKubelet:
         self._tell(pod, phase, address, {"terminated": end})
 
     def _grant(self, pod: dict[str, Any]) -> Sequence[str]:
-        """Give a pod whole devices, as a device plugin does; our agent tells of a reservation's."""
+        """Give a pod whole devices like a device plugin; annotate a reservation like our agent."""
         limits = pod["spec"]["containers"][0].get("resources", {}).get("limits", {})
         with self._granting:
             wanted = int(limits.get("nvidia.com/gpu", 0))
@@ -234,7 +234,7 @@ class ProcessKubelet:
         self._quietly("DELETE", _path(pod), body)
 
     def _tell(self, pod: dict[str, Any], phase: str, address: str, state: dict[str, Any]) -> None:
-        """Write everything at once: KubeSpawner wants the containers as soon as it runs."""
+        """Write all fields in one patch: KubeSpawner reads the containers once the pod runs."""
         up = phase == "Running"
         status = "True" if up else "False"
         kinds = ("Initialized", "ContainersReady", "Ready")
@@ -280,7 +280,7 @@ class ProcessKubelet:
     # -- what a container sees ---------------------------------------------------------------------
 
     def _mounts(self, pod: dict[str, Any], container: dict[str, Any]) -> dict[str, Path]:
-        """Return where each path of the container really is."""
+        """Return the real path of each mount path of the container."""
         volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes", ())}
         places: dict[str, Path] = {}
         for mount in container.get("volumeMounts", ()):
@@ -298,7 +298,7 @@ class ProcessKubelet:
         return places
 
     def _token(self, pod: dict[str, Any], asked: dict[str, Any]) -> str:
-        """Return a token of the pod's own, as kubelets ask for them."""
+        """Return a token of the pod's own, requested like a kubelet."""
         of = pod["metadata"]
         bound_to = {"kind": "Pod", "apiVersion": "v1", "name": of["name"], "uid": of["uid"]}
         account = pod["spec"].get("serviceAccountName", "default")
@@ -338,12 +338,12 @@ class ProcessKubelet:
 
 @contextlib.contextmanager
 def _own_part_of_this_machine() -> Iterator[int]:
-    """Take one of the networks 127.x.0.0/16, which no other kubelet takes meanwhile."""
+    """Reserve a network 127.x.0.0/16 that no other kubelet uses meanwhile."""
     for part in PARTS:
         with socket.socket() as mark:
             try:
                 mark.bind((f"127.{part}.255.254", PORT))
-            except OSError:  # another worker's
+            except OSError:  # another test worker's
                 continue
             yield part
             return
@@ -364,7 +364,7 @@ def _field(pod: dict[str, Any], path: str) -> str:
 
 
 def _expanded(text: str, env: dict[str, str]) -> str:
-    """Put variables in, as Kubernetes does: `$(NAME)`, and `$$` for a dollar."""
+    """Expand variables like Kubernetes: `$(NAME)`, and `$$` for a dollar."""
     return REFERENCE.sub(
         lambda found: "$" if found[1] == "$" else env.get(found[2], found[0]), text
     )

@@ -1,12 +1,12 @@
-"""Where a Kubernetes control plane's programs are on this machine, and why they are not.
+"""Paths of a Kubernetes control plane's programs on this machine, and reasons why some are missing.
 
     $KUBEBUILDER_ASSETS                        envtest's own variable
-    ~/.cache/runai/k8s                         what `tests/control_plane/build` makes
+    ~/.cache/runai/k8s                         output of `tests/control_plane/build`
     ~/.local/share/kubebuilder-envtest/k8s/*   setup-envtest's folders
     /usr/local/kubebuilder/bin, $PATH          an installation
 
-An envtest release lacks kube-controller-manager, kwok and helm: each is looked for in all of them.
-Called by `capabilities` and by `plane`.
+An envtest release lacks kube-controller-manager, kwok and helm, so each program is searched for in
+all of these.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NEEDED = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl", "kwok"
 
 
 def find_program(name: str) -> Path | None:
-    """Return a program of the first place that has it, else None."""
+    """Return the program's path in the first place that has it, or None."""
     for folder in _folders():
         if os.access(folder / name, os.X_OK):
             return folder / name
@@ -29,12 +29,12 @@ def find_program(name: str) -> Path | None:
 
 
 def find_resource(name: str) -> Path | None:
-    """Return a file that lies beside the programs, else None."""
+    """Return the path of a file beside the programs, or None."""
     return next((folder / name for folder in _folders() if (folder / name).is_file()), None)
 
 
 def why_no_operator() -> str:
-    """Say why Kubeflow's training-operator cannot be started here, or nothing."""
+    """Return why Kubeflow's training-operator cannot be started here, or ""."""
     if find_program("training-operator") and find_resource("pytorchjobs.yaml"):
         return ""
     go = "" if shutil.which("go") else ", which needs Go 1.26"
@@ -42,7 +42,7 @@ def why_no_operator() -> str:
 
 
 def why_no_kubernetes() -> str:
-    """Say why no control plane can be started here, or nothing."""
+    """Return why no control plane can be started here, or ""."""
     missing = [name for name in NEEDED if find_program(name) is None]
     if not missing:
         return ""

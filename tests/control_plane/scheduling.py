@@ -1,7 +1,6 @@
 """Our scheduler in a thread of its own, against a real API server, with the chart's own rights.
 
-Stopping it is as abrupt as a crash: whatever it was about to do stays undone. Called by tests and
-benchmarks.
+Stopping it is as abrupt as a crash: its pending work stays undone. For tests and benchmarks.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ class Scheduler:
         clock: Callable[[], float] = time.time,
         namespace: str = "default",
     ) -> None:
-        """Use the rights that a kubeconfig gives; nothing runs before `with`.
+        """Use the rights of a kubeconfig; the thread starts with `with`.
 
-        A `candidate` schedules only while it holds the Lease, and dies without giving it back. A
-        `pool` is the part of the cluster that it sees, as a setting of the service says it. What is
-        submitted to its cluster is made in `namespace`.
+        A `candidate` schedules only while it holds the Lease, and dies without releasing it. A
+        `pool` is the part of the cluster that it sees, in the syntax of the service's setting.
+        Submitted workloads are created in `namespace`.
         """
         self._candidate = candidate
         self._clock = clock
@@ -75,7 +74,7 @@ class Scheduler:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Stop it at once; a scheduler that failed fails the test."""
+        """Stop it at once; fail the test if the scheduler failed."""
         if self._running is not None:
             self._loop.call_soon_threadsafe(self._running.cancel)
         self._thread.join(STOPPED_WITHIN_S)
@@ -84,12 +83,12 @@ class Scheduler:
             raise self.failed
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do something with the cluster in the scheduler's own loop."""
+        """Run a coroutine of the cluster in the scheduler's own loop."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(STOPPED_WITHIN_S)
 
     @property
     def refused(self) -> list[str]:
-        """Return what could not be done so far, in the words of the API server."""
+        """Return the refused requests so far, in the words of the API server."""
         return [refusal.text for cycle in self.cycles for refusal in cycle.refused]
 
     def _run(self) -> None:

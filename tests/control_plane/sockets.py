@@ -1,7 +1,7 @@
-"""Connections that are seen off.
+"""Orderly shutdown of connections.
 
-Leaving TLS takes a round trip; what is still open when a loop is closed would warn in whichever
-test runs when it is collected. Called by whatever starts servers and threads for tests.
+A TLS shutdown takes a round trip; a socket still open when its loop is closed would warn during
+whichever test runs when it is collected. For code that starts servers and threads in tests.
 """
 
 from __future__ import annotations

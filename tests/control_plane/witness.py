@@ -1,12 +1,14 @@
-"""A witness who sees every change of every pod, and says when something happened that never may.
+"""A watch of every change of every pod, which reports violations of three invariants.
 
-    with Witness(plane):        # around whatever goes wrong meanwhile
+    with Witness(plane):        # around the faults of the test
         ...
 
-No node's devices are promised to more pods than it has, counted by what is bound there and has not
-ended; no pod is bound to one node and then to another; no worker of a Job has two pods that are
-bound at once. It follows the watch of the API server, from one version to the next: nothing
-happens between two looks. While that server is away nothing happens either.
+1. No node has more pods bound and not ended than it has devices for.
+2. No pod is bound to one node and then to another.
+3. No worker of a Job has two pods that are bound at once.
+
+It follows the API server's watch from one version to the next, so it misses no change between two
+reads. While that server is down nothing changes either.
 """
 
 from __future__ import annotations
@@ -22,17 +24,17 @@ from control_plane.calls import ApiRefused
 from control_plane.plane import ControlPlane
 
 WATCH_S = 1
-"""A watch ends by itself after this, so that whoever stops us waits no longer."""
+"""The server ends a watch after this, which bounds the wait of `__exit__`."""
 WITHIN_S = 90
 GPU = "nvidia.com/gpu"
 INDEX = "batch.kubernetes.io/job-completion-index"
 
 
 class Witness:
-    """See the module."""
+    """An observer of all pods, for as long as a `with` lasts."""
 
     def __init__(self, plane: ControlPlane) -> None:
-        """Look at nothing before `with`."""
+        """Create the observer; the watch begins with `with`."""
         self._plane = plane
         self._pods: dict[str, dict[str, Any]] = {}
         self._nodes: dict[str, str] = {}
@@ -41,18 +43,18 @@ class Witness:
         self._began = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self.saw: list[str] = []
-        """What may never happen, and did."""
+        """Violations seen so far."""
         self.bound: set[str] = set()
         """UIDs of the pods that were bound."""
 
     def __enter__(self) -> Self:
-        """Begin; return when all that is there has been seen."""
+        """Start the watch; return when all existing pods have been read."""
         self._thread.start()
         assert self._began.wait(WITHIN_S)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """End, and fail the test for what was seen."""
+        """Stop, and fail the test if there were violations."""
         self._stopped.set()
         self._thread.join(WITHIN_S)
         assert not self._thread.is_alive()
@@ -65,7 +67,7 @@ class Witness:
             try:
                 version = self._follow(version) if version else self._list()
             except (ApiRefused, httpx.TransportError):
-                self._stopped.wait(0.05)  # it is being restarted: go on from where we were
+                self._stopped.wait(0.05)  # the API server is being restarted: retry
             except BaseException as failed:  # noqa: BLE001  handed over to the test
                 self.saw.append(f"the witness failed: {failed!r}")
                 return
@@ -82,7 +84,7 @@ class Witness:
         address = f"/api/v1/pods?watch=1&timeoutSeconds={WATCH_S}&resourceVersion={version}"
         for line in self._plane.lines(address):
             event = json.loads(line)
-            if event["type"] == "ERROR":  # too long ago: what was between is not seen
+            if event["type"] == "ERROR":  # too long ago: the changes in between are lost
                 return ""
             found = event["object"]
             version = str(found["metadata"]["resourceVersion"])
@@ -121,7 +123,7 @@ class Witness:
             except ApiRefused as refused:
                 if refused.status != 404:
                     raise
-                return sys.maxsize  # it is gone, and what it had with it
+                return sys.maxsize  # it is gone, and its devices are free
             self._has[node] = int(found["status"]["allocatable"].get(GPU, 0))
         return self._has[node]
 

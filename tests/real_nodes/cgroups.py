@@ -1,7 +1,7 @@
-"""Control groups of version 1, one for each node, below those of the process that makes them.
+"""Control groups of version 1, one for each node, below the group of the process that makes them.
 
-What pods use stays within what we may use ourselves. A killed run leaves empty groups behind, which
-`remove` takes away. Called by `cluster` and `node`.
+Pods' usage stays within our own limits. A killed run leaves empty groups behind, which `remove`
+deletes. For `cluster` and `node`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from waiting import eventually
 
 MOUNTED = Path("/sys/fs/cgroup")
 INHERITED = ("cpuset.cpus", "cpuset.mems")
-"""Empty in a new group, and then no process can join it."""
+"""Files that are empty in a new group, and must be filled before a process can join it."""
 
 
 def hierarchies() -> dict[str, Path]:
@@ -31,7 +31,7 @@ def hierarchies() -> dict[str, Path]:
 
 
 def below(name: str) -> dict[str, Path]:
-    """Return where a group of that name would be in each hierarchy, below this process's."""
+    """Return the path of a group of that name in each hierarchy, below this process's group."""
     return {hierarchy: folder / name for hierarchy, folder in hierarchies().items()}
 
 
@@ -45,14 +45,14 @@ def make(groups: Mapping[str, Path]) -> None:
 
 
 def remove(folders: Iterable[Path]) -> None:
-    """Remove groups with all below them, once their last processes are gone, if they are there."""
+    """Remove groups and their subgroups, once their last processes are gone, if they exist."""
     for folder in folders:
         eventually(partial(_removed, folder), what=f"nothing runs in {folder}")
 
 
 def _removed(top: Path) -> bool:
     for folder, _, _ in os.walk(top, topdown=False):
-        with contextlib.suppress(OSError):  # a process that was killed is still going
+        with contextlib.suppress(OSError):  # a killed process still exists for a moment
             Path(folder).rmdir()
     return not top.exists()
 

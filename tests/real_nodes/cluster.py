@@ -5,8 +5,8 @@
             cluster.plane.kubectl("get", "nodes")
 
 A control plane with kube-scheduler, and two nodes with two fake GPUs each, in a network of their
-own, ready in seconds. Nothing is left behind; what a killed run left (empty control groups and a
-folder), the next one removes. Needs root; see `programs.why_no_nodes`. Called by tests/nodes.
+own, ready in seconds. Nothing is left behind; remains of a killed run (empty control groups and a
+folder) are removed by the next one. Needs root; see `programs.why_no_nodes`. For tests/nodes.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ PLACES = Path("/var/tmp")
 PREFIX, LOCK, GROUPS = "runai-nodes-", "lock", "groups"
 NODES = 2
 LOST_AFTER_S = 20
-"""A busy machine holds a kubelet up for some seconds, which is no loss."""
+"""A busy machine delays a kubelet by some seconds, which must not count as a lost node."""
 
 
 class PlaneOfRealNodes(ControlPlane):
-    """A control plane that nodes and pods reach, with the scheduler of Kubernetes."""
+    """A control plane reachable by nodes and pods, with kube-scheduler."""
 
     host = GATEWAY
 
     def __init__(self, place: Path) -> None:
-        """Keep everything below `place`."""
+        """Keep all files below `place`."""
         super().__init__()
         self.place = place
 
@@ -69,19 +69,19 @@ class PlaneOfRealNodes(ControlPlane):
 
 
 class RealCluster:
-    """See the module."""
+    """A cluster with real nodes."""
 
     plane: ControlPlane
     network: Network
     nodes: list[Node]
 
     def __init__(self) -> None:
-        """Start nothing before `with`."""
+        """Create the cluster; nothing starts before `with`."""
         self._stack = ExitStack()
         self.place = Path()
 
     def __enter__(self) -> Self:
-        """Start everything; the nodes are ready when this returns."""
+        """Start everything; return when the nodes are ready."""
         sweep()
         with self._stack:
             self.place = self._own_place()
@@ -91,7 +91,7 @@ class RealCluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop everything, and forget it."""
+        """Stop everything, and delete all data."""
         self._stack.close()
 
     def _start(self) -> None:
@@ -112,7 +112,7 @@ class RealCluster:
         place = Path(tempfile.mkdtemp(prefix=PREFIX, dir=PLACES))
         self._stack.callback(_forget, place)
         place.chmod(0o755)  # pods that are not root mount from below it
-        # Held before it has the name by which others see that there is something to sweep.
+        # Lock it before it has its final name, by which other runs find folders to sweep.
         lock = os.open(place / "new", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
         self._stack.callback(os.close, lock)
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -129,13 +129,13 @@ class RealCluster:
 
 
 def sweep() -> None:
-    """Remove what killed runs left; their processes went with them."""
+    """Remove the remains of killed runs; their processes have died with them."""
     for held in PLACES.glob(f"{PREFIX}*/{LOCK}"):
         lock = os.open(held, os.O_RDWR | os.O_CLOEXEC)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            continue  # it runs
+            continue  # it is still running
         else:
             _forget(held.parent)
         finally:

@@ -1,11 +1,11 @@
-"""GPUs of a node that has none: a device plugin that a real kubelet talks to, and a fake driver.
+"""Fake GPUs of a node: a device plugin registered with a real kubelet, and a fake driver.
 
     with Gpus(folder, sockets, ["GPU-node-0-0", "GPU-node-0-1"]) as gpus:
         gpus.break_down("GPU-node-0-1", why=79)
 
-The kubelet gives out what the plugin offers. The driver is the library of tests/agent, in `folder`,
-which the node mounts into containers as NVIDIA's runtime does. Registers anew whenever the kubelet
-has been restarted. Called by `node`.
+The kubelet allocates the devices that the plugin offers. The driver is the library of tests/agent,
+in `folder`, which the node mounts into containers like NVIDIA's runtime. The plugin registers again
+after each restart of the kubelet. For `node`.
 """
 
 from __future__ import annotations
@@ -71,24 +71,24 @@ class Gpus:
         self._keeping = threading.Thread(target=self._keep, daemon=True)
 
     def __enter__(self) -> Self:
-        """Offer them to the kubelet, now or when it comes."""
+        """Offer the devices to the kubelet, now or when it starts."""
         self._tell_driver()
         self._keeping.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Offer them no longer."""
+        """Stop the device plugin."""
         self._stopped.set()
         with self._changed:
             self._changed.notify_all()
         self._keeping.join()
 
     def break_down(self, device: str, *, why: int) -> None:
-        """Have a device fail with an Xid, for the driver and the device plugin."""
+        """Make a device fail with an Xid, for the driver and the device plugin."""
         self._set({**self._broken, device: why})
 
     def mend(self) -> None:
-        """Have all devices healthy again, as after a restart of the driver."""
+        """Make all devices healthy again, as after a restart of the driver."""
         self._set({})
 
     # -- inside ------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ class Gpus:
         lines = [f"gpu {uuid} {MEMORY_MIB} {DRIVERS_MIB} 0 0 Fake" for uuid in self.devices]
         for number, uuid in enumerate(self.devices):
             if xid := self._broken.get(uuid):
-                # An event with a number of its own, and what the driver wants done about it.
+                # An event with a number of its own, and the driver's recovery action for it.
                 lines += [f"xid {number} {next(self._serials)} {xid}", f"recovery {number} 1"]
             else:
                 lines.append(f"recovery {number} 0")
@@ -112,7 +112,7 @@ class Gpus:
         new.rename(self._folder / "state")
 
     def _keep(self) -> None:
-        """Be registered with the kubelet that there is: it forgets us when it ends."""
+        """Stay registered with the current kubelet: a kubelet forgets its plugins when it ends."""
         while not self._stopped.is_set():
             with contextlib.suppress(OSError, grpc.RpcError):
                 kubelet = (self._sockets / "kubelet.sock").stat().st_ino

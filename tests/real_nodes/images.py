@@ -1,9 +1,9 @@
 """Images for the nodes, made of a static busybox: as `docker save` writes them, without a Docker.
 
-    rig.local/pause:1    waits until it is told to end: what holds a pod's namespaces, or a device
-    rig.local/runai:1    a shell, and what containers of a node see of this machine: its Python
+    rig.local/pause:1    waits for a signal: holds a pod's namespaces, or a device
+    rig.local/runai:1    a shell; this machine's Python comes from the node's mounts
 
-Nothing of ours is in an image: `node` mounts it into every container, read-only. Called by `node`.
+No image contains our code: `node` mounts it into every container, read-only. For `node`.
 """
 
 from __future__ import annotations

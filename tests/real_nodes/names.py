@@ -1,9 +1,9 @@
-"""The names of Services for the pods of the nodes: as CoreDNS would answer, as far as tests ask.
+"""A DNS server for Service names, for the nodes' pods: like CoreDNS, as far as the tests need.
 
     with Names(plane):          # inside of the nodes' network
 
-`runai.runai`, with or without `.svc.cluster.local`, is the address of that Service; anything else
-there is none. Called by `cluster`.
+`runai.runai`, with or without `.svc.cluster.local`, resolves to the address of that Service; all
+other names do not exist. For `cluster`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ SHORT_LIVED_S = 1
 
 
 class Names:
-    """See the module."""
+    """A DNS server of Service names."""
 
     def __init__(self, plane: ControlPlane) -> None:
-        """Answer nothing before `with`."""
+        """Create the server; it answers only inside `with`."""
         self._plane = plane
         self._answering = threading.Thread(target=self._answer, daemon=True)
 
@@ -39,7 +39,7 @@ class Names:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Answer no longer."""
+        """Stop the server."""
         self._socket.sendto(b"", self._socket.getsockname())
         self._answering.join()
         self._socket.close()
@@ -47,7 +47,7 @@ class Names:
     def _answer(self) -> None:
         while True:
             asked, who = self._socket.recvfrom(512)
-            if not asked:  # we say so ourselves
+            if not asked:  # an empty message is our own stop signal
                 return
             self._socket.sendto(self._reply(asked), who)
 
@@ -55,12 +55,12 @@ class Names:
         name, end = _name(asked)
         kind, _class = struct.unpack_from("!HH", asked, end)
         found = self._service(name)
-        has = found is not None and kind == ADDRESS  # others, such as IPv6's, are known to be none
+        has = found is not None and kind == ADDRESS  # other types, like IPv6: empty
         flags = UNKNOWN if found is None else IS_ANSWER
         counts = struct.pack("!HHHHH", flags, 1, int(has), 0, 0)
         reply = asked[:2] + counts + asked[HEADER : end + QUESTION]
         if has:
-            is_name = 0xC000 | HEADER  # the same that was asked for
+            is_name = 0xC000 | HEADER  # a pointer to the name in the question
             reply += struct.pack("!HHHIH", is_name, ADDRESS, INTERNET, SHORT_LIVED_S, 4)
             reply += socket.inet_aton(str(found))
         return reply
@@ -76,7 +76,7 @@ class Names:
 
 
 def _name(asked: bytes) -> tuple[str, int]:
-    """Return the name in a question, and where it ends."""
+    """Return the name in a question, and the offset of its end."""
     at, labels = HEADER, []
     while length := asked[at]:
         labels.append(asked[at + 1 : at + 1 + length].decode())

@@ -1,11 +1,12 @@
-"""A network of the tests' own, in which the nodes are machines: nothing of it is seen outside.
+"""A network of the tests' own, with the nodes as its machines: invisible from outside.
 
     with Network() as network:
-        with network.entered():      # this thread, and what it starts, is inside
+        with network.entered():      # this thread, and processes it starts, are inside
             ...
 
 Its bridge has the address that the API server listens at; every node has one beside it, and a range
-of addresses for its pods. Gone when nobody is inside and it is closed. Needs root.
+of addresses for its pods. The kernel removes it once it is closed and no process is inside. Needs
+root.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ def node_address(number: int) -> str:
 
 
 def pod_range(number: int) -> str:
-    """Return the addresses of a node's pods."""
+    """Return the address range of a node's pods."""
     return f"10.244.{number}.0/24"
 
 
 class Network:
-    """See the module."""
+    """A network namespace with a bridge."""
 
     def __init__(self) -> None:
-        """Make nothing before `with`."""
+        """Create the object; the network is made by `with`."""
         self._inside = self._outside = -1
 
     def __enter__(self) -> Self:
-        """Make it, with a bridge and nothing on it."""
+        """Make the network, with a bridge and no node on it."""
         self._outside = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         # A thread that ends at once: this one must find its way back.
         maker = threading.Thread(target=self._make)
@@ -49,7 +50,7 @@ class Network:
         maker.join()
         with self.entered():
             _ip("link", "set", "lo", "up")
-            # By itself it would take another address whenever a node comes or goes, and the
+            # By default a bridge takes another MAC address whenever a node comes or goes, and the
             # other nodes would not find it for a while.
             _ip("link", "add", "nodes", "address", HARDWARE, "type", "bridge")
             _ip("address", "add", f"{GATEWAY}/24", "dev", "nodes")
@@ -57,13 +58,13 @@ class Network:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let go of it; the kernel removes it with its last process."""
+        """Close it; the kernel removes it with its last process."""
         os.close(self._inside)
         os.close(self._outside)
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """Be inside with this thread, and with the processes and threads that it starts."""
+        """Move this thread into the network, with the processes and threads that it starts."""
         before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         _enter(self._inside)
         try:
@@ -73,7 +74,7 @@ class Network:
             os.close(before)
 
     def connect(self, number: int, process: int) -> None:
-        """Give a node, whose process has a network of its own, its cable; call it inside."""
+        """Connect a node's own network namespace by a veth pair; call it inside this network."""
         cable = f"node{number}"
         _ip("link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", str(process))
         _ip("link", "set", cable, "master", "nodes", "up")

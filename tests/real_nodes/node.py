@@ -1,13 +1,13 @@
-"""One real node: kubelet, containerd and runc in namespaces of their own, with GPUs that are fake.
+"""One real node: kubelet, containerd and runc in namespaces of their own, with fake GPUs.
 
     with Node(0, cluster...) as node:
         node.restart_kubelet()
-        node.lose()          # as if its plug were pulled
-        node.begin()         # and put in again
+        node.lose()          # a power loss
+        node.begin()         # and power again
 
-Nothing of it is seen outside of its namespaces but the processes, which end with the one that
-started them. Each container sees, read-only, this machine's /usr, its Python and this checkout: so
-pods run our code without an image of it. Owned by `cluster`.
+Only its processes are visible outside of its namespaces, and they end with the process that started
+them. Each container sees, read-only, this machine's /usr, its Python and this checkout: so pods run
+our code without an image of it. For `cluster`.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from waiting import eventually
 
 CHECKOUT = Path(__file__).parents[2]
 DRIVER = "/opt/gpus"
-"""Where containers have the driver's library."""
+"""Path of the driver's library in containers."""
 OURS, VENV = "/opt/runai", "/opt/venv"
-"""Where containers have this checkout and this Python's packages."""
+"""Path in containers of this checkout and this Python's packages."""
 READY_WITHIN_S = 150
 ENDS_WITH_US = ("setpriv", "--pdeathsig", "KILL")
-"""Killed with the thread that starts it, and its child with it: so is everything on the node."""
+"""The node's first process dies with the thread that starts it, and all of the node with it."""
 ENVIRONMENT = {
     "PATH": f"{VENV}/bin:/bin:/usr/bin",
     "PYTHONPATH": f"{OURS}/.typing",
@@ -51,12 +51,12 @@ ENVIRONMENT = {
 
 
 class Node:
-    """See the module."""
+    """A node of the cluster."""
 
     def __init__(
         self, number: int, plane: ControlPlane, network: Network, place: Path, *, driver: Path
     ) -> None:
-        """Keep everything of node `number` below `place`; `driver` is the fake library."""
+        """Keep all files of node `number` below `place`; `driver` is the fake library."""
         self.name = f"node-{number}"
         self.number = number
         self.place = place / self.name
@@ -70,14 +70,14 @@ class Node:
         self.gpus = Gpus(self.place / "gpus", kubelets, self.devices)
 
     def __enter__(self) -> Self:
-        """Begin it; `until_ready` waits for it."""
+        """Start the node; `until_ready` waits for it."""
         self._write_files()
         self.begin()
         self.gpus.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End everything that runs on it."""
+        """Kill all processes of the node."""
         self.gpus.__exit__()
         self.lose()
 
@@ -122,7 +122,7 @@ class Node:
             raise RuntimeError(f"{late}: {self.said()}") from late
 
     def lose(self) -> None:
-        """Pull its plug."""
+        """Kill the node at once, like a power loss."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -130,13 +130,13 @@ class Node:
             cgroups.remove(self._groups.values())
 
     def restart_kubelet(self) -> None:
-        """Kill the kubelet; the node begins another one."""
+        """Kill the kubelet; the node starts another one."""
         before = self._kubelet()
         before.send_signal(signal.SIGKILL)
         eventually(lambda: self._kubelet() != before, what="another kubelet")
 
     def said(self) -> str:
-        """Return the end of what its programs wrote."""
+        """Return the end of its programs' output."""
         logs = (self.place / f"{name}.log" for name in ("node", "containerd", "images", "kubelet"))
         return "\n".join(log.read_text(errors="replace")[-2000:] for log in logs if log.exists())
 
@@ -193,7 +193,7 @@ class Node:
         write_images(self.place, DEBIAN / "bin/busybox", ENVIRONMENT)
 
     def _container(self) -> dict[str, Any]:
-        """Return what every container begins from: containerd's own, and this machine's Python."""
+        """Return the base of every container: containerd's default, with this machine's Python."""
         told = subprocess.run(
             [DEBIAN / "usr/bin/ctr", "oci", "spec"], capture_output=True, text=True, check=True
         )
@@ -221,5 +221,5 @@ class Node:
 def _name(process: psutil.Process) -> str:
     try:
         return str(process.name())
-    except psutil.NoSuchProcess:  # it has ended since we looked
+    except psutil.NoSuchProcess:  # it has ended since the listing
         return ""

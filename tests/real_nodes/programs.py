@@ -1,7 +1,7 @@
-"""Where the programs of real nodes are on this machine, and why there can be no such nodes here.
+"""Paths of the programs of real nodes, and reasons why this machine cannot run such nodes.
 
-Kubernetes' own come from where those of the control plane do (`control_plane.programs`), the others
-are unpacked from Debian's packages by `fetch`. Called by `capabilities`, `node` and `cluster`.
+Kubernetes' own programs come from `control_plane.programs`; `fetch` unpacks the rest from Debian's
+packages. For `capabilities`, `node` and `cluster`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from control_plane.programs import find_program, why_no_kubernetes
 from real_nodes.cgroups import hierarchies
 
 DEBIAN = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "runai/nodes/root"
-"""What `fetch` has unpacked: a tree as in `/`."""
+"""Output of `fetch`: a tree as in `/`."""
 OF_KUBERNETES = ("kube-proxy", "kube-scheduler", "kubelet")
 OF_DEBIAN = (
     "bin/busybox",
@@ -28,7 +28,7 @@ OF_THE_SYSTEM = ("bash", "ip", "mount", "setpriv", "unshare")
 
 
 def why_no_nodes() -> str:
-    """Say why no real node can be started here, or nothing."""
+    """Return why no real node can be started here, or ""."""
     if sys.platform != "linux" or os.geteuid():
         return "needs root on Linux"
     if missing := [name for name in OF_THE_SYSTEM if shutil.which(name) is None]:

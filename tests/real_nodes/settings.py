@@ -1,7 +1,4 @@
-"""What the programs of a node read: the settings of containerd, kubelet and kube-proxy.
-
-Called by `node`, which writes them.
-"""
+"""Configuration files of a node's programs: containerd, kubelet and kube-proxy."""
 
 from __future__ import annotations
 
@@ -16,9 +13,9 @@ POD_NETWORK = "10.244.0.0/16"
 
 
 def containerd(place: Path, debian: Path) -> str:
-    """Return containerd's own; every container begins from the node's `container.json`."""
+    """Return containerd's; every container is based on the node's `container.json`."""
     # Native: plain copies, which work on every file system, and our image is small.
-    # A lower score for the kernel's killer than our own is more than root may give in a container.
+    # Root in a container must not set a lower OOM score than our own.
     return f"""
 version = 2
 [plugins."io.containerd.grpc.v1.cri"]
@@ -40,7 +37,7 @@ version = 2
 
 
 def network(pods: str) -> dict[str, Any]:
-    """Return how pods of a node are connected: by a bridge of the node's."""
+    """Return the CNI configuration: a bridge of the node connects its pods."""
     addresses = {
         "type": "host-local",
         "ranges": [[{"subnet": pods}]],
@@ -70,12 +67,12 @@ def kubelet(place: Path) -> dict[str, Any]:
         "failSwapOn": False,
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
-        # Nodes are given up after six seconds here, and must say more often that they live.
+        # Nodes are given up after six seconds here, so heartbeats must be more frequent.
         "nodeLeaseDurationSeconds": 4,
         "nodeStatusReportFrequency": "10s",
         "nodeStatusUpdateFrequency": "1s",
         "oomScoreAdj": 0,
-        "protectKernelDefaults": True,  # it only looks at them
+        "protectKernelDefaults": True,  # it only checks them
         "resolvConf": str(place / "resolv.conf"),
         "syncFrequency": "10s",
     }
@@ -90,6 +87,6 @@ def proxy(place: Path) -> dict[str, Any]:
         "clusterCIDR": POD_NETWORK,
         "conntrack": {"maxPerCore": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
         "mode": "nftables",
-        # Answers between two pods of one bridge would go past the node that has to rewrite them.
+        # Replies between two pods of one bridge would bypass the node, which has to rewrite them.
         "nftables": {"masqueradeAll": True},
     }

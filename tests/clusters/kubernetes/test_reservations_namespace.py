@@ -1,4 +1,4 @@
-"""The namespace of reservation pods was deleted: its waiting users and the administrator are told."""
+"""The namespace of reservation pods was deleted: its waiting users and the admin get a message."""
 
 from __future__ import annotations
 
