@@ -1,7 +1,7 @@
-"""What the service does with the rights that the chart gives it, and which each of that needs.
+"""Actions of the service, each with the rights of the chart that it needs.
 
-Each is the project's own code on a real API server, and ends when what it is for is there to see.
-Called by test_rights.
+Each is the project's own code on a real API server, and ends when its effect is visible there. For
+test_rights.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ OWN_PODS = "/api/v1/namespaces/runai/pods"
 
 @dataclass
 class Stage:
-    """A namespace with a node and a project; `cluster` looks at it all the time."""
+    """A namespace with a node and a project; `cluster` watches it all the time."""
 
     api: Api
     cluster: KubernetesCluster
@@ -74,7 +74,7 @@ class Stage:
         return f"{self.lab.namespace.name}/{name}" in self.cluster.cache.informers.pods.objects
 
     async def runs(self, name: str) -> str:
-        """Wait until a pod runs; return the session that it is."""
+        """Wait until a pod runs; return its session's id."""
 
         def up() -> bool:
             found = self.cluster.cache.informers.pods.objects.get(
@@ -102,12 +102,12 @@ Act = Callable[[Stage], Awaitable[None]]
 
 
 async def watches(stage: Stage) -> None:
-    """Look at all there is; the watches begin behind that."""
+    """List all objects; the watches follow after that."""
     await stage.cluster.observe()
 
 
 async def submits_beside_a_notebook(stage: Stage) -> None:
-    """Read the notebook's pod, and how its home may be mounted."""
+    """Read the notebook's pod, and the access modes of its home."""
     stage.lab.namespace.claim("home")
     notebook = pod("notebook", 0, annotations={"hub.jupyter.org/username": "ana"})
     notebook["spec"] |= {"nodeName": stage.node, "volumes": [HOME]}
@@ -118,7 +118,7 @@ async def submits_beside_a_notebook(stage: Stage) -> None:
 
 
 async def sees_a_job_through(stage: Stage) -> None:
-    """Submit a job, suspend it, note something of it, tell its history, delete it."""
+    """Submit a job, suspend it, add a note, read its history, delete it."""
     spec = stage.spec()
     await stage.cluster.submit([spec])
     await stage.cluster.suspend(spec.id, by="ana")
@@ -144,7 +144,7 @@ async def reads_a_log(stage: Stage) -> None:
 
 
 async def runs_a_program(stage: Stage) -> None:
-    """Get as far as the node, which runs none."""
+    """Reach the node with the request; no program runs there."""
     stage.pod("one", nodeName=stage.node)
     await stage.cluster.observe()
     session = await stage.runs("one")
@@ -174,7 +174,7 @@ async def says_why(stage: Stage) -> None:
 
 
 async def keeps_a_device(stage: Stage) -> None:
-    """Reserve a device, learn which one it is, and let it go."""
+    """Reserve a device, learn its UUID, and release it."""
     name = reservation_name(stage.node, "first")
     sharing, path = stage.cluster.scheduling.sharing, f"{PODS}/{name}"
 
@@ -204,7 +204,7 @@ def _is_gone(stage: Stage, path: str) -> bool:
 
 
 async def sees_a_project_through(stage: Stage) -> None:
-    """Make a project, change it, delete it."""
+    """Create a project, change it, delete it."""
     name = f"{stage.project}-made"
     await stage.cluster.put_project(ProjectSpec(name))
     await stage.cluster.put_project(ProjectSpec(name, weight=2))
@@ -219,7 +219,7 @@ async def tells_shares(stage: Stage) -> None:
 
 
 async def leads_and_resigns(stage: Stage) -> None:
-    """Make the Lease, lead once, and give it back."""
+    """Create the Lease, lead once, and release it."""
     lease = "/apis/coordination.k8s.io/v1/namespaces/runai/leases"
     stage.lab.forget(f"{lease}/runai-scheduler")
     led: list[bool] = []
@@ -238,7 +238,7 @@ async def leads_and_resigns(stage: Stage) -> None:
 
 
 class _EnoughError(Exception):
-    """It has led."""
+    """Ends the leadership after one turn."""
 
 
 async def shows_itself(stage: Stage) -> None:
@@ -261,7 +261,7 @@ async def knows_an_agent(stage: Stage) -> None:
 
 
 class Nobody:
-    """Knows nobody."""
+    """An authenticator that fails the test when used."""
 
     async def actor(self, request: Any) -> Any:
         raise AssertionError(request)
@@ -283,7 +283,7 @@ async def takes_a_volume(stage: Stage) -> None:
     def disk() -> Volume:
         return read_volume(stage.lab.plane.request("GET", f"{VOLUMES}/{name}"))
 
-    while disk().claim != claim.uid:  # Kubernetes' controller may write on it in between
+    while disk().claim != claim.uid:  # Kubernetes' controller may write it in between
         await stage.acting().provide(start, claim, disk())
 
 
@@ -295,7 +295,7 @@ async def _claimed(stage: Stage) -> tuple[Claim, Start]:
 
 
 async def sees_a_pytorch_job_through(stage: Stage) -> None:
-    """Hear of the kind when it is installed; see a PyTorchJob, suspend and delete it."""
+    """Detect the kind once it is installed; list a PyTorchJob, suspend and delete it."""
     await stage.cluster.observe()
     with kind_of_pytorch_jobs(stage.lab.plane):
         await stage.until(
@@ -367,4 +367,4 @@ ACTS: Mapping[Act, Iterable[Right]] = {
 }
 OF_KUBEFLOW = {sees_a_pytorch_job_through}
 EXEC = [*each(JOBS, "get pods/exec", "create pods/exec")]
-"""What `runs_a_program` needs, where the chart allows it (jobs.exec)."""
+"""Rights of `runs_a_program`, if the chart allows it (jobs.exec)."""

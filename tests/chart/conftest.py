@@ -1,6 +1,6 @@
-"""Fixtures of the chart's tests on a control plane; `plane` is the whole suite's.
+"""Fixtures of the chart's tests on a control plane; `plane` belongs to the whole suite.
 
-lab       a namespace that is gone after the test, with all projects
+lab       a namespace that is removed after the test, with all projects
 rights    kubeconfig of the installed service account
 """
 

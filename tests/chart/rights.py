@@ -1,11 +1,11 @@
-"""The rights that the rendered chart gives, whole and with one verb left out, on a real API server.
+"""The rights of the rendered chart, whole and with one verb left out, on a real API server.
 
     rules = rights_of("lab-1")                  every Role and ClusterRole of the chart
     whole(plane, "lab-1")                       kubeconfig of the chart's service account
     without(plane, "lab-1", right)              of an account that lacks exactly that
     grant(plane, kubeconfig, right)             give an account what it lacks, in all namespaces
 
-Called by test_rights, and by tests of a service that lacks one.
+For test_rights, and for tests of a service that lacks a right.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ GROUP = "/apis/rbac.authorization.k8s.io/v1"
 
 
 class Right(NamedTuple):
-    """One verb on one resource, by the role that gives it."""
+    """One verb on one resource, with the role that grants it."""
 
     role: str
     resource: str
     verb: str
 
     def __str__(self) -> str:
-        """Read like a test's name."""
+        """Return it as part of a test's name."""
         return f"{self.verb} {self.resource} ({self.role})"
 
 
 def rights_of(notebooks: str) -> set[Right]:
-    """Return all rights that the chart gives anybody."""
+    """Return all rights that the chart grants to any account."""
     return {
         right
         for found in _documents(notebooks)
@@ -52,17 +52,17 @@ def rights_of(notebooks: str) -> set[Right]:
 
 
 def whole(plane: ControlPlane, notebooks: str) -> Path:
-    """Return the rights of the chart's service account, with a namespace for notebooks."""
+    """Return a kubeconfig of the chart's service account, with a namespace for notebooks."""
     return _account(plane, notebooks, None)
 
 
 def without(plane: ControlPlane, notebooks: str, lacking: Right) -> Path:
-    """Return the rights of an account that has all of the chart's but one."""
+    """Return a kubeconfig of an account that has all of the chart's rights but one."""
     return _account(plane, notebooks, lacking)
 
 
 def grant(plane: ControlPlane, kubeconfig: Path, right: Right) -> None:
-    """Give the account of a kubeconfig that `without` made what it lacks, in all namespaces."""
+    """Grant the missing right to an account of `without`, in all namespaces."""
     account = kubeconfig.stem.removeprefix("runai-")
     name = {"metadata": {"name": f"{account}-later"}}
     (rule,) = (
@@ -103,7 +103,7 @@ def _account(plane: ControlPlane, notebooks: str, lacking: Right | None) -> Path
 
 
 def _take_out(role: dict[str, Any], rule: dict[str, Any], right: Right) -> None:
-    """Leave one verb on one resource out of a rule that may be about several."""
+    """Remove one verb on one resource from a rule, which may cover several."""
     role["rules"].remove(rule)
     others = [each for each in rule["resources"] if each != right.resource]
     verbs = [verb for verb in rule["verbs"] if verb != right.verb]
@@ -121,7 +121,7 @@ def _documents(notebooks: str) -> list[dict[str, Any]]:
 
 
 def _rights(role: dict[str, Any], rule: dict[str, Any]) -> Iterator[Right]:
-    # Two rules of one role about the same resource differ in the names that they are for.
+    # Two rules of one role about the same resource differ in their `resourceNames`.
     for resource, verb in itertools.product(rule["resources"], rule["verbs"]):
         yield Right(f"{role['kind']} {role['metadata']['name']}", resource, verb)
 
@@ -133,7 +133,7 @@ def _path(found: dict[str, Any]) -> str:
 
 
 def _canaries(notebooks: str, lacking: Right | None) -> Iterator[dict[str, Any]]:
-    """Yield, for each binding, something that its account may do when it is in force."""
+    """Yield one allowed request of each binding, which proves that the binding is in force."""
     documents = _documents(notebooks)
     roles = {(d["kind"], d["metadata"]["name"]): d for d in documents if "rules" in d}
     for binding in documents:

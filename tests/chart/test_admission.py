@@ -1,4 +1,4 @@
-"""Admission policies of the chart on a real API server: devices that containers see and keep."""
+"""The chart's admission policies on a real API server: visible devices, protected annotations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def container(name: str, amounts: dict[str, str] | None = None, **fields: Any) -
 
 
 def seen(containers: list[dict[str, Any]]) -> dict[str, str | None]:
-    """Return what the variable says in each container; None: it is left to the device plugin."""
+    """Return the variable's value in each container; None: the device plugin sets it."""
     found: dict[str, str | None] = {}
     for each in containers:
         variable = next((e for e in each.get("env", ()) if e["name"] == VARIABLE), None)
@@ -120,7 +120,7 @@ def test_container_added_to_a_pod_sees_no_more(
     path = f"/api/v1/namespaces/{lab.namespace.name}/pods/p/ephemeralcontainers"
 
     found: dict[str, Any] = {}
-    for name in ("first", "second"):  # what is there already cannot be changed
+    for name in ("first", "second"):  # existing ones cannot be changed
         change = {"spec": {"ephemeralContainers": [container(name)]}}
         found = lab.plane.request("PATCH", path, change, content_type=STRATEGIC)
 
@@ -143,7 +143,7 @@ WRITES: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.fixture
 def path(lab: ClusterLab) -> str:
-    """A pod that asks for a part, put onto a node."""
+    """Return the path of a pod that requests a part of a GPU, bound to a node."""
     lab.node("gpu-0", gpus=1)
     asking = of_pod(
         [container("main", resources={"requests": {"cpu": "1m"}})],
@@ -187,7 +187,7 @@ def test_no_write_to_a_part_of_a_pod_changes_what_it_was_given(
     before = lab.plane.request("GET", path)["metadata"]["annotations"]
     forged = {**change, "metadata": {"annotations": {n: v for n, (v, _) in FORGED.items()}}}
 
-    # What a subresource does not write the API server drops by itself.
+    # The API server itself drops fields that a subresource does not write.
     with contextlib.suppress(ApiRefused):
         lab.plane.request("PATCH", f"{path}{where}", forged, content_type=STRATEGIC)
 

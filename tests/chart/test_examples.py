@@ -1,4 +1,4 @@
-"""Each file of examples/kubernetes is taken by the API server; a pod that waits says why."""
+"""Each file of examples/kubernetes is accepted by the API server; a pod that waits has a reason."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from control_plane.scheduling import Scheduler
 pytestmark = pytest.mark.kubernetes
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "kubernetes"
-# Their pods, by file; those that ask for parts of GPUs run where there is a device plugin.
+# Their pods, by file; pods that request parts of GPUs run on a node with a device plugin.
 WHOLE = {"job": 1, "gang": 2, "elastic": 1, "pytorchjob": 2}
 PARTS = {"session": 1, "elastic-one-pod": 1}
 PODS = {**WHOLE, **PARTS}
@@ -41,12 +41,12 @@ def made(lab) -> list[str]:
 
 @pytest.fixture
 def kubeflow(request, lab, eventually) -> Iterator[None]:
-    """Kubeflow's operator, for the example that needs it."""
+    """Run Kubeflow's operator, for the example that needs it."""
     if request.node.get_closest_marker("kubeflow") is None:
         yield
         return
     with kind_of_pytorch_jobs(lab.plane), training_operator(lab.plane):
-        # kubectl looks up what there is before it applies anything.
+        # kubectl discovers the installed kinds before it applies an object.
         eventually(lambda: lab.plane.kubectl("get", "pytorchjobs") is not None, what="it is known")
         for _namespace in without_pytorch_jobs(lab.namespace):
             yield
@@ -54,7 +54,7 @@ def kubeflow(request, lab, eventually) -> Iterator[None]:
 
 @pytest.fixture
 def full(lab, rights, eventually):
-    """A cluster whose only GPU somebody has, and a scheduler."""
+    """A scheduler, and a cluster with a single GPU, which is in use."""
     lab.node("gpu-0", gpus=1)
     apply(lab, "project")
     with Scheduler(rights) as scheduler:
@@ -96,7 +96,7 @@ def test_a_pod_that_waits_says_why_when_it_is_described_and_runs_when_there_is_r
         )
         (line,) = {line for line in text.splitlines() if " Waiting " in line}
         assert "runai-scheduler" in line
-        assert len(line.split("runai-scheduler")[1].split()) > 5  # a sentence
+        assert len(line.split("runai-scheduler")[1].split()) > 5  # a whole sentence
     lab.node("gpu-1", gpus=2)
 
     def bound() -> bool:

@@ -35,7 +35,7 @@ def environment(plane: ControlPlane) -> dict[str, Any]:
 def exists(plane: ControlPlane, path: str) -> bool:
     try:
         plane.request("GET", path)
-    except ApiRefused:  # there are no other reasons for an administrator
+    except ApiRefused:  # an administrator is refused for no other reason
         return False
     return True
 
@@ -48,7 +48,7 @@ def test_installed_anew_it_says_what_comes_next(own_plane):
 
 
 def test_its_pods_are_made_as_the_namespace_allows(own_plane, eventually):
-    """Nothing of the service's is beyond what Kubernetes calls restricted."""
+    """The service's pods comply with Kubernetes' "restricted" standard."""
     own_plane.kubectl("create", "namespace", "strict")
     restricted = "pod-security.kubernetes.io/enforce=restricted"
     own_plane.kubectl("label", "namespace", "strict", restricted)
@@ -84,7 +84,7 @@ def test_an_upgrade_keeps_the_tokens_and_what_runs(own_plane, eventually):
         assert own_plane.request("GET", SECRET)["data"] == tokens
         assert runs() == before
 
-    # Nobody schedules any more, and what runs comes to its end all the same.
+    # No scheduler runs any more, and running workloads complete all the same.
     lab.namespace.finish(lab.namespace.pods("train")[0]["metadata"]["name"])
     eventually(lambda: lab.namespace.job("train")["status"].get("succeeded"), what="it is done")
     lab.remove()
@@ -110,7 +110,7 @@ def test_uninstalled_it_leaves_projects_and_history(own_plane, eventually):
     assert exists(own_plane, "/apis/jupyter-runai.dev/v1alpha1/projects/nlp")
     assert exists(own_plane, "/api/v1/namespaces/runai/persistentvolumeclaims/runai")
 
-    install(own_plane)  # what was left is no hindrance
+    install(own_plane)  # remaining objects do not prevent it
 
     assert exists(own_plane, SERVICE)
 

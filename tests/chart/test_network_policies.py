@@ -1,4 +1,4 @@
-"""The chart's NetworkPolicies select the pods that are made, and open what they need and no more.
+"""The chart's NetworkPolicies select the created pods, and allow exactly the required traffic.
 
 Evaluated as Kubernetes defines them; no network enforces them here.
 """
@@ -34,7 +34,7 @@ JOBS = {
     "one elastic process": replace(SPEC, elastic=True, gpus_max=MilliGpu(4000)),
 }
 NOTEBOOK = {"app": "jupyterhub", "component": "singleuser-server", "release": "jhub"}
-"""Labels that zero-to-jupyterhub gives to the pods of notebooks."""
+"""Labels that zero-to-jupyterhub sets on the pods of notebooks."""
 DNS, SERVICE_PORT = ("UDP", 53), ("TCP", 8000)
 PORTS = {"http": 8000, "alive": 8001}
 
@@ -215,7 +215,7 @@ def test_an_admin_opens_more():
 
 
 def test_a_release_beside_another_has_a_policy_of_its_own():
-    """Both select all jobs of the namespace, and each opens the way to its own service."""
+    """Both select all jobs of the namespace, and each allows traffic to its own service."""
     first = Policies("--set", "jupyterhub.namespace=jhub")
     second = Policies("--set", "jupyterhub.namespace=jhub,clusterWide=false,nodePool=pool=a")
 

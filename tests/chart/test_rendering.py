@@ -1,6 +1,6 @@
-"""What Helm makes of the chart, without a cluster: goldens, lint, refusals.
+"""The chart rendered by Helm, without a cluster: goldens, lint, refusals.
 
-`RUNAI_GOLDENS=write` writes the goldens anew; what changed is reviewed as any change is.
+`RUNAI_GOLDENS=write` writes the goldens anew; the difference is reviewed like any change.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def of_kind(kind: str, *arguments: str) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
 def test_it_renders_as_it_did(values: Path):
-    """On top stands every object's name; what is as with the default values, in theirs alone."""
+    """A golden lists all object names first; objects equal to the defaults are in theirs alone."""
     golden = HERE / "goldens" / values.name
     known = [] if values == DEFAULT else objects("--values", str(DEFAULT))
     made = objects("--values", str(values))
@@ -55,7 +55,7 @@ def _name(found: dict[str, Any]) -> str:
 
 
 def _is_long(found: dict[str, Any]) -> bool:
-    """Leave out what stands in its own file as it is applied."""
+    """Return True for an object that has a file of its own in the chart, and needs no golden."""
     return found["kind"] == "MutatingAdmissionPolicy" or "gpus.json" in found.get("data", {})
 
 
@@ -99,7 +99,7 @@ def test_two_replicas_over_a_database_are_upgraded_one_after_the_other():
     strategies = [o["spec"]["strategy"]["type"] for o in found if o["kind"] == "Deployment"]
     assert strategies == ["RollingUpdate"]
     assert not [o for o in found if o["kind"] == "PersistentVolumeClaim"]
-    # It has a password in it, and stands in the Secret alone, in base64.
+    # The URL contains a password, and is in the Secret alone, in base64.
     assert "runai:secret@" not in json.dumps(found)
 
 
@@ -135,7 +135,7 @@ def _allowed(schema: dict[str, Any], root: dict[str, Any], at: str = "") -> set[
 
 
 def test_every_value_has_its_words():
-    """Each setting's line, or the comment over its group, says what it is."""
+    """Each setting's line, or the comment over its group, describes it."""
     lines = (CHART / "values.yaml").read_text().splitlines()
     groups = [i for i, line in enumerate(lines) if re.match(r"[a-zA-Z]+:", line)]
     silent = [
@@ -172,7 +172,7 @@ def test_its_containers_can_do_nothing_but_their_work(kind: str):
 
 
 def _environment(kind: str) -> dict[str, str]:
-    """Return what the program in a pod finds; what comes from elsewhere is a word."""
+    """Return the environment of a pod's program; values from elsewhere become "word"."""
     (found,) = of_kind(kind, "--values", str(HERE / "values/postgresql.yaml")).values()
     (container,) = found["spec"]["template"]["spec"]["containers"]
     return {each["name"]: each.get("value", "word") for each in container["env"]}

@@ -1,4 +1,4 @@
-"""Each right of the chart is used by what it is for, which is forbidden nothing."""
+"""Each right of the chart is used by some action, and no action is forbidden a request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from waiting import eventually_async
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
 
 WITHIN_S = 150
-"""Some acts install a kind, and remove it."""
+"""Some actions install a kind, and remove it."""
 GIVEN = {right for rights in ACTS.values() for right in rights}
 DEEDS = [
     pytest.param(act, marks=[pytest.mark.kubeflow] if act in OF_KUBEFLOW else [], id=act.__name__)
@@ -44,7 +44,7 @@ def used(method: str, path: str, *, watches: bool) -> str:
 
 
 class Listening(Api):
-    """Notes what was asked, and what the API server forbids, whoever asks."""
+    """An API client that records requests, and refusals (403), of all callers."""
 
     forbidden: asyncio.Event
     refused: list[str]
@@ -78,7 +78,7 @@ def kubelet():
 async def played(
     rights: Path, act: Act, lab: ClusterLab, kubelet: Kubelet
 ) -> AsyncIterator[Listening]:
-    """Let it act, until it has done so or something is forbidden."""
+    """Run an action until it is done or a request is forbidden."""
     node, project = f"gpu-{lab.number}", f"vision-{lab.number}"
     lab.node(node, gpus=2, status=kubelet.status)
     lab.project(project, quota=2)
@@ -137,7 +137,7 @@ async def test_a_program_is_run_with_all_of_them(
 async def test_no_program_is_run_without_it(
     plane: ControlPlane, lab: ClusterLab, kubelet: Kubelet, right: Right
 ):
-    """One request needs both: the API server asks for the second one by itself."""
+    """One request needs both: the API server checks the second one by itself."""
     rights = without(plane, lab.namespace.name, right)
 
     async with played(rights, runs_a_program, lab, kubelet) as api:

@@ -1,11 +1,11 @@
-"""Fixtures of the tests on real nodes: the chart is installed, its pods run, all of them real.
+"""Fixtures of the tests on real nodes, with the chart installed and its pods running for real.
 
 cluster     two nodes with two GPUs each (`real_nodes.cluster`); each test runs inside its network
 service     a client of the chart's service, which runs in a pod, with the rights of the spawner
-hub         a JupyterHub in a pod beside it, which knows bob and patty
-lab         a namespace for one test; nothing of it is left on the nodes afterwards
+hub         a JupyterHub in a pod beside it, with the users bob and patty
+lab         a namespace for one test; the nodes are empty again afterwards
 
-The report of a test that fails says what was there at that moment (`nodes_afterwards`).
+The report of a failed test contains the cluster's state at that moment (`nodes_afterwards`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from runai.hub_service.client import Client
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[Any]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add to a failure what its cluster has to say, while it is there."""
+    """Add the cluster's state to the report of a failure, while the cluster exists."""
     report = yield
     cluster = item.funcargs.get("cluster") if isinstance(item, pytest.Function) else None
     if report.failed and report.when == "call" and isinstance(cluster, RealCluster):
@@ -45,7 +45,7 @@ def cluster() -> Iterator[RealCluster]:
 
 @pytest.fixture(autouse=True)
 def inside(cluster: RealCluster) -> Iterator[None]:
-    """Be where the nodes can be reached; no test of another part is."""
+    """Run the test in the nodes' network; tests of other folders never enter it."""
     with cluster.network.entered():
         yield
 

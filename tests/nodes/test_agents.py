@@ -1,4 +1,4 @@
-"""The agents' DaemonSet on real nodes: what it may do, and what it tells."""
+"""The agents' DaemonSet on real nodes: its confinement, and its reports."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_it_tells_what_there_is_and_who_has_it_as_the_kubelet_does(
 
     def is_told() -> bool:
         node = next(node for node in service.nodes() if node.name == "node-1")
-        # In no order: which device the session has is the kubelet's choice, and it is shown first.
+        # Unordered: the kubelet chooses the session's device, and that one is listed first.
         assert {(d.uuid, d.memory_mib) for d in node.devices} == {
             (uuid, 15_900) for uuid in cluster.nodes[1].devices
         }, node.devices
@@ -50,7 +50,7 @@ def test_it_tells_what_there_is_and_who_has_it_as_the_kubelet_does(
 
     eventually(is_told, what="the service tells the session's device")
     mine = {f"{lab.namespace.name}/whole": [device]}
-    # Whoever ran there before may be in the kubelet's books for a moment longer than they ran.
+    # The kubelet's books may list a pod for a moment longer than it ran.
     eventually(lambda: lab.books_of(1) == mine, what="the kubelet says the same")
 
 

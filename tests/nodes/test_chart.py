@@ -1,4 +1,4 @@
-"""The installed chart's own pods on real nodes: what they say, and how they are renewed."""
+"""The installed chart's own pods on real nodes: their answers, and their replacement."""
 
 from __future__ import annotations
 
@@ -73,10 +73,10 @@ def test_an_upgrade_costs_nobody_his_container_and_the_next_service_knows_them(
     assert lab.namespace.pod("half")["status"]["containerStatuses"] == before
     (trains_on,) = lab.namespace.pods("train")
     assert trains_on["status"]["containerStatuses"] == trains["status"]["containerStatuses"]
-    with suppress(AssertionError):  # what says so may die with the container
+    with suppress(AssertionError):  # the exec may die with the container
         lab.plane.kubectl(
             *("exec", "-n", lab.namespace.name, trains_on["metadata"]["name"], "--"),
-            *("sh", "-c", "kill -TERM 1"),  # it ends with 0 then
+            *("sh", "-c", "kill -TERM 1"),  # it then exits with 0
         )
     status = eventually(
         lambda: s if (s := lab.namespace.job("train")["status"]).get("succeeded") else None,

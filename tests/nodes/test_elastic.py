@@ -15,7 +15,7 @@ from waiting import eventually
 
 pytestmark = [pytest.mark.nodes, pytest.mark.cc, pytest.mark.slow, pytest.mark.timeout(600)]
 
-# Says what it sees, notices that it is to stop, and is finished when somebody says so.
+# Prints its devices, exits on SIGTERM, and ends once a test creates /tmp/enough.
 TRAINING = """
 import os, pathlib, signal, sys, time
 
@@ -32,7 +32,7 @@ BOTH = {"GPU-0-0", "GPU-0-1"}
 
 
 class Story:
-    """A node of two GPUs, and a job of bob's that runs on what there is of them."""
+    """A node of two GPUs, and a job of bob's that runs on as many as are free."""
 
     def __init__(self, lab: NodesLab, service: Client) -> None:
         self.lab, self.service = lab, service
@@ -51,7 +51,7 @@ class Story:
         return self.service.workload(name)
 
     def sees(self, name: str, count: int) -> set[str]:
-        """Wait until a job's container says that it sees so many devices; return them."""
+        """Wait until a job's container prints so many devices; return them."""
 
         def found() -> set[str]:
             lines = [line.text for line in self.service.logs(name)]
@@ -69,7 +69,7 @@ class Story:
 
 @pytest.fixture
 def story(lab: NodesLab, service: Client, hub: NodesHub) -> Iterator[Story]:
-    """Those who submit are users of the hub."""
+    """Only users of the hub can submit."""
     for name in ("bob", "patty"):
         lab.seen_project(service, name, quota=1, members=[name])
     with lab.cordoned("node-1"):

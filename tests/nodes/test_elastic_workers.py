@@ -29,7 +29,7 @@ CORE, JOBS = f"/api/v1/namespaces/{NAMESPACE}", f"/apis/batch/v1/namespaces/{NAM
 
 
 class Story:
-    """Two nodes of two GPUs, and an elastic job of bob's, who may have one."""
+    """Two nodes of two GPUs, and an elastic job of bob's, whose quota is one."""
 
     def __init__(self, lab: NodesLab, service: Client, disk: Path) -> None:
         self.lab, self.service = lab, service
@@ -52,7 +52,7 @@ class Story:
         )
 
     def takes(self, name: str, gpus: int) -> None:
-        """Let a job of patty's take GPUs, and wait until it has them."""
+        """Submit a job of patty's for so many GPUs, and wait until it runs."""
         command = ["sleep", "1000000"]
         asked = SubmitRequest(name=name, owner="patty", command=command, gpus=gpus, grace_seconds=1)
         self.service.submit(asked)
@@ -63,7 +63,7 @@ class Story:
         )
 
     def nodes(self) -> list[str]:
-        """Return where its workers are, by the kubelets' books."""
+        """Return the nodes of its workers, by the kubelets' books."""
         return sorted(
             f"node-{number}"
             for number in range(2)
@@ -75,7 +75,7 @@ class Story:
 
 @pytest.fixture
 def disk(lab: NodesLab) -> Iterator[Path]:
-    """Give bob's notebook a disk that both nodes mount; jobs have what the notebook has."""
+    """Mount a disk of both nodes in bob's notebook; jobs get the notebook's mounts."""
     name = f"shared-{lab.number}"
     folder = lab.cluster.place / name
     folder.mkdir()
@@ -144,7 +144,7 @@ def test_it_grows_over_both_nodes_shrinks_for_an_owner_and_completes(story: Stor
     assert len(grown) == 3
     assert done.elastic is not None
     assert (done.failures, done.pauses, done.exit_code) == (0, 0, 0)
-    # Those that come together may be ready at different moments, and end at different ones.
+    # Workers that start together may be ready, and end, at different moments.
     assert done.elastic.resizes >= 2
     assert story.job.has_lost_nothing()
     assert story.job.sizes() == {1, 2, 3}

@@ -1,4 +1,4 @@
-"""What breaks on real nodes: reservation pods, kubelets, devices, whole machines."""
+"""Faults of real nodes: reservation pods, kubelets, devices, whole machines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GIVES_NODES_UP = [
 
 
 def containers(lab: NodesLab, *names: str) -> dict[str, Any]:
-    """Return which containers run: another one would be another id."""
+    """Return the containers' IDs: a restarted container would have another one."""
     statuses = {name: lab.namespace.pod(name)["status"] for name in names}
     return {name: of["containerStatuses"][0]["containerID"] for name, of in statuses.items()}
 
@@ -52,7 +52,7 @@ def test_a_reservation_that_is_killed_comes_back_on_the_device_it_held(lab: Node
 def test_a_device_that_was_lost_meanwhile_is_never_shared_with_who_has_it_whole(
     lab: NodesLab, eventually
 ):
-    """A pod of another scheduler waits for any device, and gets the one whose guard is killed."""
+    """Another scheduler's pod waits for any device; it gets the one of the killed reservation."""
     lab.project("vision", quota=4)
     here = on_node("node-0")
     lab.namespace.create(session("half", part="0.5", project="vision", **here))
@@ -116,7 +116,7 @@ def test_nothing_new_goes_to_a_device_that_broke(
 
         eventually(is_known, what="the service knows that it broke")
         lab.namespace.create(session("joins", part="0.5", project="vision", **here))
-        # One of two is healthy, and one is held: the kubelet would give the healthy one to nobody.
+        # One of two devices is healthy, one is held: the kubelet would not allocate the healthy one.
         waits = eventually(lambda: lab.condition("joins", "PodScheduled").get("message"))
         assert "no node that it may use" in waits
         assert containers(lab, "half") == before
@@ -146,7 +146,7 @@ def test_a_lost_machine_is_left_alone_until_it_is_back(
 
     cluster.nodes[1].lose()
     try:
-        # Kubernetes gives it up; whether it still runs there, an admin alone can say.
+        # Kubernetes deletes its pod; only an admin can confirm that it no longer runs there.
         name = first["metadata"]["name"]
         eventually(lambda: "deletionTimestamp" in lab.namespace.pod(name)["metadata"])
         lab.namespace.create(session("new", part="0.5", project="vision"))

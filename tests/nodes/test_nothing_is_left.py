@@ -1,4 +1,4 @@
-"""Whatever ends a run, nothing of its nodes is left on this machine."""
+"""After any end of a run, no process, mount or control group of its nodes stays on this machine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def left(place: Path) -> list[str]:
 def test_a_run_that_is_killed_leaves_no_process_and_the_next_removes_the_rest(
     cluster: RealCluster,
 ):
-    """The tests' own nodes are there beside it, and stay."""
+    """The tests' own nodes run beside it, and stay."""
     program = subprocess.Popen(
         [sys.executable, "-c", PROGRAM],
         env={**os.environ, "PYTHONPATH": str(TESTS)},

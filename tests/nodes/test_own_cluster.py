@@ -1,4 +1,4 @@
-"""`make test-cluster` on real nodes that nobody uses yet, and not where the chart is already."""
+"""`make test-cluster` on real nodes: it runs on unused ones, and refuses a cluster with the chart."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ADMIN = "administrator"
 
 
 def played(cluster: RealCluster, settings: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run the tests of an own cluster as `make` does."""
+    """Run the tests of an own cluster like `make`."""
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-n0", "-p", "no:cacheprovider", "tests/own_cluster"],
         cwd=CHECKOUT,
@@ -74,7 +74,7 @@ def test_where_the_chart_is_installed_nothing_is_touched(
 
 
 def installed(cluster: RealCluster) -> list[str]:
-    """Return what of a release stands outside of tests' own namespaces, which come and go."""
+    """Return the objects of a release outside of tests' own namespaces, which come and go."""
     found = cluster.plane.kubectl("get", "namespaces,clusterroles,crds", "-o", "name")
     return [name for name in found.splitlines() if "runai" in name]
 

@@ -1,4 +1,4 @@
-"""Parts of GPUs on real nodes: what containers see, and what the kubelet's own books say."""
+"""Parts of GPUs on real nodes: the devices in containers, and in the kubelet's own books."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_two_halves_see_the_same_device_and_the_third_the_next(lab: NodesLab, ev
 
     assert sorted(map(seen.count, seen)) == [1, 2, 2]
     assert set(seen) == {"GPU-0-0", "GPU-0-1"} == set(lab.reservations())
-    # To the kubelet these devices are the reservations', one each.
+    # In the kubelet's books these devices belong to the reservations, one each.
     books = {
         f"runai-reservation/{pod['metadata']['name']}": [device]
         for device, pod in lab.reservations().items()
@@ -50,7 +50,7 @@ def test_whole_gpus_of_another_scheduler_are_never_those_that_are_shared(lab: No
     waits = eventually(lambda: lab.condition("none-left", "PodScheduled").get("message"))
     assert "1 Insufficient nvidia.com/gpu" in waits
 
-    # Another half joins the first: the device is not whole any more, but it is ours.
+    # Another half joins the first: the device is not whole any more, but it is reserved for us.
     lab.namespace.create(session("other-half", part="0.5", project="vision", **here))
     assert lab.sees("other-half") == shared
 
@@ -58,7 +58,7 @@ def test_whole_gpus_of_another_scheduler_are_never_those_that_are_shared(lab: No
 def test_a_jobs_pod_that_is_turned_away_is_made_again_and_that_is_no_failure(
     lab: NodesLab, eventually
 ):
-    """It is put onto the node past all schedulers; its kubelet has the last word."""
+    """It is bound to the node past all schedulers; its kubelet has the last word."""
     lab.project("vision", quota=4)
     lab.namespace.create(session("half", part="0.5", project="vision", **on_node("node-0")))
     shared = lab.sees("half")

@@ -1,4 +1,4 @@
-"""Bob and Patty on real nodes: containers that run, are paused, resumed, and tell it themselves.
+"""Bob and Patty on real nodes: containers run, are paused and resumed, as their logs confirm.
 
 The chart is installed by Helm, its service runs in a pod, and the jobs are submitted to its API.
 """
@@ -18,7 +18,7 @@ from waiting import eventually
 
 pytestmark = [pytest.mark.nodes, pytest.mark.cc, pytest.mark.timeout(300)]
 
-# Says where it runs, notices that it is to stop, and is finished when somebody says so.
+# Prints its device, exits on SIGTERM, and ends once a test creates /tmp/enough.
 TRAINING = """
 import os, pathlib, signal, sys, time
 
@@ -37,7 +37,7 @@ PODS = "/api/v1/namespaces/runai/pods"
 
 
 class Story:
-    """What the two of them do."""
+    """The actions of the two users."""
 
     def __init__(self, lab: NodesLab, service: Client) -> None:
         self.lab = lab
@@ -55,18 +55,18 @@ class Story:
         return names
 
     def those(self, *states: str) -> set[str]:
-        """Return the jobs that are so now."""
+        """Return the jobs in one of these states now."""
         return {w.id for w in self.service.workloads() if w.kind == "job" and w.state in states}
 
     def finish(self, name: str) -> None:
-        """Have a training end by itself, from inside of its container."""
+        """Let a training end by itself, by a file in its container."""
         selected = f"job-name={name.replace('/', '-')}"
         found = self.plane.request("GET", f"{PODS}?labelSelector={selected}")["items"]
         (pod,) = (p["metadata"]["name"] for p in found if p["status"]["phase"] == "Running")
         self.plane.kubectl("exec", "-n", "runai", pod, "--", "touch", "/tmp/enough")
 
     def environment_of(self, pod: str) -> dict[str, str]:
-        """Return the environment of the program that a pod runs, as it is inside."""
+        """Return the environment of a pod's program, as seen inside the container."""
         told = self.plane.kubectl("exec", "-n", "runai", pod, "--", "cat", "/proc/1/environ")
         return dict(word.split("=", 1) for word in told.split("\0") if word)
 
@@ -82,7 +82,7 @@ def story(lab: NodesLab, service: Client, hub: NodesHub) -> Iterator[Story]:
 
 
 def followed(service: Client, name: str, into: list[str]) -> threading.Thread:
-    """Read a job's log until its end, as `runai logs -f` does."""
+    """Read a job's log until its end, like `runai logs -f`."""
 
     def read() -> None:
         into.extend(f"{line.attempt}: {line.text}" for line in service.logs(name, follow=True))
@@ -128,7 +128,7 @@ def test_bob_lends_to_patty_is_paused_and_goes_on(story: Story):
 
 
 def test_notebooks_of_both_share_a_device_and_say_so_themselves(story: Story, hub: NodesHub):
-    """KubeSpawner's servers as JupyterHub starts them, in containers of the nodes."""
+    """KubeSpawner's servers, started by JupyterHub, in containers of the nodes."""
     try:
         for user in ("bob", "patty"):
             hub.start_server(user, project=user, gpus="0.5")
@@ -141,7 +141,7 @@ def test_notebooks_of_both_share_a_device_and_say_so_themselves(story: Story, hu
         assert devices == set(story.lab.reservations())
         assert len(devices) == 1
         assert {of["RUNAI_PROJECT"] for of in seen.values()} == {"bob", "patty"}
-        # No label tells here how much memory devices have: the agents have counted 15,900 MiB.
+        # Without a label of the devices' memory, the agents' count applies: 15,900 MiB.
         assert {of["RUNAI_GPU_MEMORY_LIMITS_MIB"] for of in seen.values()} == {"7950"}
 
         def are_known() -> bool:

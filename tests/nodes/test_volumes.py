@@ -1,4 +1,4 @@
-"""Volumes that wait for their first pod, on real nodes: disks of a node, mounted by its kubelet."""
+"""Volumes that wait for their first pod, on real nodes: local disks, mounted by the kubelet."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.nodes, pytest.mark.cc, pytest.mark.timeout(300)]
 
 
 def mounting(made: Any, claim: str) -> Any:
-    """Have a pod mount a claim at /home, and write there what it sees."""
+    """Let a pod mount a claim at /home, and write its visible devices to /home/seen."""
     spec = made["spec"]
     spec["volumes"] = [{"name": "home", "persistentVolumeClaim": {"claimName": claim}}]
     container = spec["containers"][0]

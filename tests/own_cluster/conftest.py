@@ -1,6 +1,6 @@
 """Fixtures of the tests on a cluster of one's own: `make test-cluster`, docs/kubernetes.md.
 
-release   the chart, installed on that cluster for all of them; each test finds it empty
+release   the chart, installed on that cluster for all of them; it is empty before each test
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def _running(made: Any, spec: Any) -> Any:
 
 
 def running(release: OwnRelease, name: str = "") -> list[str]:
-    """Return the pods that run, or those of a Job, by name."""
+    """Return the names of the running pods, or of a Job's."""
     return [
         found["metadata"]["name"]
         for found in release.work.pods(name)
@@ -53,7 +53,7 @@ def running(release: OwnRelease, name: str = "") -> list[str]:
 
 
 def sees(release: OwnRelease, name: str) -> str:
-    """Start half a GPU; return what its container says that it sees."""
+    """Start a session with half a GPU; return the device that its container prints."""
     release.work.create(session(name, "vision", 0, part="0.5"))
     path = f"/api/v1/namespaces/{release.work.name}/pods/{name}/log"
 

@@ -1,4 +1,4 @@
-"""The training target of an elastic job whose pods start one by one, or leave before they do."""
+"""The training target of an elastic job while its pods start one by one, or leave before that."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 
 
 class Workers:
-    """The pods of one elastic job, on a node whose kubelet is the test."""
+    """The pods of one elastic job, on a node with the test as its kubelet."""
 
     def __init__(self, lab: ClusterLab, scheduler: Scheduler, eventually: Any) -> None:
         self.lab, self.scheduler, self.eventually = lab, scheduler, eventually

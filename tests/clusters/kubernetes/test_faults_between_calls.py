@@ -254,7 +254,5 @@ def test_a_call_that_fails_changes_nothing_in_the_end(ready, rights, plugin, unt
 
     Play(story, rights, until).run(method, part, fate)
 
-    if (
-        fate != "late" and kind is not OnTwo
-    ):  # the successor decides anew which device each pod gets
+    if fate != "late" and kind is not OnTwo:  # the next one decides anew on two devices
         assert len(plugin.names) == 1, "nothing was made twice"
