@@ -1,4 +1,4 @@
-"""Each file of examples/kubernetes is accepted by the API server; a pod that waits has a reason."""
+"""Each file of examples/kubernetes is accepted by the API server; waiting pods have a reason."""
 
 from __future__ import annotations
 

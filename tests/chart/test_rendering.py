@@ -55,7 +55,7 @@ def _name(found: dict[str, Any]) -> str:
 
 
 def _is_long(found: dict[str, Any]) -> bool:
-    """Return True for an object that has a file of its own in the chart, and needs no golden."""
+    """Return True for an object with a file of its own in the chart: it needs no golden."""
     return found["kind"] == "MutatingAdmissionPolicy" or "gpus.json" in found.get("data", {})
 
 

@@ -42,7 +42,7 @@ def pytorch_job(
     restarts: str = "OnFailure",
     **policy: Any,
 ) -> dict[str, Any]:
-    """Return a PyTorchJob whose pods ask for one GPU each; `labels` are its templates'."""
+    """Return a PyTorchJob with pods of one GPU each; `labels` are its templates'."""
     roles = {"Worker": (workers, 1)}
     if master_gpus is not None:
         roles = {"Master": (1, master_gpus), **roles}

@@ -1,11 +1,12 @@
-"""The logs of a node's pods, served like a kubelet: the API server asks here for `pods/log`.
+"""The logs of a node's pods, served like a kubelet.
 
     with Kubelet() as kubelet:
         add_node(plane, "gpu-0", gpus=1, status=kubelet.status)
         kubelet.write("train-0", "epoch 1")
         kubelet.close("train-0")              # its container has ended
 
-kwok simulates the rest of the kubelet. Serves TLS, in a thread.
+The API server asks here for `pods/log`; kwok simulates the rest of the kubelet. Serves TLS, in a
+thread.
 """
 
 from __future__ import annotations

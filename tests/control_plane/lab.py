@@ -52,7 +52,7 @@ class ClusterLab:
     def storage_class(
         self, name: str, provisioner: str = "kubernetes.io/no-provisioner", **how: Any
     ) -> None:
-        """Add a class whose volumes wait for their first pod, unless told otherwise."""
+        """Add a class with volumes that wait for their first pod, unless told otherwise."""
         made = {"metadata": {"name": name}, "provisioner": provisioner}
         made |= {"volumeBindingMode": "WaitForFirstConsumer", **how}
         self._others.append(f"{CLASSES}/{name}")
@@ -104,7 +104,7 @@ class ClusterLab:
         eventually(empty, what=f"{namespace} is empty")
 
     def _release(self, path: str) -> None:
-        """Remove an object's finalizers, which protect it until an unused claim is gone."""
+        """Remove an object's finalizers: a volume, for one, waits for the end of its claim."""
         body = {"metadata": {"finalizers": None}}
         try:
             self.plane.request("PATCH", path, body, content_type="application/merge-patch+json")

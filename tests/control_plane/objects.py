@@ -95,7 +95,7 @@ def job(
     annotations: Mapping[str, str] | None = None,
     **spec: Any,
 ) -> dict[str, Any]:
-    """Return a Job whose pods are for our scheduler; a gang's is an Indexed one.
+    """Return a Job with pods for our scheduler; a gang's is an Indexed one.
 
     A single failure ends it; pauses are no failures, as in the Jobs that the service makes.
     """

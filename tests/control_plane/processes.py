@@ -44,7 +44,7 @@ WITHIN_S = 90
 RESERVATIONS = "runai-reservation"
 RESERVED = "run.ai/reserve_for_gpu_index"
 IGNORED = "test/ignored"
-"""Annotation of pods that never start, like pods whose image cannot be pulled."""
+"""Annotation of pods that never start, as if their image could not be pulled."""
 KEPT = ("PATH", "LANG", "VIRTUAL_ENV")
 REFERENCE = re.compile(r"\$(\$|\(([^)]+)\))")
 

@@ -1,4 +1,4 @@
-"""Our scheduler in a thread of its own, against a real API server, with the chart's own rights.
+"""Our scheduler in a thread, against a real API server, with the chart's own rights.
 
 Stopping it is as abrupt as a crash: its pending work stays undone. For tests and benchmarks.
 """

@@ -1,4 +1,4 @@
-"""An elastic job of several pods on real nodes: its workers come and go, and no sample is lost."""
+"""An elastic job of several pods on real nodes: workers come and go, no sample is lost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CORE, JOBS = f"/api/v1/namespaces/{NAMESPACE}", f"/apis/batch/v1/namespaces/{NAM
 
 
 class Story:
-    """Two nodes of two GPUs, and an elastic job of bob's, whose quota is one."""
+    """Two nodes of two GPUs, and an elastic job of bob's, with a quota of one GPU."""
 
     def __init__(self, lab: NodesLab, service: Client, disk: Path) -> None:
         self.lab, self.service = lab, service

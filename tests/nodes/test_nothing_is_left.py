@@ -1,4 +1,4 @@
-"""After any end of a run, no process, mount or control group of its nodes stays on this machine."""
+"""After any end of a run, no process, mount or control group of its nodes remains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make test-cluster` on real nodes: it runs on unused ones, and refuses a cluster with the chart."""
+"""`make test-cluster` on real nodes: it runs on unused ones, and refuses an installed chart."""
 
 from __future__ import annotations
 

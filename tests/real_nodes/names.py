@@ -1,9 +1,9 @@
-"""A DNS server for Service names, for the nodes' pods: like CoreDNS, as far as the tests need.
+"""A DNS server for Service names, for the nodes' pods.
 
     with Names(plane):          # inside of the nodes' network
 
 `runai.runai`, with or without `.svc.cluster.local`, resolves to the address of that Service; all
-other names do not exist. For `cluster`.
+other names do not exist. It answers like CoreDNS, as far as the tests need. For `cluster`.
 """
 
 from __future__ import annotations

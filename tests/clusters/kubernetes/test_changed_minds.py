@@ -52,7 +52,7 @@ def _stays(found: dict[str, Any]) -> bool:
 
 
 def test_a_held_job_that_is_to_have_more_pods_at_once_is_not_forgotten(world, rights):
-    """It is no single workload any more, and it has no pods that could wait in its place."""
+    """It is no single workload any more. It has no pods that could wait in its place."""
     made = job("more", project="patty")
     made["spec"] |= {"completions": 2}
     world.work.create(made)

@@ -36,7 +36,7 @@ HOME = "/home/jovyan"
 
 
 class Story:
-    """A node of three GPUs, a service, and a job of ana's that trains as far as it is allowed."""
+    """A node of three GPUs, a service, and ana's training, which runs as far as allowed."""
 
     def __init__(self, lab, rights: Path, kubelet: ProcessKubelet, port: int, place: Path) -> None:
         self.lab, self.kubelet, self.place = lab, kubelet, place

@@ -1,4 +1,4 @@
-"""The training target of an elastic job while its pods start one by one, or leave before that."""
+"""The training target of an elastic job while its pods start one by one, or leave early."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evictions that fail between their two requests: the end is the same, and no pod counts as failed.
+"""Evictions that fail between their two requests: same end, and no pod counts as failed.
 
 The first request takes a pod's end out of its Job's count, the second evicts the pod. After any
 fault in between the pod is gone and created again, or stays and is counted.

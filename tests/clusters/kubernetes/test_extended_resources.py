@@ -1,6 +1,6 @@
-"""Extended resources such as network cards: no pod is bound if too few are left on the node.
+"""Extended resources such as network cards: no pod is bound if too few are left.
 
-Two pods that take the last one in one cycle; a gang whose workers would all take the same one.
+Two pods that take a node's last one in one cycle; a gang with all workers on the same card.
 """
 
 from __future__ import annotations

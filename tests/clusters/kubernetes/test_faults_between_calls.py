@@ -254,5 +254,5 @@ def test_a_call_that_fails_changes_nothing_in_the_end(ready, rights, plugin, unt
 
     Play(story, rights, until).run(method, part, fate)
 
-    if fate != "late" and kind is not OnTwo:  # the next one decides anew on two devices
+    if fate != "late" and kind is not OnTwo:  # the successor decides anew
         assert len(plugin.names) == 1, "nothing was made twice"

@@ -1,4 +1,4 @@
-"""Two projects with workloads whose Job names would collide: each sees and affects its own only."""
+"""Two projects with the same Job names for their workloads: each sees and affects its own only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two schedulers side by side, one for each pool of nodes, and one for the rest of the cluster."""
+"""Schedulers side by side: one for each pool of nodes, and one for the rest."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""An elastic job of one pod: it grows onto idle GPUs, shrinks for an owner, and loses no sample.
+"""An elastic job of one pod grows onto idle GPUs and shrinks for an owner.
 
 Its program is a process of the node's kubelet and sees its devices as any pod does; between two
-sizes it is stopped and started again, with the same global batch.
+sizes it is stopped and started again, with the same global batch. No sample is lost.
 """
 
 from __future__ import annotations

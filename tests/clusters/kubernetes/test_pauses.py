@@ -1,9 +1,9 @@
-"""Failing changes of a whole Job: it is paused, resumed or resized once, and no work is lost.
+"""Failing changes of a whole Job: it is paused, resumed or resized exactly once.
 
     change   suspended for an owner, or for fewer devices; resumed after either
     fate     refused, carried out without an answer, or the scheduler's last call
 
-A witness watches every change of every pod meanwhile.
+No work is lost. A witness watches every change of every pod meanwhile.
 """
 
 from __future__ import annotations

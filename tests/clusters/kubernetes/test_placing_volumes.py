@@ -25,7 +25,7 @@ POD = a_pod("notebook", claims=("home",))
 
 
 def where(claim: Claim | None, *volumes: Volume, of_class: StorageClass | None = WAITS) -> str:
-    """Return which of the nodes a and b are open to a pod with this claim, or why it waits."""
+    """Return the nodes, of a and b, open to a pod with this claim; or why it waits."""
     storage = Storage(
         {} if claim is None else {"lab/home": claim},
         {volume.name: volume for volume in volumes},

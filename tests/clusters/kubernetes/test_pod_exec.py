@@ -67,7 +67,7 @@ async def refused(programs: PodPrograms, workload: str, command: list[str]) -> R
 
 @pytest.fixture
 def running(lab, eventually):
-    """Return a function that starts a scheduler and runs a pod whose program is not simulated."""
+    """Return a function that starts a scheduler and runs a pod, without a simulated program."""
 
     def begin(scheduler: Scheduler) -> str:
         lab.node("gpu-0", gpus=1)

@@ -1,4 +1,4 @@
-"""Parts of GPUs: pods that share a device see the same one, and no other pod gets it."""
+"""Parts of GPUs: sharing pods see the same device, and no other pod gets it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pods, Jobs and nodes as the parsers return them, as short as a test of pure rules needs them.
+"""Parsed pods, Jobs and nodes, as short as a test of pure rules needs them.
 
 For the tests of this folder without a control plane.
 """

@@ -1,4 +1,4 @@
-"""A machine with a hostile job and a job that counts, which must go on all the time."""
+"""A machine with a hostile job, and a counting job that must never be held up."""
 
 from __future__ import annotations
 

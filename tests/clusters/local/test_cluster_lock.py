@@ -1,4 +1,4 @@
-"""The cluster lock: one process has a cluster open; a waiting one logs it once, and its holder."""
+"""The cluster lock: one process has a cluster open; a waiting one logs the holder once."""
 
 from __future__ import annotations
 

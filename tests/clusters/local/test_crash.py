@@ -26,7 +26,7 @@ KILLS = 6
 
 @contextmanager
 def driver(place: Path) -> Generator[subprocess.Popen[str]]:
-    """Start a service and wait until it works; kill it at the end of the block in any case."""
+    """Start a service and wait until it works; kill it at the end of the block."""
     process = subprocess.Popen(
         [sys.executable, str(DRIVER), str(place)], stdout=subprocess.PIPE, text=True
     )

@@ -1,4 +1,7 @@
-"""A job that stops its supervisor or witness does not keep its GPU: both are woken at its end."""
+"""A job that stops its supervisor or witness does not keep its GPU.
+
+Both processes are woken when the job is over.
+"""
 
 from __future__ import annotations
 
