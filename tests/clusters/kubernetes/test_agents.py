@@ -138,7 +138,7 @@ def test_an_agent_is_told_of_devices_that_there_are(service, lab, eventually):
 
 
 def test_who_has_which_devices_is_as_old_as_it_says(service, lab):
-    """The time a report spends waiting for the service is a separate age."""
+    """The devices' own age, `pods_age`, decides; `age` includes the wait for the service."""
     url = f"http://{service.address}/services/runai/"
 
     def report(uuid: str, **ages: float) -> AgentReport:
@@ -171,7 +171,7 @@ ASKED = [next(row for row in ROWS if row["route"] == route) for route in OUTCOME
 
 @pytest.fixture(scope="module")
 def pods(service: Service, lab: ClusterLab) -> Iterator[dict[str, httpx.Client]]:
-    """Return clients by role, beside a job of ana's that waits for more GPUs than any node has."""
+    """Return clients by role; a job of ana's waits for more GPUs than any node has."""
     job = SubmitRequest(name="exp1", project="vision", owner="ana", gpus=3, command=["true"])
     service.client.submit(job)
     tokens = {

@@ -45,7 +45,7 @@ def are_kept(story: Story) -> bool:
 
 
 class WhoAsked:
-    """The pod for which the call is made; the other pod goes on as if it had never existed."""
+    """The pod of the call; the other pod goes on as if it had never existed."""
 
     def delete(self, story: Story) -> None:
         self.name = "both" if isinstance(story, GivenBack | TakenBack) else "one"

@@ -70,7 +70,7 @@ class Shared(Story):
 
 
 class ToldByAgent(Story):
-    """Two halves share a device whose UUID the node's agent reports."""
+    """Two halves share a device; the node's agent reports its UUID."""
 
     has_agent = True
 
@@ -100,7 +100,7 @@ class ToldToWait(Shared):
 
 
 class OnTwo(Story):
-    """One pod has halves of two devices, and another pod has the other half of one of them."""
+    """One pod has halves of two devices, another pod half of one of them."""
 
     def go_on(self) -> None:
         work = self.lab.namespace
