@@ -1,7 +1,7 @@
-"""An elastic job that trains as far as its test allows, watched by the records of its workers.
+"""An elastic job that trains only as far as the test allows.
 
-Knows `recorded_training` and the service's client; where the workers run is the test's affair, if
-only they see `directory`. Nothing is timed. Called by tests of elastic jobs in pods.
+The test reads the records that its workers write (`recorded_training`). Workers may run anywhere
+that has `directory`. Nothing depends on time.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ train(Path(sys.argv[1]), int(sys.argv[2]), Training())
 
 
 class AllowedTraining:
-    """The job called `name`; it may make no update before it is allowed to."""
+    """The elastic job `name`; it makes no update before the test allows one."""
 
     def __init__(self, name: str, directory: Path, client: Callable[[], Client]) -> None:
-        """Keep records in a new directory; `client` is asked for anew by each call."""
+        """Keep records in a new directory; every call asks `client()` for a client."""
         self.name, self.directory = name, directory
         self._client = client
         directory.mkdir()
@@ -37,14 +37,14 @@ class AllowedTraining:
 
     @staticmethod
     def command(python: str, directory: str) -> list[str]:
-        """Return the program of its workers, who see its directory by that path."""
+        """Return the workers' command; `directory` is the path inside their pods."""
         return [python, "-u", "-c", PROGRAM, directory, str(EPOCHS)]
 
     def job(self) -> WorkloadDetail:
-        """Return it as it is now.
+        """Return the job's current details.
 
         Raises:
-            RuntimeError: it has failed; says what its workers said.
+            RuntimeError: the job has failed; the message has its workers' output.
         """
         found = self._client().workload(self.name)
         if found.state in {"failed", "ended"}:
@@ -53,7 +53,7 @@ class AllowedTraining:
         return found
 
     def trains_on(self, ranks: int) -> None:
-        """Wait until so many ranks train, letting those before them end their update."""
+        """Wait until `ranks` ranks train; let the previous ones finish their update."""
 
         def so_many() -> bool:
             elastic, records = self.job().elastic, read_records(self.directory)
@@ -69,7 +69,7 @@ class AllowedTraining:
         eventually(so_many, within=PATIENCE_S, what=f"it trains on {ranks}")
 
     def until(self, state: str) -> WorkloadDetail:
-        """Wait until it is in a state, letting it train as long as it does."""
+        """Wait until the job is in `state`; allow updates meanwhile."""
 
         def there() -> bool:
             allow_more(self.directory)
@@ -79,7 +79,7 @@ class AllowedTraining:
         return self.job()
 
     def to_the_end(self) -> WorkloadDetail:
-        """Let it train all of its epochs; return it when it has."""
+        """Let the job train all epochs; return its details at the end."""
         allow(self.directory, 10**9)
         eventually(
             lambda: self.job().state == "succeeded", within=PATIENCE_S, what="it has trained"
@@ -87,22 +87,22 @@ class AllowedTraining:
         return self.job()
 
     def has_lost_nothing(self) -> bool:
-        """Tell whether each sample was used once in each epoch, whoever used it."""
+        """Return True if each epoch used each sample once, on whichever rank."""
         return reconcile(read_records(self.directory)) == expected_history(EPOCHS)
 
     def sizes(self) -> set[int]:
-        """Return on how many ranks it has trained."""
+        """Return the numbers of ranks that the job has trained on."""
         return {record["ranks"] for record in read_records(self.directory)}
 
 
 def allow(directory: Path, updates: int) -> None:
-    """Let whoever trains there begin so many updates, counted from the first."""
+    """Allow the workers of this directory `updates` updates, counted from the first."""
     whole = directory / ".allowed"
     whole.write_text(str(updates))
     whole.replace(directory / "allowed")
 
 
 def allow_more(directory: Path) -> None:
-    """Let them begin one update more than they have."""
+    """Allow one more update than so far."""
     begun = [record["update"] for record in read_records(directory)]
     allow(directory, max(begun, default=-1) + 1)

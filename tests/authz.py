@@ -1,4 +1,4 @@
-"""The table of who may do what (tests/authz.yaml), and what it promises each role."""
+"""The authorization table (tests/authz.yaml) and the answer it promises each role."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ USERS = ("owner", "member", "project admin", "admin", "outsider", *READERS, *LIK
 
 
 def token_name(role: str) -> str:
-    """Return of whom a role's token is on the simulated platform; a user may have several."""
+    """Return the owner of a role's token on the simulated platform; users may have several."""
     if role in LIKE:
         return f"{ACTORS[role]}-notebook"
     return ACTORS[role] if role not in {*READERS} - {"reader"} else f"{ACTORS[role]}-reads"
@@ -54,7 +54,7 @@ def let_in(row: dict[str, Any]) -> set[str]:
 
 
 def expected(row: dict[str, Any], role: str) -> str:
-    """Return what becomes of a request of a role: let in, sent to the login, or the status."""
+    """Return the expected answer to a role's request: let in, sent to the login, or the status."""
     told = _expected(row, LIKE.get(role, READERS.get(role, role)))
     lacks = role in READERS and row.get("submits") and told in {"let in", "400"}
     return "403" if lacks else told
@@ -67,7 +67,7 @@ def _expected(row: dict[str, Any], role: str) -> str:
         if row["who"] == "anybody":
             return "let in"
         return "sent to the login" if row.get("page") else "401"
-    if role in let_in(row):  # a JupyterHub's service is in no row: it may ask for nothing
+    if role in let_in(row):  # a JupyterHub service is in no row: it has no permission
         return "let in"
     if role in row.get("asked", ()):
         return "400"
@@ -75,7 +75,7 @@ def _expected(row: dict[str, Any], role: str) -> str:
 
 
 def asked(row: dict[str, Any], **places: str) -> dict[str, Any]:
-    """Return a row as a request; `places` are said instead of what stands in the table."""
+    """Return a row as a request; `places` replace fields of the table."""
     method, path = row["route"].split()
     given = {name: places.get(name, value) for name, value in row.get("path", {}).items()}
     body = row.get("body")

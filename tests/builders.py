@@ -1,7 +1,7 @@
-"""Words for writing a cluster in one line: nodes, projects, sessions and jobs.
+"""Short builders of clusters for tests: nodes, projects, sessions and jobs.
 
-`gpus` are written as people do (0.5, 2); everything else as in the model. `Cases` apply a plan to
-the snapshot that it was made for, as a cluster would between two cycles.
+Arguments called `gpus` are GPUs (0.5, 2); everything else has the model's units. `Cases` apply a
+plan to its snapshot, as a cluster would between two cycles.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ GIB = 1024
 
 
 def gpus(number: float | None) -> MilliGpu | None:
-    """Turn GPUs into milli-GPU; None stays "no bound"."""
+    """Convert GPUs to milli-GPU; None stays "no bound"."""
     return None if number is None else milli_gpus(number)
 
 
@@ -64,7 +64,7 @@ def project(
     never_lent: float = 0,
     **fields: Any,
 ) -> Project:
-    """Make a project whose amounts are GPUs."""
+    """Make a project; amounts are in GPUs."""
     return Project(
         name=name,
         quota=gpus(quota),
@@ -76,19 +76,19 @@ def project(
 
 
 def table(name: str, quotas: dict[str, float | None], **fields: Any) -> Project:
-    """Make a project whose quota is a table in GPUs."""
+    """Make a project with a quota in GPUs for each GPU type."""
     by_type = {gpu_type: gpus(number) for gpu_type, number in quotas.items()}
     return replace(project(name, **fields), quota_by_type=by_type)
 
 
 def asking(gpu_type: str, workload: Workload) -> Workload:
-    """Let a workload ask for a GPU type by name."""
+    """Make a workload request a GPU type by name."""
     workers = tuple(replace(worker, gpu_types=(gpu_type,)) for worker in workload.workers)
     return replace(workload, workers=workers)
 
 
 def parent(name: str, **fields: Any) -> Project:
-    """Make a project whose quota is the sum of its children's."""
+    """Make a project with the sum of its children's quotas as its quota."""
     return Project(name=name, **fields)
 
 
@@ -102,9 +102,9 @@ def job(
     state: str = "running",
     **fields: Any,
 ) -> Workload:
-    """Make a job of workers that ask for `gpus` each.
+    """Make a job of workers that request `gpus` each.
 
-    `on` says where it is: "n1:0,1" for one worker, "n1:0,1 n1:2,3" for two; the others pend.
+    `on` places workers: "n1:0,1" places one worker, "n1:0,1 n1:2,3" two; the rest pend.
     Fields of a worker (`gpu_memory_mib`, `node_selector`, ...) go to every worker.
     """
     of_worker = {
@@ -132,7 +132,7 @@ def job(
 
 
 def session(name: str, gpus: float = 1, project: str = "a", **fields: Any) -> Workload:
-    """Make a session; its user is the part of its name before the dash."""
+    """Make a session; its user is the part of `name` before the dash."""
     return job(name, gpus, project, **{"kind": "session", "user": name.partition("-")[0], **fields})
 
 
@@ -154,7 +154,7 @@ def snapshot(
     now: int = 1000,
     **policy: Any,
 ) -> Snapshot:
-    """Make a snapshot; workloads that give no time were submitted in the order given."""
+    """Make a snapshot; workloads without a submission time get one in the given order."""
     return Snapshot(
         now=now,
         policy=Policy(**policy),
@@ -167,27 +167,27 @@ def snapshot(
 
 
 def started(plan: Plan) -> set[str]:
-    """Name the workers that a plan starts."""
+    """Return the workers that a plan starts."""
     return {d.worker for d in plan.decisions if isinstance(d, Start)}
 
 
 def stopped(plan: Plan) -> set[str]:
-    """Name the workers that a plan stops."""
+    """Return the workers that a plan stops."""
     return {d.worker for d in plan.decisions if isinstance(d, Stop)}
 
 
 def reserved(plan: Plan) -> set[str]:
-    """Name the workers that a plan reserves devices for."""
+    """Return the workers that a plan reserves devices for."""
     return {d.worker for d in plan.decisions if isinstance(d, Reserve)}
 
 
 def moved(plan: Plan) -> set[str]:
-    """Name the workers that a plan moves."""
+    """Return the workers that a plan moves."""
     return {d.worker for d in plan.decisions if isinstance(d, Move)}
 
 
 def places(plan: Plan) -> dict[str, str]:
-    """Give where each started, reserved or moved worker goes, as "n1:0,1"."""
+    """Return the place of each started, reserved or moved worker, as "n1:0,1"."""
     return {
         d.worker: f"{d.node}:{','.join(str(share.device) for share in d.devices)}"
         for d in plan.decisions
@@ -196,26 +196,26 @@ def places(plan: Plan) -> dict[str, str]:
 
 
 def waits(plan: Plan) -> dict[str, str]:
-    """Give the code of each workload that waits."""
+    """Return the reason code of each pending workload."""
     return {d.workload: d.reason.code for d in plan.decisions if isinstance(d, Wait)}
 
 
 def sentence(plan: Plan, workload: str) -> str:
-    """Give the sentence for a workload that waits."""
+    """Return the reason sentence of a pending workload."""
     return next(
         d.reason.text for d in plan.decisions if isinstance(d, Wait) and d.workload == workload
     )
 
 
 def running(world: Snapshot) -> set[str]:
-    """Name the workloads of which a worker runs."""
+    """Return the workloads with at least one running worker."""
     return {
         w.name for w in world.workloads if any(k.state is WorkerState.RUNNING for k in w.workers)
     }
 
 
 def applied(world: Snapshot, plan: Plan, *, seconds: int = 10, grace: bool = False) -> Snapshot:
-    """Give the world after a plan: started run, stopped pend again (or still stop, with grace)."""
+    """Return the snapshot after a plan: started workers run; stopped ones pend (`grace`: stop)."""
     by_worker: dict[str, Decision] = {
         d.worker: d for d in plan.decisions if not isinstance(d, Wait)
     }
@@ -263,18 +263,18 @@ def _placed(
 
 
 def settled(world: Snapshot, *, cycles: int = 3, seconds: int = 10) -> Snapshot:
-    """Let so many cycles decide and apply, so many seconds apart."""
+    """Return the snapshot after `cycles` cycles of deciding and applying, `seconds` s apart."""
     for _ in range(cycles):
         world = applied(world, decide(world), seconds=seconds)
     return world
 
 
 def without(world: Snapshot, *names: str) -> Snapshot:
-    """Give the world after these workloads have ended."""
+    """Return the snapshot after these workloads have ended."""
     return replace(world, workloads=tuple(w for w in world.workloads if w.name not in names))
 
 
 def with_(world: Snapshot, *more: Workload) -> Snapshot:
-    """Give the world with workloads that have just been submitted."""
+    """Return the snapshot with newly submitted workloads."""
     added = tuple(replace(w, submitted=w.submitted or world.now) for w in more)
     return replace(world, workloads=world.workloads + added)

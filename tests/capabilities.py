@@ -1,8 +1,8 @@
-"""What the machine must offer for some tests, and how to say that it does not.
+"""Capabilities of the machine that some tests need, and the skip if one is missing.
 
-A capability is a marker of the same name: `@pytest.mark.browser`. Where it is missing the test is
-skipped with the reason; named in `RUNAI_REQUIRE` (comma-separated) a skip becomes a failure, so
-that an unattended run cannot pass by leaving things out. Called by `tests/conftest.py` only.
+A capability is a marker of the same name: `@pytest.mark.browser`. A test whose capability is
+missing is skipped with the reason. If `RUNAI_REQUIRE` (comma-separated) names the capability, the
+skip is a failure, so that an unattended run cannot pass by leaving tests out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrom
 
 
 def find_chromium() -> Path | None:
-    """Return a Chromium of the system, else the one Playwright downloaded, else None."""
+    """Return the system's Chromium, else the one Playwright downloaded, else None."""
     for name in CHROMIUM_NAMES:
         if found := shutil.which(name):
             return Path(found)
@@ -63,7 +63,7 @@ def _why_no_vscode_widgets() -> str:
 
 
 def _why_no_module(name: str) -> str:
-    # Not imported to find out: that takes seconds.
+    # Not imported for the check: that takes seconds.
     return (
         ""
         if importlib.util.find_spec(name)
@@ -104,7 +104,7 @@ def _why_no_cgroups() -> str:
     return ""
 
 
-# Each says why the capability is missing, or nothing.
+# Each function returns why the capability is missing, or an empty result.
 CAPABILITIES: Mapping[str, Callable[[], str]] = {
     "axe": _why_no_axe,
     "browser": _why_no_browser,
@@ -128,10 +128,10 @@ CAPABILITIES: Mapping[str, Callable[[], str]] = {
 
 
 def required() -> frozenset[str]:
-    """Return the capabilities whose absence is a failure.
+    """Return the capabilities that must not be missing.
 
     Raises:
-        ValueError: `RUNAI_REQUIRE` names something that is no capability.
+        ValueError: `RUNAI_REQUIRE` names an unknown capability.
     """
     names = frozenset(
         name.strip() for name in os.environ.get("RUNAI_REQUIRE", "").split(",") if name.strip()

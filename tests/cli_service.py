@@ -1,7 +1,7 @@
 """A real service in a thread of the tests: uvicorn, controller, local cluster, simulated GPUs.
 
-Put together as `runai.hub_service.__main__` does, but that users are known by a table of tokens
-instead of a JupyterHub. Used by the fixtures of the command line's tests.
+Assembled like `runai.hub_service.__main__`, but a table of tokens replaces JupyterHub's
+authentication. For the fixtures of the command line's tests.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ START_SECONDS = 120
 
 @dataclass
 class RunningService:
-    """Where it answers, and each user's token."""
+    """A running service: its address, and each user's token."""
 
     tokens: Mapping[str, str]
     port: int
@@ -51,7 +51,7 @@ class RunningService:
 
 
 class _TokenTable:
-    """Know users by a table."""
+    """Authentication of users by a table of tokens."""
 
     def __init__(self, actors: Sequence[Actor], tokens: Mapping[str, str]) -> None:
         self._by_token = {tokens[actor.name]: actor for actor in actors}
@@ -79,7 +79,7 @@ def running_service(
     port: int = 0,
     leaves_jobs: bool = False,
 ) -> Iterator[RunningService]:
-    """Run a service while the block runs; nothing of it is left behind unless asked for."""
+    """Run a service for the block; remove everything it started unless asked not to."""
     tokens = {actor.name: f"token-of-{actor.name}" for actor in actors}
     service = RunningService(tokens, port, leaves_jobs)
     users = _TokenTable(actors, service.tokens)
@@ -88,7 +88,7 @@ def running_service(
 
     def run() -> None:
         try:
-            # The runner's end cancels the tasks that are left, and waits for them.
+            # asyncio.Runner cancels the remaining tasks on exit and waits for them.
             with asyncio.Runner(loop_factory=lambda: loop) as runner:
                 runner.run(_serve(service, users, data_dir, projects, gpus, stop))
         except BaseException as failure:  # noqa: BLE001 - handed to the test's thread
@@ -157,7 +157,7 @@ async def _serve(
             if not service.leaves_jobs:
                 await _end_all(cluster, controller)
                 await stop_server(server, serving)
-            else:  # as in life: who reads a stream is told that it ends
+            else:  # as in production: clients of a stream are notified of its end
                 server.stop()
                 await serving
             for task in loops:
@@ -166,7 +166,7 @@ async def _serve(
 
 
 async def _end_all(cluster: LocalCluster, controller: Controller) -> None:
-    """Stop what the test left running: jobs outlive a service on purpose."""
+    """Stop the jobs that the test left running: jobs outlive a service on purpose."""
     while left := await cluster.workloads():
         for record in left:
             await cluster.delete(record.id, by="test")

@@ -1,15 +1,15 @@
-"""Fixtures that every part of the suite shares.
+"""Fixtures for the whole test suite.
 
-    free_port         () -> a TCP port on 127.0.0.1 that nothing listens on
+    free_port         () -> a TCP port on 127.0.0.1 that no process listens on
     eventually        wait for a condition, blocking: eventually(lambda: path.exists())
     eventually_async  the same in async tests: await eventually_async(job_is_running)
     chromium          path of a Chromium; the test needs the marker `browser`
     plane             a Kubernetes control plane, one for all tests with the marker `kubernetes`
-    real_hub, one_gpu, five_gpus    hubs that are started once in a run (shared_hub.py)
+    real_hub, one_gpu, five_gpus    hubs that start once in a run (shared_hub.py)
 
-Markers such as `browser` and `hub` state what a test needs (capabilities.py); named in
-`RUNAI_REQUIRE` (`browser,hub`) their skips are failures. `--tiers check,test` plays some tiers of
-the suite (tiers.py). Fixtures of one part live in the conftest.py of its folder.
+Markers such as `browser` and `hub` state a test's capabilities (capabilities.py); if
+`RUNAI_REQUIRE` names them (`browser,hub`), their skips are failures. `--tiers check,test` runs
+some tiers of the suite (tiers.py). Fixtures for one part are in the conftest.py of its folder.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ from control_plane.plane import ControlPlane
 from control_plane.programs import why_no_kubernetes
 from shared_hub import five_gpus, one_gpu, real_hub  # noqa: F401  fixtures
 
-# A busy machine is no finding: what takes long is not wrong. Nor is it one of the change at hand
-# what new dice find in an unattended run: everybody else's runs, and the long ones, throw them.
+# A slow example on a busy machine is no failure, so Hypothesis has no deadline. Unattended runs
+# use fixed seeds: a failure by a new seed is not of the change under test. Local and long runs
+# draw new seeds.
 settings.register_profile(
     "any-machine",
     deadline=None,
@@ -49,20 +50,20 @@ REQUIRED = pytest.StashKey[frozenset[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let one seed of the hours of faults be played alone (tests/faults), or some of the tiers."""
+    """Add options: one seed for the hours of faults (tests/faults), and the tiers to run."""
     parser.addoption("--seed", type=int, default=None, help="play this seed of tests/faults alone")
     parser.addoption("--tiers", type=tiers.chosen, help="play these alone: check,test,all,long")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse a misspelt RUNAI_REQUIRE before anything runs."""
-    # Whoever starts us in the background of a shell has us ignore it, and our programs after us.
+    """Fail at once if RUNAI_REQUIRE is misspelt."""
+    # A shell makes its background processes ignore SIGINT, and our children would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # Keras would import TensorFlow: with it in the process, PyTorch's first optimizer, which
-    # imports Triton, aborts. Tests of back ends have processes of their own.
+    # imports Triton, aborts. Tests of back ends run in processes of their own.
     os.environ.setdefault("KERAS_BACKEND", "torch")
-    # gRPC would start its threads anew in whatever a test forks, where they crash.
+    # gRPC would restart its threads in every fork of a test; they crash there.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     try:
         config.stash[REQUIRED] = required()
@@ -72,11 +73,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before xdist, which reads the groups in the same hook
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is in no chosen tier, and say which tests must share a worker.
+    """Deselect tests of other tiers, and group tests that must share an xdist worker.
 
     Whole platforms run one after the other: two at once starve each other. Tests on Kubernetes
-    share a control plane by worker, so that two workers take half of their modules each; those on
-    real nodes share another one, with its nodes.
+    have one control plane per worker, so that two workers run half of the modules each; tests on
+    real nodes have another one, with its nodes.
     """
     if played := config.getoption("tiers"):
         split: dict[bool, list[pytest.Item]] = {True: [], False: []}
@@ -96,7 +97,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say of which mechanisms and tiers nothing was played, and how it can be."""
+    """Report the capabilities and tiers that did not run, and how to run them."""
     if played := terminalreporter.config.getoption("tiers"):
         reports = terminalreporter.stats.get("skipped", [])
         skips = [str(report.longrepr[2]).removeprefix("Skipped: ") for report in reports]
@@ -106,7 +107,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test whose capability the machine lacks, with the reason."""
+    """Skip a test whose capability is missing, with the reason."""
     for name, why_missing in CAPABILITIES.items():
         if item.get_closest_marker(name) and (reason := why_missing()):
             pytest.skip(f"{name}: {reason}")
@@ -116,7 +117,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[Any]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Make any skip of a required capability a failure, wherever the skip came from."""
+    """Turn any skip of a required capability into a failure, wherever it was raised."""
     report = yield
     named = sorted(name for name in item.config.stash[REQUIRED] if item.get_closest_marker(name))
     if report.skipped and named and not hasattr(report, "wasxfail"):
@@ -146,7 +147,7 @@ def eventually_async() -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def chromium() -> Path:
-    """Return the Chromium to drive; the marker `browser` has made sure that there is one."""
+    """Return the path of Chromium; the marker `browser` ensures that there is one."""
     found = find_chromium()
     assert found is not None, "mark the test with @pytest.mark.browser"
     return found
@@ -154,7 +155,7 @@ def chromium() -> Path:
 
 @pytest.fixture(scope="session")
 def plane() -> Iterator[ControlPlane]:
-    """Return a control plane with what the chart installs; each test has a namespace of its own."""
+    """Yield a control plane with the chart's objects; each test has a namespace of its own."""
     if missing := why_no_kubernetes():
         pytest.skip(f"kubernetes: {missing}")
     with installed() as started:

@@ -1,8 +1,8 @@
-"""A service reduced to cluster and controller loop, to be killed at any instant.
+"""A service reduced to cluster and controller loop, for kills at any instant.
 
-Plays Bob and Patty on two devices: Bob's project submits four jobs and uses both devices; when two
-of his run, Patty's submits one, so that one of his pauses. Submits only what is not there yet; says
-"ready" when it works and "done" when everything is finished.
+Two users share two devices: Bob's project submits four jobs and uses both devices; when two of
+them run, Patty's project submits one, so that one of Bob's pauses. The driver submits only missing
+jobs, prints "ready" once it works and "done" once every job has finished.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.scheduler import decide
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 
-# Counts to `steps` in the checkpoint directory. Locks of the kernel tell on anybody who runs twice,
-# or on a device that somebody else has.
+# Counts to `steps` in the checkpoint directory. Kernel locks reveal a job that runs twice, and a
+# device that two jobs use.
 JOB = """
 import fcntl, os, signal, sys, time
 place, steps = sys.argv[1], int(sys.argv[2])
@@ -53,13 +53,13 @@ DEVICES = [Device(i, f"SIM-{i}", "Simulated GPU", 1000, simulated=True) for i in
 
 
 def job(place: Path, project: str, name: str, user: str) -> WorkloadSpec:
-    """Ask for one GPU."""
+    """Return a job that requests one GPU."""
     command = (sys.executable, "-I", "-S", "-c", JOB, str(place), str(STEPS))
     return WorkloadSpec(project, name, user, "job", command, gpus=MilliGpu(1000), grace_seconds=5)
 
 
 async def story(cluster: LocalCluster, place: Path) -> None:
-    """Submit what is not there yet, as two users would."""
+    """Submit the missing jobs, as two users would."""
     for name in ("bobs", "pattys"):
         if name not in {project.spec.name for project in await cluster.projects()}:
             await cluster.put_project(ProjectSpec(name, quota=MilliGpu(1000)))
@@ -67,7 +67,7 @@ async def story(cluster: LocalCluster, place: Path) -> None:
     if "bobs/job-0" not in known:
         await cluster.submit([job(place, "bobs", f"job-{i}", "bob") for i in range(4)])
     if "pattys/job-0" not in known:
-        with contextlib.suppress(TimeoutError):  # after a kill some of them may have finished
+        with contextlib.suppress(TimeoutError):  # after a kill some jobs may have finished
             async with asyncio.timeout(1):
                 while sum(r.state == "running" for r in await cluster.workloads()) < 2:
                     await cluster.changed()
@@ -79,14 +79,14 @@ async def story(cluster: LocalCluster, place: Path) -> None:
 
 
 async def control(cluster: LocalCluster) -> None:
-    """Do what the core decides, after every change."""
+    """Execute the scheduler's plan after every change."""
     while True:
         await cluster.apply(decide(await cluster.observe()))
         await cluster.changed()
 
 
 async def main(place: Path) -> None:
-    """Run until everything is finished, or until killed."""
+    """Run until every job has finished, or until killed."""
 
     async with LocalCluster.open(place / "data", DEVICES, "box") as cluster:
         print("ready", flush=True)

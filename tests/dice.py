@@ -1,9 +1,9 @@
-"""Small worlds made from a number, the same each time: who asks for what, and what comes and goes.
+"""Random scheduler snapshots, reproducible from a number.
 
-Each world has a few themes, whose fields are drawn often; the others seldom. Times are multiples of
-a cycle's ten seconds, so that "until now" and "since now" are told apart; amounts may be a
-milli-GPU apart. Between two cycles things change under what was decided: a limit falls, a node is
-closed, a device breaks. What is decided in them is recorded (`digests`).
+Each world has a few themes, whose fields it draws often and all remaining fields seldom. Times are
+multiples of a cycle's ten seconds, so that off-by-one comparisons with "now" are found; amounts may
+differ by one milli-GPU. Between two cycles the cluster changes under earlier decisions: a limit
+falls, a node is cordoned, a device breaks. `digests` records the decisions.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ Json = dict[str, Any]
 
 
 class Dice:
-    """Draws the parts of a world that is about some of the themes."""
+    """A random generator for the parts of one world, weighted by its themes."""
 
     def __init__(self, number: int) -> None:
-        """Begin where this number begins."""
+        """Seed the generator with `number` and draw the themes."""
         self.random = random.Random(number)
         self._themes = {self.of(*THEMES) for _ in range(self.of(1, 2, 3, 4))}
         self.has_types = self.about("types") or self.often(0.05)
@@ -49,23 +49,23 @@ class Dice:
         self.is_elastic = self.about("elastic") or self.often(0.15)
 
     def of(self, *choices: Any) -> Any:
-        """Draw one of these."""
+        """Return one of the choices."""
         return choices[self.random.randrange(len(choices))]
 
     def often(self, part: float) -> bool:
-        """Draw whether something is so."""
+        """Return True with probability `part`."""
         return self.random.random() < part
 
     def about(self, theme: str) -> bool:
-        """Tell whether the world has this theme."""
+        """Return True if the world has this theme."""
         return theme in self._themes
 
     def if_about(self, theme: str, often: float, seldom: float = 0.05) -> bool:
-        """Draw something that belongs to a theme."""
+        """Return True with probability `often` if the world has the theme, else `seldom`."""
         return self.often(often if self.about(theme) else seldom)
 
     def policy(self) -> Json:
-        """Draw what an operator may choose."""
+        """Draw the operator's policy."""
         chosen: Json = {"packing": "binpack"}
         for packing in ("spread", "frag"):
             if self.about(packing) or self.often(0.05):
@@ -91,7 +91,7 @@ class Dice:
         return chosen
 
     def nodes(self) -> list[Json]:
-        """Draw machines, some of which have hardly enough of something."""
+        """Draw nodes, some of them almost without one of their resources."""
         most = self.of((2,), (1, 2, 4), (2, 4), (2, 3, 4), (4,), (4, 8))
         return [
             {
@@ -112,7 +112,7 @@ class Dice:
         ]
 
     def projects(self) -> list[Json]:
-        """Draw projects; in a tree of up to three levels, whose parents may own work as well."""
+        """Draw projects in a tree of up to three levels; parents may own work as well."""
         drawn: list[Json] = []
         above: list[str | None] = [None]
         if self.has_tree:
@@ -152,7 +152,7 @@ class Dice:
         return drawn
 
     def asks(self) -> Json:
-        """Draw what a worker asks for."""
+        """Draw a worker's requests."""
         asked: Json = self.of(
             *[{"gpus": 1}] * 7, *[{"gpus": 2}] * 5, {"gpus": 3}, {"gpus": 4}, {"gpus": 0}
         )
@@ -178,7 +178,7 @@ class Dice:
         return asked
 
     def workload(self, name: str, owners: list[str], now: int) -> Json:
-        """Draw who waits."""
+        """Draw a workload."""
         most = (1, 2, 3, 4, 5) if self.about("gangs") else (1, 1, 1, 2, 3)
         count, asked = self.of(*most), self.asks()
         owner = "nobody" if self.often(0.01) else self.of(*owners)
@@ -215,7 +215,7 @@ class Dice:
         return {**drawn, "workers": workers}
 
     def _elastic(self) -> Json:
-        """Draw one worker of several sizes, or several workers of which few suffice."""
+        """Draw the sizes of an elastic worker, its throughput by size, and the cost of a resize."""
         drawn: Json = {}
         if self.often(0.6):
             drawn |= {"gpus_min": 1, "gpus_max": self.of(2, 3, 4, 6)}
@@ -233,14 +233,14 @@ class Dice:
 
 
 def worlds(number: int) -> Generator[Snapshot, Plan]:
-    """Let a world live: it gives a snapshot and wants the plan made of it, five times."""
+    """Yield five snapshots, each after the plan sent for the one before."""
     dice = Dice(number)
     now = dice.of(1000, 1000, 0)
     nodes, projects, policy = dice.nodes(), dice.projects(), dice.policy()
     parents = {"p", "q"} if dice.often(0.7) else set[str]()
     owners = [project["name"] for project in projects if project["name"] not in parents]
     world = snapshot_from_json({"now": now, "policy": policy, "nodes": nodes, "projects": projects})
-    # One comes late for what the others have taken meanwhile.
+    # One project comes late, for devices that the earlier ones have taken.
     late, goes = dice.of(*owners), dice.of(0.05, 0.1, 0.25)
     for cycle in range(CYCLES):
         often = (3, 8, 14) if dice.about("crowd") else (0, 1, 2, 3, 5)
@@ -260,7 +260,7 @@ def worlds(number: int) -> Generator[Snapshot, Plan]:
 
 
 def _meanwhile(dice: Dice, workload: Workload, now: int) -> Workload:
-    """Let a gang lose a worker, a job save its work, or one that stops say until when."""
+    """Let a gang lose a worker, a job write a checkpoint, a stopping worker announce its end."""
     if dice.if_about("gangs", 0.15):
         workload = _broken(workload, now - dice.of(50, 60, 70))
     if dice.often(0.1):
@@ -276,7 +276,7 @@ def _meanwhile(dice: Dice, workload: Workload, now: int) -> Workload:
 
 
 def _broken(workload: Workload, since: int) -> Workload:
-    """Let a gang lose its first worker, some time ago; others stay as they are."""
+    """Let a gang lose its first worker at `since`; its remaining workers stay as they are."""
     first, *others = workload.workers
     if first.state is not WorkerState.RUNNING or not others:
         return workload
@@ -285,7 +285,7 @@ def _broken(workload: Workload, since: int) -> Workload:
 
 
 def _changed(dice: Dice, world: Snapshot) -> Snapshot:
-    """Change the cluster under what was decided."""
+    """Change the cluster under earlier decisions."""
     if not world.nodes:
         return world
     node = world.nodes[dice.random.randrange(len(world.nodes))]

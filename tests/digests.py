@@ -1,9 +1,9 @@
-"""What is decided in hundreds of small worlds, kept as digests: one word a cycle for each world.
+"""Digests of the scheduler's decisions in hundreds of small worlds: one word per cycle.
 
-`digest(number)` sums up a world: for each cycle what is decided and at what cost, then after a dot
-the whole plan with its sentences. It says that something differs and in which cycle, and no more.
-`python tests/digests.py NUMBER` tells a world in words; where a rule changes on purpose, record
-them again: `python tests/digests.py > tests/scheduler/digests.txt`.
+`digest(number)` summarizes a world: each word is a hash of the cycle's decisions and their cost,
+then after a dot a hash of the whole plan with its sentences. A digest shows that a cycle differs,
+not how: `python tests/digests.py NUMBER` prints the world in words. After an intended change of a
+rule, record them again: `python tests/digests.py > tests/scheduler/digests.txt`.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _BY_INDEX, _EXPLAINED = 3, 8
 
 
 def digest(number: int) -> str:
-    """Sum up a world in one line."""
+    """Return the digest of a world as one line."""
     return " ".join([str(number), *(_sum_up(*told) for told in cycles(number))])
 
 
 def cycles(number: int) -> Iterator[tuple[str, str]]:
-    """Tell each cycle of a world twice: what is decided at what cost, and the whole plan."""
+    """Yield two texts per cycle of a world: the decisions with their cost, and the whole plan."""
     index: Index | None = None
     life = worlds(number)
     world: Snapshot | None = next(life)
@@ -75,7 +75,7 @@ def cycles(number: int) -> Iterator[tuple[str, str]]:
 
 
 def in_words(decision: Decision) -> str:
-    """Write a decision in few words."""
+    """Format a decision in few words."""
     told = decision_to_json(decision)
     words = [decision.kind, told.get("worker", decision.workload)]
     if "node" in told:
@@ -96,7 +96,7 @@ def in_words(decision: Decision) -> str:
 
 
 def _after(life: Generator[Snapshot, Plan], plan: Plan) -> Snapshot | None:
-    """Let a world live on by a plan; None where it has come to its end."""
+    """Return the world's next snapshot after a plan; None at its end."""
     try:
         return life.send(plan)
     except StopIteration:
@@ -104,7 +104,7 @@ def _after(life: Generator[Snapshot, Plan], plan: Plan) -> Snapshot | None:
 
 
 def _carried(index: Index | None, world: Snapshot) -> Index:
-    """Give an index by what changed since the cycle before."""
+    """Return the index with the changes since the previous cycle applied."""
     if index is None:
         return Index(world)
     before = index.snapshot()
@@ -127,7 +127,7 @@ def _carried(index: Index | None, world: Snapshot) -> Index:
 
 
 def asked(world: Snapshot, plan: Plan) -> Iterator[str]:
-    """Tell for some who wait who would be asked to give something back, in which order."""
+    """Describe, for up to three pending workloads, their candidate victims in order."""
     known = {workload.name: workload for workload in world.workloads}
     for wait in [decision for decision in plan.decisions if isinstance(decision, Wait)][:3]:
         holdings, code = Holdings(world, plan, known[wait.workload]), wait.reason.code
@@ -143,7 +143,7 @@ def asked(world: Snapshot, plan: Plan) -> Iterator[str]:
 
 
 def explained(world: Snapshot, plan: Plan, number: int) -> str:
-    """Explain to one who waits, in some of the worlds."""
+    """Return the explanation for one pending workload, in some of the worlds."""
     waiting = [decision.workload for decision in plan.decisions if decision.kind == "wait"]
     if number % _EXPLAINED or not waiting:
         return ""
@@ -159,7 +159,7 @@ def _sum_up(in_short: str, at_length: str) -> str:
 
 
 def choose(count: int, among: int) -> list[int]:
-    """Choose worlds in which much happens, and what happens seldom elsewhere."""
+    """Choose the worlds with the most kinds of decisions; rare kinds count more."""
     happens = {number: set(_kinds(number)) for number in range(_FIRST, _FIRST + among)}
     often = Counter(kind for kinds in happens.values() for kind in kinds)
     worth = {n: sum(often[kind] ** -0.5 for kind in kinds) for n, kinds in happens.items()}
@@ -167,7 +167,7 @@ def choose(count: int, among: int) -> list[int]:
 
 
 def _kinds(number: int) -> Iterator[tuple[str, str]]:
-    """Name what is decided in a world, each by its rule."""
+    """Yield the kind and the rule of each decision in a world."""
     life = worlds(number)
     world: Snapshot | None = next(life)
     while world is not None:
@@ -179,7 +179,7 @@ def _kinds(number: int) -> Iterator[tuple[str, str]]:
 
 
 def main(arguments: list[str]) -> None:
-    """Write the record; of other worlds with `--choose COUNT AMONG`; or tell those of a number."""
+    """Write the record, with `--choose COUNT AMONG` of new worlds; or print the given worlds."""
     numbers = NUMBERS
     if arguments[:1] == ["--choose"]:
         numbers = tuple(choose(*map(int, arguments[1:])))

@@ -1,8 +1,8 @@
-"""A cluster of one elastic job for tests: real workers, resized when the test says so.
+"""A cluster of one elastic job for tests: real workers, resized on the test's command.
 
-Knows the protocol's files and processes, which it forks from a server that has imported PyTorch
-(`ranks` says why); what they train is `recorded_training`. Nothing is timed: the training waits
-at `allow`, the test waits for what it sees.
+Workers are forked from a server that has imported PyTorch (see `ranks`); they run
+`recorded_training`. Nothing depends on time: the training waits at `allow`, the test waits for
+conditions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PATIENCE_S = 250.0
 
 
 class Cluster:
-    """Starts and kills workers, and calls generations; `close` ends what is left."""
+    """The workers of one job and its generations; `close` kills the remaining workers."""
 
     def __init__(self, directory: Path, epochs: int = 3, **training: Any) -> None:
         self.directory, self.files = directory, ElasticFiles(directory)
@@ -40,7 +40,7 @@ class Cluster:
         self._processes: dict[str, ForkServerProcess] = {}
 
     def start(self, *names: str, **environ: str) -> None:
-        """Start workers; nobody trains before `call`."""
+        """Start workers; none of them trains before `call`."""
         for name in names:
             settings = {
                 "RUNAI_ELASTIC_DIR": str(self.directory),
@@ -59,7 +59,7 @@ class Cluster:
             self.until(lambda name=name: self._status(name).state is WorkerPhase.READY)
 
     def call(self, *ranks: str, reason: Reason = Reason.EXPAND) -> None:
-        """Write a target: who is to train from now on."""
+        """Write a target: the workers that train from now on."""
         self._gen += 1
         store = f"127.0.0.1:{free_port()}"
         self.files.write_target(
@@ -67,7 +67,7 @@ class Cluster:
         )
 
     def trains(self, *names: str) -> None:
-        """Wait until workers train in the generation that was called last."""
+        """Wait until workers train in the latest generation."""
         for name in names:
             self.until(
                 lambda name=name: (
@@ -77,13 +77,13 @@ class Cluster:
             )
 
     def allow(self, updates: int) -> None:
-        """Let the training make so many updates, and no more."""
+        """Allow the training `updates` updates in total."""
         part = self.directory / ".allowed"
         part.write_text(str(updates))
         part.replace(self.directory / "allowed")
 
     def holds_at(self, update: int, *names: str) -> None:
-        """Wait until workers have begun an update, the first that is not allowed."""
+        """Wait until workers have begun update `update`, the first that is not allowed."""
 
         def last(name: str) -> int:
             path = self.directory / "records" / f"{name}.jsonl"
@@ -94,18 +94,18 @@ class Cluster:
             self.until(lambda name=name: last(name) == update)
 
     def send(self, name: str, number: signal.Signals) -> None:
-        """Send a worker a signal."""
+        """Send a signal to a worker."""
         process_id = self._processes[name].pid
         assert process_id is not None
         os.kill(process_id, number)
 
     def code(self, name: str) -> int | None:
-        """Wait until a worker has ended, and return its exit code."""
+        """Wait for a worker's end; return its exit code."""
         self._processes[name].join(_PATIENCE_S)
         return self._processes[name].exitcode
 
     def until(self, condition: Any) -> None:
-        """Wait for a condition; a worker that failed ends the wait."""
+        """Wait for a condition; raise if a worker fails meanwhile."""
 
         def seen() -> bool:
             failed = {n: p.exitcode for n, p in self._processes.items() if p.exitcode == 1}
@@ -116,7 +116,7 @@ class Cluster:
         eventually(seen, within=_PATIENCE_S)
 
     def close(self) -> None:
-        """Kill what is left."""
+        """Kill the remaining workers."""
         for process in self._processes.values():
             process.kill()
             process.join()
@@ -136,7 +136,7 @@ def _work(
     from recorded_training import train
     from runai.elastic.torch import group
 
-    # A survivor that is told of a loss by this timeout alone is a failed test, not a slow one.
+    # A survivor that notices a loss only by this timeout is a failed test, not a slow one.
     group.PEER_TIMEOUT = timedelta(hours=1)
     multiprocessing.current_process().name = environ["RUNAI_WORKER"]
     for name in ("WORLD_SIZE", "RANK"):

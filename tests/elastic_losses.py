@@ -12,7 +12,7 @@ from runai.elastic.torch.group import Agreement, abandon_group, is_loss
 
 
 def lose_rank_0(rank: int, ranks: int, seen: str) -> str:
-    """Agree once, lose rank 0; return what rank 2 is told, who waits for rank 1 alone."""
+    """Agree once, lose rank 0; return the error of rank 2, which waits for rank 1 alone."""
     agreement = Agreement(ranks)
     agreement.exchange(rank, 1, leaving=False)
     if rank == 0:
@@ -28,6 +28,6 @@ def lose_rank_0(rank: int, ranks: int, seen: str) -> str:
             return str(error)
         del agreement
         abandon_group(error)
-        while not Path(seen).exists():  # a process that ended has closed its connections, too
+        while not Path(seen).exists():  # the end of a process would close its connections, too
             time.sleep(0.01)
     return ""

@@ -1,7 +1,7 @@
-"""What a loader reads for ranks that are not there: data sets, and a job's side of reading.
+"""The samples that a loader reads for ranks that do not run: data sets, and a job's position.
 
-Knows the position and the division of one rank, as a job does; computes nothing. Used by the tests
-of the loader, which look at many ranks and resizes that real processes would take minutes for.
+Simulates one rank's position and share as a job has them, without training. Tests of the loader
+cover many ranks and resizes that real processes would take minutes for.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from runai.elastic.torch.parallel import RankDivision
 
 
 class Reading:
-    """One rank of some, at a position."""
+    """One of several ranks, at a position."""
 
     seed = 5
     first_sample = 0
@@ -112,7 +112,7 @@ class EagerlySharded(SelfSharded):
 
 
 class LazilySharded(Iterated):
-    """The same where each sample asks anew."""
+    """The same, but each sample asks for its loading process anew."""
 
     def __iter__(self) -> Any:
         for sample in range(self._size):

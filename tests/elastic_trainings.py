@@ -1,7 +1,7 @@
-"""Small trainings that ranks run in the tests of elastic PyTorch; each returns NumPy arrays.
+"""Small trainings for the tests of elastic PyTorch; each returns NumPy arrays.
 
-Knows one task (230 samples, a global batch of 50: a tail of 30) and the same training written out
-by hand, without the library: what all others are compared with.
+All train one task (230 samples, a global batch of 50: a tail of 30). `by_hand` is the same training
+written without the library: the reference for every other one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CHANGED_AT = 6
 
 @dataclass(frozen=True)
 class Training:
-    """What differs among trainings of the task."""
+    """The parameters by which trainings of the task differ."""
 
     dropout: float = 0.0
     batch_norm: bool = False
@@ -64,7 +64,7 @@ def network(training: Training) -> nn.Module:
 
 
 def change(training: Training, model: nn.Module, optimizer: Any, update: int) -> None:
-    """Change what is trained in mid-training, as scripts do; this one but once in its life."""
+    """Change the training at one update, as scripts do; happens once per training."""
     if update == CHANGED_AT and training.change:
         first = next(model.children())
         first.requires_grad_(training.change != "freeze")
@@ -85,7 +85,7 @@ def arrays(model: nn.Module) -> Arrays:
 
 
 def by_hand(training: Training) -> Arrays:
-    """Train as one does who has a GPU for the whole global batch and never heard of us."""
+    """Train with plain PyTorch on one GPU that fits the whole global batch."""
     data, model = task(double=training.double), network(training)
     optimizer, scheduler = parts(model, training)
     for epoch in range(EPOCHS):
@@ -105,7 +105,7 @@ def make_job(training: Training) -> elastic.Job:
     model = network(training)
     optimizer, scheduler = parts(model, training)
     elastic.init(GLOBAL_BATCH, GPU_BATCH)
-    with warnings.catch_warnings(action="ignore"):  # of BatchNorm, which another test reads
+    with warnings.catch_warnings(action="ignore"):  # of BatchNorm; another test checks them
         job = elastic.Job(
             model, optimizer, scheduler=scheduler, seed=SEED, bitwise=training.bitwise
         )
@@ -115,7 +115,7 @@ def make_job(training: Training) -> elastic.Job:
 
 
 def train(job: elastic.Job, training: Training = Training()) -> Arrays:
-    """Train as a script does that has the library; stop after some updates."""
+    """Train with the library, as a user's script does; stop after some updates."""
     loader = elastic.DataLoader(task(double=training.double), job=job)
     for _ in job.epochs(EPOCHS):
         for x, y in loader:
@@ -139,7 +139,7 @@ def elastically(rank: int, ranks: int, training: Training) -> Arrays:
 
 
 def replanned(rank: int, ranks: int, training: Training, store: str) -> Arrays | None:
-    """Train on two ranks, which change places in the first epoch; then the second leaves."""
+    """Train on two ranks, which swap in the first epoch; then the second leaves."""
     job = make_job(training)
 
     def hook(job: elastic.Job) -> None:
@@ -167,13 +167,13 @@ class _Left(Exception):
 
 
 class RankedStream(torch.utils.data.IterableDataset[torch.Tensor]):
-    """Numbers of which each rank is given its own, in one of several ways."""
+    """A stream of numbers that differs per rank, in one of several ways."""
 
     def __init__(self, kind: str, size: int, rank: int, ranks: int) -> None:
         self._numbers = {
             "Whole": range(size),
             "DividedByRank": range(rank, size, ranks),
-            # The same first samples: only the counts tell.
+            # The same first samples: only the counts differ.
             "LongerByRank": range(size // 2 + rank),
         }[kind]
 
@@ -183,7 +183,7 @@ class RankedStream(torch.utils.data.IterableDataset[torch.Tensor]):
 
 
 def refused(rank: int, ranks: int, kind: str, size: int, processes: int) -> str:
-    """Return the sentence that a data set is refused with, empty if it is trained on."""
+    """Return the sentence that refuses a data set; empty if the training succeeds."""
     model = nn.Linear(1, 1)
     job = elastic.Job(model, torch.optim.SGD(model.parameters()), global_batch=3, gpu_batch=1)
     options: dict[str, Any] = {"multiprocessing_context": "fork"} if processes else {}

@@ -1,6 +1,6 @@
-"""What a service in a test's own process need not wait for: a migration, and uvicorn's end.
+"""Shortcuts for services in a test's own process: migrated ledgers, and quick shutdowns.
 
-Hundreds of tests start one. A migration takes a tenth of a second, an end 0.2 s, or 1.2 s where a
+Hundreds of tests start a service. A migration takes 0.1 s, uvicorn's shutdown 0.2 s, or 1.2 s if a
 stream is open.
 """
 
@@ -17,7 +17,7 @@ from runai.hub_service.server.listener import Server
 
 
 def migrated_ledger(file: Path) -> Ledger:
-    """Open a ledger; one that is not there yet begins as a copy of a migrated one."""
+    """Open a ledger; a missing file begins as a copy of a migrated one."""
     if not file.exists():
         file.write_bytes(_empty())
     return Ledger(file)
@@ -36,10 +36,10 @@ TURNS_UNTIL_TAKEN_IN = 3
 
 
 async def stop_server(server: Server, answering: asyncio.Task[None]) -> None:
-    """End a server with all that it is at.
+    """Stop a server and cancel its open requests.
 
-    asyncio loses who is being taken in while a listener closes (github.com/python/cpython, issue
-    109564): the listeners are deaf first.
+    asyncio loses connections that it accepts while the listener closes (github.com/python/cpython,
+    issue 109564): the listeners stop accepting first.
     """
     loop = asyncio.get_running_loop()
     for listener in server.servers:

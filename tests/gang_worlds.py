@@ -1,7 +1,7 @@
 """Hypothesis strategy: small clusters whose gangs are incomplete.
 
-In the worlds of `troubled()` workers of gangs were lost, or stop, or have a place reserved; nodes
-are closed or gone; jobs have the places that were left, or wait for more.
+In the worlds of `troubled()` gangs have lost workers, or have stopping workers or reservations;
+nodes are cordoned or gone; jobs run on the freed devices, or pend.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from strategies import MEMORY, CarelessRoom, pending
 
 @st.composite
 def full_of_gangs(draw: st.DrawFn) -> Snapshot:
-    """Draw a world in which some gangs run, before others found room."""
+    """Draw a world with running gangs, placed before the remaining workloads."""
     world = draw(pending(most=4))
     sizes = draw(st.lists(st.integers(2, 4), min_size=1, max_size=3))
     nodes = tuple(
@@ -53,7 +53,7 @@ def full_of_gangs(draw: st.DrawFn) -> Snapshot:
 
 @st.composite
 def troubled(draw: st.DrawFn) -> Snapshot:
-    """Draw a world in which gangs lack workers, for a moment or for longer than their grace."""
+    """Draw a world with incomplete gangs, shorter or longer than their grace period."""
     world = draw(full_of_gangs())
     nodes = tuple(
         replace(node, schedulable=draw(st.integers(0, 5)) < 5)
@@ -65,7 +65,7 @@ def troubled(draw: st.DrawFn) -> Snapshot:
     newcomers: list[Workload] = []
 
     def newcomer(worker: Worker) -> None:
-        """Let a job of any project have, or ask for, the place of a worker."""
+        """Let a job of any project run on a worker's devices, or pend for them."""
         name = f"x{len(newcomers)}"
         newcomers.append(
             Workload(
@@ -78,7 +78,7 @@ def troubled(draw: st.DrawFn) -> Snapshot:
         )
 
     def hit(worker: Worker) -> Worker:
-        """Let a worker that runs be lost, be told to stop, or not have started yet."""
+        """Let a running worker be lost, be stopping, or not have started yet."""
         if worker.state is not WorkerState.RUNNING:
             return worker
         state = draw(st.sampled_from(HIT))
@@ -95,7 +95,7 @@ def troubled(draw: st.DrawFn) -> Snapshot:
         return replace(worker, started=None) if state is WorkerState.RESERVED else worker
 
     def promised(worker: Worker) -> Worker:
-        """Reserve the place of one that leaves for a worker that asks for the same."""
+        """Reserve the devices of a leaving worker for a worker with the same request."""
         for there in leaving if worker.state is WorkerState.PENDING else ():
             if replace(worker, name="") == replace(lost(there), name="") and draw(st.booleans()):
                 leaving.remove(there)
@@ -131,11 +131,11 @@ HIT = [
 
 
 def lost(worker: Worker) -> Worker:
-    """Give a worker whose process is gone."""
+    """Return a worker without its process."""
     return replace(worker, state=WorkerState.PENDING, node=None, devices=(), started=None)
 
 
 def is_short(workload: Workload) -> bool:
-    """Tell whether some of a gang run, but fewer than its minimum (R11)."""
+    """Return True if a gang runs, but with fewer workers than its minimum (R11)."""
     runs = sum(worker.state is WorkerState.RUNNING for worker in workload.workers)
     return 0 < runs < workload.minimum

@@ -1,7 +1,7 @@
 """A real training whose epochs last until a test lets them end, instead of some seconds.
 
-What is to be paused is then there to be paused, however long a busy machine takes until somebody
-comes for its GPU. Nothing else of it is other: its result is the same bit for bit.
+It still runs when the scheduler comes to pause it, however slow the machine. The result equals
+that of the plain training bit for bit.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ runpy.run_path({training!r}, run_name="__main__")
 
 
 def held(training: Path, may_go_on: Path) -> str:
-    """Return a program that trains as `training` does (examples/train_numpy.py or a copy of it).
+    """Return a program equivalent to `training` (examples/train_numpy.py or a copy of it).
 
-    It takes the same arguments, and goes no further than an epoch before `may_go_on` exists.
+    It takes the same arguments, and runs no further than one epoch before `may_go_on` exists.
     """
     return _PROGRAM.format(
         learned=LEARNED, may_go_on=str(may_go_on), training=str(training.absolute())

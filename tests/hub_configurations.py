@@ -1,6 +1,6 @@
-"""Configurations of a JupyterHub on Kubernetes, as its admins have them; read by `kubernetes_hub`.
+"""Configurations of a JupyterHub on Kubernetes, as admins write them; for `kubernetes_hub`.
 
-Each is Python that JupyterHub runs: the first two together make a hub that works.
+Each is Python that JupyterHub runs: the first two together make a working hub.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 DOCUMENTATION = Path(__file__).parents[1] / "docs/kubernetes.md"
 
-# What zero-to-jupyterhub 4.4 sets of KubeSpawner by itself, and what its chart does round it.
+# The settings of KubeSpawner in zero-to-jupyterhub 4.4, and of the chart around it.
 AS_ZERO_TO_JUPYTERHUB = """
 import os, sys
 from pathlib import Path
@@ -67,7 +67,7 @@ c.JupyterHub.load_roles = [
 ]
 """
 
-# The values of docs/kubernetes.md, put in as zero-to-jupyterhub does it.
+# The values of docs/kubernetes.md, applied as zero-to-jupyterhub does.
 DOCUMENTED = """
 import yaml
 
@@ -95,7 +95,7 @@ if "timeout" in Service.class_trait_names():  # a busy machine imports for half 
     c.JupyterHub.services[-1]["timeout"] = 180
 """
 
-# Half the time to start: a real single-user server without JupyterLab's extensions.
+# Halves the time to start: a real single-user server without JupyterLab's extensions.
 QUICK = """
 c.KubeSpawner.cmd = [
     "env", "JUPYTERHUB_SINGLEUSER_APP=jupyter_server.serverapp.ServerApp", "JUPYTER_NO_CONFIG=1",
@@ -103,7 +103,7 @@ c.KubeSpawner.cmd = [
 ]
 """
 
-# What admins add to KubeSpawner, as its documentation shows it.
+# Typical settings of KubeSpawner by admins, from its documentation.
 ADMINS = (
     QUICK
     + """
@@ -207,7 +207,7 @@ c.KubeSpawner.environment = {"GREETING": "hello", "NVIDIA_VISIBLE_DEVICES": "all
 )
 
 
-# JupyterLab as `runai up` starts it: no question about news at first.
+# JupyterLab as `runai up` starts it, without the first prompt about news.
 LAB = """
 import runai.embedded
 c.KubeSpawner.default_url = "/lab"
@@ -216,7 +216,7 @@ c.KubeSpawner.environment = {"JUPYTER_CONFIG_PATH": runai.embedded.__path__[0] +
 
 
 def documented_values(service: str) -> str:
-    """Return zero-to-jupyterhub's values as the documentation has them, for a service elsewhere."""
+    """Return zero-to-jupyterhub's documented values, with `service` as the service's address."""
     [values] = re.findall(
         r"^```yaml\n(hub:.*?)^```", DOCUMENTATION.read_text(), re.MULTILINE | re.DOTALL
     )

@@ -1,8 +1,8 @@
 """A real platform for tests: `runai up` on a data directory, driven over JupyterHub's REST API.
 
-One simulated GPU; ana, bo and cy are members of vision (quota 1), and so are dan, eve and fay,
-whose accounts may be removed. A service `tester` with the rights of an admin is added by the data
-directory's own jupyterhub_config.py. Used by tests with the marker `hub`.
+One simulated GPU. ana, bo and cy are members of vision (quota 1), and so are dan, eve and fay;
+tests may remove the last three accounts. The data directory's own jupyterhub_config.py adds a
+service `tester` with an admin's rights. For tests with the marker `hub`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ projects:
 
 @dataclass
 class HubPlatform:
-    """A platform that can be killed and started again on the same data directory."""
+    """A platform that tests can kill and start again on the same data directory."""
 
     READY: ClassVar = b"\nOpen http"
     """The log's last words of a start."""
@@ -100,13 +100,13 @@ class HubPlatform:
         self.wait_for_start(begin)
 
     def kill(self) -> None:
-        """Kill the hub as a crash would; whatever it started is on its own."""
+        """Kill the hub as a crash would; its child processes stay."""
         assert self.process is not None
         self.process.kill()
         self.process.wait()
 
     def stop(self) -> None:
-        """Stop as Ctrl-C does, then end what is left."""
+        """Stop as Ctrl-C does, then kill the remaining processes."""
         assert self.process is not None
         self.process.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
@@ -122,9 +122,9 @@ class HubPlatform:
                     process.kill()
 
     def wait_for_start(self, begin: int) -> None:
-        """Return once the log, from `begin` on, has the last words of a start.
+        """Return once the log, from offset `begin` on, has the last words of a start.
 
-        An answer is no sign: proxy and notebooks outlive a hub that was killed.
+        An answer to HTTP is no sign: proxy and notebooks outlive a killed hub.
         """
         log = self.data_dir / "up.log"
 
@@ -137,7 +137,7 @@ class HubPlatform:
         eventually(started, within=START_SECONDS, what="the platform has started")
 
     def token(self, user: str) -> str:
-        """Return a new token with which a member may do what members may."""
+        """Return a new token with a member's permissions."""
         scopes = ["access:services!service=runai", "custom:runai:submit"]
         made = self.http.post(f"/hub/api/users/{user}/tokens", json={"scopes": scopes})
         return str(made.raise_for_status().json()["token"])
@@ -158,12 +158,12 @@ class HubPlatform:
     # -- servers
 
     def spawn(self, user: str, **options: object) -> httpx.Response:
-        """Ask for a server; return what the hub answers within a second or so."""
-        # JupyterHub 6 would also take {"user_options": …}; 5 knows only the options themselves.
+        """Request a server; return the hub's answer within a second or so."""
+        # JupyterHub 6 would also take {"user_options": …}; 5 takes only the options themselves.
         return self.http.post(f"/hub/api/users/{user}/server", json=options)
 
     def start_server(self, user: str, **options: object) -> None:
-        """Ask for a server and return when it is ready."""
+        """Request a server and return when it is ready."""
         self.spawn(user, **options).raise_for_status()
         self.wait_ready(user)
 
@@ -181,7 +181,7 @@ class HubPlatform:
         eventually(lambda: not self.sessions(), what="no sessions")
 
     def server(self, user: str) -> dict[str, Any]:
-        """Return the hub's view of a user's server, nothing when there is none."""
+        """Return the hub's view of a user's server, empty if there is none."""
         answer = self.http.get(f"/hub/api/users/{user}", params={"include_stopped_servers": 1})
         servers: dict[str, Any] = answer.json().get("servers", {})
         view: dict[str, Any] = servers.get("", {})
@@ -192,7 +192,7 @@ class HubPlatform:
         return psutil.Process(self.pid(user)).environ()
 
     def pid(self, user: str) -> int:
-        """Return the process of a user's server: the one whose home is theirs."""
+        """Return the pid of a user's server: the process with the user's home."""
         home = str(DataDirectory(self.data_dir).users / user)
         for process in psutil.process_iter():
             with suppress(psutil.Error):
@@ -205,7 +205,7 @@ class HubPlatform:
 
     @contextmanager
     def progress(self, user: str, server: str = "") -> Iterator[list[dict[str, Any]]]:
-        """Listen to the progress of a start, as the waiting page does; the list grows meanwhile."""
+        """Stream the progress of a start, as the waiting page does; the list grows meanwhile."""
         events: list[dict[str, Any]] = []
 
         def listen() -> None:
@@ -226,7 +226,7 @@ class HubPlatform:
     # -- what the service knows
 
     def sessions(self) -> dict[str, WorkloadView]:
-        """Return the sessions that hold or want something, by user; no jobs."""
+        """Return the sessions that hold or request GPUs, by user; no jobs."""
         token = DataDirectory(self.data_dir).hub_token()
         with Client(f"{self.http.base_url}/services/runai/", token, patience_s=60) as client:
             return {
@@ -237,13 +237,13 @@ class HubPlatform:
             }
 
     def holds(self) -> dict[str, float]:
-        """Return the GPUs that each user's session holds."""
+        """Return the GPUs allocated to each user's session."""
         return {user: session.allocated for user, session in self.sessions().items()}
 
 
 @contextmanager
 def running_hub(data_dir: Path) -> Iterator[HubPlatform]:
-    """Run a platform while the block runs; nothing of it is left behind."""
+    """Run a platform for the block; remove everything it started."""
     directory = DataDirectory(data_dir)
     directory.prepare(system_users=False)
     for user in USERS + LEAVERS:

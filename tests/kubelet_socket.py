@@ -16,7 +16,7 @@ import grpc
 from protocol_buffers import messages
 
 _FIELDS = {
-    # k8s.io/kubelet/pkg/apis/podresources/v1/api.proto, as far as it matters here.
+    # k8s.io/kubelet/pkg/apis/podresources/v1/api.proto, as far as the tests need it.
     "Node": [("ID", 1, "int64", "")],
     "Topology": [("nodes", 1, "Node", "repeated")],
     "Devices": [
@@ -40,7 +40,7 @@ _KINDS = messages(_FIELDS)
 
 
 def answer(pods: Mapping[str, Sequence[str]], resource: str = "nvidia.com/gpu") -> bytes:
-    """Return what a kubelet answers: UUIDs by `namespace/name`, beside CPUs and an empty pod."""
+    """Return a kubelet's answer: device UUIDs by `namespace/name`, CPUs, and a pod without any."""
     found = []
     for key, uuids in {**pods, "kube-system/empty": ()}.items():
         namespace, name = key.split("/")
@@ -55,7 +55,7 @@ def answer(pods: Mapping[str, Sequence[str]], resource: str = "nvidia.com/gpu") 
 
 @contextlib.contextmanager
 def listening(socket: Path, pods: Callable[[], Mapping[str, Sequence[str]]]) -> Iterator[str]:
-    """Answer at a socket as a kubelet does whose pods have these devices; return its path."""
+    """Serve `pods` and their devices at a socket, as a kubelet does; yield its path."""
 
     def serve(_request: bytes, _context: Any) -> bytes:
         return answer(pods())

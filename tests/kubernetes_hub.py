@@ -1,7 +1,7 @@
-"""A real JupyterHub over a real API server: KubeSpawner's place is ours, pods are processes here.
+"""A real JupyterHub over a real API server: our spawner, and pods that are local processes.
 
 The hub runs with the rights that zero-to-jupyterhub gives it, the service (started by the hub) with
-the chart's. ana, bo and cy are members of vision. Used by tests with the markers `hub` and
+the chart's. ana, bo and cy are members of vision. For tests with the markers `hub` and
 `kubernetes`.
 """
 
@@ -33,7 +33,7 @@ LEASE = "/apis/coordination.k8s.io/v1/namespaces/runai/leases/runai-scheduler"
 
 
 class KubernetesHub(HubPlatform):
-    """The same handles as for a hub of one machine, and the pods of its servers."""
+    """A hub with the same methods as a hub of one machine, and the pods of its servers."""
 
     READY = b"JupyterHub is now running"
 
@@ -58,7 +58,7 @@ class KubernetesHub(HubPlatform):
         self.wait_for_start(begin)
 
     def pod(self, user: str, server: str = "") -> dict[str, Any]:
-        """Return the pod of a user's server; nothing when there is none."""
+        """Return the pod of a user's server, empty if there is none."""
         for pod in self.lab.namespace.pods():
             notes = pod["metadata"].get("annotations", {})
             of = notes.get("hub.jupyter.org/username"), notes.get("hub.jupyter.org/servername", "")
@@ -73,7 +73,7 @@ class KubernetesHub(HubPlatform):
         return dict(word.decode().split("=", 1) for word in words if word)
 
     def servers(self, user: str) -> dict[str, Any]:
-        """Return the hub's view of a user's servers that it has not stopped."""
+        """Return the hub's view of a user's servers, stopped ones left out."""
         found: dict[str, Any] = self.http.get(f"/hub/api/users/{user}").json()["servers"]
         return found
 
@@ -88,17 +88,17 @@ class KubernetesHub(HubPlatform):
             return {session.user: session for session in found}
 
     def spawn_named(self, user: str, server: str, **options: object) -> httpx.Response:
-        """Ask for a named server."""
+        """Request a named server."""
         return self.http.post(f"/hub/api/users/{user}/servers/{server}", json=options)
 
     @contextmanager
     def spawned(
         self, user: str, *, server: str = "", **options: Any
     ) -> Iterator[list[dict[str, Any]]]:
-        """Ask for a server and listen until it is there, or has failed."""
+        """Request a server and stream its progress until it is ready, or has failed."""
         self._logged = len(self.log())
         answer = self.spawn_named(user, server, **options)
-        if answer.status_code >= 400:  # it failed before anybody could listen
+        if answer.status_code >= 400:  # it failed before a client could listen
             yield [{"message": answer.json()["message"], "failed": True}]
             return
         with self.progress(user, server) as events:
@@ -108,7 +108,7 @@ class KubernetesHub(HubPlatform):
         eventually(self._nothing_left, within=120, what="no pods")
 
     def _nothing_left(self) -> bool:
-        """Ask for each to be stopped until it is: the hub refuses while a start is being ended."""
+        """Stop all servers; return True if none is left: the hub refuses while a start ends."""
         answers = [
             self.http.delete(f"/hub/api/users/{user}/servers/{server}")
             for user in USERS
@@ -119,11 +119,11 @@ class KubernetesHub(HubPlatform):
         return True
 
     def new_log(self) -> str:
-        """Return what they wrote since a server was asked for last."""
+        """Return the log lines since the last request for a server."""
         return self.log()[self._logged :]
 
     def log(self) -> str:
-        """Return what hub and service wrote."""
+        """Return the logs of hub and service."""
         return (self.data_dir / "up.log").read_text(errors="replace")
 
 
@@ -131,7 +131,7 @@ class KubernetesHub(HubPlatform):
 def running_kubernetes_hub(
     lab: ClusterLab, place: Path, *, gpus: int = 1, config: str = ADMINS
 ) -> Iterator[KubernetesHub]:
-    """Run hub, service and node while the block runs; nothing of them is left behind."""
+    """Run hub, service and node for the block; remove everything they started."""
     plane, namespace, ports = lab.plane, lab.namespace.name, free_ports(3)
     allow_jobs(plane, namespace)
     (place / "projects.yaml").write_text(PROJECTS.format(gpus=gpus, members=", ".join(USERS)))
@@ -176,18 +176,18 @@ def resources(pod: dict[str, Any]) -> dict[str, Any]:
 
 
 def told(pod: dict[str, Any]) -> dict[str, Any]:
-    """Return what the pod's environment says, values and sources alike."""
+    """Return the environment in the pod's spec, values and sources alike."""
     env = pod["spec"]["containers"][0]["env"]
     return {e["name"]: e.get("value", e.get("valueFrom", "")) for e in env}
 
 
 def sentence(events: list[dict[str, Any]], begin: str) -> str:
-    """Return the first message that begins so, "" before there is one."""
+    """Return the first message that begins with `begin`, "" if there is none yet."""
     return next((e["message"] for e in events if e["message"].startswith(begin)), "")
 
 
 def _hub_rights(lab: ClusterLab) -> Path:
-    """Return what zero-to-jupyterhub lets its hub do, as a kubeconfig."""
+    """Return a kubeconfig with the rights of zero-to-jupyterhub's hub."""
     plane, namespace = lab.plane, lab.namespace.name
     everything = ["get", "watch", "list", "create", "delete"]
     made = ["pods", "persistentvolumeclaims", "secrets", "services"]
