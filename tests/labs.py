@@ -1,7 +1,7 @@
-"""Clusters to try out: one of rows alone, one of real processes, with the same handles.
+"""Clusters for tests: simulated (database rows only) or local (processes), with one interface.
 
-Jobs of a lab do nothing until the test ends them with an exit code (`end`), and answer SIGTERM
-with the exit code that they were made with (`on_term`; None: they die by the signal).
+Jobs of a lab do nothing until the test ends them with an exit code (`end`). They answer SIGTERM
+with the exit code `on_term`; None: the signal kills them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ with open(path) as orders:
 
 
 class Clock:
-    """A time that moves when it is told to."""
+    """A clock that tests advance."""
 
     def __init__(self, at: float = 1_000_000.0) -> None:
         self.at = at
@@ -68,7 +68,7 @@ class Clock:
 
 
 class Lab:
-    """A cluster and what a test needs to play with it; `local` and `simulated` are its kinds."""
+    """A cluster under test and its controls; subclasses are `local` and `simulated`."""
 
     kind = ""
 
@@ -79,7 +79,7 @@ class Lab:
     def job(
         self, name: str = "exp", *, on_term: int | str | None = None, **fields: Any
     ) -> WorkloadSpec:
-        """Ask for one GPU, for vision, as ana, unless told otherwise."""
+        """Return a job that requests one GPU, for ana in vision, unless the fields differ."""
         gpus = milli_gpus(fields.pop("gpus", 1))
         workers = fields.get("workers", 1)
         spec = WorkloadSpec(
@@ -96,12 +96,12 @@ class Lab:
         return spec
 
     def session(self, name: str = "lab-ana", **fields: Any) -> WorkloadSpec:
-        """Ask for half a GPU for a session whose process somebody else starts."""
+        """Return a session with half a GPU; the test starts its process, as a spawner would."""
         fields = {"kind": "session", "command": None, "gpus": 0.5, "preemptible": False} | fields
         return self.job(name, **fields)
 
     async def until(self, workload: str, *states: str) -> WorkloadRecord:
-        """Wait until it is in one of these states."""
+        """Wait until a workload is in one of these states."""
         record = await self.cluster.workload(workload)
         async with asyncio.timeout(90):
             while record.state not in states:
@@ -112,7 +112,7 @@ class Lab:
         return record
 
     async def until_gone(self, workload: str) -> None:
-        """Wait until nothing is known of it."""
+        """Wait until the cluster has deleted a workload."""
 
         async def gone() -> bool:
             await self.nudge()
@@ -121,7 +121,7 @@ class Lab:
         await eventually_async(gone)
 
     async def started(self, *specs: WorkloadSpec, device: int = 0, share: float = 0) -> None:
-        """Submit, start one after the other on devices from `device` on, wait until they run."""
+        """Submit and start jobs on consecutive devices from `device` on; wait until they run."""
         await self.cluster.submit(specs)
         starts = []
         for spec in specs:
@@ -142,41 +142,41 @@ class Lab:
         raise NotImplementedError
 
     def made(self, spec: WorkloadSpec, on_term: int | str | None) -> None:
-        """Remember how it answers SIGTERM."""
+        """Record how a job answers SIGTERM."""
 
     async def ready(self, spec: WorkloadSpec) -> None:
-        """Wait until its workers can be ended."""
+        """Wait until a job's workers can be ended."""
 
     async def end(self, spec: WorkloadSpec, exit_code: int, *, worker: int = 0) -> None:
-        """Let a worker end by itself."""
+        """End a worker with an exit code."""
         raise NotImplementedError
 
     async def sees(self, spec: WorkloadSpec) -> tuple[list[str], bool]:
-        """Return the devices that a job's program sees, and whether it is told to be resumed."""
+        """Return the devices that a job's program sees, and whether it is to resume."""
         variables = (await self.cluster.environment(spec.id)).variables
         devices = variables["CUDA_VISIBLE_DEVICES"].split(",")
         return devices, variables["RUNAI_RESUMED"] == "1"
 
     async def nudge(self) -> None:
-        """Let what was told to stop do so."""
+        """Let stopping workers end."""
 
     async def tell(
         self, spec: WorkloadSpec, state: str, *workers: int, gpus: int = 0, speed: float = 0
     ) -> None:
-        """Let workers of an elastic job tell their cluster how they are; wait until it knows."""
+        """Let workers of an elastic job report a status; wait until their cluster has read it."""
         for index in workers:
             name = f"{spec.id}-{index}"
-            # Its pid is the test's: whoever is not of the worker's session gets no signal.
+            # The pid is the test's own: a process outside the worker's session gets no signal.
             status = Status(name, 0, WorkerPhase(state), os.getpid(), 0, speed, gpus)
             await self.write(spec, status)
             await self.until_told(spec, name, status)
 
     async def write(self, spec: WorkloadSpec, status: Status) -> None:
-        """Let a worker tell its status."""
+        """Write a worker's status."""
         raise NotImplementedError
 
     async def until_told(self, spec: WorkloadSpec, name: str, status: Status) -> None:
-        """Wait until the cluster knows what a worker has told."""
+        """Wait until the cluster has read a worker's status."""
 
         async def known() -> bool:
             state = (await self.cluster.workload(spec.id)).elastic
@@ -187,7 +187,7 @@ class Lab:
         await eventually_async(known)
 
     async def pass_time(self, seconds: float) -> None:
-        """Let time pass for the cluster."""
+        """Advance the cluster's clock by `seconds`."""
         self.clock.at += seconds
         self.cluster.report_time()
 
@@ -196,12 +196,12 @@ class Lab:
         raise NotImplementedError
 
     async def end_session(self, spec: WorkloadSpec) -> None:
-        """Let the process of a session end by itself."""
+        """End the process of a session."""
         raise NotImplementedError
 
 
 def start(workload: str, *devices: int, worker: int = 0, share: float = 1) -> Start:
-    """Decide that a worker starts on devices of the lab's only node."""
+    """Return the decision to start a worker on devices of the lab's only node."""
     return Start(
         workload=workload,
         worker=f"{workload}-{worker}",
@@ -213,7 +213,7 @@ def start(workload: str, *devices: int, worker: int = 0, share: float = 1) -> St
 def reserve(
     workload: str, *devices: int, worker: int = 0, waits_for: Sequence[str] = ()
 ) -> Reserve:
-    """Decide that devices are held for a worker."""
+    """Return the decision to reserve devices for a worker."""
     return Reserve(
         workload=workload,
         worker=f"{workload}-{worker}",
@@ -224,14 +224,14 @@ def reserve(
 
 
 def stop(workload: str, worker: int = 0) -> Stop:
-    """Decide that a worker gives its devices back."""
+    """Return the decision to stop a worker, with a reclaim as its reason."""
     text = f"nlp takes back what is its own, so {workload} pauses"
     reason = Reason(code="reclaimed", rule="R2", text=text, for_="nlp/pat-1")
     return Stop(workload=workload, worker=f"{workload}-{worker}", reason=reason)
 
 
 def resize(workload: str, *devices: int, worker: int = 0, node: str = NODE) -> Resize:
-    """Decide that a worker starts again on these devices."""
+    """Return the decision to restart a worker on these devices."""
     return Resize(
         workload=workload,
         worker=f"{workload}-{worker}",
@@ -242,12 +242,12 @@ def resize(workload: str, *devices: int, worker: int = 0, node: str = NODE) -> R
 
 
 def plan(*decisions: Any) -> Plan:
-    """Put decisions into a plan."""
+    """Return a plan of these decisions."""
     return Plan(decisions=decisions)
 
 
 class SimulatedLab(Lab):
-    """Rows alone."""
+    """A simulated cluster: database rows only."""
 
     kind = "simulated"
 
@@ -289,7 +289,7 @@ class SimulatedLab(Lab):
 
 
 class LocalLab(Lab):
-    """Real processes, real files."""
+    """A local cluster: real processes, real files."""
 
     kind = "local"
     cluster: LocalCluster
@@ -312,7 +312,7 @@ class LocalLab(Lab):
         def given() -> bool:
             try:
                 fd = os.open(self._orders(spec, worker), os.O_WRONLY | os.O_NONBLOCK)
-            except OSError:  # nobody reads yet
+            except OSError:  # no process reads yet
                 return False
             os.write(fd, f"{exit_code}\n".encode())
             os.close(fd)
@@ -334,7 +334,7 @@ class LocalLab(Lab):
         self._sessions[-1].terminate()
 
     def close(self) -> None:
-        """End what sessions are left."""
+        """End the remaining sessions."""
         for process in self._sessions:
             process.kill()
             process.wait()
@@ -350,7 +350,7 @@ def sleeping() -> subprocess.Popen[bytes]:
 
 @contextlib.asynccontextmanager
 async def running(cluster: LocalCluster | SimulatedCluster) -> AsyncGenerator[None]:
-    """Give a cluster its background work; an error in it fails the test."""
+    """Run a cluster's background tasks; an error in them fails the test."""
     task = asyncio.ensure_future(cluster.run())
     try:
         yield
@@ -364,7 +364,7 @@ async def running(cluster: LocalCluster | SimulatedCluster) -> AsyncGenerator[No
 async def local_lab(
     tmp_path: Path, clock: Clock | None = None, *, forget: bool = True, **options: Any
 ) -> AsyncGenerator[LocalLab]:
-    """Open a cluster of real processes; nothing of it is left at the end, if it is to `forget`."""
+    """Open a cluster of real processes; `forget`: remove all its workloads at the end."""
     clock = clock or Clock()
     place = tmp_path / "orders"
     place.mkdir(exist_ok=True)
@@ -381,7 +381,7 @@ async def local_lab(
         finally:
             if forget:
                 lab.close()
-                # What only waits is rows, which go with their file: an array has thousands.
+                # Pending workloads are only rows, which go with their file: an array has thousands.
                 has = {"starting", "running", "stopping"}
                 left = [r for r in await cluster.workloads() if has & {w.state for w in r.workers}]
                 for record in left:
@@ -392,7 +392,7 @@ async def local_lab(
 
 
 def kill(record: WorkloadRecord) -> None:
-    """Kill what a workload still has running."""
+    """Kill a workload's remaining processes."""
     for worker in record.workers:
         if worker.process is not None:
             with contextlib.suppress(ProcessLookupError):

@@ -1,11 +1,11 @@
-"""The real controller on the cluster of rows, in virtual time: what a replay is compared with.
+"""The real controller on the simulated cluster, in virtual time: the reference for a replay.
 
-Processes end when their time is up, stopped ones at once, and begin anew when they are started
-again; a cycle runs at most every `every` seconds, as in a replay.
+Processes end after their duration, stopped ones at once, and begin anew if started again; a cycle
+runs at most every `every` seconds, as in a replay.
 
-Live     one such platform; `log()` drives it to the end and gives what was decided, and when
+Live     one such platform; `log()` runs it to the end and returns its timed decisions
 lines    the decisions of a plan, as far as both sides can be compared
-Log      what `log()` gives
+Log      the result of `log()`
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def lines(plan: Plan) -> list[tuple[Any, ...]]:
 
 
 async def nothing() -> None:
-    """Look on, and do nothing."""
+    """Do nothing."""
 
 
 class Live:
-    """The controller and its cluster, and when each job would end."""
+    """The controller and its cluster, and the end of each running job."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Live:
         policy: Policy,
         every: int,
     ) -> None:
-        """Have nodes of so many devices of a type each."""
+        """Create nodes: each name maps to a number of devices and their type."""
         self.now = 0
         self.every = every
         self.submissions = sorted(submissions, key=lambda one: (one[0], one[1].id))
@@ -108,7 +108,7 @@ class Live:
         return log
 
     async def happened(self) -> bool:
-        """Let end and be submitted what is due; tell whether there was anything."""
+        """End and submit the jobs that are due; return True if anything changed."""
         ended = [job for job, (_, end) in self.ends.items() if end <= self.now]
         for job in ended:
             del self.ends[job]
@@ -122,7 +122,7 @@ class Live:
         return bool(ended or due or free)
 
     async def left(self, plan: Plan) -> bool:
-        """Let stopped workers go at once; tell whether something has to be decided again."""
+        """End stopped workers at once; return True if the scheduler must decide again."""
         for decision in plan.decisions:
             if decision.kind in {"stop", "move"}:
                 index = int(decision.worker.rpartition("-")[2])

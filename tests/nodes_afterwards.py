@@ -1,6 +1,6 @@
-"""What a failed test on real nodes leaves to be read: logs, reservations, Events, kubelets' books.
+"""A report of a failed test on real nodes: logs, reservations, Events, kubelets' allocations.
 
-The cluster is gone when somebody reads of the failure. Called by the hook in tests/nodes.
+The cluster is gone by the time a person reads of the failure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ASKED = (
 
 
 def what_is_left(cluster: RealCluster) -> str:
-    """Return it as text; call it inside the cluster's network."""
+    """Return the report as text; call it inside the cluster's network."""
     said = [_said(cluster, *words.split()) for words in _ASKED]
     events = _said(
         cluster, "get", "events", "--all-namespaces", "--sort-by", ".metadata.creationTimestamp"

@@ -1,7 +1,7 @@
 """A real JupyterHub in a pod beside the chart, configured as docs/kubernetes.md says.
 
-It is what zero-to-jupyterhub would install, as far as it matters here: KubeSpawner's place is ours,
-its servers are pods of the nodes, and the service asks it who somebody is. Called by tests/nodes.
+Equals zero-to-jupyterhub's installation as far as the tests need it: our spawner replaces
+KubeSpawner, notebook servers are pods on the nodes, and the service authenticates users by the hub.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ USERS = ("bob", "patty")
 SECRETS, PODS = (f"/api/v1/namespaces/{NAMESPACE}/{kind}" for kind in ("secrets", "pods"))
 TOKEN_KEY = "hub.services.runai.apiToken"
 COMES_UP_WITHIN_S = 180
-# What the chart of zero-to-jupyterhub does, and then the documented values.
+# The settings of zero-to-jupyterhub's chart, then the documented values.
 CONFIG = """
 import os, yaml
 from pathlib import Path
@@ -72,14 +72,14 @@ RIGHTS = [
 
 
 def provide_tokens(plane: ControlPlane) -> None:
-    """Make what of a JupyterHub must be there before our chart: the Secret with its tokens."""
+    """Create the hub's object that our chart needs first: the Secret with its tokens."""
     tokens = {TOKEN_KEY: secrets.token_hex(16), "tester": secrets.token_hex(16)}
     encoded = {name: b64encode(token.encode()).decode() for name, token in tokens.items()}
     plane.request("POST", SECRETS, {"metadata": {"name": "hub"}, "data": encoded})
 
 
 def begin_hub(plane: ControlPlane) -> None:
-    """Make the hub, whose pod takes a token from our chart's Secret."""
+    """Create the hub; its pod takes a token from our chart's Secret."""
     objects: list[dict[str, Any]] = [
         {"apiVersion": "v1", "kind": "ServiceAccount"},
         {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "rules": RIGHTS},
@@ -104,7 +104,7 @@ class NodesHub:
     """The hub's own API, with the rights of an admin."""
 
     def __init__(self, plane: ControlPlane) -> None:
-        """Wait until it answers, and knows its users."""
+        """Wait until the hub answers, and has its users."""
         tokens = plane.request("GET", f"{SECRETS}/hub")["data"]
         address = eventually(lambda: _address(plane), within=COMES_UP_WITHIN_S, what="a hub")
         self.http = httpx.Client(
@@ -118,11 +118,11 @@ class NodesHub:
             self.http.post(f"/users/{user}").raise_for_status()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the client."""
         self.http.close()
 
     def start_server(self, user: str, **choice: str) -> None:
-        """Ask for a server; `wait_ready` waits for it."""
+        """Request a server; `wait_ready` waits for it."""
         self.http.post(f"/users/{user}/server", json=choice).raise_for_status()
 
     def wait_ready(self, user: str) -> None:

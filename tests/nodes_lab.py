@@ -1,6 +1,6 @@
-"""What tests on real nodes do: install the chart there, make pods that say what they see.
+"""Actions of tests on real nodes: install the chart, make pods that print their devices.
 
-Called by tests/nodes; `real_nodes` has the nodes themselves.
+`real_nodes` has the nodes themselves.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ RESERVATIONS = "/api/v1/namespaces/runai-reservation/pods"
 
 
 class NodesLab(ClusterLab):
-    """A namespace on real nodes, which need time to let go of what ran."""
+    """A namespace on real nodes, which need time to release a pod's devices."""
 
     def __init__(self, cluster: RealCluster) -> None:
         super().__init__(cluster.plane)
         self.cluster = cluster
 
     def seen_project(self, service: Client, name: str, **spec: Any) -> None:
-        """Add a project, and wait until the service, which watches for them, has seen it."""
+        """Add a project, and wait until the service's watch has delivered it."""
         self.project(name, **spec)
         eventually(
             lambda: name in [project.name for project in service.projects()],
@@ -54,13 +54,13 @@ class NodesLab(ClusterLab):
         return eventually(ready, within=150, what=f"{name} runs")
 
     def sees(self, name: str) -> str:
-        """Return what a pod's container, once it runs, sees as its devices."""
+        """Return the devices that a pod's container sees, once it runs."""
         self.runs(name)
         path = f"/api/v1/namespaces/{self.namespace.name}/pods/{name}/log"
         return says(eventually(lambda: self.plane.request("GET", path), what=f"{name} says it"))
 
     def running_of(self, job: str) -> list[dict[str, Any]]:
-        """Wait until a Job has a pod that runs; return all that do."""
+        """Wait until a Job has a running pod; return all its running pods."""
 
         def found() -> list[dict[str, Any]]:
             pods = self.namespace.pods(job)
@@ -69,12 +69,12 @@ class NodesLab(ClusterLab):
         return eventually(found, within=COMES_UP_WITHIN_S, what=f"{job} runs")
 
     def condition(self, name: str, kind: str) -> dict[str, str]:
-        """Return a condition of a pod; nothing before it has it."""
+        """Return a condition of a pod, empty before the pod has it."""
         found = self.namespace.pod(name)["status"].get("conditions", ())
         return next((each for each in found if each["type"] == kind), {})
 
     def renew_agent(self, node: str, service: Client) -> None:
-        """Have another agent on a node, and wait until it has told that all is well."""
+        """Replace a node's agent, and wait until the new one reports healthy devices."""
         selected = (
             f"labelSelector=app.kubernetes.io/component=agent&fieldSelector=spec.nodeName={node}"
         )
@@ -87,20 +87,20 @@ class NodesLab(ClusterLab):
 
     @contextlib.contextmanager
     def cordoned(self, node: str) -> Iterator[None]:
-        """Have nothing new go to a node."""
+        """Cordon a node for the block."""
         self.plane.kubectl("cordon", node)
         yield
         self.plane.kubectl("uncordon", node)
 
     @contextlib.contextmanager
     def tainted(self, node: str, key: str, effect: str) -> Iterator[None]:
-        """Taint a node."""
+        """Taint a node for the block."""
         self.plane.kubectl("taint", "node", node, f"{key}=yes:{effect}")
         yield
         self.plane.kubectl("taint", "node", node, f"{key}-")
 
     def told(self, name: str, word: str) -> str:
-        """Return what an Event of that word says of a pod, once there is one."""
+        """Return the message of a pod's Event with reason `word`, once there is one."""
 
         def found() -> str:
             path = f"/api/v1/namespaces/{self.namespace.name}/events"
@@ -116,7 +116,7 @@ class NodesLab(ClusterLab):
         return eventually(found, what=f"{name} is told {word}")
 
     def books_of(self, node: int) -> dict[str, list[str]]:
-        """Return which pods have which devices, as the kubelet's own books say."""
+        """Return the devices of each pod, from the kubelet's own records."""
         socket = self.cluster.nodes[node].place / "lib/kubelet/pod-resources/kubelet.sock"
         kubelet = PodResources(str(socket))
         try:
@@ -125,21 +125,21 @@ class NodesLab(ClusterLab):
             kubelet.close()
 
     def reservations(self) -> dict[str, dict[str, Any]]:
-        """Return the reservation pods that there are, by the device that each has."""
+        """Return the reservation pods, by their device."""
         found = self.plane.request("GET", RESERVATIONS)["items"]
         notes = (one["metadata"].get("annotations", {}) for one in found)
         devices = [of.get("run.ai/reserve_for_gpu_index", "") for of in notes]
         return dict(zip(devices, found, strict=True))
 
     def remove(self) -> None:
-        """Leave nothing behind; deleted at once, pods would go on running on their nodes."""
+        """Delete everything; pods that are force-deleted would go on running on their nodes."""
         path = f"/apis/batch/v1/namespaces/{self.namespace.name}/jobs"
         self.plane.request("DELETE", path, {"propagationPolicy": "Background"})
         pods = f"/api/v1/namespaces/{self.namespace.name}/pods"
         self.plane.request("DELETE", pods)
 
         def gone() -> bool:
-            # The scheduler removes the reservations of those who are gone.
+            # The scheduler removes the reservations of deleted pods.
             return not self.namespace.pods() and not self.reservations()
 
         eventually(gone, within=COMES_UP_WITHIN_S, what="its pods are gone")
@@ -149,7 +149,7 @@ class NodesLab(ClusterLab):
 def session(
     name: str, gpus: int = 0, *, project: str, part: str = "", devices: int = 1, **spec: Any
 ) -> Any:
-    """Return a session's pod that says which devices it sees, and then waits."""
+    """Return a session's pod that prints its devices, and then sleeps."""
     notes = {"gpu-fraction": part, "gpu-fraction-num-devices": str(devices)} if part else {}
     made = pod(name, gpus, project=project, annotations=notes, **spec)
     return _running(made, made["spec"])
@@ -162,24 +162,24 @@ def training(name: str, gpus: int = 1, *, project: str) -> Any:
 
 
 def whole_of_others(name: str, gpus: int, **spec: Any) -> Any:
-    """Return a pod of whole GPUs that the scheduler of Kubernetes places, unless it says where."""
+    """Return a pod of whole GPUs for Kubernetes' own scheduler, unless its spec names a node."""
     made = pod(name, gpus, schedulerName="default-scheduler", **spec)
     return _running(made, made["spec"])
 
 
 def on_node(node: str) -> dict[str, Any]:
-    """Return what a pod's spec says that can be on that node alone."""
+    """Return the fields of a pod's spec that bind it to one node."""
     return {"nodeSelector": {"kubernetes.io/hostname": node}}
 
 
 def says(log: str) -> str:
-    """Return the devices that a container says it sees."""
+    """Return the devices in a container's log."""
     (line,) = (line for line in log.splitlines() if line.startswith("sees"))
     return line.removeprefix("sees").strip()
 
 
 def install_chart(cluster: RealCluster) -> None:
-    """Install it as an admin would, and wait until its service and its agents work."""
+    """Install the chart as an admin would; wait until its service and its agents work."""
     plane = cluster.plane
     plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": "runai"}})
     provide_tokens(plane)
@@ -202,20 +202,20 @@ def chart_values() -> dict[str, Any]:
         "image": {"name": name, "tag": tag},
         "jobs": {"image": RUNAI, "exec": True},
         "reservations": {"image": PAUSE},
-        # Node 1 is the one that tests lose.
+        # Tests take node 1 down.
         "nodeSelector": {"kubernetes.io/hostname": "node-0"},
     }
 
 
 def upgrade_chart(cluster: RealCluster, changes: Mapping[str, Any]) -> None:
-    """Install the chart or upgrade it, with values that differ from what it has on these nodes."""
+    """Install or upgrade the chart with changed values for these nodes."""
     settings = cluster.place / "values.json"
     settings.write_text(json.dumps({**chart_values(), **changes}))
     install(cluster.plane, "--values", str(settings))
 
 
 def service_of(plane: ControlPlane) -> Client:
-    """Return a client of the service that leads, with the token that it shares with the hub."""
+    """Return a client of the leading service, with the token that it shares with the hub."""
 
     def leads() -> str:
         path = "/api/v1/namespaces/runai/pods?labelSelector=runai/leads=true"
@@ -231,10 +231,10 @@ def service_of(plane: ControlPlane) -> Client:
 
 
 def provide_volume(cluster: RealCluster) -> None:
-    """Have a disk for the history of the service."""
+    """Create a volume for the history of the service."""
     folder = cluster.place / "history"
     folder.mkdir()
-    folder.chmod(0o777)  # the kubelet gives folders of the host to nobody
+    folder.chmod(0o777)  # the kubelet gives host folders to `nobody`
     volume = {
         "metadata": {"name": "history"},
         "spec": {

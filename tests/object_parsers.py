@@ -1,8 +1,8 @@
-"""The parsers of what the API server keeps, each through its mirror, and what is done with it then.
+"""Parsers of the API server's objects, each behind its informer, and their use afterwards.
 
-Whoever may make objects writes them: the API server says of its own kinds that fields have their
-types, of other people's as much as their definition does. A mirror leaves out what cannot be read;
-what it keeps must not fail those who use it. Used by `parsers`.
+Any client with the permission may write objects. The API server checks the types of fields of its
+own kinds, and of custom resources only as far as their definition does. An informer drops
+unreadable objects; code that uses the remaining ones must not fail. Used by `parsers`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _mirrored(parse: Callable[[Object], T | None], use: Callable[[T], object]) -
     def reading(found: dict[str, Any]) -> None:
         mirror = Informer(cast("Api", None), "/", parse, lambda: None)
         before = log.level
-        log.setLevel(logging.CRITICAL)  # it says of each what cannot be read
+        log.setLevel(logging.CRITICAL)  # it logs each unreadable object
         try:
             mirror.take(found)
         finally:
@@ -87,7 +87,7 @@ def _use_demands(demands: Demands) -> None:
 def _use_pod(pod: Pod) -> None:
     _use_demands(pod.demands)
     assert pod.milli_gpus(16_000) >= 0
-    # What is told is written; nobody can write a number of thousands of digits.
+    # Messages format a pod; Python refuses to format a number of thousands of digits.
     str(pod)
 
 
@@ -95,7 +95,7 @@ def _use_job(job: Job) -> None:
     for pod in (job.template, *job.templates[:3]):
         _use_pod(pod)
     groups = Grouping().groups([], {job.uid: job}, {}, "default", awaited={job.uid})
-    # Nobody's Job makes more of us than we can hold.
+    # No Job may make us build more pods than fit into memory.
     assert sum(len(group.pods) for group in groups) <= 10_000
     assert len(job.templates) <= 10_000
     assert len(job.completed) <= 100_000
@@ -152,13 +152,13 @@ READERS: dict[str, Callable[[dict[str, Any]], None]] = {
 
 
 def read_as(kind: str) -> Callable[[bytes], object]:
-    """Return the parser of an object of a kind, as its JSON comes from the API server."""
+    """Return the parser of a kind's objects, from their JSON as the API server sends it."""
 
     def reading(content: bytes) -> None:
         try:
             found = decoded(content)
         except ValueError:
-            return  # the API server sends JSON
+            return  # the API server sends only JSON
         if isinstance(found, dict):
             metadata = found.get("metadata")
             own = metadata if isinstance(metadata, dict) else {}
@@ -168,7 +168,7 @@ def read_as(kind: str) -> Callable[[bytes], object]:
 
 
 def _annotated(content: bytes, names: tuple[str, ...]) -> dict[str, Any]:
-    # The API server takes UTF-8 alone.
+    # The API server accepts only UTF-8.
     text = content.decode(errors="replace")
     first, _, rest = text.partition("|")
     return {name: rest for name in names if name.endswith(first)} or dict.fromkeys(names, text)
@@ -183,7 +183,7 @@ POD_LABELS = ("runai/project", "runai/kind", "kai.scheduler/queue", "runai/gang"
 
 
 def as_annotated_pod(content: bytes) -> None:
-    """Read a pod with these annotations and labels: no text in one may have it left out."""
+    """Parse a pod with these annotations and labels: no text in them may get it dropped."""
     metadata = {
         **METADATA,
         "annotations": _annotated(content, POD_NOTES),
@@ -193,7 +193,7 @@ def as_annotated_pod(content: bytes) -> None:
 
 
 def as_annotated_job(content: bytes) -> None:
-    """Read a Job with these annotations: no text in one may have it left out."""
+    """Parse a Job with these annotations: no text in them may get it dropped."""
     notes = _annotated(content, (SPEC, PAUSES, STARTS, PRIORITY))
     spec: dict[str, Any] = {"template": {"spec": {"containers": []}}}
     _use_job(read_job({"metadata": {**METADATA, "annotations": notes}, "spec": spec}))

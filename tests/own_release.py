@@ -1,7 +1,7 @@
-"""The chart on a cluster that is somebody's own, and what of it there was nothing before.
+"""The chart on a cluster of one's own, and the objects that it adds there.
 
-It gets one node, by a label that only tests know: pods, nodes and projects without it are none of
-its business (docs/bigger_clusters.md). Whatever it has made is removed, and what is left is an
+The chart gets one node, by a label that only tests use: it ignores pods, nodes and projects without
+the label (docs/bigger_clusters.md). Tests remove every object they make; an object left over is an
 error. Called by tests/own_cluster.
 """
 
@@ -47,7 +47,7 @@ OF_THE_WHOLE_CLUSTER = (
 
 
 class OwnRelease:
-    """See the module."""
+    """The installed chart as a context manager: installed on entry, removed on exit."""
 
     work: Namespace
     node: str
@@ -55,14 +55,14 @@ class OwnRelease:
     """How many of the node's are free."""
 
     def __init__(self, cluster: Calls) -> None:
-        """Change nothing before `with`."""
+        """Store the cluster; `with` makes the first change."""
         self.cluster = cluster
 
     def __enter__(self) -> Self:
-        """Install it; its service leads when this returns.
+        """Install the chart; its service leads when this returns.
 
         Raises:
-            RuntimeError: it is there already, or no node has two GPUs to spare.
+            RuntimeError: the chart is there already, or no node has two GPUs to spare.
         """
         if found := [name for name in self._names() if "runai" in name]:
             raise RuntimeError(f"the chart is, or was, installed there: {', '.join(sorted(found))}")
@@ -76,7 +76,7 @@ class OwnRelease:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove it, and look that nothing is left."""
+        """Remove the chart, and check that no object is left."""
         self._remove()
 
         def is_as_before() -> bool:
@@ -90,7 +90,7 @@ class OwnRelease:
         add_project(self.cluster, name, labels=POOL, **spec)
 
     def empty(self) -> None:
-        """Remove all pods, Jobs and projects of a test; wait until they are gone."""
+        """Delete all pods, Jobs and projects of a test; wait until they are gone."""
         for path in (f"/apis/batch/v1/namespaces/{WORK}/jobs", f"{NAMESPACES}/{WORK}/pods"):
             self.cluster.request("DELETE", path, {"propagationPolicy": "Background"})
         self._forget(PROJECTS)
@@ -131,13 +131,13 @@ class OwnRelease:
         if hasattr(self, "work"):
             self.empty()
         self._helm("uninstall", "runai", "--ignore-not-found")
-        # Its uninstallation keeps what shares devices, and projects.
+        # `helm uninstall` keeps the definition of projects, and the objects that share devices.
         for path in (KIND, *(f"{NAMESPACES}/{name}" for name in (WORK, RELEASE, RESERVATIONS))):
             self._forget(path)
         self._label(None)
 
     def _node(self) -> tuple[int, str]:
-        """Return how many GPUs are free on the node that has fewest, but enough, and its name."""
+        """Return the node with the fewest sufficient free GPUs, as (free GPUs, name)."""
         held: Counter[str] = Counter()
         for found in self.cluster.request("GET", "/api/v1/pods")["items"]:
             pod = read_pod(found)
@@ -163,7 +163,7 @@ class OwnRelease:
         )
 
     def _names(self) -> set[str]:
-        """Name what there is that belongs to no namespace."""
+        """Return the names of the cluster-scoped objects."""
         names = set()
         for path in OF_THE_WHOLE_CLUSTER:
             found = self._quietly(partial(self.cluster.request, "GET", path))
@@ -177,7 +177,7 @@ class OwnRelease:
         self._quietly(partial(self.cluster.request, "DELETE", path))
 
     def _quietly(self, call: Callable[[], Any]) -> Any:
-        """Make a call; what is not there is nothing."""
+        """Make a call; return None if the object does not exist."""
         try:
             return call()
         except ApiRefused as refused:

@@ -1,4 +1,4 @@
-"""Every parser of what other people write, and the errors it may raise: all else is a fault.
+"""Every parser of untrusted input, and the errors it may raise: any other error is a bug.
 
 Each takes bytes, as they come from a file, a socket or a fuzzer.
 """
@@ -56,7 +56,7 @@ from runai.widgets.wording import did_you_mean
 
 @dataclass(frozen=True)
 class Parser:
-    """Reads bytes, or raises one of `refusals`."""
+    """A parser of bytes; it returns, or raises one of `refusals`."""
 
     read: Callable[[bytes], object]
     refusals: tuple[type[Exception], ...]
@@ -69,7 +69,7 @@ def _text(content: bytes) -> str:
 
 
 def _json(content: bytes) -> Any:
-    """Decode as the border does; what is no JSON never reaches a parser."""
+    """Decode JSON as the API does; other input never reaches a parser."""
     try:
         return json.loads(content)
     except (ValueError, RecursionError):
@@ -94,7 +94,7 @@ def _message(model: Any) -> Callable[[bytes], object]:
         try:
             return model.model_validate(_json(content))
         except ValidationError as wrong:
-            # What is wrong is told in a sentence that can be shown and sent.
+            # The error must become a sentence that can be shown and encoded.
             told = invalid_request([dict(error) for error in wrong.errors()])
             told.message.encode()
             raise told from None
@@ -117,14 +117,14 @@ def _statuses(content: bytes) -> object:
 
 
 def _environment(content: bytes) -> object:
-    """Settings, one NAME=VALUE a line."""
+    """Parse settings, one NAME=VALUE a line."""
     lines = (line.partition("=") for line in _text(content).split("\n"))
     given = {"RUNAI_DATA_DIR": "/data", "RUNAI_HUB_TOKEN": "secret"}
     return Config.from_environment(given | {name: value for name, _, value in lines})
 
 
 def _form(content: bytes) -> object:
-    """A form's fields, one name=value a line."""
+    """Parse a form's fields, one name=value a line."""
     fields: dict[str, list[str]] = {}
     for line in _text(content).split("\n"):
         name, _, value = line.partition("=")
@@ -140,7 +140,7 @@ def _options(content: bytes) -> object:
 
 
 def _asked_for(request: SessionRequest, server: list[Any]) -> object:
-    """What the spawners make of it, beside what is kept for the next start."""
+    """Return the spawners' reading of it, and the request saved for the next start."""
     kept = SessionRequest.parse(request.options())
     submission = request.submission(owner="ana", server=str(server[0]) if server else "")
     return request.amount.in_words(), kept, submission
@@ -178,7 +178,7 @@ NAMING = {
 
 
 def _naming_magic(content: bytes) -> object:
-    """A line such as `logs exp1 --tail 3`, and what it is about."""
+    """Parse a line such as `logs exp1 --tail 3`, and the workload it names."""
     kind, _, line = _text(content).partition(" ")
     options = _parse(NAMING.get(kind, RunaiMagics.runai_logs), line)
     if kind == "list":
@@ -194,14 +194,14 @@ def _cell(content: bytes) -> object:
 
 
 def _agent(content: bytes) -> object:
-    """Settings of an agent, one NAME=VALUE a line."""
+    """Parse the settings of an agent, one NAME=VALUE a line."""
     lines = (line.partition("=") for line in _text(content).split("\n"))
     given = {"RUNAI_API_URL": "http://h", "RUNAI_NODE": "a", "RUNAI_AGENT_TOKEN": "secret"}
     return Settings.parse(given | {name: value for name, _, value in lines})
 
 
 def _accounts(content: bytes) -> object:
-    """A file of accounts, and a login with each of them."""
+    """Parse a file of accounts, and try a login with each account."""
     directory = DataDirectory(FOLDER)
     directory.secrets.mkdir(exist_ok=True)
     directory.accounts.write_bytes(content)
@@ -210,13 +210,13 @@ def _accounts(content: bytes) -> object:
 
 
 def _backup(content: bytes) -> object:
-    """What a folder says that is to be put back."""
+    """Parse the manifest of a backup to restore."""
     (FOLDER / MANIFEST).write_bytes(content)
     return read_manifest(FOLDER)
 
 
 def _kept(content: bytes) -> object:
-    """What a Job's annotation keeps of an elastic job; whoever may write Jobs may write it."""
+    """Parse the elastic state in a Job's annotation, which any writer of Jobs may change."""
     return read_elastic({ELASTIC: content.decode(errors="replace")})
 
 

@@ -1,7 +1,7 @@
-"""A PostgreSQL server of the tests' own: in a temporary folder, on a Unix socket, gone afterwards.
+"""A temporary PostgreSQL server for tests: in a temporary folder, on a Unix socket.
 
-Knows where Debian keeps the programs and that the server refuses to run as root. Called by the
-ledger's conftest.py, by `capabilities` and by benchmarks/ledger.py.
+The server refuses to run as root. Used by the ledger's conftest.py, by `capabilities` and by
+benchmarks/ledger.py.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STARTED_WITHIN_S = 60
 
 
 def find_postgres() -> Path | None:
-    """Return the folder of the newest PostgreSQL's programs; None where there is none."""
+    """Return the folder of the newest PostgreSQL's programs (Debian's paths), else None."""
     debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=_version, reverse=True)
     on_path = shutil.which("initdb")
     folders = [*debian, *([Path(on_path).resolve().parent] if on_path else [])]
@@ -40,11 +40,12 @@ def _version(folder: Path) -> int:
 def postgres_server(*, durable: bool = False) -> Iterator[str]:
     """Yield the SQLAlchemy address of an empty server, with `{}` for a database's name.
 
-    Not `durable`: without fsync, several times faster, and lost with the machine.
+    Without `durable`: no fsync, several times faster, and lost with the machine.
     """
     programs = find_postgres()
     assert programs is not None, "mark the test with @pytest.mark.postgresql"
-    # Not below pytest's folder: a socket's path may have 107 bytes, and root's is closed to others.
+    # Not below pytest's folder: a socket's path may have 107 bytes, and other users cannot enter
+    # root's.
     with tempfile.TemporaryDirectory(prefix="pg-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         as_account: list[str] = []
@@ -83,7 +84,7 @@ def postgres_server(*, durable: bool = False) -> Iterator[str]:
             _wait(server, folder / ".s.PGSQL.5432")
             yield f"postgresql+psycopg://ledger@/{{}}?host={folder}"
         finally:
-            server.send_signal(signal.SIGINT)  # disconnects whoever is still there
+            server.send_signal(signal.SIGINT)  # disconnects the remaining clients
             server.communicate(timeout=STARTED_WITHIN_S)
 
 

@@ -1,7 +1,6 @@
 """A real PostgreSQL server that can be stopped, killed and started again on the same data.
 
-Knows its processes; `postgres` knows how to make it. Called by tests of the ledger and of the
-service, and by benchmarks/recovery.py.
+Called by tests of the ledger and of the service, and by benchmarks/recovery.py.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from waiting import eventually
 
 @dataclass
 class RestartedServer:
-    """A real server that can be stopped and started."""
+    """A PostgreSQL server and its processes."""
 
     address: str
     folder: Path
@@ -35,28 +34,28 @@ class RestartedServer:
         return int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
 
     def stop(self) -> None:
-        """Have it end at once, in good order."""
+        """Stop the server at once, in good order."""
         psutil.Process(self.pid()).send_signal(signal.SIGINT)
         self._gone()
         eventually(lambda: not (self.folder / "data" / "postmaster.pid").exists(), within=60)
 
     def kill(self) -> None:
-        """Kill it and all that it has started, as a machine that goes down does."""
+        """Kill the server and all its children, as a power failure does."""
         main = psutil.Process(self.pid())
-        main.suspend()  # or it has one more child while we list them
+        main.suspend()  # or it forks one more child while we list them
         victims = [main, *main.children(recursive=True)]
         for victim in victims:
             with suppress(psutil.NoSuchProcess):
                 victim.kill()
-        # A child of ours would stay as a zombie, which its successor takes for somebody alive.
+        # Unreaped, a child of ours would be a zombie, which the next server takes for a live one.
         main.wait(60)
         self._gone()
         eventually(lambda: not any(_lives(victim) for victim in victims), within=60)
 
     def start(self) -> None:
-        """Start it again and wait until it answers.
+        """Start the server again and wait until it answers.
 
-        One that ends at once is started anew: what was killed may hold its memory a moment longer.
+        If it exits at once, retry: the killed server may hold its shared memory a moment longer.
         """
         self._begin()
 
@@ -100,7 +99,7 @@ def _lives(process: psutil.Process) -> bool:
 
 @contextmanager
 def restarted_server() -> Iterator[RestartedServer]:
-    """Yield a server with an empty database; nothing of it is left."""
+    """Yield a server with an empty database; remove it afterwards."""
     with postgres_server(durable=True) as address:
         folder = Path(address.partition("host=")[2])
         found = RestartedServer(address.format("postgres"), folder, [])

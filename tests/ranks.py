@@ -1,8 +1,7 @@
-"""Real ranks for tests: processes on this machine that form a gloo group and return what they find.
+"""Real ranks for tests: local processes that form a gloo group and return their results.
 
-Knows how they are started (forked from one server that has imported PyTorch, so that a rank takes
-milliseconds and not seconds) and ended; what they compute is the test's. The function that ranks
-run must stand in a module of `tests/`.
+They are forked from one server that has imported PyTorch, so that a rank starts in milliseconds
+and not seconds. The function that ranks run must stand in a module of `tests/`.
 """
 
 from __future__ import annotations
@@ -20,23 +19,23 @@ from typing import Any
 _PATIENCE_S = 250.0
 
 preloaded = multiprocessing.get_context("forkserver")
-# The first optimizer of a process imports torch._dynamo: seconds that are spent once here.
+# The first optimizer of a process imports torch._dynamo: the server spends those seconds once.
 preloaded.set_forkserver_preload(["torch", "torch._dynamo", "runai.elastic.torch"])
 
 
 def run_ranks(
     function: Callable[..., Any], ranks: int, store: Path, *arguments: Any, grouped: bool = True
 ) -> list[Any]:
-    """Run `function(rank, ranks, *arguments)` in as many processes, and return what each returned.
+    """Run `function(rank, ranks, *arguments)` in `ranks` processes, and return their results.
 
-    Results are pickled: arrays of NumPy rather than tensors, whose memory ends with the process.
+    Results are pickled: NumPy arrays rather than tensors, whose memory ends with the process.
 
     Args:
         function: of a module of `tests/`.
-        ranks: processes.
-        store: a file that does not exist yet, by which they find one another.
+        ranks: number of processes.
+        store: a file that does not exist yet, by which the ranks find one another.
         arguments: for the function.
-        grouped: whether they are to form a group first, where there are several.
+        grouped: whether the ranks form a group first, if there are several.
     """
     started = []
     for rank in range(ranks):
@@ -61,7 +60,7 @@ def run_ranks(
 
 
 def form_group(rank: int, ranks: int, store: str) -> None:
-    """Form the default group of this process and the others that name the same file."""
+    """Form the default group with the other processes that name the same file."""
     from torch import distributed
 
     distributed.init_process_group(
@@ -86,7 +85,7 @@ def _rank(
     from torch import distributed
 
     torch.set_num_threads(1)
-    warnings.simplefilter("error", FutureWarning)  # users would read it once for each rank
+    warnings.simplefilter("error", FutureWarning)  # users would see it once for each rank
     for name in ("WORLD_SIZE", "RANK"):
         os.environ.pop(name, None)
     try:
@@ -95,7 +94,7 @@ def _rank(
         answer.send((function(rank, ranks, *arguments), ""))
         if distributed.is_initialized():
             distributed.destroy_process_group()
-    except Exception:  # noqa: BLE001 - whoever asked is told
+    except Exception:  # noqa: BLE001 - goes to the caller
         answer.send((None, f"rank {rank} of {ranks}:\n{traceback.format_exc()}"))
 
 

@@ -1,8 +1,8 @@
-"""A small training of which every sample is on record, for tests that resize, stop and kill it.
+"""A small training that records every sample, for tests that resize, stop and kill it.
 
-Knows the task (`elastic_trainings`) and two files beside the job's: `allowed` holds how many
-updates it may make, `records/WORKER.jsonl` which samples each rank used in which attempt. Run as a
-script by the launcher's tests, as a function by `elastic_cluster`; `training_records` reads them.
+The task is `elastic_trainings`'. Two files lie beside the job's: `allowed` holds the number of
+updates it may make, `records/WORKER.jsonl` the samples of each rank in each attempt. The launcher's
+tests run it as a script, `elastic_cluster` as a function; `training_records` reads the records.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from elastic_trainings import (
 
 
 class _Numbered(Dataset[Any]):
-    """Samples with their own index."""
+    """A data set whose samples carry their index."""
 
     def __init__(self, inner: Dataset[Any]) -> None:
         self._inner = inner
@@ -48,12 +48,12 @@ class _Numbered(Dataset[Any]):
 
 
 def train(directory: Path, epochs: int, training: Training, every: int | None = None) -> None:
-    """Train as a script does, recording each micro-batch before it is computed."""
+    """Train as a user's script does, recording each micro-batch before it is computed."""
     import numpy as np
 
     torch.set_num_threads(1)
     worker = os.environ.get("RUNAI_WORKER", f"rank{os.environ.get('RANK', '0')}")
-    worker = worker.rpartition("/")[2]  # the platform's begin with their project
+    worker = worker.rpartition("/")[2]  # the platform's names begin with their project
     (directory / "records").mkdir(exist_ok=True)
     model = network(training)
     optimizer, scheduler = parts(model, training)
@@ -85,7 +85,7 @@ def train(directory: Path, epochs: int, training: Training, every: int | None = 
 
 
 def train_calmly(_rank: int, _ranks: int, directory: str, epochs: int, training: Training) -> None:
-    """Train on one rank that nobody resizes."""
+    """Train on one rank without resizes."""
     train(Path(directory), epochs, training)
 
 

@@ -1,4 +1,4 @@
-"""The service as an agent knows it: takes reports over real HTTP and answers as a test says."""
+"""The service's side of agent reports: real HTTP, with the answers that a test chooses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runai.hub_service.wire.agent_reports import AgentAllocation, AgentReply, Ag
 
 
 class ReportServer(ThreadingHTTPServer):
-    """Keeps what it was told, by whom, and over how many connections."""
+    """A server that records the reports, their senders, and the number of connections."""
 
     daemon_threads = True
 
@@ -59,7 +59,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(told.encode())))
         self.end_headers()
         self.wfile.write(told.encode())
-        # Without a word, as a server does that waited long enough.
+        # Without a response, as a server closes a connection that was idle for too long.
         self.close_connection = self.server.hangs_up
 
     def log_message(self, *_: object) -> None: ...

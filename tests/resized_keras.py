@@ -1,7 +1,7 @@
-"""Drive a Keras training that waits before each update until it is allowed to make it.
+"""A Keras training that waits before each update until the test allows it.
 
-Knows the files of `elastic/keras_resized_program.py`; whoever runs it (launcher, platform) says how
-many GPUs it decided on. Nothing is timed.
+`elastic/keras_resized_program.py` reads and writes its files; the launcher or the platform that
+runs it decides the number of GPUs. Nothing depends on time.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ class ResizedKeras:
     """The training of one directory."""
 
     def __init__(self, directory: Path, decided: Callable[[], int]) -> None:
-        """Make the directory; `decided` tells on how many GPUs the cluster wants it, or raises."""
+        """Make the directory; `decided` returns the number of GPUs the cluster wants, or raises."""
         self.directory, self._decided = directory, decided
         directory.mkdir(parents=True, exist_ok=True)
         self._allow(0)
 
     def trains_on(self, gpus: int, *, without: int = 0) -> dict[str, Any]:
-        """Wait until so many GPUs are at work, letting those before them end their update.
+        """Wait until `gpus` GPUs train; let the previous ones finish their update.
 
         Args:
-            gpus: that are to train together.
-            without: a process that is not to be among them.
+            gpus: the number of GPUs that train together.
+            without: a process that must not be among them.
 
         Returns:
-            The last rank's record of the update that they wait to make.
+            The last rank's record of the update that is to be allowed next.
         """
 
         def so_many() -> Any:
@@ -55,22 +55,22 @@ class ResizedKeras:
         return eventually(so_many, within=PATIENCE_S)
 
     def pauses(self, ended: Callable[[], object]) -> None:
-        """Let it end the update that it waits to make, and wait until it has left."""
+        """Let the training finish its update, and wait until its processes have left."""
         self._allow(self._allowed() + 1)
         eventually(lambda: ended() is not None, within=PATIENCE_S)
 
     def to_the_end(self) -> None:
-        """Let it finish."""
+        """Let the training finish."""
         self._allow(10**9)
 
     def records(self) -> list[dict[str, Any]]:
-        """Return what was recorded before each update, of each run and rank."""
+        """Return the records written before each update, of each run and rank."""
         path = self.directory / "records"
         lines = path.read_text().split("\n") if path.exists() else []
         return [json.loads(line) for line in lines if line.endswith("}")]
 
     def result(self) -> dict[str, Any]:
-        """Return how it ended."""
+        """Return the result of the training."""
         found: dict[str, Any] = json.loads((self.directory / "result.json").read_text())
         return found
 

@@ -1,6 +1,6 @@
-"""People who go on while a service is restarted, and what they were told that it is done.
+"""Clients that go on while a service restarts, and a record of its acknowledgements.
 
-Whatever was acknowledged must be there afterwards, once; the tests of both platforms ask for it.
+Every acknowledged change must be there afterwards, exactly once; tests of both platforms check it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from runai.hub_service.wire.schemas import ProjectPut, SubmitRequest
 
 @dataclass
 class Acknowledged:
-    """What clients were told that it is done, and what they were refused."""
+    """The changes that the service acknowledged to clients, and its refusals."""
 
     submitted: list[str] = field(default_factory=list)
     suspended: list[str] = field(default_factory=list)
@@ -29,16 +29,16 @@ class Acknowledged:
     failed: list[RunaiError] = field(default_factory=list)
 
     def counts(self) -> tuple[int, int, int, int]:
-        """Return how much of each kind was done."""
+        """Return the numbers of submissions, suspensions, deletions and quotas."""
         return len(self.submitted), len(self.suspended), len(self.deleted), len(self.quotas)
 
     @property
     def kept(self) -> set[str]:
-        """What was submitted, and not deleted."""
+        """Return the workloads that were submitted, and not deleted."""
         return set(self.submitted) - set(self.deleted)
 
     def wrong(self, states: dict[str, str]) -> list[str]:
-        """Say what is not as it was acknowledged, of workloads in these states."""
+        """Return the contradictions between workloads' states and the acknowledgements."""
         runs = {"queued", "starting", "running"}
         expected = dict.fromkeys(self.kept, runs)
         expected |= {name: {"suspended", "stopping"} for name in self.suspended}
@@ -56,7 +56,7 @@ Act = Callable[[Client, Acknowledged, int], None]
 
 
 def submit(client: Client, told: Acknowledged, name: str | None = None) -> str:
-    # Without a name: only its key tells a repeat from another one.
+    # Without a name: only the idempotency key distinguishes a retry from another submission.
     request = SubmitRequest(
         name=name, owner="ana", gpus=1, command=["sleep", "600"], grace_seconds=1
     )
@@ -66,21 +66,21 @@ def submit(client: Client, told: Acknowledged, name: str | None = None) -> str:
 
 
 def submits(client: Client, told: Acknowledged, _number: int) -> None:
-    """Submit another one."""
+    """Submit a workload."""
     submit(client, told)
 
 
 def suspends(client: Client, told: Acknowledged, _number: int) -> None:
-    """Submit one, and suspend it."""
+    """Submit a workload, and suspend it."""
     workload = submit(client, told)
     client.suspend(workload)
     told.suspended.append(workload)
 
 
 def deletes(client: Client, told: Acknowledged, number: int) -> None:
-    """Submit one, and delete it."""
+    """Submit a workload, and delete it."""
     workload = submit(client, told, f"gone-{number}")
-    with suppress(NotFound):  # its first answer was lost: this one says the same
+    with suppress(NotFound):  # the first answer was lost; the retry confirms the deletion
         client.delete(workload)
     told.deleted.append(workload)
 
@@ -93,7 +93,7 @@ def changes(client: Client, told: Acknowledged, number: int) -> None:
 
 @contextmanager
 def going_on(url: str, acts: Sequence[tuple[Act, str]]) -> Iterator[Acknowledged]:
-    """Have a client for each act, with a token, do it without pause; at the end all have ended."""
+    """Repeat each act with a client of its own, in a thread; all have ended at the exit."""
     told, enough = Acknowledged(), threading.Event()
 
     def again_and_again(act: Act, token: str) -> None:

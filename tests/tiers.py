@@ -1,8 +1,8 @@
-"""The tier of each test, and the lines that name the tiers and mechanisms that were not played.
+"""The tier of each test, and a report of the tiers and capabilities that did not run.
 
-A tier is chosen with `--tiers check,test` (the Makefile does); without it every test is played. In
-order: the marker `tier` decides, else a slow test is in `long` and one that needs a capability in
-`all`, else its folder or file in PLACES decides. Called by tests/conftest.py.
+`--tiers check,test` chooses tiers (the Makefile does); without it every test runs. In order: the
+marker `tier` decides, else a slow test is in `long` and one that needs a capability in `all`, else
+its folder or file in PLACES decides.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def tier_of(item: pytest.Item) -> str:
     """Return the tier of a test.
 
     Raises:
-        pytest.UsageError: its marker names a tier that there is not.
+        pytest.UsageError: its marker names an unknown tier.
     """
     if marked := item.get_closest_marker("tier"):
         if marked.args[0] not in TIERS:
@@ -90,10 +90,10 @@ def _tier_of_path(path: Path) -> str:
 
 
 def chosen(option: str) -> frozenset[str]:
-    """Return the tiers that `--tiers` names.
+    """Return the tiers in the value of `--tiers`.
 
     Raises:
-        pytest.UsageError: one of them is no tier.
+        pytest.UsageError: one of them is unknown.
     """
     names = frozenset(option.split(","))
     if unknown := sorted(names - TIERS.keys()):
@@ -102,7 +102,7 @@ def chosen(option: str) -> frozenset[str]:
 
 
 def not_played(played: frozenset[str], skips: Iterable[str]) -> Iterator[str]:
-    """Yield a line for each mechanism that the machine lacks and each tier that was not chosen.
+    """Yield a line for each missing capability and for each tier that was not chosen.
 
     Args:
         played: the chosen tiers.

@@ -1,4 +1,4 @@
-"""A hub over TLS, with the platform's service, as far as a client can tell."""
+"""A hub over TLS with the platform's service, reduced to the parts that clients use."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EVENTS = b"event: overview\ndata: " + overview().model_dump_json().encode() + b"
 
 
 class TlsHub(ThreadingHTTPServer):
-    """Counts the connections; those whose client refuses the certificate bring no request."""
+    """A server that counts connections; a client that refuses the certificate sends no request."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)

@@ -21,7 +21,7 @@ def read_records(directory: Path) -> list[dict[str, Any]]:
 
 
 def reconcile(records: Sequence[dict[str, Any]]) -> dict[int, list[int]]:
-    """Say which samples each update consists of: those of its last attempt, over all ranks."""
+    """Return the samples of each update: those of its last attempt, over all ranks."""
     last: dict[int, int] = {}
     for record in records:
         last[record["update"]] = max(last.get(record["update"], 0), record["gen"])
@@ -33,7 +33,7 @@ def reconcile(records: Sequence[dict[str, Any]]) -> dict[int, list[int]]:
 
 
 def expected_history(epochs: int) -> dict[int, list[int]]:
-    """Say which samples each update must consist of, each of an epoch's samples once."""
+    """Return the samples that each update must use, each of an epoch's samples once."""
     from elastic_trainings import GLOBAL_BATCH, SAMPLES, SEED
     from runai.elastic.torch.loading.samples import order_of
 

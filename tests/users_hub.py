@@ -1,10 +1,9 @@
-"""A real JupyterHub that runs the service as it does in production, for tests of who is who.
+"""A real JupyterHub that runs the service as in production, for tests of authorization.
 
-Users come into being when a token is made for them. The cast is that of tests/service/conftest.py:
-ana, mia and ro are members of vision, vic its admin, nel a member of nlp by the group nlp-people,
-root a hub admin; members of the group watchers are admins of watched, which is nia's. Named
-services: tester (an admin's rights), reader (those of our service), and one that bears the name of
-the user ana.
+Making a token for a user creates the user. The cast is that of tests/service/conftest.py: ana, mia
+and ro are members of vision, vic its admin, nel a member of nlp by the group nlp-people, root a hub
+admin; members of the group watchers are admins of watched, which is nia's. Named services: tester
+(an admin's rights), reader (our service's rights), and one with the same name as the user ana.
 """
 
 from __future__ import annotations
@@ -130,7 +129,7 @@ class Hub:
             return str(reply.json()["token"])
 
     def token_or_refusal(self, user: str, *scopes: str) -> str:
-        """Return a token, or "" where the user has not all of these scopes."""
+        """Return a token, or "" if the user lacks one of these scopes."""
         with self.admin as http:
             http.post(f"/hub/api/users/{user}")
             reply = http.post(f"/hub/api/users/{user}/tokens", json={"scopes": [*scopes]})
@@ -144,7 +143,7 @@ class Hub:
 
 @contextmanager
 def users_hub(data: Path) -> Iterator[Hub]:
-    """Run a hub while the block runs."""
+    """Run a hub for the block."""
     port = free_port()
     (data / "projects.yaml").write_text(PROJECTS)
     (data / "config.py").write_text(
@@ -192,7 +191,7 @@ def _answers(url: str, process: subprocess.Popen[bytes]) -> bool:
 
 
 def log_in(browser: httpx.Client, name: str = "ana") -> httpx.Response:
-    """Open the page, as a browser does: it leads to the hub's form and back."""
+    """Open the page as a browser does: it redirects to the hub's form and back."""
     form = browser.get(ROOT)
     assert form.url.path == "/hub/login"
     xsrf = re.search(r'name="_xsrf" value="([^"]+)"', form.text)

@@ -1,7 +1,7 @@
-"""An independent account of a snapshot and of what a plan makes of it, for the properties.
+"""An independent model of a snapshot and of a plan's effects, for the property tests.
 
-Written from the specification and counting by no code of the core, only its data types: who holds
-which devices now (what runs, stops or starts) and later (what will have left, left).
+Written from the specification; it shares only data types with the scheduler. It computes the
+occupied devices of now (running, stopping or starting workers) and of later (after all stops).
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ class Held(NamedTuple):
 
 
 def device_milli(worker: Worker) -> int:
-    """Give the milli-GPU that it books on each device; a memory request books none."""
+    """Return the milli-GPU that a worker books on each device; 0 for a memory request."""
     return min(1000, worker.gpus)
 
 
 def device_mib(worker: Worker, node: Node) -> int:
-    """Give the MiB that it books on each device of a node."""
+    """Return the MiB that a worker books on each device of a node."""
     return worker.gpu_memory_mib or device_milli(worker) * node.device_memory_mib // 1000
 
 
 def device_count(worker: Worker) -> int:
-    """Give how many distinct devices it needs."""
+    """Return how many distinct devices a worker needs."""
     if worker.gpus > 1000:
         return worker.gpus // 1000
     return worker.devices_wanted if worker.gpus or worker.gpu_memory_mib else 0
 
 
 def quota_of(worker: Worker, node: Node) -> int:
-    """Give what it counts for in quotas on a node."""
+    """Return a worker's charge to quotas on a node."""
     if worker.gpu_memory_mib:
         return device_count(worker) * -(-1000 * worker.gpu_memory_mib // node.device_memory_mib)
     return device_count(worker) * device_milli(worker)
@@ -64,7 +64,7 @@ def quota_of(worker: Worker, node: Node) -> int:
 
 @dataclass
 class Usage:
-    """What is booked on each device and node."""
+    """The bookings of each device and node."""
 
     milli: defaultdict[tuple[str, int], int] = field(default_factory=lambda: defaultdict(int))
     mib: defaultdict[tuple[str, int], int] = field(default_factory=lambda: defaultdict(int))
@@ -73,7 +73,7 @@ class Usage:
 
 
 class World:
-    """A snapshot, a plan, and where everybody is."""
+    """A snapshot, a plan, and every worker's place before and after."""
 
     def __init__(self, snapshot: Snapshot, plan: Plan) -> None:
         self.snapshot = snapshot
@@ -86,7 +86,7 @@ class World:
         self.unreserved = {d.worker for d in plan.decisions if isinstance(d, Unreserve)}
 
     def workers(self) -> Iterator[tuple[Workload, Worker]]:
-        """Go through every worker with its workload."""
+        """Yield every worker with its workload."""
         for workload in self.snapshot.workloads:
             for worker in workload.workers:
                 yield workload, worker
@@ -102,14 +102,14 @@ class World:
         return Held(worker, decision.node, tuple(share.device for share in decision.devices))
 
     def put_back(self, usage: Usage, worker: Worker) -> None:
-        """Book a worker that loses its place where it is."""
+        """Book a worker that loses its place where it was."""
         kept, old = self.keeps(worker), self._old(worker)
         if kept is not None:
             add(usage, kept, self.nodes[kept.node], -1)
         add(usage, old, self.nodes[old.node])
 
     def keeps(self, worker: Worker) -> Held | None:
-        """Give the place that a worker has once the plan is carried out."""
+        """Return a worker's place after the plan, None without one."""
         new = self._new(worker)
         if new is not None:
             return new
@@ -118,26 +118,26 @@ class World:
         return self._old(worker) if stays or waits else None
 
     def occupies(self, worker: Worker) -> Held | None:
-        """Give the devices that a worker is on at this moment, or starts on now."""
+        """Return the devices that a worker occupies now, or starts on now."""
         if worker.state in {WorkerState.RUNNING, WorkerState.STOPPING}:
             return self._old(worker)
         return self._new(worker) if isinstance(self.new.get(worker.name), Start) else None
 
     def before(self) -> Usage:
-        """Sum what the snapshot says is booked, whoever leaves or stays."""
+        """Sum the snapshot's bookings, leaving workers included."""
         there = [self._old(w) for _, w in self.workers() if w.state is not WorkerState.PENDING]
         return self._usage(there)
 
     def later(self) -> Usage:
-        """Sum what is booked once everybody who was told to stop has gone."""
+        """Sum the bookings after every stopped worker has gone."""
         return self._usage([held for _, w in self.workers() if (held := self.keeps(w))])
 
     def now(self) -> Usage:
-        """Sum what is in use at this moment, with what starts now."""
+        """Sum the present usage, with the workers that start now."""
         return self._usage([held for _, w in self.workers() if (held := self.occupies(w))])
 
     def now_and_reserved(self) -> Usage:
-        """Sum what is in use or promised: nobody else can start there."""
+        """Sum the present usage and the reservations: no other worker can start there."""
         everybody = [held for _, w in self.workers() if (held := self.occupies(w))]
         for _, worker in self.workers():
             kept, occupied = self.keeps(worker), self.occupies(worker)
@@ -153,7 +153,7 @@ class World:
         return usage
 
     def path(self, project: str) -> list[Project]:
-        """Give a project and its ancestors."""
+        """Return a project and its ancestors."""
         found: list[Project] = []
         name: str | None = project
         while name is not None:
@@ -162,22 +162,22 @@ class World:
         return found
 
     def quota(self, project: Project) -> int:
-        """Give a project's guarantee; a parent's is the sum of its children's if left out."""
+        """Return a project's guarantee; a parent's default is the sum of its children's."""
         if isinstance(project.quota, int):
             return project.quota
         return sum(self.quota(p) for p in self.projects.values() if p.parent == project.name)
 
     def build_quota(self, project: Project) -> int:
-        """Give the part of the guarantee that sessions may use."""
+        """Return the part of the guarantee that sessions may use."""
         own = self.quota(project)
         return own if project.build_quota is None else min(own, project.build_quota)
 
     def pending_quota(self, worker: Worker) -> int:
-        """Give what it counts for in quotas on the node where that is most."""
+        """Return a worker's charge to quotas on its most expensive node."""
         return max(quota_of(worker, node) for node in self.nodes.values())
 
     def may_reclaim(self, claimant: Workload, victim: Workload, held: dict[str, int]) -> bool:
-        """Tell whether R2 lets a claimant within its quota take this victim alone."""
+        """Return True if R2 lets a claimant within its quota evict this victim alone."""
         theirs = self.path(victim.project)
         mine = self.path(claimant.project)
         if (
@@ -193,7 +193,7 @@ class World:
         return held[judged.name] > self.quota(judged)
 
     def held_before(self, *, fixed_only: bool = False) -> dict[str, int]:
-        """Sum each project's allocation in the snapshot: running and reserved."""
+        """Sum each project's running and reserved allocation in the snapshot."""
         states = {WorkerState.RUNNING, WorkerState.RESERVED}
         return self._held(
             [(w, self._old(k)) for w, k in self.workers() if k.state in states],
@@ -207,7 +207,10 @@ class World:
         )
 
     def held_at_once(self, *, by_plan: bool) -> dict[str, int]:
-        """Sum what each project's workers are on, told to stop or not: by the plan, or before."""
+        """Sum the allocations that each project's workers occupy, stopping ones included.
+
+        `by_plan` adds the workers that the plan starts.
+        """
         there = {WorkerState.RUNNING, WorkerState.STOPPING}
         return self._held(
             [
@@ -227,13 +230,13 @@ class World:
         return sums
 
     def active_after(self, workload: Workload) -> int:
-        """Count the workers that a workload has after the plan."""
+        """Count the active workers of a workload after the plan."""
         return sum(1 for worker in workload.workers if self.keeps(worker))
 
 
 def add(usage: Usage, held: Held, node: Node, sign: int = 1) -> None:
     """Book a worker, or with sign -1 take it off."""
-    for device in {*held.devices}:  # an impossible world names one twice
+    for device in {*held.devices}:  # an invalid world names one twice
         usage.milli[held.node, device] += sign * device_milli(held.worker)
         usage.mib[held.node, device] += sign * device_mib(held.worker, node)
     usage.cpu[held.node] += sign * held.worker.cpu_milli
@@ -241,7 +244,7 @@ def add(usage: Usage, held: Held, node: Node, sign: int = 1) -> None:
 
 
 def overbooked(usage: Usage, nodes: dict[str, Node]) -> list[str]:
-    """Name what holds more than it has."""
+    """Return the devices and nodes that are booked beyond their capacity."""
     found = [f"{n}:{d}" for (n, d), milli in usage.milli.items() if milli > 1000]
     found += [
         f"{n}:{d} memory" for (n, d), mib in usage.mib.items() if mib > nodes[n].device_memory_mib
@@ -260,7 +263,7 @@ def overbooked(usage: Usage, nodes: dict[str, Node]) -> list[str]:
 
 
 def fits_somewhere(workers: list[Worker], usage: Usage, nodes: dict[str, Node]) -> bool:
-    """Tell by trying everything whether these workers fit beside what is booked."""
+    """Return True if these workers fit beside the bookings, by trying all placements."""
     if not workers:
         return True
     worker, rest = workers[0], workers[1:]
@@ -295,7 +298,7 @@ def fits_somewhere(workers: list[Worker], usage: Usage, nodes: dict[str, Node]) 
 
 
 def looked_at(snapshot: Snapshot) -> tuple[Plan, World]:
-    """Decide, noting each decision for the report of a failing example."""
+    """Decide on a snapshot, noting each decision for the report of a failing example."""
     plan = decide(snapshot)
     for decision in plan.decisions:
         note(str(decision))
