@@ -18,7 +18,7 @@ GRAVE = {"serious", "critical"}
 
 
 def why_no_axe() -> str:
-    """Return why axe-core cannot be had; "" when it is here."""
+    """Return why axe-core is unavailable; "" if it is here."""
     return why_not_fetched("axe-core", VERSION, "axe.min.js", SCRIPT)
 
 

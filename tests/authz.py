@@ -28,16 +28,16 @@ READERS = {
     "admin's reader": "admin",
     "outsider's reader": "outsider",
 }
-"""Those whose token only reads, and who they are with another."""
+"""Read-only roles, and the role of the same user with an ordinary token."""
 ACTORS |= {reader: ACTORS[role] for reader, role in READERS.items()} | {"reader": "ro"}
 LIKE = {"admin's notebook": "outsider"}
-"""Those whose token does what another role's does: a hub admin's own notebook is no admin here."""
+"""Roles with another role's rights: a hub admin's own notebook is no admin here."""
 ACTORS |= {"admin's notebook": "root"}
 USERS = ("owner", "member", "project admin", "admin", "outsider", *READERS, *LIKE)
 
 
 def token_name(role: str) -> str:
-    """Return the owner of a role's token on the simulated platform; users may have several."""
+    """Return the name of a role's token on the simulated platform; users may have several."""
     if role in LIKE:
         return f"{ACTORS[role]}-notebook"
     return ACTORS[role] if role not in {*READERS} - {"reader"} else f"{ACTORS[role]}-reads"

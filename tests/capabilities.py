@@ -1,8 +1,8 @@
 """Capabilities of the machine that some tests need, and the skip if one is missing.
 
-A capability is a marker of the same name: `@pytest.mark.browser`. A test whose capability is
-missing is skipped with the reason. If `RUNAI_REQUIRE` (comma-separated) names the capability, the
-skip is a failure, so that an unattended run cannot pass by leaving tests out.
+A capability is a marker of the same name: `@pytest.mark.browser`. If it is missing, its tests are
+skipped with the reason. If `RUNAI_REQUIRE` (comma-separated) names the capability, the skip is a
+failure, so that an unattended run cannot pass by leaving tests out.
 """
 
 from __future__ import annotations

@@ -42,9 +42,9 @@ class RunningService:
 
     tokens: Mapping[str, str]
     port: int
-    """0: any free one, known when it is ready."""
+    """0: any free port, known once the service is ready."""
     leaves_jobs: bool
-    """Whether its jobs go on when it ends, as they do in life."""
+    """Whether jobs go on when the service ends, as in production."""
     url: str = ""
     ready: threading.Event = field(default_factory=threading.Event)
     failure: BaseException | None = None

@@ -107,7 +107,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test whose capability is missing, with the reason."""
+    """Skip a test if the machine lacks its capability, with the reason."""
     for name, why_missing in CAPABILITIES.items():
         if item.get_closest_marker(name) and (reason := why_missing()):
             pytest.skip(f"{name}: {reason}")

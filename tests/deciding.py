@@ -1,4 +1,4 @@
-"""A cluster that is decided for, as the service's controller does it, without a service."""
+"""A local cluster with the controller's decision loop, without a service."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runai.hub_service.scheduler import decide
 
 @contextlib.asynccontextmanager
 async def decided(cluster: LocalCluster) -> AsyncGenerator[None]:
-    """Decide after every change, until the test has cleared up."""
+    """Run a decision after every change until the end of the test."""
     control = asyncio.ensure_future(_control(cluster))
     try:
         yield

@@ -1,6 +1,6 @@
 """Random scheduler snapshots, reproducible from a number.
 
-Each world has a few themes, whose fields it draws often and all remaining fields seldom. Times are
+Each world has a few themes; it draws their fields often and all remaining fields seldom. Times are
 multiples of a cycle's ten seconds, so that off-by-one comparisons with "now" are found; amounts may
 differ by one milli-GPU. Between two cycles the cluster changes under earlier decisions: a limit
 falls, a node is cordoned, a device breaks. `digests` records the decisions.

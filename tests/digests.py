@@ -36,12 +36,12 @@ from runai.hub_service.scheduler.state.project_tree import tree_of
 RECORD = Path(__file__).parent / "scheduler" / "digests.txt"
 RECORDED = tuple(RECORD.read_text(encoding="utf-8").splitlines())
 NUMBERS = tuple(int(line.split()[0]) for line in RECORDED)
-"""The worlds in which most happens, by `choose`."""
+"""The worlds with the most kinds of decisions, chosen by `choose`."""
 BATCH = 20
-"""So many worlds are one test."""
+"""Number of worlds in one test."""
 _FIRST = 1000
 _BY_INDEX, _EXPLAINED = 3, 8
-"""One world in so many lives in an index; in one of so many a wait is explained."""
+"""One in `_BY_INDEX` worlds uses an index; one in `_EXPLAINED` explains a wait."""
 
 
 def digest(number: int) -> str:

@@ -1,7 +1,7 @@
-"""One update of small models, by ranks: what its gradient is, with tokens and with a scaler.
+"""The gradient of one update of small models, by ranks, with tokens and with a scaler.
 
-Knows the tasks and their gradients written out; a learning rate of 1 makes the change of the
-weights the gradient. Run by the tests of weighting and of the boundary.
+The expected gradients are written out; a learning rate of 1 makes the change of the weights the
+gradient. Run by the tests of weighting and of the boundary.
 """
 
 from __future__ import annotations

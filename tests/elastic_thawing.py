@@ -1,6 +1,6 @@
 """Ranks that change which parameters they train, for the tests of thawed and frozen layers.
 
-Knows small models, and what a script may do to them between two passes.
+Contains small models, and the changes that a script may make between two passes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from runai.elastic import torch as elastic
 
 
 def apart(rank: int, ranks: int, training: Training, store: str) -> Arrays:
-    """Form a new group when rank 0 has changed its model already, and rank 1 has not."""
+    """Form a new group after rank 0 has changed its model, and before rank 1 has."""
     job = make_job(training)
 
     def hook(job: elastic.Job) -> None:
@@ -49,7 +49,7 @@ def _small_job(*, bitwise: bool) -> Generator[tuple[elastic.Job, nn.Sequential, 
 
 
 def changed_when(rank: int, ranks: int, what: str, when: str, bitwise: bool) -> str:
-    """Change a model in its second update, and return what is said of it."""
+    """Change a model in its second update; return the resulting error message."""
     with _small_job(bitwise=bitwise) as (job, model, optimizer, loader):
         micro_batches = 0
 

@@ -37,12 +37,12 @@ class Training:
     state: str = ""
     """A file to resume from and to save to."""
     until: int = UPDATES
-    """After how many updates to stop."""
+    """The number of updates before the training stops."""
     double: bool = False
     change: str = ""
-    """What becomes of the first layer before update `CHANGED_AT`: thaw, freeze or group."""
+    """The change of the first layer before update `CHANGED_AT`: thaw, freeze or group."""
     by_hook: bool = False
-    """Whether it is changed after the update before, not before the first forward pass."""
+    """Whether it changes after the previous update, not before the first forward pass."""
 
 
 def task(*, double: bool = False) -> TensorDataset:

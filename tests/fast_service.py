@@ -32,7 +32,7 @@ def _empty() -> bytes:
 
 
 TURNS_UNTIL_TAKEN_IN = 3
-"""Of the loop, from a client's connection to the server's knowing of it."""
+"""Turns of the event loop between a client's connection and the server's accepting it."""
 
 
 async def stop_server(server: Server, answering: asyncio.Task[None]) -> None:

@@ -1,4 +1,4 @@
-"""Hypothesis strategy: small clusters whose gangs are incomplete.
+"""Hypothesis strategy: small clusters with incomplete gangs.
 
 In the worlds of `troubled()` gangs have lost workers, or have stopping workers or reservations;
 nodes are cordoned or gone; jobs run on the freed devices, or pend.
@@ -127,7 +127,7 @@ HIT = [
     WorkerState.STOPPING,
     WorkerState.RESERVED,
 ]
-"""What may become of a worker of a troubled gang."""
+"""The possible states of a worker of a troubled gang."""
 
 
 def lost(worker: Worker) -> Worker:

@@ -1,4 +1,4 @@
-"""A real training whose epochs last until a test lets them end, instead of some seconds.
+"""A real training with epochs that last until a test lets them end, instead of some seconds.
 
 It still runs when the scheduler comes to pause it, however slow the machine. The result equals
 that of the plain training bit for bit.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 LEARNED = "has learned"
-"""What it prints when it has trained an epoch, and waits."""
+"""Printed after an epoch, before the program waits."""
 
 _PROGRAM = """
 import pathlib, runpy, sys, threading

@@ -1,4 +1,4 @@
-"""JupyterHub's database, failing for real: another process holds SQLite's own locks on it."""
+"""Real failures of JupyterHub's database: another process holds SQLite's locks on it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOCKED_WITHIN_S = 30
 
 @contextmanager
 def failing(data: Path, *, reads: bool) -> Iterator[None]:
-    """Let the hub of a data directory commit nothing, or (`reads`) not even look anything up."""
+    """Make every commit of a data directory's hub fail, or (`reads`) every read as well."""
     database = data / "jupyterhub.sqlite"
     with closing(sqlite3.connect(database, LOCKED_WITHIN_S, isolation_level=None)) as other:
         other.execute(f"BEGIN {'EXCLUSIVE' if reads else 'IMMEDIATE'}")

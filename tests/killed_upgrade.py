@@ -1,9 +1,9 @@
-"""Opens a database that is to be made or brought up to date, and is killed after each statement.
+"""Open a database that needs creation or an upgrade, killed after each statement.
 
-`python killed_upgrade.py cluster|ledger PLACE [again]`: a child opens a file that is not there yet,
-or, `again`, one that lacks a made-up second revision, and kills itself -9 after its
-first statement, the next one after its second, and so on until one
-comes through. Prints how many were killed, and what was wrong.
+`python killed_upgrade.py cluster|ledger PLACE [again]`: a child opens a missing file or, with
+`again`, a file that lacks a made-up second revision, and kills itself with SIGKILL after its first
+statement, the next child after its second, and so on until one child succeeds. Prints the number of
+kills, and the errors found.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def upgrade():
 
 
 def second_revision(kind: str, place: Path) -> list[tuple[ModuleType, str, object]]:
-    """Write a made-up second revision; return what in which module makes a store bring files to it.
+    """Write a made-up second revision; return the module attributes that make stores upgrade to it.
 
-    Until there is one of our own, no upgrade is interrupted but this.
+    Until the project has a second revision, this is the only interrupted upgrade.
     """
     module, latest = (workload_store, workload_store) if kind == "cluster" else (opening, schema)
     migrations = place / "migrations"
@@ -64,13 +64,13 @@ def second_revision(kind: str, place: Path) -> list[tuple[ModuleType, str, objec
 
 
 def content(path: Path) -> Iterator[str]:
-    """Yield the whole of a database as SQL: its tables in their order, and their rows."""
+    """Yield the whole database as SQL: its tables in their order, and their rows."""
     with closing(sqlite3.connect(path)) as connection:
         yield from connection.iterdump()
 
 
 def killed(kind: str, path: Path, after: int) -> bool:
-    """Open a database in a child that ends after so many statements; tell whether it got there."""
+    """Open a database in a child that ends after `after` statements; return True if it did."""
     if (child := os.fork()) == 0:
         left = iter(range(after - 1))
 
@@ -88,7 +88,7 @@ def killed(kind: str, path: Path, after: int) -> bool:
 
 
 def main() -> int:
-    """Kill until one comes through; return how many findings there were."""
+    """Kill until one child succeeds; return the number of errors found."""
     kind, place, again = sys.argv[1], Path(sys.argv[2]), sys.argv[3:] == ["again"]
     path, wanted, old = (place / f"{name}.sqlite" for name in (kind, "wanted", "old"))
     if again:

@@ -1,8 +1,8 @@
-"""Writes rows until it is killed, again and again, and looks each time at what is left.
+"""Write rows until killed, again and again, and check the database after each kill.
 
 `python killed_writer.py cluster|arrays|ledger PLACE KILLS SEED`: a child stores workloads with
-their history, arrays of them in parts, or batches of the ledger, as fast as it can and says after
-each which it was; we kill it -9 at a random moment. Prints what was wrong.
+their history, job arrays in chunks, or batches of the ledger, as fast as it can, and prints the
+number of each; the parent sends SIGKILL at a random moment. Prints the errors found.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Reads = Callable[[Path], tuple[list[int], bool]]
 
 
 def write_cluster(path: Path, say: int, first: int) -> None:
-    """Store one workload after the other, each with a line of history, and change the last ones."""
+    """Store workloads one by one, each with a line of history, and change the latest ones."""
     store = SqliteStore(path)
     for number in count(first):
         spec = WorkloadSpec("vision", f"exp-{number}", "ana", "job", ("t",), source="#" * 3000)
@@ -43,7 +43,7 @@ def write_cluster(path: Path, say: int, first: int) -> None:
 
 
 def read_cluster(path: Path) -> tuple[list[int], bool]:
-    """Return which workloads are there, and whether each is whole."""
+    """Return the numbers of the stored workloads, and whether each is complete."""
     store = SqliteStore(path)
     names = [row.spec.name for row in store.rows()]
     store.close()
@@ -55,7 +55,7 @@ PARTS, IN_EACH = 5, 4
 
 
 def write_arrays(path: Path, say: int, first: int) -> None:
-    """Store one array after the other, each in parts, and something else in between."""
+    """Store arrays one by one, each in chunks, with other writes in between."""
     store = SqliteStore(path)
     for number in count(first):
         for part in range(PARTS):
@@ -74,7 +74,7 @@ def write_arrays(path: Path, say: int, first: int) -> None:
 
 
 def read_arrays(path: Path) -> tuple[list[int], bool]:
-    """Return which arrays are there, and whether each is whole and nothing else is left."""
+    """Return the stored arrays, and whether each is complete and no other row is left."""
     store = SqliteStore(path)
     rows = list(store.rows())
     store.save(gone_projects=["x"])
@@ -102,7 +102,7 @@ def write_ledger(path: Path, say: int, first: int) -> None:
 
 
 def read_ledger(path: Path) -> tuple[list[int], bool]:
-    """Return which series are there, and whether all of each one's batch is."""
+    """Return the stored series, and whether each has its complete batch."""
     store = Store(path)
     open_ones = [series.opened for series in store.open()]
     store.close()
@@ -116,7 +116,7 @@ def read_ledger(path: Path) -> tuple[list[int], bool]:
 
 
 def ask(path: Path, question: str) -> list[int]:
-    """Return the first column of an answer."""
+    """Return the first column of a query's result."""
     with closing(sqlite3.connect(path)) as connection:
         return [row[0] for row in connection.execute(question)]
 
@@ -129,7 +129,7 @@ KINDS: dict[str, tuple[type[SqliteStore | Store], Writes, Reads]] = {
 
 
 def main() -> int:
-    """Kill so many writers; return how many findings there were."""
+    """Kill the requested number of writers; return the number of errors found."""
     kind, place, kills, seed = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
     opened, write, read = KINDS[kind]
     dice, path, acknowledged, wrong = random.Random(seed), place / f"{kind}.sqlite", -1, 0

@@ -1,7 +1,7 @@
 """The contract suite's lab on a real Kubernetes control plane, with the chart's own rights.
 
-Nodes are played by kwok, so what a test ends is a pod that only claims to run. The suite's plans
-are carried out as a controller would: again in each cycle until they are true.
+kwok simulates the nodes, so a worker that a test ends is a pod that only claims to run. Plans of
+the suite are carried out as a controller would: again in each cycle until they are true.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 
 
 class Insisting(KubernetesCluster):
-    """Remembers what is to start: pods come when their Job was let go, and are bound then."""
+    """A cluster that repeats starts: pods appear after their Job's release, and are bound then."""
 
     def __init__(self, api: Api, **options: Any) -> None:
         super().__init__(api, **options)
@@ -39,7 +39,7 @@ class Insisting(KubernetesCluster):
         self.apply = self._apply
 
     async def _apply(self, plan: Plan, *, told: object = None) -> Sequence[Refused]:
-        """Carry out, and remember."""
+        """Carry out a plan, and record its starts."""
         await self.observe()
         refused = await self.scheduling.apply(plan, told=told)
         named = {r.worker for r in refused}
@@ -52,7 +52,7 @@ class Insisting(KubernetesCluster):
         return refused
 
     async def insist(self) -> None:
-        """Start what was to start and could not yet, as the next cycle does."""
+        """Retry the starts that were not possible yet, as the next cycle does."""
         drawn = (await self.observe()).workloads
         waiting = {w.name for found in drawn for w in found.workers if w.state == "reserved"}
         due = [start for name, start in self.to_start.items() if name in waiting]
@@ -61,7 +61,7 @@ class Insisting(KubernetesCluster):
 
 
 class RealTime(Clock):
-    """The time of the API server's machine, and what a test lets pass beside it."""
+    """The time of the API server's machine, plus the time that a test lets pass."""
 
     def __init__(self) -> None:
         self.ahead = 0.0
@@ -125,7 +125,7 @@ class KubernetesLab(Lab):
         return record
 
     async def end(self, spec: WorkloadSpec, exit_code: int, *, worker: int = 0) -> None:
-        """Let a worker's program end; of an elastic job, its pod asks first how to end itself."""
+        """End a worker's program; an elastic job's pod first asks how to end itself."""
         name = await self._running_pod(spec, worker)
         if spec.elastic:
             exit_code = await self.cluster.elastic.worker_ended(name, exit_code)
@@ -155,7 +155,7 @@ class KubernetesLab(Lab):
                 if pod["metadata"]["annotations"][INDEX] == str(worker)
                 and pod["status"]["phase"] == "Running"
             ]
-            # Its watch may be behind: what is decided next, the cluster decides by what it knows.
+            # The informer may lag behind: later decisions rest on the cluster's own state.
             known = {w.index: w.state for w in (await self.cluster.workload(spec.id)).workers}
             return bool(found) and known.get(worker) in ("running", "stopping")
 
@@ -171,7 +171,7 @@ class KubernetesLab(Lab):
 
 
 def _shown(variable: dict[str, Any], notes: dict[str, str]) -> str:
-    """Return a container's variable, as a kubelet fills it in."""
+    """Return a container's variable as a kubelet resolves it."""
     if "valueFrom" not in variable:
         return str(variable["value"])
     path = variable["valueFrom"]["fieldRef"]["fieldPath"]
@@ -182,9 +182,9 @@ def _shown(variable: dict[str, Any], notes: dict[str, str]) -> str:
 async def kubernetes_lab(
     plane: ControlPlane, kubelet: Kubelet | None = None
 ) -> AsyncGenerator[KubernetesLab]:
-    """Open a cluster in a namespace of its own; nothing of it is left at the end.
+    """Open a cluster in a namespace of its own; remove everything at the end.
 
-    Its node's logs are what `kubelet` has, if there is one.
+    `kubelet`, if given, has the logs of the cluster's node.
     """
     around = ClusterLab(plane)
     allow_jobs(plane, around.namespace.name)

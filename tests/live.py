@@ -22,11 +22,11 @@ from runai.hub_service.scheduler.model.snapshot import Plan
 
 MEMORY = 16_384
 LOOKS_EVERY_S = 5
-"""What nobody looks at for long counts as not known in the ledger."""
+"""The ledger counts longer stretches without observation as unknown."""
 
 Log = list[tuple[int, list[tuple[Any, ...]]]]
 Submission = tuple[int, WorkloadSpec, int]
-"""When it is submitted, what, and for how long it runs; seconds."""
+"""Submission time and run time in seconds, around the workload."""
 
 
 def lines(plan: Plan) -> list[tuple[Any, ...]]:
@@ -69,12 +69,12 @@ class Live:
         self.controller = Controller(self.cluster, decide, policy=policy)
         self.durations = {spec.id: duration for _, spec, duration in submissions}
         self.ends: dict[str, tuple[float, int]] = {}
-        """When each running job ends, by when it was started."""
+        """The start and the end of each running job."""
         self.protection = max(project.min_runtime for project in projects)
         self.unprotected: set[int] = set()
-        """When the protection of somebody who was started ends."""
+        """The times at which the protection of a started workload ends."""
         self.look: Callable[[], Awaitable[object]] = nothing
-        """Called whenever something may have changed, and every few seconds."""
+        """Called after every possible change, and every few seconds."""
 
     async def log(self) -> Log:
         log: Log = []

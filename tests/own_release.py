@@ -27,9 +27,9 @@ from waiting import eventually
 
 RELEASE, WORK = "runai-test", "runai-test-work"
 POOL = {"jupyter-runai.dev/test": "here"}
-"""The label of what is ours."""
+"""The label of the objects that tests may use."""
 VALUES = "RUNAI_CLUSTER_VALUES"
-"""The variable that names a file with values of the chart: the image, above all."""
+"""The variable that names a file with chart values, most importantly the image."""
 LEAST_GPUS = 2
 WITHIN_S = 300
 PROJECTS = "/apis/jupyter-runai.dev/v1alpha1/projects"
@@ -52,7 +52,7 @@ class OwnRelease:
     work: Namespace
     node: str
     gpus: int
-    """How many of the node's are free."""
+    """The number of the node's free GPUs."""
 
     def __init__(self, cluster: Calls) -> None:
         """Store the cluster; `with` makes the first change."""

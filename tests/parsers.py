@@ -61,7 +61,7 @@ class Parser:
     read: Callable[[bytes], object]
     refusals: tuple[type[Exception], ...]
     seeds: tuple[bytes, ...]
-    """Inputs that are meant, to begin from."""
+    """Valid inputs, as the fuzzer's starting points."""
 
 
 def _text(content: bytes) -> str:

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Iterator, Sequence
 
 CANDIDATES = range(11_000, 20_000)
-"""Below those of the platform's own choice (`later_ports`)."""
+"""Below the ports that the platform chooses (`later_ports`)."""
 
 
 def free_port() -> int:

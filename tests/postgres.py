@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ACCOUNT = "nobody"
-"""Who runs the server where the tests run as root."""
+"""The account of the server if the tests run as root."""
 
 STARTED_WITHIN_S = 60
 

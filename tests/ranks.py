@@ -28,14 +28,14 @@ def run_ranks(
 ) -> list[Any]:
     """Run `function(rank, ranks, *arguments)` in `ranks` processes, and return their results.
 
-    Results are pickled: NumPy arrays rather than tensors, whose memory ends with the process.
-
-    Args:
-        function: of a module of `tests/`.
-        ranks: number of processes.
-        store: a file that does not exist yet, by which the ranks find one another.
-        arguments: for the function.
-        grouped: whether the ranks form a group first, if there are several.
+        Results are pickled: NumPy arrays rather than tensors, whose memory ends with the process.
+    Results are pickled: NumPy arrays rather than tensors; a tensor's memory ends with the process.
+        Args:
+            function: of a module of `tests/`.
+            ranks: number of processes.
+            store: a file that does not exist yet, by which the ranks find one another.
+            arguments: for the function.
+            grouped: whether the ranks form a group first, if there are several.
     """
     started = []
     for rank in range(ranks):

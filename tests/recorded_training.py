@@ -35,7 +35,7 @@ from elastic_trainings import (
 
 
 class _Numbered(Dataset[Any]):
-    """A data set whose samples carry their index."""
+    """A data set of samples with their index."""
 
     def __init__(self, inner: Dataset[Any]) -> None:
         self._inner = inner

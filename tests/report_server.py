@@ -21,11 +21,11 @@ class ReportServer(ThreadingHTTPServer):
         self.allocations: list[AgentAllocation] = []
         self.status = 200
         self.reply: str | None = None
-        """What it answers; None: the allocations."""
+        """The next answer; None: the allocations."""
         self.hangs_up = False
         self.reports: list[AgentReport] = []
         self.asked: set[tuple[str, str]] = set()
-        """Paths, and what was sent as authorization."""
+        """Requested paths, each with its authorization header."""
         self.request_ids: list[str] = []
         self.clients: set[int] = set()
         self.has_hung_up = threading.Semaphore(0)

@@ -25,7 +25,7 @@ class Acknowledged:
     suspended: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
     quotas: list[float] = field(default_factory=list)
-    """Those that were given to one project, the last one last."""
+    """The quotas of one project, the latest last."""
     failed: list[RunaiError] = field(default_factory=list)
 
     def counts(self) -> tuple[int, int, int, int]:
@@ -52,7 +52,7 @@ class Acknowledged:
 
 
 Act = Callable[[Client, Acknowledged, int], None]
-"""What one client does again and again, the how manieth time."""
+"""An action that a client repeats; the integer counts its calls from 1."""
 
 
 def submit(client: Client, told: Acknowledged, name: str | None = None) -> str:

@@ -18,14 +18,14 @@ from runai.hub_service.clusters.states.state import ExitStatus
 
 
 class Start:
-    """One attempt; `one_start` kills in the end whatever of it is left."""
+    """One attempt; `one_start` kills its remaining processes at the end."""
 
     def __init__(self, path: Path) -> None:
         self.attempt = Attempt(path)
         self.path = path
         self.pid = 0
         self.search_path = f"{os.environ['PATH']}:{path}"
-        """Ours by its last folder: whatever carries it has come from here."""
+        """The PATH of the start; its last folder marks every process that inherits it."""
 
     def __call__(
         self, *command: str, environment: dict[str, str] | None = None, **told: Any
@@ -57,38 +57,38 @@ class Start:
         return psutil.Process(process.pid)
 
     def stop(self) -> None:
-        """Tell the supervisor to stop the worker."""
+        """Ask the supervisor to stop the worker."""
         os.kill(self.pid, signal.SIGTERM)
 
     def ending(self) -> ExitStatus:
-        """Wait for the supervisor, and return what it says."""
+        """Wait for the supervisor's end, and return the exit status it recorded."""
         os.waitpid(self.pid, 0)
         ending = self.attempt.ending()
         assert ending is not None
         return ending
 
     def exit_file(self) -> dict[str, Any]:
-        """Return all that is in exit.json."""
+        """Return the content of exit.json."""
         content: dict[str, Any] = json.loads((self.path / "exit.json").read_text())
         return content
 
     def output(self) -> str:
-        """Return what the worker wrote."""
+        """Return the worker's output."""
         return "".join(path.read_text() for path in sorted(self.path.glob("log-*.txt")))
 
     def printed(self, word: str) -> bool:
-        """Tell whether the worker has printed a word."""
+        """Return True if the worker has printed `word`."""
         return word in self.output()
 
 
 def has_ended(process: psutil.Process) -> bool:
-    """Tell whether a process has ended; it stays a zombie until its parent asks."""
+    """Return True if a process has ended; it stays a zombie until its parent reaps it."""
     return process.status() == psutil.STATUS_ZOMBIE
 
 
 @contextmanager
 def one_start(path: Path) -> Generator[Start]:
-    """Have one start in a directory, and leave nothing of it."""
+    """Yield one start in a directory; kill its remaining processes at the end."""
     started = Start(path)
     yield started
     if started.attempt.begun():

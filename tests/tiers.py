@@ -21,7 +21,7 @@ TIERS = {
     "all": "every other test: on hubs, in browsers, on Kubernetes, in PyTorch, Keras, JAX (8 GB)",
     "long": "every boundary of the API, 500 seeds of faults, real crashes, fuzzing: hours",
 }
-"""Each tier's content. `make test-all` plays three tiers, `make test` two, the other two one."""
+"""Each tier's content. `make test-all` plays three, `make test` two, the remaining targets one."""
 
 PLACES = {
     "check": (
@@ -55,7 +55,7 @@ PLACES = {
         *("service/server/test_process.py",),
     ),
 }
-"""Folders and files of tests/ by tier; the longest path decides, and others are in `test`."""
+"""Folders and files of tests/ by tier; the longest path decides, the default is `test`."""
 
 _TIER_OF = {place: tier for tier, places in PLACES.items() for place in places}
 

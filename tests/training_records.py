@@ -21,7 +21,7 @@ def read_records(directory: Path) -> list[dict[str, Any]]:
 
 
 def reconcile(records: Sequence[dict[str, Any]]) -> dict[int, list[int]]:
-    """Return the samples of each update: those of its last attempt, over all ranks."""
+    """Return the samples of each update in its last attempt, over all ranks."""
     last: dict[int, int] = {}
     for record in records:
         last[record["update"]] = max(last.get(record["update"], 0), record["gen"])

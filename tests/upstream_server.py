@@ -25,9 +25,9 @@ class Upstream:
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
     """Set by a test to let a stream continue."""
     left: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the browser's leaving has reached a stream."""
+    """Set once a stream has noticed that the browser left."""
     closed_with: asyncio.Future[int] = field(default_factory=asyncio.Future)
-    """The close code that a websocket was closed with."""
+    """The close code of a websocket."""
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=0)

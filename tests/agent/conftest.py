@@ -54,7 +54,7 @@ Start = Callable[..., psutil.Process]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs the fake library: it must be compiled."""
+    """Mark the tests that need the fake library: it must be compiled."""
     for item in items:
         if isinstance(item, pytest.Function) and "nvml_library" in item.fixturenames:
             item.add_marker(pytest.mark.cc)
@@ -89,7 +89,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             else:
                 started.append(psutil.Process(first.pid))
         processes.append(first)
-        if not busy:  # on its way to where it waits it works a little, which may be a tick
+        if not busy:  # an idle program starts up first, which may take a clock tick
             eventually(lambda: last.status() == psutil.STATUS_SLEEPING)
         return last
 
@@ -104,7 +104,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture(scope="module")
 def holders() -> Iterator[tuple[psutil.Process, psutil.Process]]:
-    """Start two processes for tests that only need their numbers."""
+    """Start two sleeping processes for tests that only need their pids."""
     with (
         subprocess.Popen(["/bin/sleep", "3600"]) as first,
         subprocess.Popen(["/bin/sleep", "3600"]) as second,
@@ -118,7 +118,7 @@ def holders() -> Iterator[tuple[psutil.Process, psutil.Process]]:
 def hold(tmp_path: Path) -> Callable[..., AgentAllocation]:
     """Return a function that makes an allocation of devices of the world or of UUIDs.
 
-    It is of this test's own installation: another runs beside it, with workloads of like names.
+    Workload names are unique to the test's installation: another one may run in parallel.
     """
 
     def make(
@@ -151,8 +151,8 @@ class FakeNvml:
     clock_us: int = 1_000_000_000
 
     def write(self, *lines: str) -> None:
-        """Say what the library is to tell from now on."""
-        # Another file each time, as the library looks for: times of change are too coarse.
+        """Set the answers of the library from now on."""
+        # A new file each time, which the library checks for: modification times are too coarse.
         new = self.path.with_suffix(".new")
         new.write_text("\n".join(lines) + "\n")
         new.rename(self.path)
@@ -187,7 +187,7 @@ def _compiled(source: str, folder: Path) -> Path:
 
 @pytest.fixture
 def nvml(nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNvml]:
-    """Make the binding use the fake library, whatever the machine has."""
+    """Make pynvml use the fake library, whatever the machine has."""
     fake = FakeNvml(tmp_path / "nvml.state")
     fake.write()
     monkeypatch.setenv("FAKE_NVML_STATE", str(fake.path))
@@ -217,12 +217,12 @@ class World:
         return process
 
     def poll(self, allocations: Sequence[AgentAllocation]) -> Poll:
-        """Poll after every busy process had time to do something."""
+        """Poll after every busy process had time for some work."""
         self._work()
         return self.source.poll(allocations)
 
     def report(self, allocations: Sequence[AgentAllocation]) -> AgentReport:
-        """Return what would be sent; the first poll of anything may only take note."""
+        """Return the next report; the first poll may only set a baseline."""
         self.poll(allocations)
         return usage.report("here", self.poll(allocations), allocations)
 
@@ -242,7 +242,7 @@ class SimulatedWorld(World):
 
 
 class NvmlWorld(World):
-    """Processes that exist, with a load that the fake library tells."""
+    """Real processes with a load that the fake library reports."""
 
     fake: FakeNvml
 

@@ -1,4 +1,4 @@
-"""What an agent tells Prometheus itself: a real agent, asked by HTTP and by a real Prometheus."""
+"""An agent's own Prometheus metrics: a real agent, scraped by HTTP and by a real Prometheus."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from waiting import eventually_async
 
 AGENT = [sys.executable, "-P", "-m", "runai.hub_service.agent"]
 ENVIRONMENT = {
-    "RUNAI_API_URL": "http://127.0.0.1:9/services/runai/",  # nobody is there
+    "RUNAI_API_URL": "http://127.0.0.1:9/services/runai/",  # no server listens there
     "RUNAI_AGENT_TOKEN": "not-to-be-told",
     "RUNAI_NODE": "here",
     "RUNAI_SIMULATE": "2",

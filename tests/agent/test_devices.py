@@ -1,4 +1,4 @@
-"""One contract for real and simulated devices: what is there, and who uses it how much."""
+"""One contract for real and simulated devices: the inventory, and each process's use."""
 
 from __future__ import annotations
 

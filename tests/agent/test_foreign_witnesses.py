@@ -1,7 +1,7 @@
-"""What nvitop sees through the same library: the same devices, processes and loads.
+"""nvitop as an independent reader of the same library: the same devices, processes and loads.
 
-It knows NVML from years of other people's machines; where it and our reader agree on the fake
-library, its answers have the form of the real one's. It runs as a process of its own.
+nvitop has years of experience with real machines' NVML; where it and our reader agree on the fake
+library, the fake's answers have the form of the real one's. It runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def test_nvitop_sees_what_we_see(nvml, nvml_library, holders):
     nvml.write(*gpus)
     source = NvmlDevices()
     first, second = holders
-    # nvitop asks for the samples of the last second by its own clock: these are newer for long.
+    # nvitop asks for the samples of its clock's last second: these stay newer for long.
     now_us = (int(time.time()) + 3600) * 1_000_000
     nvml.write(
         *gpus,

@@ -1,4 +1,4 @@
-"""The driver's own limits: real control groups, and a fake driver that notes what it is told."""
+"""The driver's own limits: real control groups, and a fake driver that records its calls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EVERYTHING = getattr(pynvml, "NVML_DEVICE_MEMORY_LIMIT_MAX", None)
 
 @pytest.fixture
 def driver_615(nvml, nvml_615_library, monkeypatch) -> Iterator[Path]:
-    """Two devices of a driver with limits; gives the file that notes them."""
+    """Open two devices of a driver with limits; yield the file that records the limits."""
     if EVERYTHING is None:
         pytest.skip("this nvidia-ml-py is older than limits of the driver")
     monkeypatch.setattr(pynvml, "nvmlLib", ctypes.CDLL(str(nvml_615_library)))
@@ -36,7 +36,7 @@ def driver_615(nvml, nvml_615_library, monkeypatch) -> Iterator[Path]:
 
 @pytest.fixture
 def name() -> str:
-    """A workload that nobody else on this machine has."""
+    """Return the name of a workload that is unique on this machine."""
     return f"vision/t{uuid.uuid4().hex[:12]}"
 
 

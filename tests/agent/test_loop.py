@@ -1,4 +1,4 @@
-"""When the agent measures, what it does with its reports, and when it leaves."""
+"""The agent's main loop: its measurements, its reports, and its end."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ POLLS = 100
 
 @dataclass
 class Service:
-    """Takes reports as the service does, or refuses them."""
+    """A service that accepts reports, or refuses them."""
 
     allocations: list[AgentAllocation] = field(default_factory=list)
     refusal: RunaiError | None = None
     refusals: list[RunaiError] = field(default_factory=list)
-    """Of the next reports, one after the other."""
+    """The errors for the next reports, in order."""
     reports: list[AgentReport] = field(default_factory=list)
     refused: int = 0
 
@@ -45,13 +45,13 @@ class Service:
 
     @property
     def told(self) -> list[list[str] | None]:
-        """Which pods have devices, as each report that was taken says."""
+        """Return the pods with devices in each accepted report."""
         return [None if r.pods is None else [of.pod for of in r.pods] for r in self.reports]
 
 
 @dataclass
 class Kubelet:
-    """Says who has devices, or nothing."""
+    """A kubelet that lists the pods with devices, or is silent."""
 
     has: dict[str, list[str]] = field(default_factory=dict)
     is_away: bool = False
@@ -65,7 +65,7 @@ class Kubelet:
 
 
 class Sources:
-    """Simulated devices whose polls fail when told so."""
+    """Simulated devices whose polls fail on the test's command."""
 
     def __init__(self) -> None:
         self._real = SimulatedDevices(1, node="here")
@@ -124,7 +124,7 @@ async def test_an_allocation_ends_the_idle_wait(source, service, hold, eventuall
 async def test_a_device_that_the_service_cannot_name_silences_nobody(
     source, service, hold, eventually_async
 ):
-    """What it is told next comes with the reply to its next report."""
+    """The reply to a report brings the allocations for the next one."""
     uuid = source.devices()[0].uuid
     service.allocations = [hold("vision/a", uuid, ""), hold("vision/b", "")]
     async with running(source, service, idle_s=SOON, busy_s=SOON):
@@ -148,7 +148,7 @@ async def test_reports_wait_while_the_service_is_away_and_say_how_old_they_are(
     assert total == pytest.approx(span, abs=0.05)  # none is lost
     assert [r.at for r in service.reports] == sorted(r.at for r in service.reports)
     assert (first.age or 0) > (later.age or 0) > 0
-    # Their own time and their age name the same instant of delivery.
+    # `at` and age of a report give the same instant of delivery.
     assert first.at + (first.age or 0) <= later.at + (later.age or 0) + 1
 
 
@@ -208,12 +208,12 @@ async def test_what_was_measured_is_told_even_if_the_limits_cannot_be_looked_aft
     assert "could not be looked after" in caplog.text
 
 
-# -- who has which devices: a state, which no report that waits or is refused delays --------------
+# -- pods with devices: a state that no waiting or refused report delays -------------------------
 
 
 @pytest.fixture
 def at_once(monkeypatch) -> None:
-    """Have the service asked again without a pause."""
+    """Let the agent retry the service without a pause."""
     monkeypatch.setattr(loop, "MAX_DELAY_S", 0)
 
 
@@ -235,7 +235,7 @@ async def test_the_first_report_after_an_outage_names_who_came_last(
     assert first.age is not None
     assert first.pods_age is not None
     assert first.pods_age < first.age
-    # What was measured goes in order all the same.
+    # Measurements keep their order all the same.
     assert [r.at for r in service.reports] == sorted(r.at for r in service.reports)
 
 

@@ -92,7 +92,7 @@ def test_a_job_that_is_over_is_told_and_gone_within_ten_seconds_and_nobody_else(
     ]
     clock, told, answers = Clock(), list[Any](), list[int]()
     keeper = MemoryEnforcer(clock=clock)
-    world.poll(allocations)  # the first one may only take note
+    world.poll(allocations)  # the first one may only set a baseline
 
     while clock.now < SECONDS and offender.poll() is None:
         notices = keeper.keep(world.poll(allocations), allocations)

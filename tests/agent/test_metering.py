@@ -1,8 +1,7 @@
-"""The whole of metering: two sessions share a device that a third process uses too.
+"""Metering end to end: two sessions share a device with a process outside the platform.
 
 The real service with its real agent, on the fake library. The agent is stopped in the middle, so
-that everybody is asked about the same sample: API, panel, command line and metrics must say the
-same.
+that all readers see the same sample: API, panel, command line and metrics must agree.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class Platform:
         log.close()
 
     def session(self, user: str, process: psutil.Process) -> None:
-        """Start half a device's session, whose process this is."""
+        """Start half a device's session, and attach `process` to it."""
         request = SubmitRequest(name=f"lab-{user}", kind="session", owner=user, gpus=0.5)  # type: ignore[arg-type]
         (seen,) = self.client.submit(request).workloads
         while not seen.allocated:
@@ -72,7 +71,7 @@ class Platform:
 
     @contextlib.contextmanager
     def held_still(self) -> Iterator[None]:
-        """Stop the agent for a while, so that nothing newer is measured."""
+        """Stop the agent for the block, so that no newer sample arrives."""
         children = psutil.Process(self.process.pid).children()
         (agent,) = (c for c in children if "runai.hub_service.agent" in c.cmdline())
         agent.suspend()
@@ -107,7 +106,7 @@ class Platform:
 
 @pytest.fixture
 def nvml_folder(tmp_path: Path, nvml) -> Path:
-    """Compile the library anew, with the place of its state in it: the agent is not handed it."""
+    """Compile the library with the path of its state: the agent gets no environment variable."""
     source = Path(__file__).with_name("fake_nvml.c")
     library = tmp_path / "lib" / "libnvidia-ml.so.1"
     library.parent.mkdir()
@@ -117,7 +116,7 @@ def nvml_folder(tmp_path: Path, nvml) -> Path:
 
 
 def everybody_says(platform: Platform, uuid: str) -> dict[str, set[tuple[float, int]]]:
-    """Ask for each session's load and memory wherever it is shown."""
+    """Return each session's load and memory from every place that shows them."""
     device_load = platform.metric("runai_device_utilization_ratio", device=uuid)
     (node,) = platform.client.nodes()
     (listed,) = platform.runai("list", "nodes")
@@ -162,7 +161,7 @@ def test_everybody_says_the_same_and_the_stranger_is_shown(
                 f"proc 0 {bo.pid} 10000 C", f"sample 0 {bo.pid} {stamp} 25",
                 f"proc 0 {stranger.pid} 600 C", f"sample 0 {stranger.pid} {stamp} 5",
             )  # fmt: skip
-            # Not yet, where nothing was measured or a poll saw no new sample.
+            # Not yet, if a session was not measured or a poll saw no new sample.
             assert {w.user: w.utilized for w in platform.client.workloads()} == LOADS
             with platform.held_still():
                 said = everybody_says(platform, UUID)

@@ -1,4 +1,4 @@
-"""The habits of NVIDIA's library, each as the fake library shows it."""
+"""The quirks of NVIDIA's library, each as the fake library shows it."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_several_processes_have_the_devices_load_together_where_they_are_one_wor
 
 @pytest.fixture
 def mps_server(tmp_path):
-    """Start a process that has the name of the server of MPS."""
+    """Start a process with the name of the MPS server."""
     program = tmp_path / "nvidia-cuda-mps-server"
     program.write_text("#!/bin/sh\nread line\n")
     program.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Which GPUs are broken: what the fake library tells of XIDs, recovery, rows and lost devices."""
+"""Detection of broken GPUs by XIDs, recovery actions, remapped rows and lost devices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NO_RECOVERY = f"fault -1 nvmlDeviceGetFieldValues {NOT_SUPPORTED}"
 
 @pytest.fixture
 def faults(nvml):
-    """Open the devices of a healthy state, then tell the faults of another one."""
+    """Open the devices of a healthy state, then return the faults of another one."""
     nvml.write(*TWO)
     source = NvmlDevices()
 
@@ -84,7 +84,7 @@ def test_the_state_of_a_gpu_is_asked_for(nvml, lines, fault):
     told = {d.device: d.fault for d in source.poll([]).devices if d.fault}
 
     assert health.faults().get("GPU-0", "") == fault
-    # The source asked when it was opened and asks again in a minute; what is lost it finds itself.
+    # The source asked at its start and asks again in a minute; lost devices it finds itself.
     assert told.get("GPU-0", "") in {fault, ""}
     health.close()
     source.close()
@@ -92,7 +92,7 @@ def test_the_state_of_a_gpu_is_asked_for(nvml, lines, fault):
 
 @pytest.fixture
 def clocked(nvml):
-    """Give a Health with a clock of its own."""
+    """Return a Health with a clock of its own."""
     nvml.write(*TWO)
     times = [1000.0]
     health = Health(open_gpus(None), clock=lambda: times[0])
@@ -163,6 +163,6 @@ def test_a_gpu_that_does_not_answer_at_the_start_keeps_its_number(nvml):
 
 
 def test_the_numbers_are_those_of_the_binding():
-    # The oldest release that we take has no names for them.
+    # The oldest supported release has no names for them.
     assert getattr(pynvml, "NVML_GPU_RECOVERY_ACTION_GPU_RESET", RESET) == RESET
     assert getattr(pynvml, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", 230) == 230

@@ -1,4 +1,4 @@
-"""A GPU that is cut into instances: each is a device of its own, the GPU is none."""
+"""A GPU partitioned by MIG: each instance is a device, the GPU itself is none."""
 
 from __future__ import annotations
 

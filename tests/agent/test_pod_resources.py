@@ -1,4 +1,4 @@
-"""What the kubelet says of devices reaches the service, over its real protocol."""
+"""The kubelet's list of devices reaches the service, over its real protocol."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_half_an_answer_is_none(cut):
 
 
 class Service:
-    """Keeps what was reported."""
+    """A service that records reports."""
 
     def __init__(self) -> None:
         self.reports: asyncio.Queue[AgentReport] = asyncio.Queue()

@@ -1,4 +1,4 @@
-"""The agent as the service starts it: a process, its environment, a server that it reports to."""
+"""The agent as the service starts it: a process with its environment, and a server for reports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from runai.hub_service.wire.errors import InvalidRequest
 TOKEN = "not-to-be-told"
 AGENT = [sys.executable, "-m", "runai.hub_service.agent"]
 ENVIRONMENT = {
-    "RUNAI_API_URL": "http://127.0.0.1:9/services/runai/",  # nobody is there
+    "RUNAI_API_URL": "http://127.0.0.1:9/services/runai/",  # no server listens there
     "RUNAI_AGENT_TOKEN": TOKEN,
     "RUNAI_NODE": "here",
     "RUNAI_SIMULATE": "2",
@@ -66,7 +66,7 @@ def test_it_leaves_when_its_parent_is_gone(service, environment, eventually):
     def is_gone() -> bool:
         try:
             return agent.status() == psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:  # whoever has adopted it has asked after it
+        except psutil.NoSuchProcess:  # its new parent has reaped it
             return True
 
     eventually(is_gone)

@@ -1,4 +1,4 @@
-"""Whose a process is."""
+"""Attribution of processes to workloads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runai.hub_service.processes.pidfd import Lifetimes
 
 @pytest.fixture
 def owner(hold):
-    """Return a function: the workload of a process, given allocations."""
+    """Return a function that returns the workload of a process, given allocations."""
 
     def find(process, *allocations):
         owners = Owners()
@@ -172,7 +172,7 @@ def test_a_control_group_outweighs_an_ancestor(tmp_path, hold, start):
     assert owners.whose(process.pid).owner == pod
 
 
-# -- numbers that are used again -----------------------------------------------------------------
+# -- reused process ids --------------------------------------------------------------------------
 
 
 def test_a_number_that_another_process_has_now_is_found_anew(hold, start, monkeypatch):
@@ -185,7 +185,7 @@ def test_a_number_that_another_process_has_now_is_found_anew(hold, start, monkey
     assert former.owner == allocation
     assert owners.before(process.pid) is None
 
-    # The same number, started later, by somebody else.
+    # The same pid, but a later process of another workload.
     later = process.create_time() + 60
     monkeypatch.setattr(Lifetimes, "lasts", lambda *_: False)
     monkeypatch.setattr(owners_module, "_start_ticks", lambda _: b"4200")

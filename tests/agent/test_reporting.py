@@ -1,4 +1,4 @@
-"""How reports reach the service: over one connection, again where it hung up, and never twice."""
+"""Delivery of reports: over one connection, again after a disconnect, and never twice."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def test_workers_of_a_gang_load_their_own_devices(source, start, hold, eventuall
 
 # -- processor time ------------------------------------------------------------------------------
 
-# Starts a child for each line, waits for it, and says so.
+# Starts a child for each input line, waits for its end, and prints a line.
 PARENT = """
 import subprocess, sys
 for line in sys.stdin:
@@ -129,7 +129,7 @@ def test_children_that_came_and_went_between_two_looks_count(parent, hold):
     parent.stdin.flush()
     parent.stdout.readline()
 
-    assert spent(table, allocations) >= 0.25  # the kernel counts in ticks
+    assert spent(table, allocations) >= 0.25  # the kernel counts clock ticks
 
 
 def test_what_a_child_used_is_counted_once_when_it_ends(parent, hold, eventually, tmp_path):
@@ -137,7 +137,7 @@ def test_what_a_child_used_is_counted_once_when_it_ends(parent, hold, eventually
     root = psutil.Process(parent.pid)
     allocations = [hold("vision/a", "GPU", process=root)]
     table.look(allocations)
-    # The child stays until it was seen: on a busy machine it would be gone between two looks.
+    # The child stays until a poll has seen it: on a busy machine it would end between two polls.
     burned, seen = tmp_path / "burned", tmp_path / "seen"
     program = (
         f"{BURN.format(seconds=0.5)}\n"
@@ -205,6 +205,6 @@ def test_who_has_ended_is_on_no_device_though_nobody_waited_for_it(source, start
     assert on_devices(source.poll(held)) == {process.pid}
     process.kill()
     eventually(lambda: process.status() == psutil.STATUS_ZOMBIE)
-    source.poll(held)  # what it did until its end
+    source.poll(held)  # its use until its end
 
     assert on_devices(source.poll(held)) == set()
