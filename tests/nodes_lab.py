@@ -234,7 +234,7 @@ def provide_volume(cluster: RealCluster) -> None:
     """Create a volume for the history of the service."""
     folder = cluster.place / "history"
     folder.mkdir()
-    folder.chmod(0o777)  # the kubelet creates host folders as an unprivileged user
+    folder.chmod(0o777)  # the kubelet does not apply fsGroup to hostPath volumes
     volume = {
         "metadata": {"name": "history"},
         "spec": {

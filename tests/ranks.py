@@ -19,7 +19,7 @@ from typing import Any
 _PATIENCE_S = 250.0
 
 preloaded = multiprocessing.get_context("forkserver")
-# The first optimizer of a process imports torch._dynamo: the server spends those seconds once.
+# The first optimizer of a process imports torch._dynamo: the server spends these seconds once.
 preloaded.set_forkserver_preload(["torch", "torch._dynamo", "runai.elastic.torch"])
 
 
@@ -28,14 +28,14 @@ def run_ranks(
 ) -> list[Any]:
     """Run `function(rank, ranks, *arguments)` in `ranks` processes, and return their results.
 
-        Results are pickled: NumPy arrays rather than tensors, whose memory ends with the process.
     Results are pickled: NumPy arrays rather than tensors; a tensor's memory ends with the process.
-        Args:
-            function: of a module of `tests/`.
-            ranks: number of processes.
-            store: a file that does not exist yet, by which the ranks find one another.
-            arguments: for the function.
-            grouped: whether the ranks form a group first, if there are several.
+
+    Args:
+        function: of a module of `tests/`.
+        ranks: number of processes.
+        store: a file that does not exist yet, by which the ranks find one another.
+        arguments: for the function.
+        grouped: whether the ranks form a group first, if there are several.
     """
     started = []
     for rank in range(ranks):

@@ -65,7 +65,7 @@ class Kubelet:
 
 
 class Sources:
-    """Simulated devices whose polls fail on the test's command."""
+    """Simulated devices with polls that fail on the test's command."""
 
     def __init__(self) -> None:
         self._real = SimulatedDevices(1, node="here")

@@ -5,7 +5,7 @@ runai     run the command in this process: runai("list", "-o", "json") -> click'
 findings  run the doctor: findings("--data-dir", "…")["databases"]["verdict"]
 service   a real service with five simulated GPUs and the users and projects below
 as_user   the command line of a user: as_user("bob")("submit", "exp1", "--", "true")
-bob       that of a member of project vision, in a directory of his own
+bob       the command line of a member of project vision, in a directory of his own
 start_service, command_line    the same for tests that stop and start the service themselves
 """
 
@@ -49,25 +49,25 @@ class CommandLine:
     environment: Mapping[str, str]
 
     def __call__(self, *arguments: str, stdin: str | None = None) -> Result:
-        """Run it in this process."""
+        """Run a command in this process."""
         runner = CliRunner(env=dict(self.environment))
         return runner.invoke(cli, arguments, input=stdin, prog_name="runai")
 
     def described(self, name: str) -> dict[str, Any]:
-        """Return what `runai describe` tells of a workload."""
+        """Return the output of `runai describe` for a workload."""
         result = self("describe", name, "-o", "json")
         assert result.exit_code == 0, result.stderr
         found: dict[str, Any] = json.loads(result.stdout)
         return found
 
     def outside_session(self) -> CommandLine:
-        """Return the same user's, without the environment of a session."""
+        """Return the same user's command line, without the environment of a session."""
         return CommandLine(self.name, {})
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Move the user's home away from this machine's."""
+    """Replace the user's home directory by an empty one."""
     for name in (*UNSET, "XDG_CONFIG_HOME"):
         monkeypatch.delenv(name, raising=False)
     folder = tmp_path / "home"
@@ -101,7 +101,7 @@ def start_service(tmp_path: Path) -> Callable[..., AbstractContextManager[Runnin
 
 @pytest.fixture
 def as_user(home: Path, service: RunningService) -> Callable[[str], CommandLine]:
-    """Return a function that gives a user's command line."""
+    """Return a function that returns a user's command line."""
     return partial(command_line, service)
 
 
@@ -114,7 +114,7 @@ def bob(as_user, tmp_path, monkeypatch):
 
 @pytest.fixture(name="command_line")
 def command_line_fixture(home: Path) -> Callable[[RunningService, str], CommandLine]:
-    """Return a function that gives the command line of a user of a service."""
+    """Return a function that returns the command line of a user of a service."""
     return command_line
 
 

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 
 
 class Terminal:
-    """A pseudo-terminal and all that was written on it."""
+    """A pseudo-terminal and the output written to it."""
 
     def __init__(self) -> None:
         self.ours, self.theirs = os.openpty()
         self.screen = b""
 
     def read(self) -> bool:
-        """Read what comes next; False: nobody holds the other end any more."""
+        """Read the next output; return False once no process has the other end open."""
         try:
             read = os.read(self.ours, 1 << 16)
         except OSError:
@@ -45,9 +45,9 @@ def on_terminal(
     stdout: int | None = None,
     typed: bool = False,
 ) -> Iterator[tuple[Terminal, subprocess.Popen[bytes]]]:
-    """Run a program on a terminal; `stdout` elsewhere, and typed input only if that is said."""
+    """Run a program on a terminal; `stdout` may go elsewhere, typed input is optional."""
     terminal = Terminal()
-    # Not the settings of who runs the tests: NO_COLOR, a narrow window.
+    # Not the settings of the shell that runs the tests: NO_COLOR, a narrow window.
     told = {"TERM": "xterm-256color", "COLUMNS": "120", "PATH": os.environ["PATH"], **environment}
     running = subprocess.Popen(
         program,

@@ -1,4 +1,4 @@
-"""`runai user` on a real data directory: what it changes, the login accepts."""
+"""`runai user` on a real data directory: the login accepts its changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runai.embedded.directory import DataDirectory
 
 @pytest.fixture
 def directory(tmp_path, monkeypatch):
-    monkeypatch.setattr("runai.embedded.accounts.accounts._COST", 16)  # hash in no time
+    monkeypatch.setattr("runai.embedded.accounts.accounts._COST", 16)  # a fast hash
     made = DataDirectory(tmp_path / "platform")
     made.prepare(system_users=False)
     Accounts(made).make_first()

@@ -38,7 +38,7 @@ def backup(runai, platform):
 
 @pytest.fixture
 def put_back(runai, platform):
-    """Return a function that restores a backup and returns what that says."""
+    """Return a function that restores a backup and returns the command's output."""
 
     def run(made: Path, *options: str) -> str:
         result = runai("restore", str(made), "--data-dir", str(platform.root), *options)
@@ -112,7 +112,7 @@ async def test_what_no_backup_holds_is_not_touched_and_what_comes_is_private(
     (platform.secrets / "since").touch()
 
     def found() -> dict[str, tuple[int, int, int]]:
-        """Return who has each file, how it may be used, and which one it is."""
+        """Return owner, mode and inode of each file."""
         here = {name: (platform.root / name).stat() for name in kept}
         return {name: (one.st_uid, one.st_mode, one.st_ino) for name, one in here.items()}
 
@@ -148,7 +148,7 @@ async def test_workers_that_the_backup_does_not_know_are_not_left_running(
     assert "Workers run that this backup does not know: vision/later-0." in refused.stderr
 
     assert "stopped: vision/later-0" in put_back(made, "--stop-unknown")
-    # A later job of that name finds nothing of it.
+    # A later job of the same name finds no file of it.
     assert not list((platform.root / "jobs").glob("vision/later/attempt-*"))
 
 
@@ -170,7 +170,7 @@ async def test_a_job_that_was_submitted_again_is_not_taken_for_the_one_of_its_na
     (aside,) = platform.root.glob("before-restore-*")
     assert [*aside.glob("jobs/vision/train/attempt-1/worker-0/exit.json")]
     async with local_lab(tmp_path) as lab:
-        await lab.until(spec.id, "retrying")  # what the backup says ran is gone
+        await lab.until(spec.id, "retrying")  # a running workload of the backup is gone
 
 
 async def test_a_job_that_has_ended_again_since_is_not_how_the_one_of_its_name_ended(
@@ -220,7 +220,7 @@ def test_a_platform_that_runs_is_not_restored(runai, platform, backup):
 async def test_nothing_is_restored_beneath_a_service_that_has_the_cluster_open(
     runai, platform, backup, tmp_path
 ):
-    """As under a hub of one's own, or when a killed hub has left a frozen one."""
+    """The service may belong to an admin's own hub, or to a frozen service of a killed hub."""
     async with local_lab(tmp_path) as lab:
         made = backup()
         await lab.cluster.put_project(ProjectSpec("later"))

@@ -1,4 +1,4 @@
-"""The list of commands: complete, true to the commands, and quick."""
+"""The list of commands: complete, consistent with the commands, and quick."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from runai.hub_service.cli.framework.command_list import SECTIONS
 from runai.hub_service.cli.framework.reference import reference
 
 ENTRIES = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
-# These hand `--help` on to programs of their own.
+# These pass `--help` on to other programs.
 PROGRAMS = {"up", "schedule"}
 PAGE = Path(__file__).parents[2] / "docs/cli.md"
 
-# What the help must not wait for.
+# Modules that the help must not import.
 SLOW = {"httpx", "pydantic", "rich", "runai.hub_service.client.client", "jupyterhub", "sqlalchemy"}
 LOADED_BY_HELP = """
 import sys

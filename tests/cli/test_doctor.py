@@ -1,4 +1,4 @@
-"""`runai doctor` finds what usually goes wrong and says how to mend it."""
+"""`runai doctor` finds common problems and prints how to repair them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEVICE = {"device": 0, "uuid": "GPU-0", "name": "A", "memory_mib": 1, "simulated
 
 @pytest.fixture
 def remembered(home, free_port):
-    """A login at a service that does not run."""
+    """Save a login at a service that does not run."""
     write_config(Connection(f"http://127.0.0.1:{free_port()}/", "token"), config_path())
     return config_path()
 
@@ -159,7 +159,7 @@ def test_it_says_what_is_weaker_without_control_groups(tmp_path, mounts, text):
 
 @pytest.fixture
 def says(home, free_port):
-    """A service that answers, and says of its readiness what a test has it say."""
+    """Serve readiness answers that a test chooses."""
     told: dict[str, Any] = {}
 
     class Answers(BaseHTTPRequestHandler):
@@ -229,7 +229,7 @@ def test_a_token_that_the_service_no_longer_knows_is_a_failure(findings, service
     assert found["token"]["verdict"] == "failure"
     assert found["token"]["text"] == "The token is not known."
     assert "runai login" in found["token"]["mend"]
-    assert "devices" not in found  # what depends on it is left out
+    assert "devices" not in found  # dependent checks are skipped
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.hub, pytest.mark.timeout(400)]
 
 @pytest.fixture
 def findings(runai, one_gpu: HubPlatform) -> Callable[..., dict[str, dict[str, str]]]:
-    """Those of a member who has logged in, by subject."""
+    """Return the doctor's findings for a logged-in member, by subject."""
     token = one_gpu.token("ana")
 
     def examine(port: int = one_gpu.port) -> dict[str, dict[str, str]]:

@@ -1,4 +1,4 @@
-"""`runai doctor` looks at a platform's own files: secrets, databases, room on their disk."""
+"""`runai doctor` on a platform's own files: secrets, databases, free space on their disk."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_secrets_that_others_can_read_are_a_failure(mode, verdict, findings, tmp
 
 @pytest.fixture
 def platform(tmp_path):
-    """A data directory as `runai up` makes it, with a database."""
+    """Make a data directory as `runai up` does, with a database."""
     directory = DataDirectory(tmp_path / "platform")
     directory.prepare(system_users=False)
     SqliteStore(directory.root / "cluster.sqlite").close()

@@ -1,7 +1,7 @@
-"""`runai top --idle`, `keep`, `release` and `regain`, against a real service whose agent is played.
+"""`runai top --idle`, `keep`, `release` and `regain`, on a real service with a simulated agent.
 
-Idleness, how often it is kept and what is taken: tests/service/controller/test_idle.py.
-The agent reports what it would of a session whose kernel does nothing, as if time went faster.
+Rules of idleness, of keeping and of reclaiming: tests/service/controller/test_idle.py. The agent
+reports an idle session, as if time went faster.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LAB = "vision/lab"
 
 
 class Node:
-    """Plays the only node's agent."""
+    """The agent of the only node."""
 
     def __init__(self, client: Client, device: str) -> None:
         self._client, self._device = client, device
@@ -51,7 +51,7 @@ class Node:
         self.allocations: list[AgentAllocation] = []
 
     def report(self, minutes: float = 1, *, kernel: bool = True) -> None:
-        """Tell that every session's GPU was idle for so long."""
+        """Report `minutes` of idleness for every session's GPU."""
         self._at += 60 * minutes
         held = [a for a in self.allocations if a.shares]
         self.allocations = self._client.report(
@@ -80,7 +80,7 @@ class Node:
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[RunningService]:
-    """Run one for each test: their agents' times run ahead."""
+    """Run a service for each test: the simulated agents' clocks run ahead."""
     with running_service(tmp_path / "service", ACTORS, PROJECTS, gpus=1) as service:
         yield service
 
@@ -102,7 +102,7 @@ def node(service: RunningService, eventually) -> Iterator[Node]:
         with Client(service.url, service.tokens[NODE]) as agent:
             (device,) = hub.nodes()[0].devices
             node = Node(agent, device.uuid)
-            for _ in range(2):  # learns of it, tells of it
+            for _ in range(2):  # the first gets the allocations, the second has samples
                 node.report()
             yield node
         hub.delete(lab.id)

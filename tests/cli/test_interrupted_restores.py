@@ -43,11 +43,11 @@ restore(DataDirectory(Path(sys.argv[1])), Path(sys.argv[2]))
 
 
 class Killed(BaseException):
-    """Ends a restoration as a signal would."""
+    """The end of a restoration by a signal."""
 
 
 def named(root: Path) -> dict[str, str]:
-    """Return which platform each part of a data directory is of; "" where there is none."""
+    """Return the platform's name in each part of a data directory; "" for a missing part."""
     found = dict.fromkeys((*DATABASES, "secrets", "aside"), "")
     if (root / "cluster.sqlite").exists():
         store = SqliteStore(root / "cluster.sqlite")
@@ -64,7 +64,7 @@ def named(root: Path) -> dict[str, str]:
 
 
 def made(root: Path, name: str) -> DataDirectory:
-    """Make a platform whose every part carries a name, or give that to one that is there."""
+    """Make a platform with `name` in every part, or rename an existing one."""
     directory = DataDirectory(root)
     directory.prepare(system_users=False)
     store = SqliteStore(root / "cluster.sqlite")
@@ -83,7 +83,7 @@ def made(root: Path, name: str) -> DataDirectory:
 
 OLD = dict.fromkeys((*DATABASES, "secrets"), "old") | {"aside": ""}
 NEW = dict.fromkeys((*DATABASES, "secrets"), "new") | {"aside": "secrets"}
-"""`new` is what the backup has."""
+"""`new` is the backup's content."""
 
 
 @pytest.fixture(scope="module")
@@ -99,14 +99,14 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def backup(template: Path, tmp_path: Path) -> Path:
-    """Copy a platform's backup, and the platform that is another one since."""
+    """Copy the backup of a platform, and the platform that has changed since."""
     shutil.copytree(template, tmp_path, dirs_exist_ok=True)
     (kept,) = (tmp_path / "backups").iterdir()
     return kept
 
 
 def kill_at(rename: int, root: Path, backup: Path) -> None:
-    """Restore in a process that is killed before a rename of those by which all takes place."""
+    """Restore in a process that is killed before the given one of the committing renames."""
     command = [sys.executable, "-c", KILL_AT, str(root), str(backup), str(rename)]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
 
@@ -213,7 +213,7 @@ def test_another_backup_is_put_back_once_the_interrupted_one_is(backup, tmp_path
     root = tmp_path / "data"
     other = back_up(made(tmp_path / "other", "third"), tmp_path / "others")
     kill_at(5, root, backup)
-    shutil.rmtree(backup)  # it was ready beside the platform
+    shutil.rmtree(backup)  # the backup is staged beside the platform
 
     restore(DataDirectory(root), other)
 
@@ -279,7 +279,7 @@ def test_a_full_disk_leaves_what_was_there(backup, tmp_path):
     (tmp_path / "disk").mkdir()
     disk = SmallDisk(tmp_path / "disk", 8)
     try:
-        root = disk.folder  # the data directory may be a disk of its own
+        root = disk.folder  # the data directory may be a mount point
         shutil.copytree(tmp_path / "data", root, dirs_exist_ok=True)
         disk.fill()
 

@@ -60,7 +60,7 @@ def test_what_the_token_may_do_is_what_its_owner_may_do(log_in, runai):
 def test_who_became_an_admin_since_the_hub_started_administers_after_a_login(
     log_in, runai, platform
 ):
-    """The role of admins names those that there were."""
+    """The hub's role of admins contains only the admins of its start."""
     added = runai(
         *("user", "--data-dir", str(platform.data_dir), "add", "dave", "--admin"),
         *("--password-stdin",),
@@ -146,7 +146,7 @@ def test_on_a_terminal_a_token_is_asked_for_and_not_shown(log_in, url, home):
 def test_doctor_finds_nothing_wrong_after_a_login(log_in, runai, platform):
     log_in("bob")
 
-    def is_well() -> bool:  # the agent is still on its way when the service answers already
+    def is_well() -> bool:  # the service answers before the agent has started
         result = runai("doctor", "--data-dir", str(platform.data_dir))
         assert (result.exit_code, "failure" in result.stdout) == (0, False), result.stdout
         assert "5 of them simulated" in result.stdout

@@ -1,4 +1,4 @@
-"""What `runai login` refuses or warns of where no hub answers."""
+"""Refusals and warnings of `runai login` without a hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A hub whose certificate is signed by an authority of its own: login, later commands, doctor."""
+"""A hub with a certificate of its own authority: login, later commands, doctor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def authority():
 
 @pytest.fixture
 def ca(authority, tmp_path, monkeypatch):
-    """The authority's file, in the working directory."""
+    """Return the authority's file, in the working directory."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ca.crt").write_bytes(authority.certificate)
     return tmp_path / "ca.crt"

@@ -1,4 +1,4 @@
-"""What stands behind `--` is taken as it is; a script that it names must be there."""
+"""Arguments after `--` are passed on unchanged; a script among them must exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`runai project` against a running service, and who may do what."""
+"""`runai project` against a running service, and each role's permissions."""
 
 from __future__ import annotations
 

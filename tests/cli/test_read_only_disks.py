@@ -1,4 +1,4 @@
-"""What only has to be read may lie on a disk that takes no writes: a platform's, or a backup's."""
+"""Read-only disks suffice for reading a platform, and for restoring a backup."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.mounts
 
 @pytest.fixture
 def frozen(tmp_path: Path) -> Iterator[Callable[[Path], Path]]:
-    """Return a function that copies a folder onto a disk that is read-only from then on."""
+    """Return a function that copies a folder to a disk and makes the disk read-only."""
     (tmp_path / "disk").mkdir()
     disk = SmallDisk(tmp_path / "disk", 16)
 
@@ -34,7 +34,7 @@ def frozen(tmp_path: Path) -> Iterator[Callable[[Path], Path]]:
 
 @pytest.fixture
 def platform(tmp_path: Path) -> Iterator[tuple[DataDirectory, SqliteStore]]:
-    """Make a platform with a project, whose database is open."""
+    """Make a platform with a project and an open database."""
     directory = DataDirectory(tmp_path / "data")
     directory.prepare(system_users=False)
     store = SqliteStore(directory.root / "cluster.sqlite")
@@ -56,7 +56,7 @@ def test_a_platform_whose_disk_has_become_read_only_is_backed_up(
 ):
     directory, store = platform
     if end == "stopped":
-        store.close()  # else its log is beside it
+        store.close()  # else its write-ahead log is beside it
     kept = frozen(directory.root)
 
     result = runai("backup", str(tmp_path / "backups"), "--data-dir", str(kept))

@@ -1,4 +1,4 @@
-"""`runai simulate`: files in, figures and a picture out, mistakes in sentences."""
+"""`runai simulate` reads files, prints figures and a picture, and explains mistakes."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_a_job_of_nobody_is_named(simulate, files):
 
 @pytest.fixture
 def remembered(service, eventually):
-    """Wait until that many workloads are written down, and what each asks for; return them."""
+    """Return a function that waits until the history has that many workloads and their requests."""
 
     def written(count):
         since = datetime.now(UTC) - timedelta(hours=1)

@@ -1,6 +1,6 @@
-"""`runai submit` against a running service: what is sent, what is said of the answer.
+"""`runai submit` against a running service: the request, and the printed answer.
 
-The rules of a submission are those of tests/service/api/test_bad_input.py and tests/contract.
+Tests of a submission's rules: tests/service/api/test_bad_input.py and tests/contract.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What people read: tables and descriptions, whole, as they are printed into a pipe."""
+"""Tables and descriptions for people, complete, as printed into a pipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is for eyes at a terminal is on terminals alone: colours, and that a command is at work.
+"""Colours and the progress bar appear on terminals only.
 
 Each command runs as a process, once on a real pseudo-terminal and once into a pipe.
 """
@@ -23,7 +23,7 @@ RUNAI = [sys.executable, "-m", "runai.hub_service.cli"]
 SLEEP = ["--", "sleep", "600"]
 COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
 HIDDEN, SHOWN = b"\x1b[?25l", b"\x1b[?25h"
-"""A bar hides the cursor and gives it back."""
+"""A progress bar hides the cursor and shows it again."""
 
 
 # -- colours -------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def test_a_screen_leaves_its_terminal_as_it_was(bob):
 
 @pytest.fixture
 def silent_hub() -> Iterator[socket.socket]:
-    """Listen as a hub that takes calls and answers none, until it is closed."""
+    """Listen as a hub that accepts connections and never answers, until it is closed."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield listening
 
@@ -116,7 +116,7 @@ def test_what_takes_longer_than_a_second_says_so_on_a_terminal(home, silent_hub,
     with on_terminal(program, environment, stdout=subprocess.DEVNULL) as (terminal, running):
         terminal.until(words.encode())
         assert HIDDEN in terminal.screen
-        silent_hub.close()  # who was not answered is refused now
+        silent_hub.close()  # the waiting client is refused now
         running.terminate()
 
 

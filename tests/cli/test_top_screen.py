@@ -1,4 +1,4 @@
-"""`runai top` live, on a real service: what it shows and what its keys do."""
+"""`runai top` live, on a real service: its tables and its keys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def bob(as_user):
 
 @pytest.fixture
 def screen(service):
-    """Return a function that makes the screen of a user."""
+    """Return a function that opens a user's screen."""
 
     def make(asked, user="bob"):
         return TopScreen(AsyncClient(service.url, service.tokens[user]), asked)
@@ -42,7 +42,7 @@ def headings(screen):
 
 
 async def until(pilot, true):
-    """Let the screen work until something is so; the test's time limit ends it otherwise."""
+    """Run the screen until a condition holds; the test's time limit ends it otherwise."""
     while not true():
         await pilot.pause(0.02)
 
@@ -59,7 +59,7 @@ async def test_it_follows_what_happens_and_says_why_somebody_waits(bob, screen):
         await until(pilot, lambda: "5 of 5 GPUs allocated (100%)" in said(top, "#headline"))
         await until(pilot, lambda: len(shown(top)) == 2)
         await until(pilot, lambda: shown(top)[1][-1])
-        await until(pilot, lambda: shown(top)[0][3] == "running")  # it was granted, and starts
+        await until(pilot, lambda: shown(top)[0][3] == "running")  # it was admitted, and starts
         running, waiting = shown(top)
         assert running[:5] == ["all", "vision", "bob", "running", "5/5"]
         assert waiting[:5] == ["more", "vision", "bob", "queued", "0/1"]
@@ -78,7 +78,7 @@ async def test_keys_change_view_and_order_and_the_cursor_stays_on_its_row(bob, s
 
         await pilot.press("p")
         await until(pilot, lambda: headings(top)[1] == "ALLOCATED")
-        # A user sees each project's shares, and those of no one else's jobs.
+        # A user sees each project's shares, but no jobs of other users.
         assert [row[0] for row in shown(top)] == ["vision", "nlp", "capped"]
 
         await pilot.press("j", "s")
@@ -87,7 +87,7 @@ async def test_keys_change_view_and_order_and_the_cursor_stays_on_its_row(bob, s
         await pilot.press("r")
         await until(pilot, lambda: [row[0] for row in shown(top)] == ["c", "b", "a"])
         assert headings(top)[0] == "NAME ▼"
-        assert top.query_one(DataTable).cursor_row == 2  # on a, where it was
+        assert top.query_one(DataTable).cursor_row == 2  # on a, as before
 
         await pilot.press("i")
         await until(pilot, lambda: said(top, "#empty") == "No GPU is idle.")

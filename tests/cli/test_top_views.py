@@ -1,4 +1,4 @@
-"""What `runai top` shows, in which order, and the line above it."""
+"""The rows of `runai top`, their order, and the line above them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOW = overviews.NOON
 
 
 def workload(name, state="running", allocated=1.0, minutes=5, **fields):
-    """Make a job that came so long ago."""
+    """Make a job submitted `minutes` ago."""
     since = NOW - timedelta(minutes=minutes)
     return overviews.workload(name, state, allocated=allocated, submitted=since, **fields)
 

@@ -1,4 +1,4 @@
-"""`runai schedule` decides on a snapshot in a file; `runai up` becomes the platform's program."""
+"""`runai schedule` decides on a snapshot in a file; `runai up` replaces itself by the platform."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people type becomes a type, or one sentence."""
+"""Command-line values become a type, or one sentence of refusal."""
 
 from __future__ import annotations
 

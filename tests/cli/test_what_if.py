@@ -1,4 +1,4 @@
-"""`runai schedule --live` and `runai describe`: what if, and why it waits, on a running service."""
+"""`runai schedule --live` and `runai describe` on a running service: what if, and wait reasons."""
 
 from __future__ import annotations
 

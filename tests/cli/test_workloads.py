@@ -1,6 +1,6 @@
-"""Listing, reading and steering workloads against a running service: what is sent and shown.
+"""Commands that list, read and change workloads of a running service: requests and output.
 
-What becomes of a workload that is suspended, resumed, scaled or deleted is told by tests/contract.
+The effects of suspend, resume, scale and delete are tested in tests/contract.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Fixtures of the ledger's tests.
 
 clock         the ledger's time: clock.now
-new_database  () -> a database that is migrated already: a SQLite file; with `on_each_database`
+new_database  () -> a migrated database: a SQLite file; with `on_each_database`
               (databases.py) PostgreSQL as well
-database      one of them
-rows          rows(sql) -> what is in `database`
+database      one such database
+rows          rows(sql) -> rows of `database`
 ledger        open(): a ledger on that database and clock; opening again is a restart
 report        report(at, interval, {("vision/a", "GPU-0"): 0.5}) -> an agent's report
 """
@@ -27,7 +27,7 @@ from runai.hub_service.ledger.store import Store
 from runai.hub_service.wire.agent_reports import AgentReport, DeviceSample, UsageSample
 
 START = 1_700_000_000.0
-"""A multiple of ten seconds and of nothing more."""
+"""A multiple of ten seconds, but of no longer window."""
 
 
 @dataclass
@@ -45,7 +45,7 @@ def clock() -> Clock:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
-    """Start one server for all tests; a database each keeps them apart."""
+    """Start one server for all tests; each gets a database of its own."""
     with postgres_server() as address:
         yield address
 
@@ -57,7 +57,7 @@ NewDatabase = Callable[[], "str | Path"]
 def new_database(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> NewDatabase:
-    """Migrate once, then copy: a migration takes a tenth of a second each time."""
+    """Migrate once, then copy: each migration takes 0.1 s."""
     if getattr(request, "param", "sqlite") == "postgresql":
         return _new_on_postgres(request.getfixturevalue("postgres"))
     folder = tmp_path_factory.mktemp("ledger")
@@ -126,7 +126,7 @@ def report() -> Callable[..., AgentReport]:
 def make_report(
     at: float, interval: float, utilization: Utilization, *, node: str = "here", memory: int = 0
 ) -> AgentReport:
-    """Return what an agent tells; a device is as busy as its workloads together."""
+    """Return an agent's report; a device's load is the sum of its workloads' loads."""
     devices: dict[str, float | None] = {}
     for (_, device), busy in utilization.items():
         devices[device] = None if busy is None else (devices.get(device) or 0.0) + busy

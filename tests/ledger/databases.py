@@ -1,7 +1,7 @@
-"""The databases that a ledger may be on, for the tests of what a dialect decides.
+"""The kinds of databases that a ledger may use, for tests of dialects.
 
-SQL that is sent, rows that come back, transactions, locks and migrations differ; what is made of
-rows is the same, so tests of that play on SQLite alone.
+SQL, returned rows, transactions, locks and migrations differ between dialects; the use of rows does
+not, so tests of that run on SQLite alone.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ traces = st.lists(
 
 @dataclass(frozen=True)
 class Piece:
-    """What is true of a stretch of time that the ledger keeps."""
+    """The true state during a stretch of time that the ledger records."""
 
     start: float
     end: float
@@ -125,7 +125,7 @@ class Clock:
 
 
 class Replay:
-    """Plays a trace to a ledger and keeps what is true of it."""
+    """A ledger that plays a trace, and the true pieces of the trace."""
 
     def __init__(self, database: str | Path, make_report) -> None:
         self.clock = Clock()
@@ -179,7 +179,7 @@ class Replay:
         self._open()
 
     async def finish(self) -> list[Piece]:
-        """End on a whole stretch, so that the range asked for is the range answered."""
+        """End on a whole window, so that the answer covers exactly the queried range."""
         if self._late is not None:
             self.ledger.record(self.clock.now, self._late.interval, [], self._late)
         end = -(-self.clock.now // 10) * 10 + 10
@@ -220,7 +220,7 @@ async def play_and_compare(trace, database, report):
     grown: dict[str, Totals] = {}
     for step in trace:
         await played.play(step)
-        # A crash may cost what was not written; else nothing ever shrinks.
+        # A crash may lose unwritten amounts; otherwise totals never shrink.
         last = {} if step.then == "crash" else grown
         grown = {workload: played.ledger.totals(workload) for workload in WORKLOADS}
         for workload, earlier in last.items():
@@ -232,7 +232,7 @@ async def play_and_compare(trace, database, report):
         answer = expected(who, integrate(pieces, who))
         found = {field: getattr(series, field) for field in answer}
 
-        # 0.1 points of a GPU is 0.001; what is added up in seconds is as exact as floats are.
+        # 0.1 points of a GPU is 0.001; sums of seconds are as exact as floats.
         assert found == pytest.approx(dict(answer), abs=1e-6), name
         assert (series.since, series.until) == (START, played.clock.now)
     played.ledger.close()

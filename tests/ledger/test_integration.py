@@ -1,4 +1,4 @@
-"""A report is added up before its series are told: as if each sample had come for itself."""
+"""A report is integrated at once, with the same result as its samples one by one."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ busy = st.none() | st.sampled_from([0.0, 0.005, 0.1, 0.5, 1.0])
 
 
 Figures = tuple[float, ...]
-"""Measured, used and idle."""
+"""Measured, used and idle seconds."""
 
 
 @dataclass(frozen=True)
 class Story:
-    """Who held what from when on, and a report about some of that time."""
+    """The allocations over time, and a report about some of that time."""
 
     holdings: Sequence[tuple[float, Sequence[Held]]]
     now: float
@@ -89,13 +89,13 @@ def test_a_report_counts_as_its_samples_one_by_one_for_each_series_and_window(st
             added[where] = tuple(map(sum, zip(before, figures, strict=True)))
 
     assert together.keys() == added.keys()
-    # Said in short: what is different is looked at for each example that fails.
+    # A short assertion: pytest's diff of the whole would be slow for each failing example.
     apart = [at for at in added if together[at] != pytest.approx(added[at], abs=1e-9)]
     assert apart == []
 
 
 def counted(story: Story, report: AgentReport) -> dict[tuple[Scope, int], Figures]:
-    """Return what a report adds to each series in each window."""
+    """Return a report's contribution to each series in each window."""
     series: dict[Scope, Series] = {}
     integration = Integration(lambda scope: series.setdefault(scope, Series(scope, START)))
     for at, held in story.holdings:

@@ -1,4 +1,4 @@
-"""What the ledger says of stories of allocations and measurements."""
+"""The ledger's answers after sequences of allocations and measurements."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OF_A = UsageFilter(workload="vision/a")
 
 
 def go(ledger, clock, report, seconds, held, utilization=None, *, step=1.0):
-    """Hold `held` for so long, with a report each step (None: no agent)."""
+    """Hold `held` for `seconds`, with a report each step (None: no agent)."""
     ledger.record(clock.now, 0.0, held)
     for _ in range(int(seconds / step)):
         clock.now += step
@@ -133,7 +133,7 @@ async def test_a_part_that_is_not_measured_does_not_make_the_rest_look_idle(ledg
     go(book, clock, report, 10, both, BUSY_A)
     series = await book.usage(UsageFilter(project="vision"), clock.now - 10, clock.now)
 
-    # Half of what is held was measured: 0.4 of it stand for 0.8 of all.
+    # Half of the allocation was measured: 0.4 of it extrapolates to 0.8 of the whole.
     assert series.utilized_average == pytest.approx(0.8)
 
 
@@ -268,7 +268,7 @@ async def test_an_idle_ledger_writes_that_it_watched_and_nothing_else(ledger, cl
     assert rows(of_others) == stored
 
 
-# -- names that come again -----------------------------------------------------------------------
+# -- reused names --------------------------------------------------------------------------------
 
 
 async def test_a_deleted_workloads_name_starts_from_zero(ledger, clock, report):

@@ -1,4 +1,4 @@
-"""Two ledgers on one database, files that are in use, and databases that will not have us."""
+"""Two ledgers on one database, files in use, and databases that refuse the connection."""
 
 from __future__ import annotations
 

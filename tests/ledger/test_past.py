@@ -1,4 +1,4 @@
-"""What ran in the past, deleted workloads too: the trace that a simulation replays."""
+"""Past workloads, deleted ones included: the trace that a simulation replays."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_who_held_nothing_since_is_left_out(ledger, clock):
     assert [p.workload for p in await book.past(later - 1100)] == ["vision/a", "nlp/b"]
 
 
-# ---- what was asked for
+# ---- requests
 
 
 def asked(past):

@@ -1,4 +1,4 @@
-"""Which resolution a question gets, and what the answer makes of totals."""
+"""The resolution of each query, and the averages computed from totals."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from runai.hub_service.ledger.query import choose_range
 
-NOW = 1_699_999_200 + 50 * 3600  # a whole hour, and nothing more
+NOW = 1_699_999_200 + 50 * 3600  # a whole hour, but no longer window
 MINUTE, HOUR, DAY = 60, 3600, 86400
 
 

@@ -1,4 +1,4 @@
-"""The ledger's PostgreSQL is stopped and started again: nothing is lost, who asks is told when."""
+"""A restart of the ledger's PostgreSQL loses no data; queries fail with a time to retry."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_a_restarted_server_loses_nothing_and_its_readers_are_told_when(
     assert (refused.value.code, refused.value.retry_after) == ("history_away", 2.0)
     server.start()
     now[0] += 60
-    # The first may find its connection closed: what it had is kept, and the next one writes it.
+    # The first flush may find its connection closed; it keeps its rows for the next one.
     await ledger.flush()
     await ledger.flush()
 
@@ -60,7 +60,7 @@ async def test_a_restarted_server_loses_nothing_and_its_readers_are_told_when(
     )
     again.close()
 
-    # Nor does what was not written before the end keep a service from ending.
+    # Unwritten rows must not keep a service from ending either.
     server.stop()
     ledger = Ledger(server.address)
     ledger.event("vision/exp", "running", "")

@@ -18,7 +18,7 @@ MINUTE, HOUR, DAY = 60, 3600, 86400
 
 @on_each_database
 def test_migrations_make_what_the_program_knows(database, rows):
-    Store(database).close()  # it was opened once already: there is nothing to migrate
+    Store(database).close()  # the first opening has migrated it
     engine = sa.create_engine(ledger_url(database))
     with engine.connect() as connection:
         differences = compare_metadata(MigrationContext.configure(connection), schema.metadata)
@@ -29,7 +29,7 @@ def test_migrations_make_what_the_program_knows(database, rows):
 
 
 async def hours_of(book, clock, report, hours, busy_minutes):
-    """Hold for so many minutes at the beginning of each hour; write every ten seconds or so."""
+    """Hold for `busy_minutes` at the start of each hour; write about every ten seconds."""
     for _ in range(hours):
         for minute in range(60):
             held = [A] if minute < busy_minutes else []

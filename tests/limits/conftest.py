@@ -2,7 +2,7 @@
 
 workload_env   the environment of a Python in a workload: workload_env("512,1024", devices="...")
 run_python     run a program as a workload's Python does; returns the JSON that it prints
-mps_control    the fake control program of MPS, as something to start
+mps_control    the fake MPS control program, as a folder on PATH
 fake_cuda      the folder of the fake CUDA driver, compiled once (needs `cc`)
 """
 
@@ -73,7 +73,7 @@ def mps_control(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def fake_cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Compile the driver that is no driver and return the folder to find it in."""
+    """Compile the fake CUDA driver and return its folder."""
     folder = tmp_path_factory.mktemp("cuda")
     library, source = folder / "libcuda.so.1", HERE / "fake_cuda.c"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
@@ -82,5 +82,5 @@ def fake_cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def hook_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Import `runai_limits` as workloads do."""
+    """Make `runai_limits` importable, as in workloads."""
     monkeypatch.syspath_prepend(HOOK)

@@ -1,7 +1,7 @@
-"""What tests start instead of `nvidia-cuda-mps-control`: the same words, no GPU.
+"""A fake `nvidia-cuda-mps-control`: the same commands, no GPU.
 
 With -f it is the daemon (socket `control`, quits at "quit" or at the end of its input), else it
-hands one line to the daemon. Refuses to start beside another daemon's socket, as NVIDIA's does.
+sends one line to the daemon. Refuses to start beside another daemon's socket, as NVIDIA's does.
 FAKE_MPS=broken ends at once, deaf never makes its socket, mute never answers.
 """
 

@@ -1,4 +1,4 @@
-"""The hook in real PyTorch and TensorFlow, and the order of its calls where there is no GPU."""
+"""The hook in real PyTorch and TensorFlow, and the order of its calls without a GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOTAL = 16384 * MIB
 
 
 class StubCuda:
-    """`torch.cuda` with devices: records what it is asked, calls what it was left with at init."""
+    """A `torch.cuda` with devices; it records its calls, and runs the queued ones at init."""
 
     CHOSEN = 1.0
 
@@ -142,13 +142,13 @@ print(json.dumps([
 
     assert (initialised, left_word, answer) == (False, ["runai_limits.frameworks"], 0.0)
     assert is_known
-    # What the stub has, the real one has; an older one cannot tell the fraction, we do without.
+    # The real module has the stub's functions; older ones lack the query of the fraction.
     assert set(missing) <= {"get_per_process_memory_fraction"}
 
 
 # -- TensorFlow ----------------------------------------------------------------------------------
 
-# Devices that are not there, in the real TensorFlow: what would it tell the driver?
+# Simulated devices in the real TensorFlow show the limits that it would set in the driver.
 OF_TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"}
 TENSORFLOW = """
 import json, os

@@ -1,4 +1,4 @@
-"""A session's programs use the devices that it has now, not those of its server's start."""
+"""Programs of a session use its present devices, not the ones of its server's start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The start-up hook in real interpreters: it comes along, costs nothing, and breaks nothing."""
+"""The start-up hook in real interpreters: always loaded, cheap, and harmless."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MODULES = sorted(Path(HOOK).rglob("*.py"))
 
 IMPORTED = "import json, sys; print(json.dumps(sorted(sys.modules)))"
 
-# Stands for PyTorch: what it was told, it prints.
+# A stand-in for PyTorch that prints its calls.
 FAKE_TORCH = """
 class cuda:
     queue = []
@@ -32,7 +32,7 @@ def env(workload_env):
 
 
 def imported(module: Path) -> set[str]:
-    """Return the packages that a module imports, but for those beside it."""
+    """Return the packages that a module imports, except its siblings."""
     return {
         name.split(".")[0]
         for node in ast.walk(ast.parse(module.read_text()))
@@ -61,7 +61,7 @@ def test_without_a_framework_it_loads_nothing_but_itself(run_python, env):
     with_hook = set(run_python(IMPORTED, env))
     without = set(run_python(IMPORTED, {**env, "PYTHONPATH": ""}))
 
-    # Others' .pth files may need the future too.
+    # .pth files of other packages may import __future__ too.
     assert with_hook - without - {"__future__"} == {
         "runai_limits",
         "runai_limits.after_import",

@@ -1,7 +1,7 @@
-"""The daemon of one device's MPS, and the canary that tries its limit, without a GPU.
+"""The daemon of one device's MPS, and the canary that tests its limit, without a GPU.
 
-The control program and the CUDA driver are fakes with the real ones' words; what the real ones do
-is measured by `benchmarks/gpu_sharing.py --part 3`.
+The control program and the CUDA driver are fakes with the real commands and calls;
+`benchmarks/gpu_sharing.py --part 3` measures the real ones.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ DEVICE = "GPU-aaaa"
 
 @pytest.fixture
 def program(mps_control):
-    """Return the control program as something to start."""
+    """Return the command line of the control program."""
     return str(mps_control)
 
 
 @pytest.fixture
 def daemon(tmp_path, program):
-    """Return a daemon that runs, until the test ends."""
+    """Return a running daemon; stop it at the end of the test."""
     with MpsDaemon(DEVICE, tmp_path / "mps", program=program, patience_s=60.0) as started:
         yield started
 

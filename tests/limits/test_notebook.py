@@ -1,4 +1,4 @@
-"""The line below an out-of-memory error: what it says, and when it is silent."""
+"""The hint below an out-of-memory error: its text, and when there is none."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ HALF_H200 = {
 
 
 class OutOfMemoryError(RuntimeError):
-    """As torch, and CuPy, call it."""
+    """The error's name in torch and CuPy."""
 
 
 class ResourceExhaustedError(Exception):
-    """As TensorFlow calls it."""
+    """The error's name in TensorFlow."""
 
 
 class XlaRuntimeError(RuntimeError):
-    """As JAX calls it, whatever went wrong."""
+    """JAX's error, whatever the cause."""
 
 
 class MyOutOfMemory(OutOfMemoryError):
-    """A library's own kind of it."""
+    """A library's own subclass."""
 
 
 ERRORS = [

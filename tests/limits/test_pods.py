@@ -1,4 +1,4 @@
-"""A pod that shares a GPU keeps within its memory by the same hook, told by its binding."""
+"""A pod on a shared GPU keeps within its memory by the same hook, configured by its binding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runai.hub_service.model.records import WorkloadSpec
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 
 HALF = WorkloadSpec("vision", "half", "ana", "job", ("python", "x.py"), gpus=MilliGpu(500))
-# Stands for PyTorch with a GPU, which is asked when CUDA is initialised.
+# A stand-in for PyTorch with a GPU; the hook calls it once CUDA is initialised.
 FAKE_TORCH = """
 from types import SimpleNamespace
 
@@ -38,7 +38,7 @@ print(json.dumps(cuda.asked))
 
 
 def environment(spec: WorkloadSpec, notes: dict[str, str]) -> dict[str, str]:
-    """Return what a container's program has, as its kubelet fills it in, in our image."""
+    """Return the environment of a container in our image, as its kubelet fills it in."""
     made = manifest(spec, PodTemplateSource("example/train"))
     variables = made["spec"]["template"]["spec"]["containers"][0]["env"]
     own = {name: value for name, value in os.environ.items() if "PYTHON" not in name}

@@ -1,4 +1,4 @@
-"""How much of each device a process may use, from its environment."""
+"""A process's memory share of each device, from its environment."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_fraction_is_of_the_bytes_that_the_device_reports():
     half = share("71885", "143771")
 
     assert half.fraction(0, 143771 * MIB) == 71385 / 143771
-    # Another tier already shrank what it reports: half of it would be a quarter.
+    # Another layer has already reduced the reported memory: half of it would be a quarter.
     assert half.fraction(0, 72000 * MIB) == 71385 / 72000
     assert half.fraction(0, 71885 * MIB // 2) is None
 

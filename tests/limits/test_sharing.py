@@ -1,4 +1,4 @@
-"""Sharing by MPS as the platform does it: real keepers, a fake daemon and a fake driver."""
+"""Sharing by MPS on the platform: real supervising processes, a fake daemon and driver."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ END = "555555555555"
 
 @pytest.fixture
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A short path: sockets are made in it."""
+    """Make a folder with a short path: it contains sockets."""
     return tmp_path_factory.mktemp("m")
 
 
 @pytest.fixture
 def machine(mps_control: Path, fake_cuda: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine whose MPS and driver are fakes; gives the folder of its programs."""
+    """Install a fake MPS and driver; return the folder of programs."""
     programs = mps_control.parent
     shutil.copy(fake_cuda / "libcuda.so.1", programs)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
@@ -57,7 +57,7 @@ def test_a_worker_becomes_a_client_once_the_limit_was_seen_to_hold(
     sharing, folder, monkeypatch, eventually
 ):
     monkeypatch.setenv("RUNAI_HUB_TOKEN", "secret")
-    assert sharing.variables(DEVICE, 4096) == {}  # nobody waits for it
+    assert sharing.variables(DEVICE, 4096) == {}  # the call does not wait for the daemon
     sharing.begin()
 
     variables = eventually(lambda: sharing.variables(DEVICE, 4096))
@@ -67,7 +67,7 @@ def test_a_worker_becomes_a_client_once_the_limit_was_seen_to_hold(
     assert variables["CUDA_MPS_PIPE_DIRECTORY"] == str(folder / END / "pipe")
     assert sharing.trouble(DEVICE) == ""
     assert sharing.variables("GPU-another", 4096) == {}
-    assert "secret" not in keeper(folder).environ().values()  # of the service
+    assert "secret" not in keeper(folder).environ().values()  # the service's secret
 
 
 @pytest.mark.cc
@@ -129,7 +129,7 @@ def test_doctor_asks_the_daemon_itself(sharing, folder, eventually):
 
     (answers,) = check_mps_daemons(folder)
     (daemon,) = keeper(folder).children()
-    daemon.suspend()  # there, and ready by all that its keeper knows
+    daemon.suspend()  # it exists, and its supervisor believes it ready
     try:
         (silent,) = check_mps_daemons(folder)
     finally:

@@ -1,4 +1,4 @@
-"""The watchdog's ladder: who is told, who is signalled, when, and who never is."""
+"""The watchdog's escalation: notices and signals, their order and times; spared processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def holding(
 
 
 def play(*samples: Sequence[Holding], every: float = 1.0) -> list[tuple[float, Rung, int | None]]:
-    """Look once a second; return when which process got what."""
+    """Run the watchdog once a second; return the time, rung and pid of each step."""
     watchdog = Watchdog()
     return [
         (step.at, step.rung, step.target.pid if step.target else None)
@@ -168,7 +168,7 @@ WORKLOADS = ["vision/a", "vision/b", "nlp/c"]
 
 members = st.builds(
     WatchedProcess,
-    pid=st.integers(2, 9),  # few, so that numbers are used again
+    pid=st.integers(2, 9),  # few, so that pids recur
     created=st.integers(0, 2).map(float),
     memory_mib=st.integers(0, 12_000),
     spared=st.booleans(),
@@ -177,7 +177,7 @@ members = st.builds(
 
 @st.composite
 def a_sample(draw) -> list[Holding]:
-    """Who holds a device and by which processes; a process is of one workload at a time."""
+    """Draw the workloads on a device and their processes; each process has one workload."""
     processes = draw(st.lists(members, unique_by=lambda m: m.pid, max_size=6))
     owner = {m.pid: draw(st.sampled_from(WORKLOADS)) for m in processes}
     return [
@@ -187,14 +187,14 @@ def a_sample(draw) -> list[Holding]:
 
 
 intervals = st.sampled_from([0.9, 1.0, 1.1, 4.0])
-# Mostly the same again: a ladder needs samples that stay.
+# Mostly repeated samples: escalation needs a persistent excess.
 histories = st.lists(
     st.tuples(a_sample(), st.integers(1, 12), intervals, st.booleans()), min_size=1, max_size=6
 )
 
 
 class Witness:
-    """Checks each look of a watchdog by what was seen so far."""
+    """A checker of each of a watchdog's steps against the samples so far."""
 
     def __init__(self) -> None:
         self.watchdog = Watchdog()
@@ -242,7 +242,7 @@ class Witness:
 FOLLOWS = {
     (Rung.INTERRUPT, Rung.TERMINATE),
     (Rung.TERMINATE, Rung.KILL),
-    (Rung.KILL, Rung.KILL),  # stuck in a driver
+    (Rung.KILL, Rung.KILL),  # stuck in the driver
 }
 
 

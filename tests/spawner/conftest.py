@@ -1,10 +1,10 @@
 """The real service, and the real platform, for the spawner's tests.
 
-| fixture | what it gives |
+| fixture | value |
 |---|---|
 | `service` | a real service, two simulated GPUs: ana and bo in vision (sessions may use 1.5) |
-| `hub_client` | the spawner's own client of it |
-| `submission` | what a spawner asks for: submission("ana", "0.5") |
+| `hub_client` | the spawner's own client of the service |
+| `submission` | a spawner's request: submission("ana", "0.5") |
 | `fresh` | the run's `runai up` with one simulated GPU, no server running (marker `hub`) |
 | `kubernetes_hub` | a hub over a control plane with one GPU; pods are processes, none left over |
 """

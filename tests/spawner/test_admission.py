@@ -1,4 +1,4 @@
-"""The spawner's dealings with a real service: admit, wait with a reason, attach, release."""
+"""The spawner's use of a real service: admit, wait with a reason, attach, release."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def admission(hub_client: AsyncClient, said: list[str]) -> Admission:
 
 
 async def taken(client: AsyncClient, request: SubmitRequest) -> Admission:
-    """Take a session that is granted at once, for others to wait for."""
+    """Submit a session that is granted at once, so that later ones wait."""
     admission = Admission(client, lambda _sentence: None)
     await admission.admit(request, within_s=LONG_S)
     return admission

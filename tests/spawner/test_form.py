@@ -1,4 +1,4 @@
-"""The spawn form: what it offers, what it says of each offer, what it sends."""
+"""The spawn form: its offers, the text of each, and the options it sends."""
 
 from __future__ import annotations
 

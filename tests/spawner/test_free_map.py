@@ -1,4 +1,4 @@
-"""The map on the spawn form: what is free of each GPU now."""
+"""The map on the spawn form: the free part of each GPU now."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from runai.spawner.free_map import FreeMap, free_map
 
 
 def node(*allocated: float | None, name: str = "box") -> NodeView:
-    """Return a machine by what of each device is allocated; None: taken out."""
+    """Return a node by the allocation of each device; None: taken out of service."""
     return NodeView(
         name=name,
         devices=[

@@ -61,14 +61,14 @@ class Kernel:
         self.file = home / ".local/share/jupyter/runtime" / f"kernel-{self.id}.json"
 
     def tell(self, code: str) -> None:
-        """Have it do something that takes long."""
+        """Start a cell that runs for long."""
         self._client("execute", code)
 
     def says(self, code: str) -> str:
-        """Return what it prints.
+        """Return the output of a cell.
 
         Raises:
-            AssertionError: it ends, or is being started.
+            AssertionError: the kernel ends, or is restarting.
         """
         return self._client("execute_interactive", code)
 
@@ -85,7 +85,7 @@ class Kernel:
 
 @pytest.fixture
 def kernel_of(fresh: HubPlatform) -> Iterator[Callable[[str], Kernel]]:
-    """Give a function that starts a kernel of a user's server; its connections are closed."""
+    """Return a function that starts a kernel on a user's server; close its connections later."""
     started: list[Kernel] = []
 
     def start(user: str) -> Kernel:
@@ -99,7 +99,7 @@ def kernel_of(fresh: HubPlatform) -> Iterator[Callable[[str], Kernel]]:
 
 @contextmanager
 def culler(platform: HubPlatform, folder: Path) -> Iterator[None]:
-    """Run a culler that finds every server idle after a second."""
+    """Run a culler with an idle limit of one second, which culls every server."""
     config = folder / "culler.py"
     config.write_text(CULLER)
     environment = os.environ | {
@@ -134,7 +134,7 @@ def test_a_server_whose_gpu_works_is_not_culled_and_outlives_its_gpu(
     eventually(lambda: (fresh.sessions()["ana"].utilized or 0) > 0.1, what="ana's GPU works")
 
     def is_culled(user: str) -> bool:
-        # What the culler says is what one wants to read where this fails.
+        # The culler's log explains a failure.
         assert not fresh.server(user), (tmp_path / "culler.log").read_text()[-3000:]
         return True
 
@@ -147,7 +147,7 @@ def test_a_server_whose_gpu_works_is_not_culled_and_outlives_its_gpu(
         hub.release("vision/lab-ana")
         eventually(lambda: fresh.holds() == {"ana": 0}, what="the GPU is given back")
 
-        # The program went, the server did not: it started the kernel again, without a GPU.
+        # The kernel's process died, the server did not: it restarted the kernel, without a GPU.
         assert eventually(lambda: kernel.says(DEVICES)) == "''"
         assert fresh.pid("ana") == server
         assert fresh.server("ana")["ready"]

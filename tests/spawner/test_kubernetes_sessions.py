@@ -35,7 +35,7 @@ def test_a_session_gets_a_whole_gpu_and_the_next_waits_with_the_schedulers_sente
     assert events[-1]["ready"]
     bars = [event["progress"] for event in events if "progress" in event]
     assert bars == sorted(bars)
-    assert not [e for e in events[:-1] if "[Normal] vision uses" in e["message"]]  # said once
+    assert not [e for e in events[:-1] if "[Normal] vision uses" in e["message"]]  # reported once
     assert pod["spec"]["schedulerName"] == "runai-scheduler"
     assert pod["metadata"]["labels"]["runai/project"] == "vision"
     assert pod["metadata"]["labels"]["runai/kind"] == "build"
@@ -58,7 +58,7 @@ def test_a_session_knows_who_it_is_and_its_devices_are_the_plugins_to_name(
     assert environment["RUNAI_GPU_FRACTION"] == "1"
     assert environment["RUNAI_API_URL"].endswith("/services/runai/")
     assert environment["GREETING"] == "hello"
-    assert environment["NVIDIA_VISIBLE_DEVICES"] == "GPU-0"  # not what `environment` says
+    assert environment["NVIDIA_VISIBLE_DEVICES"] == "GPU-0"  # despite the hub's `environment`
     assert "RUNAI_HUB_TOKEN" not in environment
     with hub.client(environment["JUPYTERHUB_API_TOKEN"]) as client:
         assert (client.whoami().name, client.whoami().projects) == ("ana", ["vision"])
@@ -134,7 +134,7 @@ def test_what_cannot_be_is_refused_with_a_sentence(
     assert sentence in said[-1]["message"]
     assert said[-1]["failed"]
     assert hub.pod("ana") == {}
-    assert "Unhandled error" not in hub.new_log()  # it is no failure of the hub
+    assert "Unhandled error" not in hub.new_log()  # a refusal, not a failure of the hub
 
 
 def test_what_kubernetes_refuses_is_said_and_no_token_is_logged(
@@ -145,7 +145,7 @@ def test_what_kubernetes_refuses_is_said_and_no_token_is_logged(
     quota = {"metadata": {"name": "no-memory"}, "spec": {"hard": {"requests.memory": "1Mi"}}}
     hub.lab.plane.request("POST", path, quota)
 
-    def is_in_force() -> bool:  # before its controller has counted it says something else
+    def is_in_force() -> bool:  # the message differs until the quota's controller has counted
         found = hub.lab.plane.request("GET", f"{path}/no-memory").get("status", {})
         return "requests.memory" in found.get("used", {})
 
@@ -201,7 +201,7 @@ def test_the_form_offers_profiles_and_gpus_with_what_is_free(kubernetes_hub: Kub
 
     assert 'value="one-gpu"' in free
     assert "free now" in free
-    assert "0 GiB" not in free  # nobody knows how much memory these have
+    assert "0 GiB" not in free  # the memory of these is unknown
     assert "nothing keeps their memory apart" in free
     assert "would wait" in taken
     assert "vision uses 1 of its 1 build GPU: bo 1" in taken

@@ -1,4 +1,4 @@
-"""What KubeSpawner does is what ours does: profiles, hooks, volumes, names, stops, failures.
+"""Features of KubeSpawner work in ours: profiles, hooks, volumes, names, stops, failures.
 
 Modelled on KubeSpawner's features, on a real API server, through a real JupyterHub.
 """
@@ -28,9 +28,9 @@ def test_hooks_and_overrides_of_admins_are_kept(
 
     assert said[-1]["message"] == "Welcome, ana"
     assert notes.read_text().split() == ["created", "ana", pod["metadata"]["uid"]]
-    assert hub.environment("ana")["AUTH_STATE"] == "None"  # this hub keeps none
+    assert hub.environment("ana")["AUTH_STATE"] == "None"  # this hub stores none
     assert hub.environment("ana")["FROM_THE_HOOK"] == "ana"
-    assert pod["metadata"]["annotations"]["admins/project"] == "vision"  # it comes last
+    assert pod["metadata"]["annotations"]["admins/project"] == "vision"  # it is applied last
     assert pod["spec"]["dnsPolicy"] == "Default"
     assert pod["spec"]["containers"][0]["image"] == "example/large:1"
     assert pod["metadata"]["labels"]["hub.jupyter.org/network-access-hub"] == "true"
@@ -69,7 +69,7 @@ def test_gpus_of_a_profile_are_had_from_our_scheduler(
 
     assert one["spec"]["schedulerName"] == "runai-scheduler"
     assert resources(one)["limits"]["nvidia.com/gpu"] == "1"
-    assert "NVIDIA_VISIBLE_DEVICES" not in told(one)  # whatever its environment says
+    assert "NVIDIA_VISIBLE_DEVICES" not in told(one)  # despite its environment
     assert half["metadata"]["annotations"]["gpu-fraction"] == "0.5"
     assert half["metadata"]["labels"]["runai/project"] == "vision"
 
@@ -127,7 +127,7 @@ def test_named_servers_have_allocations_of_their_own(
     eventually(lambda: hub.servers("ana")["big"]["ready"], within=120)
     with hub.client() as client:
 
-        def holds_both() -> bool:  # the service hears of them by a watch of its own
+        def holds_both() -> bool:  # the service has a watch of its own
             running = [w for w in client.workloads() if w.state == "running"]
             return {w.server: w.allocated for w in running} == {"": 0, "big": 1}
 
@@ -177,7 +177,7 @@ def test_servers_outlive_their_hub_and_what_had_not_started_does_not(
     hub.start()
     eventually(lambda: hub.server("ana").get("ready"), within=120)
     assert hub.pod("ana")["metadata"]["uid"] == before
-    # The hub waits for as long as a server may take to answer, then gives it up.
+    # The hub waits as long as a server may take to answer, then gives up.
     eventually(lambda: hub.pod("bo") == {}, within=300)
     eventually(lambda: hub.server("bo") == {})
 

@@ -1,4 +1,4 @@
-"""Output of a notebook server goes to a file of its user's own, and to nothing of the hub's."""
+"""Output of a notebook server goes to a file of its user's own, and to no file of the hub's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runai.spawner.local import RunaiLocalSpawner
 from runai.spawner.output import LOG_BYTES
 from unix_accounts import UIDS, accounts
 
-# The shell reads the folder by a descriptor which is closed again when it goes through the list.
+# The shell opens the folder to read it, and closes that descriptor before the loop.
 DESCRIPTORS = """
 for fd in /proc/$$/fd/*; do
     test ! -h "$fd" || { printf '%s ' "${fd##*/}"; readlink "$fd"; }
@@ -38,7 +38,7 @@ class Stage:
         return self.home / ".local/share/runai/lab-ana.log"
 
     def make(self, put: Callable[[Path], object]) -> None:
-        """Have the user put something in the place of the file."""
+        """Replace the file by something else, as the user could."""
         for folder in reversed([self.output.parent, *self.output.parent.parents]):
             if not folder.exists():
                 folder.mkdir()
@@ -47,7 +47,7 @@ class Stage:
         os.chown(self.output, self.uid, self.uid, follow_symlinks=False)
 
     def run(self) -> None:
-        """Run a program as the spawner runs a server, until it ends."""
+        """Run a program as the spawner runs a server, until its end."""
         with self.hub_log.open("ab") as log:
             os.set_inheritable(log.fileno(), True)
             subprocess.run(

@@ -1,4 +1,4 @@
-"""What a choice changes in a notebook's pod, and what the pod shows of its start."""
+"""A choice's changes to a notebook's pod, and the pod's progress messages."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_scheduler_finds_project_kind_and_priority():
         "runai/project": "vision",
         "runai/kind": "build",
     }
-    assert pod.metadata.annotations == {"runai/priority": "125"}  # an admin's wins
+    assert pod.metadata.annotations == {"runai/priority": "125"}  # an admin's value wins
 
 
 def test_without_a_project_the_pod_stays_with_its_scheduler_and_sees_no_gpu():

@@ -1,4 +1,4 @@
-"""What a start says reaches every browser, from the beginning."""
+"""Progress messages of a start reach every browser, from the beginning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that a start refuses are not kept: the admin page parses, and the next start is sane."""
+"""Refused options are not stored: the admin page parses, and the next start is valid."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_refused_options_are_replaced_by_the_last_accepted_ones(fresh: HubPlatfo
         assert refused.status_code == (413 if by_the_proxy else 400), case
         assert len(refused.text) < 1000, case
         assert listed(fresh)["ana"] == ACCEPTED, case
-    for case in ("amount that is no number", "unknown option"):  # nothing was accepted before
+    for case in ("amount that is no number", "unknown option"):  # no options were accepted before
         assert fresh.http.post("/hub/api/users/fay/server", content=REFUSED[case]).is_error
         assert listed(fresh)["fay"] == {}, case
     for case, body in HARMFUL.items():  # without a start
@@ -68,7 +68,7 @@ def test_refused_options_are_replaced_by_the_last_accepted_ones(fresh: HubPlatfo
     fresh.start()
     assert fresh.http.post("/hub/api/users/ana/server", content=REFUSED["unknown option"]).is_error
     assert listed(fresh)["ana"] == ACCEPTED
-    fresh.start_server("ana")  # without options: as the last time
+    fresh.start_server("ana")  # without options: the previous ones
     assert fresh.holds() == {"ana": 0.5}
 
 
@@ -97,7 +97,7 @@ def test_a_hub_on_kubernetes_keeps_no_refused_options(
         assert listed(hub)["ana"] == accepted, case
         assert hub.pod("ana") == {}, case
 
-    hub.spawn("ana").raise_for_status()  # without options: as the last time
+    hub.spawn("ana").raise_for_status()  # without options: the previous ones
     pod = eventually(lambda: hub.pod("ana"))
     assert resources(pod)["limits"]["nvidia.com/gpu"] == "1"
 

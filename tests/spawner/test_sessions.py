@@ -23,7 +23,7 @@ Eventually = Callable[..., Any]
 
 
 def is_alive(pid: int) -> bool:
-    """Say whether a process runs; in a container nobody may have reaped one that ended."""
+    """Return True if a process runs; in a container, an ended one may stay an unreaped zombie."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -33,7 +33,7 @@ def is_alive(pid: int) -> bool:
 def is_the_service(child: psutil.Process) -> bool:
     try:
         return "runai.hub_service" in child.cmdline()
-    except psutil.Error:  # a server of before, which has ended
+    except psutil.Error:  # a previous server, which has ended
         return False
 
 
@@ -96,7 +96,7 @@ def test_a_start_that_is_cancelled_leaves_nothing_and_a_killed_session_gives_its
 def test_a_session_without_a_gpu_sees_none_and_shares_no_open_file_with_the_hub(
     fresh: HubPlatform,
 ):
-    """Without a project it is no workload."""
+    """A session without a project is no workload."""
 
     def open_files(pid: int) -> set[str]:
         links = set()
@@ -152,7 +152,7 @@ def test_what_the_spawner_asks_of_the_service_has_one_id_in_both_logs(
     before = log.stat().st_size
 
     def said(what: str) -> list[str]:
-        """Return the ids of the lines since then that say this."""
+        """Return the ids in later log lines with this text."""
         lines = log.read_bytes()[before:].decode().splitlines()
         return [line.rpartition("[")[2].rstrip("]") for line in lines if what in line]
 

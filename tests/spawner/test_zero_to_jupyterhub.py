@@ -1,7 +1,7 @@
-"""Configured as zero-to-jupyterhub's chart does it, our pods are KubeSpawner's, but for the GPUs.
+"""With the settings of zero-to-jupyterhub's chart, our pods equal KubeSpawner's, but for the GPUs.
 
-The chart's configuration is not on any package registry: here is what it sets of `c.KubeSpawner`
-and `c.Spawner`, by the names of zero-to-jupyterhub 4.
+The chart's configuration is not on any package registry: this file repeats its settings of
+`c.KubeSpawner` and `c.Spawner`, by the names of zero-to-jupyterhub 4.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from runai.spawner.kubernetes import RunaiKubeSpawner
 from runai.spawner.session import SessionRequest
 
 PURPOSE = {"key": "hub.jupyter.org/node-purpose", "operator": "In", "values": ["user"]}
-# As an object of Kubernetes' client, beside what users write as YAML.
+# As an object of the Kubernetes client; users write YAML beside it.
 BLOCKS_METADATA = V1Container(
     name="block-cloud-metadata",
     image="quay.io/jupyterhub/k8s-network-tools:4.4.0",
@@ -111,7 +111,7 @@ TRAITS = {
 
 @pytest.fixture
 def config() -> Config:
-    """Return what the chart configures of spawners."""
+    """Return the chart's configuration of spawners."""
     c = Config()
     for trait, value in copy.deepcopy(TRAITS).items():
         setattr(c.KubeSpawner, trait, value)
@@ -122,7 +122,7 @@ def config() -> Config:
 
 @pytest.fixture(autouse=True)
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A kubeconfig, which KubeSpawner reads when it is made; nobody is called."""
+    """Write a kubeconfig for KubeSpawner to read at its construction; no server is called."""
     file = tmp_path / "kubeconfig"
     here = {"name": "here", "context": {"cluster": "here", "user": "here"}}
     server = {"name": "here", "cluster": {"server": "http://127.0.0.1:1"}}

@@ -1,6 +1,6 @@
 """Fixtures of the widgets' tests.
 
-folder    where the notebook lies, with a few programs; the working directory
+folder    the folder of the notebook, with a few programs; the working directory
 service   a real service with five simulated GPUs, users bob (vision) and eve (vision, nlp)
 notebook  a real IPython shell of a user with the magics loaded: notebook("bob")("%runai_list")
 """
@@ -32,7 +32,7 @@ PROGRAMS = {
 
 @dataclass(frozen=True)
 class Ran:
-    """What became of a cell: its value, and what it printed."""
+    """The result of a cell: its value, and its output."""
 
     value: object
     out: str
@@ -41,7 +41,7 @@ class Ran:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in a folder of the user's."""
+    """Create the user's folder, and make it the working directory."""
     folder = tmp_path / "notebooks"
     folder.mkdir()
     for name, program in PROGRAMS.items():

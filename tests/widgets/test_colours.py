@@ -1,8 +1,8 @@
-"""Colours that mean different things are told apart by everybody's eyes, in both themes.
+"""Colours with different meanings are distinguishable by all users, in both themes.
 
-How colour-blind eyes see is computed: Machado, Oliveira, Fernandes 2009 ("A Physiologically-based
-Model for Simulation of Color Vision Deficiency"), complete deficiencies, on linear sRGB. How far
-apart two colours look is their distance in CIELAB (CIE76): about 2.3 is just noticed.
+The simulation of colour blindness is Machado, Oliveira, Fernandes 2009 ("A Physiologically-based
+Model for Simulation of Color Vision Deficiency"), complete deficiencies, on linear sRGB. The
+difference of two colours is their distance in CIELAB (CIE76): about 2.3 is just noticed.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ EYES = {
     ),
 }
 APART = 15.0
-"""Six times what is just noticed."""
+"""Six times the just noticeable difference."""
 CONTRAST = 3.0
-"""Of what is drawn against what is behind it: WCAG 2.2, success criterion 1.4.11."""
+"""Of the foreground against its background: WCAG 2.2, success criterion 1.4.11."""
 
 TOGETHER = {
     "page: bars": (PAGE, ("build", "train", "over")),
@@ -49,16 +49,16 @@ TOGETHER = {
     "panel: bars": (PANEL, ("sessions", "jobs", "over")),
     "panel: chart": (PANEL, ("jobs", "utilized")),
 }
-"""Colours that stand side by side and mean different things."""
+"""Adjacent colours with different meanings."""
 
 DRAWN = ("build", "train", "over", "other", "soft", "bad", "good")
-"""What is drawn on a card of the page."""
+"""Colours on a card of the page."""
 
 Rgb = tuple[float, float, float]
 
 
 def themes(style: str) -> dict[str, dict[str, str]]:
-    """Return the colours by their names, of light and of dark."""
+    """Return the colours by their names, of the light and the dark theme."""
     found = re.findall(r"--(?:runai-)?([a-z]+): (#[0-9a-f]{3,6})[; ]", style)
     names = [name for name, _ in found]
     second = next(at for at, name in enumerate(names) if name in names[:at])
@@ -81,7 +81,7 @@ def seen(colour: Rgb, eyes: str) -> Rgb:
 
 
 def lab(colour: Rgb) -> Rgb:
-    """Return a linear sRGB colour in CIELAB, D65."""
+    """Convert a linear sRGB colour to CIELAB, D65."""
     red, green, blue = colour
     x = (0.4124564 * red + 0.3575761 * green + 0.1804375 * blue) / 0.95047
     y = 0.2126729 * red + 0.7151522 * green + 0.0721750 * blue
@@ -122,7 +122,7 @@ def test_what_is_drawn_on_the_page_stands_out_from_its_card(theme):
 
 
 def test_the_simulation_does_what_is_published():
-    # A deuteranope takes pure red and a certain olive for the same; usual eyes never do.
+    # A deuteranope confuses pure red with a certain olive; normal vision never does.
     red, olive = linear("#ff0000"), linear("#a39000")
 
     assert dist(lab(seen(red, "usual")), lab(seen(olive, "usual"))) > 80

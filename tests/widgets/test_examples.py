@@ -36,14 +36,14 @@ def run(name: str, folder: Path, *, epochs: str = "") -> list[str]:
 
 
 def text(output: dict[str, Any]) -> str:
-    """Return what an output says, printed or shown."""
+    """Return the text of an output, printed or displayed."""
     said: str = output["text"] if "text" in output else output["data"]["text/plain"]
     return said
 
 
 @pytest.fixture(autouse=True)
 def session(service, monkeypatch):
-    """Give the kernel what a session of bob's would have."""
+    """Give the kernel the environment of bob's session."""
     monkeypatch.setenv("RUNAI_API_URL", service.url)
     monkeypatch.setenv("JUPYTERHUB_API_TOKEN", service.tokens["bob"])
     monkeypatch.setenv("JUPYTERHUB_USER", "bob")

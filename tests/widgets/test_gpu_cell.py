@@ -1,4 +1,4 @@
-"""What `%%gpu` prints of a cell, and what the status line says of a session."""
+"""The output of `%%gpu` for a cell, and the status line of a session."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HELD: dict[str, Any] = {"gpus": 0.5, "allocated": 0.5, "limit": LIMIT}
 
 
 def test_a_cell_is_read_while_it_runs_and_once_more_at_its_end():
-    loads = chain([0.1, 0.2, 0.3], repeat(0.0))  # it may read often until the test goes on
+    loads = chain([0.1, 0.2, 0.3], repeat(0.0))  # any number of reads until the test goes on
     memory = chain([1024, 4096, 2048], repeat(0))
     reads, thrice = count(1), threading.Event()
 

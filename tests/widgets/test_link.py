@@ -1,4 +1,4 @@
-"""The kernel's link to a hub whose certificate an authority of its own has signed."""
+"""The kernel's link to a hub with a certificate of its own authority."""
 
 from __future__ import annotations
 

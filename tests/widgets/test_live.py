@@ -1,4 +1,4 @@
-"""The one listening thread of a kernel: who is told what, and when it ends."""
+"""The one listening thread of a kernel: its notifications, their receivers, and its end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runai.widgets.live import Live, Lost, News
 
 
 class Source:
-    """A stream of events whose news the test puts in; an error ends it, None ends it quietly."""
+    """A stream of the test's events; an error ends it, None ends it quietly."""
 
     def __init__(self) -> None:
         self.news: Queue[Overview | RunaiError | None] = Queue()

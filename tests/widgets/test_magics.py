@@ -68,7 +68,7 @@ def test_the_options_are_those_of_the_command_line():
     ours = {name for action in actions for name in action.option_strings}
     theirs = {name for option in command.params for name in option.opts if name.startswith("-")}
 
-    # A notebook has no output format, and its job's name is an option: a script stands first.
+    # A notebook has no output format; a job's name is an option, so a script comes first.
     assert ours == (theirs - {"-o", "--output"}) | {"--name"}
 
 
@@ -121,7 +121,7 @@ def interrupt_when(condition, eventually) -> threading.Thread:
 
 
 def waits_for_jobs() -> bool:
-    """Tell whether the cell has come to where it waits, past what it says of its submission."""
+    """Return True if the cell waits for its jobs, after its message about the submission."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     while frame is not None:
         if frame.f_code in {Job.wait.__code__, Jobs.wait.__code__}:

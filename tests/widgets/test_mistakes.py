@@ -16,7 +16,7 @@ from runai.hub_service.wire.schemas import SubmitRequest
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
-    """Run one service for all mistakes, since none of them changes anything; it has one job."""
+    """Run one service with one job for all tests: mistakes change nothing."""
     projects = [ProjectSpec("vision", quota=MilliGpu(2500), members=("bob",))]
     data = tmp_path_factory.mktemp("service")
     with running_service(data, [Actor("bob")], projects, gpus=5) as running:

@@ -25,7 +25,7 @@ def test_the_page_draws_acts_and_asks_as_specified(specified, tmp_path):
         (tmp_path / folder).mkdir(parents=True)
         for file in (ROOT / folder).glob(pattern):
             shutil.copy(file, tmp_path / folder)
-    # Without it, older versions of node take `.js` for another kind of module.
+    # Without it, older versions of node parse `.js` as a CommonJS module.
     (tmp_path / "package.json").write_text('{"type": "module"}')
 
     ran = subprocess.run(

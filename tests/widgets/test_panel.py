@@ -17,7 +17,7 @@ VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 class Wire:
-    """The kernel's end of the connection to a page; remembers what was sent."""
+    """The kernel's end of the connection to a page; it records the messages sent."""
 
     comm_id = "wire"
     kernel = "present"
@@ -26,14 +26,14 @@ class Wire:
         self.sent: list[dict[str, Any]] = []
 
     def send(self, data: dict[str, Any], **_: object) -> None:
-        """Keep what goes to the page."""
+        """Record a message to the page."""
         self.sent.append(data)
 
     def on_msg(self, callback: object) -> None:
-        """Take note of who reads; tests call the reader themselves."""
+        """Ignore the registration of a callback; tests call the callback themselves."""
 
     def close(self, **_: object) -> None:
-        """End."""
+        """Do nothing."""
 
     def answers(self) -> list[Any]:
         """Return the answers to clicks."""
@@ -52,7 +52,7 @@ def states(view) -> dict[str, str]:
 
 
 def click(view, verb: str, workload: str, **more: object) -> list[Any]:
-    """Send what the page sends outside JupyterHub; return the kernel's answers."""
+    """Send the page's message outside JupyterHub; return the kernel's answers."""
     view.comm = Wire()
     view._handle_custom_msg({"verb": verb, "workload": workload, **more}, [])
     answers: list[Any] = view.comm.answers()
@@ -102,7 +102,7 @@ def test_text_stands_where_no_live_view_can_be_shown(bob):
     assert "0 allocated of 2.5 quota" in data["text/plain"]
     assert data[VIEW]["model_id"] == view.model_id
     view.close()
-    assert bob.live._listeners == []  # a closed view hears nothing more
+    assert bob.live._listeners == []  # a closed view has unsubscribed
 
 
 def test_a_view_of_jobs_ends_with_them(bob, eventually):
@@ -144,7 +144,7 @@ def test_what_a_button_cannot_do_is_answered_in_a_sentence(bob):
     (answer,) = click(view, "suspend", "vision/none")
 
     assert answer["error"].startswith("There is no workload")
-    assert click(view, "close", "vision/none") == []  # no verb of a button
+    assert click(view, "close", "vision/none") == []  # not the verb of a button
     view.close()
 
 

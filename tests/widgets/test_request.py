@@ -1,4 +1,4 @@
-"""What a user writes in a notebook, and what is said when it cannot be meant."""
+"""Requests that users write in a notebook, and the errors for invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page is given to draw: tables from overviews to states."""
+"""The page's state: tables made from overviews."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same in text, for terminals and wherever no live view can be shown."""
+"""The text form of the views, for terminals and wherever no live view can be shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The averages behind the chart."""
+"""The averages in the chart."""
 
 from __future__ import annotations
 

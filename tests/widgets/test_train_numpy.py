@@ -1,4 +1,4 @@
-"""The example training: a pause changes nothing of its result. Real processes, real signals."""
+"""The example training: a pause does not change its result. Real processes, real signals."""
 
 from __future__ import annotations
 
