@@ -70,7 +70,7 @@ def content(path: Path) -> Iterator[str]:
 
 
 def killed(kind: str, path: Path, after: int) -> bool:
-    """Open a database in a child that ends after `after` statements; return True if it did."""
+    """Open a database in a child, killed after `after` statements; return False if it succeeded."""
     if (child := os.fork()) == 0:
         left = iter(range(after - 1))
 

@@ -155,7 +155,7 @@ class KubernetesLab(Lab):
                 if pod["metadata"]["annotations"][INDEX] == str(worker)
                 and pod["status"]["phase"] == "Running"
             ]
-            # The informer may lag behind: later decisions rest on the cluster's own state.
+            # The informer may lag behind, and the cluster carries out later plans by its own state.
             known = {w.index: w.state for w in (await self.cluster.workload(spec.id)).workers}
             return bool(found) and known.get(worker) in ("running", "stopping")
 

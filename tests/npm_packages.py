@@ -1,4 +1,4 @@
-"""Files of npm packages that tests read: fetched once into the user's cache, never kept here."""
+"""Files of npm packages for tests: fetched once into the user's cache, not in the repository."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CACHE = Path.home() / ".cache" / "runai"
 
 @cache
 def why_not_fetched(package: str, version: str, member: str, target: Path) -> str:
-    """Put one file of a package at `target` if it is not there; say why not, or "" when it is."""
+    """Put one file of a package at `target` if it is not there; return why not, "" on success."""
     if target.exists():
         return ""
     npm = shutil.which("npm")

@@ -1,4 +1,4 @@
-"""Overviews as the service sends them, one line for each thing that matters in a test."""
+"""Overviews as the service sends them, one line for each relevant object."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
 
 
 def workload(name: str, state: str = "running", **given: Any) -> WorkloadView:
-    """Make a job of bob's in project vision that asks for one GPU."""
+    """Make a job of bob's in project vision that requests one GPU."""
     project = given.pop("project", "vision")
     usual = {
         "id": f"{project}/{name}",

@@ -20,7 +20,7 @@ async def prometheus(
 ) -> AsyncIterator[Callable[[str], Awaitable[Any]]]:
     """Run a Prometheus that reads one source (an entry of `scrape_configs`, without its name).
 
-    Yields a function that asks it and returns what it found, None while it only begins.
+    Yields a function that runs a query and returns its result, None during the start.
     """
     config = {
         "global": {"scrape_interval": "1s", "scrape_timeout": "1s"},
@@ -44,7 +44,7 @@ async def prometheus(
                     reply = await http.get("/api/v1/query", params={"query": expression})
                 except httpx.TransportError:
                     return None
-                if reply.status_code == 503:  # it has begun to listen, and not yet to answer
+                if reply.status_code == 503:  # it listens, but is not ready yet
                     return None
                 answer = reply.json()
                 assert answer["status"] == "success", (expression, answer)

@@ -4,7 +4,7 @@
     kinds["Node"](ID=3).SerializeToString()
 
 A field is a name, a number, a kind (a scalar's, or another message's) and "repeated" or "". A map
-is a repeated message of a key (1) and a value (2). Used by what plays, or talks to, a kubelet.
+is a repeated message of a key (1) and a value (2). Used by fake kubelets and their clients.
 """
 
 from __future__ import annotations

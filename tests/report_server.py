@@ -59,7 +59,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(told.encode())))
         self.end_headers()
         self.wfile.write(told.encode())
-        # Without a response, as a server closes a connection that was idle for too long.
+        # Without a `Connection: close` header, as a server closes a connection that idled too long.
         self.close_connection = self.server.hangs_up
 
     def log_message(self, *_: object) -> None: ...

@@ -57,7 +57,7 @@ class Start:
         return psutil.Process(process.pid)
 
     def stop(self) -> None:
-        """Ask the supervisor to stop the worker."""
+        """Request the worker's stop from its supervisor."""
         os.kill(self.pid, signal.SIGTERM)
 
     def ending(self) -> ExitStatus:

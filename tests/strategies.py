@@ -1,6 +1,6 @@
 """Hypothesis strategies: small clusters, project trees and workloads in every state.
 
-`snapshots()` draws worlds that a cluster could be in: whatever runs fits on its devices, gangs run
+`snapshots()` draws possible states of a cluster: running workloads fit on their devices, gangs run
 whole, limits and build quotas hold. Random worlds come from running random plans of our own and
 of a careless placer that puts jobs wherever there is room.
 """
@@ -83,7 +83,7 @@ def projects(draw: st.DrawFn) -> tuple[Project, ...]:
 
 @st.composite
 def demands(draw: st.DrawFn, index: int) -> Worker:
-    """Draw what the workers of one workload ask for."""
+    """Draw the requests of one workload's workers."""
     shape = draw(st.integers(0, 9))
     worker = Worker(name=f"w{index}", cpu_milli=draw(st.sampled_from([0, 0, 1000, 3000])))
     if shape <= 5:
@@ -185,7 +185,7 @@ def impossible(draw: st.DrawFn) -> Snapshot:
 
 
 class CarelessRoom:
-    """Puts workloads on the first devices with room, minding caps and nothing else."""
+    """A placer on the first devices with room; it respects only caps."""
 
     def __init__(self, world: Snapshot) -> None:
         self.nodes = {node.name: node for node in world.nodes}

@@ -18,7 +18,7 @@ MIB = 1024 * 1024
 
 @dataclass
 class Upstream:
-    """A single-user server as far as a proxy can tell."""
+    """A single-user server, as far as a proxy sees it."""
 
     url: str = ""
     seen: list[web.Request] = field(default_factory=list)

@@ -118,7 +118,7 @@ def holders() -> Iterator[tuple[psutil.Process, psutil.Process]]:
 def hold(tmp_path: Path) -> Callable[..., AgentAllocation]:
     """Return a function that makes an allocation of devices of the world or of UUIDs.
 
-    Workload names are unique to the test's installation: another one may run in parallel.
+    It belongs to the test's own installation: another one with equal workload names may run too.
     """
 
     def make(

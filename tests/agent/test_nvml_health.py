@@ -19,7 +19,7 @@ NO_RECOVERY = f"fault -1 nvmlDeviceGetFieldValues {NOT_SUPPORTED}"
 
 @pytest.fixture
 def faults(nvml):
-    """Open the devices of a healthy state, then return the faults of another one."""
+    """Open the devices of a healthy state; yield a function that returns another state's faults."""
     nvml.write(*TWO)
     source = NvmlDevices()
 

@@ -161,7 +161,7 @@ def test_a_job_of_nobody_is_named(simulate, files):
 
 @pytest.fixture
 def remembered(service, eventually):
-    """Return a function that waits until the history has that many workloads and their requests."""
+    """Return a function that waits for the history of that many workloads and returns them."""
 
     def written(count):
         since = datetime.now(UTC) - timedelta(hours=1)

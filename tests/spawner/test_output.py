@@ -1,4 +1,4 @@
-"""Output of a notebook server goes to a file of its user's own, and to no file of the hub's."""
+"""A notebook server's output goes to a file of its user, and to no file of the hub."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def text(output: dict[str, Any]) -> str:
 
 @pytest.fixture(autouse=True)
 def session(service, monkeypatch):
-    """Give the kernel the environment of bob's session."""
+    """Set the environment of bob's session for the kernel."""
     monkeypatch.setenv("RUNAI_API_URL", service.url)
     monkeypatch.setenv("JUPYTERHUB_API_TOKEN", service.tokens["bob"])
     monkeypatch.setenv("JUPYTERHUB_USER", "bob")
