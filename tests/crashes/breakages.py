@@ -1,7 +1,6 @@
-"""Everything that happens to a platform: done for real, until it has bitten, then mended.
+"""Real faults injected into a platform: each lasts until it has an effect, then is repaired.
 
-Hands are dealt like cards, so that twenty seeds meet every kind several times. What becomes of the
-platform meanwhile is `watching`'s; what people do, `story`'s.
+The kinds are shuffled and dealt like cards, so that twenty seeds meet every kind several times.
 """
 
 from __future__ import annotations
@@ -35,16 +34,16 @@ KINDS = (
 A_HAND = 5
 HOUR_S = 3600
 GETS_ON_BY = 10
-"""So many steps of all jobs together: what breaks for a while does so for as long."""
+"""Steps of all jobs together for which a temporary fault lasts."""
 
 STANDS_STILL_S = 5.0
-"""Jobs that have not got on for so long do not: they wait for what is broken, or have ended."""
+"""Time limit for that progress: jobs without it wait for the broken part, or have ended."""
 
 _NEEDS = {"disk": "disk", "database": "disk", "clock": "clock", "PostgreSQL": "server"}
 
 
 def hand(seed: int) -> list[str]:
-    """Return what breaks in a seed, in this order."""
+    """Return the kinds of faults of a seed, in the order of injection."""
     dice, deck = random.Random("the deck of breakages"), list[str]()
     while len(deck) < A_HAND * seed:
         deck += dice.sample(KINDS, len(KINDS))
@@ -52,22 +51,22 @@ def hand(seed: int) -> list[str]:
 
 
 def needs_of(kinds: list[str]) -> set[str]:
-    """Return what has to be there to break these: `disk`, `clock`, `server`."""
+    """Return the parts that these faults require: `disk`, `clock`, `server`."""
     return {_NEEDS[word] for kind in kinds if (word := kind.split()[0]) in _NEEDS}
 
 
 class Breakages:
-    """Break one thing of a ground and mend it, as whoever looks after it does."""
+    """Fault injector for one ground; repairs each fault as an administrator would."""
 
     def __init__(self, ground: Ground, dice: random.Random, is_refused: Callable[[], bool]) -> None:
-        """`is_refused` says whether people have been refused since the breakage began."""
+        """`is_refused` returns True if users were refused since the fault began."""
         self._ground = ground
         self._dice = dice
         self._is_refused = is_refused
         self._clock_is_off_s = 0
 
     def happen(self, kind: str) -> None:
-        """Let it happen, and end."""
+        """Inject one fault and repair it."""
         who, what = kind.split(maxsplit=1)
         if who == "clock":
             self._set_clock(HOUR_S if what.endswith("on") else -HOUR_S)
@@ -81,7 +80,7 @@ class Breakages:
             self._ground.platform.kill()
             self._ground.platform.start()
         else:
-            with suppress(LookupError, psutil.Error):  # it is just being started again
+            with suppress(LookupError, psutil.Error):  # the process is being restarted
                 process = self._process(who)
                 process.kill() if what == "killed" else self._freeze(process)
 
@@ -105,7 +104,7 @@ class Breakages:
 
     def _let_jobs_get_on(self) -> None:
         before = self._ground.counted()
-        with suppress(AssertionError):  # none of them runs now
+        with suppress(AssertionError):  # no job runs now
             eventually(lambda: self._ground.counted() > before + GETS_ON_BY, within=STANDS_STILL_S)
 
     def _fill_disk(self) -> None:

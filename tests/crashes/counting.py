@@ -1,9 +1,9 @@
-"""A job that counts to N, and is a witness: of whoever runs twice, and of devices given to two.
+"""A job that counts to N and detects double runs and devices allocated twice.
 
-Usage: counting.py STEPS SECONDS_PER_STEP WITNESS. Keeps its place in RUNAI_CHECKPOINT_DIR
+Usage: counting.py STEPS SECONDS_PER_STEP WITNESS. Saves its count in RUNAI_CHECKPOINT_DIR
 (atomically; on a full disk it waits for room, as a training should), stops on SIGTERM with 143.
-What it saw is in the folder WITNESS, on another disk: `violations`, NAME.done with each time that
-it came to the end, ran/ with the time and share of each run.
+Writes to the folder WITNESS, on another disk: `violations`, NAME.done with one line for each time
+that it reached the end, ran/ with the time and share of each run.
 """
 
 import fcntl
@@ -25,7 +25,7 @@ locks: list[IO[str]] = []
 
 
 def take(what: str) -> bool:
-    """Hold a lock of the kernel until this process is gone; tell whether nobody else had it."""
+    """Lock a file until this process exits; return False if another process has the lock."""
     lock = (witness / f"{what}.lock").open("w")
     locks.append(lock)
     try:
@@ -36,13 +36,13 @@ def take(what: str) -> bool:
 
 
 def violated(text: str) -> None:
-    """Tell on somebody."""
+    """Append a violation to the witness's folder."""
     with (witness / "violations").open("a") as file:
         file.write(f"{text}\n")
 
 
 def keep(place: Path, count: int) -> None:
-    """Write the checkpoint; wait while there is no room for it."""
+    """Write the checkpoint; wait while the disk is full."""
     fresh = place.with_suffix(".new")
     while True:
         try:

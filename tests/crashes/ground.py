@@ -1,7 +1,7 @@
-"""What a seed is played on: a platform, and what its breakages take (a disk, a clock, a server).
+"""The ground of a seed: a platform, and the disk, clock and server that its faults break.
 
-`on_ground` starts no more than the hand needs and leaves nothing behind. The witness of the jobs is
-on another disk than the platform: what they see must not depend on what is broken.
+`on_ground` starts no more than the seed's faults need and leaves nothing behind. The jobs' witness
+folder is on another disk than the platform: their records must not depend on the broken part.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DISK_MIB = 96
 
 @dataclass
 class Ground:
-    """A platform with what can be broken of it."""
+    """A platform with its breakable parts."""
 
     platform: Platform
     witness: Path
@@ -34,18 +34,18 @@ class Ground:
 
     @property
     def database(self) -> Path:
-        """Return the file of the cluster's truth."""
+        """Return the cluster's database file."""
         return self.platform.data_dir / "cluster.sqlite"
 
     def hub(self) -> psutil.Process:
-        """Return JupyterHub, which has the proxy in it."""
+        """Return JupyterHub's process, which includes the proxy."""
         return psutil.Process(self.platform.running.pid)
 
     def agent(self) -> psutil.Process:
-        """Return the node's agent; supervisors are children of who started them, too.
+        """Return the node's agent; supervisors are children of the service, too.
 
         Raises:
-            LookupError: it, or the service, is just being started.
+            LookupError: the agent or the service is being started.
         """
         for child in self.platform.service_process().children():
             with suppress(psutil.Error):
@@ -54,10 +54,10 @@ class Ground:
         raise LookupError
 
     def supervisors(self) -> list[psutil.Process]:
-        """Return those of this platform's jobs, and their witnesses, oldest first.
+        """Return the supervisors and subreapers of this platform's jobs, oldest first.
 
         Raises:
-            LookupError: none runs.
+            LookupError: no supervisor runs.
         """
         found = []
         for process in psutil.process_iter():
@@ -70,15 +70,15 @@ class Ground:
         return sorted(found, key=lambda process: process.pid)
 
     def counted(self) -> int:
-        """Return how far all jobs have counted together: the clock of this story."""
+        """Return the sum of all jobs' counts: the clock of this story."""
         total = 0
         for place in self.platform.data_dir.glob("jobs/**/place"):
-            with suppress(OSError, ValueError):  # it has just been replaced, or its job deleted
+            with suppress(OSError, ValueError):  # replaced meanwhile, or the job was deleted
                 total += int(place.read_text())
         return total
 
     def readiness(self) -> dict[str, str]:
-        """Return what `health/ready` says; nothing while nobody answers."""
+        """Return the answer of `health/ready`; empty while the service does not answer."""
         with suppress(httpx.HTTPError, ValueError):
             url = f"{self.platform.url}/services/runai/health/ready"
             answer: dict[str, str] = httpx.get(url, timeout=5).json()
@@ -86,7 +86,7 @@ class Ground:
         return {}
 
     def cycles(self) -> int | None:
-        """Return how many cycles this life of the service has run; None while nobody answers."""
+        """Return the cycles since the service's start; None while it does not answer."""
         with suppress(httpx.HTTPError, ValueError, KeyError):
             url = f"{self.platform.url}/services/runai/health"
             return int(httpx.get(url, timeout=5).json()["cycles"])
@@ -110,7 +110,7 @@ def on_ground(folder: Path, needs: Collection[str]) -> Iterator[Ground]:
         if "server" in needs:
             ground.server = stack.enter_context(restarted_server())
             ground.platform.environment = {"RUNAI_LEDGER": ground.server.address}
-        # Whatever has become of it: also a platform that did not start leaves processes.
+        # In every case: a platform whose start failed leaves processes, too.
         stack.callback(end_everything_below, data)
         ground.platform.start()
         stack.callback(ground.platform.stop)

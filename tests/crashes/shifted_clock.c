@@ -1,8 +1,8 @@
-/* The clock of whoever loads this is the machine's, and as many seconds off as OFFSET_FILE says now.
+/* Shifts the clock of a process that preloads this library by the seconds in OFFSET_FILE.
  *
- * Shifts what C libraries and Python ask for: the time of day, and the boot time of /proc/stat, by
- * which starts of processes are told in Unix seconds. A clock that somebody sets moves both. What
- * lasts (CLOCK_MONOTONIC, timers) goes on, as it does then; times of files are the kernel's and stay.
+ * Shifts the time of day for C libraries and Python, and the boot time in /proc/stat, from which
+ * start times of processes are computed in Unix seconds. Setting a real clock moves both. Durations
+ * (CLOCK_MONOTONIC, timers) go on, as they do then; times of files are the kernel's and stay.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -1,7 +1,7 @@
-"""A Python whose clock can be set while it runs, and that of every Python that it starts.
+"""A Python interpreter with a settable clock, shared by every Python that it starts.
 
-Nobody may set the machine's own clock: others live by it. `shifted_clock.c` is loaded into each
-process instead, by an interpreter that stands in for ours (`ShiftedClock.python`): hub, service,
+The machine's own clock must stay: other programs depend on it. `shifted_clock.c` is loaded into
+each process instead, by an interpreter in place of ours (`ShiftedClock.python`): hub, service,
 agent, supervisors and jobs start each other by `sys.executable`, so all see one clock.
 """
 
@@ -29,17 +29,17 @@ int main(int count, char **words) {
 
 
 class ShiftedClock:
-    """One clock, an environment for Python that lives by it, and who sets it."""
+    """One settable clock, and a Python environment that runs by it."""
 
     def __init__(self, folder: Path) -> None:
-        """Make both in a new folder; needs a C compiler."""
+        """Build both in a new folder; needs a C compiler."""
         (folder / "bin").mkdir(parents=True)
         library, offset = folder / "shifted_clock.so", folder / "offset"
         offset.write_bytes(struct.pack("q", 0))
         self._file = offset.open("r+b")
         self._map = mmap.mmap(self._file.fileno(), 8)
         self.python = folder / "bin/python"
-        """Stands for `sys.executable`, with everything that is installed."""
+        """Replacement for `sys.executable`, with all installed packages."""
         configured = Path(sys.prefix, "pyvenv.cfg")
         if configured.exists():
             shutil.copy(configured, folder)
@@ -53,11 +53,11 @@ class ShiftedClock:
         _compile(self.python, str(wrapper), LIBRARY=library, OURSELVES=self.python, PYTHON=real)
 
     def set(self, seconds: int) -> None:
-        """Be so many seconds ahead of the machine's clock, at once and for everybody."""
+        """Set the seconds ahead of the machine's clock, at once and in every process."""
         self._map[:8] = struct.pack("q", seconds)
 
     def close(self) -> None:
-        """Let go of the file; who lives by the clock goes on."""
+        """Close the offset file; processes that run by the clock go on."""
         self._map.close()
         self._file.close()
 

@@ -1,7 +1,7 @@
-"""A file system of its own that can be filled to the last byte, and files that cannot be written.
+"""A separate file system that can be filled to the last byte, and files that cannot be written.
 
-Both are the kernel's: a small ext4 in a file, and its attribute `immutable`, which a tmpfs does not
-keep for files that are open. Needs root, and leave to mount (the capability `mounts`).
+Both are the kernel's: a small ext4 in a file, and its attribute `immutable`, which tmpfs does not
+enforce for open files. Needs root and permission to mount (the capability `mounts`).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ PIECE = 1 << 20
 
 
 class SmallDisk:
-    """A folder that is a disk of its own."""
+    """A folder on which a small file system is mounted."""
 
     def __init__(self, folder: Path, mib: int) -> None:
-        """Make it in a file beside the folder, and mount it there."""
+        """Create an ext4 image beside the folder, and mount it on the folder."""
         self.folder = folder
         self._filler = folder / ".filler"
         image = folder.with_suffix(".ext4")
@@ -34,7 +34,7 @@ class SmallDisk:
         folder.chmod(0o700)
 
     def fill(self) -> None:
-        """Leave no room; what others free meanwhile is taken by the next call."""
+        """Fill the disk; the next call takes the space that other processes freed meanwhile."""
         size = PIECE
         with self._filler.open("ab") as filler:
             while size:
@@ -47,7 +47,7 @@ class SmallDisk:
                     size //= 2
 
     def take_all_files(self) -> None:
-        """Leave its bytes, and none of the files that it has a place for."""
+        """Use up all inodes, and leave the bytes free."""
         folder = self.folder / ".many"
         folder.mkdir()
         with suppress(OSError):  # until it is full
@@ -59,21 +59,21 @@ class SmallDisk:
         shutil.rmtree(self.folder / ".many")
 
     def make_room(self) -> None:
-        """Give back what `fill` took."""
+        """Free the space that `fill` took."""
         self._filler.unlink(missing_ok=True)
 
     def gone(self) -> None:
-        """Have it vanish as soon as nobody uses it."""
+        """Unmount the disk lazily: it disappears when no process uses it."""
         _run("umount", "--lazy", str(self.folder))
 
 
 def immutable(files: Iterable[Path], *, are: bool) -> None:
-    """Let nobody write these files, not even who has them open; or let everybody again."""
+    """Make files immutable, even for processes that have them open; or undo that."""
     _run("chattr", "+i" if are else "-i", *(str(path) for path in files))
 
 
 def why_no_mounts() -> str:
-    """Say why a machine cannot do this; "" where it can."""
+    """Return the reason why this machine cannot mount or protect files; "" if it can."""
     if os.geteuid() != 0:
         return "only root may mount file systems and make files immutable"
     with tempfile.TemporaryDirectory() as place:

@@ -1,6 +1,6 @@
-"""One seed: what Bob and Patty do on five GPUs while a hand of breakages is played.
+"""One seed: Bob and Patty use five GPUs while a hand of faults is injected.
 
-`play` returns what came of it; `wrong` is empty or tells what was broken in sentences. Replay one
+`play` returns the outcome; its `wrong` has a sentence for each violated rule. Replay one seed
 alone: `pytest tests/crashes --seed 17`.
 """
 
@@ -34,35 +34,35 @@ TRIES_AGAIN_S = 0.2
 UNCOUNTED = {
     *("service killed", "hub killed"),
     *("clock an hour on", "clock an hour back"),
-    # Kept in memory, unless the service is killed before it could be written.
+    # Usage stays in memory, unless the service is killed before it could be written.
     *("disk full", "database read-only", "PostgreSQL killed", "PostgreSQL restarted"),
 }
-"""What may cost the ledger the time that it lasts; whatever else breaks costs it nothing."""
+"""Faults during which the ledger may miss usage; during all other faults it misses none."""
 
 
 @dataclass
 class Told:
-    """What came of a seed."""
+    """Outcome of one seed."""
 
     seed: int
     faults: list[tuple[str, float]] = field(default_factory=list)
-    """What broke, in this order, and the seconds from its end until the platform was ready."""
+    """Faults in order, each with the seconds from its end until the platform was ready."""
     acknowledged: int = 0
     refused: int = 0
-    """How often somebody was told to come again."""
+    """Number of requests that were refused with the advice to try again."""
     looks: int = 0
-    """How often what is stored was looked at."""
+    """Number of checks of the database."""
     wrong: list[str] = field(default_factory=list)
 
 
 class Wish(threading.Thread):
-    """Somebody who asks for one thing until it is done, however often they are refused."""
+    """Thread of a user that repeats one request until it is done, despite refusals."""
 
     def __init__(self, what: str, ask: Callable[[], object], after: Wish | None) -> None:
         super().__init__(name=what)
         self._ask = ask
         self._after = after
-        """Who changes their mind waits for the answer to what they have asked before."""
+        """Earlier request whose answer this one awaits: the user changes their mind."""
         self.enough = threading.Event()
         self.is_done = False
         self.refused = 0
@@ -85,7 +85,7 @@ class Wish(threading.Thread):
 
 
 class Story:
-    """A seed while it is played."""
+    """One seed in progress."""
 
     def __init__(self, ground: Ground, seed: int) -> None:
         self._ground = ground
@@ -95,13 +95,13 @@ class Story:
         self._bob, self._patty = (ground.platform.client(who) for who in ("bob", "patty"))
         self._wishes: list[Wish] = []
         self._steps: dict[str, int] = {}
-        """Of each job, by its id."""
+        """Steps of each job, by its id."""
         self._uncounted_s = 0.0
         self._breakages = Breakages(ground, self._dice, self._is_refused)
         self._refused_before = 0
 
     def tell(self, kinds: list[str]) -> Told:
-        """Play it."""
+        """Play the seed and return its outcome."""
         self._watching.start()
         try:
             self._play(kinds)
@@ -187,13 +187,13 @@ class Story:
         self._watching.is_calm.clear()
         began = time.monotonic()
         self._refused_before = self._refused()
-        self._submit_late()  # in the very moment, whatever it is
+        self._submit_late()  # in the very moment of the fault
         self._breakages.happen(kind)
         ended = began if kind.endswith("killed") else time.monotonic()
         eventually(self._is_well, within=WELL_WITHIN_S, what=f"ready again after: {kind}")
         self._told.faults.append((kind, round(time.monotonic() - ended, 2)))
         if kind == "clock an hour back":
-            self._uncounted_s = math.inf  # until it is as late again
+            self._uncounted_s = math.inf  # until the clock is as late again
         if kind in UNCOUNTED:
             self._uncounted_s += time.monotonic() - began + UNWRITTEN_S
         self._watching.is_calm.set()
@@ -202,7 +202,10 @@ class Story:
         return sum(one.refused for one in self._wishes)
 
     def _is_refused(self) -> bool:
-        """Say so; who was stored just before it broke is followed by another one."""
+        """Return True if a request was refused since the fault began.
+
+        Submit another late job if the last one was stored just before the fault.
+        """
         if self._wishes[-1].is_done:
             self._submit_late()
         return self._refused() > self._refused_before
@@ -219,8 +222,8 @@ class Story:
         ground, wrong = self._ground, self._told.wrong
         with suppress(FileNotFoundError):
             wrong += (ground.witness / "violations").read_text().splitlines()
-        # Killed with its supervisor after its last step, but before it has exited, a job has not
-        # finished: it goes on from its last checkpoint, and takes that step once more.
+        # A job that is killed with its supervisor after its last step, but before its exit, has not
+        # finished: it resumes from its last checkpoint and repeats that step.
         unseen = unfinished_starts(ground)
         for name, steps in self._steps.items():
             done = ground.witness / f"{name.replace('/', '+')}.done"
@@ -242,7 +245,7 @@ class Story:
 
 
 def play(seed: int, folder: Path) -> Told:
-    """Play one seed on a platform of its own, below an empty folder."""
+    """Play one seed on a new platform below an empty folder."""
     kinds = hand(seed)
     with on_ground(folder, needs_of(kinds)) as ground:
         return Story(ground, seed).tell(kinds)

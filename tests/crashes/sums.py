@@ -1,8 +1,8 @@
-"""Whether the ledger's sums are what ran: beside what the jobs saw, and what the cluster stored.
+"""Comparison of the ledger's sums with the jobs' own records and the cluster's history.
 
-The ledger holds history only. A service that is killed takes with it what it had not written yet
-(up to 10 s), while it is away nobody counts, and one whose clock goes back counts nothing twice: so
-it may say less than what ran, by no more than that, and never more than was held.
+The ledger holds history only. A killed service loses its unwritten usage (up to 10 s), no usage is
+counted while it is down, and a service whose clock goes back counts nothing twice. So the ledger
+may have less than the run time, by no more than that, and never more than was held.
 """
 
 from __future__ import annotations
@@ -20,27 +20,28 @@ from runai.hub_service.client import Client
 from waiting import eventually
 
 UNWRITTEN_S = 10.0
-"""What a killed service had not written."""
+"""Usage that a killed service had not written."""
 
 ABOUT_S = 2.0
-"""A start and an end are told within a cycle."""
+"""Tolerance: starts and ends are reported within a cycle."""
 
 SINCE = timedelta(days=1)
 HOUR_S = 3600
 ENDS = {"exited", "lost", "paused", "retrying", "suspended", "succeeded", "failed"}
-"""What the history tells of a workload that holds nothing any more."""
+"""Kinds of history events after which a workload holds no devices."""
 
 
 def wrong_sums(
     ground: Ground, admin: Client, uncounted_s: float, reserved: Mapping[str, float]
 ) -> list[str]:
-    """Compare; so many seconds may be missing: the service was away, or its clock wrong.
+    """Return a sentence for each wrong sum of the ledger.
 
-    `reserved` are GPU-seconds that workloads had besides, while they waited for the rest: the
-    ledger counts them, their stored history does not tell of them.
+    `uncounted_s` may be missing: the service was away, or its clock wrong. `reserved` are
+    GPU-seconds that workloads held while they waited for the rest: the ledger counts them, the
+    stored history does not have them.
     """
-    # A range ends with a whole second: what several held until this one is in no sum before the
-    # next, and all of it among the workloads.
+    # A range ends with a whole second: usage in the current second is in no sum before the next
+    # second, but already counts for the workloads.
     this_second = int(time.time())
     eventually(lambda: int(time.time()) > this_second)
     since, until = datetime.now(UTC) - SINCE, datetime.now(UTC) + SINCE
@@ -51,7 +52,7 @@ def wrong_sums(
     for kind in ("project", "user", "node"):
         sums = admin.usage_by(kind, since=since, until=until)
         amount = 3600 * sum(one.allocated_gpu_hours for one in sums)
-        # What was counted before a clock went back is in no range that ends now.
+        # Usage counted before a clock went back is in no range that ends now.
         if abs(amount - total) > ABOUT_S and not math.isinf(uncounted_s):
             wrong.append(f"the ledger's {kind}s have {amount:.1f} GPU-s, its workloads {total:.1f}")
     saw, held = witnessed(ground.witness), stored_spans(ground.database)
@@ -65,7 +66,7 @@ def wrong_sums(
 
 
 def witnessed(witness: Path) -> dict[str, float]:
-    """Return the GPU-seconds that each job saw itself run."""
+    """Return the GPU-seconds that each job recorded of its own runs."""
     found: dict[str, float] = {}
     for path in witness.glob("ran/*"):
         if told := path.read_text().split():
@@ -77,8 +78,8 @@ def witnessed(witness: Path) -> dict[str, float]:
 def stored_spans(database: Path) -> dict[str, float]:
     """Return the GPU-seconds for which each workload held devices, by its stored history.
 
-    It is told by the service's clock; who was running when that went back an hour held it for an
-    hour more than the two times say.
+    The history has the service's clock: a workload that ran while it went back an hour held its
+    devices an hour longer than the difference of the two times.
     """
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as opened:
         rows = opened.execute("SELECT id, json_extract(spec, '$.gpus') FROM workloads").fetchall()

@@ -1,6 +1,6 @@
 """Break service, hub, agent, supervisors, disk, clock and database of a real platform.
 
-Nothing is lost, doubled, orphaned, over-granted or left unexplained, whichever it was.
+After every fault nothing is lost, doubled, orphaned, over-granted or left unexplained.
 `make test-all` plays one seed, `make test-long` twenty, `--seed N` one alone.
 """
 

@@ -1,4 +1,4 @@
-"""The clock that the crashes set, the one thing there that is not real: held to be like it."""
+"""The shifted clock, the only fake of the crash tests, behaves like a real clock."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What must hold while things break, and at the end: found by reading what the platform has stored.
+"""Invariants during and after the faults, checked by reading the platform's database.
 
-The rules are those of the hours in virtual time (`faults.invariants`), over `cluster.sqlite` as a
-stranger reads it; what the jobs themselves saw is in their witness's folder.
+The rules are the same as for the hours in virtual time (`faults.invariants`), on `cluster.sqlite`
+as another program reads it; the jobs' own records are in their witness folder.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from runai.hub_service.model.records import ProjectSpec, WorkloadRecord
 
 LOOKS_EVERY_S = 0.25
 OWED_FOR_CYCLES = 3
-"""What a project is owed one cycle decides; the one after it may have been under way."""
+"""A project gets its owed GPUs within a cycle; one more may have been under way."""
 
 
 class Watching(threading.Thread):
-    """Look at what is stored, all the time; keep what was wrong as sentences."""
+    """Thread that checks the database continuously; `wrong` has a sentence per violation."""
 
     def __init__(self, ground: Ground) -> None:
         super().__init__(name="watching")
         self._ground = ground
         self._enough = threading.Event()
         self._owed: dict[str, int] = {}
-        """In which cycle a project was seen to be owed GPUs first."""
+        """Cycle in which each project was first seen to be owed GPUs."""
         self._cycle = 0
         self.is_calm = threading.Event()
-        """Whether nothing is broken now, so that who is owed must get."""
+        """Set while nothing is broken, so that projects must get the GPUs they are owed."""
         self.looks = 0
         self.wrong: list[str] = []
         self.reserved: dict[str, float] = {}
-        """GPU-seconds for which devices were kept for each workload, at most: no history tells."""
+        """Upper bound of each workload's reserved GPU-seconds: the history does not have them."""
         self._reserves: dict[str, float] = {}
         self._looked = time.monotonic()
 
@@ -51,13 +51,13 @@ class Watching(threading.Thread):
             self.look()
 
     def end(self) -> None:
-        """Look for a last time."""
+        """Stop the thread and check a last time."""
         self._enough.set()
         self.join()
         self.look()
 
     def look(self) -> None:
-        """Look once; what cannot be read now is read the next time."""
+        """Check once; an unreadable database is read the next time."""
         cycle, calm = self._ground.cycles(), self.is_calm.is_set()
         try:
             records, projects = stored(self._ground.database)
@@ -92,16 +92,16 @@ class Watching(threading.Thread):
 
 
 def gpus_reserved(record: WorkloadRecord) -> float:
-    """Return the GPUs that are kept for a workload's workers, which wait for the rest."""
+    """Return the GPUs reserved for a workload's workers that wait for the rest."""
     waiting = (worker for worker in record.workers if worker.state == "reserved")
     return sum(share.gpus for worker in waiting for share in worker.devices) / 1000
 
 
 def stored(database: Path) -> tuple[list[WorkloadRecord], list[ProjectSpec]]:
-    """Read what the platform takes for the truth.
+    """Read workloads and projects from the platform's database.
 
     Raises:
-        sqlite3.Error: it cannot be read now.
+        sqlite3.Error: the database cannot be read now.
     """
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=1)) as opened:
         rows = opened.execute("SELECT spec, row FROM workloads ORDER BY number").fetchall()
@@ -119,7 +119,7 @@ def _starts(ground: Ground) -> list[Path]:
 
 
 def _ended(place: Path) -> int | None:
-    """Return the exit code of a start's program, unless nobody could write it down."""
+    """Return the exit code of a start's program; None if it was not recorded."""
     try:
         told: dict[str, int] = json.loads((place / "ended.json").read_text())
     except FileNotFoundError:
@@ -128,12 +128,12 @@ def _ended(place: Path) -> int | None:
 
 
 def unfinished_starts(ground: Ground) -> Counter[str]:
-    """Return of each job how many starts ended unseen: killed with their supervisor."""
+    """Count each job's starts without a recorded end: killed with their supervisor."""
     return Counter(place.parts[-3] for place in _starts(ground) if _ended(place) is None)
 
 
 def runs_after_success(ground: Ground) -> list[str]:
-    """Return the starts that had ended with success, and were not the last of their job."""
+    """Return a sentence for each successful start that was not the last of its job."""
     last: dict[str, int] = {}
     starts = [(p, p.parts[-3], int(p.parts[-2].removeprefix("attempt-"))) for p in _starts(ground)]
     for _, name, number in starts:
@@ -146,7 +146,7 @@ def runs_after_success(ground: Ground) -> list[str]:
 
 
 def who_is_left(ground: Ground, program: Path) -> list[str]:
-    """Return the processes of this platform's jobs that still run."""
+    """Return a sentence for each process of this platform's jobs that still runs."""
     found = []
     for process in psutil.process_iter():
         try:

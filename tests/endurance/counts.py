@@ -1,6 +1,6 @@
-"""What a process keeps, in numbers: the platform's own objects by kind, everything else together.
+"""Counts of the objects in a process: the platform's own by kind, all other kinds together.
 
-Memory in MiB tells of the allocator and of the machine as well; what is kept is counted.
+Memory in MiB depends on the allocator and the machine as well, so objects are counted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from endurance.month import Month
 
 
 def kept() -> Counter[str]:
-    """Count what the garbage collector knows: our own by kind, others together as "others"."""
+    """Count the garbage collector's objects: our own by kind, the rest as one number."""
     gc.collect()
     found: Counter[str] = Counter()
     for one in gc.get_objects():
@@ -23,7 +23,7 @@ def kept() -> Counter[str]:
 
 
 def sizes(month: Month) -> dict[str, int]:
-    """Return how much is in everything that is kept by the names of workloads."""
+    """Return the size of every collection that is keyed by workloads."""
     cluster, ledger = month.cluster, month.ledger
     return {
         "rows": len(cluster._rows),

@@ -1,9 +1,9 @@
-"""A lab over weeks, in virtual time: the whole service behind real HTTP, and people who come back.
+"""A lab over weeks in virtual time: the whole service behind real HTTP, and its users.
 
-Every user submits sweeps of short jobs, looks at them in a panel and a list, waits for one, deletes
-one, opens a notebook every day; an agent reports, Prometheus asks. Faked are processes and time
+Every user submits sweeps of short jobs, reads them in a panel and a list, waits for one, deletes
+one, opens a notebook every day; an agent reports, Prometheus scrapes. Processes and time are faked
 (`faults`); cluster, controller, both databases, ledger, bookkeeping, idle watch, notifier and API
-are the real ones. `play` calls `look` now and then: what is looked at is the caller's.
+are the real ones. `play` calls `look` at intervals, with which a test inspects the month.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ HOUR_S = 3_600.0
 
 @dataclass(frozen=True)
 class Lab:
-    """How much there is of everything."""
+    """Size of the lab: jobs, days, users, projects, GPUs and intervals."""
 
     jobs: int
     days: float
     keeping: RetentionPolicy = field(default_factory=RetentionPolicy)
     sweep: int = 200
-    """Jobs that are submitted together."""
+    """Jobs in one submission."""
     users: int = 20
     projects: int = 4
     gpus: int = 16
     report_every_s: float = 120.0
     notebooks: int = 5
-    """Users who open one every day, for two hours."""
+    """Users with a notebook every day, for two hours."""
     looks: int = 40
     seed: int = 1
 
@@ -82,7 +82,7 @@ class Lab:
 
 
 class Users:
-    """Knows everybody by `<name>-token`."""
+    """Authenticator that accepts the token `<name>-token` of every user."""
 
     async def actor(self, request: Request) -> Actor:
         name, _, rest = (bearer_token(request) or "").rpartition("-")
@@ -95,7 +95,7 @@ class Users:
 
 
 class Works(dict[str, Work]):
-    """What each worker has to do, made up when it is first asked for."""
+    """Work of each worker, chosen at random on first access."""
 
     def __init__(self, dice: random.Random) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class Works(dict[str, Work]):
 
 
 class ShortMemory(Machine):
-    """A machine that forgets what has ended and was heard of: it is not what is looked at."""
+    """A machine that drops reported ends, so that its own memory does not grow."""
 
     def heard(self, start: Start) -> None:
         if start.ending is not None:
@@ -117,14 +117,14 @@ class ShortMemory(Machine):
 
 
 class ShortAttempt(VirtualAttempt):
-    """The directory of a start, gone once its end was read."""
+    """Directory of a start, dropped when its end was read."""
 
     def forget_environment(self) -> None:
         self._machine.heard(self._start)  # type: ignore[attr-defined]
 
 
 class Month:
-    """Everything that lives through it."""
+    """The service, its machine and its users for the whole time."""
 
     def __init__(self, lab: Lab, place: Path) -> None:
         self.lab = lab
@@ -189,7 +189,7 @@ class Month:
         self.submitted = 0
 
     def play(self, look: Callable[[Month], None]) -> None:
-        """Live it; `look` is called at even distances, and at the end."""
+        """Run the month; `look` is called at even intervals, and at the end."""
         try:
             self.loop.run_until_complete(self._live(look))
         except BaseException:
@@ -244,10 +244,10 @@ class Month:
             self.ledger.close()
             self.store.close()
 
-    # -- who does what ---------------------------------------------------------------------------
+    # -- users, agent and Prometheus -------------------------------------------------------------
 
     async def _story(self, look: Callable[[Month], None]) -> None:
-        """Let sweep follow sweep, each by another user, and look at even distances."""
+        """Start sweep after sweep, each by the next user, and call `look` at even intervals."""
         lab = self.lab
         sweeps = -(-lab.jobs // lab.sweep)
         every_s = lab.days * DAY_S / sweeps
@@ -332,5 +332,5 @@ class Month:
 
 
 def _quick(connection: sa.Connection) -> None:
-    """Do not wait for the disk: the machine does not go down, and it is slow."""
+    """Do not wait for the disk: syncing is slow, and the machine does not go down."""
     connection.exec_driver_sql("PRAGMA synchronous=OFF")

@@ -1,4 +1,4 @@
-"""What the service keeps does not grow with the jobs that it has seen: counts, not mebibytes."""
+"""The service's objects do not grow with the number of finished jobs: counts, not mebibytes."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ LAB = Lab(
     report_every_s=300.0,
 )
 HALF = LAB.looks // 2
-"""By then everything is as full as it will be."""
+"""From then on every collection has its final size."""
 
 
-@pytest.mark.slow  # its people wait for real sockets in virtual time: on a busy machine for days
+@pytest.mark.slow  # users wait for real sockets in virtual time: for days on a busy machine
 @pytest.mark.timeout(900)
 def test_nothing_that_is_kept_grows_with_the_jobs_that_have_finished(tmp_path: Path):
     named: list[dict[str, int]] = []
@@ -42,15 +42,17 @@ def test_nothing_that_is_kept_grows_with_the_jobs_that_have_finished(tmp_path: P
     assert month.machine.violations == []
     assert month.submitted == LAB.jobs
     assert len(named) == LAB.looks
-    assert max(one["rows"] for one in named) <= KEPT + 2 * LAB.sweep  # ten minutes are everybody's
+    assert (
+        max(one["rows"] for one in named) <= KEPT + 2 * LAB.sweep
+    )  # all jobs stay for ten minutes
     grown = {
         what: [one[what] for one in named]
         for what in named[0]
         if _most(named[HALF:], what) > 1.1 * _most(named[:HALF], what) + 10
     }
     assert grown == {}
-    # A job that left but one object would leave 400 in the second half. Of others' objects there
-    # are 150,000, and their caches are filled slowly.
+    # A leak of one object per job would leave 400 in the second half. Libraries have 150,000
+    # objects, and their caches fill slowly.
     left = {
         kind: [one[kind] for one in kinds]
         for kind in kinds[-1]
