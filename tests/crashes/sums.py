@@ -1,7 +1,7 @@
 """Comparison of the ledger's sums with the jobs' own records and the cluster's history.
 
 The ledger holds history only. A killed service loses its unwritten usage (up to 10 s), no usage is
-counted while it is down, and a service whose clock goes back counts nothing twice. So the ledger
+counted while it is down, and after its clock goes back no time is counted twice. So the ledger
 may have less than the run time, by no more than that, and never more than was held.
 """
 

@@ -1,7 +1,7 @@
-"""One hour of a lab with four GPUs, told by its seed: what people do, what breaks, and when.
+"""One hour of a lab with four GPUs: the seed decides users' actions, faults and their times.
 
-`tell` plays it in virtual time, going on until every job has ended, and returns what was wrong as
-sentences; none is what it is for. Replay one alone: `pytest tests/faults --seed 17`.
+`tell` plays it in virtual time until every job has ended, and returns a sentence for each violated
+invariant; a correct service has none. Replay one seed alone: `pytest tests/faults --seed 17`.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ TRY_AGAIN_S = 2.0
 
 @dataclass
 class Told:
-    """What came of an hour."""
+    """Outcome of one hour."""
 
     wrong: list[str]
     crashes: int
     faults: dict[str, int]
     acknowledged: int
     recovered_s: list[float]
-    """Of each breakage that ended, in virtual time until a cycle was run."""
+    """Virtual seconds from the end of each fault until a cycle was run."""
 
 
 @dataclass
 class Hour:
-    """Everything that outlives a crash of the service."""
+    """The state that outlives a crash of the service."""
 
     seed: int
     place: Path
@@ -47,10 +47,10 @@ class Hour:
     faults: dict[str, int] = field(default_factory=dict)
     crashes: int = 0
     away: set[str] = field(default_factory=set)
-    """Who does not answer now."""
+    """Components that do not answer now: `agent`, `cluster`."""
     recovered_s: list[float] = field(default_factory=list)
     well_since: float | None = None
-    """Since when nothing is broken, while no cycle was run yet."""
+    """Time at which the last fault ended, until a cycle is run."""
 
     def __post_init__(self) -> None:
         self.machine = Machine(self.clock, dice_of(self.seed, "machine"))
@@ -59,7 +59,7 @@ class Hour:
         self.service: Service | None = None
         self._breakages()
 
-    # -- what breaks -----------------------------------------------------------------------------
+    # -- faults ----------------------------------------------------------------------------------
 
     def _breakages(self) -> None:
         dice = dice_of(self.seed, "breakages")
@@ -124,7 +124,7 @@ class Hour:
     # -- playing ---------------------------------------------------------------------------------
 
     def tell(self) -> Told:
-        """Live as many lives as it takes."""
+        """Restart the service after each crash until the hour is played; return the outcome."""
         while True:
             try:
                 self._live()
@@ -164,7 +164,7 @@ class Hour:
         self._forget()
         dice = dice_of(self.seed, f"downtime {self.crashes}")
         self.machine.sleep(dice.choice([0.1, 1.0, 10.0, 120.0]))
-        self.well_since = self.clock.true  # whoever starts it again does so now
+        self.well_since = self.clock.true  # the service is started again now
 
     def _forget(self) -> None:
         if self.service is not None:
@@ -181,7 +181,7 @@ class Hour:
         cluster = self.service.cluster
         records = [row.record for row in cluster._rows.values()]
         projects = [project.spec for project in cluster._projects.records()]
-        if self.disk.state or self.machine.any_frozen():  # who is owed something may have to wait
+        if self.disk.state or self.machine.any_frozen():  # owed projects may have to wait
             self.watching.begin_anew()
         if not self.disk.state and self.well_since is not None and not self.away:
             self.recovered_s.append(self.clock.true - self.well_since)

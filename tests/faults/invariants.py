@@ -1,4 +1,4 @@
-"""What must hold after every cycle, whatever was killed when; and what must hold at the end."""
+"""Invariants after every cycle, whichever process was killed, and at the end."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from runai.hub_service.model.records import ProjectSpec, WorkloadRecord
 WAITING = frozenset({"queued", "paused"})
 EXPLAINED = frozenset({"suspended", "retrying", "stopping", "failed", "succeeded"})
 OWED_FOR_S = 30.0
-"""A cycle, and the ten seconds within which one comes in any case, beside the victims' grace."""
+"""One cycle, the ten seconds within which it starts in any case, and the victims' grace."""
 
 
 class Watching:
-    """Look at the rows after every cycle; keep what was wrong as sentences."""
+    """Checker of the records after every cycle; `found` has a sentence per violation."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._owed_since: dict[str, float] = {}
         self._waited: set[str] = set()
-        """Who waited at the last look: a cycle has decided about them since."""
+        """Workloads that waited at the last check: a cycle has decided about them since."""
         self.found = machine.violations
 
     def begin_anew(self) -> None:
-        """Forget since when anything is owed: the service was away, or could not write."""
+        """Restart the timers of owed GPUs: the service was away, or could not write."""
         self._owed_since = {}
         self._waited = set()
 
     def look(self, records: Sequence[WorkloadRecord], projects: Sequence[ProjectSpec]) -> None:
-        """Look at everything after a cycle."""
+        """Check all invariants after a cycle."""
         now = self._machine.clock.true
         for sentence in (
             *over_granted(records),
@@ -53,7 +53,7 @@ class Watching:
 
 
 def held(records: Iterable[WorkloadRecord], *states: str) -> Counter[tuple[str, int]]:
-    """Return the milli-GPU of each device that workers in these states hold."""
+    """Return the milli-GPU that workers in these states hold of each device."""
     found: Counter[tuple[str, int]] = Counter()
     for record in records:
         for worker in record.workers:
@@ -63,7 +63,7 @@ def held(records: Iterable[WorkloadRecord], *states: str) -> Counter[tuple[str, 
 
 
 def over_granted(records: Sequence[WorkloadRecord]) -> list[str]:
-    """No device carries more than it has."""
+    """Return a sentence for each device with more than 1000 milli-GPU allocated."""
     return [
         f"device {device} of {node} carries {milli} milli-GPU"
         for (node, device), milli in held(records, *ACTIVE).items()
@@ -72,7 +72,10 @@ def over_granted(records: Sequence[WorkloadRecord]) -> list[str]:
 
 
 def over_limits(records: Sequence[WorkloadRecord], projects: Sequence[ProjectSpec]) -> list[str]:
-    """Nobody runs more than the limit; what is told to stop counts no more, for its grace."""
+    """Return a sentence for each project that runs more than its limit.
+
+    Stopping workers do not count: they have their grace period.
+    """
     wrong = []
     for project in projects:
         mine = [r for r in records if r.spec.project == project.name]
@@ -85,7 +88,7 @@ def over_limits(records: Sequence[WorkloadRecord], projects: Sequence[ProjectSpe
 def owed_projects(
     records: Sequence[WorkloadRecord], projects: Sequence[ProjectSpec]
 ) -> Iterable[str]:
-    """Yield who waits below the quota with a job of one GPU while others are over theirs."""
+    """Yield each project with a waiting one-GPU job below its quota while another is over quota."""
     amount = {
         p.name: sum(r.allocated for r in records if r.spec.project == p.name) for p in projects
     }
@@ -112,16 +115,16 @@ def owed_projects(
 
 
 def quota_of(name: str, projects: Sequence[ProjectSpec]) -> int:
-    """Return a project's quota."""
+    """Return a project's quota in milli-GPU."""
     (project,) = [p for p in projects if p.name == name]
     assert project.quota is not None
     return project.quota
 
 
 def unexplained(records: Sequence[WorkloadRecord], waited: Collection[str]) -> list[str]:
-    """Whoever waits, is being stopped, was stopped or has ended knows why.
+    """Return a sentence for each workload that waits, stops or has ended without a reason.
 
-    Who has just come waits for a cycle first; those in `waited` have had one.
+    A new workload gets its reason in its first cycle; the workloads in `waited` have had one.
     """
     return [
         f"{r.id} is {r.state} without a reason"
@@ -138,7 +141,7 @@ def unexplained(records: Sequence[WorkloadRecord], waited: Collection[str]) -> l
 def at_the_end(
     records: Sequence[WorkloadRecord], machine: Machine, acknowledged: set[str]
 ) -> list[str]:
-    """Nothing is lost or orphaned, every piece of work was done, every device is free."""
+    """Return violations at the end: lost or orphaned jobs, undone work, devices not freed."""
     wrong = [f"{lost} is lost" for lost in sorted(acknowledged - {r.id for r in records})]
     wrong += [f"{s.worker} is orphaned" for s in machine.running()]
     wrong += [f"{r.id} still holds {r.allocated}" for r in records if r.allocated]
@@ -158,7 +161,7 @@ def at_the_end(
 
 
 def of_the_ledger(ledger: Ledger, most_gpu_s: float) -> list[str]:
-    """Its sums agree with each other, and are no more than could be held."""
+    """Return sums of the ledger that disagree, or are more than could be held."""
     wrong = []
     for what in ("allocated_s", "used_s"):
         total = _sum(ledger, "all", what)

@@ -1,7 +1,7 @@
-"""A machine in virtual time: its processes outlive the service, and tell on anybody who doubles.
+"""A machine in virtual time: its processes outlive the service, and double runs are recorded.
 
-Stands for files, supervisors and pidfds (`tending.Machine`); everything above them is the real
-code. A start of a worker is named by its directory, as on a real machine.
+Replaces files, supervisors and pidfds (`reconciler.ProcessControl`); everything above them is the
+real code. A start of a worker is identified by its directory, as on a real machine.
 """
 
 from __future__ import annotations
@@ -26,43 +26,43 @@ FIRST_PID = 1000
 
 @dataclass
 class Work:
-    """What a worker has to do, and how it goes about it."""
+    """Duration and behaviour of one worker's program."""
 
     seconds: float
     fails: int = 0
-    """So many of its starts end with exit code 1."""
+    """Number of starts that end with exit code 1."""
     obeys: bool = True
-    """Whether it ends at SIGTERM; else it is killed when its grace is over."""
+    """True if it ends on SIGTERM; else it is killed at the end of its grace period."""
     alone: bool = True
-    """Whether it is all of its job: of a gang, who has finished may have to begin again."""
+    """True for a job of one worker; a finished worker of a gang may have to start again."""
     done: float = 0.0
     succeeded: bool = False
 
 
 @dataclass
 class Start:
-    """One directory: a supervisor and its worker."""
+    """One start of a worker: its directory, supervisor and process."""
 
     place: Path
     holder: int | None = None
     begun: bool = False
     process: Process | None = None
     left_behind: ExitStatus | None = None
-    """How its program ended, before what that has left behind is gone too."""
+    """Exit status of the program, set before its leftover processes are gone too."""
     ending: ExitStatus | None = None
     told: bool = False
     grace_s: float = 30.0
     worker: str = ""
     devices: tuple[tuple[str, int], ...] = ()
-    """UUID and milli-GPU, as its environment says."""
+    """UUID and milli-GPU of each device in its environment."""
     since: float = 0.0
     put_off: list[Callable[[], object]] | None = None
-    """What its supervisor, a stopped process, does when it goes on; None: it is none."""
+    """Actions that a stopped supervisor runs when it goes on; None if it is not stopped."""
 
 
 @dataclass
 class Machine:
-    """Processes, and what is due when; `attach` gives it a loop to be told by."""
+    """Processes and a queue of timed events; `attach` sets the event loop that drives them."""
 
     clock: WallClock
     dice: random.Random
@@ -76,16 +76,16 @@ class Machine:
         self._order = itertools.count()
         self._due: list[tuple[float, int, Callable[[], object]]] = []
         self._doomed = False
-        """Whether the next supervisor whose worker ends is killed before it can tell."""
+        """True if the next supervisor is killed between its worker's end and its report."""
         self._launching: set[int] = set()
-        """Supervisors that have no lock yet."""
+        """PIDs of supervisors that have no lock yet."""
         self._watchers: dict[int, list[Callable[[], None]]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
 
     # -- time ------------------------------------------------------------------------------------
 
     def attach(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Be told the time by a loop; by none while the service is away."""
+        """Set the loop that drives the events; None while the service is down."""
         self._loop = loop
         self._watchers = {}
         for at, _, _ in self._due if loop is not None else ():
@@ -93,19 +93,19 @@ class Machine:
             loop.call_at(at, self.catch_up)
 
     def later(self, seconds: float, do: Callable[[], object]) -> None:
-        """Have something happen, whether or not the service is there."""
+        """Schedule an event, whether or not the service runs then."""
         at = self.clock.true + seconds
         heapq.heappush(self._due, (at, next(self._order), do))
         if self._loop is not None:
             self._loop.call_at(at, self.catch_up)
 
     def catch_up(self) -> None:
-        """Let everything happen that is due by now."""
+        """Run all events that are due."""
         while self._due and self._due[0][0] <= self.clock.true:
             heapq.heappop(self._due)[2]()
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass without a service."""
+        """Advance the time, and run due events, without a service."""
         until = self.clock.true + seconds
         while self._due and self._due[0][0] <= until:
             self.clock.true = max(self.clock.true, self._due[0][0])
@@ -115,7 +115,7 @@ class Machine:
     # -- supervisors -----------------------------------------------------------------------------
 
     def launch(self, place: Path, told: Instructions, environment: Mapping[str, str]) -> Any:
-        """Start a supervisor; of two in one directory the second does nothing."""
+        """Start a supervisor; a second one in the same directory does nothing."""
         start = self.starts.setdefault(place, Start(place))
         pid = next(self._pids)
         status, status_write = os.pipe()
@@ -154,7 +154,7 @@ class Machine:
     def _ends(self, start: Start, exit_code: int) -> None:
         if start.left_behind is not None or start.holder is None:
             return
-        if start.put_off is not None:  # nobody sees it
+        if start.put_off is not None:  # its supervisor is stopped
             start.put_off.append(lambda: self._ends(start, exit_code))
             return
         self._rest(start)
@@ -162,7 +162,7 @@ class Machine:
         self.work[start.worker].succeeded = exit_code == 0
         if self._doomed:
             self._doomed = False
-            self._lets_go(start)  # only its witness has seen it
+            self._lets_go(start)  # only its subreaper has seen it
             return
         self.later(self.dice.choice([0.0, 0.0, 0.5]), lambda: self._is_over(start))
 
@@ -197,7 +197,7 @@ class Machine:
                     self.later(start.grace_s, lambda start=start: self._ends(start, -9))  # type: ignore[misc]
 
     def kill_supervisor(self) -> str:
-        """Kill one of those that live, as an administrator might; the worker dies with it."""
+        """Kill a random live supervisor, as an administrator might; its worker dies with it."""
         living = [start for start in self.starts.values() if start.process and start.holder]
         if not living:
             return ""
@@ -208,11 +208,11 @@ class Machine:
         return start.worker
 
     def kill_supervisor_at_an_end(self) -> None:
-        """Kill the next whose worker ends, between that and its note of it."""
+        """Kill the next supervisor whose worker ends, before it records that end."""
         self._doomed = True
 
     def freeze_supervisor(self, seconds: float) -> None:
-        """Stop one of those that live, as SIGSTOP does; its worker runs on meanwhile."""
+        """Stop a random live supervisor, as SIGSTOP does; its worker runs on meanwhile."""
         living = [start for start in self.running() if start.put_off is None]
         if living:
             start = self.dice.choice(living)
@@ -225,34 +225,34 @@ class Machine:
             do()
 
     def end_what_runs(self, place: Path) -> None:
-        """Kill a worker, and wake its supervisor to tell of it."""
+        """Kill a worker, and wake its supervisor to report the end."""
         start = self.starts.get(place, Start(place))
         if start.holder is not None:
             self._goes_on(start)
             self._ends(start, -9)
 
     def any_frozen(self) -> bool:
-        """Tell whether a supervisor is a stopped process now."""
+        """Return True if a supervisor is stopped now."""
         return any(start.put_off is not None for start in self.running())
 
     # -- sessions --------------------------------------------------------------------------------
 
     def begin_session(self, seconds: float) -> Process:
-        """Start a notebook server that ends by itself after so long."""
+        """Start a notebook server that ends by itself after `seconds`."""
         process = Process(next(self._pids), self.clock())
         self.sessions[process.pid] = process
         self.later(seconds, lambda: self.end_session(process))
         return process
 
     def end_session(self, process: Process) -> None:
-        """End it, by whomever."""
+        """End a notebook server, on request or by itself."""
         if self.sessions.pop(process.pid, None) is not None:
             self._ended(process.pid)
 
-    # -- who watches -----------------------------------------------------------------------------
+    # -- watches ---------------------------------------------------------------------------------
 
     def alive(self, pid: int) -> bool:
-        """Tell whether a process lives."""
+        """Return True if a process lives."""
         known = self.sessions.keys() | self._launching
         return pid in known or any(s.holder == pid for s in self.starts.values())
 
@@ -266,10 +266,10 @@ class Machine:
             assert self._loop is not None
             self._loop.call_soon(on_exit)
 
-    # -- what must never be ----------------------------------------------------------------------
+    # -- violations ------------------------------------------------------------------------------
 
     def running(self) -> list[Start]:
-        """Return the starts of which a process lives."""
+        """Return the starts with a live process."""
         return [s for s in self.starts.values() if s.holder is not None and s.process is not None]
 
     def _check(self, new: Start) -> None:
@@ -285,7 +285,7 @@ class Machine:
 
 
 class VirtualWatch:
-    """One process: call back once when it has ended."""
+    """Watch of one process that calls back once, when it has ended."""
 
     def __init__(self, machine: Machine, pid: int, on_exit: Callable[[], None]) -> None:
         self.pid = pid
@@ -293,7 +293,7 @@ class VirtualWatch:
         self._on_exit = on_exit
         self._open = True
         machine._watchers.setdefault(pid, []).append(self._ended)
-        if not machine.alive(pid):  # it has ended already: told soon, as a real one does
+        if not machine.alive(pid):  # already ended: call back soon, as a real watch does
             asyncio.get_running_loop().call_soon(self._ended)
 
     def send(self, _number: int) -> None:
@@ -312,7 +312,7 @@ class VirtualWatch:
 
 
 class VirtualAttempt:
-    """The directory of one start, as `Attempt` is."""
+    """Fake of `Attempt`: the directory of one start."""
 
     def __init__(self, machine: Machine, place: Path) -> None:
         self._machine = machine

@@ -1,8 +1,8 @@
-"""What the ledger must have counted, to the millisecond: what it was told, over what it watched.
+"""Expected sums of the ledger, to the millisecond: reported GPUs times watched seconds.
 
-Simple on purpose, a list of stretches: of each scope the GPUs held, times how long. A life of the
-service adds to what it found in the database; what is found there afterwards is what that life had
-counted over the watched time that it has written, not less and not more.
+Simple on purpose, a list of stretches: the GPUs that each scope held, and for how long. A life of
+the service adds to the sums that it found in the database; afterwards the database must have
+exactly the sums of that life over the watched time that was written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from runai.hub_service.ledger.integration import GAP_S
 from runai.hub_service.ledger.totals import Scope
 
 ABOUT_GPU_S = 0.001
-"""Floats, added up."""
+"""Tolerance for rounding errors of added floats."""
 
 
 WATCHED = Scope("watched")
@@ -34,10 +34,10 @@ class _Stretch(NamedTuple):
 
 
 class Meter:
-    """One life of a ledger, counted beside it."""
+    """Independent count of one life of a ledger."""
 
     def __init__(self, ledger: Ledger, found: Mapping[Scope, float]) -> None:
-        """Begin before the ledger is told anything; `found` is what the database had then."""
+        """Start before the ledger's first report; `found` are the database's sums at that time."""
         self._ledger = ledger
         self._found = dict(found)
         self._forgotten: set[str] = set()
@@ -79,7 +79,7 @@ class Meter:
         self._forgotten.add(workload)
 
     def counted(self, watched_s: float = math.inf) -> Counter[Scope]:
-        """Return the milli-GPU-seconds of each scope in this life, of its first watched seconds."""
+        """Return each scope's milli-GPU-seconds in the first `watched_s` of this life."""
         sums: Counter[Scope] = Counter()
         for stretch in self._stretches:
             lasts = min(stretch.until - stretch.since, watched_s)
@@ -89,7 +89,7 @@ class Meter:
         return sums
 
     def wrong(self) -> Iterator[str]:
-        """Tell where the ledger has counted anything else."""
+        """Yield a sentence for each sum of the ledger that differs from this count."""
         counted = self.counted()
         for scope, series in self._ledger._by_scope.items():
             if scope.kind in {"reclaimed", "watched"}:
@@ -102,12 +102,12 @@ class Meter:
             yield f"the ledger has nothing of {_name(scope)}"
 
     def wrongly_stored(self, now: Mapping[Scope, float]) -> Iterator[str]:
-        """Tell what the database has, after this life, that it had not counted by then."""
+        """Yield a sentence for each sum in the database that differs from this count."""
         watched_s = now.get(WATCHED, 0.0) - self._before(WATCHED)
         counted = self.counted(watched_s)
         for scope, have in now.items():
             if scope.workload in self._forgotten or scope == WATCHED:
-                continue  # whether that was written yet or not
+                continue  # it may be written already or not
             must = self._before(scope) + counted[scope] / 1000
             if abs(have - must) > ABOUT_GPU_S:
                 yield (
@@ -120,7 +120,7 @@ class Meter:
 
 
 def stored(database: Path) -> dict[Scope, float]:
-    """Read the GPU-seconds that a ledger's file has of each scope that is not closed."""
+    """Read the GPU-seconds of each open scope from a ledger's file."""
     if not database.exists():
         return {}
     engine = sa.create_engine(f"sqlite:///{database}")

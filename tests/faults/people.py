@@ -1,4 +1,4 @@
-"""What people do in an hour, thrown by dice: jobs, arrays, sessions, and changes of their minds."""
+"""Random actions of users in an hour: jobs, arrays, sessions, and changes of their minds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_GPUS = 4000
 
 @dataclass
 class Act:
-    """Something that a person wants, and goes on wanting until it is done."""
+    """One request of a user, repeated until it is done."""
 
     at: float
     do: Callable[[Service], Awaitable[object]]
@@ -27,7 +27,7 @@ class Act:
 
 
 class People:
-    """Everything that they want, and what they were told is stored."""
+    """All actions of the users, and the workloads whose submission was acknowledged."""
 
     def __init__(self, dice: random.Random, machine: Machine) -> None:
         self._dice = dice
@@ -71,7 +71,7 @@ class People:
             ("train",),
             workdir="/",
             gpus=MilliGpu(1000),
-            # An elastic one grows onto idle devices and shrinks, by being started again.
+            # An elastic job grows onto idle devices and shrinks by a restart.
             elastic=elastic,
             gpus_max=MilliGpu(MOST_GPUS if elastic else 0),
             workers=1 if elastic else dice.choice([1, 1, 1, 2]),
@@ -157,6 +157,6 @@ class People:
             self._wants(dice.uniform(100, HOUR_S), partial(self._delete, dice.choice(names)))
 
     async def _delete(self, name: str, service: Service) -> None:
-        # Whether it is done is known only when it is answered: until then it may be there or not.
+        # The job may be there or not until the deletion is answered.
         self.acknowledged.discard(name)
         await service.cluster.delete(name, by="ana")

@@ -1,8 +1,8 @@
 """One life of the service in virtual time: the real cluster, controller, ledger and bookkeeping.
 
-What is faked is below them: processes (`machine`), time, and the disk, whose being full or
-read-only SQLite itself is told. A life ends by a crash, or when a task of it fails, as the real
-service ends then; the next begins from the two databases alone.
+The layers below are faked: processes (`machine`), time, and the disk, where SQLite itself is set
+to be full or read-only. A life ends by a crash or when one of its tasks fails, as the real service
+ends then; the next life begins from the two databases alone.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ DEVICES = [Device(i, f"SIM-{i}", "Simulated GPU", 40_000, simulated=True) for i 
 
 
 class Disk:
-    """What becomes of writes: nothing amiss, no room for another page, or none allowed at all."""
+    """Disk of the databases: `state` is "" (writes succeed), "full" or "read-only"."""
 
     def __init__(self) -> None:
         self.state = ""
         self.crash_at_statement: int | None = None
 
     def under(self, engine: sa.Engine, loop: VirtualLoop) -> None:
-        """Be the disk of a database."""
+        """Apply this disk's state to every transaction of a database."""
 
         def begin(connection: Any) -> None:
             cursor = connection.connection.cursor()
             pages = cursor.execute("PRAGMA page_count").fetchone()[0]
             most = pages if self.state == "full" else 1_000_000
-            cursor.execute("PRAGMA synchronous=OFF")  # the machine does not go down, and it is slow
+            cursor.execute("PRAGMA synchronous=OFF")  # it is slow, and the machine does not go down
             cursor.execute(f"PRAGMA max_page_count={most}")
             cursor.execute(f"PRAGMA query_only={int(self.state == 'read-only')}")
             cursor.close()
@@ -71,7 +71,7 @@ class Disk:
 
 
 class Away:
-    """A cluster that does not answer at times, as an API server that is away."""
+    """Cluster that fails while `is_away` returns True, like an unreachable API server."""
 
     def __init__(self, cluster: LocalCluster, is_away: Callable[[], bool]) -> None:
         self._cluster = cluster
@@ -94,7 +94,7 @@ class Away:
 
 
 class Store(SqliteStore):
-    """The real store, which may be the last thing that its process did."""
+    """The real store, which can crash the process right after a save."""
 
     crash_after_save = False
     loop: VirtualLoop
@@ -107,7 +107,7 @@ class Store(SqliteStore):
 
 
 class Service:
-    """One life."""
+    """One life of the service, from its start to its crash or end."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class Service:
         self.failed: BaseException | None = None
 
     async def run(self, *users: Any) -> None:
-        """Do all that the real service does in the background, until the users are done."""
+        """Run all background tasks of the real service until the users are done."""
         self._machine.attach(self.loop)
         bookkeeping = Bookkeeping(
             self.cluster, self.ledger, self.controller.changes, clock=self._machine.clock
@@ -181,7 +181,7 @@ class Service:
         self._machine.violations.append(f"nobody caught: {said!r}")
 
     async def _agent(self) -> None:
-        """Report every fifteen seconds that what is held is half busy, unless the agent is away."""
+        """Report every 15 s that allocated devices are half busy, unless the agent is away."""
         while True:
             await asyncio.sleep(AGENT_EVERY_S)
             if self._away("agent"):
@@ -203,22 +203,22 @@ class Service:
             self.ledger.record(now, AGENT_EVERY_S, held, report)
 
     def gone(self) -> None:
-        """Leave nothing of a life that ended by a crash: no descriptor, no open transaction."""
+        """Clean up after a crash: close file descriptors and open transactions."""
         self._machine.attach(None)
         for keeper in self.cluster._tending._keepers.values():
             if keeper.status >= 0:
                 os.close(keeper.status)
         abandon(self.loop)
-        if not self.store._connection.closed:  # it may have died as the last thing it did
-            self.store._connection.invalidate()  # what was not committed never was
+        if not self.store._connection.closed:  # closed if the crash came at the end of `run`
+            self.store._connection.invalidate()  # uncommitted writes are lost
             self.store.close()
         self.ledger._store.close()
 
     def miscounted(self) -> list[str]:
-        """Tell what the ledger had counted wrongly when this life ended, or has written so."""
+        """Return wrong sums of the ledger at this life's end, in memory and in the database."""
         return [*self._meter.wrong(), *self._meter.wrongly_stored(stored(self._file))]
 
 
 def dice_of(seed: int, what: str) -> random.Random:
-    """Return dice that fall the same way each time, whatever else was thrown."""
+    """Return a random generator for one purpose, independent of all other draws."""
     return random.Random(f"{seed} {what}")

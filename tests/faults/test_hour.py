@@ -1,4 +1,4 @@
-"""A service abandoned at any await or write, its disk full, its clock wrong: nothing is lost.
+"""Crashes at any await or write, a full disk and a wrong clock lose nothing.
 
 `make test` plays three seeds, `make test-all` twenty, `make test-long` five hundred; `--seed N`
 plays one alone.

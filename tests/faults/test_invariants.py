@@ -1,4 +1,4 @@
-"""The watching itself notices what it is there for."""
+"""The invariants' checker finds states without a reason."""
 
 from __future__ import annotations
 

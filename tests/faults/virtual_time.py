@@ -1,8 +1,8 @@
-"""An event loop in virtual time that can be abandoned at any step, as a killed process is.
+"""An event loop in virtual time that can be abandoned at any step, like a killed process.
 
-Nothing waits: when nothing is ready the time moves to the next timer. Threads' work is done at
-once, so that a seed is played the same way each time. `crash_after` leaves in the midst of
-everything: no `finally` is run, no task is cancelled.
+The loop never waits: when no callback is ready, the time moves to the next timer. Work for threads
+runs at once in the loop, so that a seed replays identically. `crash_after` stops between any two
+steps: no `finally` is run, no task is cancelled.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ EPOCH = 1_700_000_000.0
 
 
 class Crash(KeyboardInterrupt):
-    """The process is gone; of this kind, so that no `except Exception` outlives it."""
+    """End of the simulated process; a KeyboardInterrupt, so that no `except Exception` stops it."""
 
 
 class Stuck(AssertionError):
-    """Nothing will ever happen again."""
+    """Deadlock: no task is ready and no timer is set."""
 
 
 class WallClock:
-    """What `time.time` says: the loop's time, and by how much somebody has set it wrong."""
+    """Replacement for `time.time`: the loop's time plus an error of `off_s` seconds."""
 
     def __init__(self) -> None:
         self.true = 0.0
@@ -35,7 +35,7 @@ class WallClock:
 
 
 class _Skipping(selectors.DefaultSelector):
-    """Looks for what is ready; where nothing is, lets the time pass at once."""
+    """Selector that advances the virtual time instead of waiting."""
 
     def __init__(self, clock: WallClock) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class _Skipping(selectors.DefaultSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Goes on from the time that the clock has."""
+    """Event loop that takes its time from a WallClock, and continues from there."""
 
     def __init__(self, clock: WallClock) -> None:
         self._wall = clock
@@ -66,13 +66,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._wall.true
 
     def crash_after(self, steps: int) -> None:
-        """Be gone after so many more steps of tasks and callbacks."""
+        """Crash after `steps` more steps of tasks and callbacks."""
         self._steps_left = steps
 
     def crash(self) -> None:
-        """Be gone now."""
+        """Crash now."""
         self.dead = True
-        self.set_exception_handler(lambda *_: None)  # who is gone says nothing
+        self.set_exception_handler(lambda *_: None)  # a dead process logs nothing
         raise Crash
 
     def call_soon(  # type: ignore[override]
@@ -90,14 +90,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 return
             try:
                 done.set_result(work(*args))
-            except Exception as failed:  # noqa: BLE001  whoever awaits it raises it
+            except Exception as failed:  # noqa: BLE001  raised where the future is awaited
                 done.set_exception(failed)
 
         self.call_soon(do)
         return done
 
     def _counted(self, callback: Callable[..., object], *args: object) -> None:
-        if self.dead:  # a task group has held the crash back to let its tasks end
+        if self.dead:  # a task group delayed the crash to let its tasks end
             raise Crash
         if self._steps_left is not None:
             self._steps_left -= 1
@@ -107,7 +107,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def abandon(loop: VirtualLoop) -> None:
-    """Forget a loop whose process is gone, without letting its tasks do or say anything."""
+    """Discard the loop of a crashed process, without running or logging anything of its tasks."""
     loop.dead = True
     for task in asyncio.all_tasks(loop):
         task._log_destroy_pending = False  # type: ignore[attr-defined]
@@ -118,11 +118,11 @@ def abandon(loop: VirtualLoop) -> None:
 
 
 def _close(task: asyncio.Task[Any]) -> None:
-    # What a coroutine does when it is closed, its process would not have done: whatever it could
-    # reach is dead by now and raises.
+    # A killed process would not run the code that closing a coroutine runs; all that such code
+    # could reach is dead by now and raises.
     for _ in range(100):
         try:
             task.get_coro().close()  # type: ignore[union-attr]
-        except BaseException:  # noqa: BLE001  whatever it does now, its process would not have
+        except BaseException:  # noqa: BLE001  a killed process would not have run this
             continue
         return
