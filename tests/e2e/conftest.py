@@ -1,8 +1,8 @@
 """The whole platform, started as a user starts it, and a real browser.
 
-| fixture | what it gives |
+| fixture | value |
 |---|---|
-| `start_platform` | start `runai up` on a data directory of its own; stopped after the module |
+| `start_platform` | starts `runai up` on a new data directory; stopped after the module |
 | `platform` | the run's platform of five simulated GPUs, without other modules' jobs and servers |
 | `browser` | a real headless Chromium, for this module |
 | `page_of` | a signed-in page of a user; a console error fails the test |
@@ -22,14 +22,14 @@ from e2e.running import Platform
 from waiting import eventually
 
 expect.set_options(timeout=60_000)
-"""Playwright's own five seconds are little beside another test."""
+"""Playwright's default of five seconds is short beside another test."""
 
 
 @pytest.fixture(scope="module")
 def start_platform(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Callable[..., Platform]]:
-    """Start platforms, each as `Platform` is told, and stop them at the end of the module."""
+    """Start platforms with the arguments of `Platform`; stop them at the end of the module."""
     started: list[Platform] = []
 
     def start(**options: Any) -> Platform:
@@ -45,7 +45,7 @@ def start_platform(
 
 @pytest.fixture(scope="module")
 def platform(five_gpus: Platform) -> Iterator[Platform]:
-    """Give the platform of the run; what the module leaves running ends after it."""
+    """Return the platform of the run; end the module's jobs and servers after it."""
     yield five_gpus
     five_gpus.end_servers("bob", "patty")
     admin = five_gpus.client("admin")
@@ -54,9 +54,9 @@ def platform(five_gpus: Platform) -> Iterator[Platform]:
     eventually(lambda: not admin.workloads(), within=60, what="no workload is left")
 
 
-@pytest.fixture(scope="module")  # Playwright's loop would be in the way of other modules' own
+@pytest.fixture(scope="module")  # Playwright's loop would conflict with other modules' loops
 def browser(chromium: Path) -> Iterator[Browser]:
-    """Start the Chromium that the machine has."""
+    """Start the machine's Chromium."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=chromium,
@@ -68,7 +68,7 @@ def browser(chromium: Path) -> Iterator[Browser]:
 
 @pytest.fixture
 def page_of(browser: Browser, platform: Platform) -> Iterator[Callable[[str], Page]]:
-    """Sign users in, each in a browser of their own; a console error fails the test."""
+    """Sign users in, each in a new browser context; a console error fails the test."""
 
     def arrive(page: Page, user: str) -> None:
         lab.sign_in(page, platform.url, user, platform.password(user))

@@ -1,8 +1,8 @@
 """A job that counts to N, one step at a time, and notices if it runs twice at once.
 
-Usage: counting.py STEPS SECONDS_PER_STEP. Keeps its place in RUNAI_CHECKPOINT_DIR (atomically),
-stops on SIGTERM with 143, leaves `done` with what it counted, and `doubled` if another copy was
-at work.
+Usage: counting.py STEPS SECONDS_PER_STEP. Saves its count in RUNAI_CHECKPOINT_DIR (atomically),
+stops on SIGTERM with 143, writes its final count to `done`, and `doubled` if another copy was
+running.
 """
 
 import fcntl

@@ -1,4 +1,4 @@
-"""Drive JupyterHub and JupyterLab in a real Chromium, in the words a user would use."""
+"""Helpers that drive JupyterHub and JupyterLab in a real Chromium, named after users' actions."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from waiting import eventually
 SPAWN_MS = 180_000
 PATIENCE_MS = 90_000
 PICTURES = Path(os.environ["RUNAI_PICTURES"]) if "RUNAI_PICTURES" in os.environ else None
-"""Where the documentation's pictures go while they are made; None: nobody makes any."""
+"""Folder for the documentation's pictures; None if they are not being made."""
 
 HEEDS_STOP = """() => {
     const button = document.getElementById("stop");
     return button && window.jQuery && (jQuery._data(button, "events") || {}).click;
 }"""
-"""JupyterHub's script binds the button late; a click before that does nothing."""
+"""JupyterHub's script binds the button late; an earlier click has no effect."""
 
 
 @contextmanager
 def pages(browser: Browser, arrive: Callable[[Page, str], None]) -> Iterator[Callable[[str], Page]]:
-    """Give a function that opens a user's page in a browser of its own; `arrive` signs in.
+    """Return a function that opens a user's page in a new browser context; `arrive` signs in.
 
     Raises:
-        AssertionError: at the end, if the console of one of them told of an error, or a page of the
-            service asked another host for anything.
+        AssertionError: at the end, if a page's console has an error, or a page of the service sent
+            a request to another host.
     """
     errors: list[str] = []
     strangers: list[str] = []
@@ -75,19 +75,19 @@ def sign_in(page: Page, url: str, user: str, password: str) -> None:
 
 
 def take(page: Page, url: str, fraction: str) -> None:
-    """Choose a fraction on the spawn form and send it."""
+    """Choose a fraction on the spawn form and submit it."""
     page.goto(f"{url}/hub/spawn")
     choose(page, fraction)
     start(page)
 
 
 def choose(page: Page, fraction: str) -> None:
-    """Mark a fraction on offer."""
+    """Select an offered fraction."""
     page.get_by_label(fraction, exact=True).filter(visible=True).check()
 
 
 def start(page: Page) -> None:
-    """Send the spawn form."""
+    """Submit the spawn form."""
     page.get_by_role("button", name="Start").click()
 
 
@@ -100,7 +100,7 @@ def stop_server(page: Page, url: str) -> None:
     expect(stop).to_be_hidden(timeout=SPAWN_MS)
 
     def has_stopped() -> bool:
-        # The button goes when a stop that takes longer than ten seconds is only under way.
+        # The button disappears during a stop that takes longer than ten seconds, before its end.
         page.goto(f"{url}/hub/home")
         return stop.count() == 0
 
@@ -108,13 +108,13 @@ def stop_server(page: Page, url: str) -> None:
 
 
 def wait_for_lab(page: Page) -> None:
-    """Return when JupyterLab can be used."""
+    """Wait until JupyterLab is usable."""
     page.wait_for_url("**/lab**", timeout=SPAWN_MS)
     expect(page.locator("#jp-main-dock-panel")).to_be_visible(timeout=SPAWN_MS)
 
 
 def write_notebook(path: Path, texts: Sequence[str]) -> None:
-    """Write a notebook of these cells."""
+    """Write a notebook with these cells."""
     cells = [nbformat.v4.new_code_cell(text) for text in texts]
     metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
     nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=metadata), path)
@@ -130,8 +130,8 @@ def open_notebook(page: Page, url: str, user: str, path: str) -> None:
 def open_in_notebook_7(page: Page, url: str, user: str, path: str) -> None:
     """Open a notebook in Notebook 7 and wait until its kernel is connected.
 
-    Its indicator cannot be asked: it says "idle" before there is a kernel, and cells that are run
-    then are silently not run. The server knows whether the page is connected to one.
+    Its indicator is unreliable: it shows "idle" before there is a kernel, and cells run then are
+    silently dropped. The server knows whether the page is connected to a kernel.
     """
     page.goto(f"{url}/user/{user}/notebooks/{path}")
     expect(page.locator(".jp-Notebook")).to_be_visible(timeout=SPAWN_MS)
@@ -151,7 +151,7 @@ def run_all(page: Page) -> None:
 
 
 def variants(page: Page, folder: Path | None, name: str) -> None:
-    """Keep the whole page as it is on a desk and on a phone, to be looked at; not for the docs."""
+    """Save the whole page in desktop and phone sizes, for review; not for the documentation."""
     if folder is not None:
         for width, device in ((1360, "desk"), (390, "phone")):
             page.set_viewport_size({"width": width, "height": 900})
@@ -162,14 +162,14 @@ def variants(page: Page, folder: Path | None, name: str) -> None:
 
 
 def picture(page: Page, folder: Path | None, name: str) -> None:
-    """Keep a screenshot where the documentation is made; elsewhere do nothing."""
+    """Save a screenshot if the documentation is being built; else do nothing."""
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         page.screenshot(path=folder / f"{name}.png")
 
 
 def whole_picture(page: Page, folder: Path | None, name: str) -> None:
-    """Keep a screenshot of the whole page, however long, where the documentation is made."""
+    """Save a screenshot of the whole page, however long, if the documentation is being built."""
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         page.screenshot(path=folder / f"{name}.png", full_page=True)

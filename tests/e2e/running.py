@@ -1,4 +1,4 @@
-"""One platform as `runai up` starts it: its processes, its accounts, its end.
+"""A platform started by `runai up`: its processes, its accounts, its end.
 
 Used by the fixtures of this folder and by tests that kill parts of it.
 """
@@ -28,19 +28,19 @@ START_SECONDS = 180
 
 @dataclass
 class Platform:
-    """A platform in its own data directory, of simulated GPUs; may be killed and restarted."""
+    """A platform of simulated GPUs in its own data directory; can be killed and restarted."""
 
     data_dir: Path
     simulated: int | None = 5
-    """None: the devices that the machine has, or seems to have."""
+    """None: the machine's devices, or its fake ones."""
     python: Path = Path(sys.executable)
-    """The interpreter of all of its processes."""
+    """Interpreter of all the platform's processes."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables beside our own."""
+    """Environment variables in addition to our own."""
     options: Sequence[str] = ()
     """More options of `runai up`."""
     root: str = ""
-    """What a user opens, where it is not http://127.0.0.1:PORT."""
+    """URL that users open, if not http://127.0.0.1:PORT."""
     port: int = field(default_factory=free_port)
     clients: list[Client] = field(default_factory=list)
     process: subprocess.Popen[bytes] | None = None
@@ -63,7 +63,7 @@ class Platform:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        # An answer is no sign: the proxy outlives a hub that was killed.
+        # An answer proves nothing: the proxy outlives a killed hub.
         said = self.data_dir / "up.log"
         eventually(
             lambda: self._runs() and b"\nOpen http" in said.read_bytes()[begin:],
@@ -97,7 +97,7 @@ class Platform:
 
     @property
     def url(self) -> str:
-        """Return the page a user opens."""
+        """Return the URL that users open."""
         return self.root or f"http://127.0.0.1:{self.port}"
 
     def password(self, user: str) -> str:
@@ -110,7 +110,7 @@ class Platform:
     def service_process(self) -> psutil.Process:
         """Return the hub service, a child of JupyterHub."""
         for child in psutil.Process(self.running.pid).children():
-            with suppress(psutil.Error):  # it was killed, and nobody has asked after it yet
+            with suppress(psutil.Error):  # killed, and not reaped yet
                 if "runai.hub_service" in " ".join(child.cmdline()):
                     return child
         message = "the hub service does not run"
@@ -126,7 +126,7 @@ class Platform:
         return client
 
     def end_servers(self, *users: str) -> None:
-        """Stop the notebook servers of these users, as an admin does; return when they are gone."""
+        """Stop these users' notebook servers, as an admin does; return when they have ended."""
         with HubLogin(f"{self.url}/") as hub:
             hub.log_in("admin", self.password("admin"))
             hub._send("GET", "hub/token")  # renews the token against forged requests
@@ -141,12 +141,12 @@ class Platform:
                 eventually(has_none, within=START_SECONDS, what=f"{user} has no server")
 
     def kill(self) -> None:
-        """End the hub at once, as a crash would."""
+        """Kill the hub at once, like a crash."""
         self.running.kill()
         self.running.wait()
 
     def stop(self) -> None:
-        """End the platform as Ctrl-C does, then whatever it left behind (jobs outlive it)."""
+        """End the platform as Ctrl-C does, then its remaining processes (jobs outlive it)."""
         for client in self.clients:
             client.close()
         self.running.send_signal(signal.SIGINT)
@@ -158,7 +158,7 @@ class Platform:
 
 
 def end_everything_below(data_dir: Path) -> None:
-    """Kill every process that works for this data directory; jobs outlive it on purpose."""
+    """Kill every process of this data directory; jobs outlive the platform on purpose."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             words = [*process.cmdline(), *process.environ().values(), process.cwd()]

@@ -1,4 +1,4 @@
-"""The example of allocation against utilization, run as its reader would run it."""
+"""The example of allocation against utilization, run as a reader would run it."""
 
 from __future__ import annotations
 

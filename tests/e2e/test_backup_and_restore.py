@@ -1,7 +1,7 @@
-"""Backup, restore and start again by the commands that an admin types, over a whole platform.
+"""Backup, restore and restart of a whole platform, by an admin's commands.
 
-A training runs, a notebook server runs, and people go on after the backup was made. Whether the
-platform was stopped in good order or lost its processes: what the backup knows is there again.
+A training and a notebook server run, and users go on after the backup. Whether the platform was
+stopped in good order or killed, everything in the backup is restored.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ PROGRAM = Path(__file__).with_name("counting.py")
 
 
 def runai(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line as a program of its own."""
+    """Run the command line as a separate process."""
     command = [sys.executable, "-m", "runai.hub_service.cli", *words]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 class Bob:
-    """Bob in his browser, as far as the hub sees it."""
+    """HTTP client of the hub that acts as Bob's browser."""
 
     def __init__(self, platform: Platform) -> None:
         self._hub = HubLogin(f"{platform.url}/")
@@ -53,7 +53,7 @@ class Bob:
         return self._hub._send(method, f"hub/api/users/bob{path}", headers=headers, **content)
 
     def start_server(self) -> None:
-        """Start his notebook server with half a GPU, and return when it is ready."""
+        """Start Bob's notebook server with half a GPU, and return when it is ready."""
         started = self.ask("POST", "/server", json={"project": "vision", "gpus": "0.5"})
         assert started.is_success, started.text
         eventually(lambda: self.server().get("ready"), within=90, what="bob's server is ready")
@@ -105,7 +105,7 @@ def test_what_a_backup_knows_is_there_again_after_restore_and_up(
     told = json.loads((backup / "backup.json").read_text())
     assert told["databases"] == ["cluster.sqlite", "ledger.sqlite", "jupyterhub.sqlite"]
 
-    # People go on, whom the backup does not know.
+    # Users go on after the backup.
     submit(patty, "later", 100_000)
     until(patty, "nlp/later", "running")
     bob.delete("vision/short")
@@ -130,16 +130,16 @@ def test_what_a_backup_knows_is_there_again_after_restore_and_up(
     assert "stopped: nlp/later-0" in restored.stdout
     platform.start()
 
-    # The same start of the same training: nobody has stopped it.
+    # The same process of the same training: it was not stopped.
     bob, patty = platform.client("bob"), platform.client("patty")
     found = until(bob, "vision/long", "running")
     assert (found.attempts, found.submitted) == (1, training.submitted)
     assert processes_of(platform, "vision/long") == [worker]
     eventually(lambda: place(found) > counted, what="it gets on")
-    # What was deleted later is back, what came later is not, and its GPU is nobody's.
+    # The job deleted later is back, the job submitted later is gone, and its GPU is free.
     assert bob.workload("vision/short").state == "succeeded"
     assert patty.workloads() == []
-    # Whose server went with the platform starts it anew; one that lived on is found again.
+    # A server that ended with the platform is started again; one that lived on is found again.
     with Bob(platform) as browser:
         if how == "killed":
             eventually(lambda: browser.server().get("ready"), within=60, what="it is known")
@@ -148,7 +148,7 @@ def test_what_a_backup_knows_is_there_again_after_restore_and_up(
             browser.start_server()
     until(bob, session.id, "running")
     assert sum(d.allocated for n in bob.nodes() for d in n.devices) == 1.5
-    # Usage goes on from the backup's, and a new job finds nothing of the one that was taken back.
+    # Usage goes on from the backup's, and a new job inherits nothing from the removed one.
     past = platform.client("admin").history(datetime.now(UTC) - timedelta(days=1))
     assert {"vision/long", session.id} <= {one.id for one in past}
     assert "nlp/later" not in {one.id for one in past}
@@ -171,7 +171,7 @@ def processes_of(platform: Platform, workload: str) -> list[psutil.Process]:
 
 
 def services(platform: Platform) -> list[psutil.Process]:
-    """Return the service's process, also where its hub has gone."""
+    """Return the service's process, even if its hub has ended."""
     found = []
     for process in psutil.process_iter():
         try:

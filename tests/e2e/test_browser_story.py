@@ -1,4 +1,4 @@
-"""The story in a real browser: two people share a GPU, train over quota, give back, and resume."""
+"""Two users in a real browser: share a GPU, train over quota, lose GPUs to reclaim, and resume."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ FINISH_SECONDS = 180
 
 @pytest.fixture(scope="module")
 def platform(start_platform: Callable[[], Platform]) -> Platform:
-    """Run a platform of their own: only a new home is given the examples."""
+    """Run a new platform: examples are copied only to new homes."""
     return start_platform()
 
 
 def test_bob_and_patty_share_five_gpus(platform: Platform, page_of: Callable[[str], Page]) -> None:
-    # Two people take half a GPU each: they share one device.
+    # Two users take half a GPU each: they share one device.
     bob_page, patty_page = page_of("bob"), page_of("patty")
     bob_page.goto(f"{platform.url}/hub/spawn")
     lab.choose(bob_page, "½ GPU")
@@ -46,7 +46,7 @@ def test_bob_and_patty_share_five_gpus(platform: Platform, page_of: Callable[[st
     bob, patty = platform.client("bob"), platform.client("patty")
     assert devices_of(bob) == devices_of(patty)
 
-    # However long the other takes to come, their trainings are still there.
+    # Their trainings stay, however long the other user takes to arrive.
     may_go_on = [hold_training(platform, user) for user in ("bob", "patty")]
 
     # Bob submits six jobs of one GPU from a notebook; four GPUs are left, so four run, over quota.
@@ -67,21 +67,21 @@ def test_bob_and_patty_share_five_gpus(platform: Platform, page_of: Callable[[st
     lab.picture(bob_page, PICTURES, "lab-bob-reclaimed")
     lab.picture(patty_page, PICTURES, "lab-patty")
 
-    # Hers end, Bob's resume from their checkpoints and finish.
+    # Her jobs end, Bob's resume from their checkpoints and finish.
     for each in reversed(may_go_on):
         each.touch()
     expect_states(patty, {"succeeded": 2}, FINISH_SECONDS)
     expect_states(bob, {"succeeded": 6}, FINISH_SECONDS)
     paused = [job for job in jobs_of(bob) if job.pauses]
     assert len(paused) == 2
-    # What they have learnt does not depend on the pauses.
+    # The results do not depend on the pauses.
     assert len({final_line(bob, job.id) for job in jobs_of(bob)}) == 1
     for page in (bob_page, patty_page):
         expect(page.locator("#jp-main-statusbar")).to_contain_text("| Idle")
 
 
 def test_waiting_page_says_what_for(platform: Platform, page_of: Callable[[str], Page]) -> None:
-    # Patty joins vision, whose only half GPU for sessions Bob holds.
+    # Patty joins vision; Bob holds the project's only half GPU for sessions.
     members = ["bob", "patty"]
     platform.client("admin").put_project(
         "vision", ProjectPut(build_quota=Decimal("0.5"), members=members)
@@ -99,29 +99,29 @@ def test_waiting_page_says_what_for(platform: Platform, page_of: Callable[[str],
     expect(sentence.first).to_be_visible(timeout=90_000)
     lab.picture(patty_page, PICTURES, "waiting")
 
-    # He stops; she gets it.
+    # He stops his server; she gets the half GPU.
     lab.stop_server(bob_page, platform.url)
     lab.wait_for_lab(patty_page)
 
 
 def hold_training(platform: Platform, user: str) -> Path:
-    """Have the example that a user's notebook submits wait; return what lets it go on."""
+    """Make the example that a user's notebook submits wait; return the file that releases it."""
     examples = platform.data_dir / "users" / user / "examples"
     may_go_on, training = examples / "may-go-on", examples / "train_numpy.py"
     if PICTURES:
-        may_go_on.touch()  # what is drawn is at work
+        may_go_on.touch()  # the pictures show working jobs
     kept = training.rename(examples / "training.py")
     training.write_text(held(kept, may_go_on))
     return may_go_on
 
 
 def jobs_of(client: Client) -> list[WorkloadView]:
-    """Return the jobs that the client's user sees of their own."""
+    """Return the jobs of the client's user."""
     return [w for w in client.workloads(user=client.whoami().name) if w.kind == "job"]
 
 
 def devices_of(client: Client) -> set[str]:
-    """Return the devices that the user's session holds."""
+    """Return the devices of the user's session."""
     mine = client.workloads(user=client.whoami().name)
     sessions = [w for w in mine if w.kind == "session"]
     return {share.uuid for s in sessions for worker in s.workers for share in worker.devices}
@@ -140,5 +140,5 @@ def expect_states(client: Client, expected: dict[str, int], within: float = 120)
 
 
 def final_line(client: Client, job: str) -> str:
-    """Return the result that a training prints at its end."""
+    """Return the last line of a training: its result."""
     return [line.text for line in client.logs(job)][-1]

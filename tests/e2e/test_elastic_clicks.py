@@ -1,6 +1,6 @@
-"""A running elastic job gets and gives back workers by a click, on the page and in the panel.
+"""A running elastic job grows and shrinks by a click, on the page and in the panel.
 
-The training is real (PyTorch, of the examples); what is waited for is that it trains at that size.
+The training is real (PyTorch, from the examples); each test waits until it trains at the new size.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "elastic_digits.py"
 SERVICE = "services/runai/"
 NAME = "clicked-digits"
 TRAINS_S = 240.0
-"""PyTorch is imported by each worker, on a machine that has other things to do."""
+"""Each worker imports PyTorch, on a busy machine."""
 
 
 @pytest.fixture
 def bob(platform: Platform) -> Client:
-    """Let bob train on two GPUs; a worker more trains at once (`shared_hub`)."""
+    """Start bob's training on two GPUs; an added worker trains at once (`shared_hub`)."""
     client = platform.client("bob")
     client.submit(
         SubmitRequest(
@@ -52,7 +52,7 @@ def bob(platform: Platform) -> Client:
 
 
 def trains_on(client: Client, gpus: int, *, of: int) -> None:
-    """Wait until it has so many workers, all of them training."""
+    """Wait until the job has this number of workers, all of them training."""
 
     def does() -> bool:
         view = client.workload(f"vision/{NAME}")
@@ -72,7 +72,7 @@ def expect_size(place: Locator, words: str) -> None:
 def test_a_click_on_the_page_adds_a_worker_and_one_in_the_panel_takes_it_back_while_a_cell_runs(
     platform, bob, page_of
 ):
-    """What the panel's other button sends is in `widgets/page.test.mjs`."""
+    """The request of the panel's other button is tested in `widgets/page.test.mjs`."""
     page: Page = page_of("bob")
     page.goto(f"{platform.url}/{SERVICE}")
     row = page.locator(f"[id='w:vision/{NAME}']")

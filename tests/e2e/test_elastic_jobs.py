@@ -1,7 +1,7 @@
-"""Elastic trainings on a platform as users have it: the examples, and Keras.
+"""Elastic trainings on a user's platform: the examples, and Keras.
 
-They are submitted, start small, grow, shrink for an owner, outlive a killed service, and end well.
-Nothing is timed: each step waits for what the platform says.
+They are submitted, start small, grow, shrink for an owner, outlive a killed service, and succeed.
+Nothing is timed: each step waits for a state of the platform.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ COUNTING = Path(__file__).with_name("counting.py")
 
 
 class Story:
-    """A platform of five GPUs where bob trains and patty comes and goes."""
+    """A platform of five GPUs where bob trains, and patty's jobs start and end."""
 
     def __init__(self, platform: Platform) -> None:
         self.platform = platform
@@ -42,23 +42,23 @@ class Story:
             self.bobs_token = hub.mint_token()
 
     def comes(self, name: str, gpus: float) -> None:
-        """Patty's job takes GPUs; return when it has them."""
+        """Submit a job of patty's; return when it has its GPUs."""
         command = ["python", str(COUNTING), "1000000", "0.1"]
         self.patty.submit(SubmitRequest(name=name, gpus=gpus, command=command))
         eventually(lambda: self.patty.workload(f"nlp/{name}").state == "running", within=PATIENCE_S)
 
     def goes(self, name: str) -> None:
-        """Patty's job leaves what it had."""
+        """End patty's job and free its GPUs."""
         self.patty.delete(f"nlp/{name}")
 
     def trained(self, name: str) -> WorkloadDetail:
-        """Return bob's job, which must not have failed."""
+        """Return bob's job; assert that it has not failed."""
         found = self.bob.workload(f"vision/{name}")
         assert found.state not in {"failed", "ended"}, self.said(name)
         return found
 
     def gpus(self, name: str) -> int:
-        """Return on how many GPUs a job of bob's trains, 0 while the service is away."""
+        """Return the number of GPUs of bob's job, 0 while the service is down."""
         try:
             elastic = self.trained(name).elastic
         except Unavailable:
@@ -69,7 +69,7 @@ class Story:
         eventually(lambda: self.gpus(name) == gpus, within=PATIENCE_S)
 
     def ends_well(self, name: str) -> WorkloadDetail:
-        """Wait until it has succeeded, without a pause or a failure."""
+        """Wait until the job has succeeded, without a pause or a failure."""
         eventually(lambda: self.trained(name).state == "succeeded", within=2 * PATIENCE_S)
         done = self.trained(name)
         assert (done.pauses, done.failures) == (0, 0)
@@ -79,7 +79,7 @@ class Story:
         return "\n".join(line.text for line in self.bob.logs(f"vision/{name}"))
 
     def kill_the_service(self, name: str) -> None:
-        """Kill -9; the hub starts another, which takes over the processes of a job."""
+        """Kill the service by SIGKILL; the hub's next one takes over the processes of a job."""
         before = processes(self.platform, name)
         killed = self.platform.service_process()
         killed.kill()
@@ -96,7 +96,7 @@ class Story:
 
 
 def processes(platform: Platform, name: str) -> set[int]:
-    """Return the processes of a job of bob's that train."""
+    """Return the PIDs of the training processes of bob's job."""
     found = set()
     for process in psutil.process_iter():
         try:
@@ -112,12 +112,12 @@ def processes(platform: Platform, name: str) -> set[int]:
 
 @pytest.fixture
 def story(start_platform: Callable[..., Platform]) -> Callable[[], Story]:
-    """Start a platform that grows jobs at once, whatever their speed on this machine."""
+    """Start a platform that grows jobs at once, regardless of their speed on this machine."""
     return lambda: Story(start_platform(environment=GROWS_AT_ONCE))
 
 
 def submit(story: Story, *arguments: str) -> None:
-    """Submit as bob does on the command line."""
+    """Submit by the command line, as bob."""
     environ = {"RUNAI_API_URL": story.bob.url, "JUPYTERHUB_API_TOKEN": story.bobs_token}
     command = [sys.executable, "-m", "runai.hub_service.cli", "submit", *arguments]
     subprocess.run(command, check=True, cwd=ROOT / "examples", env=os.environ | environ)
@@ -133,7 +133,7 @@ def test_the_examples_end_well_grown_shrunk_and_without_their_service(story):
     story.goes("holder")
     story.trains_on("digits", 3)
     story.comes("idle", 2)
-    story.comes("owner", 0.5)  # within her quota, of which bob has half a GPU
+    story.comes("owner", 0.5)  # within her quota; bob uses half a GPU of it
     story.trains_on("digits", 2)
     story.kill_the_service("digits")
     done = story.ends_well("digits")

@@ -1,6 +1,6 @@
-"""The first minutes of a user at a terminal, on a whole platform: do its parts fit together?
+"""A user's first minutes at a terminal of a whole platform: its parts fit together.
 
-Plays in `make test`, so it needs no browser: the rest of the hub's tests are in `make test-all`.
+Runs in `make test`, so it needs no browser: the rest of the hub's tests are in `make test-all`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ else:
 
 @pytest.fixture
 def runai(one_gpu: HubPlatform, tmp_path: Path) -> Callable[..., str]:
-    """Return the command of a user whose home is empty."""
+    """Return the command line of a user with an empty home."""
 
     def run(*arguments: str, stdin: str = "") -> str:
         done = subprocess.run(
@@ -49,7 +49,7 @@ def runai(one_gpu: HubPlatform, tmp_path: Path) -> Callable[..., str]:
             check=False,
         )
         if done.returncode:
-            raise RuntimeError(done.stderr)  # an AssertionError would be waited for
+            raise RuntimeError(done.stderr)  # `eventually` would retry after an AssertionError
         return done.stdout
 
     return run

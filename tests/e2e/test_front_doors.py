@@ -35,7 +35,7 @@ CELLS = [
 
 @dataclass
 class Door:
-    """One way in: what people open, and what makes it so."""
+    """One front door: the URL that users open, and the settings for it."""
 
     port: int
     outer: int
@@ -49,7 +49,7 @@ def prefix(port: int, outer: int) -> Door:
 
 
 def subdomains(port: int, outer: int) -> Door:
-    root = f"http://hub.localhost:{port}"  # browsers resolve it without asking anybody
+    root = f"http://hub.localhost:{port}"  # browsers resolve it without DNS
     return Door(port, outer, root, config=f'c.JupyterHub.subdomain_host = "{root}"\n')
 
 
@@ -64,7 +64,7 @@ def another_proxy(port: int, outer: int) -> Door:
 
 @contextmanager
 def tls_before(door: Door, folder: Path) -> Iterator[None]:
-    """Run another proxy that speaks TLS and passes requests on, as an admin's own would."""
+    """Run another proxy that terminates TLS and forwards requests, like an admin's own."""
     folder.mkdir()
     (folder / "Caddyfile").write_text(
         "{\n admin off\n skip_install_trust\n auto_https disable_redirects\n}\n"
@@ -112,7 +112,7 @@ def arrive(page: Page, platform: Platform, user: str) -> None:
 
 
 def play(page: Page, platform: Platform) -> None:
-    """Use a notebook, a terminal and the page, and look at the cookies."""
+    """Use a notebook, a terminal and the page, and check the cookies."""
     lab.take(page, platform.url, "½ GPU")
     lab.wait_for_lab(page)
     lab.write_notebook(platform.data_dir / "users" / "bob" / "door.ipynb", CELLS)
@@ -149,7 +149,7 @@ COUNTING = (
 
 @pytest.fixture(scope="module")
 def platform(start_platform: Callable[[], Platform]) -> Platform:
-    """Run a platform whose hub and proxy are killed."""
+    """Run a platform; the tests kill its hub and proxy."""
     return start_platform()
 
 
@@ -165,11 +165,11 @@ def test_kernel_computes_through_kills_of_hub_and_proxy(
     lab.open_notebook(page, platform.url, "bob", "count.ipynb")
     lab.run_all(page)
     sockets: list[WebSocket] = []
-    page.on("websocket", lambda socket: sockets.append(socket))  # noqa: PLW0108 - it is marked
+    page.on("websocket", lambda socket: sockets.append(socket))  # noqa: PLW0108 - page.on marks it
     proxy = CaddyProcess(DataDirectory(platform.data_dir).proxy)
 
     def goes_on() -> None:
-        """Return when the page has shown two more numbers."""
+        """Wait until the page has shown two more numbers."""
         for _ in range(2):
             before = page.locator(".jp-OutputArea").inner_text()
             expect(page.locator(".jp-OutputArea")).not_to_have_text(before)

@@ -1,7 +1,7 @@
-"""What can be done about an idle GPU, on the page and in the panel, each by a click.
+"""Actions on an idle GPU, on the page and in the panel, each by a click.
 
-The devices seem real and stay idle: a library that stands for the driver's says that no process is
-on them. So a session is idle while its JupyterLab is open, as it is on a GPU.
+The devices seem real and stay idle: a fake of the driver's library reports no process on them. So
+a session is idle while its JupyterLab is open, as on a real GPU.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ pytestmark = [
 
 SECONDS = 90_000
 IDLE_S = 240
-"""It is shown as idle after a minute at the earliest."""
+"""A session is shown as idle after a minute at the earliest."""
 RULES = ProjectPut(
     idle_session=IdlePut(badge_s=60, release_s=86400),
     idle_job=IdlePut(badge_s=60, stop_s=86400),

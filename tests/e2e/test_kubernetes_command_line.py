@@ -1,6 +1,6 @@
-"""The command line and the magics against Kubernetes: a job's whole life, in an image of its own.
+"""The command line and the magics against Kubernetes: a job's whole life, in its own image.
 
-JupyterHub (whose tokens are shown), API server and service are real; the node runs pods as
+JupyterHub (which issues the tokens), API server and service are real; the node runs pods as
 processes.
 """
 
@@ -48,7 +48,7 @@ def hub(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture
 def environment(hub: KubernetesHub, tmp_path, monkeypatch) -> dict[str, str]:
-    """Return what ana's session would say of the platform."""
+    """Return the platform's variables in the environment of ana's session."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("RUNAI_PROJECT", raising=False)
     url = str(hub.http.base_url).rstrip("/")
@@ -104,7 +104,7 @@ def test_a_job_is_submitted_looked_at_suspended_resumed_and_deleted(hub, runai, 
 
     runai("suspend", "exp")
     eventually(lambda: state_of(runai, "exp") == "suspended", what="it is suspended")
-    # Its last pod stays until the Job's controller has counted it.
+    # The last pod stays until the Job controller has counted it.
     eventually(lambda: not hub.lab.namespace.pods("vision-exp"), what="it has no pods")
     runai("resume", "exp")
     eventually(lambda: state_of(runai, "exp") == "running", what="it runs again")

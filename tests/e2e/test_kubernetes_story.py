@@ -68,14 +68,14 @@ def url(hub: KubernetesHub) -> str:
 def test_a_gpu_is_chosen_waited_for_and_worked_on(
     hub: KubernetesHub, page_of: Callable[[str], Page]
 ) -> None:
-    # Ana and Cy take half a GPU each, which is all that sessions of vision may use.
+    # Ana and Cy take half a GPU each: the limit of vision's sessions.
     ana, bo, cy = page_of("ana"), page_of("bo"), page_of("cy")
     lab.take(ana, url(hub), "½ GPU")
     lab.wait_for_lab(ana)
     lab.take(cy, url(hub), "½ GPU")
     lab.wait_for_lab(cy)
 
-    # Bo's form says that it would wait, and why; the page says it while he waits.
+    # Bo's form shows that he would wait, and why; so does the page while he waits.
     bo.goto(f"{url(hub)}/hub/spawn")
     lab.choose(bo, "½ GPU")
     expect(bo.get_by_text("would wait").first).to_be_visible()
@@ -98,7 +98,7 @@ def test_a_gpu_is_chosen_waited_for_and_worked_on(
     expect(row).to_contain_text("running", timeout=SECONDS)
     lab.picture(ana, PICTURES, "kubernetes-lab")
 
-    # She stops; Bo gets her half, beside Cy on the same device, and arrives in JupyterLab.
+    # She stops her server; Bo gets her half, shares the device with Cy, and opens JupyterLab.
     lab.stop_server(ana, url(hub))
     lab.wait_for_lab(bo)
     seen = [hub.environment(user)["NVIDIA_VISIBLE_DEVICES"] for user in ("bo", "cy")]

@@ -1,7 +1,7 @@
-"""What can be done on the pages, each by a click or by keys alone, and what came of it.
+"""Actions on the pages, by a click or by keys alone, and their effects.
 
-Adding workers is in `test_elastic_clicks`, giving back what is idle in `test_idle_clicks`; stops,
-previews, submissions and what others see in `test_pages`.
+Adding workers is in `test_elastic_clicks`, releasing idle GPUs in `test_idle_clicks`; stops,
+previews, submissions and other users' views in `test_pages`.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ COUNTS = [sys.executable, str(COUNTING), "1000000", "0.1"]
 
 @pytest.fixture(scope="module")
 def clients(platform: Platform) -> Iterator[dict[str, Client]]:
-    """Let a job of bob's count."""
+    """Start a counting job of bob's; return the users' clients."""
     clients = {name: platform.client(name) for name in ("bob", "admin")}
     request = SubmitRequest(name="acts-counts", command=COUNTS, gpus=1, grace_seconds=1)
     clients["bob"].submit(request)
     eventually(lambda: clients["bob"].workload(COUNTING_JOB).state == "running", within=60)
     yield clients
     if "audio" in {project.name for project in clients["admin"].projects()}:
-        clients["admin"].delete_project("audio")  # no page shows it any more
+        clients["admin"].delete_project("audio")  # remove it from the pages
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def state(page: Page, workload: str) -> Locator:
 
 
 def press(page: Page, name: str) -> None:
-    """Press a button as who has no mouse does."""
+    """Press a button by keyboard."""
     page.get_by_role("button", name=name).focus()
     page.keyboard.press("Enter")
 
@@ -105,7 +105,7 @@ def test_on_its_page_it_is_paused_and_resumed_by_keys_and_its_output_goes_on(bob
 
 
 def test_the_chart_of_a_young_platform_begins_where_its_history_does(bob, platform):
-    def is_drawn() -> bool:  # a platform may be too young for any point
+    def is_drawn() -> bool:  # a new platform may have no point yet
         look(bob, platform)
         expect(bob.get_by_text("The history begins at")).to_be_visible(timeout=SECONDS)
         shown = bob.locator(".plot").get_attribute("aria-label") or ""
@@ -139,7 +139,7 @@ def test_a_range_is_chosen_by_its_link(bob, platform):
 def test_consumption_is_downloaded_as_a_table(bob, platform, tmp_path):
     look(bob, platform, "consumption?range=1h")
 
-    def has_hours() -> bool:  # they are counted, and written, some time after they began
+    def has_hours() -> bool:  # usage is counted, and written, some time after it began
         with bob.expect_download() as downloading:
             bob.get_by_role("link", name="CSV").first.click()
         file = tmp_path / "project.csv"

@@ -1,4 +1,4 @@
-"""The pages in a real Chromium: two people who see and may do different things, and an admin."""
+"""The pages in a real Chromium: two users with different views and permissions, and an admin."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ while True:  # a fifth of a processor, so that there is something to see
 
 @pytest.fixture(scope="module")
 def workloads(platform: Platform) -> Iterator[dict[str, Client]]:
-    """Let bob run beyond his quota, and patty take some of it back: two of his jobs are paused."""
+    """Run bob's jobs over quota and let patty reclaim GPUs: two of his jobs are paused."""
     clients = {name: platform.client(name) for name in ("bob", "patty", "admin")}
     command = [sys.executable, "-c", PRINTS]
     for number in range(1, 6):
         request = SubmitRequest(name=f"bob-{number}", command=command, gpus=1, grace_seconds=1)
         clients["bob"].submit(request)
-    # Patty comes once each of them has written: one that is stopped before has nothing to show.
+    # Patty submits once every job has written a line: one stopped before has no log to show.
     eventually(lambda: all(written(clients["bob"], f"vision/bob-{n}") for n in range(1, 6)))
     for number in (1, 2):
         clients["patty"].submit(SubmitRequest(name=f"pat-{number}", command=command, gpus=1))
@@ -76,11 +76,11 @@ def look(page: Page, platform: Platform, path: str = "") -> None:
 
 
 def drag_over_the_chart(page: Page) -> None:
-    """Drag over the beginning of the chart, which shows that closer; then look at all of it."""
+    """Zoom into the chart's beginning by dragging, then zoom out again."""
     plot, over = page.locator(".plot"), page.locator(".uplot .u-over")
     expect(over).to_be_visible(timeout=SECONDS)
     before = plot.get_attribute("aria-label") or ""
-    over.scroll_into_view_if_needed()  # the mouse reaches what is on the screen
+    over.scroll_into_view_if_needed()  # the mouse reaches only visible parts
     box = over.bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + 2, box["y"] + 20)
@@ -249,7 +249,7 @@ THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
 
 def problems_by_theme(page: Page, name: str, within: str = "html") -> dict[str, list[str]]:
-    """Return what keeps people out of a page that is open, in each theme, if anything does."""
+    """Return the accessibility violations of the open page, by theme."""
     found: dict[str, list[str]] = {}
     for theme in THEMES:
         page.emulate_media(color_scheme=theme)
@@ -284,14 +284,14 @@ def test_no_page_keeps_anybody_out(platform, workloads, page_of):
 
 @pytest.mark.axe
 def test_a_refusal_is_a_page_too(platform, workloads, page_of, browser):
-    # Of its own: Chromium writes a refused page into its console.
+    # A separate page: Chromium logs a refused page as an error to its console.
     context = browser.new_context()
     context.add_cookies(page_of("patty").context.cookies())
     page = context.new_page()
     page.set_default_timeout(lab.PATIENCE_MS)
     reply = page.goto(f"{platform.url}/{SERVICE}workloads/vision/bob-1")
     assert reply is not None
-    assert reply.status == 404  # nobody has been here yet: through the hub's login, and back
+    assert reply.status == 404  # first visit: through the hub's login, and back
 
     expect(page.locator("#main")).to_contain_text("There is no workload vision/bob-1")
     assert problems_by_theme(page, "refusal") == {}

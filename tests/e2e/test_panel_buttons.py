@@ -1,4 +1,4 @@
-"""The panel in a real JupyterLab: it goes on while a cell runs, and so do its buttons."""
+"""The panel in a real JupyterLab: it updates while a cell runs, and its buttons work."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ PANEL = [
 
 @pytest.fixture
 def busy_page(platform: Platform, page_of: Callable[[str], Page]) -> Page:
-    """Give a page of bob's whose kernel is busy, below a panel; he has never seen the service."""
+    """Return bob's notebook with a panel and a busy kernel; he has never visited the service."""
     page = page_of("bob")
     lab.take(page, platform.url, "½ GPU")
     lab.wait_for_lab(page)
@@ -91,7 +91,7 @@ def test_buttons_work_while_a_cell_runs(platform: Platform, busy_page: Page) -> 
 
     expect(state).to_contain_text("running", timeout=SECONDS)
     expect_busy(busy_page)
-    for part in PANEL:  # what a screen reader is told of it
+    for part in PANEL:  # the tree that screen readers get
         expect(panel).to_match_aria_snapshot(part, timeout=SECONDS)
     panel.get_by_role("button", name="Pause exp1").click()
     expect(state).to_contain_text("suspended", timeout=SECONDS)
@@ -135,7 +135,7 @@ def test_in_notebook_7_the_panel_is_live_and_used_by_keyboard(
     page.keyboard.press("Enter")
     expect(state).to_contain_text("suspended", timeout=SECONDS)
     lab.picture(page, PICTURES and PICTURES / "variants", "notebook-7")
-    page.keyboard.press("Tab")  # past Resume, which took the place of Pause
+    page.keyboard.press("Tab")  # past Resume, which replaced Pause
     expect(panel.get_by_role("button", name="Stop exp1")).to_be_focused()
     page.keyboard.press("Enter")
     page.keyboard.press("Enter")

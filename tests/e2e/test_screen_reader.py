@@ -1,6 +1,6 @@
-"""What Chromium tells a screen reader of each page, and that keys alone reach everything in order.
+"""Accessibility tree of each page in Chromium, and the tab order of its controls.
 
-No screen reader is heard here: asserted is the tree that they all read from, with its names, roles,
+No screen reader runs here: the tests assert the tree that all of them read, with its names, roles,
 live regions and tables. The panel is in `test_panel_buttons`.
 """
 
@@ -216,7 +216,7 @@ PAGES = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _heard(platform: Platform) -> None:
-    """Let a job of bob's run that writes one line."""
+    """Start a job of bob's that writes one line."""
     client = platform.client("bob")
     client.submit(SubmitRequest(name="heard", command=RUNS, gpus=1, grace_seconds=1))
     eventually(lambda: client.workload("vision/heard").state == "running", within=60)
@@ -252,7 +252,7 @@ def test_a_page_is_told_by_names_roles_and_live_regions_and_walked_over_by_the_t
     for part in told:
         expect(page.locator("main")).to_match_aria_snapshot(part, timeout=SECONDS)
 
-    # What changes by itself is in a live region.
+    # Parts that update by themselves are live regions.
     live = {"message": "alert", "said": "status", "away": "status"}
     if path == "":
         live["notifications .history"] = "log"
@@ -261,7 +261,7 @@ def test_a_page_is_told_by_names_roles_and_live_regions_and_walked_over_by_the_t
     for id_, role in live.items():
         expect(page.locator(f"#{id_}")).to_have_attribute("role", role)
 
-    # Everything is reached in reading order, and where one is is seen.
+    # Tab reaches every control in reading order, and the focus is visible.
     stops = page.evaluate(MARK)
     for at, what in enumerate(stops):
         page.keyboard.press("Tab")

@@ -1,4 +1,4 @@
-"""The panel in what renders widgets in VS Code: live, with buttons, nothing from elsewhere."""
+"""The panel in VS Code's widget renderer: live, with buttons, without requests to other hosts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SECONDS = 120.0
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[tuple[Page, list[str], list[str]]]:
-    """Give a page, what its console tells of errors, and the addresses that it asks for."""
+    """Return a page, the errors in its console, and the addresses that it requests."""
     errors: list[str] = []
     asked: list[str] = []
     context = browser.new_context(viewport={"width": 900, "height": 800})
@@ -44,7 +44,7 @@ def page(browser: Browser) -> Iterator[tuple[Page, list[str], list[str]]]:
 
 @pytest.fixture
 def environ(platform: Platform) -> Iterator[dict[str, str]]:
-    """Let a job of bob's run; give the environment of a kernel that he began in VS Code."""
+    """Start a job of bob's; return the environment of a kernel that he started in VS Code."""
     client = platform.client("bob")
     with HubLogin(f"{platform.url}/") as hub:
         hub.log_in("bob", platform.password("bob"))

@@ -1,9 +1,9 @@
 """VS Code's side of a notebook, around a real kernel: its own widget manager in Chromium.
 
-VS Code itself and its Jupyter extension cannot be installed from npm or PyPI. What renders widgets
-in it can: `@vscode/jupyter-ipywidgets8`, which the extension runs in the notebook's web view. The
-page here is of another origin than JupyterHub, may ask no host but its own, and its messages to the
-kernel are carried by the test as the extension carries them.
+VS Code itself and its Jupyter extension cannot be installed from npm or PyPI. Its widget renderer
+can: `@vscode/jupyter-ipywidgets8`, which the extension runs in the notebook's web view. The page
+here has another origin than JupyterHub and may send requests to its own host only; the test
+forwards its messages to the kernel, as the extension does.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ PAGE = b"""<!doctype html><html lang="en"><head><meta charset="utf-8"><title>A n
 
 
 def why_no_vscode_widgets() -> str:
-    """Return why VS Code's widget manager cannot be had; "" when it is here."""
+    """Return the reason why VS Code's widget manager is missing; "" if it is installed."""
     return why_not_fetched(
         "@vscode/jupyter-ipywidgets8", "1.0.9", "dist/ipywidgets.js", WIDGETS
     ) or why_not_fetched("requirejs", "2.3.8", "require.js", REQUIRE)
 
 
 class _Files(SimpleHTTPRequestHandler):
-    """The page, its three scripts, and the scripts of widgets that are installed in this Python."""
+    """Server of the page, its three scripts, and the scripts of this Python's widgets."""
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
@@ -65,12 +65,12 @@ class _Files(SimpleHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  its name
-        """Say nothing."""
+        """Log nothing."""
 
 
 @contextmanager
 def host_page() -> Iterator[str]:
-    """Serve the page; gives its address."""
+    """Serve the page; yield its address."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _Files) as server:
         serving = threading.Thread(target=partial(server.serve_forever, 0.05), daemon=True)
         serving.start()
@@ -80,13 +80,13 @@ def host_page() -> Iterator[str]:
 
 
 class Notebook:
-    """A page and a kernel; `carry` brings what each has said to the other."""
+    """A page and a kernel; `carry` forwards the messages between them."""
 
     def __init__(self, page: Page, kernel: BlockingKernelClient) -> None:
         self.page, self.kernel = page, kernel
         self._said: list[dict[str, Any]] = []
         self.texts: list[str] = []
-        """What was displayed, as text: what a front end shows that knows no widgets."""
+        """Displayed results as text, as a front end without widgets shows them."""
 
         page.expose_function("toKernel", self._hear)
 
@@ -94,11 +94,11 @@ class Notebook:
         self._said.append(message)
 
     def run(self, code: str) -> None:
-        """Begin to run a cell."""
+        """Start to run a cell."""
         self.kernel.execute(code)
 
     def carry(self) -> None:
-        """Bring what was said until now to the other side."""
+        """Forward all pending messages to the other side."""
         while True:
             try:
                 heard = self.kernel.get_iopub_msg(timeout=0)
@@ -120,7 +120,7 @@ class Notebook:
 
 @contextmanager
 def notebook(page: Page, environ: Mapping[str, str]) -> Iterator[Notebook]:
-    """Open a notebook with a new kernel of this environment."""
+    """Open a notebook with a new kernel in this environment."""
     with host_page() as address:
         manager, kernel = start_new_kernel(startup_timeout=200, env={**os.environ, **environ})
         try:
