@@ -2,10 +2,10 @@
 
 checkout   the repository's root
 metadata   pyproject.toml, parsed
-shipped    {"runai.widgets": PATH of widgets/, ...}: the root folder of all that is in the wheel
-folders    the same without what is shipped as files only (examples/)
-wheel      the wheel, built once in a session from a copy of the tree
-installed  a virtual environment of its own with that wheel; dependencies are borrowed from ours
+shipped    {"runai.widgets": PATH of widgets/, ...}: the root folders of everything in the wheel
+folders    the same without folders that are shipped as files only (examples/)
+wheel      the wheel, built once per session from a copy of the tree
+installed  a separate virtual environment with that wheel; dependencies come from ours
 install    install the wheel once more: install(DIRECTORY) -> the Python of a new environment there
 """
 
@@ -40,7 +40,7 @@ def metadata(checkout: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def shipped(checkout: Path) -> dict[str, Path]:
-    """Return the root folders of everything in the wheel, by the links of the type checkers."""
+    """Return the root folders of everything in the wheel, by the type checkers' links."""
     links = (checkout / ".typing/runai").iterdir()
     return {f"runai.{link.name}": link.resolve() for link in links} | {
         "runai.examples": checkout / "examples"
@@ -49,7 +49,7 @@ def shipped(checkout: Path) -> dict[str, Path]:
 
 @pytest.fixture(scope="session")
 def folders(shipped: dict[str, Path]) -> dict[str, Path]:
-    """Return the root folders of the packages: the others are files that nobody imports."""
+    """Return the root folders of the packages, without folders of files that are not imported."""
     return {
         package: folder for package, folder in shipped.items() if (folder / "__init__.py").exists()
     }
@@ -81,12 +81,12 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def install(wheel: Path) -> Callable[[Path], Path]:
-    """Return a function that installs the wheel somewhere, and returns the Python there."""
+    """Return a function that installs the wheel into a folder, and returns its Python."""
     return partial(_install, wheel)
 
 
 def _install(wheel: Path, environment: Path) -> Path:
-    """Return the Python of a new environment with the wheel; nothing is downloaded."""
+    """Return the Python of a new environment with the wheel, without downloads."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
     python = environment / "bin/python"
     _pip("--python", str(python), "install", "--no-deps", "--no-index", str(wheel))

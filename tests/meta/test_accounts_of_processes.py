@@ -1,4 +1,4 @@
-"""What starts as another account is given an environment: else it has the platform's secrets."""
+"""Processes of other accounts get an explicit environment, without the platform's secrets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def starts_a_process(call: ast.Call) -> bool:
 
 
 def named_in(function: ast.AST, options: ast.expr) -> set[str]:
-    """Return the names in a mapping of options that the function makes; none is known of others."""
+    """Return the keys of a mapping of options; empty if the function does not build it."""
     if isinstance(options, ast.Dict):
         return {str(key.value) for key in options.keys if isinstance(key, ast.Constant)}
     assert isinstance(options, ast.Name), "give options of a process by name"
@@ -44,7 +44,7 @@ def named_in(function: ast.AST, options: ast.expr) -> set[str]:
 
 
 def without_environment(source: str) -> Iterator[int]:
-    """Yield the lines on which a process is started as an account, with our own environment."""
+    """Yield the lines that start a process as another account with our own environment."""
     tree = ast.parse(source)
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)
     lines = set()

@@ -1,4 +1,4 @@
-"""What of the contract suite is not run on Kubernetes stands in the documentation, with why."""
+"""The documentation lists the contract tests that are not run on Kubernetes, with reasons."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAGE = TESTS.parent / "docs/kubernetes.md"
 
 
 def reasons() -> list[str]:
-    """Return of each test of the suite why it is not run there; "": it is."""
+    """Return, per contract test, the reason why it is not run on Kubernetes; "" if it is run."""
     found = []
     for path in sorted((TESTS / "contract").glob("test_*.py")):
         module = import_module(f"contract.{path.stem}")

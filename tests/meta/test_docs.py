@@ -1,6 +1,6 @@
-"""Routes, variables, decisions and projects are documented, and links lead somewhere.
+"""Routes, variables, decisions and projects are documented, and links have targets.
 
-The page of the commands is held to the code by tests/cli.
+tests/cli compares the page of the commands with the code.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def pages(checkout):
 
 @pytest.fixture(scope="module")
 def code(checkout):
-    """The script that reads the routes from the code."""
+    """Return the script that reads the routes from the code, as a module."""
     return script(checkout / "docs/write_reference.py")
 
 
@@ -37,7 +37,7 @@ def script(path):
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # dataclasses look themselves up
+    sys.modules[path.stem] = module  # dataclasses look up their module
     spec.loader.exec_module(module)
     return module
 

@@ -1,4 +1,4 @@
-"""Examples in docstrings are run; pytest's own collection would import second copies."""
+"""Examples in docstrings are run here: pytest's own collection would import modules twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each example is run by a test that names it, so that none of them is only believed to work."""
+"""Every example is run by a test that names it, so that each is known to work."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ USED_BY = {
     "train_tensorflow.py": "allocation_and_utilization.ipynb",
     "sweep.py": "sweep.ipynb",
 }
-"""Examples that another example runs."""
+"""Examples that are run by another example."""
 
 
 def test_every_example_is_run(checkout: Path):

@@ -1,4 +1,4 @@
-"""Where a rule of security is not kept, the reason stands beside it (docs/security.md)."""
+"""Every exception from a security rule has its reason beside it (docs/security.md)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OF_SECURITY = re.compile(r"\bS\d")
 
 
 def exceptions() -> list[tuple[str, str]]:
-    """Return each exception of the rules `S`, and what is said beside it."""
+    """Return each exception from the rules `S`, and the reason beside it."""
     return [
         (f"{path.relative_to(ROOT)}:{number}", found["reason"].strip(" -#"))
         for folder in FOLDERS

@@ -15,7 +15,7 @@ from capabilities import required
 
 TESTS = Path(__file__).parents[1]
 
-# A suite in miniature: the real conftest.py over a capability that is not there.
+# A suite in miniature: the real conftest.py with a missing capability.
 LACKING = """
 import capabilities, pytest
 capabilities.CAPABILITIES = {"browser": lambda: "no Chromium found"}

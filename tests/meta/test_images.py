@@ -1,4 +1,4 @@
-"""The recipes of the images agree with the package and the chart; nothing here can build them."""
+"""The image recipes agree with the package and the chart; the images cannot be built here."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_recipe_installs_what_the_package_offers(recipe: Path, metadata):
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_a_recipe_is_careful(recipe: Path):
-    """What hadolint would say: versions are named, caches left out, root is not what stays."""
+    """The checks of hadolint: pinned versions, no caches, a final user other than root."""
     lines = recipe.read_text().splitlines()
     begins = [line.split()[1] for line in lines if line.startswith("FROM ")]
     users = [line.split()[1] for line in lines if line.startswith("USER ")]

@@ -1,4 +1,4 @@
-"""Which way things depend, and what an import may pull in."""
+"""The direction of dependencies between packages, and the libraries that an import may load."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-# The core computes: data types, order and arithmetic of the standard library, nothing else.
+# The core only computes, with data types, ordering and arithmetic of the standard library.
 PURE = {
     "__future__",
     "bisect",
@@ -28,7 +28,7 @@ PURE = {
     "typing",
 }
 
-# What spawner and widgets may know of the service.
+# Modules of the service that spawner and widgets may import.
 CLIENT_SIDE = {
     "runai.hub_service.wire.device_schemas",
     "runai.hub_service.wire.schemas",
@@ -53,14 +53,14 @@ HUB_ONLY = (
     "yaml",
 )
 
-# Import the module, print which of the named packages came with it.
+# Import the module, print the named packages that were loaded with it.
 PULLED = """
 import importlib, sys
 importlib.import_module(sys.argv[1])
 print(*sorted(set(sys.argv[2:]) & {name.partition(".")[0] for name in sys.modules}))
 """
 
-# Pretend that an extra is not installed.
+# Simulate an extra that is not installed.
 WITHOUT = """
 import runpy, sys
 for name in sys.argv[1].split(","):
@@ -99,7 +99,7 @@ def test_the_scheduler_imports_only_what_computes(folders):
 
 @pytest.mark.parametrize("leaf", ["elastic", "spawner", "widgets"])
 def test_a_leaf_knows_only_the_client_of_the_service(folders, leaf):
-    own = tuple(  # its folder may hold packages of other names: elastic/compat/ga is runai.ga
+    own = tuple(  # a folder may have packages of other names: elastic/compat/ga is runai.ga
         name
         for name, folder in folders.items()
         if folder.resolve().is_relative_to(folders[f"runai.{leaf}"].resolve())
@@ -145,7 +145,7 @@ def test_an_import_pulls_in_no_more_than_it_needs(module, unwanted):
 
 @pytest.mark.parametrize(
     ("words", "status"),
-    [(["--help"], 0), (["doctor", "--data-dir", "."], 1)],  # no platform is known: a failure
+    [(["--help"], 0), (["doctor", "--data-dir", "."], 1)],  # fails: no platform is known
     ids=["help", "doctor"],
 )
 def test_the_command_works_without_the_hub_extra(tmp_path, words, status):

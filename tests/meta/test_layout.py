@@ -1,4 +1,4 @@
-"""Every file has one reason to exist, a name that says it and a docstring that states it."""
+"""Every file has one purpose, a name for it and a docstring that states it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHIPPED = [path for path in MODULES if path.relative_to(CHECKOUT).parts[0] in PA
 
 LONGEST_FILE = 600
 LONGEST_MODULE_DOCSTRING = 8
-# Names that say nothing about what is inside.
+# Names that say nothing about the contents.
 CUPBOARDS = {"common", "data", "handler", "helper", "helpers", "info", "manager", "util", "utils"}
 
 
@@ -37,7 +37,7 @@ def _parsed(path: Path) -> ast.Module:
 
 @pytest.fixture(scope="module")
 def trees() -> Trees:
-    """Parse what is shipped once: each time takes seconds."""
+    """Parse the shipped files once: parsing takes seconds."""
     return {path: _parsed(path) for path in SHIPPED}
 
 
@@ -70,7 +70,7 @@ def test_a_module_says_it_shortly(trees: Trees):
 
 
 def test_packages_alone_list_their_names(trees: Trees):
-    """A list beside each file says twice what an underscore says once."""
+    """A list in each file would repeat what underscores already say."""
     lists = [path for path, tree in trees.items() if _exported(tree) and path.stem != "__init__"]
 
     # A module that users of the original library import; it defines nothing itself.

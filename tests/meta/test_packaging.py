@@ -13,7 +13,7 @@ import zipfile
 
 import pytest
 
-of_the_wheel = pytest.mark.tier("test")  # which is built and installed: not before each commit
+of_the_wheel = pytest.mark.tier("test")  # the wheel is built and installed: not before each commit
 
 IMPORT_ALL = """
 import importlib, pkgutil, pathlib, sys
@@ -28,7 +28,7 @@ for name in packages:
 
 
 def _files(folder):
-    """Return a package's files; what lies in compat/ belongs to packages of other names."""
+    """Return a package's files, without compat/, which belongs to packages of other names."""
     return [
         path
         for path in folder.rglob("*")
@@ -90,7 +90,7 @@ def test_every_module_of_the_wheel_imports_outside_the_checkout(installed, folde
     done = subprocess.run(
         [installed, "-I", "-W", "ignore", "-c", IMPORT_ALL, *folders],
         cwd=tmp_path,
-        # TensorFlow greets on stderr.
+        # TensorFlow logs to stderr on import.
         env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"},
         capture_output=True,
         text=True,
@@ -166,7 +166,7 @@ def test_every_entry_point_loads(metadata):
 
 
 def test_one_distribution_provides_runai():
-    """The original library of that name would win for what both have."""
+    """The original library of that name would shadow the modules that both have."""
     providers = {
         distribution.metadata["Name"]
         for distribution in importlib.metadata.distributions()

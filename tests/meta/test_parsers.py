@@ -1,4 +1,4 @@
-"""No function that reads what other people write is left out of the table of parsers."""
+"""The table of parsers has every function that reads untrusted input."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INSIDE = {
     "read_all": "snapshot",
     "parse_amount": "form",
 }
-"""Those that are called by a parser of the table, by which they are given what it is given."""
+"""Functions that a parser of the table calls with its own input."""
 NOBODYS_TEXT = {"parse_args": "click's: what it hands on is parsed by `values` and `wishes`"}
 
 

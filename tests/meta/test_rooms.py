@@ -1,6 +1,6 @@
-"""The layout of house and rooms: few files in a folder, each in a room, no two import each other.
+"""The layout of folders: few files in each, every file in a room, and no import cycles.
 
-Which way imports run is a contract of import-linter (`pyproject.toml`, `make check`).
+The direction of imports is a contract of import-linter (`pyproject.toml`, `make check`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 MOST_FILES = 14
 FLAT = {"hub_service": 3, "hub_service/api": 1, "hub_service/clusters": 1}
-"""Folders whose files belong into their rooms, but for so many."""
+"""Folders whose files belong into rooms, with the number of allowed exceptions."""
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_no_circle_of_imports(modules):
 
 
 def _imported(path: Path, modules: dict[str, Path]) -> set[str]:
-    """Return the modules that a file imports, also inside functions and for types alone."""
+    """Return a file's imports, including those inside functions and for type checking only."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         match node:

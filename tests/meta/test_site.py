@@ -1,4 +1,4 @@
-"""The documentation as a site: no warning, no other host asked, and commands that are true."""
+"""The documentation site: no warnings, no requests to other hosts, and commands that exist."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FENCE = re.compile(r"^ *```(?P<language>\S*)\n(?P<text>.*?)^ *```", re.MULTILINE
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """Build it; dead links, unknown pages and pages that nobody links are warnings, so errors."""
+    """Build the site; dead links, unknown pages and unlinked pages are warnings, so errors."""
     built, trees = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("trees")
     sphinx = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html"]
     done = subprocess.run(
@@ -58,7 +58,7 @@ def test_no_page_loads_anything_from_another_host(site):
 
 
 def commands() -> Iterator[object]:
-    """Give every line of a shell block that calls `runai`."""
+    """Yield every line of a shell block that calls `runai`."""
     for page in PAGES:
         for block in FENCE.finditer(page.read_text(encoding="utf-8")):
             if block["language"] not in {"", "sh", "bash", "console"}:
@@ -81,6 +81,6 @@ def test_commands_in_the_documentation_are_understood(command):
         group = found
         context = click.Context(group, info_name=name, parent=context)
     if group.name == "up":
-        return  # takes its own options; the table of tests/embedded tries those
+        return  # takes its own options, tested by the table of tests/embedded
 
-    group.make_context(group.name or "", words)  # raises what click would print
+    group.make_context(group.name or "", words)  # raises the error that click would print

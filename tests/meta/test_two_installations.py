@@ -1,6 +1,6 @@
 """A second installation of the wheel, at another path, takes over the jobs of the first.
 
-An administrator may install a release beside the old one, and start it on the same data directory.
+An administrator can install a release beside the old one and start it on the same data directory.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def service(tmp_path: Path, free_port: Callable[[], int]) -> Iterator[Service]:
 
 
 class Job:
-    """A job that tells where its hook is, and waits for a file; then it ends with exit code 3."""
+    """A job that prints its hook's path, waits for a file, and ends with exit code 3."""
 
     def __init__(self, service: Service, name: str, until: Path, **env: str) -> None:
         self.service, self.id = service, f"vision/{name}"
@@ -53,7 +53,7 @@ class Job:
         return [line.text for line in self.service.client.logs(self.id)]
 
     def told(self, *, attempts: int = 1) -> dict[str, str]:
-        """Return what its last attempt has told, once it has told all."""
+        """Return the output of the last attempt, once it is complete."""
 
         def has_told() -> bool:
             return sum(line.startswith("hook ") for line in self.written()) == attempts
@@ -81,7 +81,7 @@ def test_it_takes_over_running_jobs(service, installed, install, tmp_path):
     service.client.resume(resumed.id)
     of_new = resumed.told(attempts=2)
     go.touch()
-    # From a notebook whose server the first one has started, with its path.
+    # Submit from a notebook server that the first installation started, with its path.
     made = Job(service, "made-later", go, PYTHONPATH=began["path"])
     ends = [service.until(job.id, "succeeded", "failed") for job in (kept, resumed, made)]
 

@@ -1,4 +1,4 @@
-"""A database that is being made or brought up to date is made whole, or stays what it was."""
+"""Creating or upgrading a database is atomic: it is complete, or nothing has changed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_one_killed_after_any_statement_is_opened_by_the_next(kind, again, tmp_p
 
 @pytest.fixture
 def full_disk():
-    """Every database takes no page more than it has."""
+    """Make every database full: no page can be added."""
 
     @sa.event.listens_for(sa.Engine, "begin")
     def begin(connection):

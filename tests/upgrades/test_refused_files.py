@@ -1,4 +1,4 @@
-"""A database that is broken, or of another version, is refused by name, with the way out.
+"""Broken databases and other versions are refused by name, with the next step.
 
 From the first release on, files of each release are read here, too.
 """

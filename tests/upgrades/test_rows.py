@@ -1,9 +1,8 @@
-"""Rows of a shape that this program does not know are refused; those of a new one have a number.
+"""Rows of an unknown shape are refused; every new shape has a new number.
 
-`rows.json` has under each number what rows and projects hold. Who gives them a new field, or a
-state of another name, raises `ROWS` in the local cluster's store, adds what is there then under
-the new number (`python tests/upgrades/test_rows.py` prints it), and the
-files of the release before.
+`rows.json` has, for each number, the shape of rows and projects. For a new field or a new name of
+a state, raise `ROWS` in the local cluster's store, add the new shape under the new number
+(`python tests/upgrades/test_rows.py` prints it), and add the files of the release before.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ GOLDEN = Path(__file__).with_name("rows.json")
 
 
 def shapes() -> dict[str, list[str]]:
-    """Return what each class has that is stored: fields, members, and words that it may be."""
+    """Return the stored shape of each class: fields, members, and allowed words."""
     found: dict[str, list[str]] = {}
 
     def look(type_: Any) -> Iterator[str]:
-        """Note the classes within a type; yield the words that it allows."""
+        """Record the classes inside a type; yield the words that the type allows."""
         if get_origin(type_) is Literal:
             yield from map(str, get_args(type_))
             return
