@@ -1,12 +1,12 @@
 """A real proxy in front of real servers, and a real platform.
 
-| fixture | what it gives |
+| fixture | value |
 |---|---|
-| `upstream` | an aiohttp server on a free port that answers as each test needs |
-| `hub` | another one, in JupyterHub's place |
-| `proxies` | makes CaddyProxy objects before `hub`, and ends their processes |
+| `upstream` | an aiohttp server on a free port with answers set by each test |
+| `hub` | another one, in place of JupyterHub |
+| `proxies` | creates CaddyProxy objects in front of `hub`, and ends their processes |
 | `proxy` | a CaddyProxy listening on a free port, with the route `/user/ana/` to `upstream` |
-| `client` | a client session of any address |
+| `client` | a client session for any address |
 | `browser` | a client session that decodes nothing and has no time limit |
 | `platform` | the run's `runai up` with one simulated GPU (marker `hub`) |
 """

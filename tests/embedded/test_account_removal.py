@@ -1,4 +1,4 @@
-"""Removed accounts on a real platform: what they have open ends, what they own stays."""
+"""Removed accounts on a real platform: open streams and servers end, workloads stay."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_all_that_a_removed_account_has_open_ends_though_its_server_hangs(
         eventually(lambda: job_state(platform, job) == "running")
         with reading(platform, token) as stream_is_over:
             before = by_token(platform, token), by_cookie(browser), stream_is_over.is_set()
-            server.send_signal(signal.SIGSTOP)  # it hears no request to stop
+            server.send_signal(signal.SIGSTOP)  # ignores requests to stop
             accounts.remove("dan")
             eventually(lambda: job_state(platform, job) == "suspended", what="the job is suspended")
             suspended_before_the_server_stopped = server.is_running()

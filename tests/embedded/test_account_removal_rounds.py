@@ -1,4 +1,4 @@
-"""Rounds of a removal: late jobs are suspended, failures are tried again and logged once."""
+"""Rounds of a removal: late jobs are suspended, failures are retried and logged once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PASSWORD = "correct horse"
 
 
 class Service:
-    """The jobs of ana; `away` makes each call fail."""
+    """Fake service with ana's jobs; `away` makes every call fail."""
 
     def __init__(self) -> None:
         self.states = {"vision/job": "running", "vision/done": "succeeded"}
@@ -42,7 +42,7 @@ class Service:
 
 
 class Rounds:
-    """A removal whose rounds begin when the test says so."""
+    """A removal with rounds started by the test."""
 
     def __init__(self, accounts: Accounts) -> None:
         self.accounts = accounts
@@ -87,7 +87,7 @@ class Rounds:
 
 @pytest.fixture
 async def rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rounds]:
-    monkeypatch.setattr("runai.embedded.accounts.accounts._COST", 16)  # nobody logs in here
+    monkeypatch.setattr("runai.embedded.accounts.accounts._COST", 16)  # no logins in these tests
     directory = DataDirectory(tmp_path)
     directory.prepare(system_users=False)
     accounts = Accounts(directory)

@@ -25,7 +25,7 @@ def directory(tmp_path: Path) -> DataDirectory:
 
 @pytest.fixture
 def quick_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hash in no time: what a guess costs is told by `test_the_hash_is_slow_and_salted`."""
+    """Make hashing cheap; its real cost is tested by `test_the_hash_is_slow_and_salted`."""
     monkeypatch.setattr("runai.embedded.accounts.accounts._COST", 16)
 
 
@@ -35,7 +35,7 @@ def accounts(directory: DataDirectory, quick_hashes: None) -> Accounts:
 
 
 def kept(directory: DataDirectory) -> dict[str, str]:
-    """Return what `passwords.txt` says."""
+    """Return the contents of `passwords.txt`."""
     words = directory.passwords.read_text().split()
     return dict(zip(words[::2], words[1::2], strict=True))
 

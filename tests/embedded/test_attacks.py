@@ -43,7 +43,7 @@ WHOAMI = "/services/runai/api/v1/whoami"
 
 @pytest.fixture
 def recorded(platform: HubPlatform) -> Iterator[RawServer]:
-    """Server behind the platform's own proxy, as a user's is."""
+    """Server behind the platform's own proxy, like a user's server."""
     routes = RouteFiles(DataDirectory(platform.data_dir).proxy / ROUTES, depth=2)
     with raw_server() as server:
         routes.add(PREFIX, server.url, {})
@@ -160,7 +160,7 @@ def test_a_server_receives_only_requests_that_a_client_sent(
     forged = [
         request.target
         for request in recorded.requests
-        if request.values(b"x-forwarded-for") != [b"127.0.0.1"]  # set by the proxy in each one
+        if request.values(b"x-forwarded-for") != [b"127.0.0.1"]  # the proxy sets it in each request
     ]
 
     assert [meanwhile.body, afterwards.body] == [victim.encode()] * 2
@@ -187,7 +187,7 @@ def test_hub_and_service_answer_each_client_its_own_request(
 
 @contextmanager
 def bounded_memory(platform: HubPlatform) -> Iterator[None]:
-    """Assert that the peaks of hub, service and proxy hardly grow in the block."""
+    """Assert that peak memory of hub, service and proxy hardly grows in the block."""
     assert platform.process is not None
     hub = psutil.Process(platform.process.pid)
     pids = {
@@ -350,7 +350,7 @@ def test_no_redirect_leads_to_a_host_of_the_clients_choice(
         evil = f"127.0.0.1:{internal.port}"
         sent = [header.format(evil=evil) for header in headers]
         answered = ask(connect(platform.port), target.format(evil=evil), *sent)
-        place = answered.headers.get("Location", "/").replace("\\", "/")  # as browsers read it
+        place = answered.headers.get("Location", "/").replace("\\", "/")  # as browsers parse it
 
         assert urlsplit(urljoin("http://gpu.example.org", place)).netloc == "gpu.example.org"
         assert (answered.status < 500, internal.connections) == (True, [])

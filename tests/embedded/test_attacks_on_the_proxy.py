@@ -38,7 +38,7 @@ MOST_LOGGED = 100_000  # bytes
 
 @pytest.fixture(scope="module")
 def hub() -> Iterator[RawServer]:
-    """Server in JupyterHub's place."""
+    """Server in place of JupyterHub."""
     with raw_server() as server:
         yield server
 
@@ -47,7 +47,7 @@ def hub() -> Iterator[RawServer]:
 def front_door(
     folder: Path, hub: RawServer, routes: dict[str, RawServer], **settings: object
 ) -> Iterator[CaddyProxy]:
-    """Run a proxy of the test's own; it is not watched."""
+    """Run a proxy for one test, without supervision."""
     proxies = CaddyProxies(folder, hub.url)
     with asyncio.Runner() as loop:
         try:
@@ -64,7 +64,7 @@ def port_of(proxy: CaddyProxy) -> int:
 
 
 def over_tls(proxy: CaddyProxy) -> ssl.SSLSocket:
-    """Connect to a proxy that certifies itself, once it has done so."""
+    """Connect to a proxy with its own authority, once it has a certificate."""
     roots = caddy_config.authority_file(Path(proxy.certificates))
 
     def handshake() -> ssl.SSLSocket | None:
@@ -140,7 +140,7 @@ def test_more_half_requests_than_the_hard_limit_delay_other_clients_until_they_e
             eventually(lambda: ask(connect(port_of(proxy)), "/victim").body == b"/victim")
             ended = [attacker for attacker in attackers if is_readable(attacker)]
 
-        assert len(ended) >= CROWD - LIMIT  # as many as were too many, before the victim's turn
+        assert len(ended) >= CROWD - LIMIT  # all above the limit, before the victim's request
         assert pid_of(proxy) == pid
     assert len(capfd.readouterr().err) < MOST_LOGGED
 

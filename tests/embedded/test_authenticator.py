@@ -1,4 +1,4 @@
-"""The login: accounts may enter, other names may not, all tries have one pace."""
+"""The login: accounts are accepted, other names refused, all attempts take the same time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PASSWORD = "correct horse"
 
 @pytest.fixture
 def accounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Accounts:
-    """Make two accounts, whose hashes take no time."""
+    """Create two accounts with cheap hashes."""
     monkeypatch.setattr("runai.embedded.accounts.accounts._COST", 16)
     directory = DataDirectory(tmp_path)
     directory.prepare(system_users=False)
@@ -40,13 +40,13 @@ async def authenticator(accounts: Accounts, tmp_path: Path) -> AccountsAuthentic
 
 
 async def log_in(authenticator: AccountsAuthenticator, name: str, password: str) -> Any:
-    """Log in the way that JupyterHub's form does."""
+    """Log in like JupyterHub's form."""
     data = {"username": name, "password": password}
     return await authenticator.get_authenticated_user(None, data)
 
 
 async def guess(authenticator: AccountsAuthenticator, name: str, times: int) -> None:
-    """Count wrong passwords without the time that hashing takes."""
+    """Count wrong passwords without the time of hashing."""
 
     async def wrong() -> None:
         return None

@@ -1,4 +1,4 @@
-"""JupyterHub's configuration on one machine: nothing open, nothing left to the cwd."""
+"""JupyterHub's configuration on one machine: no open access, no path relative to the cwd."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runai.embedded.settings import Settings
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataDirectory:
-    monkeypatch.setattr("runai.embedded.accounts.accounts._COST", 16)  # nobody logs in here
+    monkeypatch.setattr("runai.embedded.accounts.accounts._COST", 16)  # no logins in these tests
     directory = DataDirectory(tmp_path)
     directory.prepare(system_users=False)
     Accounts(directory).add("root", "correct horse", admin=True)

@@ -122,7 +122,7 @@ def test_a_private_file_is_replaced_as_a_whole(tmp_path: Path):
 
 @contextmanager
 def running_as(uid: int) -> Generator[None]:
-    """Have the kernel take this process for another account's."""
+    """Run the block as another account, for the kernel's permission checks."""
     before = os.geteuid()
     if uid != before:
         os.seteuid(uid)
@@ -134,13 +134,13 @@ def running_as(uid: int) -> Generator[None]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Make a folder that every account may pass through."""
+    """Create a folder that every account may traverse."""
     with open_folder() as folder:
         yield folder
 
 
 def platform_of(uid: int, folder: Path) -> DataDirectory:
-    """Make a data directory with a file of each kind, all of one account."""
+    """Create a data directory with a file of each kind, all owned by one account."""
     directory = DataDirectory(folder / "data")
     directory.prepare(system_users=False)
     (directory.users / "ana").mkdir(mode=0o700)
@@ -169,7 +169,7 @@ TRUSTED = (
     "secrets/hub_token",
 )
 OPENED = list(zip(TRUSTED, cycle([0o020, 0o002]), strict=False))
-"""Each of them, writable by its group or by everybody, in turn."""
+"""Every trusted path, made writable by its group or by all accounts, in turn."""
 
 
 @needs_root

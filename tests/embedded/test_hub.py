@@ -1,4 +1,4 @@
-"""The processes of a real platform: their log, and how many descriptors each may have."""
+"""The processes of a real platform: their log, and their limits of descriptors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def log(platform: HubPlatform) -> Path:
 
 
 def service_of(platform: HubPlatform) -> psutil.Process:
-    """Return the process of the GPU service."""
+    """Return the GPU service's process."""
     assert platform.process is not None
     children = psutil.Process(platform.process.pid).children()
     return next(child for child in children if "runai.hub_service" in child.cmdline())
@@ -134,7 +134,7 @@ def test_the_log_is_put_aside_in_place_while_all_its_writers_go_on(
 
 
 def test_every_writer_of_the_log_appends(platform: HubPlatform, log: Path):
-    """A writer with a position of its own would leave a hole of zeros after each truncation."""
+    """A writer with its own file position would leave a hole of zeros after each truncation."""
     assert platform.process is not None
     hub = psutil.Process(platform.process.pid)
     flags = {
@@ -148,7 +148,7 @@ def test_every_writer_of_the_log_appends(platform: HubPlatform, log: Path):
 
 
 def modes_of(process: psutil.Process, path: Path) -> Iterator[str]:
-    """Return how a process has a file open: "a" for appending."""
+    """Return the modes in which a process has a file open: "a" for appending."""
     for number in Path(f"/proc/{process.pid}/fd").iterdir():
         if number.readlink() == path:
             info = Path(f"/proc/{process.pid}/fdinfo/{number.name}").read_text()

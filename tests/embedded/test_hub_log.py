@@ -54,7 +54,7 @@ def test_nothing_is_dropped_that_there_is_room_for(writes: list[int]):
             rotate(log, MOST, FILES)
             written += size
 
-        # Each part has at most one write more than its bound.
+        # Each part exceeds its bound by at most one write.
         assert sum(path.stat().st_size for path in parts(log)) >= min(written, KEPT - 2 * MOST)
 
 

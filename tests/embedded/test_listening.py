@@ -1,4 +1,4 @@
-"""The check before a start: can this process listen on an address?"""
+"""The check before a start that this process can listen on an address."""
 
 from __future__ import annotations
 

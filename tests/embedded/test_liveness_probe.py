@@ -1,4 +1,4 @@
-"""A service that answers nothing any more is started again; one that is slow, or starts, is not."""
+"""A service that has stopped answering is restarted; a slow or starting service is not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMIT = 60.0
 
 
 def silent_for(seconds: float, *, has_answered: bool = True) -> bool:
-    """Tell whether somebody who is silent for so long passes for hung at the end."""
+    """Return True if a service counts as hung after `seconds` of silence."""
     silence = Silence(LIMIT)
     if has_answered:
         silence.heard()
@@ -68,7 +68,7 @@ def platform(
 
 
 def service_of(platform: HubPlatform) -> int:
-    """Return the service's process, 0 while there is none."""
+    """Return the PID of the service, 0 while it does not run."""
     assert platform.process is not None
     for process in psutil.Process(platform.process.pid).children():
         with suppress(psutil.Error):

@@ -1,4 +1,4 @@
-"""The pace of logins: one answer time for all tries, bounded places, no queue of an account."""
+"""The rate limit of logins: equal answer times, bounded concurrency, no queue per account."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOG = logging.getLogger("hub")
 
 
 class Time:
-    """A clock that `sleep` alone moves; with `held`, sleeps wait until `wake`."""
+    """A clock advanced by `sleep` only; with `held`, sleeps wait until `wake`."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -88,7 +88,7 @@ async def test_tries_of_one_account_do_not_queue(attempts: LoginAttempts, time: 
     for _ in range(3):
         await asyncio.sleep(0)
 
-    assert time.slept == [ANSWER_AFTER_S] * AT_ONCE  # all of them are under way
+    assert time.slept == [ANSWER_AFTER_S] * AT_ONCE  # all attempts are under way
     time.held.set()
     assert await right == "ana"
     await asyncio.gather(*tries)

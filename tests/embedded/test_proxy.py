@@ -178,7 +178,7 @@ async def test_an_event_arrives_before_the_stream_ends(
 ):
     async with browser.get("/user/ana/events") as reply:
         first = await reply.content.readuntil(b"\n\n")
-        upstream.go_on.set()  # the second event is not even made before the first was received
+        upstream.go_on.set()  # the second event is created only after the first was received
         second = await reply.content.readuntil(b"\n\n")
 
     assert (first, second) == (b"data: first\n\n", b"data: second\n\n")
@@ -243,7 +243,7 @@ async def test_a_large_download_is_whole_and_never_held_in_memory(
 
 
 def peak_mib(proxy: CaddyProxy) -> int:
-    """Return the most memory that the proxy's process ever had."""
+    """Return the peak memory of the proxy's process."""
     status = Path(f"/proc/{pid_of(proxy)}/status").read_text()
     return next(int(line.split()[1]) for line in status.splitlines() if "VmHWM" in line) // 1024
 

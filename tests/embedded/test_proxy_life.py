@@ -39,7 +39,7 @@ DATA = {"user": "ana", "server_name": ""}
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder in which programs are found: an empty one."""
+    """Return the empty folder in which programs are searched."""
     return hide_programs(tmp_path / "bin", monkeypatch)
 
 
@@ -71,7 +71,7 @@ async def test_a_killed_proxy_comes_back_with_its_routes(
 
 
 async def kill_proxy(proxy: CaddyProxy, eventually_async: Callable[..., Any]) -> None:
-    """Kill a proxy's process, and wait until another one is looked after."""
+    """Kill a proxy's process, and wait until a new one is supervised."""
     watch = proxy._watch
     os.kill(pid_of(proxy), signal.SIGKILL)
     await eventually_async(lambda: proxy._watch is not watch)

@@ -36,7 +36,7 @@ async def proxies(tmp_path: Path, hub: Upstream) -> AsyncIterator[CaddyProxies]:
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder in which programs are found: an empty one."""
+    """Return the empty folder in which programs are searched."""
     return hide_programs(tmp_path / "bin", monkeypatch)
 
 

@@ -1,4 +1,4 @@
-"""The proxy over TLS: an admin's certificate, an authority of its own, and ACME."""
+"""The proxy over TLS: an admin's certificate, its own authority, and ACME."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ACME_SERVER = {"handler": "acme_server", "ca": "local"}
 
 @dataclass(frozen=True)
 class Files:
-    """A certificate of an authority's, as files."""
+    """Files of a certificate and of the authority that issued it."""
 
     authority: Authority
     folder: Path
@@ -67,21 +67,21 @@ def files(tmp_path: Path) -> Files:
 
 
 def trusting(root: Path) -> ssl.SSLContext:
-    """Return a context that trusts one authority alone, as strictly as Python 3.13."""
+    """Return a context that trusts only one authority, as strictly as Python 3.13."""
     context = ssl.create_default_context(cafile=str(root))
     context.verify_flags |= STRICT
     return context
 
 
 def https(proxy: CaddyProxy, name: str = "127.0.0.1") -> str:
-    """Return a proxy's address: JupyterHub names it http where it has no certificate itself."""
+    """Return a proxy's https URL: JupyterHub writes http if it has no certificate itself."""
     return f"https://{name}:{urlsplit(proxy.public_url).port}{ANA}"
 
 
 async def headers_of(
     client: aiohttp.ClientSession, url: str, trust: ssl.SSLContext, host: str = ""
 ) -> dict[str, str]:
-    """Return the headers that the server behind was sent."""
+    """Return the headers that the upstream server received."""
     async with client.get(url, ssl=trust, headers={"Host": host} if host else {}) as reply:
         return dict((await reply.json())["headers"])
 
@@ -204,7 +204,7 @@ async def test_an_authority_of_its_own_certifies_this_machine(
 
 
 def trusted_by_the_system() -> dict[str, tuple[int, int]]:
-    """Return size and time of each file that the system trusts."""
+    """Return size and time of each file in the system's trust store."""
     found = (path for folder in TRUST_FOLDERS if folder.exists() for path in folder.iterdir())
     states = ((path, path.lstat()) for path in found)
     return {str(path): (state.st_size, state.st_mtime_ns) for path, state in states}
@@ -293,7 +293,7 @@ USUAL_PORTS = pytest.mark.xdist_group("ports-80-and-443")
 
 @pytest.fixture
 def usual_ports() -> None:
-    """Skip where ports 80 and 443 of 127.0.0.1 cannot be listened on."""
+    """Skip the test if this process cannot listen on ports 80 and 443 of 127.0.0.1."""
     for port in (80, 443):
         try:
             socket.create_server(("127.0.0.1", port)).close()
@@ -332,7 +332,7 @@ async def test_a_domain_is_certified_over_acme(
     async with client.get(f"http://localhost{ANA}?a=1", allow_redirects=False) as reply:
         assert (reply.status, reply.headers["Location"]) == (308, f"https://localhost{ANA}?a=1")
 
-    # The authority is gone: the next start has the certificate still.
+    # The authority is gone, but the next start still has the certificate.
     await proxy.stop()
     await proxy.start()
     await eventually_async(lambda: answers(client, "https://localhost/", trusting(root)))

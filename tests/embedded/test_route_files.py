@@ -1,4 +1,4 @@
-"""Routes as files: one file per route, at the path where Caddy looks it up."""
+"""Routes as files: one file per route, at the path that Caddy reads."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_routes_are_there_for_the_next_hub(routes: RouteFiles, folder: Path):
 def test_of_two_files_that_a_killed_hub_left_the_one_that_caddy_takes_counts(
     routes: RouteFiles, folder: Path
 ):
-    for number in range(16):  # more than one, since the file system chooses their order
+    for number in range(16):  # several, since the file system decides their order
         routes.add(f"/user/{number}/", ANA, {})
         [file] = (folder / "@" / "-user" / f"-{number}").iterdir()
         first_by_name = file.with_name("=127.0.0.1:1000")

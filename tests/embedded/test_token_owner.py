@@ -1,6 +1,6 @@
-"""Whose a token is while the hub's database fails: nobody who is logged in is called unknown.
+"""Token checks while the hub's database fails: valid tokens are not rejected as unknown.
 
-On a real platform of `runai up`; somebody else holds SQLite's lock on the hub's database.
+On a real platform of `runai up`; another process holds SQLite's lock on the hub's database.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def ask(platform: HubPlatform, path: str, token: str) -> httpx.Response:
 def test_a_good_token_is_not_called_unknown_while_the_hubs_database_fails(
     platform: HubPlatform, reads: bool
 ):
-    # Its first use is to be written down, which the hub does twice a minute later on.
+    # The hub writes a token's first use to the database, and later uses twice a minute.
     token = platform.token("bo")
 
     with failing(platform.data_dir, reads=reads):

@@ -1,4 +1,4 @@
-"""`runai up` before it becomes JupyterHub: options, mistakes, what it prints."""
+"""`runai up` before it becomes JupyterHub: its options, errors and output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runai.hub_service.wire.errors import InvalidRequest
 
 
 def up(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run `runai up` as a user does."""
+    """Run `runai up` as a user would."""
     return subprocess.run(
         [sys.executable, "-m", "runai.embedded", *arguments],
         capture_output=True,
