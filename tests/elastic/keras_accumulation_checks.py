@@ -1,7 +1,6 @@
-"""What an accumulator around a Keras optimizer must do, on whatever back end this process has.
+"""Checks of the accumulator around a Keras optimizer, on the back end of this process.
 
-I9 of the design and the faults of Keras's own `gradient_accumulation_steps`, each as a check that
-ours does not have it.
+I9 of the design, and one check per fault of Keras's own `gradient_accumulation_steps`.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 
 
 def train(model: Any, updates: Sequence[Sequence[int]]) -> None:
-    """Update once per entry, which gives the sizes of micro-batches."""
+    """Make one update per entry of `updates`: the sizes of its micro-batches."""
     for number, sizes in enumerate(updates):
         at = number % 2 * GLOBAL
         for step, size in enumerate(sizes):
@@ -66,7 +65,7 @@ def ours(optimizer: Any, updates: Sequence[Sequence[int]]) -> Any:
 
 @cache
 def both(name: str) -> tuple[Any, Any]:
-    """Return ours and Keras's after eight updates, ours of a changing number of micro-batches."""
+    """Return our and Keras's model after eight updates, ours with varying micro-batches."""
     return ours(OPTIMIZERS[name](), RESIZED), native(OPTIMIZERS[name](), len(RESIZED))
 
 

@@ -1,4 +1,4 @@
-"""How a Keras training is stopped and goes on, on whatever back end this process has."""
+"""Checks of stopping and resuming a Keras training, on the back end of this process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def fit(
 
 
 def stop_after(update: int) -> Any:
-    """Send this process a SIGTERM during its n-th update, as the platform does."""
+    """Send SIGTERM to this process during its n-th update, as the platform does."""
     seen = []
 
     def count(batch: int, logs: Any) -> None:
@@ -87,7 +87,7 @@ def check_several_workers_need_a_back_end_that_has_them_and_a_checkpoint() -> No
         for name, value in {
             "RUNAI_ELASTIC_DIR": folder,
             "RUNAI_WORKER": "vision/exp1-0",
-            "WORLD_SIZE": "1",  # the first of two, while the cluster is full
+            "WORLD_SIZE": "1",  # the first of two workers, while the cluster is full
         }.items():
             environ.setenv(name, value)
         ElasticFiles(Path(folder)).write_target(

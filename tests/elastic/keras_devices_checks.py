@@ -1,6 +1,6 @@
-"""Several devices of one process (JAX, TensorFlow): exact, and resumed at another number of them.
+"""Several devices in one process (JAX, TensorFlow): exact, and resumed with another number.
 
-Run last: both back ends keep for good that a process trains on several devices.
+Run last: in both back ends a process that trains on several devices cannot go back to one.
 """
 
 from __future__ import annotations

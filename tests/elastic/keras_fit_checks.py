@@ -1,4 +1,4 @@
-"""What `fit` of an elastic Keras model must do, on whatever back end this process has."""
+"""Checks of `fit` of an elastic Keras model, on the back end of this process."""
 
 from __future__ import annotations
 

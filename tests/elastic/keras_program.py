@@ -1,8 +1,8 @@
-"""Run the checks of elastic training with Keras on one back end, in a process of its own.
+"""Run the checks of elastic training with Keras on one back end, in a separate process.
 
-`python keras_program.py RESULTS MODULE.CHECK…` runs these functions and writes what went wrong
-(nothing: "") as JSON. Started by test_keras.py, as importing a back end takes seconds and a process
-has one of them only.
+`python keras_program.py RESULTS MODULE.CHECK…` runs these functions and writes their errors
+("" for success) as JSON. A separate process, since it can have one back end only; one for all
+checks, since importing a back end takes seconds.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 if os.environ["KERAS_BACKEND"] != "tensorflow":
-    # PyTorch and JAX look for it, which takes longer than most of the checks.
+    # PyTorch and JAX would import TensorFlow, which takes longer than most of the checks.
     sys.modules["tensorflow"] = None  # type: ignore[assignment]
-# Compiling is most of the time. What was compiled for one check is taken for all.
+# Compiling takes most of the time, so all checks share a cache of compiled code.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(sys.argv[1]).with_suffix(".cache")))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 if os.environ["KERAS_BACKEND"] == "jax" and version("jax").startswith("0.10."):
-    # One that XLA does not know ends the process.
+    # XLA aborts the process on an unknown flag.
     os.environ.setdefault(
         "XLA_FLAGS",
         "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
@@ -49,14 +49,14 @@ def main(results: str, *checks: str) -> None:
 
 
 def _jax() -> None:
-    """Make two devices out of the processor; one is used unless a check asks for both."""
+    """Split the processor into two devices; one is used unless a check requests both."""
     import jax
 
     jax.config.update("jax_num_cpu_devices", 2)
 
 
 def _tensorflow() -> None:
-    """Do the same, and leave out rewriting graphs, which takes longer than running them."""
+    """Do the same, and disable graph rewriting, which takes longer than running the graphs."""
     import tensorflow as tf
 
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})

@@ -1,4 +1,4 @@
-"""Two processes of the PyTorch back end, as torchrun starts them, forked to save the imports."""
+"""Two processes of the PyTorch back end, as torchrun starts them, but forked to save imports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _train(rank: int, port: int) -> None:
     native.fit(X[:97], LABELS[:97], batch_size=48, epochs=2, shuffle=False, verbose=0)
 
     runai.elastic.keras.init(48, 12)
-    # Ranks begin with other weights, and the last update has one sample for two of them.
+    # Ranks begin with different weights, and the last update has one sample for two ranks.
     model = runai.elastic.keras.models.Model(network(seed=1 + rank))
     model.compile(keras.optimizers.Adam(0.01, clipnorm=0.5), **classify())
     model.fit(X[:97], LABELS[:97], epochs=2, shuffle=False, verbose=0)

@@ -1,4 +1,4 @@
-"""`runai.reporter.keras`: what trainings report by themselves."""
+"""`runai.reporter.keras`: the automatic reports of trainings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import runai.reporter.keras as reporting
 
 
 class Kept:
-    """A reporter that remembers what it is given."""
+    """A reporter that records its arguments."""
 
     def __init__(self) -> None:
         self.metrics: dict[str, list[float]] = {}

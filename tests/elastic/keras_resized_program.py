@@ -1,9 +1,9 @@
 """A Keras training that is resized by its cluster: `keras_resized_program.py DIRECTORY EPOCHS`.
 
-Each run appends a line per update to DIRECTORY/records (worker, GPUs, update), makes as many
-updates as DIRECTORY/allowed says, and at the end writes how far its weights are from those of plain
-Keras on whole batches. Started by the launcher or the platform, on any back end; simulated GPUs are
-devices that JAX and TensorFlow make out of the processor.
+Each run appends a line per update to DIRECTORY/records (worker, GPUs, update), makes the number of
+updates in DIRECTORY/allowed, and at the end writes the distance of its weights from plain Keras's
+on whole batches. Started by the launcher or the platform, on any back end; simulated GPUs are
+devices that JAX and TensorFlow split off the processor.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 if os.environ["KERAS_BACKEND"] != "tensorflow":
-    # PyTorch and JAX look for it, which takes longer than all of the training.
+    # PyTorch and JAX would import TensorFlow, which takes longer than the whole training.
     sys.modules["tensorflow"] = None  # type: ignore[assignment]
 
 import keras
@@ -29,7 +29,7 @@ SIMULATED = [name for name in os.environ.get("RUNAI_GPU_DEVICES", "").split(",")
 
 
 def devices() -> int | None:
-    """Make a device of the processor for each simulated GPU, and return their number."""
+    """Split the processor into a device per simulated GPU, and return their number."""
     count = len(SIMULATED)
     if count == 0 or keras.backend.backend() == "torch":
         return None
@@ -47,7 +47,7 @@ def devices() -> int | None:
 
 
 class Gate(keras.callbacks.Callback):  # type: ignore[misc]
-    """Record each update before it is made, and wait until it is allowed."""
+    """Callback that records each update before it is made, and waits until it is allowed."""
 
     def __init__(self, directory: Path, saving: runai.elastic.keras.Checkpoint) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Gate(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._epoch = epoch
-        self._first = self.model.__runai__.training.done  # earlier ones are not made again
+        self._first = self.model.__runai__.training.done  # earlier updates are not repeated
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         if batch < self._first:
@@ -68,16 +68,16 @@ class Gate(keras.callbacks.Callback):  # type: ignore[misc]
         with (self._directory / "records").open("a") as records:
             records.write(json.dumps(record) + "\n")
         while update >= int((self._directory / "allowed").read_text()):
-            if self._saving._stop.wanted:  # who is told to go ends the update that it is in
+            if self._saving._stop.wanted:  # a stopped worker ends its update
                 break
             time.sleep(0.01)
 
 
 def main(directory: Path, epochs: int) -> None:
-    """Train to the end, elastically, and compare."""
+    """Train elastically to the end, and compare the weights with plain Keras."""
     runai.elastic.keras.init(48, 12, gpus=devices())
     schedule = keras.optimizers.schedules.CosineDecay(0.05, UPDATES_PER_EPOCH * epochs)
-    # Another beginning for each worker: what counts is the first one's, or the checkpoint's.
+    # Different initial weights per worker: the first one's count, or the checkpoint's.
     seed = 1 if runai.elastic.master else 2
     model = runai.elastic.keras.models.Model(network(seed=seed))
     model.compile(keras.optimizers.SGD(schedule, momentum=0.9, clipnorm=0.5), **classify())

@@ -1,4 +1,4 @@
-"""The plan: who computes which samples of an update (I1 of docs/elastic.md)."""
+"""The plan: the samples of an update that each rank computes (I1 of docs/elastic.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoint files: whole or not there, whatever kills the process that writes them."""
+"""Checkpoint files: complete or absent, however the writing process is killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples of elastic training run as their first lines say, with one result."""
+"""The examples of elastic training run by the commands in their first lines, with one result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LAUNCHER = ("-m", "runai.elastic.run", "--min", "1", "--max")
 
 
 def last_line(*words, directory):
-    """Run Python on these words and return the last line that it prints."""
+    """Run Python with these arguments and return its last line of output."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "RUNAI_CHECKPOINT_DIR": str(directory)}
     done = subprocess.run(
         [sys.executable, *words],
@@ -38,13 +38,13 @@ def numbers_of(line):
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory):
-    """Return where each example that one process runs keeps its checkpoints."""
+    """Return the folder for the checkpoints of examples that run in one process."""
     return tmp_path_factory.mktemp("alone")
 
 
 @pytest.fixture(scope="module")
 def alone(checkpoints):
-    """What each example prints last where one process runs it, the first time it is asked."""
+    """Return a cached function that runs an example in one process and returns its last line."""
     known = {}
 
     def run(*words):
@@ -73,7 +73,7 @@ def test_the_manual_is_learned(alone):
     updates, loss, choices = numbers_of(alone(*MANUAL))
 
     assert updates == 9  # 536 lines in updates of 64, the last of 24
-    assert loss < 3.6  # 4.85 before the first
+    assert loss < 3.6  # 4.85 before the first update
     assert choices < 40
 
 

@@ -1,4 +1,4 @@
-"""Elastic training with Keras on each of its back ends: the checks of a back end in one process."""
+"""Elastic training with Keras on each back end; one process runs a back end's checks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODULES = ("keras_accumulation_checks", "keras_checkpoint_checks", "keras_fit_ch
 
 
 def checks_of(*modules: str) -> tuple[str, ...]:
-    """Name the checks of modules as `module.check`."""
+    """Return the names of the modules' checks as `module.check`."""
     return tuple(
         f"{module}.{check}"
         for module in modules
@@ -27,7 +27,7 @@ def checks_of(*modules: str) -> tuple[str, ...]:
     )
 
 
-# What each back end does in a way of its own; the rest is the same code, checked on one of them.
+# Checks of code that differs between back ends; the shared code is checked on one back end.
 OF_ITS_OWN = {
     "keras_accumulation_checks": (
         "check_four_optimizers_resized_at_each_update_equal_the_full_batch",
@@ -49,7 +49,7 @@ OF_ITS_OWN = {
 }
 EACH = tuple(f"{module}.{check}" for module, checks in OF_ITS_OWN.items() for check in checks)
 BACK_ENDS = {
-    # Devices last: both back ends keep for good that a process has several.
+    # Devices last: in both back ends a process cannot go back to one device.
     "jax": (*EACH, *checks_of("keras_devices_checks")),
     "tensorflow": (*EACH, *checks_of("keras_devices_checks")),
     "torch": checks_of(

@@ -1,4 +1,4 @@
-"""The launcher, with real processes that speak the protocol and train nothing."""
+"""The launcher with real processes that speak the protocol but do not train."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class _Launched:
         return target.ranks if target else ()
 
     def trains(self, *names):
-        """Those named train, all of them in the newest generation."""
+        """Return True if exactly these workers train, all in the newest generation."""
         target, told = self.files.target(), self.files.statuses()
         return (
             target is not None

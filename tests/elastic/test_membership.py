@@ -1,4 +1,4 @@
-"""What a worker sees of its cluster, what it tells it, and what signals do to it."""
+"""A worker's view of its cluster, its messages to the cluster, and its signal handlers."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_full_disk_does_not_end_the_training(tmp_path):
 def test_sigterm_is_noted_and_passed_on_to_who_listened_before():
     heard: list[object] = []
     before = signal.signal(signal.SIGTERM, lambda *_: heard.append("before"))
-    signal.signal(signal.SIGUSR1, signal.SIG_DFL)  # whatever earlier tests left
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)  # undo earlier tests
     stop = Stop({})
     try:
         stop.listen()
@@ -149,7 +149,7 @@ def test_sigterm_is_noted_and_passed_on_to_who_listened_before():
     finally:
         stop.close()
         assert signal.signal(signal.SIGTERM, before) is not stop._terminate
-    # The cluster may not know yet that this worker has finished.
+    # The cluster may still signal a worker after its end.
     assert signal.signal(signal.SIGUSR1, signal.SIG_DFL) is signal.SIG_IGN
 
 

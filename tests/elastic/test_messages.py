@@ -1,4 +1,4 @@
-"""What a cluster and the workers of an elastic job write to one another."""
+"""Messages between a cluster and the workers of an elastic job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who trains together next: the launcher's decision, row by row."""
+"""The launcher's decision on the next group of training workers, as a table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from runai.elastic.resize import WorkerView, line_up
 
 
 def _workers(text):
-    """`a b? c-`: a is ready, b still starting, c leaving."""
+    """Parse workers from text: in `a b? c-` a is ready, b still starting, c leaving."""
     return [
         WorkerView(name.rstrip("?-"), ready="?" not in name, leaving="-" in name)
         for name in text.split()

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.torch
 
 
 def equal(found, expected):
-    """Return whether all weights and buffers have the same bits."""
+    """Return True if all weights and buffers have the same bits."""
     assert found.keys() == expected.keys()
     return all(np.array_equal(found[name], expected[name]) for name in found)
 

@@ -1,4 +1,4 @@
-"""One training under the launcher: resized, paused and killed at random, it loses nothing."""
+"""A training under the launcher, resized, paused and killed at random, loses nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EVERYTHING = ["resize", "kill a worker", "pause", "resize", "kill the launcher",
 
 
 class _Chaos:
-    """A training, and what is done to it; it goes no further than each event needs."""
+    """A training and its random events; it makes only the updates that each event needs."""
 
     def __init__(self, directory: Path, most: int, epochs: int, mode: str, seed: int) -> None:
         self.job = JobDirectory(directory)
@@ -38,7 +38,7 @@ class _Chaos:
         self._settle()
 
     def let_happen(self, event: str) -> None:
-        """Train some updates, and then: `event`."""
+        """Train some updates, then inject `event`."""
         self._allow(self._random.randint(1, 3))
         self._until(self._holds)
         if event == "resize":
@@ -59,12 +59,12 @@ class _Chaos:
         self._settle()
 
     def finish(self) -> None:
-        """Let the training come to its end."""
+        """Allow the training to finish."""
         self._allow(10**6)
         assert self._launcher.wait(PATIENCE_S) == 0
 
     def close(self) -> None:
-        """Kill what is left."""
+        """Kill the remaining processes."""
         self._launcher.kill()
         self._launcher.wait()
         for status in self.job.files.statuses().values():
@@ -84,19 +84,22 @@ class _Chaos:
         )
 
     def _launcher_is_gone(self) -> bool:
-        """Tell it, and give workers that are to leave after their update the next one for that."""
+        """Return True if the launcher has ended.
+
+        Workers that leave at the end of an update get the next update for that.
+        """
         if self._launcher.poll() is None and self._holds():
             self._allow(1)
         return self._launcher.poll() is not None
 
     def _settle(self) -> None:
-        """Wait until as many train as are wanted; give it the updates that it needs for that."""
+        """Wait until the wanted number of workers trains; allow the updates needed for that."""
 
         def settled() -> bool:
             assert self._launcher.poll() is None, "the launcher ended"
             target, told = self.job.files.target(), self.job.files.statuses()
             if target is None or len(target.ranks) != self._wanted:
-                # Who was left by a launcher sees that at the end of an update, too.
+                # Workers of a lost launcher notice that at the end of an update, too.
                 left = target is not None and target.gen <= self._before
                 in_time = left or (target is not None and self._is_behind(target.gen))
             else:
@@ -112,7 +115,7 @@ class _Chaos:
         self._until(settled)
 
     def _is_behind(self, gen: int) -> bool:
-        """Whether the training must come to the end of an update to see a generation."""
+        """Return True if the training must end an update to notice generation `gen`."""
         from training_records import read_records
 
         return max((record["gen"] for record in read_records(self.job.path)), default=gen) < gen

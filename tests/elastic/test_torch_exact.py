@@ -11,7 +11,7 @@ pytestmark = pytest.mark.torch
 
 
 def furthest(found, expected):
-    """Return the largest difference of any weight."""
+    """Return the largest difference between two sets of weights."""
     assert found.keys() == expected.keys()
     return max(float(np.abs(found[name] - expected[name]).max()) for name in found)
 
@@ -50,5 +50,5 @@ def test_ranks_change_places_and_leave_between_updates(tmp_path, by_hand):
 
     first, second = run_ranks(replanned, 2, tmp_path / "a", Training(), str(tmp_path / "b"))
 
-    assert first is None  # it had become rank 1
+    assert first is None  # the former rank 0 is now rank 1
     assert furthest(second, by_hand) < 1e-6

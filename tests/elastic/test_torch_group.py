@@ -1,4 +1,4 @@
-"""Groups of which a rank is lost: who goes on does not keep others waiting."""
+"""Groups that lose a rank: ranks that go on do not keep the rest waiting."""
 
 from __future__ import annotations
 

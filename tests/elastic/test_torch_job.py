@@ -1,4 +1,4 @@
-"""The job as a script meets it: what it refuses, what it saves, what it warns of."""
+"""The job as scripts use it: its errors, its saved state and its warnings."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def test_one_process_feeds_all_the_devices_of_data_parallel(make):
     import torch
 
     class FourDevices(torch.nn.DataParallel):
-        """There are none here: what it is fed does not depend on that."""
+        """Fake of four devices, which this machine lacks: the batches do not depend on that."""
 
         def __init__(self, module):
             super().__init__(module)

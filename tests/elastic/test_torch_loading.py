@@ -1,4 +1,4 @@
-"""The loader: every sample once an epoch in one order, whoever reads and how often that changes."""
+"""The loader: every sample once per epoch in one order, for any and changing numbers of ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RANKS = st.integers(1, 5)
 
 
 def read(reading, dataset, **options):
-    """Return the micro-batches that a rank reads of the next update, and what these are of it."""
+    """Return the samples of a rank's micro-batches of the next update, and the MicroBatches."""
     from runai.elastic import torch as elastic
 
     loader = elastic.DataLoader(dataset, job=reading, collate_fn=list, **options)

@@ -19,7 +19,7 @@ UPDATES = EPOCHS * 5
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """The weights of the same training on one rank: by hand, or in slices."""
+    """Return the weights of the same training on one rank: by hand, or in slices."""
     from elastic_trainings import Training, by_hand, elastically
 
     @cache
@@ -38,7 +38,7 @@ def _training(mode):
 
 @pytest.fixture
 def mode():
-    """What a test is about that does not say otherwise."""
+    """Return the default mode, for tests without a parameter."""
     return "exact"
 
 
@@ -54,7 +54,7 @@ def cluster(tmp_path, mode):
 
 @pytest.fixture
 def assert_same(cluster, mode, undisturbed):
-    """Check that every sample counted once, and the weights of the training that is over."""
+    """Return a check that every sample counted once, and of the final weights."""
     from training_records import expected_history, read_records, reconcile
 
     def check():
@@ -139,7 +139,7 @@ def test_kill_9_of_a_worker_costs_the_others_no_update(cluster, assert_same, vic
     cluster.ready("a", "b", "c")
     cluster.call("a", "b", "c")
     cluster.trains("a", "b", "c")
-    cluster.allow(1)  # DDP would rearrange its buckets, with the others, in the next forward pass
+    cluster.allow(1)  # DDP would rebuild its buckets, collectively, in the next forward pass
     cluster.holds_at(1, "a", "b", "c")
     cluster.send(victim, signal.SIGKILL)
     assert cluster.code(victim) == -signal.SIGKILL
@@ -216,7 +216,7 @@ def test_sigterm_in_each_phase_leaves_with_143_and_loses_nothing(cluster, assert
         cluster.call("a")
         cluster.trains("a")
     elif phase == "meets":
-        # b comes to the store of this generation, a does not: it has not finished its update.
+        # b joins the store of this generation, a does not: it has not finished its update.
         cluster.call("a")
         cluster.trains("a")
         cluster.call("a", "b")

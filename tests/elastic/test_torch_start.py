@@ -1,4 +1,4 @@
-"""`runai.elastic.torch.init`: how many GPUs train together, and what that makes of the batch."""
+"""`runai.elastic.torch.init`: the number of GPUs that train together, and the batch sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers that are thawed or frozen in mid-training: the same weights at any number of ranks."""
+"""Layers thawed or frozen during training: the same weights at any number of ranks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHANGES = pytest.mark.parametrize(
 
 
 def furthest(found, expected):
-    """Return the largest difference of any weight."""
+    """Return the largest difference between two sets of weights."""
     assert found.keys() == expected.keys()
     return max(float(np.abs(found[name] - expected[name]).max()) for name in found)
 
@@ -41,7 +41,7 @@ def training_of(change, *, by_hook=False, bitwise=False):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """Return the weights of one device: by hand, or in slices."""
+    """Return the weights after training on one device: by hand, or in slices."""
     from elastic_trainings import by_hand, elastically
 
     @cache
@@ -55,7 +55,7 @@ def alone(tmp_path_factory):
 
 @pytest.fixture
 def assert_same(alone):
-    """Check that ranks have the same weights, those of one device."""
+    """Return a check that all ranks have the weights of one device."""
 
     def check(found, training):
         assert [furthest(other, found[0]) for other in found] == [0] * len(found)
@@ -64,7 +64,7 @@ def assert_same(alone):
     return check
 
 
-# In slices one rank is what the others are compared with.
+# In slices, one rank is the reference for all other numbers of ranks.
 @pytest.mark.parametrize(
     ("bitwise", "ranks"),
     [

@@ -35,7 +35,7 @@ def loss_of(model, x, y):
 
 
 def train(model, optimizer, x, y, *, before_step=None, after_step=None):
-    """Train as a script does that knows nothing of accumulation: a step for each micro-batch."""
+    """Train like a script without accumulation: one step per micro-batch."""
     for xs, ys in zip(x.flatten(0, 1), y.flatten(0, 1), strict=True):
         optimizer.zero_grad()
         loss_of(model, xs, ys).backward()
@@ -48,12 +48,12 @@ def train(model, optimizer, x, y, *, before_step=None, after_step=None):
 
 
 def whole(model, optimizer, x, y, **calls):
-    """Train with each update's batch at once."""
+    """Train with the whole batch of each update."""
     return train(model, optimizer, x.flatten(1, 2)[:, None], y.flatten(1, 2)[:, None], **calls)
 
 
 def whole_and_gathered(make, **calls):
-    """Return the weights after three updates with the whole batch, and with micro-batches."""
+    """Return the weights after three updates, with whole batches and with micro-batches."""
     x, y = batches()
     model, other = linear(), linear()
     expected = whole(model, make(model.parameters()), x, y, **calls)
@@ -219,7 +219,7 @@ def test_the_tail_of_an_epoch_counts_by_its_samples():
         plain.zero_grad()
         loss_of(model, x, y).backward()
         plain.step()
-        for xs, ys in zip(x.split(40), y.split(40), strict=True):  # 40, 40, 16: of four steps
+        for xs, ys in zip(x.split(40), y.split(40), strict=True):  # 40, 40, 16: three of four steps
             optimizer.zero_grad()
             optimizer.runai.samples = len(xs)
             loss_of(other, xs, ys).backward()
@@ -365,7 +365,7 @@ def test_a_checkpoint_of_the_original_library_is_loaded():
     kept = optim.State()
     kept.steps, kept.step = 4, 12
     original = plain.state_dict()
-    original["state"]["runai"] = kept  # as pickled by 0.4.1: its class by its name
+    original["state"]["runai"] = kept  # as pickled by 0.4.1, which stores the class by name
     resumed = optim.Adam(2, model.parameters())
     resumed.load_state_dict(_restored(_saved(original)))
 

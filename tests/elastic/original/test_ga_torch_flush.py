@@ -1,4 +1,4 @@
-"""`flush` of an accumulating optimizer: it ends an update as `step` does, with a scaler or none."""
+"""`flush` of an accumulating optimizer ends an update like `step`, with or without a scaler."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IMPLEMENTATIONS = pytest.mark.parametrize(
 
 
 class Epoch:
-    """A script's loop with a GradScaler over one weight, which `flush` ends."""
+    """A script's epoch with a GradScaler over one weight, ended by `flush`."""
 
     def __init__(self, make, *, steps=1, clip=False, **scaler):
         self.weight = torch.nn.Parameter(torch.zeros(1))

@@ -1,4 +1,4 @@
-"""An accumulating optimizer among schedulers, a GradScaler and several processes."""
+"""An accumulating optimizer with schedulers, a GradScaler and several processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCHEDULES = torch.optim.lr_scheduler
 
 
 def weights_after(optimizer_of, gradients, *, schedule=None, each_step=False):
-    """Train on given gradients of one weight; a step for each."""
+    """Train one weight on given gradients, with one step per gradient."""
     weight = torch.nn.Parameter(torch.zeros((), dtype=torch.float64))
     optimizer, scheduler = optimizer_of([weight]), None
     if schedule is not None:
@@ -78,7 +78,7 @@ def test_a_schedule_stepped_within_an_update_is_noticed_once(caplog, monkeypatch
 
 
 def test_one_cycle_over_all_micro_batches_is_as_long_with_any_number_of_steps():
-    # Its horizon counts micro-batches, of which there are more where there are more steps.
+    # The scheduler's horizon counts micro-batches: more steps, more micro-batches.
     def ends_with(steps):
         weight = torch.nn.Parameter(torch.zeros(()))
         optimizer = wrapped(torch.optim.SGD([weight], lr=1))
@@ -94,7 +94,7 @@ def test_one_cycle_over_all_micro_batches_is_as_long_with_any_number_of_steps():
 
 
 def scaled(gradients, *, steps, unscale=False, fused=False, growth_interval=1000):
-    """Train with a GradScaler as a script does that knows nothing of accumulation."""
+    """Train with a GradScaler like a script without accumulation."""
     weight = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.Adam([weight], lr=0.1, fused=fused)
     if steps > 1:

@@ -1,4 +1,4 @@
-"""`runai.hpo`: experiments are shared, and a paused one is gone on with."""
+"""`runai.hpo`: experiments are shared, and a paused experiment is continued."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GRID: dict[str, list[Any]] = {"lr": [0.1, 0.01], "layers": [1, 2, 3]}
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
-    """Be a process that joined no search yet, and leave its signals as they were."""
+    """Reset this process to have joined no search; restore its signal handlers afterwards."""
     monkeypatch.setattr(experiments, "_search", None)
     before = signal.getsignal(signal.SIGTERM)
     yield
@@ -127,7 +127,7 @@ def test_a_signal_while_the_file_is_written_waits_until_it_is_whole(tmp_path):
 
     def write():
         with experiments._joined().changed() as content:
-            os.kill(os.getpid(), signal.SIGTERM)  # would wait for the lock that is held here
+            os.kill(os.getpid(), signal.SIGTERM)  # its handler would wait for the lock held here
             content["note"] = "whole"
 
     with pytest.raises(SystemExit):

@@ -1,4 +1,4 @@
-"""Every public name of runai 0.4.1 works, or says in one sentence what to use instead."""
+"""Every public name of runai 0.4.1 works, or names its replacement in one sentence."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_the_original_init_divides_among_the_gpus_of_this_process():
 
 
 def test_the_original_library_beside_ours_is_noticed(tmp_path):
-    # Its __init__.py makes `runai` a package of its folder; ours was installed last into it.
+    # The original's __init__.py makes `runai` a regular package; ours was installed last into it.
     (tmp_path / "runai").mkdir()
     (tmp_path / "runai/__init__.py").touch()
     (tmp_path / "runai/elastic").symlink_to(importlib.import_module("runai.elastic").__path__[0])

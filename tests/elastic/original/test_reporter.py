@@ -1,4 +1,4 @@
-"""`runai.reporter`: what a training reports arrives, and never holds it up."""
+"""`runai.reporter`: a training's reports arrive, and never block the training."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ push = report_promethues.push
 
 
 class Gateway(ThreadingHTTPServer):
-    """A push gateway that remembers what it was sent, and refuses it if told to."""
+    """A push gateway that records requests, and refuses them if configured to."""
 
     daemon_threads = True
 
@@ -65,7 +65,7 @@ def gateway(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
-    """Forget what the process said and did before; outside the platform unless a test says so."""
+    """Reset the reporter's state; the test runs outside the platform unless it sets that up."""
     monkeypatch.setattr("runai.utils.notices._SAID", set())
     monkeypatch.delenv("RUNAI_CHECKPOINT_DIR", raising=False)
     monkeypatch.setattr(push, "failures", 0)
@@ -75,7 +75,7 @@ def fresh(monkeypatch):
 
 @pytest.fixture
 def progress(tmp_path, monkeypatch):
-    """Be a job of the platform; return how to read what it is told."""
+    """Run as a job of the platform; return a function that reads its reports."""
     monkeypatch.setenv("RUNAI_CHECKPOINT_DIR", str(tmp_path))
     return lambda: json.loads((tmp_path / "progress.json").read_text(encoding="utf-8"))
 

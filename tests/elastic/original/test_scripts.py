@@ -1,4 +1,4 @@
-"""Scripts as the original library's documentation has them run unchanged, and right."""
+"""Scripts from the original library's documentation run unchanged, with correct results."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def printed(script):
 
 @pytest.fixture(scope="module")
 def by_whole_batches():
-    """The weights of the same training, 256 samples at a time."""
+    """Return the weights of the same training with batches of 256 samples."""
     torch.manual_seed(1)
     x, y = torch.randn(512, 6, dtype=torch.float64), torch.randn(512, 1, dtype=torch.float64)
     model = torch.nn.Linear(6, 1, dtype=torch.float64)

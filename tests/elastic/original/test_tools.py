@@ -1,4 +1,4 @@
-"""`runai.utils`: the small tools do what they did, and nothing at import."""
+"""`runai.utils`: the small tools work as in 0.4.1, without side effects on import."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_lock_is_held_by_one_at_a_time(tmp_path):
     thread.start()
     with Flock(tmp_path / "lock"):
         inside.set()
-        thread.join(0.05)  # time to take it, if it could
+        thread.join(0.05)  # time to acquire the lock, if possible
         order.append("first")
     thread.join()
 
@@ -62,7 +62,7 @@ def test_a_hook_stands_in_and_calls_the_original():
     module = types.SimpleNamespace(root=math.sqrt)
     hook = Hook(module, "root", lambda x: module.root(x) + 1)
     with hook:
-        assert module.root(4) == 3  # the call inside is the original's
+        assert module.root(4) == 3  # the inner call is the original's
 
     assert module.root(4) == 2
     assert math.sqrt is hook.__original__
