@@ -110,7 +110,7 @@ def on_ground(folder: Path, needs: Collection[str]) -> Iterator[Ground]:
         if "server" in needs:
             ground.server = stack.enter_context(restarted_server())
             ground.platform.environment = {"RUNAI_LEDGER": ground.server.address}
-        # In every case: a platform whose start failed leaves processes, too.
+        # In every case: a failed start leaves processes, too.
         stack.callback(end_everything_below, data)
         ground.platform.start()
         stack.callback(ground.platform.stop)

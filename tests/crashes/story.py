@@ -62,7 +62,7 @@ class Wish(threading.Thread):
         super().__init__(name=what)
         self._ask = ask
         self._after = after
-        """Earlier request whose answer this one awaits: the user changes their mind."""
+        """Earlier request to await before this one: the user changes their mind."""
         self.enough = threading.Event()
         self.is_done = False
         self.refused = 0

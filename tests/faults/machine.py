@@ -208,7 +208,7 @@ class Machine:
         return start.worker
 
     def kill_supervisor_at_an_end(self) -> None:
-        """Kill the next supervisor whose worker ends, before it records that end."""
+        """Kill a supervisor at the next end of a worker, before it records that end."""
         self._doomed = True
 
     def freeze_supervisor(self, seconds: float) -> None:

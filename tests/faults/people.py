@@ -27,7 +27,7 @@ class Act:
 
 
 class People:
-    """All actions of the users, and the workloads whose submission was acknowledged."""
+    """All actions of the users, and the IDs of their acknowledged workloads."""
 
     def __init__(self, dice: random.Random, machine: Machine) -> None:
         self._dice = dice

@@ -14,7 +14,7 @@ import pytest
 
 MOST_FILES = 14
 FLAT = {"hub_service": 3, "hub_service/api": 1, "hub_service/clusters": 1}
-"""Folders whose files belong into rooms, with the number of allowed exceptions."""
+"""Folders with all files in rooms, and the number of allowed exceptions."""
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_no_circle_of_imports(modules):
 
 
 def _imported(path: Path, modules: dict[str, Path]) -> set[str]:
-    """Return a file's imports, including those inside functions and for type checking only."""
+    """Return a file's imports, also inside functions and for type checking only."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         match node:
