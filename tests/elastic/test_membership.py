@@ -149,7 +149,7 @@ def test_sigterm_is_noted_and_passed_on_to_who_listened_before():
     finally:
         stop.close()
         assert signal.signal(signal.SIGTERM, before) is not stop._terminate
-    # The cluster may still signal a worker after its end.
+    # The cluster may still signal this worker, unaware that it has finished.
     assert signal.signal(signal.SIGUSR1, signal.SIG_DFL) is signal.SIG_IGN
 
 

@@ -23,7 +23,7 @@ def ask(platform: HubPlatform, path: str, token: str) -> httpx.Response:
 def test_a_good_token_is_not_called_unknown_while_the_hubs_database_fails(
     platform: HubPlatform, reads: bool
 ):
-    # The hub writes a token's first use to the database, and later uses twice a minute.
+    # The hub writes a token's first use to the database at once, later uses twice a minute.
     token = platform.token("bo")
 
     with failing(platform.data_dir, reads=reads):
