@@ -59,10 +59,10 @@ class StartTimeout(TimeoutError):
 
 
 class Admission:
-    """The allocation of one server at the service; `say` receives each new sentence.
+    """A session's request for GPUs from the service, from submission to release.
 
-    `workload` is the submitted one, "" before. A caller that fails or is cancelled must `release`
-    it.
+    `say` receives each new progress message for the user. `workload` is the id of the submitted
+    workload, "" before. A caller that fails or is cancelled must call `release`.
     """
 
     def __init__(self, client: AsyncClient, say: Callable[[str], None], workload: str = "") -> None:

@@ -29,7 +29,7 @@ PATIENCE_SECONDS = 1.0  # an unavailable service detects ended sessions itself
 
 
 class SessionChoosing(LoggingConfigurable):
-    """A spawner's part for our form and a client of the service."""
+    """Mixin of both spawners: spawn form, user options and a client of the service."""
 
     service_url = Unicode(help="Root of the GPU service as this process reaches it.").tag(
         config=True

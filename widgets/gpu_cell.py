@@ -20,7 +20,7 @@ EVERY_S = 1.0
 
 @dataclass
 class CellMeter:
-    """The measurement of one `with` block; `report` formats it."""
+    """GPU utilization, peak GPU memory and duration of one `with` block; `report` formats them."""
 
     read: Callable[[], WorkloadView]
     every_s: float = EVERY_S

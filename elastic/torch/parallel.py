@@ -132,7 +132,7 @@ class DataParallelRanks:
         self._quiet.close()
 
     def release(self) -> None:
-        """Discard the update; the wrapper is freed with this object."""
+        """Abandon a partial update; the DDP wrapper is freed together with this object."""
         self.abandon()
 
 

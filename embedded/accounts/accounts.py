@@ -155,7 +155,10 @@ class Accounts:
             self._save_generated({}, without=name)
 
     def ended(self, name: str, removal: Removal) -> None:
-        """Mark a removal as completed."""
+        """Record that the hub completed an account's removal.
+
+        Does nothing if the account was removed again meanwhile.
+        """
         with self._changing() as stored:
             if stored.removed.get(name) != removal:  # removed again meanwhile
                 return

@@ -97,7 +97,8 @@ class CaddyProxy(Proxy):
         """Send requests below `routespec` to `target` from now on.
 
         Raises:
-            RunaiError: the target is not http://HOST:PORT, or the route too deep.
+            RunaiError: the target is not http://HOST:PORT, or the route has more path segments than
+                the base URL and `extra_routes` allow.
         """
         self._routes.add(self.validate_routespec(routespec), target, data or {})
 

@@ -53,7 +53,7 @@ class Kubelet(Protocol):
 
 
 class Reporter(Protocol):
-    """Transport for reports (`reporting`)."""
+    """Transport of the agent's measurement reports to the service (`reporting`)."""
 
     async def report(self, report: AgentReport) -> AgentReply:
         """Deliver one report.

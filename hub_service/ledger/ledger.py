@@ -173,7 +173,10 @@ class Ledger:
         return totals.used_s / totals.measured_s if totals.measured_s > 0 else None
 
     def totals(self, workload: str) -> Totals:
-        """Return a workload's running totals, for the counters of /metrics."""
+        """Return a workload's accumulated usage; zeros before its first allocation.
+
+        It includes usage from before a restart of the service, unlike `counted`.
+        """
         series = self._by_workload.get(workload)
         return Totals() if series is None else self._settled(series).totals
 

@@ -28,7 +28,7 @@ class UsageFilter:
 
     @property
     def scope(self) -> Scope:
-        """Return the scope of the series to read."""
+        """Return the key of the stored usage series that this filter selects."""
         project, user = self.project or "", self.user or ""
         if self.workload:
             return Scope("workload", project, user, self.workload)
@@ -54,7 +54,11 @@ class Range:
     """Length of the finest windows stored for the whole range."""
 
     def pieces(self) -> list[tuple[int, int, int]]:
-        """Return the fewest windows to sum, as (level, start exclusive, end inclusive)."""
+        """Divide the range so that the fewest stored windows must be summed.
+
+        Each piece is (length of its windows in seconds, start exclusive, end inclusive): long
+        windows in the middle, short ones at unaligned ends.
+        """
         until = window_of(self.until, self.grid)
         coarse = max(level for level in LEVELS_S if self.step_s % level == 0)
         first, last = window_of(self.since, coarse), until // coarse * coarse
@@ -127,7 +131,11 @@ def grid_of(age: float) -> int:
 def usage(
     scope: Scope, found: Range, sums: Mapping[int, Totals], watched: Mapping[int, Totals]
 ) -> Usage:
-    """Compute the usage from each step's totals and watched time, by the step's number."""
+    """Compute averages and GPU-hours of a query from sums per step.
+
+    `sums` are those of `scope`; `watched` is the time that the ledger ran. Other time is a gap, not
+    zero. Keys are step numbers.
+    """
     points: list[Point] = []
     whole, watched_s = ZERO, 0.0
     for step, end in enumerate(found.ends):

@@ -88,7 +88,10 @@ class Groups:
 
 
 def why_none(proc: Path = Path("/proc")) -> str:
-    """Return why no group can be created, as half a sentence; "" if one can. Creates nothing."""
+    """Return why no control group can be created; "" if one can. Creates nothing.
+
+    The reason is a clause without full stop, for use in a message.
+    """
     try:
         parent = _mounted(proc) / _group_of(proc / "self").lstrip("/")
     except GroupsUnavailable as unavailable:

@@ -38,9 +38,10 @@ class Sharing(Protocol):
         """Return why a device is not shared as configured, as half a sentence; "" if it is."""
 
     def mps(self, device: str) -> str | None:
-        """Return the state of MPS on a device, as half a sentence; "" if its limit holds.
+        """Return why MPS does not work on a device; "" if it does.
 
-        None if MPS is not enabled.
+        It works once a test has shown that it enforces the memory limit. The reason is a clause
+        without full stop. None if MPS is not enabled.
         """
 
 

@@ -96,7 +96,10 @@ class Holding(NamedTuple):
         return self.used_mib > self.limit_mib + max(self.limit_mib // 50, SLACK_MIB)
 
     def still(self, target: WatchedProcess | None) -> WatchedProcess | None:
-        """Return the target's current entry; None if it ended or another process is to stop."""
+        """Return the newest measurement of the process being stopped; None: choose another.
+
+        That is if it ended, or if it is a notebook server and a program has started beside it.
+        """
         here = (m for m in self.members if target is not None and m.is_same(target))
         found = next(here, None)
         # The target is a notebook server, and a kernel has started since: stop the kernel.

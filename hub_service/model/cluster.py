@@ -120,7 +120,11 @@ class WorkerMessages(Protocol):
         """Store the worker's status."""
 
     async def worker_ended(self, pod: str, exit_code: int) -> int:
-        """Return the exit code for the pod after its program exited; a repeat returns the same."""
+        """Return the code that a worker's pod must exit with, after its program exited.
+
+        It may differ from `exit_code`, the program's own: 0 completes the whole Job, so only the
+        last worker to finish gets it. A repeat returns the same.
+        """
 
 
 class Programs(Protocol):

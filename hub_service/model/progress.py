@@ -17,7 +17,7 @@ MOST_CHARACTERS = 100
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Newest value of each name."""
+    """Newest metrics and parameters that a job reported, by name."""
 
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Numbers that change, NaN and infinities too."""

@@ -83,7 +83,10 @@ def forecast(
 
 
 def run(state: State) -> Plan:
-    """Run the steps of one cycle on a fresh state, which then has the cost counters."""
+    """Run all steps of one scheduling cycle on a fresh state; return the plan.
+
+    The state then contains the planned placements and the number of candidates examined (`looks`).
+    """
     phases = state.policy.phases
 
     # 1. Count requests, and divide the cluster (P6, Q4, S).

@@ -78,9 +78,9 @@ class Aside:
         gc.freeze()
 
     def look(self) -> bool:
-        """Collect new objects, or all objects if memory grew enough; return True for all.
+        """Collect garbage: new objects, or all if memory grew; return True if all.
 
-        The first call collects nothing, since the objects of the start live on.
+        The first call collects nothing: the objects from start-up stay in use and are frozen.
         """
         quiet, there = self._is_quiet(), self._blocks()
         if not self._quiet_threshold:

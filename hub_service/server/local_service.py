@@ -235,7 +235,10 @@ async def serve_here(config: Config) -> None:
 
 
 def is_directory(path: str) -> bool:
-    """Return True if the path is a directory for the service's account, which jobs share."""
+    """Return True if the service's account can see a directory at this path.
+
+    Jobs run as the same account, so they see it too.
+    """
     try:
         return Path(path).is_dir()
     except (OSError, ValueError):  # too long, or not permitted

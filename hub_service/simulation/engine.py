@@ -39,7 +39,10 @@ from runai.hub_service.wire.errors import InvalidRequest
 
 
 class Decider:
-    """The scheduler with its index of one cluster."""
+    """Scheduler of one independently scheduled part of the simulated cluster.
+
+    Its index of the part is updated from changes, not rebuilt for each decision.
+    """
 
     def __init__(self, nodes: Sequence[Node], projects: Sequence[Project], policy: Policy) -> None:
         """Start with an empty cluster."""

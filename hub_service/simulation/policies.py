@@ -45,10 +45,12 @@ def parts_of(
     owners: Iterable[str],
     base: Policy,
 ) -> list[PartPlan]:
-    """Divide the cluster according to a policy; `owners` are the projects with jobs.
+    """Divide the cluster into independently scheduled parts, according to a policy.
+
+    `owners` are the projects with jobs. Static policies give each of them GPUs of its own.
 
     Raises:
-        InvalidRequest: the policy needs a private part for a project with unlimited quota.
+        InvalidRequest: the policy is static, and an owner's quota is unlimited.
     """
     owners = sorted(owners)
     base = replace(base, explain="none")

@@ -72,7 +72,7 @@ class ProjectRecord:
 
 
 class Meter:
-    """Running sums of one run."""
+    """Running sums of one simulation: GPU time, waits, pauses, moves and quota violations."""
 
     def __init__(
         self,

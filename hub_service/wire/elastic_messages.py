@@ -25,7 +25,10 @@ MOST = 2**53
 
 
 class MessageError(ValueError):
-    """An invalid message; the text names the file, the field and the value."""
+    """An invalid target or status message of an elastic job.
+
+    The text names the source, usually a file, and the field.
+    """
 
 
 class Reason(StrEnum):

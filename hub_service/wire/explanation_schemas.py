@@ -54,7 +54,11 @@ Setting = Literal[
 
 
 class SettingChange(Wire):
-    """A hypothetical value of a project's setting; None: no bound, or the default."""
+    """A hypothetical value of one setting of a project.
+
+    `value` is in GPUs, or a whole number (`min_runtime`: seconds). None: no bound of `quota` or
+    `limit`, the default of `weight` and `build_quota`, 0 for `never_lent`; else invalid.
+    """
 
     project: ProjectName
     setting: Setting

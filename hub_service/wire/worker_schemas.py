@@ -39,7 +39,7 @@ class TargetReply(Wire):
         return cls(target=TargetMessage.model_validate(target.to_json()))
 
     def read(self) -> Target | None:
-        """Parse the target."""
+        """Convert the reply to a `Target`; None if no newer one appeared in time."""
         if self.target is None:
             return None
         return Target.from_json(
@@ -48,7 +48,7 @@ class TargetReply(Wire):
 
 
 class StatusReport(Wire):
-    """A worker's report of its status."""
+    """Phase, progress and speed of an elastic job's worker, as it reports them."""
 
     gen: Count
     state: WorkerPhase

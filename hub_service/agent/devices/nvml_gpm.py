@@ -46,7 +46,10 @@ class InstanceLoads:
         self._kept = {}
 
     def since_last(self, gpu: Gpu, part: Part) -> float | None:
-        """Return an instance's busy share of the time since the last call, 0..1; None: unknown."""
+        """Return the share of time that a MIG instance was busy since the last call.
+
+        0..1; None: unknown, as on GPUs without these counters.
+        """
         counters = self._kept.get(part.device.uuid)
         if counters is None:
             return None

@@ -24,7 +24,10 @@ it. They fail neither the device nor the poll."""
 
 
 class NvmlMissing(Exception):
-    """No driver, or fewer devices than requested; the message is half a sentence."""
+    """Error: no NVIDIA driver, or fewer devices than requested.
+
+    The message is a clause without full stop, for use in another message.
+    """
 
 
 @dataclass(frozen=True, slots=True)

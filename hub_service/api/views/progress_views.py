@@ -16,7 +16,8 @@ SHOWN = 4
 def progress_view(progress: Progress | None, *, reads: bool = True) -> ProgressView | None:
     """Return a job's progress and its first metrics; None if it reported nothing.
 
-    The program chose its metrics' names, so callers without `reads` get none.
+    `reads`: the caller may read the workload. Others get no metrics, since the program chose their
+    names.
 
     >>> progress_view(Progress({"loss": 0.01234567, "epoch": 3, "overall_epochs": 10})).text
     '3 of 10 epochs · loss 0.01235'

@@ -124,7 +124,7 @@ class _Length(_ParamType):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> int:
-        """Parse 90m, 6h or 30d."""
+        """Convert a duration such as 90m, 6h or 30d to seconds; reject zero."""
         try:
             length = int(str(seconds(value)))
         except ValueError as wrong:

@@ -302,7 +302,10 @@ class LocalCluster(RecordedCluster):
     async def progress(
         self, only: Collection[WorkloadId] | None = None
     ) -> Mapping[WorkloadId, Progress]:
-        """Return the last progress that jobs reported; reads files that may have changed."""
+        """Return the last progress that each job reported; `only` limits the jobs.
+
+        A progress file is read again only if it may have changed.
+        """
         begun = list(self._rows.begun(only))
         files = [
             ProgressFile(

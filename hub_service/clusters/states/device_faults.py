@@ -20,7 +20,10 @@ def with_faults(devices: Sequence[Device], faults: Mapping[str, str]) -> tuple[D
 def told(
     node: str, before: Sequence[Device], after: Sequence[Device], rows: Iterable[StoredWorkload]
 ) -> dict[WorkloadId, Transition]:
-    """Add events to workloads on devices that broke or recovered; drop their reservations."""
+    """Add history events to workloads on devices that broke or recovered.
+
+    Reservations of broken devices are dropped. Only changed workloads are returned.
+    """
     changed = {
         new.index: new for old, new in zip(before, after, strict=True) if old.fault != new.fault
     }

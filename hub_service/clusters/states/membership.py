@@ -84,7 +84,11 @@ def _target(
 
 
 def heard(row: StoredWorkload, statuses: Mapping[str, Status]) -> Transition:
-    """Apply status reports by worker name: phases, batch and measured speeds."""
+    """Update an elastic job from its workers' status reports, by worker name.
+
+    Takes the workers' phases, the global batch size, and the speed (samples per second) by number
+    of GPUs.
+    """
     state = row.record.elastic
     if state is None:
         return Transition(row)

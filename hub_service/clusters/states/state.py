@@ -132,7 +132,10 @@ class Store(Protocol):
         *,
         events: Sequence[tuple[WorkloadId, HistoryEvent]] = (),
     ) -> None:
-        """Write one chunk of rows; none of them is visible before `arrived`."""
+        """Store one chunk of new workloads, invisible until `arrived` is called.
+
+        A large job array comes in several chunks, so that requests are served between them.
+        """
 
     def arrived(self) -> None:
         """Make all chunks visible, atomically."""

@@ -26,7 +26,7 @@ GAP_S = 15.0
 
 
 class Do(StrEnum):
-    """Kinds of action."""
+    """Kinds of action on a workload with idle GPUs."""
 
     BADGE = "badge"
     NOTIFY = "notify"

@@ -56,7 +56,7 @@ class Reasons:
     # ---- stops and moves
 
     def of_loss(self, member: PlannedWorker, loss: Eviction) -> Reason:
-        """Return the reason of a stop: the claimant and the rule."""
+        """Return why a worker is stopped: for which workload, and by which rule."""
         if loss.claimant is None:
             text = f"fewer than its {member.item.minimum} workers have run for too long"
             return Reason(code="stale_gang", rule="R11", text=text)

@@ -110,7 +110,10 @@ class Room:
         return self.cpu[node] >= kind.cpu and self.memory[node] >= kind.memory
 
     def fits_device(self, node: int, device: int, kind: RequestShape) -> bool:
-        """Return True if a device fits one part of a kind (P3)."""
+        """Return True if a device has enough free capacity for a request (P3).
+
+        The request's amount per device counts: its MiB, or its milli-GPU and their memory.
+        """
         full = self.device_mib[node]
         if kind.mib:
             return self.mib[node][device] >= kind.mib

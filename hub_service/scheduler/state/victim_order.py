@@ -144,7 +144,10 @@ class Victims:
 
 
 class VictimsView:
-    """Lists of victims for one pass: copied on first access, so that the pass may modify them."""
+    """Workers that one reclaim pass may stop, sorted, by project.
+
+    Each list is copied on first access, so that the pass may modify it.
+    """
 
     def __init__(
         self,

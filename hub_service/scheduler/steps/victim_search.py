@@ -50,7 +50,11 @@ class Taken(NamedTuple):
 
 
 class Search:
-    """Victim search of one unit in one scope; changes the state only on success."""
+    """Search for the workers to stop so that one waiting unit fits.
+
+    A unit is a group of workers that start together; `way` says whose workers may be stopped. It
+    changes the state only on success.
+    """
 
     def __init__(
         self,

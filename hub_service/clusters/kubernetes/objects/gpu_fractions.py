@@ -70,7 +70,10 @@ class Part:
         return asks | ({DEVICES: str(self.devices)} if self.devices > 1 else {})
 
     def milli_of(self, device_mib: int) -> MilliGpu:
-        """Return the total in milli-GPU on devices of that size (P3)."""
+        """Return the pod's total request in milli-GPU, on devices of `device_mib` MiB.
+
+        A request of memory is converted, rounded up (P3); 0 if the device's size is unknown (0).
+        """
         each = self.milli or (fraction_of_memory(self.mib, device_mib) if device_mib else 0)
         return MilliGpu(each * self.devices)
 

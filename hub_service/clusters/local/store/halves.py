@@ -45,7 +45,7 @@ class Halves:
         )
 
     def count(self) -> None:
-        """Make all marked rows visible."""
+        """Make the rows visible that `come` marked as invisible."""
         self._connection.exec_driver_sql("DELETE FROM history WHERE workload = ?", (NOBODY,))
 
     def counted(self) -> None:
