@@ -1,45 +1,45 @@
-"""A plan's word on workloads, for those who wait for it: each is woken once, when theirs is given.
+"""Waiters for the scheduler's decisions on workloads; each waiter is woken once.
 
-Knows names only. The controller gives it, while a plan is carried out and when its cycle ends;
-submissions wait.
+The controller reports decisions while it applies a plan, and the end of its cycle; submissions
+wait.
 """
 
 import asyncio
 from collections.abc import Collection, Container
 
 FEW = 25
-"""Of more workloads of one submission the last may learn theirs with a later plan: the end of the
-cycle that saw the first of them is waited for."""
+"""Most workloads that are waited for one by one. A larger submission may be decided in several
+cycles: the end of the first one is waited for."""
 
 
 class _Waiting:
-    """One who waits, for the word on each of a few, or for the end of a cycle with the first."""
+    """One waiter, for decisions on a few workloads, or for the end of a cycle with the first."""
 
     def __init__(self, workloads: Collection[str]) -> None:
         self.first = next(iter(workloads))
         self.left = set(workloads) if len(workloads) <= FEW else None
-        """Of whom nothing was said yet; None: they are too many to be waited for."""
+        """Workloads without a decision yet; None: too many to wait for each."""
         self.is_told = False
-        """Whether something was said of the first."""
+        """True if the first has a decision."""
         self.ended = 0
-        """Cycles, since."""
+        """Cycles that ended since."""
         self.over = asyncio.Event()
 
 
 class Word:
-    """Who waits for it."""
+    """All waiters."""
 
     def __init__(self) -> None:
-        """Nobody does."""
+        """Begin without one."""
         self._waiting: dict[_Waiting, None] = {}
 
     @property
     def is_awaited(self) -> bool:
-        """Tell whether anybody waits."""
+        """Return True if there is a waiter."""
         return bool(self._waiting)
 
     async def on(self, workloads: Collection[str]) -> None:
-        """Return when a plan's word on each of these is given, or the first plan's on most."""
+        """Return when each of these has a decision; of many, after the first plan."""
         waiting = _Waiting(workloads)
         self._waiting[waiting] = None
         try:
@@ -48,7 +48,7 @@ class Word:
             del self._waiting[waiting]
 
     def give(self, on: Container[str]) -> None:
-        """Wake those who wait for no others than these, and such as were given before."""
+        """Wake the waiters whose workloads all have a decision, with these."""
         for waiting in self._waiting:
             waiting.is_told |= waiting.first in on
             if waiting.left is None:
@@ -58,9 +58,10 @@ class Word:
                 waiting.over.set()
 
     def end(self, saw: Container[str]) -> None:
-        """Wake those of whose workloads a cycle that has ended saw the first.
+        """Wake the waiters whose first workload was in the snapshot of the ended cycle.
 
-        The first to end may have begun before they came; who was not seen by the next is gone.
+        That cycle may have begun before the submission; a workload that the next one does not see
+        either is gone.
         """
         for waiting in self._waiting:
             waiting.ended += 1

@@ -1,25 +1,25 @@
-"""Give way between the parts of something long: of one person's, or that nobody waits for.
+"""Pauses between the parts of long work on the event loop.
 
-Others have their turn after each part anyway. But a call is ten of those, and beside work that is
-ready again at once each of them waits for a part: where others have anything to do, it rests for
-longer than a part takes, and most of a call goes by meanwhile. What is short after all does not.
+The loop runs other tasks after each part anyway. But a request takes about ten turns of the loop,
+and each of them would wait for a part. So the work sleeps longer than a part takes if other tasks
+are busy, and most of a request passes meanwhile. Short work does not sleep.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
 SHORT_S = 0.05
-"""What takes no longer altogether is no longer than many a call."""
+"""Total duration up to which work counts as short, like a request."""
 RESTS = 3.0
-"""Times as long as the part took: beside others it has a quarter of the time."""
+"""Pause as a multiple of the part: beside busy tasks the work gets a quarter of the time."""
 LONGEST_S = 0.05
-"""A part that was held up itself is no reason to rest for long."""
+"""Longest pause: a part may have been delayed itself."""
 SOMETHING_S = 0.0005
-"""A turn of the loop in which nobody else has done anything is far shorter."""
+"""Duration of a turn of the loop from which on other tasks count as busy."""
 
 
 class Way:
-    """What is done in parts, from now on."""
+    """One piece of long work, done in parts."""
 
     def __init__(
         self,
@@ -34,14 +34,14 @@ class Way:
 
     @property
     def passed(self) -> float:
-        """Return how many seconds it has been at it: its parts and others' turns, no rests.
+        """Return the seconds of its parts and of other tasks' turns, without pauses.
 
-        Whoever is to begin again after a multiple of that begins seldomer where others do much.
+        A multiple of it is a good interval to the next run: longer where other tasks do much.
         """
         return self._passed + self._clock() - self._began
 
     async def give(self) -> None:
-        """Let others go first; the next part begins on return."""
+        """Let other tasks run; the next part begins on return."""
         ended = self._clock()
         took = ended - self._began
         self._worked += took

@@ -1,8 +1,8 @@
-"""New workloads of one submission: of thousands a part at a time, and there all at once or never.
+"""Insertion of a large submission in chunks, visible all at once or never.
 
-Others have their turn between parts. What has come of an array so far is in the store, where it
-does not count yet, and nobody sees it; its names are taken and its key is known as soon as it has
-come whole. Who wants one of either waits until then. Kept by `recorded`, which shows what came.
+The event loop serves other requests between chunks. Chunks stored so far are invisible; the names
+are taken and the key is known once the last one is stored. A submission with one of these names, or
+with that key, waits until then.
 """
 
 import asyncio
@@ -18,33 +18,33 @@ from runai.hub_service.scheduler.model.snapshot import Workload
 from runai.hub_service.wire.errors import Conflict
 
 AT_A_TIME = 50
-"""Made in one turn of the loop: two milliseconds' work."""
+"""Workloads made in one turn of the event loop, in two milliseconds."""
 WRITTEN = 100
-"""At once: five milliseconds more. Nobody waits for the disk before the last."""
+"""Workloads per chunk, written in five milliseconds; only the last chunk is synced to disk."""
 
 
 class Arrivals:
-    """What comes into a store; of arrays one at a time."""
+    """Insertions into one store; one large submission at a time."""
 
     def __init__(self, store: Store) -> None:
-        """Nothing is on its way."""
+        """Begin without one."""
         self._store = store
         self._one_at_a_time = asyncio.Lock()
         self._asked: list[Sequence[WorkloadSpec]] = []
-        """What is on its way, or waits for that."""
+        """Submissions that are being inserted, or wait for their turn."""
         self._coming: set[WorkloadId] = set()
         self._key = "", ""
-        """Whose and which that of those on their way is."""
+        """User and idempotency key of the submission that is being inserted."""
 
     def of(self, project: str) -> list[WorkloadId]:
-        """Return which workloads of a project are on their way."""
+        """Return the workloads of a project that are not inserted yet."""
         return [spec.id for specs in self._asked for spec in specs if spec.project == project]
 
     @asynccontextmanager
     async def turn(self, specs: Sequence[WorkloadSpec]) -> AsyncGenerator[None]:
-        """Store these within this block, beside nothing that has their names or their key.
+        """Exclude other insertions with these names or this key while the block runs.
 
-        Few that nobody else has to do with begin at once: nothing is awaited.
+        A small submission without such a conflict begins at once, without an `await`.
         """
         if len(specs) <= AT_A_TIME and not self._concerns(specs):
             yield
@@ -75,12 +75,12 @@ class Arrivals:
         make: Callable[[WorkloadSpec], Transition],
         draw: Callable[[StoredWorkload, float], Workload | None],
     ) -> tuple[list[StoredWorkload], list[Workload | None]]:
-        """Store what is made of each; on return it is there, whatever happens to us.
+        """Store the state that `make` returns for each; on return all of them are committed.
 
-        Each is drawn for the core, too: in the next cycle everybody would wait for that.
+        `draw` builds each for the scheduler, too: the next cycle would take that much longer.
 
         Raises:
-            Unavailable: it cannot be stored; nothing of it is there.
+            Unavailable: a write failed; none of them is stored.
         """
         rows: list[StoredWorkload] = []
         drawn: list[Workload | None] = []
@@ -115,7 +115,7 @@ class Arrivals:
 
 
 def refuse_taken(specs: Sequence[WorkloadSpec], rows: WorkloadIndexer) -> None:
-    """Raise Conflict where one of the names is taken, by a workload or by another of these."""
+    """Raise Conflict if a name is taken by a stored workload, or twice in `specs`."""
     names: set[WorkloadId] = set()
     for spec in specs:
         taken = rows.row(spec.id)

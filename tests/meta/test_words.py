@@ -1,0 +1,62 @@
+"""Plain words in docstrings and comments: few sentences whose subject is a pronoun."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PRONOUNS = re.compile(
+    r"\b(?i:who|whoever|whom|whose|those|others|nobody|somebody|everybody|anybody)\b"
+    r"|(?:^|[.!?:]\s+)What\b(?![^.!?]*\?)",
+    re.MULTILINE,
+)
+WORDS = re.compile(r"[A-Za-z][A-Za-z'-]*")
+MOST = 2.0
+"""Per 1,000 words of a folder; JupyterHub has 0.9, kopf 1.1."""
+MOST_OF_FILE = 8.0
+FEW = 2
+"""Hits up to which a short file may be above that."""
+HELP = "hub_service/cli/commands"
+"""Docstrings there are help texts of the command line, for users."""
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [
+        *("benchmarks", "elastic", "embedded", "examples", "hub_service"),
+        *("spawner", "tests", "widgets"),
+    ],
+)
+def test_sentences_name_their_subject(checkout, folder):
+    hits = words = 0
+    worst: dict[str, int] = {}
+    for path in sorted((checkout / folder).rglob("*.py")):
+        prose = [*_prose(path)]
+        found = sum(len(PRONOUNS.findall(piece)) for piece in prose)
+        length = sum(len(WORDS.findall(piece)) for piece in prose)
+        hits, words = hits + found, words + length
+        name = str(path.relative_to(checkout))
+        if found > FEW and 1000 * found > MOST_OF_FILE * length and not name.startswith(HELP):
+            worst[name] = found
+
+    assert worst == {}
+    assert 1000 * hits <= MOST * words
+
+
+def _prose(path: Path) -> Iterator[str]:
+    """Yield docstrings and comments."""
+    text = path.read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(text)):
+        body = getattr(node, "body", None)
+        match body[0] if isinstance(body, list) and body else None:
+            case ast.Expr(value=ast.Constant(value=str(piece))):
+                yield piece
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string.lstrip("# ")
