@@ -1,7 +1,7 @@
-"""A cluster of rows alone: workers start at once and end when a driver says so.
+"""Cluster without processes: workers start at once, and end on a driver's command.
 
-Knows no processes, files or real time; for the contract suite, tests of others and simulations.
-Everything that it decides is `recorded`'s, as on a real machine.
+For the contract suite, other tests and simulations. All decisions are made by `stored_cluster`, as
+on a real machine; there are no files and no real time.
 """
 
 import asyncio
@@ -19,10 +19,10 @@ from runai.hub_service.wire.errors import Conflict
 
 
 class MemoryStore:
-    """Keeps what it is told for as long as it lives, so that a cluster can be made again on it."""
+    """Store in memory, on which a cluster can be created again."""
 
     def __init__(self) -> None:
-        """Begin empty."""
+        """Start without rows."""
         self._rows: dict[WorkloadId, StoredWorkload] = {}
         self._projects: dict[str, ProjectRecord] = {}
         self._history: dict[WorkloadId, list[HistoryEvent]] = {}
@@ -48,7 +48,7 @@ class MemoryStore:
         gone_projects: Sequence[str] = (),
         soon: bool = False,
     ) -> None:
-        """Keep these rows, forget those, and append to the history."""
+        """Save and delete rows and projects, and append to the history."""
         del soon
         self._rows.update({row.id: row for row in rows})
         self._projects.update({project.spec.name: project for project in projects})
@@ -66,21 +66,21 @@ class MemoryStore:
         *,
         events: Sequence[tuple[WorkloadId, HistoryEvent]] = (),
     ) -> None:
-        """Keep a part of what is to come aside."""
+        """Save a part of a submission aside."""
         self._coming.append((rows, events))
 
     def arrived(self) -> None:
-        """Keep all parts."""
+        """Add all parts saved aside."""
         for rows, events in self._coming:
             self.save(rows, events=events)
         self._coming = []
 
     def turned_away(self) -> None:
-        """Forget all parts."""
+        """Discard all parts saved aside."""
         self._coming = []
 
     def history(self, workload: WorkloadId) -> Sequence[HistoryEvent]:
-        """Return what happened to a workload, oldest first."""
+        """Return a workload's history, oldest first."""
         return list(self._history.get(workload, ()))
 
 
@@ -95,13 +95,13 @@ class SimulatedCluster(RecordedCluster):
         store: MemoryStore | None = None,
         keeping: RetentionPolicy | None = None,
     ) -> None:
-        """Begin with the rows of `store`, or none."""
+        """Load the rows of `store`, if any."""
         store = store if store is not None else MemoryStore()
         super().__init__(store, nodes, keeping=keeping, clock=clock)
         self._pids = 100_000
 
     async def run(self) -> NoReturn:
-        """Do nothing until cancelled: what happens, happens by `complete` and `pass_time`."""
+        """Do nothing until cancelled: only `complete` and `pass_time` change workloads."""
         await asyncio.get_running_loop().create_future()
         raise AssertionError
 
@@ -123,11 +123,11 @@ class SimulatedCluster(RecordedCluster):
                 self.report_exit(workload, index, ExitStatus(exit_code))
 
     def pass_time(self) -> float | None:
-        """Do what is due by the clock; return when the next thing is."""
+        """Make all transitions due by the clock; return when the next one is due."""
         return self.report_time()
 
     def act(self, row: StoredWorkload) -> None:
-        """Let every worker that was started run."""
+        """Run each starting worker."""
         if row.spec.command is None:
             return
         for worker in row.active:
@@ -135,7 +135,7 @@ class SimulatedCluster(RecordedCluster):
                 self._pids += 1
                 process = Process(self._pids, self._clock())
                 self.report_running(row.id, worker.index, process)
-                return  # reporting leads here again for the next one
+                return  # the report calls `act` again for the next worker
 
     async def progress(
         self, only: Collection[WorkloadId] | None = None
@@ -147,7 +147,7 @@ class SimulatedCluster(RecordedCluster):
     async def logs(
         self, workload: WorkloadId, *, worker: int | None, tail: int | None, follow: bool
     ) -> AsyncIterator[LogChunk]:
-        """Yield nothing, since nobody writes; `follow` waits until it is finished."""
+        """Yield nothing, since no process writes; `follow` waits until it is finished."""
         del worker, tail
         record = await self.workload(workload)
         while follow and not record.state.finished:

@@ -1,7 +1,7 @@
-"""What a node's agent is told of each worker, drawn once for as long as its record is the same.
+"""Cache of each node's allocations, for its agent.
 
-Agents ask each second, for hundreds of workers of which few have changed. Knows what it was drawn
-of, by identity: records and devices are frozen. Kept by `recorded`.
+Agents ask each second, for hundreds of workers of which few have changed. A worker's allocation is
+rebuilt only if its record or the node's devices are another object: both are frozen.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +15,7 @@ from runai.hub_service.model.records import Allocation, Process, WorkloadId, Wor
 
 @dataclass(slots=True)
 class _OfNode:
-    """What was drawn for one node, and of what besides records."""
+    """Allocations of one node, with the devices and boot time they were built from."""
 
     devices: Sequence[Device] = ()
     booted: float | None = None
@@ -23,10 +23,10 @@ class _OfNode:
 
 
 class Allocations:
-    """The allocations of each node, as they were drawn last."""
+    """The last allocations of each node."""
 
     def __init__(self) -> None:
-        """Begin empty."""
+        """Start without nodes."""
         self._nodes: dict[str, _OfNode] = {}
 
     def of(
@@ -38,9 +38,10 @@ class Allocations:
         booted: float | None = None,
         told: Callable[[Process], Process] = lambda process: process,
     ) -> list[Allocation]:
-        """Return the workers that run or stop on a node; who is as before is the same object.
+        """Return the workers that run or stop on a node; unchanged ones as the same object.
 
-        `told` says how a process is named to the agent, which is the same until `booted` changes.
+        `told` converts a process to the one the agent sees; its result is the same until `booted`
+        changes.
         """
         before = self._nodes.get(node, _OfNode())
         is_same = before.devices is devices and before.booted == booted

@@ -1,7 +1,7 @@
-"""Check decisions against what really is, before a cluster carries them out.
+"""Checks of decisions against the current state, before a cluster carries them out.
 
-Knows what a device can carry (P3) and when a gang is whole (P4), so that a plan made from an older
-picture can never over-fill a device. Pure; called by `recorded`. Choosing devices is the core's.
+A plan made from an older snapshot can thus never overfill a device (P3), nor start a gang below its
+minimum (P4). Pure.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,17 +17,17 @@ from runai.hub_service.scheduler.model.snapshot import DeviceShare, Reserve, Res
 
 @dataclass(slots=True)
 class Held:
-    """What workers hold of each device, by node and device number."""
+    """Use of each device by workers, by node and device number."""
 
     milli: dict[tuple[str, int], int] = field(default_factory=dict)
     mib: dict[tuple[str, int], int] = field(default_factory=dict)
     by_memory: dict[tuple[str, int], int] = field(default_factory=dict)
-    """How many parts of a device were asked for in MiB."""
+    """Number of shares of a device that were requested in MiB."""
 
     def book(
         self, spec: WorkloadSpec, node: str, shares: Iterable[DeviceShare], mib: int, sign: int = 1
     ) -> None:
-        """Add (or, with sign -1, take back) a worker's shares of devices of `mib` MiB each."""
+        """Add a worker's shares of devices of `mib` MiB each; subtract them with sign -1."""
         for share in shares:
             at = (node, share.device)
             part = spec.gpu_memory_mib or memory_of_fraction(share.gpus, mib)
@@ -36,7 +36,7 @@ class Held:
             self.by_memory[at] = self.by_memory.get(at, 0) + sign * bool(spec.gpu_memory_mib)
 
     def overfilled(self, node: str, shares: Iterable[DeviceShare], mib: int) -> int | None:
-        """Return the first of these devices that carries more than it has, if any."""
+        """Return the first of these devices that is over its capacity, if any."""
         for share in shares:
             at = (node, share.device)
             over = self.mib[at] > mib if self.by_memory[at] else self.milli[at] > WHOLE_GPU
@@ -46,7 +46,7 @@ class Held:
 
 
 def held_by(rows: Iterable[StoredWorkload], nodes: Mapping[str, Sequence[Device]]) -> Held:
-    """Add up what starting, running and stopping workers hold, or are to start again on."""
+    """Sum the shares of starting, running and stopping workers, and of their pending resizes."""
     held, memory = Held(), {name: device_memory(devices) for name, devices in nodes.items()}
     for row in rows:
         for worker in row.record.workers:
@@ -57,7 +57,7 @@ def held_by(rows: Iterable[StoredWorkload], nodes: Mapping[str, Sequence[Device]
 
 
 def refusal_of_gang(row: StoredWorkload, starts: Sequence[Start]) -> str:
-    """Say why workers cannot be started together, or "" (P4: all of the minimum or none)."""
+    """Return why workers cannot start together, or "" (P4: at least the minimum, or none)."""
     record = row.record
     if record.state.finished or record.state in {WorkloadState.SUSPENDED, WorkloadState.RETRYING}:
         return f"{row.id} is {record.state}"
@@ -81,7 +81,7 @@ def refusal_of_place(
     nodes: Mapping[str, Sequence[Device]],
     held: Held | None = None,
 ) -> str:
-    """Say why devices cannot be given, or ""; books them in `held` if all of them can."""
+    """Return why these devices cannot be granted, or ""; then add them all to `held`."""
     booked: list[tuple[Start | Reserve | Resize, int]] = []
     refusal = ""
     for decision in decisions:
@@ -118,6 +118,6 @@ def _no_such_place(
 
 
 def device_memory(devices: Sequence[Device]) -> int:
-    """Return the memory that every device of a node has at least, as the core counts it."""
-    # One that did not answer when it was looked for has none, and is not used.
+    """Return the memory of a node's smallest device, which the scheduler assumes for all."""
+    # A device that did not answer at discovery has no memory, and is not used.
     return min((device.memory_mib for device in devices if device.memory_mib), default=0)

@@ -1,6 +1,6 @@
-"""Choose the workloads without a GPU that may run at once: a bound for each user and in all.
+"""Choice of the workloads without a GPU that may run at once, per user and in total.
 
-Pure. The scheduler's quotas count GPUs alone, so it starts whatever asks for none.
+Pure. The scheduler's quotas count only GPUs, so it starts every workload that requests none.
 """
 
 from collections import Counter
@@ -42,20 +42,21 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The workloads that may run, and those that wait."""
+    """The workloads that may run, and the ones that wait."""
 
     shown: Mapping[str, Workload]
-    """By name; of some fewer workers than they ask for."""
+    """By name; some with fewer workers than they request."""
     held: Sequence[tuple[Workload, str]]
-    """Each with the sentence why it waits, oldest first."""
+    """Each with the reason why it waits, oldest first."""
 
 
 def admitted(workloads: Iterable[Workload], bound: Bound) -> Admitted:
     """Choose among workloads without a GPU, oldest first (by submission, then name).
 
     Running workers are always shown, and count. A workload starts with its minimum of workers or
-    not at all; more of them start while there is room. One that does not fit yet lets no younger
-    one of its user pass, so that none starves; where the machine is full, none of any user.
+    not at all; more of them start while there is room. A workload that does not fit yet blocks all
+    younger ones of its user, so that none starves; if the machine is full, it blocks all users'
+    younger ones.
     """
     oldest_first = [(w, _running(w)) for w in sorted(workloads, key=attrgetter(*_AGE))]
     runs = Counter[str]()
@@ -65,7 +66,7 @@ def admitted(workloads: Iterable[Workload], bound: Bound) -> Admitted:
     shown: dict[str, Workload] = {}
     held: list[tuple[Workload, str]] = []
     full_for: dict[str, str] = {}
-    """Why the rest of a user's waits."""
+    """Why a user's remaining workloads wait."""
     full = ""
     for workload, running in oldest_first:
         user = workload.user
@@ -101,7 +102,7 @@ def _running(workload: Workload) -> int:
 
 
 def _with_workers(workload: Workload, running: int, more: int) -> Workload:
-    """Return a workload with its running workers and the first of those that wait."""
+    """Return a workload with its running workers and the first `more` of its waiting ones."""
     if running + more == len(workload.workers):
         return workload
     starts = {w.name for w in islice(filter(_waits, workload.workers), more)}
@@ -110,14 +111,14 @@ def _with_workers(workload: Workload, running: int, more: int) -> Workload:
 
 
 def _of_user(user: str, runs: int, needs: int, bound: Bound) -> tuple[str, str]:
-    """Return why a workload waits for its user's others to end, and why those behind it do."""
+    """Return why a workload waits for its user's workloads, and why the ones behind it do."""
     per_core = bound.per_core(FOR_USER)
     text = f"{user} runs {runs} of at most {bound.for_user} workers without a GPU ({per_core})"
     return _endings(text, needs, is_full=runs >= bound.for_user)
 
 
 def _of_machine(runs: int, needs: int, bound: Bound) -> tuple[str, str]:
-    """Return why a workload waits for those of all users, and why those behind it do."""
+    """Return why a workload waits for all users' workloads, and why the ones behind it do."""
     per_core = bound.per_core(IN_ALL)
     most = f"{runs} of at most {bound.in_all} workers without a GPU"
     text = f"{most} run on this machine ({per_core})"

@@ -1,6 +1,6 @@
-"""Show the scheduler no more workloads without a GPU than may run; the rest waits in the queue.
+"""Queue of workloads without a GPU, of which the scheduler sees as many as may run.
 
-`cpu_bound` chooses them. A cluster without a bound (Kubernetes, the simulated one) shows all.
+`cpu_job_bound` chooses them. A cluster without a bound (Kubernetes, the simulated one) shows all.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -23,12 +23,12 @@ class CpuJobQueue:
         """Bound workers without a GPU by a number of CPU cores; None: show all."""
         self._bound = None if cores is None else Bound(cores)
         self._counted: _Counted = {}
-        """All that is bounded, as the scheduler would see it without a bound."""
+        """All bounded workloads, as the scheduler would see them without a bound."""
         self._chosen = Admitted({}, ())
         self._said: dict[WorkloadId, Wait] = {}
 
     def refuse(self, spec: WorkloadSpec) -> None:
-        """Refuse a gang that would wait for ever.
+        """Refuse a gang that could never start.
 
         Raises:
             InvalidRequest: it needs more workers at once than one user may run.
@@ -46,7 +46,7 @@ class CpuJobQueue:
     def observed(
         self, drawn: tuple[Workload, ...], rows: Mapping[WorkloadId, StoredWorkload]
     ) -> tuple[Workload, ...]:
-        """Return what the scheduler is to see of these workloads."""
+        """Return the workloads that the scheduler is to see."""
         if self._bound is None:
             return drawn
         without = (w for w in drawn if not w.workers[0].gpus)  # of thousands, few
@@ -55,7 +55,7 @@ class CpuJobQueue:
         return _with_chosen(drawn, self._counted, self._chosen)
 
     def waits(self, waits: Sequence[Wait]) -> Sequence[Wait]:
-        """Return a plan's waits, each project's followed by its workloads that were not shown."""
+        """Return a plan's waits; each project's end with its workloads that were not shown."""
         held = self._chosen.held
         if not held:
             self._said = {}
@@ -70,7 +70,7 @@ class CpuJobQueue:
         added: Sequence[StoredWorkload] = (),
         gone: Container[WorkloadId] = (),
     ) -> tuple[Snapshot, Admitted]:
-        """Return the snapshot with workloads more or less, as the scheduler would see it."""
+        """Return the snapshot with workloads added and removed, as the scheduler would see it."""
         new = {row.id: w for row in added if (w := workload_for_core(row)) is not None}
         there = (*snapshot.workloads, *new.values())
         if self._bound is None:
@@ -82,7 +82,7 @@ class CpuJobQueue:
 
 
 def as_shown(snapshot: Snapshot, plan: Plan, chosen: Admitted) -> tuple[Snapshot, Plan]:
-    """Return them with the workloads that the scheduler was not shown, and their waits."""
+    """Add the workloads that the scheduler was not shown, and their waits."""
     if not chosen.held:
         return snapshot, plan
     rest = [d for d in plan.decisions if not isinstance(d, Wait)]
@@ -94,7 +94,7 @@ def as_shown(snapshot: Snapshot, plan: Plan, chosen: Admitted) -> tuple[Snapshot
 
 
 def _counts(spec: WorkloadSpec) -> bool:
-    """Return True if the cluster starts it without a GPU: not a session of JupyterHub's."""
+    """Return True if the cluster starts it, without a GPU; False for JupyterHub's sessions."""
     return spec.command is not None and not spec.gpus and not spec.gpu_memory_mib
 
 
@@ -107,7 +107,7 @@ def _with_chosen(
 def _with_held(
     waits: Sequence[Wait], chosen: Admitted, said: Mapping[WorkloadId, Wait]
 ) -> dict[WorkloadId, Wait]:
-    """Put held workloads behind their projects' queues; reuse what was said already."""
+    """Append held workloads to their projects' queues; reuse equal waits of the last plan."""
     queues: dict[str, list[Wait]] = {}
     for wait in waits:
         queues.setdefault(wait.workload.partition("/")[0], []).append(wait)

@@ -1,7 +1,7 @@
-"""Turn a plan into steps of the workloads' rows, refusing what the world no longer allows.
+"""Conversion of a plan to transitions of rows, with refusals of outdated decisions.
 
-Knows the order in which decisions are carried out and that a repeat does nothing. Pure but for the
-port that a gang meets at, which the cluster picks. Called by `recorded` for `apply`.
+A decision that was carried out already does nothing. Pure, except for `free_port`, which picks the
+port of a gang.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +34,7 @@ from runai.hub_service.scheduler.model.snapshot import (
 
 
 class PlanSteps:
-    """Collect what a plan makes of each row; the rows themselves stay untouched."""
+    """A plan's transition for each row; the rows themselves stay unchanged."""
 
     def __init__(
         self,
@@ -44,11 +44,11 @@ class PlanSteps:
         now: float,
         free_port: Callable[[], int],
     ) -> None:
-        """Begin with the world as it is."""
+        """Start with the current rows and devices."""
         self.steps: dict[WorkloadId, Transition] = {}
         self.refused: list[Refused] = []
         self.waits: Sequence[Wait] = ()
-        """Those that end the plan."""
+        """The waits at the plan's end."""
         self._rows = rows
         self._nodes = nodes
         self._now = now
@@ -56,12 +56,12 @@ class PlanSteps:
         self._held = held_by(rows.holding(), nodes)
 
     def take(self, plan: Plan) -> None:
-        """Take the decisions in order; starts of one workload together, and so its stops.
+        """Convert the decisions in order; a workload's starts together, and its stops together.
 
-        The waits that end a plan are left to `telling`: thousands, of which nearly all are known.
+        The waits at the plan's end are left to `queue_status`: thousands, nearly all known already.
 
-        A move is a stop: the worker goes back to its old place in the queue (R9), and what made
-        room for it elsewhere still has that room when it is gone.
+        A move is a stop: the worker returns to its old place in the queue (R9), and the room made
+        for it elsewhere is still there when it has gone.
         """
         self.waits = _trailing_waits(plan.decisions)
         others = plan.decisions[: len(plan.decisions) - len(self.waits)]
@@ -141,7 +141,7 @@ class PlanSteps:
             self._put(row, Transition(stays_away, (("stopping", reason.text),)))
 
     def _resize(self, row: StoredWorkload, decision: Resize) -> None:
-        """Have an elastic worker start again on other devices of its node, unless it does so."""
+        """Restart an elastic worker on other devices of its node, unless that has begun."""
         index = _index(row, decision.worker)
         worker = row.record.workers[index]
         grant = Grant(index, decision.node, decision.devices)
@@ -181,7 +181,7 @@ class PlanSteps:
 
 
 def _trailing_waits(decisions: Sequence[Decision]) -> Sequence[Wait]:
-    """Return the waits that end a plan."""
+    """Return the waits at a plan's end."""
     others = (n for n, d in enumerate(reversed(decisions)) if not isinstance(d, Wait))
     waits = next(others, len(decisions))
     return cast("Sequence[Wait]", decisions[len(decisions) - waits :])
@@ -201,7 +201,7 @@ def _index(row: StoredWorkload, worker: str) -> int:
 
 
 def _is_up(row: StoredWorkload, start: Start | Resize) -> bool:
-    """Tell whether a start has been carried out already."""
+    """Return True if a start has been carried out already."""
     index = _index(row, start.worker)
     worker = row.record.workers[index]
     return (
@@ -212,7 +212,7 @@ def _is_up(row: StoredWorkload, start: Start | Resize) -> bool:
 
 
 def _grouped(decisions: Sequence[Decision]) -> list[Sequence[Decision]]:
-    """Put a workload's starts where its last one stands, its stops where the first one does."""
+    """Group a workload's starts at its last one, and its stops at its first one."""
     starts: dict[WorkloadId, list[Start]] = {}
     stops: dict[WorkloadId, list[Stop]] = {}
     for decision in decisions:

@@ -1,9 +1,10 @@
-"""Tell those who wait their places and why, a little at a time: others are served meanwhile.
+"""Positions and reasons of waiting workloads, stored in parts between other tasks.
 
-One start moves a queue of thousands up. Who waits for the first time has that written down, of one
-person's array a part with each plan, or whoever submits something else would wait for the last of
-it; the others' rows are drawn aside and shown queue by queue, so that nobody ever sees two in the
-same place. Who is changed meanwhile is told by the next plan. Called by `recorded` for `apply`.
+One start changes the positions of thousands of workloads. A workload's first wait is saved; of one
+user's array only a part with each plan, or other submissions would wait for the last of it. Later
+waits are not saved: their rows are built aside and shown queue by queue, so that no reader ever
+sees two workloads in the same position. A row that changes meanwhile gets its wait from the next
+plan.
 """
 
 import asyncio
@@ -20,11 +21,11 @@ from runai.hub_service.model.records import HistoryEvent
 from runai.hub_service.scheduler.model.snapshot import Wait
 
 LOOKED_AT, AT_A_TIME = 4000, 200
-"""Waits between which others have their turn, while looking and while drawing: a millisecond."""
+"""Waits compared, and rows built, between yields to the event loop: 1 ms each."""
 WRITTEN_DOWN = 50
-"""At once: five milliseconds. Nobody waits for the disk: what is lost is told by the next cycle."""
+"""Rows per write (5 ms). No write is awaited: the next cycle repeats lost ones."""
 FIRST_OF_ONE = 500
-"""Of one person's who wait for the first time, with each plan."""
+"""First waits of one user's workloads per plan."""
 
 
 async def tell(
@@ -38,13 +39,12 @@ async def tell(
     later: Callable[[], None],
     overtaken: Callable[[], bool],
 ) -> None:
-    """Bring the rows to what these waits say, which came in the order of the queues.
+    """Store these waits, which are in the order of the queues, in the rows.
 
-    Short queues come first, and `told` hears of those who are new as soon as they know what is
-    said of them: they wait for it. `announce` wakes those who look; `later` asks for another plan,
-    if some are still to be told for the first time. Who was deleted while it was decided is told
-    nothing.
-    Once it is `overtaken` the rest is left to the next plan: somebody waits for that.
+    Short queues come first. `told` gets the names of workloads with a first wait as soon as their
+    record shows it, since their submitters wait for that. `announce` wakes the watchers; `later`
+    requests another plan if first waits are left. A workload that was deleted during the cycle is
+    skipped. Once `overtaken` returns True the rest is left to the next plan, which is urgent.
     """
     telling = _Telling(rows, store, clock, told)
     for _ in telling.parts(waits):
@@ -58,7 +58,7 @@ async def tell(
 
 
 class _Telling:
-    """What one plan tells."""
+    """The waits of one plan."""
 
     def __init__(
         self,
@@ -70,16 +70,16 @@ class _Telling:
         self._rows, self._store, self._clock = rows, store, clock
         self._hear = hear
         self._firsts = Counter[str]()
-        """Who is told for the first time, by person."""
+        """First waits, by user."""
         self.news = False
 
     @property
     def leaves_some(self) -> bool:
-        """Tell whether somebody has more than are told at once."""
+        """Return True if a user has more first waits than one plan stores."""
         return any(many > FIRST_OF_ONE for many in self._firsts.values())
 
     def parts(self, waits: Sequence[Wait]) -> Iterator[None]:
-        """Tell, and yield between parts."""
+        """Store the waits, and yield between parts."""
         unsaid: list[Wait] = []
         for begin in range(0, len(waits), LOOKED_AT):
             if begin:
@@ -104,7 +104,7 @@ class _Telling:
                     moved.append(said)
                 else:
                     new.append(told)
-            # Who is there makes room before anybody new stands behind them.
+            # Known workloads move up before new ones are shown behind them.
             self._rows.say_all(moved)
             self.news |= bool(moved)
             first += new
@@ -116,14 +116,14 @@ class _Telling:
         self._write_down(first)
 
     def _told(self, wait: Wait) -> tuple[PendingStatus, Transition] | None:
-        """Draw what somebody is told, if it is anything new."""
+        """Build a workload's row with its wait; None if nothing changes or it is left for later."""
         row = self._rows.row(wait.workload)
         if row is None:
             return None
         if user_actions.says(row.record, wait):
             self._rows.said[wait.workload] = wait
             return None
-        if not wants_devices(row):  # who was suspended while it was decided waits for nothing
+        if not wants_devices(row):  # suspended during the cycle: no longer queued
             return None
         if row.record.position is None:
             self._firsts[row.spec.user] += 1
@@ -134,7 +134,7 @@ class _Telling:
         return PendingStatus(wait, row, step.row), step
 
     def _write_down(self, first: Sequence[tuple[PendingStatus, Transition]]) -> None:
-        """Keep, then show, what those are told who have not changed meanwhile."""
+        """Save first waits, then show them; skip the rows that have changed meanwhile."""
         rows, now = self._rows, self._clock()
         told = [(said, step) for said, step in first if rows.row(said.wait.workload) is said.before]
         lines = [(s.row.id, HistoryEvent(now, *line)) for s, step in told for line in step.events]

@@ -1,7 +1,7 @@
-"""Draw the core's snapshot from rows, projects and devices.
+"""Snapshot of rows, projects and devices for the scheduler.
 
-Knows which workloads the core needs to see, and how. Pure; called by `recorded` for `observe`, and
-to find out whether anything that a snapshot shows has changed.
+It has the workloads that hold or request devices. Pure. The same functions show whether a change of
+a row changes the snapshot.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,7 +52,7 @@ def snapshot(
     projects: Sequence[ProjectRecord],
     workloads: tuple[Workload, ...],
 ) -> Snapshot:
-    """Return everything that a decision may depend on; `workloads` as they were drawn."""
+    """Return everything that a decision may depend on, with the given `workloads`."""
     parents = {project.spec.parent for project in projects}
     return Snapshot(
         now=int(now),
@@ -65,10 +65,10 @@ def snapshot(
 def workload_for_core(
     row: StoredWorkload, now: float = 0.0, rules: ElasticRules | None = None
 ) -> Workload | None:
-    """Return a workload that wants or holds devices; None for one that does neither.
+    """Return a workload that requests or holds devices; else None.
 
-    What comes to rest as a whole shows only the workers that still hold devices: the others may not
-    start before they are gone. An elastic job that was just sized shows nothing it could grow by.
+    A workload that stops as a whole has only the workers that still hold devices: the rest may not
+    start before they have gone. An elastic job that was just resized has no workers to grow by.
     """
     record, rules = row.record, rules or ElasticRules()
     if row.resize is not None:
@@ -83,12 +83,12 @@ def workload_for_core(
 
 
 def wants_devices(row: StoredWorkload) -> bool:
-    """Tell whether it asks for devices, or has all it asked for; not what comes to rest."""
+    """Return True if it requests devices or has them; False once it stops as a whole."""
     return row.record.state in _WANTS_DEVICES and not row.halt
 
 
 def only_leaves(before: StoredWorkload | None, after: StoredWorkload | None) -> bool:
-    """Tell whether somebody who holds nothing wants nothing any more: nobody gains a device."""
+    """Return True if a workload without devices leaves the queue: no device becomes free."""
     leaves = after is None or not (wants_devices(after) or after.record.holds_devices)
     return before is not None and not before.record.holds_devices and leaves
 
@@ -120,9 +120,9 @@ def _drawn(row: StoredWorkload, shown: Sequence[WorkerRecord], rules: ElasticRul
 
 
 def _checkpointed(row: StoredWorkload) -> int | None:
-    """Say since when its work is not known to be safe; None where a stop may cost all of it.
+    """Return since when its work may be unsaved; None if a stop may lose all of it.
 
-    Who speaks the protocol of elastic jobs saves a checkpoint when told to stop.
+    A job with the protocol of elastic jobs saves a checkpoint when it has to stop.
     """
     state = row.record.elastic
     if state is None or not state.phases:
@@ -149,7 +149,7 @@ def _worker(row: StoredWorkload, worker: WorkerRecord) -> Worker:
 
 
 def _gone_by(row: StoredWorkload) -> int | None:
-    """Say when what was told to stop is killed, if it has not stopped by itself."""
+    """Return when a stopping workload is killed, if it has not ended by itself."""
     since = row.stopping_since
     return None if since is None else ceil(since + row.spec.grace_seconds)
 
@@ -165,9 +165,9 @@ def _node(name: str, devices: Sequence[Device]) -> Node:
 
 
 def project_for_core(project: ProjectRecord, parents: set[str | None]) -> Project:
-    """Draw a project; `parents` are the names of those that have children."""
+    """Convert a project; `parents` are the names of projects with children."""
     spec = project.spec
-    # A parent without a quota of its own is worth the sum of its children (S3).
+    # The quota of a parent without one is the sum of its children's (S3).
     left_out = spec.quota == 0 and spec.name in parents
     return Project(
         name=spec.name,

@@ -1,8 +1,8 @@
-"""A cluster whose state is rows in a store: everything of the contract that needs no process.
+"""Cluster whose state is rows in a store: the whole contract except processes.
 
-Every change is one synchronous read-decide-write, stored before it is visible, so nothing
-interleaves and nothing is half done when a caller is cancelled; of an array its last part is
-(`arrivals`). Subclasses act on rows (`act`, `forgetting`): `local` runs processes.
+Every change is one synchronous read-decide-write, and is stored before it is visible. So changes
+never interleave, and a cancelled call leaves nothing half done; of an array, only the last part is
+visible (`arrivals`). Subclasses act on rows (`act`, `forgetting`): `local` runs processes.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ from runai.hub_service.wire.errors import Conflict, NotFound
 
 
 class RecordedCluster:
-    """Keep workloads and projects, and carry out plans upon their rows."""
+    """Store of workloads and projects that carries out plans on their rows."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class RecordedCluster:
         keeping: RetentionPolicy | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Take over what the store holds; `sharing` says what a part of a device needs."""
+        """Load the store's rows; `sharing` is the way to share a device."""
         self._elastic = elastic or ElasticRules()
         self._sharing = sharing or TimeSliced()
         self._store = store
@@ -92,23 +92,23 @@ class RecordedCluster:
         self._allocations = Allocations()
         self.cpu_jobs = CpuJobQueue()
 
-    # -- what subclasses do ----------------------------------------------------------------------
+    # -- for subclasses to override ----------------------------------------------------------------
 
     def act(self, row: StoredWorkload) -> None:
-        """Bring the world nearer to the row; called after each change of it, must be quick."""
+        """Reconcile processes with the row; called after each change of it, and must be quick."""
 
     def forgetting(
         self, row: StoredWorkload, *, aged: bool = False
     ) -> AbstractContextManager[None]:
-        """Remove what else is kept for a workload if the block, in which its row goes, succeeds.
+        """Remove a workload's other data if the block that deletes its row succeeds.
 
-        What it has made stays where it is `aged`: nobody has asked for that to go.
+        `aged`: keep its results, since no user has asked for their deletion.
         """
         del row, aged
         return nullcontext()
 
     def directories(self, spec: WorkloadSpec, now: float) -> tuple[str, str]:
-        """Return where the checkpoints and the logs of a workload are to be kept."""
+        """Return the directories of a workload's checkpoints and logs."""
         del spec, now
         return "", ""
 
@@ -116,14 +116,14 @@ class RecordedCluster:
         """Return a port at which the workers of a gang can meet."""
         return 29500
 
-    # -- the cycle -------------------------------------------------------------------------------
+    # -- the cycle ---------------------------------------------------------------------------------
 
     async def changed(self, *, pressing: bool = False) -> None:
         """Return when anything that a snapshot shows has changed since the last `observe`."""
         await self._waking.changed(pressing=pressing)
 
     async def observe(self) -> Snapshot:
-        """Return everything the core needs."""
+        """Return the scheduler's next snapshot."""
         for _ in self._rows.draw_ahead(self._clock(), self._elastic):
             await asyncio.sleep(0)
         pressing, now = self._waking.looked(), self._clock()
@@ -151,7 +151,7 @@ class RecordedCluster:
         )
         return carried.refused
 
-    # -- workloads -------------------------------------------------------------------------------
+    # -- workloads ---------------------------------------------------------------------------------
 
     async def submit(
         self, specs: Sequence[WorkloadSpec], *, pressing: bool = True
@@ -166,7 +166,7 @@ class RecordedCluster:
                 rows, drawn = await self._arrivals.bring(specs, make, self._for_core)
                 self._rows.add(rows, drawn)
                 self._waking.announce(pressing=False)
-                return [row.record for row in rows]  # nothing of them runs: nothing to act upon
+                return [row.record for row in rows]  # none runs yet: nothing to act on
             self._keep({spec.id: make(spec) for spec in specs}, pressing=pressing)
             return [self._rows[spec.id].record for spec in specs]
 
@@ -175,15 +175,15 @@ class RecordedCluster:
         return user_actions.submitted(spec, now=now, checkpoint_dir=own, log_dir=logs)
 
     async def submitted(self, user: str, key: str) -> Sequence[WorkloadRecord]:
-        """Return what a user has submitted under a key."""
+        """Return the workloads that a user has submitted under a key."""
         return self._rows.keyed(user, key)
 
     async def unfinished_jobs(self, user: str) -> int:
-        """Return how many jobs of a user are not finished."""
+        """Return the number of a user's unfinished jobs."""
         return self._rows.unfinished_jobs(user)
 
     async def names(self) -> Container[WorkloadId]:
-        """Return which names are taken."""
+        """Return the names in use."""
         return self._rows.keys()
 
     async def workloads(self) -> Sequence[WorkloadRecord]:
@@ -195,7 +195,7 @@ class RecordedCluster:
         return self._row(workload).record
 
     async def history(self, workload: WorkloadId) -> Sequence[HistoryEvent]:
-        """Return what happened to a workload, oldest first."""
+        """Return a workload's history, oldest first."""
         self._row(workload)
         return self._store.history(workload)
 
@@ -214,25 +214,25 @@ class RecordedCluster:
     async def scale(
         self, workload: WorkloadId, *, workers: int | None, min_workers: int | None, by: str
     ) -> WorkloadRecord:
-        """Let an elastic job have at most and at least so many workers; None: as before."""
+        """Set the bounds of an elastic job's workers; None: unchanged."""
         row, now = self._row(workload), self._clock()
         step = worker_bounds.scaled(row, workers=workers, min_workers=min_workers, by=by, now=now)
         self._keep({workload: step})
         return self._row(workload).record
 
     async def delete(self, workload: WorkloadId, *, by: str) -> None:
-        """Stop it if it holds anything and forget it when its processes are gone."""
+        """Stop it if it runs, and delete it when its processes have gone."""
         self._keep({workload: user_actions.deleted(self._row(workload), by=by, now=self._clock())})
 
     async def attach(self, workload: WorkloadId, process: Process) -> WorkloadRecord:
-        """Tell which process is the session that somebody else started."""
+        """Record the process of a session that its spawner has started."""
         row = self._row(workload)
         user_actions.refuse_unless_attachable(row, process)
         self._keep({workload: lifecycle.attached(row, process, now=self._clock())})
         return self._row(workload).record
 
     async def release(self, workload: WorkloadId, *, why: str) -> WorkloadRecord:
-        """Give a running session's GPUs to others; it goes on without them."""
+        """Release a running session's GPUs; it goes on without them."""
         self._keep(
             {workload: user_actions.released(self._row(workload), why=why, now=self._clock())}
         )
@@ -250,7 +250,7 @@ class RecordedCluster:
         return record
 
     async def environment(self, workload: WorkloadId, worker: int = 0) -> WorkerEnvironment:
-        """Return what hands a worker its devices (a spawner starts the session with it)."""
+        """Return the environment with which a spawner starts a session on its devices."""
         row = self._row(workload)
         if not 0 <= worker < len(row.record.workers):
             raise NotFound(
@@ -272,7 +272,7 @@ class RecordedCluster:
             row, worker, devices, api_url=self._api_url, sharing=self._sharing
         )
 
-    # -- nodes and projects ----------------------------------------------------------------------
+    # -- nodes and projects ------------------------------------------------------------------------
 
     async def holders(self) -> Mapping[WorkloadId, WorkloadRecord]:
         """Return the workloads that hold devices or have released them."""
@@ -291,7 +291,7 @@ class RecordedCluster:
         self._keep({workload: Transition(self._row(workload), (("warning", text),))}, quietly=True)
 
     async def note_faults(self, node: str, faults: Mapping[str, str]) -> None:
-        """Take devices out for these reasons, by UUID, and back in where the reason is ""."""
+        """Take devices out of use for these reasons, by UUID, and back where it is ""."""
         before = self._nodes.get(node, ())
         after = with_faults(before, faults)
         if after != before:
@@ -300,7 +300,7 @@ class RecordedCluster:
             self._waking.announce()
 
     async def note_holders(self, node: str, seen: Seen) -> None:
-        """Do nothing: devices are given out here."""
+        """Do nothing: this cluster grants the devices itself."""
 
     async def projects(self) -> Sequence[ProjectRecord]:
         """Return all projects, oldest first."""
@@ -311,31 +311,31 @@ class RecordedCluster:
         return await self.change_project(spec.name, lambda _known: spec)
 
     async def change_project(self, name: str, change: ProjectChange) -> ProjectRecord:
-        """Make of a project what `change` makes of it; nothing waits from the look to the write."""
+        """Replace a project by `change` of it, with no await between read and write."""
         return await self._projects.change(name, change)
 
     async def delete_project(self, name: str) -> None:
-        """Forget a project with its finished workloads, as those that ended long ago."""
+        """Delete a project and its finished workloads, as if these had aged."""
         await self._projects.delete(name)
 
-    # -- what subclasses report ------------------------------------------------------------------
+    # -- reports by subclasses ---------------------------------------------------------------------
 
     def report_running(self, workload: WorkloadId, index: int, process: Process) -> None:
-        """Note that a worker's process runs."""
+        """Record a worker's running process."""
         row = self._row(workload)
         self._keep({workload: lifecycle.running(row, index, process, now=self._clock())})
 
     def report_exit(self, workload: WorkloadId, index: int, ending: ExitStatus) -> None:
-        """Note that a worker's processes are gone."""
+        """Record the exit of a worker whose processes have gone."""
         row = self._row(workload)
         self._keep({workload: lifecycle.exited(row, index, ending, now=self._clock())})
 
     def report_statuses(self, workload: WorkloadId, statuses: Mapping[str, Status]) -> None:
-        """Note what the workers of an elastic job tell, by their names."""
+        """Record the statuses of an elastic job's workers, by their names."""
         self._keep({workload: membership.heard(self._row(workload), statuses)}, quietly=True)
 
     def report_time(self) -> float | None:
-        """Do what is due by now; return when the next thing is."""
+        """Make all transitions due by now; return when the next one is due."""
         now = self._clock()
         steps = {row.id: lifecycle.due(row, now=now) for row in self._rows.timed()}
         self._keep({workload: step for workload, step in steps.items() if step is not None})
@@ -343,7 +343,7 @@ class RecordedCluster:
             self._keep({workload: Transition(None, aged=True)}, quietly=True)
         return self._rows.next_due()
 
-    # -- keeping ---------------------------------------------------------------------------------
+    # -- storing -----------------------------------------------------------------------------------
 
     def _row(self, workload: WorkloadId) -> StoredWorkload:
         row = self._rows.get(workload)
@@ -361,10 +361,10 @@ class RecordedCluster:
         soon: bool = False,
         pressing: bool = True,
     ) -> None:
-        """Make steps durable, or `soon` so, then visible, then real.
+        """Store steps (`soon`: with the next write), then show them, then act on them.
 
-        Changes of a plan's own making (`quietly`) wake the controller only if they alter what the
-        core sees; others always do, because people watch.
+        Changes by a plan (`quietly`) wake the controller only if they alter its snapshot; all other
+        changes always wake it, because users wait for the result.
         """
         now, said = self._clock(), [step.row for step in steps.values() if step.passing]
         steps = {w: self._followed(step, now) for w, step in steps.items() if not step.passing}
@@ -404,7 +404,7 @@ class RecordedCluster:
                 self.act(step.row)
 
     def _followed(self, step: Transition, now: float) -> Transition:
-        """Let the target of an elastic job follow from its workers."""
+        """Update the target members of an elastic job after a change of its workers."""
         if step.row is None:
             return step
         row = worker_bounds.trimmed(step.row)

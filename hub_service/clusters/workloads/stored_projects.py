@@ -1,7 +1,7 @@
-"""The projects of a cluster whose truth is rows, and what goes with one that is deleted.
+"""Projects of a cluster that stores rows, deleted together with their workloads.
 
-A name says whose a workload is: the next project of that name must find none of the one before.
-Owned by `recorded`, which says how a workload is forgotten.
+Workloads refer to their project by name. So a new project of a deleted one's name must find no
+workload of the old one.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from runai.hub_service.model.records import ProjectRecord, WorkloadId
 from runai.hub_service.wire.errors import NotFound
 
 _GONE: Final = Transition(None, aged=True)
-"""What a workload has made is its user's, and stays: nobody has asked for that to go."""
+"""A workload's results stay: no user has asked for their deletion."""
 
 
 class RecordedProjects:
-    """All projects, oldest first, kept in a store before anybody hears of them."""
+    """All projects, oldest first; each change is stored before it is visible."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class RecordedProjects:
         keep: Callable[[Mapping[WorkloadId, Transition]], None],
         announce: Callable[[], None],
     ) -> None:
-        """Take over what the store holds; `arriving` says what is on its way to a project."""
+        """Load the store's projects; `arriving` returns a project's arriving workloads."""
         self._store, self._rows, self._arriving = store, rows, arriving
         self._clock, self._keep, self._announce = clock, keep, announce
         self._known: dict[str, ProjectRecord] = {p.spec.name: p for p in store.projects()}
@@ -42,7 +42,7 @@ class RecordedProjects:
         return list(self._known.values())
 
     async def change(self, name: str, change: ProjectChange) -> ProjectRecord:
-        """Make of one what `change` makes of it; nothing waits from the look to the write."""
+        """Replace a project by `change` of it, with no await between read and write."""
         known = self._known.get(name)
         spec = change(known.spec if known else None)
         check_parent(spec, [p.spec for p in self._known.values()])
@@ -54,10 +54,10 @@ class RecordedProjects:
         return record
 
     async def delete(self, name: str) -> None:
-        """Forget one that has neither children nor unfinished workloads, and its finished ones."""
+        """Delete a project without children or unfinished workloads, with its finished ones."""
         self._check_deletion(name)
         await self._forget_finished(name)
-        self._check_deletion(name)  # others went on meanwhile
+        self._check_deletion(name)  # other tasks ran meanwhile
         self._store.save(gone_projects=[name])
         del self._known[name]
         self._announce()
@@ -71,10 +71,10 @@ class RecordedProjects:
         check_deletion(name, known, self._rows.unfinished(name) + self._arriving(name))
 
     async def _forget_finished(self, name: str) -> None:
-        """Forget a few at a time, so that nobody waits for thousands of writes."""
+        """Delete a few at a time, so that other tasks need not wait for thousands of writes."""
         while finished := self._rows.finished(name):
             for first in range(0, len(finished), FORGOTTEN_AT_ONCE):
                 some = finished[first : first + FORGOTTEN_AT_ONCE]
-                # What was deleted and submitted again meanwhile is another.
+                # A workload deleted and submitted again meanwhile has another row.
                 self._keep({row.id: _GONE for row in some if self._rows.row(row.id) is row})
                 await asyncio.sleep(0)

@@ -1,8 +1,7 @@
-"""Build the environment that tells a worker who it is, and what its node's agent is told of it.
+"""Environment of a worker on any cluster, and its allocation for the node's agent.
 
-Knows the names on the wire and what the frameworks need to stay within a share. Pure; leaves the
-user's account (HOME, PATH) to the cluster. The same on every cluster; called by `local` and
-`simulated`.
+It has the platform's variables, and the frameworks' settings that keep them within a share. The
+cluster adds the user's account (HOME, PATH). Pure.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,9 +30,9 @@ def worker_environment(
     api_url: str,
     sharing: Sharing,
 ) -> dict[str, str]:
-    """Return what a worker needs beyond its user's own environment; `devices` are its node's.
+    """Return a worker's variables in addition to its user's; `devices` are its node's.
 
-    What a user adds wins over conveniences, never over identity and devices.
+    The user's own variables override defaults, but never identity and devices.
     """
     spec = row.spec
     granted = [devices[share.device] for share in worker.devices]
@@ -68,7 +67,7 @@ def worker_environment(
 def memory_limits(
     spec: WorkloadSpec, shares: Sequence[DeviceShare], devices: Sequence[Device]
 ) -> list[int]:
-    """Return the MiB that may be used of each device, in the order of the shares."""
+    """Return the limit in MiB on each device, in the order of the shares."""
     return [
         spec.gpu_memory_mib or memory_of_fraction(share.gpus, devices[share.device].memory_mib)
         for share in shares
@@ -78,7 +77,7 @@ def memory_limits(
 def allocation(
     record: WorkloadRecord, worker: WorkerRecord, devices: Sequence[Device]
 ) -> Allocation:
-    """Return what the agent of a worker's node is to know; `devices` are the node's."""
+    """Return a worker's allocation for its node's agent; `devices` are the node's."""
     spec = record.spec
     limits = memory_limits(spec, worker.devices, devices)
     return Allocation(
@@ -98,14 +97,17 @@ def allocation(
 
 
 def elastic_dir(record: WorkloadRecord) -> str:
-    """Return the directory that an elastic job's cluster and workers share, beside checkpoints."""
+    """Return the directory shared by an elastic job's cluster and workers, beside checkpoints."""
     return str(PurePath(record.checkpoint_dir).parent / "elastic")
 
 
 def _shared(
     record: WorkloadRecord, worker: WorkerRecord, devices: Sequence[Device], sharing: Sharing
 ) -> Mapping[str, str]:
-    """Return what a share of one device gets; a process is a client of one daemon only."""
+    """Return the variables for a share of one device, else {}.
+
+    A process can be the client of one sharing daemon only.
+    """
     limits = allocation(record, worker, devices).limits_mib
     if len(limits) != 1 or limits[0] is None:
         return {}
@@ -113,7 +115,7 @@ def _shared(
 
 
 def _hook(spec: WorkloadSpec, granted: Sequence[Device]) -> Mapping[str, str]:
-    """Let every Python of the workload keep its limit, a user's own path after it."""
+    """Add the hook that limits each Python process to PYTHONPATH, before the user's entries."""
     return {"PYTHONPATH": with_hook(spec.env.get("PYTHONPATH", ""))} if granted else {}
 
 
@@ -123,7 +125,7 @@ def _devices(granted: Sequence[Device]) -> dict[str, str]:
         # UUIDs: NVML and CUDA number devices differently, and MPS numbers them anew.
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": uuids,  # empty hides all of them
-        "RUNAI_GPU_DEVICES": uuids,  # what was granted, whatever a program makes of the former
+        "RUNAI_GPU_DEVICES": uuids,  # the grant, should a program change the former
         "NVIDIA_VISIBLE_DEVICES": uuids or "void",
     }
 
@@ -134,7 +136,7 @@ def _frameworks(
     variables = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     if all(limit >= device.memory_mib for limit, device in zip(limits_mib, granted, strict=True)):
         return variables
-    # Both know one figure for all devices. A share may be smaller than a context.
+    # Both accept one value for all devices. A share may be smaller than a context.
     usable = min(max(limit - context_mib, limit // 2) for limit in limits_mib)
     fraction = Decimal(usable) / max(device.memory_mib for device in granted)
     return variables | {
@@ -144,7 +146,10 @@ def _frameworks(
 
 
 def _gang(row: StoredWorkload, worker: WorkerRecord) -> dict[str, str]:
-    """Name the place in a gang: each worker sees only its own devices, so its local rank is 0."""
+    """Return a worker's rank and rendezvous address in its gang.
+
+    Its local rank is 0, since each worker sees only its own devices.
+    """
     if row.spec.workers == 1:
         return {}
     together = [w.index for w in row.record.workers if w.state in ACTIVE]

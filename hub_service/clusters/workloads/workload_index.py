@@ -1,7 +1,7 @@
-"""The rows of a cluster, with what is looked up often, so that a change costs what has changed.
+"""Rows of a cluster, with indexes for the frequent queries.
 
-Tens of thousands of jobs wait while a few change: who submits, who asks and each cycle must not
-look at all of them. Knows no storage and no rules. Kept by `recorded`.
+The cost of a change depends on the rows that changed: tens of thousands of jobs wait while a few
+change, and no submission, request or cycle may scan all of them.
 """
 
 from bisect import bisect_left
@@ -27,23 +27,25 @@ from runai.hub_service.model.records import ElasticRules, WorkloadId, WorkloadRe
 from runai.hub_service.scheduler.model.snapshot import Wait, Workload
 
 FORGOTTEN_AT_ONCE = 5
-"""Each is a write to the disk, for which others wait."""
+"""Deletions per batch; each is a write to the disk that blocks other tasks."""
 
 DRAWN_AT_ONCE = 200
-"""For the core, while nobody else has their turn."""
+"""Workloads built for the snapshot between yields to the event loop."""
 
 TAKEN_IN = 1000
-"""Of one user's new workloads that came as an array, with each look of the core: whoever submits
-something else meanwhile waits for the end of the cycle that looks, and for the next one."""
+"""New workloads of one user's array that a snapshot adds.
+
+A later submission waits for the end of the current cycle and for the next one.
+"""
 TAKEN_IN_BETWEEN = 100
-"""Of them where something else is pressing: that is the cycle for which its user waits."""
+"""The same for an urgent cycle, for which the user of the urgent change waits."""
 
 _workload = attrgetter("workload")
 
 
 @dataclass(frozen=True, slots=True)
 class PendingStatus:
-    """What a plan says of one that waits: its row as it was, and as it is with that."""
+    """A plan's wait for a workload, with the row before and after it."""
 
     wait: Wait
     before: StoredWorkload
@@ -51,24 +53,24 @@ class PendingStatus:
 
 
 class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
-    """All rows by their names, oldest first."""
+    """All rows by name, oldest first."""
 
     def __init__(self, rows: Iterable[StoredWorkload], keeping: RetentionPolicy) -> None:
-        """Take over what a store has kept; `keeping` says for how long what is finished stays."""
+        """Index the store's rows; `keeping` limits how long finished ones stay."""
         self._rows: dict[WorkloadId, StoredWorkload] = {}
         self._numbers: dict[WorkloadId, int] = {}
-        """Higher than those of all that came before; nobody else's ever."""
+        """Sequence numbers: each higher than all before it, and never reused."""
         self._next = 0
         self._records: list[WorkloadRecord] = []
         self._listed: list[int] = []
-        """The numbers of those in that list."""
+        """Sequence numbers of `_records`."""
         self._gone: list[int] = []
-        """Those of them that are there no more."""
+        """Sequence numbers of deleted workloads that `_records` may still have."""
         self._told_otherwise: dict[WorkloadId, None] = {}
-        """Whose records are others since that list was made; new ones as they came."""
+        """Workloads whose records are not in `_records` yet; new ones in order."""
         self._holding: dict[WorkloadId, None] = {}
         self._having: dict[WorkloadId, None] = {}
-        """Who has devices, or has released them."""
+        """Workloads that have devices or have released them."""
         self._holders: Mapping[WorkloadId, WorkloadRecord] = {}
         self._timed: dict[WorkloadId, None] = {}
         self._begun: set[WorkloadId] = set()
@@ -77,21 +79,21 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
         """Jobs, by user."""
         self._drawn: dict[WorkloadId, Workload] = {}
         self._coming: dict[str, dict[WorkloadId, Workload]] = {}
-        """Drawn, and not seen by the core yet: of each user, in the order in which they came."""
+        """Built, but not in a snapshot yet: by user, in order of submission."""
         self._to_draw: set[WorkloadId] = set()
         self._sized: set[WorkloadId] = set()
-        """Elastic ones: what is drawn of them depends on the time, too."""
+        """Elastic workloads, whose part of the snapshot depends on the time too."""
         self.said: dict[WorkloadId, Wait] = {}
-        """What the last plan said of those that wait, as far as their rows say it."""
+        """Waits of the last plan that the rows show."""
         self._finished = Finished(keeping)
         for row in rows:
             self[row.id] = row
-        # They come as they were submitted, and are forgotten as they ended.
+        # Rows come in order of submission, and expire in order of their end.
         self._finished = Finished(keeping)
         for row in sorted(self._rows.values(), key=lambda row: row.record.finished or 0.0):
             self._note_end(row)
 
-    # -- the mapping -----------------------------------------------------------------------------
+    # -- the mapping -------------------------------------------------------------------------------
 
     def __getitem__(self, workload: WorkloadId) -> StoredWorkload:
         return self._rows[workload]
@@ -106,7 +108,7 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
         return len(self._rows)
 
     def row(self, workload: WorkloadId) -> StoredWorkload | None:
-        """Return a row, if there is such a workload; `get` would try and fail first."""
+        """Return a row, or None; `get` of the mixin would raise and catch KeyError first."""
         return self._rows.get(workload)
 
     def keys(self) -> KeysView[WorkloadId]:
@@ -158,7 +160,7 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
                 del self._by_key[_key(row.spec)]
 
     def add(self, rows: Sequence[StoredWorkload], drawn: Sequence[Workload | None]) -> None:
-        """Put what was just submitted and drawn, of which nothing has begun: thousands at once."""
+        """Add new workloads with their part of the snapshot, thousands at once."""
         names = [row.id for row in rows]
         self._number(names)
         self._rows.update(zip(names, rows, strict=True))
@@ -166,20 +168,20 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
         self._unfinished.update(row.spec.user for row in rows if _is_unfinished(row))
         for name, row, workload in zip(names, rows, drawn, strict=True):
             if row.record.elastic is not None:
-                self._sized.add(name)  # and drawn with each look
+                self._sized.add(name)  # and built for each snapshot
             elif workload is not None:
                 self._coming.setdefault(row.spec.user, {})[name] = workload
             if row.spec.key:
                 self._by_key.setdefault(_key(row.spec), []).append(name)
 
     def say(self, row: StoredWorkload) -> None:
-        """Put a row whose place in the queue and reason alone are others."""
+        """Replace a row of which only the queue position and the reason have changed."""
         self._rows[row.id] = row
         self._told_otherwise[row.id] = None
         self.said.pop(row.id, None)
 
     def say_all(self, told: Iterable[PendingStatus]) -> None:
-        """Put such rows all at once; not those that are others meanwhile, which are told anew."""
+        """Replace such rows at once; skip rows that have changed since, for the next plan."""
         rows = self._rows
         still = [said for said in told if rows.get(said.wait.workload) is said.before]
         rows.update((said.wait.workload, said.row) for said in still)
@@ -187,19 +189,19 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
         self.said.update((said.wait.workload, said.wait) for said in still)
 
     def unsaid(self, waits: Sequence[Wait]) -> list[Wait]:
-        """Return those that rows may not say: of thousands, few.
+        """Return the waits that rows may not show yet: of thousands, few.
 
-        The scheduler gives the same object again where it says the same.
+        The scheduler returns the same object for an unchanged wait.
         """
         known = map(self.said.get, map(_workload, waits))
         return list(compress(waits, map(is_not, known, waits)))
 
-    # -- what is looked up -----------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------------
 
     def records(self) -> Sequence[WorkloadRecord]:
         """Return all records, oldest first; the same object until something changes."""
         if self._told_otherwise or self._gone:
-            # Who has the list may keep it: the next is another, and a copy costs next to nothing.
+            # Callers may keep the list, so the next one is a new object; a copy is cheap.
             self._records = list(self._records)
             self._take_out()
             for workload in self._told_otherwise:
@@ -208,7 +210,7 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
         return self._records
 
     def _take_out(self) -> None:
-        """Let those go that are there no more; some of them were never listed."""
+        """Remove deleted workloads from the list; some were never in it."""
         stays = bytearray(b"\1") * len(self._listed)
         for number in self._gone:
             place = bisect_left(self._listed, number)
@@ -231,22 +233,22 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
         self._next += len(names)
 
     def holding(self) -> Iterator[StoredWorkload]:
-        """Yield the rows that have processes, or may have."""
+        """Yield the rows with processes, or possibly with some."""
         return (self._rows[workload] for workload in self._holding)
 
     def holders(self) -> Mapping[WorkloadId, WorkloadRecord]:
-        """Return who has devices, or has released them; the same object until one changes."""
+        """Return workloads with devices or released ones; the same object until one changes."""
         found = {workload: self._rows[workload].record for workload in self._having}
         if found != self._holders:
             self._holders = found
         return self._holders
 
     def unfinished_jobs(self, user: str) -> int:
-        """Return how many jobs of a user are not finished."""
+        """Return the number of a user's unfinished jobs."""
         return self._unfinished[user]
 
     def unfinished(self, project: str) -> list[WorkloadId]:
-        """Return a project's workloads that are not finished."""
+        """Return a project's unfinished workloads."""
         return [
             row.id
             for row in self._rows.values()
@@ -254,7 +256,7 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
         ]
 
     def finished(self, project: str) -> list[StoredWorkload]:
-        """Return a project's workloads that are finished."""
+        """Return a project's finished workloads."""
         return [
             row
             for row in self._rows.values()
@@ -262,11 +264,11 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
         ]
 
     def timed(self) -> Iterator[StoredWorkload]:
-        """Yield the rows for which time alone has something in store."""
+        """Yield the rows with a transition that depends on time alone."""
         return (self._rows[workload] for workload in list(self._timed))
 
     def outlived(self, now: float) -> Iterator[WorkloadId]:
-        """Yield finished workloads that are to be forgotten by now; each is to go at once."""
+        """Yield a batch of expired finished workloads; the caller deletes each at once."""
         for _ in range(FORGOTTEN_AT_ONCE):
             due = self._finished.next()
             if due is None or due[0] > now:
@@ -274,24 +276,24 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
             yield due[1]
 
     def next_due(self) -> float | None:
-        """Return when time alone brings something next; None: never."""
+        """Return when the next transition or expiry is due; None: never."""
         found = [lifecycle.next_due(row) for row in self.timed()]
         due = self._finished.next()
         found += [due[0]] if due is not None else []
         return min((when for when in found if when is not None), default=None)
 
     def begun(self, only: Iterable[WorkloadId] | None = None) -> Iterator[StoredWorkload]:
-        """Yield the jobs that were ever started; `only` of these."""
+        """Yield the jobs that have ever started, or `only` some of them."""
         begun = self._begun if only is None else self._begun.intersection(only)
         return (self._rows[workload] for workload in begun)
 
     def keyed(self, user: str, key: str) -> Sequence[WorkloadRecord]:
-        """Return what a user has submitted under a key; nothing without one."""
+        """Return a user's workloads with this key; none for an empty key."""
         found = self._by_key.get((user, key), ()) if key else ()
         return [self._rows[workload].record for workload in found]
 
     def draw_ahead(self, now: float, rules: ElasticRules) -> Iterator[None]:
-        """Draw what is to be drawn until little is left, and yield after each part of it."""
+        """Build changed workloads until few are left; yield after each batch."""
         while len(self._to_draw) > DRAWN_AT_ONCE:
             some = [w for w in islice(self._to_draw, DRAWN_AT_ONCE) if w not in self._sized]
             if not some:
@@ -304,10 +306,10 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
     def for_core(
         self, now: float, rules: ElasticRules, *, pressing: bool = False
     ) -> tuple[Workload, ...]:
-        """Draw what the core is to see: what has not changed is the same object as before.
+        """Return the snapshot's workloads; unchanged ones are the same objects as before.
 
-        Of what came in thousands a part, in its order, a small one where something else is
-        `pressing`; while some is `coming`, it is to look again.
+        Of a new array it adds a part, in order, and a smaller one if the cycle is urgent
+        (`pressing`); while `coming` is true, the caller has to request another snapshot.
         """
         part = TAKEN_IN_BETWEEN if pressing else TAKEN_IN
         for user, coming in list(self._coming.items()):
@@ -322,7 +324,7 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
 
     @property
     def coming(self) -> bool:
-        """Tell whether there is something that the core has not been shown yet."""
+        """Return True if new workloads have not reached the scheduler yet."""
         return bool(self._coming)
 
     def _forget_coming(self, workload: WorkloadId, row: StoredWorkload) -> None:
