@@ -48,7 +48,7 @@ class ProcessReading(NamedTuple):
 class Poll:
     """All measurements since the previous poll.
 
-    A device whose poll failed is in `failed` and has no processes: a gap. A device outside
+    A device with a failed poll is in `failed` and has no processes: a gap. A device outside
     `failed` without a process of a workload that holds it was idle: a zero.
     """
 

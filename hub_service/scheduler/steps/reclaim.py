@@ -68,9 +68,9 @@ class Reclaim:
         """True if a victim lost devices or a reservation."""
         self.losses: dict[PlannedWorker, Eviction] = {}
         self.over_share: set[EquivalenceClass] = set()
-        """Claimants whose project would exceed its fair share."""
+        """Claimants that would raise their project above its fair share."""
         self.not_proven: set[EquivalenceClass] = set()
-        """Claimants whose search stopped before it had examined all nodes."""
+        """Claimants with a search that stopped before it had examined all nodes."""
         self.protected: dict[EquivalenceClass, int] = {}
         """Claimants with protected victims, and when the first protection ends (R8)."""
         self.exhausted: set[EquivalenceClass] = set()

@@ -1,9 +1,9 @@
 """Groups of pods that form one workload, with its project and queue age.
 
-A Job of one worker, an Indexed Job whose workers all run together, a PyTorchJob, and a Job whose
-pods have `runai/gang: "true"`, are one workload; of everything else each pod is its own. Pods have
-their Job's age, so that a recreated pod keeps its place in the queue (R9). A held Job has no pods:
-its workers are built from its template. No API calls; unchanged groups are reused.
+A Job of one worker, an Indexed Job with all its workers running together, a PyTorchJob, and a Job
+with `runai/gang: "true"` on its pods, are one workload; of everything else each pod is its own.
+Pods have their Job's age, so that a recreated pod keeps its place in the queue (R9). A held Job has
+no pods: its workers are built from its template. No API calls; unchanged groups are reused.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -1,8 +1,8 @@
 """Volume topology: nodes that a pod's volumes allow, and volume binding.
 
 These are the rules of kube-scheduler's VolumeBinding: a bound volume limits the nodes that may
-mount it; a claim whose class waits for its first consumer is bound, or provisioned, once its pod's
-node has been chosen. Pure.
+mount it; a claim with a class that waits for its first consumer is bound, or provisioned, once its
+pod's node has been chosen. Pure.
 """
 
 from collections.abc import Collection, Mapping
