@@ -1,1 +1,1 @@
-"""Agent of one node: meter each process's use of each device, and attribute it to a workload."""
+"""Agent of one node: it meters each process on each device, for its workload."""

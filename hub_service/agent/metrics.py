@@ -1,4 +1,4 @@
-"""Prometheus metrics of an agent and its node, served over HTTP if an address is set.
+"""Prometheus metrics of an agent and its node, over HTTP if an address is set.
 
 The address needs no authentication, so metrics contain no workload, user or process. A scrape reads
 the loop's tally and triggers no measurement; between scrapes only the server's thread waits.

@@ -41,7 +41,7 @@ class ProcessReading(NamedTuple):
     created: float = 0.0
     """Start time in Unix seconds; with `pid` it identifies one process for ever."""
     notebook: str = ""
-    """File name of the notebook if the process is its kernel, or a descendant of it."""
+    """File name of the notebook if the process is its kernel or a descendant."""
 
 
 @dataclass(frozen=True, slots=True)

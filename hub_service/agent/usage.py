@@ -1,4 +1,4 @@
-"""Conversion of a poll's readings to a report, with one sample for each workload and device.
+"""Conversion of a poll's readings to a report: one sample per workload and device.
 
 Distinguishes zero, gap and unknown. Pure: `process_owners` has attributed the processes before.
 """

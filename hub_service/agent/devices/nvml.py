@@ -110,7 +110,7 @@ class NvmlDevices:
     def _read(
         self, gpu: Gpu, faults: Mapping[str, str]
     ) -> Iterator[tuple[DeviceReading, list[ProcessReading] | None]]:
-        """Yield each device of a GPU and its processes; None if the device does not answer."""
+        """Yield a GPU's devices with their processes; None if a device does not answer."""
         failure: pynvml.NVMLError | None = None
         busy: dict[int, list[Sample]] | None = None
         if gpu.handle is not None:

@@ -19,8 +19,8 @@ UNKNOWN = (
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
     pynvml.NVML_ERROR_NO_PERMISSION,
 )
-"""Errors that mean "unknown": the device or the driver lacks a figure, or our account may not read
-it. They fail neither the device nor the poll."""
+"""Errors that mean "unknown", and fail neither the device nor the poll. The device or the driver
+lacks a figure, or our account may not read it."""
 
 
 class NvmlMissing(Exception):

@@ -55,7 +55,7 @@ which concerns the IMEX domain."""
 _NO_RECOVERY = 0
 
 LOOK_AGAIN_S = 60.0
-"""Interval between two queries of a GPU's state, and the shortest time that an XID counts."""
+"""Interval between queries of a GPU's state. An XID counts for at least this long."""
 
 _FIELD_RECOVERY = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION; older releases have no name for it
 _EVENTS_PER_POLL = 64

@@ -36,7 +36,7 @@ def processes(listing: str, handle: Any) -> Iterator[tuple[int, ...]]:  # noqa: 
 
 
 def samples(handle: Any, since_us: int) -> Iterator[tuple[int, ...]]:  # noqa: ANN401  an opaque pointer
-    """Return PID, time stamp (µs), percent of SMs and more of each sample in the ring buffer.
+    """Return each sample in the ring buffer: PID, time stamp (µs), percent of SMs and more.
 
     Raises:
         NVMLError: the device does not answer, or has no sample newer than `since_us`.

@@ -1,4 +1,4 @@
-"""Processes on a GPU, from NVML: memory from three lists, load from a ring buffer of samples.
+"""Processes on a GPU, from NVML's three memory lists and its load samples.
 
 Handles overlapping lists, sentinels for "not available", repeated samples, and errors that mean
 idle. The only state is the time of the newest sample (`Gpu.last_sample`).
@@ -14,7 +14,7 @@ from runai.hub_service.agent.devices import nvml_lists
 from runai.hub_service.agent.devices.nvml_hardware import MIB, UNKNOWN, Gpu, Part, known
 
 MPS_SERVER = "nvidia-cuda-mps"
-"""Name prefix of the MPS server, the process that works for all MPS clients of a GPU."""
+"""Name prefix of the MPS server, which works for all MPS clients of a GPU."""
 
 _IDLE = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS)
 """Errors that mean idle; some NVML versions return success without samples, raised as an error."""
@@ -94,10 +94,10 @@ def busy_by_process(gpu: Gpu) -> dict[int, list[Sample]] | None:
 
 
 def average(samples: Sequence[Sample], start: float = 0.0, end: float = math.inf) -> float:
-    """Return the average load of a PID's samples, 0..1; samples outside the window count as idle.
+    """Return a PID's average load, 0..1; samples outside the window count as idle.
 
-    `start` (inclusive) and `end` (exclusive), in Unix seconds, bound the lifetime of one process
-    if several had the PID.
+    `start` (inclusive) and `end` (exclusive), in Unix seconds, bound the lifetime of one process if
+    several had the PID.
     """
     within = sum(s.busy_percent for s in samples if start <= s.at_us / 1e6 < end)
     return within / len(samples) / 100 if samples else 0.0

@@ -9,7 +9,7 @@ from runai.hub_service.agent.readings import DeviceSource
 from runai.hub_service.wire.errors import InvalidRequest, Unavailable
 
 DEFAULT_SIMULATED = 5
-"""Simulated GPUs on a machine without a GPU: enough for two projects with a quota of 2.5 each."""
+"""Simulated GPUs on a machine without any: enough for two quotas of 2.5 each."""
 
 
 def open_devices(

@@ -1,4 +1,4 @@
-"""CPU use of sessions that leave their GPU idle: they work, though not on the GPU.
+"""CPU use of sessions with an idle GPU: they may work on the CPU.
 
 Measures only the sessions' programs that are on a device.
 """

@@ -1,4 +1,4 @@
-"""Client of the kubelet's pod-resources API: the GPUs of each pod, over a socket of the node.
+"""Client of the kubelet's pod-resources API, which lists each pod's GPUs, over the node's socket.
 
 Uses one gRPC call (`v1.PodResourcesLister/List`) and two fields of each of its four messages. The
 messages are decoded here by hand: generated code and the protobuf library would be larger. Message

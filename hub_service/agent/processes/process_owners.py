@@ -27,7 +27,7 @@ relative to a boot time in whole seconds, which each program rounds by itself.""
 MAX_ANCESTORS = 64
 
 YOUNG_S = 10.0
-"""Age up to which an unattributed process is rechecked at each poll: exec sets its environment."""
+"""Age up to which each poll rechecks an unattributed process: exec sets its environment."""
 
 LOOK_AGAIN_S = 60.0
 """Interval at which older unattributed processes are rechecked."""
@@ -42,12 +42,12 @@ class ProcessOwner:
     """One process: its name, account and notebook, and the allocation it belongs to, if any."""
 
     created: float
-    """Start time in Unix seconds; 0.0 for a process that has ended or cannot be read."""
+    """Start time in Unix seconds; 0.0 if the process has ended or is unreadable."""
     owner: AgentAllocation | None
     account: str
     name: str
     notebook: str = ""
-    """File name of the notebook if the process is its kernel, or a descendant of it."""
+    """File name of the notebook if the process is its kernel or a descendant."""
 
 
 def _notebook(process: psutil.Process) -> str:
@@ -152,10 +152,10 @@ class Owners:
         return found
 
     def before(self, pid: int) -> tuple[ProcessOwner, float] | None:
-        """Return the process that had this PID at the previous poll, and the time it lost it.
+        """Return this PID's process at the previous poll, and when it lost the PID.
 
-        That time is the start of the running process, in Unix seconds. None if the running
-        process had the PID at the previous poll already.
+        That time is the start of the running process, in Unix seconds. None if the running process
+        had the PID at the previous poll already.
         """
         before, ticks = self._last.get(pid), self._ticks.get(pid)
         if before is None or ticks is None or before[0] == ticks or pid not in self._known:
