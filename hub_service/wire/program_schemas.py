@@ -19,7 +19,7 @@ class ExecRequest(Wire):
 
 
 class ExecPiece(Wire):
-    """A chunk of a program's output in base 64; the last chunk has its exit code."""
+    """A chunk of a program's output in base 64. The last chunk has its exit code."""
 
     stdout: Base64Bytes = b""
     stderr: Base64Bytes = b""

@@ -17,7 +17,7 @@ from runai.hub_service.wire.errors import Forbidden, Unauthenticated
 XSRF_COOKIE = "_xsrf"
 XSRF_HEADER = "X-XSRFToken"
 IDENTIFIED_WITHIN_S = 60.0
-"""Seconds within which a caller is identified, however long the queue for hub or API server."""
+"""Limit in seconds to identify a caller. It includes the queue for hub or API server."""
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 

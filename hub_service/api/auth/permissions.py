@@ -15,7 +15,7 @@ from runai.hub_service.wire.errors import Forbidden, NotFound
 SUBMIT_SCOPE = "custom:runai:submit"
 ADMIN_SCOPE = "custom:runai:admin"
 HUB_ADMIN_SCOPES = frozenset({"admin:users", "admin-ui"})
-"""Scopes of hub admins; a token with one of them is an admin's, never a notebook's."""
+"""Scopes of hub admins. A token with one of them is an admin's, never a notebook's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,12 @@ class Actor:
     admin: bool = False
     """True with the scope `custom:runai:admin`, and for a hub admin logged in on the pages."""
     admin_elsewhere: bool = False
-    """True for a hub admin with a token, such as a notebook's, without the admin scopes."""
+    """True for a hub admin whose token, such as a notebook's, lacks the admin scopes."""
     groups: frozenset[str] = frozenset()
     may_write: bool = True
     """True if the token has `custom:runai:submit`; without it, it only reads."""
     xsrf: str = field(default="", repr=False)
-    """XSRF token that a page with the login cookie must send with changes; "" with a token."""
+    """XSRF token required for changes by a page with the login cookie; "" with a token."""
 
 
 class Role(StrEnum):
@@ -128,7 +128,7 @@ def is_project_admin(actor: Actor, project: ProjectSpec) -> bool:
 
 
 def is_member(actor: Actor, project: ProjectSpec) -> bool:
-    """Return True if the actor is in the project, by name or group, or is its admin."""
+    """Return True if the actor is the project's member, by name or group, or admin."""
     return actor.kind == "user" and (
         actor.name in project.members
         or not actor.groups.isdisjoint(project.groups)

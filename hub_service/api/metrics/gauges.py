@@ -53,7 +53,7 @@ def present(viewer: Viewer, version: str) -> Iterator[Metric]:
 
 
 def running(viewer: Viewer) -> list[tuple[WorkloadRecord, WorkloadView]]:
-    """Return the workloads that hold GPUs and that the caller may see: only these have series."""
+    """Return the workloads with GPUs that the caller may see. Only these have series."""
     return [
         (record, viewer.workload(record))
         for record in viewer.world.queues.holding.records

@@ -28,7 +28,7 @@ class _Found:
 
 
 async def is_known(request: Request) -> bool:
-    """Return True if the caller is known and may use the service; else `caller_of` raises why."""
+    """Return True if the caller is known and admitted; otherwise `caller_of` raises why."""
     found: _Found = request.scope.setdefault(_FOUND, _Found())
     if found.actor is None and found.refusal is None:
         try:

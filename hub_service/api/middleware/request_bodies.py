@@ -21,7 +21,7 @@ WITHIN_S = 60.0
 
 
 class BoundedBodies:
-    """ASGI middleware that receives bodies of known callers, up to a size and within a time."""
+    """ASGI middleware that bounds size and time of request bodies, from known callers only."""
 
     def __init__(self, app: ASGIApp) -> None:
         """Wrap an application."""

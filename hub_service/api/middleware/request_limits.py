@@ -39,7 +39,7 @@ class Allowance:
 
 
 WINDOW_S = 5
-"""Length of the moving window; after a pause a user may send all its calls at once."""
+"""Length of the moving window. After a pause a user may send all its calls at once."""
 STRANGERS = 10
 """All unknown credentials together have this many times one user's rate."""
 AT_ONCE = 2
@@ -106,7 +106,7 @@ class Callers:
         return name
 
     def turn(self, name: str) -> AbstractAsyncContextManager[object]:
-        """Return the context in which a call of a user is in progress, AT_ONCE at most."""
+        """Return the context for a call of a user, which admits AT_ONCE calls."""
         return self._turns.setdefault(name, asyncio.Semaphore(AT_ONCE)) if name else nullcontext()
 
     def leave(self, name: str, *, submits: bool) -> None:
@@ -203,7 +203,7 @@ class RequestLimits:
 
 
 def credential_of(headers: Headers) -> bytes:
-    """Return a digest of a caller's token or cookie; all callers without one share a digest."""
+    """Return a digest of a caller's token or cookie. All callers without one share a digest."""
     shown = headers.get("authorization") or headers.get("cookie", "")
     return hashlib.blake2b(shown.encode(errors="replace"), digest_size=16).digest()
 

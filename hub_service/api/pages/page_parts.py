@@ -130,7 +130,7 @@ def _place(workload: WorkloadView, user: str) -> tuple[bool, bool]:
 
 
 def project_rows(projects: Sequence[ProjectView], capacity: float) -> list[dict[str, Any]]:
-    """Return the projects in tree order, each with the segments of its bar on a common scale."""
+    """Return the projects in tree order, with their bars' segments on a common scale."""
     scale = max(
         [capacity, 0.001, *(p.allocated for p in projects), *(p.quota or 0 for p in projects)]
     )
@@ -138,7 +138,7 @@ def project_rows(projects: Sequence[ProjectView], capacity: float) -> list[dict[
 
 
 def quota_of_all(projects: Sequence[ProjectView]) -> float | None:
-    """Sum the quotas of the root projects; None if one is unlimited or there are none."""
+    """Sum the root projects' quotas; None if one is unlimited or there are none."""
     names = {project.name for project in projects}
     quotas = [p.quota for p in projects if p.parent not in names]
     bounded = [quota for quota in quotas if quota is not None]

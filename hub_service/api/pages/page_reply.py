@@ -36,7 +36,7 @@ Values = Callable[[Actor], Awaitable[dict[str, Any]]]
 
 
 async def page_reply(request: Request, on: Platform, template: str, values: Values) -> Response:
-    """Render a page for the caller; without a login, redirect to the hub's login and back."""
+    """Render a page for the caller, or redirect to the hub's login and back."""
     try:
         caller = await caller_of(request)
     except Unauthenticated:

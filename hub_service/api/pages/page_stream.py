@@ -21,7 +21,7 @@ LOOK_EVERY_S = 2.0
 def part_stream(
     request: Request, on: Platform, watching: Watcher, render: Callable[[], Awaitable[Rendered]]
 ) -> StreamingResponse:
-    """Stream all parts of a page at once, then the changed ones, at most once a second."""
+    """Stream all parts of a page, then the changed ones at most once a second."""
     body = with_signs_of_life(_changes(on, render), b":\n\n", watching.check, on.leaving)
     headers = {"X-Accel-Buffering": "no"}
     if compressible(request):

@@ -26,7 +26,7 @@ from runai.hub_service.wire.usage_schemas import UsageKind, UsageOf, UsagePoint,
 router = APIRouter(tags=["usage"])
 
 NOW_S = 10.0
-"""Age in seconds up to which a report's device faults count; older ones only add usage."""
+"""Maximum age in seconds of a report's device faults. Older reports only add usage."""
 SKEW_S = 2.0
 """Tolerated clock difference of a node in seconds, which includes the report's travel time."""
 
@@ -164,7 +164,7 @@ async def usage_between(on: Platform, asked: UsageFilter, start: float, end: flo
 
 
 def _seen(report: AgentReport, pods: Sequence[PodDevices], now: float) -> Seen:
-    """Return the agent's view with its time by the service's clock; outdated if it has no age."""
+    """Return the agent's view, timed by the service's clock; outdated without an age."""
     age = report.age if report.pods_age is None else report.pods_age
     return Seen(
         0.0 if age is None else now - age,

@@ -64,7 +64,7 @@ async def with_signs_of_life(
 
 
 async def unless(leaving: asyncio.Event, work: Awaitable[T], within_s: float) -> T | None:
-    """Return the result of `work`, or None at a timeout or when the service leaves first."""
+    """Return the result of `work`; None at a timeout or the service's end."""
     working = asyncio.ensure_future(work)
     end = asyncio.ensure_future(leaving.wait())
     try:

@@ -51,7 +51,7 @@ class Platform:
     """Path of the service's root, with a slash at both ends."""
     version: str
     workdir_exists: Callable[[str], bool]
-    """Return True if jobs can start in a directory; always True if only their user could check."""
+    """Return True if jobs can start in a directory, or only their user could check."""
     proxy: str = ""
     """The proxy in front of the hub, in words; "": unknown."""
     images: bool = False
@@ -143,7 +143,7 @@ class Platform:
         return await self.cluster.progress(of) if known is None else known
 
     async def shared_world(self) -> ReadModel:
-        """Return one read model for all streams; rebuild it after each cycle and twice a second."""
+        """Return all streams' read model. It is rebuilt after each cycle and twice a second."""
         now, version = self.clock(), self.controller.changes.version
         if (
             self._shared is None

@@ -58,7 +58,7 @@ class Meter(Protocol):
         """Return the time of each node's last measurement."""
 
     def last_active(self, uuid: str) -> float | None:
-        """Return when a device was last not idle; None if it was idle since the start."""
+        """Return when a device was last busy; None if idle since the start."""
 
     def device(self, uuid: str) -> tuple[float | None, int | None] | None:
         """Return a device's utilization and used MiB now; None if not measured."""

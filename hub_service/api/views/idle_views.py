@@ -14,7 +14,7 @@ _TAKES: dict[Do, Literal["release", "stop"]] = {Do.RELEASE: "release", Do.STOP: 
 
 
 def idle_view(now: IdleNow | None, at: float) -> IdleView | None:
-    """Return a workload's idle state once it has a badge; times assume that it stays idle."""
+    """Return a workload's idle state once it has a badge. Times assume that it stays idle."""
     if now is None or (now.level is None and not now.releasing):
         return None
     takes_at = None if now.in_s is None else datetime.fromtimestamp(at + now.in_s, UTC)
@@ -32,7 +32,7 @@ def idle_view(now: IdleNow | None, at: float) -> IdleView | None:
 
 
 def _text(now: IdleNow) -> str:
-    """Format the idle state with minutes, so that the text stays the same for a minute."""
+    """Format the idle state in minutes, so that the text changes once a minute."""
     if now.releasing:
         return "its programs on the GPU end now, and it goes to others"
     idle = f"idle for {minutes(now.idle_s)}"

@@ -27,7 +27,7 @@ the slowest hundredth of all calls.
 PIECE_S = 0.004
 """CPU seconds between pauses: sleeping has its overhead, too."""
 _OLD_S = 60
-"""Age in seconds at which an unread forecast is dropped, since it may be wrong by now."""
+"""Age in seconds at which an unread forecast is dropped as possibly wrong."""
 
 
 class Forecasts:

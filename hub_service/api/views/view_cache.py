@@ -34,7 +34,7 @@ ViewKey = tuple[WorkloadId, bool, bool]
 """Workload, and whether the reader may change it and read it."""
 
 DeviceKey = tuple[str, int, tuple[bool, ...], tuple[bool, str]]
-"""Node, index, the reader's view of each holder (() if it sees none), and of other accounts.
+"""Node, index, the reader's view of each holder (() if none), and of other accounts.
 
 The last pair is True if the reader sees the accounts of all other processes, and its own account
 ("" if none of these processes is its own).
