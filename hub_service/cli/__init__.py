@@ -11,5 +11,5 @@ __all__ = ["cli", "main"]
 
 
 def main() -> None:
-    """Run the command line; exit 0, 1 (error, with a hint), 2 (misuse) or the job's own code."""
+    """Run the command line. Exit codes: 0, 1 (error, with a hint), 2 (misuse), the job's own."""
     cli(prog_name="runai")

@@ -1,7 +1,7 @@
-"""`runai schedule`: the dry run, of a snapshot in a file and of the live system.
+"""`runai schedule`: dry run of a snapshot file or of the live system.
 
-The scheduler's own program reads a file; `what_if` asks the live system. Each is imported only
-when needed, since scripts run this command for one snapshot after another.
+The scheduler's own program reads a file; `what_if` asks the live system. Each is imported only when
+needed, since scripts run this command for one snapshot after another.
 """
 
 import click

@@ -34,7 +34,7 @@ _SCOPES: Final = frozenset(
 
 
 def examine_cluster(environ: Mapping[str, str]) -> list[Finding]:
-    """Run all checks of cluster and hub; skip the ones that depend on a failed check."""
+    """Run all checks of cluster and hub, except dependents of a failed check."""
     try:
         config = Config.from_environment(environ)
     except RunaiError as error:

@@ -26,7 +26,7 @@ _MAX_PRIORITY: Final = 1000
 
 
 def parse_memory_mib(text: str) -> int:
-    """Convert a size with a unit to MiB, rounded up; G and GiB are the same.
+    """Convert a size with a unit to MiB, rounded up; G equals GiB.
 
     >>> parse_memory_mib("4G"), parse_memory_mib("4GiB"), parse_memory_mib("4096M")
     (4096, 4096, 4096)

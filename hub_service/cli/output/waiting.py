@@ -29,7 +29,7 @@ _SIGNALLED: Final = 128
 
 
 def exit_code_of(workload: WorkloadView) -> int:
-    """Return the exit code that a shell would report; 1 for a failure without a code."""
+    """Return the exit code as of a shell; 1 for a failure without a code."""
     if workload.exit_code is None:
         return int(workload.state == "failed")
     return workload.exit_code if workload.exit_code >= 0 else _SIGNALLED - workload.exit_code
