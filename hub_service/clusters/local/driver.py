@@ -86,7 +86,7 @@ def on_this_machine(row: StoredWorkload, node: str, devices: int) -> StoredWorkl
 
 
 OWN_DIR = ".local/share/runai"
-"""Directory of a user's job files, relative to the home of an account of their own."""
+"""Directory of a user's job files, in the home of their own account."""
 
 FOLLOW_EVERY_S = 0.2
 """Seconds between reads of a followed log while its workload runs."""
@@ -323,7 +323,7 @@ class LocalCluster(RecordedCluster):
         return await asyncio.to_thread(look, files, names) if files else look((), names)
 
     async def _wait_for_output(self, workload: WorkloadId, seen: WorkloadRecord) -> None:
-        """Return when there may be more output: soon while it runs, else at its next change."""
+        """Return when there may be more output: soon if it runs, else at a change."""
         runs = any(worker.state in ACTIVE for worker in seen.workers)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FOLLOW_EVERY_S if runs else None):
@@ -402,7 +402,7 @@ class LocalCluster(RecordedCluster):
 
 
 def _phase(row: StoredWorkload) -> tuple[float, int, bool]:
-    """Return a value that changes at each start and end of a job; last, whether it runs."""
+    """Return a value that changes at each start and end; its last item: it runs."""
     return row.record.submitted, row.record.attempts, bool(row.active)
 
 

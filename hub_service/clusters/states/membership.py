@@ -16,7 +16,7 @@ MOST_LOSSES_OF_A_WORKER = 3
 """A worker with more unexpected exits is not restarted while the rest trains."""
 
 NOTABLE = 0.05
-"""Relative change below which a measured speed is not stored (each is a write to the disk)."""
+"""Minimum relative change of a stored speed, since each is a write to the disk."""
 
 _JOINS = (WorkerPhase.READY, WorkerPhase.RUNNING)
 _TRAINED = (WorkerPhase.RUNNING, WorkerPhase.DRAINING, WorkerPhase.LEFT)
@@ -148,7 +148,7 @@ def without(row: StoredWorkload, index: int) -> StoredWorkload:
 
 
 def keeps_its_size(record: WorkloadRecord, now: float, rules: ElasticRules) -> bool:
-    """Return True if a job must not grow now: it was just sized, or a worker is joining.
+    """Return True if a job must not grow: just sized, or a worker is joining.
 
     A job below `min_workers` may always grow.
     """
@@ -194,7 +194,7 @@ def late(record: WorkloadRecord) -> list[WorkerRecord]:
 
 
 def is_of_its_end(row: StoredWorkload, worker: WorkerRecord) -> bool:
-    """Return True if a worker's exit counts for the outcome: in an elastic job, a rank's."""
+    """Return True if a worker's exit decides the outcome: in an elastic job, a rank's."""
     state = row.record.elastic
     return row.halt != "done" or state is None or worker.name in state.finishers
 
@@ -206,7 +206,7 @@ def resized(row: StoredWorkload) -> StoredWorkload:
 
 
 def sized(row: StoredWorkload, *, now: float) -> StoredWorkload:
-    """Record that the scheduler has just changed the size of a job, if it is elastic."""
+    """Record the time of a change of size by the scheduler, for elastic jobs."""
     state = row.record.elastic
     return row if state is None else _with(row, replace(state, sized=now))
 

@@ -1,4 +1,4 @@
-"""Resize of an elastic worker on its node: a stop and a restart on other devices (E2).
+"""Resize of an elastic worker: stop, and restart on the node's other devices (E2).
 
 Pure transitions of a row. A resize is neither a pause nor a retry, and the new devices stay
 reserved meanwhile. Kubernetes has no rows, but builds the same snapshot.
@@ -12,7 +12,7 @@ from runai.hub_service.scheduler.model.snapshot import DeviceShare, Worker, Work
 
 
 def grant_after(row: StoredWorkload, ending: ExitStatus) -> Grant | None:
-    """Return the devices on which a worker restarts after its exit; None if it does not.
+    """Return the devices for a worker's restart after its exit; None without a restart.
 
     Exit code 0 is success, and a worker that exits without a stop has failed.
     """
@@ -27,7 +27,7 @@ def without_resize(row: StoredWorkload) -> StoredWorkload:
 
 
 def for_core_while_resizing(drawn: Workload, row: StoredWorkload) -> Workload:
-    """Return the snapshot of a resize: the worker runs on its new devices and leaves the rest.
+    """Return a resize's snapshot: the worker runs on its new devices, and leaves the rest.
 
     The new devices are taken at once, the old ones are free when the process is gone.
     """

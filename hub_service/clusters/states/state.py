@@ -82,7 +82,7 @@ class Transition:
     The next cycle sets them again, so they need not outlive the service.
     """
     aged: bool = False
-    """True if it is deleted because it ended long ago, or with its project: its files stay."""
+    """True if deleted long after its end, or with its project: its files stay."""
 
 
 @dataclass(frozen=True, slots=True)

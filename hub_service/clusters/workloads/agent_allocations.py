@@ -38,7 +38,7 @@ class Allocations:
         booted: float | None = None,
         told: Callable[[Process], Process] = lambda process: process,
     ) -> list[Allocation]:
-        """Return the workers that run or stop on a node; unchanged ones as the same object.
+        """Return the running and stopping workers on a node; unchanged ones as the same object.
 
         `told` converts a process to the one the agent sees; its result is the same until `booted`
         changes.

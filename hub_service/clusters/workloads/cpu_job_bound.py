@@ -1,4 +1,4 @@
-"""Choice of the workloads without a GPU that may run at once, per user and in total.
+"""Bounds of workloads without a GPU: how many may run, per user and in total.
 
 Pure. The scheduler's quotas count only GPUs, so it starts every workload that requests none.
 """
@@ -12,7 +12,7 @@ from operator import attrgetter
 from runai.hub_service.scheduler.model.snapshot import Worker, WorkerState, Workload
 
 FOR_USER, IN_ALL = 2, 8
-"""Workers for each CPU core: enough to keep all cores busy while some wait for a disk."""
+"""Workers for each CPU core. They keep all cores busy while some wait for a disk."""
 
 _WAITS = frozenset({WorkerState.PENDING, WorkerState.RESERVED})
 _AGE = ("submitted", "name")
@@ -20,7 +20,7 @@ _AGE = ("submitted", "name")
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The number of workers without a GPU that may run at once on so many CPU cores."""
+    """The maximum of running workers without a GPU on so many CPU cores."""
 
     cores: int
 
@@ -111,14 +111,14 @@ def _with_workers(workload: Workload, running: int, more: int) -> Workload:
 
 
 def _of_user(user: str, runs: int, needs: int, bound: Bound) -> tuple[str, str]:
-    """Return why a workload waits for its user's workloads, and why the ones behind it do."""
+    """Return why a workload waits for its user's, and why the ones behind it do."""
     per_core = bound.per_core(FOR_USER)
     text = f"{user} runs {runs} of at most {bound.for_user} workers without a GPU ({per_core})"
     return _endings(text, needs, is_full=runs >= bound.for_user)
 
 
 def _of_machine(runs: int, needs: int, bound: Bound) -> tuple[str, str]:
-    """Return why a workload waits for all users' workloads, and why the ones behind it do."""
+    """Return why a workload waits for all users', and why the ones behind it do."""
     per_core = bound.per_core(IN_ALL)
     most = f"{runs} of at most {bound.in_all} workers without a GPU"
     text = f"{most} run on this machine ({per_core})"

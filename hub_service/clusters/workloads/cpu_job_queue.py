@@ -1,4 +1,4 @@
-"""Queue of workloads without a GPU, of which the scheduler sees as many as may run.
+"""Queue of workloads without a GPU; the scheduler sees as many as may run.
 
 `cpu_job_bound` chooses them. A cluster without a bound (Kubernetes, the simulated one) shows all.
 """

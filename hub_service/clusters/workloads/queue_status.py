@@ -116,7 +116,7 @@ class _Telling:
         self._write_down(first)
 
     def _told(self, wait: Wait) -> tuple[PendingStatus, Transition] | None:
-        """Build a workload's row with its wait; None if nothing changes or it is left for later."""
+        """Build a workload's row with its wait; None if unchanged or left for later."""
         row = self._rows.row(wait.workload)
         if row is None:
             return None

@@ -83,7 +83,7 @@ def workload_for_core(
 
 
 def wants_devices(row: StoredWorkload) -> bool:
-    """Return True if it requests devices or has them; False once it stops as a whole."""
+    """Return True if it requests or has devices, and does not stop as a whole."""
     return row.record.state in _WANTS_DEVICES and not row.halt
 
 
@@ -120,7 +120,7 @@ def _drawn(row: StoredWorkload, shown: Sequence[WorkerRecord], rules: ElasticRul
 
 
 def _checkpointed(row: StoredWorkload) -> int | None:
-    """Return since when its work may be unsaved; None if a stop may lose all of it.
+    """Return since when work may be unsaved; None if a stop may lose everything.
 
     A job with the protocol of elastic jobs saves a checkpoint when it has to stop.
     """

@@ -71,7 +71,7 @@ class RecordedProjects:
         check_deletion(name, known, self._rows.unfinished(name) + self._arriving(name))
 
     async def _forget_finished(self, name: str) -> None:
-        """Delete a few at a time, so that other tasks need not wait for thousands of writes."""
+        """Delete in small batches, so that other tasks do not wait for thousands of writes."""
         while finished := self._rows.finished(name):
             for first in range(0, len(finished), FORGOTTEN_AT_ONCE):
                 some = finished[first : first + FORGOTTEN_AT_ONCE]

@@ -382,7 +382,7 @@ def _drop(answer: aiohttp.ClientResponse) -> None:
 
 
 def _pause(answer: aiohttp.ClientResponse) -> float | None:
-    """Return the server's Retry-After in seconds; None if it is absent or longer than 10 s."""
+    """Return the server's Retry-After in seconds; None if absent or above 10 s."""
     try:
         pause = float(answer.headers.get("Retry-After", ""))
     except ValueError:

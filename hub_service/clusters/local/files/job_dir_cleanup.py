@@ -159,7 +159,7 @@ class Leavings:
         self._wanted.put_nowait((("rm", "-rf", "--", str(path)), None))
 
     def _remove_at_home(self, at_home: AtHome, *, aged: bool) -> None:
-        """Remove a directory in a user's home; of an aged one only program and empty folders."""
+        """Remove a directory in a user's home; if aged, only program and empty folders."""
         command: tuple[str, ...] = ("rm", "-rf", "--", str(at_home.path))
         if aged:
             what = ("(", "-name", "source.py", "-o", "-type", "d", "-empty", ")", "-delete")

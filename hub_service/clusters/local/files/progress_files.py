@@ -1,4 +1,4 @@
-"""Reader of jobs' progress files on this machine; it reads only files that may have changed.
+"""Reader of local jobs' progress files; it skips files that cannot have changed.
 
 Each file belongs to its job's account, which may put anything there, while the service may be root:
 it follows no link at the end of the path, ignores files of other accounts, and reads a bounded
@@ -46,7 +46,7 @@ class ProgressFiles:
     def look(
         self, files: Iterable[ProgressFile], begun: Collection[WorkloadId]
     ) -> Mapping[WorkloadId, Progress]:
-        """Return the last progress of these files and of jobs at rest, if they reported any.
+        """Return the last progress, if any, of these files and of jobs at rest.
 
         `begun` are all jobs to keep in the cache.
         """

@@ -65,7 +65,7 @@ class Instructions:
     own_directory: str = ""
     """Directory of this workload alone."""
     most_files: int = 0
-    """Maximum of files in its own directory: a worker with more is killed; 0: no limit."""
+    """Maximum of files in its own directory; 0: no limit. A worker with more is killed."""
     open_files: int = 0
     """Soft limit of open descriptors; 0: the service's."""
 
@@ -80,7 +80,7 @@ class Attempt:
     # -- written by the service ------------------------------------------------------------------
 
     def launch(self, instructions: Instructions, environment: Mapping[str, str]) -> tuple[int, int]:
-        """Start a supervisor; return its PID and a descriptor that reaches EOF when it is up.
+        """Start a supervisor; return PID and a descriptor that reaches EOF when it is up.
 
         Repeatable after a crash: of two supervisors in one directory the second does nothing.
         """
@@ -149,7 +149,7 @@ class Attempt:
         return None if found[0] == fcntl.F_UNLCK else found[4]
 
     def begun(self) -> bool:
-        """Return True if a supervisor has ever started here, and can be signalled if it lives."""
+        """Return True if a supervisor ever started here; if it lives, it can be signalled."""
         return (self.path / "supervisor.json").exists()
 
     def process(self) -> Process | None:

@@ -38,7 +38,7 @@ NO_THREAD = "can't start new thread"
 """Text of Python's RuntimeError."""
 
 OVERDUE_S = HOPELESS_AFTER_S
-"""Seconds beyond the grace that a supervisor needs at most; later it may be stopped (SIGSTOP)."""
+"""Seconds that a supervisor needs at most after the grace. Later it may be stopped (SIGSTOP)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +263,7 @@ class Reconciler:
             keeper.look = loop.call_later(LOOK_AGAIN_S, self.soon, key.workload)
 
     def _on_overdue(self, key: _Key) -> None:
-        """Kill an overdue worker in place of its supervisor, which its own worker may have stopped.
+        """Kill an overdue worker, since its supervisor may have been stopped by the worker.
 
         A supervisor that waits for disk space, or for processes that survive SIGKILL, is not
         disturbed.

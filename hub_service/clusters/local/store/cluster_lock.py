@@ -26,7 +26,7 @@ RESTORING = "restoring"
 
 WAIT_FOR_LOCK_S = 0.2
 TELL_AFTER_S = 5.0
-"""Seconds before a wait is logged: a service that shuts down in order is gone before."""
+"""Seconds before a wait is logged. A service that shuts down in order is gone before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Holder:
 
 @asynccontextmanager
 async def sole_owner(path: Path) -> AsyncGenerator[None]:
-    """Hold a lock file, and wait for it if needed; the kernel releases it after a crash.
+    """Hold a lock file, after a wait if needed. The kernel releases it after a crash.
 
     Raises:
         Conflict: a restoration was interrupted.
@@ -127,7 +127,7 @@ def holder(path: Path) -> Holder | None:
 
 
 def waiting(path: Path) -> list[int]:
-    """Return the processes that wait for a lock file, as far as this account may see."""
+    """Return the processes that wait for a lock file and are visible to this account."""
     by = holder(path)
     found = set()
     for link in Path("/proc").glob("[0-9]*/fd/*"):

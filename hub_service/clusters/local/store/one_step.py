@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 AT_ONCE = 100
-"""Rows per statement; SQLite before 3.32 takes 999 values, and no row has more than nine."""
+"""Rows per statement. SQLite before 3.32 takes 999 values, and no row has more than nine."""
 
 
 def insert(

@@ -29,7 +29,7 @@ PR_SET_CHILD_SUBREAPER = 36
 LEFTOVERS_GRACE_S = 1.0
 """Seconds for processes that a worker leaves, such as Python's resource tracker."""
 HOPELESS_AFTER_S = 20.0
-"""Seconds after which processes that survive SIGKILL (stuck in a driver) are left to the kernel."""
+"""Seconds until survivors of SIGKILL (stuck in a driver) are left to the kernel."""
 
 OURS = 0
 """Byte of the lock file."""
@@ -37,7 +37,7 @@ COUNT_EVERY_S = 1.0
 
 
 def take_lock(directory: str, byte: int) -> bool:
-    """Lock a byte of the lock file for the life of this process; return False if it is taken."""
+    """Lock a byte of the lock file until this process ends; False if taken."""
     fd = os.open(f"{directory}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         # Other processes can query the holder of a record lock without taking it (attempt.py).
@@ -316,7 +316,7 @@ class Supervisor:
             os.waitpid(ended.si_pid, 0)
 
     def _note_exit(self) -> None:
-        """Note the worker's exit before it is reaped: after a kill the subreaper would see it.
+        """Record the worker's exit before reaping it: after a kill the subreaper reads it.
 
         The note comes before the leftovers' end, which may take a grace period. On a full disk the
         leftovers end first, and the worker is not reaped before there is room.
@@ -325,7 +325,7 @@ class Supervisor:
         self.notes.tell("ended.json", note)
 
     def _end_leftovers(self) -> None:
-        """Send SIGTERM to the worker's leftovers; after a stop they have the rest of its grace."""
+        """Send SIGTERM to the worker's leftovers. After a stop they have the rest of its grace."""
         if not self.told:
             self._kill_group(signal.SIGTERM)
             self.deadline = time.monotonic() + LEFTOVERS_GRACE_S

@@ -1,4 +1,4 @@
-"""Turn a fork of the supervisor into the worker's program, or report why it cannot start.
+"""Start of a worker: exec its program in a fork, or report the failure.
 
 Standard library only, like all of the supervisor's program (`subreaper.py`).
 """
@@ -18,9 +18,10 @@ CANNOT = 127
 """Exit code of a fork that could not become the program, as a shell's."""
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
-"""Errors after which a start is retried: its disk has no room, which is no failure of the job."""
+"""Errors of a full disk. The start is retried, because the job has not failed."""
 NOT_NOW = NO_ROOM | {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
-"""Likewise: no free process, memory or descriptor on the machine, of which some may become free."""
+"""Likewise, errors of a machine that lacks a process, memory or descriptor. Some may become
+free."""
 AGAIN_EVERY_S = 1.0
 ROOM_S = 60.0
 
@@ -66,7 +67,7 @@ def start(spec: dict[str, Any], environment: dict[str, str], output: int) -> Sta
 
 
 def fork_patiently() -> int:
-    """Fork, with retries while the machine has no free process, for ROOM_S like a worker's start.
+    """Fork; while the machine has no free process, retry for ROOM_S as for workers.
 
     Raises:
         OSError: there was none in all that time.
@@ -121,7 +122,7 @@ def set_signals_right() -> None:
 
 
 def limit_open_files(spec: dict[str, Any]) -> None:
-    """Set the soft limit that programs expect (in a fork): ours may be too high for `select`."""
+    """Set the soft limit that programs expect, in a fork. Ours may be too high for `select`."""
     # Missing if an older service wrote the instructions.
     if open_files := spec.get("open_files", 0):
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -150,7 +151,7 @@ def make_private_files(spec: dict[str, Any]) -> None:
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel kill this fork with its parent; a change of account would clear that."""
+    """Have the kernel kill this fork with its parent. A change of account clears that."""
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
