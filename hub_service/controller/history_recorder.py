@@ -20,10 +20,10 @@ from runai.hub_service.scheduler.model.snapshot import Snapshot, WorkerState, Wo
 from runai.hub_service.wire.errors import NotFound
 
 AT_A_TIME, REQUESTS_AT_A_TIME = 1000, 25
-"""Batch sizes (records and requests) between yields to the event loop; about 1 ms of work."""
+"""Records and requests per batch between yields to the event loop; about 1 ms."""
 QUICK_S = 0.01
 RESTS = 10
-"""Pause after each run, as a multiple of its duration: a run takes 0.02 s for thousands."""
+"""Pause after each run, as a multiple of its duration (0.02 s for thousands)."""
 
 
 def held_devices(
@@ -196,7 +196,7 @@ def _asked(workload: Workload, record: WorkloadRecord, known: str) -> Asked:
 
 
 def _is_complete(workload: Workload, record: WorkloadRecord, known: str) -> bool:
-    """Return True if the workload is seen with its whole request, not while parts are stopping.
+    """Return True if the workload's whole request is visible, not while parts are stopping.
 
     The part of an elastic job beyond its minimum may never be seen as a whole on Kubernetes. If no
     request was written yet, the visible part is written.

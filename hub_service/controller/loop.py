@@ -33,7 +33,7 @@ NOT_PRESSING = 24.0
 thousands of waiting jobs one by one would spend all CPU time on decisions.
 """
 LONGEST_REST_S = 0.25
-"""Upper bound in seconds, because a submission waits for the current cycle and the next one."""
+"""Upper bound in seconds: a submission waits for the current and the next cycle."""
 LATEST_S = 2.0
 """Upper bound in seconds between a cycle and a next one without urgent changes."""
 

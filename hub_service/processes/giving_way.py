@@ -26,7 +26,7 @@ class Way:
         clock: Callable[[], float] | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Begin the first part, by a clock in seconds; None: the loop's own."""
+        """Start the first part, by a clock in seconds; None: the loop's own."""
         self._clock = clock or asyncio.get_running_loop().time
         self._sleep = sleep
         self._began = self._clock()

@@ -1,4 +1,4 @@
-"""Log formats of all processes of the platform: one record per line, as text or JSON.
+"""Log formats of the platform's processes: one record per line, as text or JSON.
 
 Records contain names, paths and error messages from users: escaping keeps such text from forging a
 record of its own. Each record carries the id of the request that it belongs to.
@@ -25,7 +25,7 @@ _CHATTY = ("alembic", "httpx", "uvicorn.error")
 def begin_logging(
     level: str, form: LogFormat, *, text: str = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 ) -> None:
-    """Write every record of this process to standard error; `text` is the format of text logs."""
+    """Write all records of this process to standard error; `text` formats text logs."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else LogLines(text))
     logging.basicConfig(level=level, handlers=[handler])

@@ -12,10 +12,10 @@ import signal
 import sys
 
 ENOUGH = 524_288
-"""Upper bound, the same as systemd's: some programs close every possible descriptor at their start,
-which takes long with a higher limit."""
+"""Upper bound, as systemd's. Some programs close every possible descriptor at their start, which
+takes long with a higher limit."""
 FEW = 4096
-"""Lower bound: a hundred users with a few pages each, and a thousand jobs, use half of it."""
+"""Lower bound. A hundred users with a few pages each, and a thousand jobs, use half of it."""
 
 
 def most() -> int:

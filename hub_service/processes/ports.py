@@ -37,7 +37,7 @@ def port_is_free(port: int) -> bool:
 
 
 def try_port(port: int, host: str = "127.0.0.1") -> None:
-    """Bind a port as a server does, and release it; an empty host means every address.
+    """Bind a port as a server does, and release it. An empty host means every address.
 
     Raises:
         OSError: a server cannot bind the port.

@@ -158,7 +158,7 @@ def _limits(rules: IdleRules, known: Idleness, *, releases: bool) -> list[tuple[
 
 
 def _extension(known: Idleness, limit: int) -> float:
-    """Return the extension of a limit: by the owner, and once for work on the CPU."""
+    """Return a limit's extension: by the owner, and once for CPU work."""
     return known.keeps * KEEP_S + (limit if known.extended else 0)
 
 

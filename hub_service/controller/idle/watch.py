@@ -49,7 +49,7 @@ class IdleNow:
     releasing: bool = False
     """True if its programs are being ended to release its GPUs."""
     releasable: bool = False
-    """True if it can continue without its GPUs: no pod can, and no session of one command."""
+    """True if it can continue without GPUs. No pod can, and no session of one command."""
 
     @property
     def said(self) -> tuple[object, ...]:
