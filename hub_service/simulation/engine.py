@@ -357,7 +357,7 @@ def simulate(
     progress: Callable[[int], None] | None = None,
     on_plan: Callable[[int, Plan], None] | None = None,
 ) -> Run:
-    """Replay a trace under a policy; jobs submitted in the same second are ordered by name.
+    """Replay a trace under a policy. Jobs of the same second are ordered by name.
 
     `alone` has each project's mean wait in a private cluster (`Run.mean_waits` of "static"); by
     default a run of its own computes it. `progress` gets the number of ended jobs, `on_plan` each

@@ -29,7 +29,7 @@ class Results:
     useful_pct: float
     """Allocated, minus lost work and the cost of pauses."""
     wait_mean_h: float
-    """A wait is the time from submission to end in which a job's minimum did not run."""
+    """Mean wait: the time from submission to end without the job's minimum running."""
     wait_p50_h: float
     wait_p99_h: float
     jct_mean_h: float
@@ -41,7 +41,7 @@ class Results:
     violation_h: float
     """Project-hours in which a waiting job fits, by its GPUs, into its project's unused quota."""
     worse_than_alone: int
-    """Projects with a mean wait longer than in a private cluster, by more than a minute."""
+    """Projects with a mean wait over a minute longer than in a private cluster."""
     jain: float
     """Jain's index of the projects' speeds: their jobs' durations over their completion times."""
     jobs: int
@@ -59,7 +59,7 @@ class ProjectRecord:
     waiting: dict[int, int] = field(default_factory=dict)
     """Number of waiting jobs by their minimum size."""
     violated_since: int | None = None
-    """Since when a job waits that fits into the unused quota; None: no such job waits."""
+    """Since when a job waits that fits into the unused quota; None: none waits."""
     jobs: int = 0
     wait_s: int = 0
     duration_s: int = 0

@@ -82,7 +82,7 @@ def write_picture(
 def draw_svg(
     title: str, columns: Sequence[Column], quotas: Mapping[str, int | None], capacity: int
 ) -> str:
-    """Return an SVG of the runs side by side: the cluster on top, then each project."""
+    """Return an SVG of the runs side by side: the cluster, then each project."""
     lanes = [_whole(columns, quotas, capacity), *_lanes(columns, quotas)]
     width = _LEFT + len(columns) * (_WIDTH + _BETWEEN)
     height = _TOP + len(lanes) * (_LANE + _GAP) + 34

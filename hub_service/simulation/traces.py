@@ -276,7 +276,7 @@ def _contradiction_of_elastic(row: TraceRow) -> tuple[str, str] | None:
 
 
 def shuffled(rows: Iterable[TraceRow], seed: int) -> list[TraceRow]:
-    """Shuffle rows of the same second; rename the jobs so that the new order breaks ties.
+    """Shuffle rows of the same second, and rename jobs to keep that order in ties.
 
     A trace has no order within a second, and a busy cluster's averages depend on it by some
     percent: run several seeds to see by how much.

@@ -27,7 +27,7 @@ MOST_TRIALS = 32
 MOST_CYCLES = 200
 MOST_CYCLES_FOR_ALL = 50
 MOST_CYCLES_FOR_SOME = 12
-"""Less than for all, because a user waits for the answer while filling in a form."""
+"""Less than for all: a user who fills in a form waits for the answer."""
 FEWEST = 3
 EFFORT = 100_000
 """Maximum workers and devices examined in total: a larger cluster gets fewer trials."""

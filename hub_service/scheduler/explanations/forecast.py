@@ -36,7 +36,7 @@ _PAUSES_COUNT_FOR = 3600
 _CYCLES_AT_ONE_INSTANT = 8
 
 SHORTER, EXPECTED, LONGER = (1, 3), (1, 1), (3, 1)
-"""Remaining run time of a run of unknown length, as a factor of its elapsed time.
+"""Factors of the elapsed time that give the rest of a run of unknown length.
 
 If only the elapsed time t is known, the odds that it lasts x more are t / (t + x): even for x = t,
 three to one for t / 3, and one to three for 3t (J. R. Gott, Nature 363, 1993; the Lindy effect).
@@ -254,7 +254,7 @@ class _Future:
             self._index.apply(Changes(gone=(name,)))
 
     def _rules_change(self) -> Iterable[int]:
-        """Yield the moments at which R8 or R11 allow more, or a stopping worker is gone."""
+        """Yield the times when R8 or R11 allow more, or a stopping worker is gone."""
         for workload in map(self._workloads.__getitem__, self._active):
             for worker in workload.workers:
                 if worker.state is WorkerState.STOPPING:
@@ -300,7 +300,7 @@ def _unless_gone(worker: Worker, now: int) -> Worker:
 
 
 def retold(start: ExpectedStart, now: int) -> ExpectedStart:
-    """Update the sentence to a later time: 30 s later, "in 90 seconds" is "in 60"."""
+    """Update the sentence to a later time: "in 90 seconds" becomes "in 60"."""
     return start if start.at is None else replace(start, text=_sentence(start, None, now))
 
 

@@ -73,7 +73,7 @@ def plan_of(state: State, allocation: Allocation, reclaim: Reclaim) -> Plan:
 
 
 def _is_part(member: PlannedWorker) -> bool:
-    """Return True if a member is a GPU of an elastic worker, represented by the first one (E2)."""
+    """Return True for an elastic worker's GPUs after the first, which represents them (E2)."""
     return member.item.sizes is not None and member.index > 0
 
 

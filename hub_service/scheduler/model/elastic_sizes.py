@@ -15,7 +15,7 @@ from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, Mib, MilliGpu
 from runai.hub_service.scheduler.model.snapshot import WorkerState, Workload
 
 LINEAR = 1000
-"""Gain of a GPU that adds as much throughput as each requested GPU does on average."""
+"""Gain of a GPU that adds the average throughput of the requested GPUs."""
 
 
 class Sizes(NamedTuple):

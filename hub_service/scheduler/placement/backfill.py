@@ -236,7 +236,7 @@ def _soonest(unit: PodSet, free_at: list[list[int]]) -> tuple[int, list[Device]]
 def _next_slot(
     kind: RequestShape, node: int, free_at: list[list[int]], taken: set[Device]
 ) -> tuple[int, int, list[int]]:
-    """Return when a node has room for one more worker of a kind, and on which devices."""
+    """Return when, and on which devices, a node has room for a kind's next worker."""
     free = sorted(
         (at, device) for device, at in enumerate(free_at[node]) if (node, device) not in taken
     )[: kind.devices]

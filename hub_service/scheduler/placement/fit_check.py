@@ -29,7 +29,7 @@ class Fit:
         adds_up = not others and (kind.is_whole or kind.devices <= 1)
         self._kind = kind if adds_up else None
         self.counts_base = self._kind is None or bool(kind.cpu or kind.memory)
-        """True if CPU or memory may be what lacks, so that freeing one changes the need."""
+        """True if CPU or memory may be lacking, so that freeing one changes the need."""
         self._slots: dict[int, int] | None = None
         self._total: int
         self._is_known = False

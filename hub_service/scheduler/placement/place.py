@@ -157,7 +157,7 @@ def _place_on_few_nodes(
     room: Room,
     domain: frozenset[int] | None,
 ) -> bool:
-    """Fill the nodes with most slots of a kind, and end on the fullest that fits the rest."""
+    """Fill the nodes with most slots, then the fullest node that fits the rest."""
     groups: dict[RequestShape, list[PlannedWorker]] = {}
     for member in _largest_first(members):
         groups.setdefault(member.kind, []).append(member)

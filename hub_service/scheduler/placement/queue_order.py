@@ -20,7 +20,7 @@ _HUGE = 10**30
 
 _Key = OrderKey | tuple[int, int, int, int, int, str, int]
 _Head = tuple[_Key, EquivalenceClass, list[PodSet], int]
-"""A lane's next unit: its unique key, the lane, its units, and the index in them."""
+"""A lane's next unit: unique key, lane, the lane's units, and the index there."""
 
 
 class FairOrder:

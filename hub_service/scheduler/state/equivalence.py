@@ -140,7 +140,7 @@ class Lanes:
         return (*unit.key[:3], unit.signature, workload.pack_by, user)
 
     def lane_of(self, unit: PodSet) -> EquivalenceClass:
-        """Return the unit's lane: its own, one with the same key, or a new one not stored here."""
+        """Return the unit's lane: its own, one with its key, or a new unstored one."""
         if unit.lane is None:
             account, key = unit.item.account, self.key_of(unit)
             unit.lane = self._lanes.get(account, {}).get(key) or EquivalenceClass(account, key)

@@ -14,7 +14,7 @@ from runai.hub_service.scheduler.model.quantity import fraction_of_memory
 from runai.hub_service.scheduler.state.request_shape import RequestShape
 
 _STRETCH = 2
-"""Multiple of the CPU and memory per GPU that a node may need before its GPUs count as lost.
+"""GPUs count as lost beyond this multiple of the number that CPU and memory allow.
 
 1 would count a device as lost as soon as the node cannot fill it with *this* request, although
 requests for less CPU will come too. Values from 1.3 to 3 allocate more in the end than FGD's own
@@ -91,7 +91,7 @@ class _Demand:
 
 
 class Profile:
-    """The mix of requests on one class of nodes: nodes that the same requests may use."""
+    """Mix of requests on one class of nodes, which the same requests may use."""
 
     def __init__(
         self, kinds: Iterable[tuple[RequestShape, int]], total: int, device_mib: int

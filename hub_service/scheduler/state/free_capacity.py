@@ -163,7 +163,7 @@ class Room:
         return max(0, slots)
 
     def roomy(self, kind: RequestShape, nodes: frozenset[int] | None = None) -> dict[int, int]:
-        """Return the number of workers that fit on each node with room (of `nodes`, if given)."""
+        """Return the number of workers that fit, by node with room (of `nodes`, if given)."""
         if nodes is None:
             nodes = kind.nodes
         # Whole devices need a node with as many idle ones.

@@ -99,7 +99,7 @@ class PlannedWorkload:
         """Sort key of a project's queue as users see it (O2)."""
 
     def is_extra(self, member: PlannedWorker) -> bool:
-        """Return True if a member exceeds the request and thus only runs on idle GPUs (E2)."""
+        """Return True if a member exceeds the request, so it needs idle GPUs (E2)."""
         sizes = self.sizes
         return sizes is not None and member.index > sizes.asked - sizes.least
 

@@ -15,10 +15,11 @@ UNLIMITED = 1 << 62
 """"No limit" in comparisons; larger than any sum of milli-GPU."""
 
 ANY_OTHER = "*"
-"""Key in a table of quotas for every GPU type that the table does not name (Q4)."""
+"""Key of a quota table for all GPU types missing in it (Q4)."""
 
 Age = tuple[int, str]
-"""Time of creation or submission, then the name: the last two keys of every sort order."""
+"""Time of creation or submission, then the name. These are the last two keys of every sort
+order."""
 
 
 class ProjectNode:
@@ -76,7 +77,7 @@ class ProjectNode:
         self.gpu_type: str | None = None
         """GPU type of such a part, or `ANY_OTHER`."""
         self.reach = UNLIMITED
-        """Capacity of the GPU types that it may use, an upper bound of its fair share (Q4)."""
+        """Capacity of its allowed GPU types, an upper bound of its fair share (Q4)."""
 
     @property
     def is_unlimited(self) -> bool:
@@ -137,7 +138,7 @@ class ProjectTree:
         return self._queues.get(project)
 
     def lacks_queue(self, project: str) -> bool:
-        """Return True if a project exists but has no account for workloads of its own yet."""
+        """Return True if a project exists without an account for its own workloads."""
         return project in self.accounts and project not in self._queues
 
 

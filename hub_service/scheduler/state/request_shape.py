@@ -1,4 +1,4 @@
-"""Kinds of request: the resources of a worker and the nodes allowed for it (P3, P5).
+"""Kinds of request: a worker's resources and its allowed nodes (P3, P5).
 
 Workers with equal requests share one kind, so that nodes are compared once per kind and not once
 per worker.

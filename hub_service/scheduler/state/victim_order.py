@@ -39,8 +39,8 @@ class Victim:
         self.is_extra = is_surplus and item.is_extra(member)
         """True if it exceeds its workload's request: reclaimed before all other victims (E2)."""
         self.is_lent = self.is_extra or (is_surplus and item.sizes is None)
-        """True if it only uses idle GPUs: any waiting workload of its project may take it (E1, E2).
-        """
+        """True if it only uses idle GPUs. Any waiting workload of its project may take it (E1,
+        E2)."""
         # R4 (2) to (5), the best victim greatest: only on idle GPUs (E2), lowest priority, surplus,
         # least work lost if known (without a reported checkpoint all may be lost), latest, last by
         # name.
@@ -67,7 +67,7 @@ class Victim:
 
     @property
     def is_settled(self) -> bool:
-        """Return True if no part of its workload is reclaimed before it, so its run time is final.
+        """Return True if no part of its workload goes first: its run time is final.
 
         Only relevant for victims that may be protected, which surplus never is (R8).
         """
@@ -228,7 +228,7 @@ def protected_until(
 
 
 def _min_runtime_end(item: PlannedWorkload, members: Iterable[PlannedWorker], now: int) -> int:
-    """Return the end of the minimum run time of its project or an ancestor, at least `now`."""
+    """Return the minimum run time's end for its project and ancestors, at least `now`."""
     least = max(account.min_runtime for account in item.account.path)
     if not least:
         return now

@@ -234,7 +234,7 @@ class Reclaim:
     def _choices(
         self, unit: PodSet, lane: EquivalenceClass, way: PreemptionScope
     ) -> Iterator[Choice]:
-        """Yield sets of victims to choose from: all of them, then the victims on a few nodes.
+        """Yield sets of victims to choose from: all, then the ones on a few nodes.
 
         A project over its entitlement yields only that much. Victims in R4's order alone may leave
         nodes where the claimant does not fit; victims on just the needed nodes either suffice or

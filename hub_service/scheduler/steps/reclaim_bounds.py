@@ -86,7 +86,7 @@ class Bounds:
         return any(self._bound(root, 1, within) > 0 for root in roots if root is not mine)
 
     def _bound(self, account: ProjectNode, largest: int, within: bool) -> int:  # noqa: FBT001  hot
-        """Bound by R2: a unit may go while its project is over, so the last one may exceed it."""
+        """Bound by R2. A unit may go while its project is over, so the last one may exceed it."""
         over = self._over.get((account, within))
         if over is None:
             bound = account.quota if within else max(account.quota, account.fair_share)

@@ -22,7 +22,7 @@ class Leaving(NamedTuple):
     """A node and the workers that would leave it; the smallest is the least disturbance."""
 
     gpus: int
-    """Devices that stop during the move: all of a gang's, if one of its workers moves."""
+    """Devices that stop during the move. If one worker of a gang moves, all of its devices stop."""
     workers: int
     order: tuple[_VictimKey, ...]
     """Sort keys of the workers in the order of victims (R4), the best first."""

@@ -33,7 +33,7 @@ class PreemptionScope(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Candidate victims of a search: all in its scope, or only the ones on some nodes."""
+    """Candidate victims of a search: all in scope, or the ones on some nodes."""
 
     victims: Callable[[ProjectNode], list[Victim]]
     """Returns an account's victims, the best last."""
@@ -78,7 +78,7 @@ class Givers:
         self._protected: list[Protected] = []
         """Protected victims found here, except the ones shared by all searches of the pass (R8)."""
         self.relieves_caps = cap_in_the_way(unit.item, unit.demand) is not None
-        """True if the claimant is blocked by its project's caps, not by a lack of capacity."""
+        """True if the claimant's project caps block it, not a lack of capacity."""
         self.exceeds_share = False
         """True if R2 forbids taking from other projects."""
 
