@@ -14,7 +14,7 @@ from runai.hub_service.ledger.totals import Scope, Series, Totals, window_of, wi
 from runai.hub_service.wire.agent_reports import AgentReport
 
 GAP_S = 60.0
-"""Longest time between two updates; a longer one (a sleeping machine) is a gap in the history."""
+"""Longest time between two updates. A longer one (a sleeping machine) is a gap in the history."""
 
 REMEMBER_S = 15 * 60.0
 """Largest delay at which a report still counts for the devices' former workloads."""

@@ -39,7 +39,7 @@ class Past:
 
 
 def past_of(row: Any, life: Sequence[tuple[float, str]], requests: Iterable[Asked]) -> Past:  # noqa: ANN401  a row of a query
-    """Build a past workload from its series' row and all events and requests of its name."""
+    """Build a past workload from its series and its name's events and requests."""
     opened = row["opened"]
     start = max(
         (n + 1 for n, (at, kind) in enumerate(life) if kind == "deleted" and at < opened), default=0

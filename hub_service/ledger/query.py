@@ -19,7 +19,7 @@ NOTHING_S = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class UsageFilter:
-    """A filter for usage: a workload, else a node, else a project, a user, both, or the cluster."""
+    """Filter for usage: one workload, else one node, else project, user or both, else all."""
 
     workload: str | None = None
     project: str | None = None
@@ -43,7 +43,7 @@ class UsageFilter:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Time range and steps of a query, aligned to the windows still stored for its age."""
+    """Time range and steps of a query, aligned to windows stored for its age."""
 
     since: int
     until: int

@@ -1,4 +1,4 @@
-"""SQL of the ledger, for SQLite and PostgreSQL: one batch written every ten seconds, and queries.
+"""SQL of the ledger, for SQLite and PostgreSQL: queries, and one write each ten seconds.
 
 Calls block; they may come from any thread.
 """

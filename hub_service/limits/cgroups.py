@@ -1,4 +1,4 @@
-"""Control groups of workers, so that the driver can limit all processes of a worker together.
+"""Control groups, by which the driver limits all processes of a worker together.
 
 Created below our own group: that requires root, or a delegated group. No controller is enabled, and
 no foreign group is changed. Linux, cgroup v2.

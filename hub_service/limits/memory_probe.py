@@ -25,10 +25,12 @@ _EXIT: Final[Mapping[int, Verdict]] = {0: "allowed", 10: "refused"}
 
 
 def try_limit(limit_mib: int, environment: Mapping[str, str]) -> tuple[Verdict, str]:
-    """Test a limit in a process with this environment added to ours; return verdict and reason.
+    """Test a limit in a child process; return verdict and reason.
 
-    The limit must be small compared to the free memory: on a full device every allocation fails,
-    as if the limit held. The reason is CUDA's answer; it is "" if the verdict says it all.
+    `environment` is added to ours.
+
+    The limit must be small compared to the free memory: on a full device every allocation fails, as
+    if the limit held. The reason is CUDA's answer; it is "" if the verdict says it all.
     """
     try:
         done = subprocess.run(  # noqa: S603  our own module

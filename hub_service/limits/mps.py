@@ -25,7 +25,7 @@ class MpsUnavailable(Exception):
 
 
 class MpsDaemon:
-    """One MPS daemon in the foreground; it quits when its standard input closes, so with us."""
+    """One MPS daemon in the foreground. It quits when its standard input closes, so with us."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class MpsDaemon:
             time.sleep(_POLL_S)
 
     def command(self, text: str) -> str:
-        """Send the daemon a command and return its answer, such as the PIDs of its servers.
+        """Return the daemon's answer to a command, such as the PIDs of its servers.
 
         Raises:
             MpsUnavailable: the daemon does not run, does not answer, or refuses.
@@ -168,7 +168,7 @@ class MpsDaemon:
         return variables
 
     def stop(self) -> None:
-        """Stop the daemon and its servers, by force if it does not quit; repeats do nothing."""
+        """Stop the daemon and its servers, by force if necessary; repeats do nothing."""
         process, self._process = self._process, None
         if process is not None:
             with contextlib.suppress(OSError, subprocess.TimeoutExpired):

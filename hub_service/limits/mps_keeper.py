@@ -37,7 +37,7 @@ class KeeperState:
 
     @classmethod
     def read(cls, directory: Path) -> "KeeperState | None":
-        """Return the last state of a running keeper, or of one that failed with a reason."""
+        """Return the state of a keeper that runs or has failed with a reason."""
         try:
             state = cls(**json.loads((directory / "state.json").read_bytes()))
         except (OSError, ValueError, TypeError):

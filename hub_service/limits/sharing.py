@@ -35,7 +35,7 @@ class Sharing(Protocol):
         """Return the variables of a worker of this single device; must be quick."""
 
     def trouble(self, device: str) -> str:
-        """Return why a device is not shared as configured, as half a sentence; "" if it is."""
+        """Return why a device is not shared as configured (half a sentence), else ""."""
 
     def mps(self, device: str) -> str | None:
         """Return why MPS does not work on a device; "" if it does.
@@ -65,7 +65,7 @@ class TimeSliced:
 
 
 class MpsSharing:
-    """MPS with one keeper per device, in a folder of `directory` named after the UUID's end."""
+    """MPS with one keeper per device. Its folder in `directory` is named after the UUID's end."""
 
     def __init__(self, directory: Path, devices: Sequence[str], *, refused: str = "") -> None:
         """Share these devices; none of them if `refused` has a reason (half a sentence)."""

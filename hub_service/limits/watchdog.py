@@ -15,7 +15,7 @@ from typing import NamedTuple
 from runai.hub_service.limits.tiers import gib
 
 SAMPLES_OVER = 3
-"""Consecutive samples over the limit before the notice: peaks of a second or two are ignored."""
+"""Consecutive samples over the limit before the notice. Peaks of a second or two are ignored."""
 
 NOTICE_S = 3.0
 """Time from the notice to the first signal."""
@@ -28,7 +28,7 @@ EARLY_S = 0.25
 """Tolerance of the waits above: samples come once a second, not to the millisecond."""
 
 SLACK_MIB = 512
-"""Tolerated excess, or 2 % of the limit if that is more: frameworks count only their own part."""
+"""Tolerated excess, or 2 % of the limit if that is more. Frameworks count only their own part."""
 
 
 class Rung(StrEnum):
