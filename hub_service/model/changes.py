@@ -53,7 +53,7 @@ def compared(
 
 
 def is_same_workload(one: WorkloadRecord, other: WorkloadRecord) -> bool:
-    """Return True if both records are of one workload, not of a later one of the same name."""
+    """Return True if both records are of one workload, not of two with one name."""
     mine, its = one.spec, other.spec
     return mine is its or (one.id, one.submitted, mine.user) == (
         other.id,

@@ -27,7 +27,7 @@ from runai.hub_service.scheduler.model.snapshot import Plan, Snapshot
 from runai.hub_service.wire.elastic_messages import Status, Target
 
 ProjectChange = Callable[[ProjectSpec | None], ProjectSpec]
-"""Maps a project, None if there is none, to the changed one; may raise to refuse."""
+"""Returns the changed project, given the current one or None; may raise to refuse."""
 
 Told = Callable[[Container[WorkloadId]], None]
 """Callback with workloads for which the plan's decision is applied."""
@@ -96,7 +96,7 @@ class Driven(Protocol):
         """
 
     async def apply(self, plan: Plan, *, told: Told = lambda _: None) -> Sequence[Refused]:
-        """Carry out the decisions in the plan's order; a refused one does not affect the rest.
+        """Carry out the decisions in order; a refused one does not affect the rest.
 
         `told` may be called with each part of the workloads as soon as their decisions are applied.
 
@@ -190,14 +190,14 @@ class Cluster(Driven, Protocol):
         """Return a workload's events, oldest first."""
 
     async def suspend(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
-        """Remove a job from the queue, and stop it if it runs; a repeat changes nothing.
+        """Remove a job from the queue, and stop it if it runs; repeats do nothing.
 
         Raises:
             Conflict: it is finished, or a session (delete it instead).
         """
 
     async def resume(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
-        """Put a suspended job back into the queue, in its old place; a repeat changes nothing."""
+        """Requeue a suspended job in its old place; a repeat changes nothing."""
 
     async def scale(
         self, workload: WorkloadId, *, workers: int | None, min_workers: int | None, by: str

@@ -24,7 +24,7 @@ Unlimited (quota, limit), derived (build quota, weight), any (types) or none (pa
 
 
 def changed_project(spec: ProjectSpec, given: Mapping[str, Any]) -> ProjectSpec:
-    """Return the project with the given fields; null is the default unless it has a meaning.
+    """Return the project with these fields; null is the default unless it means something.
 
     Raises:
         InvalidRequest: the result is contradictory.

@@ -59,9 +59,9 @@ class ElasticRules:
     grow_every_s: float = 30.0
     """Seconds after a start or resize in which a job does not grow."""
     resize_cost_s: int = 30
-    """Seconds that a restart on other GPUs costs a job of one process (Pollux: 30 s)."""
+    """Seconds that a restart on other GPUs costs a single-process job (Pollux: 30 s)."""
     pays_from: float | None = 0.1
-    """A GPU pays if it adds at least this part of the average speed per GPU; None: all pay."""
+    """Part of the average speed per GPU at which one more pays; None: all pay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,7 @@ class ElasticState:
     target: Target | None = None
     """Target of its workers; its `gen` grows over the job's whole life."""
     phases: Mapping[str, WorkerPhase] = field(default_factory=dict)
-    """Phase of each worker as reported since its start; empty: the job does not use the protocol.
-    """
+    """Phase of each worker since its start; empty: the job does not use the protocol."""
     losses: Mapping[str, int] = field(default_factory=dict)
     """Unexpected exits of each worker while the rest went on."""
     throughput: Mapping[int, float] = field(default_factory=dict)
@@ -241,7 +240,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class StateReason:
-    """Why a workload is in its state: the scheduler's reason for a wait or stop, or an outcome."""
+    """Why a workload is in its state: the scheduler's reason, or an outcome."""
 
     code: str
     text: str

@@ -21,7 +21,7 @@ from runai.hub_service.wire.schemas import SubmitRequest
 
 
 def elastic_gpus(request: SubmitRequest) -> MilliGpu:
-    """Return the GPUs of each worker of an elastic job: 1, unless a single worker asks for more.
+    """Return the GPUs of an elastic job's workers: 1, or a single worker's request.
 
     Raises:
         InvalidRequest: the request cannot be elastic.

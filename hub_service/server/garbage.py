@@ -31,7 +31,7 @@ NEVER = 1_000_000
 YOUNG_LOOKS = 100
 """Collections of new objects between two checks for a full collection."""
 GROWN = 2.0
-"""Growth since the last full collection that justifies one: half of it may be dead cycles."""
+"""Growth since the last full collection that justifies one. Half of it may be dead cycles."""
 LATEST = 8.0
 """Growth that forces a full collection under load too, if it also exceeds `MUCH`."""
 QUIET = 0.2

@@ -24,7 +24,7 @@ not tell whether the request arrived.
 MOST_HEAD_BYTES = 64 * 2**10
 """Maximum size of request line and headers. A cookie and a token take a few hundred bytes."""
 LINGERS_S = 5.0
-"""Time for the client to read a reply that was sent before its whole request arrived."""
+"""Time for the client to read a reply that precedes its request's end."""
 
 
 async def listen(host: str, port: int) -> socket.socket:

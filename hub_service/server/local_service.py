@@ -91,7 +91,7 @@ def devices_of(config: Config, node: str) -> list[Device]:
 
 
 def sharing_of(config: Config, devices: Sequence[Device]) -> Sharing:
-    """Return the configured way to share devices; stop the MPS daemons if it is not MPS."""
+    """Return the configured way to share devices. Without MPS, stop its daemons."""
     real = [d.uuid for d in devices if not d.simulated and not d.uuid.startswith("MIG-")]
     refused = ""
     if config.system_users:

@@ -23,7 +23,7 @@ DAY_S = 86_400
 MOST_PORT = 65_535
 MOST_AT_ONCE = 1_000_000
 MOST_JOB_FILES = 200_000
-"""Ten times the files of a job with 200 epochs and a checkpoint of 100 files for each."""
+"""Ten times a job's files at 200 epochs with a checkpoint of 100 files each."""
 MOST_EVER_FILES = 2**32
 """Maximum number of files on ext4."""
 MOST_PID = 2**22

@@ -77,7 +77,7 @@ def newer(path: Path | str, revision: str) -> Unavailable:
 
 
 def unknown_revision(path: Path, revisions: Path) -> str:
-    """Return the revision of a file's schema if the folder has no module for it; else ""."""
+    """Return a file's schema revision if the folder has no module for it, else ""."""
     with closing(opened_to_read(path)) as connection:
         named = "SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'"
         if connection.execute(named).fetchone() is None:

@@ -37,7 +37,7 @@ def not_upgraded(path: Path, failed: OperationalError) -> Unavailable:
 
 
 def upgrade_file(path: Path, migrations: Path) -> None:
-    """Run the missing revisions of an SQLite file; no other transaction may be open on it.
+    """Run an SQLite file's missing revisions. No other transaction may be open on it.
 
     Raises:
         Unavailable: a newer version wrote it, or it could not be changed and is unchanged.
