@@ -30,7 +30,7 @@ REMOVALS = "runai-removals"
 CADDY = "runai-caddy"
 """Entry point of our proxy (pyproject.toml)."""
 STARTS_WITHIN_S = 180
-"""JupyterHub's 30 s are too short: imports alone take half a minute on a busy machine."""
+"""JupyterHub's 30 s are too short. Imports alone take half a minute on a busy machine."""
 HANDED_ON = (
     "RUNAI_AGENT_METRICS",
     "RUNAI_AGENT_TOKEN",

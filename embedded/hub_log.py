@@ -29,7 +29,7 @@ class HubLines(CoroutineLogFormatter):
 
 
 def keep_rotating(log: Path) -> None:
-    """Rotate the log from now on, in a thread: a flood keeps the event loop busy."""
+    """Rotate the log in a thread, because a flood keeps the event loop busy."""
 
     def forever() -> None:
         while True:
@@ -41,7 +41,7 @@ def keep_rotating(log: Path) -> None:
 
 
 def rotate(log: Path, most_bytes: int = LOG_BYTES, files: int = LOG_FILES) -> None:
-    """Move a log of more than `most_bytes` to `LOG.1`, and each older part to the next number.
+    """Move a log above `most_bytes` to `LOG.1`, and older parts to the next number.
 
     Older parts go, oldest first, when the parts have more than `files - 1` times `most_bytes`
     together. A line that is written between the copy and the truncation is lost.

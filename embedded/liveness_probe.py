@@ -103,7 +103,7 @@ async def _probe(service: Watched, process: Popen[bytes], *, known: bool) -> boo
 
 
 def _listens(pid: int, url: str) -> bool:
-    """Return True if this process has the port: the previous one may still listen on it."""
+    """Return True if this process has the port. The previous one may still listen on it."""
     port = int(url.split("/")[2].rpartition(":")[2])
     found: Any = psutil.Process(pid).net_connections(kind="tcp")
     return any(one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in found)

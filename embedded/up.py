@@ -197,7 +197,7 @@ def _print_accounts(directory: DataDirectory) -> None:
 
 
 def _become_hub(settings: Settings, directory: DataDirectory) -> None:
-    """Redirect output to the log, keep the terminal on an extra descriptor, and exec the hub."""
+    """Exec the hub with output to the log, and the terminal on an extra descriptor."""
     terminal = os.dup(1)
     os.set_inheritable(terminal, True)  # the hub writes there
     log = directory.open_log()

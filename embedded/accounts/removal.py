@@ -23,7 +23,7 @@ REMOVAL_SCOPES = ("read:users:name", "read:servers", "delete:servers", "delete:u
 """Scopes of the token that removals use."""
 EVERY_S = 5.0
 LATE_S = 60.0
-"""The service caches the hub's answers for 30 s, so jobs may arrive after a removal."""
+"""Time in which jobs may arrive after a removal. The service caches the hub's answers for 30 s."""
 _AT_REST = frozenset({"suspended", "succeeded", "failed", "ended"})
 
 
@@ -44,7 +44,7 @@ class AccountRemoval:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Use the hub's REST API with the scopes above, and the service's with the hub's token."""
+        """Use the hub's REST API with `REMOVAL_SCOPES`, and the service's with the hub's token."""
         self._accounts = accounts
         self._hub = hub
         self._service = service

@@ -178,7 +178,7 @@ def _to_server(door: FrontDoor, default_port: int) -> list[Json]:
 
 
 def _server_is_gone(door: FrontDoor) -> Json:
-    """Return the error route: the hub's page, or a reloading page while the hub is down."""
+    """Return the error route: the hub's page, or a reloading one without the hub."""
     page = _proxy(door.hub) | {
         "rewrite": {
             "method": "GET",
