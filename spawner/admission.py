@@ -166,7 +166,7 @@ class Admission:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _remove_stale(self, workload: str, owner: str) -> None:
-        """Delete a workload of this server's name: the server does not run, so it is unused."""
+        """Delete a workload of this server's name, unused since the server does not run."""
         try:
             detail = await self._client.workload(workload)
             if detail.user != owner or detail.kind != "session":

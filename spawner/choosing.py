@@ -1,4 +1,4 @@
-"""Choice of a project and an amount of GPU: a mixin of both spawners, with the spawn form.
+"""Mixin of both spawners: choice of project and GPU amount, with the form.
 
 It renders the form, parses user options, and bounds the options that JupyterHub stores.
 """
@@ -137,7 +137,7 @@ class SessionChoosing(LoggingConfigurable):
     async def _client(
         self, asked: str, patience_s: float = PATIENCE_SECONDS
     ) -> AsyncIterator[AsyncClient]:
-        """Yield a client of the service; all its calls carry this request id, also in its log."""
+        """Yield a client of the service; its calls, and their logs, have this request id."""
         before = current_request.set(asked)
         try:
             async with AsyncClient(
@@ -177,7 +177,7 @@ def session_request(options: Mapping[str, Any]) -> SessionRequest:
 
 
 def can_be_stored(options: object) -> bool:
-    """Return True if options are a JSON object, as browsers parse it, of a bounded length."""
+    """Return True if options are a JSON object that browsers can parse, of bounded length."""
     try:
         text = json.dumps(options, allow_nan=False)
     except (RecursionError, TypeError, ValueError):

@@ -40,7 +40,7 @@ class Person:
     server: str = ""
 
     def is_member(self, project: ProjectView) -> bool:
-        """Return True if the user may start sessions in a project, as its member or admin."""
+        """Return True if the user may start a project's sessions, as member or admin."""
         return (
             self.name in project.members
             or self.name in project.admins
@@ -50,7 +50,7 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One amount on offer; `waits` is the reason for a wait, "" if it would start at once."""
+    """One amount on offer. `waits` is the reason for a wait, "" if it would start at once."""
 
     amount: Amount
     label: str
@@ -82,7 +82,7 @@ class Offer(NamedTuple):
 
 
 def offers(project: ProjectView, nodes: Sequence[NodeView]) -> list[Amount]:
-    """Return the amounts that a project's sessions could ever get: ¼, ½, 1, 2, 4 … GPUs."""
+    """Return the amounts possible for a project's sessions: ¼, ½, 1, 2, 4 … GPUs."""
     most = max((len(node.devices) for node in nodes), default=0) * 1000
     room = build_room(project)
     if room is not None:

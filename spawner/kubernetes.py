@@ -160,7 +160,7 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
         return {**env, **environment(self._request, workload=workload, api_url=self.api_url)}
 
     async def _make_create_pod_request(self, pod: V1Pod, request_timeout: float) -> bool:
-        """Create the pod; return False on a timeout or after deleting an old pod of that name.
+        """Create the pod; return False on a timeout or after deleting its old namesake.
 
         Replaces the base class's method, which logs a refused pod with its tokens.
         """

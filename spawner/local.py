@@ -75,7 +75,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
     # -- life ------------------------------------------------------------------------------------
 
     async def start(self) -> tuple[str, int]:
-        """Wait for the GPU, start the process, and attach it to the workload at the service."""
+        """Wait for the GPU, start the process, and attach it to its workload."""
         if self._progress.is_over:  # else a browser may listen since before the start
             self._progress = Progress()
         progress = self._progress
@@ -110,7 +110,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         await self._release(workload if self.workload else "")
 
     async def poll(self) -> int | None:
-        """Return the exit status, None while it runs; release the GPU of a process that ended."""
+        """Return the exit status, None while it runs. After its end, release its GPU."""
         if self.proc is None and not self.pid:
             return 0  # not started yet; the base class would clear `workload`
         if self.proc is None and not self._is_ours():
@@ -270,7 +270,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         self.log.warning("Cannot release %s; the service detects its end. [%s]", workload, asked)
 
     async def _signal(self, sig: int) -> bool:
-        """Send a signal to the process; do nothing without one, as pid 0 is our own group."""
+        """Send a signal to the process, if any; pid 0 is our own group."""
         return bool(self.pid) and bool(await super()._signal(sig))
 
     def _is_ours(self) -> bool:

@@ -24,7 +24,7 @@ SCHEDULER: Final = "runai-scheduler"
 GPU_RESOURCE: Final = "nvidia.com/gpu"
 SESSION_PRIORITY: Final = "100"
 VISIBLE_DEVICES: Final = "metadata.annotations['runai/visible-devices']"
-"""Written by the scheduler when it binds the pod, so a container sees its own devices."""
+"""Written by the scheduler at binding, so that containers see only their devices."""
 _OF_MEMORY: Final = {
     "RUNAI_GPU_MEMORY_LIMIT_MIB": "runai/gpu-memory-limit-mib",
     "RUNAI_GPU_MEMORY_LIMITS_MIB": "runai/gpu-memory-limits-mib",

@@ -27,7 +27,7 @@ OPTIONS: Final = ("project", "gpus")
 
 @dataclass(frozen=True, slots=True)
 class SessionRequest:
-    """A project and an amount of GPU; without a project there is no GPU and no workload."""
+    """A project and an amount of GPU; without a project, no GPU and no workload."""
 
     project: str | None = None
     amount: Amount = NO_GPU
@@ -65,7 +65,7 @@ class SessionRequest:
 
     @property
     def is_workload(self) -> bool:
-        """Return True if the session belongs to a project, and so is a workload of the service."""
+        """Return True if the session has a project, and so is a workload."""
         return self.project is not None
 
     def submission(self, *, owner: str, server: str, workdir: str = "") -> SubmitRequest:
