@@ -234,7 +234,9 @@ def submit(
     image: str | None = None,
     wait: bool = False,
 ) -> Job | Jobs:
-    """Submit a script, a command line or a list of words; return at once, an `array` as Jobs.
+    """Submit a script, a command line or a list of words; return at once.
+
+    An `array` is returned as Jobs.
 
     Without `gpus` and `gpu_memory` the job gets no GPU. The options equal `runai submit`'s.
 

@@ -31,7 +31,7 @@ from runai.widgets.request import (
 
 
 class CellFailed(Exception):
-    """Failure of the measured cell, which has shown its traceback; cells after it do not run."""
+    """Failure of the measured cell, which has shown its traceback. Later cells do not run."""
 
     def _render_traceback_(self) -> list[str]:
         return []

@@ -235,7 +235,7 @@ def jobs_view(here: Link, ids: Sequence[str], *, notes: Sequence[str] = ()) -> P
 
 
 def in_a_notebook() -> bool:
-    """Return True in an IPython kernel, which may have a front end for a live view."""
+    """Return True in an IPython kernel, where a front end may show a live view."""
     return hasattr(get_ipython(), "kernel")
 
 

@@ -61,7 +61,7 @@ def why(view: WorkloadView) -> str:
 
 
 def workload_table(views: Sequence[WorkloadView], of: int = 0) -> Text:
-    """Return a table as of `runai list`; `of` is the total number if not all are listed."""
+    """Return a table as of `runai list`; `of` is the total if it lists fewer."""
     rows = [
         [
             view.name,
