@@ -27,7 +27,7 @@ _FIXED = ("global_batch_size", "seed", "updates_per_epoch")
 
 
 class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no types
-    """A callback that restores at the start of `fit`, and saves each epoch and before a stop.
+    """Callback that restores at the start of `fit`, and saves each epoch and before stops.
 
     After SIGTERM (a pause, a reclaimed GPU) it finishes the update, writes a checkpoint, and exits
     with status 143: the training is paused, not finished. A restart with any number of GPUs resumes

@@ -128,7 +128,7 @@ def _meet(
 
 @contextmanager
 def peers() -> Iterator[None]:
-    """Run collectives in the block; after the loss of a peer restart in the next generation."""
+    """Run the block's collectives; after a lost peer, restart in the next generation."""
     try:
         yield
     except RuntimeError as error:

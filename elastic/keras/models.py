@@ -24,7 +24,7 @@ from runai.elastic.keras.training import Count, Follow, Training, training_of
 
 
 def Model(model: Any, *, count: Count | None = None, seed: int = 0) -> Any:  # noqa: N802  # the original's name
-    """Make `fit` train with the global batch of `init` on any number of GPUs; return the model.
+    """Make a model's `fit` use `init`'s global batch on any number of GPUs. Return the model.
 
     `fit(x, y, batch_size=anything)` updates the weights once per global batch. Callbacks, progress
     and `steps_per_epoch` count updates as batches. The order of arrays and PyDatasets follows from

@@ -52,7 +52,7 @@ def rank_and_ranks() -> tuple[int, int]:
 
 
 def agree(gen: int, *, leaving: bool) -> tuple[int, bool]:
-    """Return the highest generation that any rank has read, and True if any rank must leave."""
+    """Return the highest generation read by any rank, and True if any must leave."""
     if rank_and_ranks()[1] == 1:
         return gen, leaving
     seen = torch.tensor([gen, int(leaving)])

@@ -21,7 +21,7 @@ class Updates(Protocol):
     per_epoch: int
     """Updates of one epoch."""
     repeatable: bool
-    """True if any update can be read again, also by another process, to resume an epoch."""
+    """True if all updates can be read again, by any process, to resume an epoch."""
 
     def example(self, size: int) -> Batch:
         """Return a batch of `size` samples, to build a model."""
@@ -251,7 +251,7 @@ def rows(batch: Batch) -> int:
 
 
 def as_numpy(leaf: Any) -> Any:
-    """Convert a tensor of any framework, or a table, to NumPy, with floats of Keras's type."""
+    """Convert any framework's tensor, or a table, to NumPy with Keras's float type."""
     if leaf is None:
         return None
     if hasattr(leaf, "detach"):

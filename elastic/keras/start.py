@@ -1,4 +1,4 @@
-"""`init` for Keras: set up several devices on each back end, and divide the global batch."""
+"""`init` for Keras: device set-up for each back end, division of the global batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Train functions that run one update in place of one batch, for each back end of Keras.
+"""Train functions of Keras's back ends that run an update in place of a batch.
 
 `fit` calls the result of `step_of` once per update: Keras's counts of batches (callbacks, progress,
 steps_per_epoch) are counts of updates.

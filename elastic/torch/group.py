@@ -105,7 +105,7 @@ def form_group(meeting: Meeting, *, cuda: bool) -> None:
 
 
 def leave_group() -> None:
-    """Leave the group after a last collective, so that no rank closes a connection in use.
+    """Leave the group after a last collective: no rank then closes connections in use.
 
     A rank that completes it knows that all ranks completed the earlier ones; its own failure is
     harmless.

@@ -201,7 +201,7 @@ class Resizing:
             self._leave(save=not staying and job.rank == 0)
 
     def _regroup(self, error: Exception) -> None:
-        """Form a group without the lost peer, from the last update of the most advanced rank."""
+        """Regroup without the lost peer, from the most advanced rank's last update."""
         self._job.release()
         self._agreement = group.Agreement(1)
         group.abandon_group(error)
@@ -316,7 +316,7 @@ class Resizing:
         return target
 
     def _others_go_on(self, target: Target | None) -> bool:
-        """Return True if a peer of the last generation, with the state, is in the newest."""
+        """Return True if a peer with the last generation's state is in the newest."""
         if target is None or target.gen <= self._member.gen or target.reason is Reason.PAUSE:
             return False
         me = _short_name(self._member.worker)

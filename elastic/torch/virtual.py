@@ -27,7 +27,9 @@ Gradient = list[Tensor]
 
 
 def default_workers(global_batch: int, gpu_batch: int) -> int:
-    """Return a power of two, at least 8 (a node's GPUs), that makes slices fit the GPU batch.
+    """Return a power of two that makes slices fit the GPU batch.
+
+    It is at least 8 (a node's GPUs), unless the global batch is smaller.
 
     It must not depend on a job's first number of ranks.
 
@@ -74,7 +76,7 @@ class Node:
 
 
 class fold:  # noqa: N801 - named like a function: it folds from left to right
-    """A sum of gradients along the tree; halves are added as soon as both are complete.
+    """Sum of gradients along the tree: halves are added once both are complete.
 
     At most one partial sum per level is stored.
     """

@@ -1,4 +1,4 @@
-"""Targets of reports: a file of the job that the platform reads, and a Prometheus push gateway.
+"""Targets of reports: the job's file, read by the platform, and a Prometheus push gateway.
 
 The environment selects them: `RUNAI_CHECKPOINT_DIR`; `reporterGatewayURL` and `podUUID` of the
 original.

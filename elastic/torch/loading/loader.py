@@ -1,4 +1,4 @@
-"""A rank's micro-batches of a data set: each sample once an epoch, at any number of ranks.
+"""A rank's micro-batches, with each sample once an epoch at any number of ranks.
 
 PyTorch's loader reads an epoch update by update. The job has the position, so a loader has no state
 to save.

@@ -41,7 +41,7 @@ class Part:
 
 
 class GivenUp(Exception):
-    """The update was given up after the loss of a rank; the job's position is valid."""
+    """Error: the update was given up after a rank's loss. The job's position is valid."""
 
 
 class Divider(Hashable, Protocol):

@@ -1,4 +1,4 @@
-"""Data sets in the same order at any number of ranks, with random numbers per sample.
+"""Data sets with one order for any number of ranks, and random numbers per sample.
 
 The objects are pickled to the data loader's processes.
 """
