@@ -1,4 +1,4 @@
-"""Cluster whose state is rows in a store: the whole contract except processes.
+"""Cluster with its state in rows of a store: the whole contract except processes.
 
 Every change is one synchronous read-decide-write, and is stored before it is visible. So changes
 never interleave, and a cancelled call leaves nothing half done; of an array, only the last part is
@@ -326,7 +326,7 @@ class RecordedCluster:
         self._keep({workload: lifecycle.running(row, index, process, now=self._clock())})
 
     def report_exit(self, workload: WorkloadId, index: int, ending: ExitStatus) -> None:
-        """Record the exit of a worker whose processes have gone."""
+        """Record a worker's exit, after its last process has gone."""
         row = self._row(workload)
         self._keep({workload: lifecycle.exited(row, index, ending, now=self._clock())})
 

@@ -67,7 +67,7 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
         self._gone: list[int] = []
         """Sequence numbers of deleted workloads that `_records` may still have."""
         self._told_otherwise: dict[WorkloadId, None] = {}
-        """Workloads whose records are not in `_records` yet; new ones in order."""
+        """Workloads with records that are not in `_records` yet; new ones in order."""
         self._holding: dict[WorkloadId, None] = {}
         self._having: dict[WorkloadId, None] = {}
         """Workloads that have devices or have released them."""
@@ -82,7 +82,7 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
         """Built, but not in a snapshot yet: by user, in order of submission."""
         self._to_draw: set[WorkloadId] = set()
         self._sized: set[WorkloadId] = set()
-        """Elastic workloads, whose part of the snapshot depends on the time too."""
+        """Elastic workloads: their part of the snapshot depends on the time too."""
         self.said: dict[WorkloadId, Wait] = {}
         """Waits of the last plan that the rows show."""
         self._finished = Finished(keeping)
