@@ -1,8 +1,8 @@
 """Cluster with its state in rows of a store: the whole contract except processes.
 
-Every change is one synchronous read-decide-write, and is stored before it is visible. So changes
-never interleave, and a cancelled call leaves nothing half done; of an array, only the last part is
-visible (`arrivals`). Subclasses act on rows (`act`, `forgetting`): `local` runs processes.
+Every change is one synchronous read-decide-write, and is stored before it is visible; of an array,
+the last part is such a step (`arrivals`). So changes never interleave, and a cancelled call leaves
+nothing half done. Subclasses act on rows (`act`, `forgetting`): `local` runs processes.
 """
 
 import asyncio
@@ -92,7 +92,7 @@ class RecordedCluster:
         self._allocations = Allocations()
         self.cpu_jobs = CpuJobQueue()
 
-    # -- for subclasses to override ----------------------------------------------------------------
+    # -- for subclasses to override --------------------------------------------------------------
 
     def act(self, row: StoredWorkload) -> None:
         """Reconcile processes with the row; called after each change of it, and must be quick."""
@@ -116,7 +116,7 @@ class RecordedCluster:
         """Return a port at which the workers of a gang can meet."""
         return 29500
 
-    # -- the cycle ---------------------------------------------------------------------------------
+    # -- the cycle -------------------------------------------------------------------------------
 
     async def changed(self, *, pressing: bool = False) -> None:
         """Return when anything that a snapshot shows has changed since the last `observe`."""
@@ -151,7 +151,7 @@ class RecordedCluster:
         )
         return carried.refused
 
-    # -- workloads ---------------------------------------------------------------------------------
+    # -- workloads -------------------------------------------------------------------------------
 
     async def submit(
         self, specs: Sequence[WorkloadSpec], *, pressing: bool = True
@@ -272,7 +272,7 @@ class RecordedCluster:
             row, worker, devices, api_url=self._api_url, sharing=self._sharing
         )
 
-    # -- nodes and projects ------------------------------------------------------------------------
+    # -- nodes and projects ----------------------------------------------------------------------
 
     async def holders(self) -> Mapping[WorkloadId, WorkloadRecord]:
         """Return the workloads that hold devices or have released them."""
@@ -318,7 +318,7 @@ class RecordedCluster:
         """Delete a project and its finished workloads, as if these had aged."""
         await self._projects.delete(name)
 
-    # -- reports by subclasses ---------------------------------------------------------------------
+    # -- reports by subclasses -------------------------------------------------------------------
 
     def report_running(self, workload: WorkloadId, index: int, process: Process) -> None:
         """Record a worker's running process."""
@@ -343,7 +343,7 @@ class RecordedCluster:
             self._keep({workload: Transition(None, aged=True)}, quietly=True)
         return self._rows.next_due()
 
-    # -- storing -----------------------------------------------------------------------------------
+    # -- storing ---------------------------------------------------------------------------------
 
     def _row(self, workload: WorkloadId) -> StoredWorkload:
         row = self._rows.get(workload)

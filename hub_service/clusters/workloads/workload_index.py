@@ -33,7 +33,7 @@ DRAWN_AT_ONCE = 200
 """Workloads built for the snapshot between yields to the event loop."""
 
 TAKEN_IN = 1000
-"""New workloads of one user's array that a snapshot adds.
+"""Maximum of new workloads of one user's array that one snapshot adds.
 
 A later submission waits for the end of the current cycle and for the next one.
 """
@@ -93,7 +93,7 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
         for row in sorted(self._rows.values(), key=lambda row: row.record.finished or 0.0):
             self._note_end(row)
 
-    # -- the mapping -------------------------------------------------------------------------------
+    # -- the mapping -----------------------------------------------------------------------------
 
     def __getitem__(self, workload: WorkloadId) -> StoredWorkload:
         return self._rows[workload]
@@ -160,7 +160,7 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
                 del self._by_key[_key(row.spec)]
 
     def add(self, rows: Sequence[StoredWorkload], drawn: Sequence[Workload | None]) -> None:
-        """Add new workloads with their part of the snapshot, thousands at once."""
+        """Add new workloads, none begun, with their part of the snapshot: thousands at once."""
         names = [row.id for row in rows]
         self._number(names)
         self._rows.update(zip(names, rows, strict=True))
@@ -196,7 +196,7 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
         known = map(self.said.get, map(_workload, waits))
         return list(compress(waits, map(is_not, known, waits)))
 
-    # -- queries -----------------------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------
 
     def records(self) -> Sequence[WorkloadRecord]:
         """Return all records, oldest first; the same object until something changes."""
