@@ -171,7 +171,7 @@ def test_no_pod_is_made_with_what_the_scheduler_alone_writes(plane: ControlPlane
 
 
 @pytest.mark.parametrize("name", FORGED)
-def test_nobody_changes_what_a_pod_was_given(lab: ClusterLab, path: str, name: str):
+def test_admission_refuses_changes_to_allocation_annotations(lab: ClusterLab, path: str, name: str):
     value, why = FORGED[name]
     forged = {"metadata": {"annotations": {name: value}}}
 

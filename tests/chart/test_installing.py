@@ -90,7 +90,7 @@ def test_an_upgrade_keeps_the_tokens_and_what_runs(own_plane, eventually):
     lab.remove()
 
 
-def test_what_cannot_be_meant_changes_nothing(own_plane):
+def test_refused_upgrade_leaves_the_deployment_unchanged(own_plane):
     before = own_plane.request("GET", SERVICE)["metadata"]["generation"]
 
     with pytest.raises(HelmRefused, match="postgresql"):

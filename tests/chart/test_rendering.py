@@ -84,7 +84,7 @@ def test_lint_has_nothing_to_say():
         ("logLevel=LOUD", "at '/logLevel': value must be one of 'DEBUG'"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_by_name(setting: str, sentence: str):
+def test_schema_refuses_invalid_values_by_name(setting: str, sentence: str):
     with pytest.raises(HelmRefused) as refused:
         rendered("--set", setting)
 

@@ -114,7 +114,7 @@ def test_the_chart_gives_no_right_that_nothing_is_done_with():
 
 
 @pytest.mark.parametrize("act", DEEDS)
-async def test_what_is_done_uses_its_rights_and_needs_no_others(
+async def test_action_uses_its_rights_and_is_refused_no_request(
     plane: ControlPlane, lab: ClusterLab, kubelet: Kubelet, act: Act
 ):
     wanted = {f"{right.verb} {right.resource}" for right in ACTS[act]}

@@ -32,7 +32,7 @@ def test_there_is_one_on_each_node_and_it_has_not_failed(cluster: RealCluster, a
     assert [status["restartCount"] for status in containers] == [0, 0]
 
 
-def test_it_tells_what_there_is_and_who_has_it_as_the_kubelet_does(
+def test_agent_reports_devices_and_their_pods_as_the_kubelet_does(
     lab: NodesLab, service: Client, cluster: RealCluster, eventually
 ):
     lab.project("vision", quota=4)

@@ -42,7 +42,7 @@ def test_the_service_came_up_at_once_and_has_nothing_to_warn_of(cluster: RealClu
     assert "arning" not in log_of(cluster)
 
 
-def test_an_upgrade_costs_nobody_his_container_and_the_next_service_knows_them(
+def test_upgrade_restarts_no_container_and_the_next_service_knows_them(
     lab: NodesLab, cluster: RealCluster, eventually
 ):
     lab.project("vision", quota=4)

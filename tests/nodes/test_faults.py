@@ -49,9 +49,7 @@ def test_a_reservation_that_is_killed_comes_back_on_the_device_it_held(lab: Node
     assert containers(lab, "half", "whole") == before
 
 
-def test_a_device_that_was_lost_meanwhile_is_never_shared_with_who_has_it_whole(
-    lab: NodesLab, eventually
-):
+def test_lost_device_is_never_shared_with_the_pod_that_has_it_whole(lab: NodesLab, eventually):
     """Another scheduler's pod waits for any device; it gets the one of the killed reservation."""
     lab.project("vision", quota=4)
     here = on_node("node-0")
@@ -73,7 +71,7 @@ def test_a_device_that_was_lost_meanwhile_is_never_shared_with_who_has_it_whole(
     eventually(is_one_or_the_other, what="the device is shared or somebody's, not both")
 
 
-def test_a_kubelet_that_is_restarted_costs_nobody_anything(
+def test_kubelet_restart_keeps_containers_and_reservations(
     lab: NodesLab, cluster: RealCluster, service: Client, eventually
 ):
     lab.project("vision", quota=4)

@@ -26,7 +26,7 @@ def test_two_halves_see_the_same_device_and_the_third_the_next(lab: NodesLab, ev
     eventually(lambda: lab.books_of(0) == books, what="nobody else is in the kubelet's books")
 
 
-def test_a_container_sees_the_devices_it_has_and_no_others(lab: NodesLab):
+def test_container_sees_only_its_own_devices(lab: NodesLab):
     lab.project("vision", quota=4)
     lab.namespace.create(session("none", project="vision"))
     lab.namespace.create(session("whole", 1, project="vision", **on_node("node-1")))
@@ -37,7 +37,7 @@ def test_a_container_sees_the_devices_it_has_and_no_others(lab: NodesLab):
     assert sorted(lab.sees("two-halves").split(",")) == ["GPU-0-0", "GPU-0-1"]
 
 
-def test_whole_gpus_of_another_scheduler_are_never_those_that_are_shared(lab: NodesLab, eventually):
+def test_another_scheduler_never_gets_a_shared_device_as_a_whole_gpu(lab: NodesLab, eventually):
     lab.project("vision", quota=4)
     here = on_node("node-0")
     lab.namespace.create(session("half", part="0.5", project="vision", **here))
@@ -80,9 +80,7 @@ def test_a_jobs_pod_that_is_turned_away_is_made_again_and_that_is_no_failure(
     assert lab.namespace.job("both")["status"].get("failed", 0) == 0
 
 
-def test_a_shared_device_is_everybodys_again_when_those_who_share_are_gone(
-    lab: NodesLab, eventually
-):
+def test_shared_device_is_free_for_another_scheduler_after_its_last_pod(lab: NodesLab, eventually):
     lab.project("vision", quota=4)
     here = on_node("node-0")
     lab.namespace.create(session("half", part="0.5", project="vision", **here))

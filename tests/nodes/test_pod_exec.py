@@ -70,7 +70,7 @@ def test_a_program_runs_beside_the_jobs_own_in_its_environment(running, execute)
     assert device.startswith("GPU-")
 
 
-def test_what_comes_in_is_handed_on_byte_for_byte(running, execute):
+def test_exec_forwards_stdin_byte_for_byte(running, execute):
     given = bytes(range(256)) * 1500  # of several messages
 
     done = execute("-i", running, "--", "cat", stdin=given)

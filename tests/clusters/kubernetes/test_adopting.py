@@ -80,7 +80,9 @@ def test_it_gives_way_to_an_owner_and_comes_again(lab, rights, eventually, adopt
     assert waits <= after
 
 
-def test_what_says_nothing_of_its_kind_is_a_session_that_stays(lab, rights, eventually, adopt):
+def test_deployment_without_a_kind_label_is_not_evicted_for_an_owner(
+    lab, rights, eventually, adopt
+):
     lab.node("gpu-0", gpus=1)
     lab.project("bob", quota=1)
     lab.project("patty", quota=1)

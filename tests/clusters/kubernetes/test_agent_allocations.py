@@ -22,7 +22,7 @@ async def lab(plane):
         yield made
 
 
-async def test_an_agent_is_told_whose_pods_have_its_devices(lab):
+async def test_allocations_list_the_pod_and_user_of_each_device(lab):
     spec = lab.job(workers=2)
     await lab.started(spec)
     made = lab.around.namespace.pods("vision-exp")
@@ -37,7 +37,7 @@ async def test_an_agent_is_told_whose_pods_have_its_devices(lab):
     assert list(await lab.cluster.allocations("elsewhere")) == []
 
 
-async def test_who_has_no_devices_and_who_has_ended_is_not_told_of(lab):
+async def test_allocations_omit_pods_without_devices_and_ended_pods(lab):
     server = pod("cpu-only", 0, annotations={"hub.jupyter.org/username": "ana"})
     server["spec"]["nodeName"] = NODE
     lab.around.namespace.create(server)

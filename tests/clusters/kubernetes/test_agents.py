@@ -137,7 +137,7 @@ def test_an_agent_is_told_of_devices_that_there_are(service, lab, eventually):
     assert [share.uuid for share in told.shares] == ["gpu-2/0", "gpu-2/1"]
 
 
-def test_who_has_which_devices_is_as_old_as_it_says(service, lab):
+def test_service_orders_device_lists_of_agents_by_pods_age(service, lab):
     """The devices' own age, `pods_age`, decides; `age` includes the wait for the service."""
     url = f"http://{service.address}/services/runai/"
 

@@ -66,7 +66,7 @@ async def test_a_lower_quota_stays_and_so_do_the_members(lab):
     assert (await now(lab)).spec == record.spec
 
 
-async def test_who_is_no_admin_any_more_when_it_is_written_is_refused(lab):
+async def test_change_is_refused_if_the_caller_lost_admin_rights_meanwhile(lab):
     change = Member(lambda: by_hub_admin(lab, body={"spec": {"admins": None, "quota": "1"}}))
 
     with pytest.raises(Forbidden):
@@ -76,7 +76,7 @@ async def test_who_is_no_admin_any_more_when_it_is_written_is_refused(lab):
     assert (found.admins, found.quota, found.members) == ((), 1000, ("ana",))
 
 
-async def test_a_project_that_is_deleted_meanwhile_is_not_made_again_by_who_may_not(lab):
+async def test_project_admin_cannot_recreate_a_project_deleted_meanwhile(lab):
     change = Member(lambda: by_hub_admin(lab, "DELETE"))
 
     with pytest.raises(Forbidden):
@@ -86,7 +86,7 @@ async def test_a_project_that_is_deleted_meanwhile_is_not_made_again_by_who_may_
     assert lab.around.plane.request("GET", PROJECTS)["items"] == []
 
 
-async def test_of_two_who_make_a_project_the_second_is_asked_about_the_firsts(lab):
+async def test_second_of_two_creators_changes_the_project_of_the_first(lab):
     asked = []
 
     def change(known):
@@ -107,7 +107,7 @@ async def test_of_two_who_make_a_project_the_second_is_asked_about_the_firsts(la
     assert (record.spec.quota, record.spec.members) == (2000, ("ana",))
 
 
-async def test_a_status_that_the_scheduler_writes_costs_nobody_a_change(lab):
+async def test_status_write_of_the_scheduler_does_not_block_a_project_change(lab):
     status = {"status": {"pending": "3"}}
     change = Member(lambda: by_hub_admin(lab, path=f"{PROJECTS}/vision/status", body=status))
 
@@ -116,7 +116,7 @@ async def test_a_status_that_the_scheduler_writes_costs_nobody_a_change(lab):
     assert record.spec == replace(VISION, members=("ana", "ben"))
 
 
-async def test_who_always_comes_too_late_is_told_to_come_again(lab):
+async def test_project_change_that_always_conflicts_raises_changed_meanwhile(lab):
     asked = []
 
     def change(known):

@@ -140,7 +140,9 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("call", "who"), [pytest.param(*r, id="-".join(r)) for r in ROWS])
-def test_who_is_deleted_meanwhile_leaves_nothing_behind(ready, rights, plugin, until, call, who):
+def test_deletion_during_a_call_leaves_no_reservation_behind(
+    ready, rights, plugin, until, call, who
+):
     method, part, kind = CALLS[call]
     story, deletion = kind(ready, plugin), WHO[who]()
     play = Play(story, rights, until)
@@ -165,7 +167,9 @@ def test_who_is_deleted_meanwhile_leaves_nothing_behind(ready, rights, plugin, u
         play.wait(scheduler, lambda: not plugin.reservations(), "nothing is kept for nobody")
 
 
-def test_a_drain_does_not_free_a_device_before_those_who_share_it(ready, rights, plugin, until):
+def test_drain_keeps_a_device_reserved_until_its_sharing_pods_are_gone(
+    ready, rights, plugin, until
+):
     work = ready.namespace
     with Scheduler(rights):
         for name in ("one", "two"):
@@ -188,9 +192,7 @@ def test_a_drain_does_not_free_a_device_before_those_who_share_it(ready, rights,
     assert events(work, "DeviceLost") == events(work, "DeviceUnreserved") == []
 
 
-def test_nothing_is_reserved_on_a_node_that_is_gone_under_those_who_share(
-    ready, rights, plugin, until
-):
+def test_scheduler_reserves_no_device_on_a_deleted_node(ready, rights, plugin, until):
     work = ready.namespace
     with FaultyServer(rights) as server, Scheduler(server.kubeconfig) as scheduler:
         for name in ("one", "two"):

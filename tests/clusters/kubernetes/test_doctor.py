@@ -148,7 +148,7 @@ def test_a_node_with_gpus_and_no_agent_is_named(doctor, lab, rights, eventually)
         lab.forget(f"{PODS}/agent-of-gpu-0")
 
 
-def test_who_waits_to_lead_says_who_leads(doctor, lab, rights):
+def test_doctor_of_a_standby_scheduler_names_the_leader(doctor, lab, rights):
     lease = {"metadata": {"name": "runai-scheduler"}, "spec": {"holderIdentity": "runai-7-abc"}}
     lab.plane.request("POST", LEASE.rpartition("/")[0], lease)
     try:

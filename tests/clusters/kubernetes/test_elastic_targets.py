@@ -148,7 +148,7 @@ class Interrupted:
         return await self._patch(path, body)
 
 
-def test_what_a_worker_tells_while_its_job_is_written_is_not_forgotten(workers, monkeypatch):
+def test_worker_report_during_a_job_write_is_not_lost(workers, monkeypatch):
     workers.come_up(0, 1, 2)
     workers.eventually(lambda: len(workers.ranks()) == 3, what="all of them train")
     cluster, pod = workers.scheduler.cluster, workers.pod(0)

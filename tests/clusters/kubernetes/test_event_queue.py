@@ -55,7 +55,7 @@ async def test_events_step_back_while_a_plan_is_carried_out() -> None:
     running.cancel()
 
 
-async def test_who_leaves_is_told_why_before_others_are_told_anything() -> None:
+async def test_event_queue_sends_events_of_leaving_pods_first() -> None:
     api = Slow()
     queue = EventQueue(cast("Api", api))
     for number in range(TOLD_AT_ONCE):

@@ -74,7 +74,9 @@ def test_an_eviction_that_fails_changes_nothing_in_the_end(work, rights, eventua
         assert goes_on(work, before, eventually).get("failed", 0) == 0
 
 
-def test_who_ends_well_between_the_two_is_counted_by_the_next_scheduler(work, rights, eventually):
+def test_next_scheduler_counts_pods_that_succeed_before_their_eviction_call(
+    work, rights, eventually
+):
     with FaultyServer(rights) as server, Scheduler(server.kubeconfig):
         eventually(lambda: len(running(work, "long")) == 2, what="it runs")
         server.die_at("POST", "/eviction")

@@ -110,13 +110,13 @@ def test_nodes_where_a_device_is_free_are_dealt_first():
     }
 
 
-def test_who_has_a_place_keeps_it():
+def test_pod_keeps_its_nominated_node():
     found = shown([asking("a"), asking("b")], [machine("n-0", 1)], promised={"b": "n-0"})
 
     assert found == {"a": [], "b": ["n-0"]}
 
 
-def test_those_who_ask_for_different_amounts_are_shown_no_more_than_there_is():
+def test_pods_with_different_requests_are_offered_each_node_once():
     found = shown([asking("a", 2), asking("b", 1)], [machine("n-0", 2), machine("n-1", 2)])
 
     assert Counter(name for names in found.values() for name in names) == {"n-0": 1, "n-1": 1}

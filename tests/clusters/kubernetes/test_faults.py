@@ -33,7 +33,7 @@ def test_a_throttled_request_is_made_again_when_the_server_says(ready, rights, e
     assert scheduler.refused == []
 
 
-def test_a_binding_whose_answer_was_lost_is_not_made_twice(ready, rights, eventually):
+def test_scheduler_does_not_repeat_a_binding_after_a_lost_response(ready, rights, eventually):
     with FaultyServer(rights) as server, Scheduler(server.kubeconfig) as scheduler:
         eventually(lambda: scheduler.cycles, what="it watches")
         server.lose_answer("POST", "/binding")
@@ -63,7 +63,7 @@ def test_a_watch_that_is_too_old_is_listed_again(ready, rights, eventually):
     assert _lists(server) == lists + 1
 
 
-def test_what_happened_while_the_server_was_away_is_seen(ready, rights, eventually):
+def test_scheduler_sees_changes_made_during_an_api_server_outage(ready, rights, eventually):
     with FaultyServer(rights) as server, Scheduler(server.kubeconfig) as scheduler:
         ready.namespace.create(pod("before", project="vision"))
         eventually(lambda: bound(ready) == {"before"}, what="the first is bound")

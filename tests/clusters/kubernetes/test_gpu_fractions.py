@@ -58,7 +58,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("annotations", "gpus", "wrong"), WRONG.values(), ids=WRONG)
-def test_what_cannot_be_meant_is_said(annotations, gpus, wrong):
+def test_read_part_rejects_invalid_annotations_with_a_reason(annotations, gpus, wrong):
     part, said = read_part(annotations, gpus)
 
     assert part is None

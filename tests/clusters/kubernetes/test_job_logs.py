@@ -38,7 +38,7 @@ async def read(lab, **how) -> list[tuple[int, int, bytes]]:
     return [(c.worker, c.attempt, c.lines) for c in chunks]
 
 
-async def test_what_is_there_is_read(lab, kubelet):
+async def test_logs_return_the_lines_of_each_worker(lab, kubelet):
     await lab.started(lab.job(workers=2))
     for worker in (0, 1):
         kubelet.write(pod_of(lab, worker), f"{worker} one", f"{worker} two")
@@ -56,7 +56,7 @@ async def test_a_job_that_waits_has_written_nothing(lab):
     assert await read(lab) == []
 
 
-async def test_who_follows_reads_on_over_a_pause_until_the_end(lab, kubelet):
+async def test_log_follower_reads_across_a_pause_until_the_end(lab, kubelet):
     spec = lab.job()
     await lab.started(spec)
     first = pod_of(lab)
@@ -103,7 +103,7 @@ async def test_a_line_of_megabytes_is_told_in_pieces(lab, kubelet):
     assert max(map(len, pieces)) <= 2 * LONGEST_LINE_BYTES
 
 
-async def test_who_follows_and_reads_nothing_has_the_kubelet_wait(lab, kubelet):
+async def test_slow_log_follower_still_receives_the_last_line(lab, kubelet):
     spec = lab.job()
     await lab.started(spec)
     kubelet.write(pod_of(lab), *(f"{n:>100000}" for n in range(200)))

@@ -87,7 +87,7 @@ def kept(job):
     ],
     ids=["one worker", "gang", "without GPUs", "types of GPUs"],
 )
-def test_what_was_submitted_is_read_from_its_job(spec):
+def test_manifest_round_trips_a_workload_spec(spec):
     read = kept(manifest(spec, PLAIN))
 
     assert read.spec == spec
@@ -116,7 +116,7 @@ def test_users_win_over_conveniences_and_never_over_identity():
     assert "--cost=$$(LR)" in pod_of(manifest(SPEC, PLAIN))["containers"][0]["command"]
 
 
-def test_who_asks_for_no_gpu_sees_none():
+def test_job_without_gpus_sees_no_device():
     variables = environment(manifest(replace(SPEC, gpus=MilliGpu(0)), PLAIN))
 
     assert variables["NVIDIA_VISIBLE_DEVICES"] == "void"
@@ -153,7 +153,7 @@ def test_an_elastic_job_of_one_process_asks_the_scheduler_for_its_devices_not_th
     assert (template.gpus, template.milli_gpus()) == (0, 2000)
 
 
-def test_nobody_names_devices_himself():
+def test_manifest_drops_visible_devices_from_the_environment_of_a_spec():
     spec = replace(SPEC, env={"NVIDIA_VISIBLE_DEVICES": "all"})
 
     assert "NVIDIA_VISIBLE_DEVICES" not in environment(manifest(spec, PLAIN))
@@ -169,7 +169,7 @@ def test_nobody_names_devices_himself():
     ],
     ids=["no address", "session", "no image", "too long"],
 )
-def test_what_cannot_be_had_is_refused(spec, around, text):
+def test_manifest_refuses_unsupported_specs(spec, around, text):
     with pytest.raises(InvalidRequest, match=text):
         manifest(spec, around)
 

@@ -53,7 +53,7 @@ def test_an_ordinary_job_that_was_paused_again_and_again_still_completes(lab, ri
     assert len(json.loads(work.job("long")["metadata"]["annotations"]["runai/pauses"])) == TURNS
 
 
-def test_jobs_whose_pods_were_paused_one_by_one_still_complete(lab, rights, eventually):
+def test_jobs_paused_pod_by_pod_complete_without_failures(lab, rights, eventually):
     """No pod counts as failed, whatever its `restartPolicy`; no pod waits for a back-off."""
     lab.node("gpu-0", gpus=4)
     lab.project("bob", quota=3)

@@ -50,7 +50,7 @@ def test_the_second_scheduler_waits_until_the_first_is_dead(ready, rights, event
     assert holder(ready) == "second"
 
 
-def test_a_leader_whose_loop_is_held_up_stays_the_leader(ready, rights, eventually):
+def test_leader_with_a_blocked_event_loop_keeps_its_lease(ready, rights, eventually):
     """A cycle on a busy machine may take longer than the Lease lasts."""
     begun, goes_on, led = threading.Event(), threading.Event(), list[str]()
 

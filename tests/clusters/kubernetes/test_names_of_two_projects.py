@@ -73,7 +73,7 @@ async def test_the_same_workload_twice_is_refused_whichever_name_its_job_has(lab
     assert len(jobs(lab)) == 2
 
 
-async def test_a_job_that_is_no_workload_of_ours_keeps_nobody_from_its_name(lab):
+async def test_foreign_job_does_not_block_the_name_of_a_workload(lab):
     lab.around.namespace.create(
         {
             "apiVersion": "batch/v1",
@@ -96,7 +96,7 @@ async def test_a_job_that_is_no_workload_of_ours_keeps_nobody_from_its_name(lab)
     assert record.id == LAB
 
 
-async def test_a_gang_whose_name_was_taken_finds_its_first_worker(lab):
+async def test_gang_with_a_taken_job_name_finds_its_first_worker(lab):
     await lab.cluster.submit([asked(lab, SECRET)])
 
     gang = asked(lab, LAB, workers=2)

@@ -21,7 +21,7 @@ ROLE = "ClusterRole runai-scheduler"
     [Right(ROLE, "customresourcedefinitions", "list"), Right(ROLE, "pytorchjobs", "list")],
     ids=str,
 )
-def test_others_run_it_is_said_once_and_a_right_that_is_given_later_is_used(
+def test_scheduler_logs_a_missing_pytorch_right_once_and_uses_it_when_granted(
     lab, eventually, caplog, lacking
 ):
     caplog.set_level(logging.WARNING, "runai.kubernetes")

@@ -106,12 +106,12 @@ def test_a_pod_goes_where_its_specification_allows(pod, expected):
         ),
     ],
 )
-def test_a_taint_keeps_away_who_does_not_tolerate_it(toleration, expected):
+def test_taint_excludes_pods_that_do_not_tolerate_it(toleration, expected):
     assert not fits({}, [GPU_TAINT])
     assert fits({"tolerations": [toleration]}, [GPU_TAINT]) is expected
 
 
-def test_a_taint_that_only_prefers_keeps_nobody_away():
+def test_prefer_no_schedule_taint_excludes_no_pod():
     assert fits({}, [{"key": "slow", "effect": "PreferNoSchedule"}])
 
 
@@ -173,7 +173,7 @@ def asking(name: str, cards: int, **fields: Any) -> Pod:
         ),
     ],
 )
-def test_what_else_a_pod_asks_for_must_be_left_on_its_node(running: Any, may: bool):
+def test_pod_fits_a_node_only_if_its_extended_resources_are_left(running: Any, may: bool):
     stock = read_machine(
         {"metadata": {"name": "gpu-0"}, "status": {"allocatable": {CARDS: "3", "pods": "9"}}}
     ).stock

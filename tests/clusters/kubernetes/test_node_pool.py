@@ -96,7 +96,7 @@ def test_each_shares_devices_of_its_own(pools, rights, eventually):
 
 @pytest.mark.kubernetes
 @pytest.mark.timeout(300)
-def test_what_is_made_through_a_pools_service_is_of_its_pool(pools, rights, eventually):
+def test_project_and_job_made_through_the_service_of_a_pool_belong_to_it(pools, rights, eventually):
     work = pools.namespace
     allow_jobs(pools.plane, work.name)
     spec = WorkloadSpec("vision-a", "train", "ana", "job", ("true",), gpus=MilliGpu(1000))
@@ -143,12 +143,14 @@ def test_a_pool_is_a_label(text: str, selector: str, has: set[str]):
 @pytest.mark.parametrize(
     "text", ["pool", "pool=", "=a", "!", "!a=b", "pool=a b", "pool=a,zone=b", "pool!=a", "/p=a"]
 )
-def test_what_is_no_label_is_refused(text: str):
+def test_pool_parse_refuses_invalid_labels(text: str):
     with pytest.raises(ValueError, match="neither KEY=VALUE nor !KEY"):
         Pool.parse(text)
 
 
-def test_pods_of_another_pool_are_somebody_elses(lab_pod: Callable[..., dict[str, Any]]):
+def test_pool_skips_waiting_pods_and_reads_running_pods_of_another_pool_as_foreign(
+    lab_pod: Callable[..., dict[str, Any]],
+):
     pool = Pool(KEY, "a")
 
     ours = pool.read_pod(lab_pod("ours", {KEY: "a"}))

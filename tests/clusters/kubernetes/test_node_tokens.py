@@ -109,7 +109,7 @@ def test_made_up_token_does_not_claim_to_be_for_us(header, payload, signature):
     ],
     ids=["agent", "one audience", "agent of no node", "worker", "of no pod", "not as it claims"],
 )
-async def test_review_says_whose_token_it_is(claims, user, extra, actor):
+async def test_token_review_returns_the_actor_of_a_token(claims, user, extra, actor):
     reviews = Reviews()
     aud = claims["aud"] if isinstance(claims["aud"], list) else [claims["aud"]]
     told = {f"authentication.kubernetes.io/{name}": [value] for name, value in extra.items()}

@@ -41,9 +41,7 @@ def a_pod_that_wants_more_than_there_are_digits() -> dict[str, Any]:
 
 
 @pytest.mark.kubernetes
-def test_beside_two_billion_pods_and_ten_thousand_digits_everybody_else_is_scheduled(
-    lab, rights, eventually
-):
+def test_huge_gang_and_huge_gpu_request_do_not_block_another_pod(lab, rights, eventually):
     lab.node("gpu-0", gpus=1)
     lab.project("odd", quota=0)
     lab.project("bob", quota=1)
@@ -93,7 +91,7 @@ WHERE = {
 
 
 @pytest.mark.parametrize(("around", "read"), WHERE.values(), ids=WHERE)
-def test_what_is_too_deep_is_null_and_the_rest_is_there(around, read):
+def test_decoder_replaces_too_deep_values_with_null_and_keeps_the_rest(around, read):
     """The nesting level of the first null does not matter."""
     deep = b"[" * TOO_DEEP + b'"]"' + b"]" * TOO_DEEP
     found = decoded(around.replace(b"%s", deep))
@@ -109,7 +107,7 @@ def test_what_is_too_deep_is_null_and_the_rest_is_there(around, read):
 
 
 @pytest.mark.parametrize("text", [b"[" * DEEP, b'{"a":' * DEEP, b"[" * DEEP + b'"', b"no JSON"])
-def test_what_is_no_json_is_refused(text):
+def test_decoder_refuses_invalid_json(text):
     with pytest.raises(ValueError, match=r"Expecting|Extra|Unterminated"):
         decoded(text)
 

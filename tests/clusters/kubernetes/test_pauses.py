@@ -155,7 +155,7 @@ def test_why_a_paused_job_waits_is_told_once_however_often_writing_it_failed(rea
         assert events(ready.namespace, "Waiting").count(why) == 1
 
 
-def test_who_suspends_a_job_while_it_is_let_go_is_not_overruled(ready, rights, until):
+def test_user_suspension_during_an_unsuspend_call_is_kept(ready, rights, until):
     story = Paused(ready, until)
     with FaultyServer(rights) as server, Scheduler(server.kubeconfig) as scheduler:
         story.begin()

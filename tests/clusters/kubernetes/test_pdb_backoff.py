@@ -56,7 +56,9 @@ def are_counted(namespace, of: str) -> bool:
     )
 
 
-def test_another_is_stopped_for_whom_a_budget_keeps(lab, rights, eventually):
+def test_scheduler_evicts_another_job_if_a_disruption_budget_protects_the_first(
+    lab, rights, eventually
+):
     lab.node("gpu-0", gpus=4)
     lab.project("bob", quota=2)
     lab.project("patty")
@@ -87,9 +89,7 @@ def test_another_is_stopped_for_whom_a_budget_keeps(lab, rights, eventually):
     assert status.get("failed", 0) == 0
 
 
-def test_who_waits_for_that_is_told_and_has_his_gpus_when_the_budget_allows_it(
-    lab, rights, eventually
-):
+def test_owner_sees_the_blocking_budget_and_starts_after_its_deletion(lab, rights, eventually):
     lab.node("gpu-0", gpus=2)
     lab.project("bob", quota=2)
     lab.project("patty")

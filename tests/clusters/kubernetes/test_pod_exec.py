@@ -96,7 +96,7 @@ async def no_environment(cluster: KubernetesCluster, workload: str, worker: int)
 
 
 @pytest.mark.kubernetes
-def test_whoever_asks_for_its_environment_is_told_how_to_get_a_terminal_there(running, rights, lab):
+def test_environment_request_for_a_pod_hints_at_kubectl_exec(running, rights, lab):
     with Scheduler(rights) as scheduler:
         workload = running(scheduler)
 

@@ -43,7 +43,7 @@ def test_a_gang_that_is_not_whole_yet_says_so():
     assert found[0].missing == 2
 
 
-def test_a_gang_of_which_one_worker_is_done_needs_the_others_only():
+def test_gang_with_a_finished_worker_needs_only_the_remaining_workers():
     gang = a_job("train", workers=3, succeeded=1)
     done = a_pod("train-0", of=gang, is_finished=True, node="gpu-0")
 
@@ -91,7 +91,7 @@ def test_a_pod_that_was_made_again_has_the_age_of_its_job():
     ]
 
 
-def test_what_was_made_again_waits_until_what_it_replaces_is_gone():
+def test_replacement_pod_waits_until_the_stopping_pod_is_gone():
     again = a_job("again")
     leaving = a_pod("again-1", of=again, node="gpu-0", deleted=130.0)
 
@@ -161,7 +161,7 @@ def test_an_index_that_failed_for_good_is_no_worker_that_a_job_lacks():
     )
 
 
-def test_a_held_job_whose_pods_still_stop_has_no_worker_twice():
+def test_suspended_job_lists_each_worker_once_while_its_pods_stop():
     gang = a_job("train", workers=2, is_suspended=True, is_held=True)
 
     (found,) = grouped(a_pod("train-0", of=gang, node="gpu-0", deleted=130.0), jobs=[gang])

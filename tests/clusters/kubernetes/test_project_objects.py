@@ -55,7 +55,7 @@ def test_a_project_with_an_unknown_parent_is_misplaced():
     assert misplaced([record("vision", "lab")]) == {"vision": "there is no project lab, its parent"}
 
 
-def test_projects_in_a_circle_are_misplaced_and_those_below_them_are_not():
+def test_misplaced_names_projects_in_a_cycle_but_not_their_children():
     circle = [record("a", "b"), record("b", "a"), record("below", "a")]
 
     assert misplaced(circle) == {

@@ -72,7 +72,7 @@ def test_with_an_elastic_policy_it_needs_no_more_than_its_minimum(how, least):
     )
 
 
-def test_who_asks_for_most_stands_for_all_but_each_asks_for_its_own():
+def test_pytorch_job_template_takes_the_largest_request_and_workers_keep_theirs():
     job = read(pytorch_job("t", workers=1, master_gpus=0))
 
     assert job.template.gpus == 1
@@ -87,7 +87,7 @@ def test_who_asks_for_most_stands_for_all_but_each_asks_for_its_own():
         pytest.param({}, {"runai/project": "b"}, "b", id="its template's alone"),
     ],
 )
-def test_whose_it_is_says(of_job, of_template, project):
+def test_template_label_overrides_the_project_label_of_a_pytorch_job(of_job, of_template, project):
     job = read(pytorch_job("t", workers=1, labels=of_template), metadata={"labels": of_job})
 
     (group,) = Grouping().groups(
@@ -178,7 +178,7 @@ def test_workers_that_are_done_are_not_waited_for_but_after_a_pause():
     assert (runs.minimum, paused.minimum) == (1, 2)
 
 
-def test_one_that_somebody_else_manages_is_left_to_them():
+def test_pytorch_job_managed_elsewhere_may_not_be_suspended():
     job = read(pytorch_job("t", workers=1, managedBy="kueue.x-k8s.io/multikueue"))
 
     assert not job.may_be_held

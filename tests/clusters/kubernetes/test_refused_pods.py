@@ -110,7 +110,7 @@ TAKEN: dict[str, dict[str, Any]] = {
 }
 
 
-def test_each_is_told_why_it_waits_and_the_others_run(lab, rights, eventually):
+def test_refused_pods_show_their_reason_and_accepted_pods_run(lab, rights, eventually):
     lab.node("gpu-0", gpus=1)
     lab.node("tainted", gpus=1, taints=[TAINT])
     lab.project("vision", quota=16)
@@ -135,7 +135,7 @@ def test_each_is_told_why_it_waits_and_the_others_run(lab, rights, eventually):
     }
 
 
-def test_whose_place_is_kept_says_on_which_node(lab, rights, eventually):
+def test_pod_with_a_nominated_placement_names_its_node(lab, rights, eventually):
     """As kube-scheduler does (`nominatedNodeName`): autoscalers add no node for the pod."""
     lab.node("gpu-0", gpus=1)
     lab.project("bob", quota=1)

@@ -35,7 +35,7 @@ def without_namespace(ready, eventually):
     install(plane)
 
 
-def test_who_wants_a_part_is_told_until_helm_upgrade_makes_it_again(
+def test_fraction_pod_names_the_missing_namespace_until_helm_upgrade_restores_it(
     ready, without_namespace, rights, plugin, until
 ):
     work = ready.namespace

@@ -120,7 +120,7 @@ def test_a_submitted_job_runs_and_the_next_waits_with_a_sentence(begin, lab, eve
 
 
 @pytest.mark.postgresql
-def test_a_leader_whose_history_is_away_leads_without_it(begin, eventually, tmp_path):
+def test_leader_with_an_unreachable_ledger_runs_without_history(begin, eventually, tmp_path):
     service = begin(RUNAI_LEDGER=f"postgresql://ledger@/ledger?host={tmp_path}")
     service.client.submit(job("one"))
 

@@ -43,7 +43,7 @@ def test_the_next_scheduler_collects_what_the_first_left(ready, rights, plugin, 
         until(lambda: not plugin.reservations(), what="the reservation is gone")
 
 
-def test_whoever_comes_before_the_device_is_known_waits_for_it(ready, rights, plugin, until):
+def test_sharing_pod_waits_until_its_reserved_device_is_known(ready, rights, plugin, until):
     work = ready.namespace
     plugin.annotates = False
 
@@ -59,7 +59,7 @@ def test_whoever_comes_before_the_device_is_known_waits_for_it(ready, rights, pl
     assert said == "its place on gpu-0 is kept until its devices there are ready"
 
 
-def test_a_reservation_stays_for_whoever_is_being_bound(ready, rights, plugin, until):
+def test_reservation_stays_while_a_sharing_pod_is_being_bound(ready, rights, plugin, until):
     work = ready.namespace
     with FaultyServer(rights) as server, Scheduler(server.kubeconfig):
         work.create(half("one"))
@@ -84,7 +84,7 @@ def test_a_reservation_stays_for_whoever_is_being_bound(ready, rights, plugin, u
     assert len(set(visible(work).values())) == 1
 
 
-def test_a_reservation_stays_while_whoever_shares_is_stopping(ready, rights, plugin, until):
+def test_reservation_stays_while_a_sharing_pod_is_stopping(ready, rights, plugin, until):
     work = ready.namespace
     with Scheduler(rights):
         work.create(half("one"))
@@ -130,7 +130,7 @@ def test_a_reservation_without_a_device_is_given_up_in_time(ready, rights, plugi
     assert "nobody said which device it has within 60 s" in events(work, "NoDevice")[0]
 
 
-def test_a_device_whose_reservation_has_moved_gets_nobody_new(ready, rights, plugin, until):
+def test_device_with_a_moved_reservation_gets_no_new_pod(ready, rights, plugin, until):
     work = ready.namespace
     with Scheduler(rights):
         work.create(half("one"))
@@ -149,7 +149,7 @@ def test_a_device_whose_reservation_has_moved_gets_nobody_new(ready, rights, plu
         until(lambda: "two" in visible(work) and work.node_of("whole"), what="they are bound")
 
 
-def test_what_agents_say_of_an_earlier_reservation_is_not_believed(
+def test_agent_report_older_than_the_reservation_is_ignored(
     ready, rights, plugin, until, eventually
 ):
     work = ready.namespace
@@ -207,7 +207,7 @@ def test_a_part_of_a_device_that_the_driver_made_is_not_shared(ready, rights, pl
     assert visible(work) == {}
 
 
-def test_a_device_that_breaks_gets_nobody_new_and_its_users_are_told(ready, rights, plugin, until):
+def test_broken_device_gets_no_new_pod_and_its_users_get_an_event(ready, rights, plugin, until):
     work = ready.namespace
     with Scheduler(rights) as scheduler:
         work.create(half("one"))

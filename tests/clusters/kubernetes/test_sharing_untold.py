@@ -22,7 +22,7 @@ def names(work) -> list[str]:
     return [found["metadata"]["name"] for found in work.pods()]
 
 
-def test_whoever_cannot_be_evicted_yet_is_told_once(ready, rights, plugin, until):
+def test_sharing_pod_with_a_refused_eviction_gets_one_event(ready, rights, plugin, until):
     work = ready.namespace
     with FaultyServer(rights) as server, Scheduler(server.kubeconfig) as scheduler:
         work.create(half("one"))
@@ -38,9 +38,7 @@ def test_whoever_cannot_be_evicted_yet_is_told_once(ready, rights, plugin, until
     assert events(work, "DeviceLost") == [told]
 
 
-def test_a_device_that_is_refused_is_kept_for_nobody_who_waited_for_it(
-    ready, rights, plugin, until
-):
+def test_refused_device_is_kept_for_no_pod_that_waited_for_it(ready, rights, plugin, until):
     work = ready.namespace
     plugin.turns_away = 1
     ready.node("gpu-1", gpus=1)

@@ -68,7 +68,7 @@ def test_a_device_that_is_gone_cannot_be_given_again():
     assert len(started(found)) == 1
 
 
-def test_a_pod_keeps_its_numbers_when_others_go():
+def test_pod_keeps_its_device_ids_when_another_pod_ends():
     slots, first, second = (
         DeviceIds(),
         a_pod("a", node="n", bound=1.0),
@@ -80,7 +80,7 @@ def test_a_pod_keeps_its_numbers_when_others_go():
     assert slots.held([second, a_pod("c", node="n", bound=3.0)])[second.uid] == before[second.uid]
 
 
-def test_what_a_plan_gave_is_what_the_next_snapshot_shows():
+def test_snapshot_shows_the_device_ids_that_a_plan_chose():
     slots, pod = DeviceIds(), a_pod("a", node="gpu-0", bound=1.0)
     slots.hold(pod.uid, "gpu-0", (1,))
 
@@ -124,14 +124,14 @@ def test_a_gang_is_not_shown_before_it_is_whole():
     ]
 
 
-def test_a_gang_that_lacks_a_worker_is_shown_while_others_run():
+def test_running_worker_of_an_incomplete_gang_is_shown_as_running():
     gang = a_job("train", workers=2)
     up = a_pod("train-0", of=gang, node="gpu-0", bound=5.0)
 
     assert drawn(up, jobs=[gang]).workloads[0].workers[0].state is WorkerState.RUNNING
 
 
-def test_what_cannot_be_done_is_not_asked_of_the_core():
+def test_snapshot_omits_unsupported_pods():
     assert drawn(replace(a_pod("a"), unsupported="use a Job")).workloads == ()
 
 
@@ -154,11 +154,11 @@ def test_a_worker_may_use_the_nodes_that_want_it():
     assert found.workloads[0].workers[0].nodes == ("gpu-0",)
 
 
-def test_a_node_that_is_cordoned_gets_nobody_new():
+def test_cordoned_node_gets_no_new_pod():
     assert started(drawn(a_pod("a"), machines=[a_machine("gpu-0", is_open=False)])) == []
 
 
-def test_a_pod_on_a_node_that_is_gone_disturbs_nobody():
+def test_pod_on_a_deleted_node_does_not_block_another_pod():
     lost = a_pod("lost", node="gpu-9", bound=5.0)
 
     assert started(drawn(lost, a_pod("a"))) == ["lab/a"]

@@ -127,7 +127,7 @@ def test_records_that_are_kept_say_what_new_ones_would(course: list[Any]) -> Non
         ),
     ],
 )
-def test_what_a_job_that_is_gone_left_is_no_workload_once_it_holds_nothing(
+def test_pod_of_a_deleted_job_is_listed_only_while_it_holds_devices(
     pod: Pod, is_shown: bool
 ) -> None:
     """The control plane deletes a Job first, and the Job's pods after that."""

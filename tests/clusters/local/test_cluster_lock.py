@@ -25,7 +25,7 @@ def lock(tmp_path: Path) -> Path:
     return tmp_path / LOCK
 
 
-async def test_who_waits_says_once_for_whom(lock, monkeypatch, caplog):
+async def test_waiting_process_logs_the_lock_holder_once(lock, monkeypatch, caplog):
     monkeypatch.setattr(cluster_lock, "TELL_AFTER_S", 0.0)
     monkeypatch.setattr(cluster_lock, "WAIT_FOR_LOCK_S", 0.001)
     looks = iter(range(5))
@@ -54,7 +54,7 @@ async def test_who_waits_says_once_for_whom(lock, monkeypatch, caplog):
     assert f"kill -CONT {os.getpid()}" in line
 
 
-async def test_who_does_not_have_to_wait_says_nothing(lock, monkeypatch, caplog):
+async def test_sole_owner_of_a_free_lock_logs_nothing(lock, monkeypatch, caplog):
     monkeypatch.setattr(cluster_lock, "TELL_AFTER_S", 0.0)
 
     async with sole_owner(lock):
@@ -67,7 +67,7 @@ async def test_who_does_not_have_to_wait_says_nothing(lock, monkeypatch, caplog)
 
 
 @pytest.mark.parametrize("told", ["", "[]", "{", '{"who": 7}', "7"])
-def test_a_holder_of_an_earlier_version_does_not_say_who_it_is(told, lock):
+def test_lock_of_an_earlier_version_has_an_unknown_holder(told, lock):
     fd = claim(lock.parent)
     lock.write_text(told)
 

@@ -41,7 +41,9 @@ def disk(monkeypatch):
     ("state", "why"),
     [("full", "database or disk is full"), ("read-only", "attempt to write a readonly database")],
 )
-async def test_what_cannot_be_stored_is_refused_with_a_sentence(state, why, disk, tmp_path):
+async def test_submission_that_cannot_be_stored_is_refused_with_the_reason(
+    state, why, disk, tmp_path
+):
     async with local_lab(tmp_path) as lab:
         disk(state)
         many = [lab.job(f"exp-{n}", source="#" * 5000) for n in range(20)]

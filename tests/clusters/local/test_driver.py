@@ -77,7 +77,7 @@ async def test_an_adopted_job_can_be_stopped(tmp_path):
     assert len(record.pauses) == 1
 
 
-async def test_an_exit_while_nobody_looked_is_found(tmp_path):
+async def test_driver_finds_a_worker_exit_after_a_restart(tmp_path):
     clock = Clock()
     async with local_lab(tmp_path, clock, forget=False) as lab:
         spec = lab.job()
@@ -162,7 +162,7 @@ async def test_after_a_restart_a_session_has_no_more_than_its_grace_whatever_the
     assert not psutil.pid_exists(deaf.pid)
 
 
-async def test_a_process_number_that_is_somebody_elses_by_now_is_not_the_session(lab):
+async def test_session_with_a_reused_pid_ends_and_the_other_process_survives(lab):
     spec = lab.session()
     await lab.cluster.submit([spec])
     await lab.cluster.apply(plan(start(spec.id, 0, share=0.5)))
@@ -217,7 +217,7 @@ def _alive(pid: int) -> bool:
         return False
 
 
-async def test_a_job_whose_supervisor_is_killed_is_started_again_and_leaves_nothing(lab, tmp_path):
+async def test_job_with_a_killed_supervisor_is_restarted_and_leaves_no_process(lab, tmp_path):
     script = "sleep 1000 & echo $!; setsid sleep 1000 & echo $!; echo ready; wait"
     workload = await _run(lab, "exp", script)
     await lab.until(workload, "running")

@@ -66,7 +66,7 @@ async def lab(homes: Path, tmp_path: Path) -> AsyncGenerator[LocalLab]:
             await eventually_async(lambda: not cluster._rows, within=60)
 
 
-async def test_target_and_status_are_the_jobs_users_and_nobody_elses(lab, homes):
+async def test_elastic_target_and_status_are_accessible_to_the_jobs_user_only(lab, homes):
     job = lab.job("e", command=("/bin/sh", "-c", WORKER), elastic=True, workers=3, min_workers=1)
     await lab.cluster.submit([job])
     directory = Path((await lab.cluster.workload(job.id)).checkpoint_dir).parent / "elastic"

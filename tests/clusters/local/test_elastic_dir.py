@@ -38,7 +38,7 @@ def test_messages_come_as_they_were_sent(shared):
     assert (shared.path / "target.json").stat().st_mode & 0o777 == 0o600
 
 
-def test_what_a_worker_told_before_is_forgotten(shared):
+def test_forget_status_removes_the_last_report_of_a_worker(shared):
     ElasticFiles(shared.path).write_status(STATUS)
     shared.forget_status("vision/e-0")
     shared.forget_status("vision/e-0")
@@ -97,7 +97,7 @@ NO_STATUSES = {
 
 
 @pytest.mark.parametrize("make", NO_STATUSES.values(), ids=NO_STATUSES)
-def test_what_is_no_status_is_passed_over(shared, make):
+def test_statuses_skip_invalid_files(shared, make):
     make(shared.path / "status" / "e-0.json")
 
     assert shared.statuses(["vision/e-0"]) == {}
@@ -141,7 +141,7 @@ def test_only_a_process_of_the_workers_session_is_woken():
             process.communicate()
 
 
-def test_who_is_gone_is_not_woken():
+def test_wake_ignores_an_exited_process():
     gone = subprocess.Popen(["true"])
     gone.wait()
 
@@ -160,6 +160,6 @@ SPEEDS = {
 
 
 @pytest.mark.parametrize(("measured", "most", "expected"), SPEEDS.values(), ids=SPEEDS)
-def test_what_the_core_is_told_of_speed(measured, most, expected):
+def test_throughput_for_core_extrapolates_measured_speeds(measured, most, expected):
     assert throughput_for_core(measured, most) == expected
     assert throughput_for_core(measured, most, pays_from=None) == {}

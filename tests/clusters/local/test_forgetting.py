@@ -126,7 +126,7 @@ asyncio.run(until_all_is_removed())
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to remove files as users")
 @pytest.mark.parametrize(("aged", "stays"), [(False, []), (True, ["model"])])
-def test_what_is_at_its_users_home_is_removed_by_the_next_service(aged, stays, home, tmp_path):
+def test_next_service_removes_job_files_from_the_home_of_their_user(aged, stays, home, tmp_path):
     own, worker = home / "exp-1", tmp_path / "vision/exp/attempt-1/worker-0"
     for folder in (own, own / "checkpoints", worker):
         folder.mkdir(parents=True)

@@ -66,7 +66,7 @@ async def freezes(lab: LocalLab, *words: str) -> list[psutil.Process]:
 
 
 @pytest.mark.parametrize("who", ["witness", "both"])
-async def test_a_job_that_stops_who_keeps_it_is_reclaimed_all_the_same(who, lab):
+async def test_job_that_freezes_its_witness_is_reclaimed(who, lab):
     all_of_it = await freezes(lab, who)
 
     await lab.cluster.apply(plan(stop("vision/hostile")))
@@ -76,7 +76,7 @@ async def test_a_job_that_stops_who_keeps_it_is_reclaimed_all_the_same(who, lab)
     assert not any(process.is_running() for process in all_of_it)
 
 
-async def test_who_ends_behind_a_stopped_supervisor_is_reclaimed_too(lab):
+async def test_job_that_ends_behind_a_frozen_supervisor_is_reclaimed(lab):
     all_of_it = await freezes(lab, "both", "ends")
 
     await lab.cluster.suspend("vision/hostile", by="ana")
@@ -86,7 +86,7 @@ async def test_who_ends_behind_a_stopped_supervisor_is_reclaimed_too(lab):
     assert not any(process.is_running() for process in all_of_it)
 
 
-async def test_who_stops_its_supervisor_with_its_first_instruction_is_reclaimed_too(lab):
+async def test_job_that_stops_its_supervisor_at_once_is_reclaimed(lab):
     command = ("/bin/sh", "-c", "kill -STOP $PPID; exec sleep 1000")
     spec = lab.job("hostile", command=command, grace_seconds=1)
     await lab.cluster.submit([spec])

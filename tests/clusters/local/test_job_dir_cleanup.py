@@ -55,7 +55,9 @@ def slow(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("slow")
 @pytest.mark.parametrize("why", ["deleted", "aged"])
-def test_whose_files_are_removed_finds_no_secret_in_the_removal(why, place, tmp_path, monkeypatch):
+def test_removal_process_exposes_no_secret_to_the_owner_of_the_files(
+    why, place, tmp_path, monkeypatch
+):
     monkeypatch.setenv("RUNAI_HUB_TOKEN", SECRET)
     command = [sys.executable, "-c", REMOVES, tmp_path / "jobs", place, why]
     with subprocess.Popen(command) as service:

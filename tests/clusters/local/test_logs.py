@@ -56,7 +56,7 @@ def test_files_and_attempts_come_in_their_order(job):
         pytest.param(0, [], id="none"),
     ],
 )
-def test_what_is_there_has_an_end_however_fast_more_is_written(job, tail, told):
+def test_log_read_ends_at_its_mark_while_lines_are_appended(job, tail, told):
     write(job, 1, 1, "a\n")
     write(job, 1, 2, "b\nc\n")
     log = WorkerLog(job, 0)
@@ -89,7 +89,7 @@ def test_where_it_ends_may_have_gone_meanwhile(job):
     assert (read(log), log.rest()) == ([], None)
 
 
-def test_what_comes_later_is_read_later_and_nothing_twice(job):
+def test_log_reader_returns_appended_lines_once(job):
     log = WorkerLog(job, 0)
     write(job, 1, 1, "a\n")
     assert read(log) == [(1, "a\n")]

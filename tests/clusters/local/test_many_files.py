@@ -40,9 +40,7 @@ time.sleep(600)
         pytest.param(MOST_JOB_FILES, MILLION, id="a million", marks=pytest.mark.slow),
     ],
 )
-async def test_who_has_more_files_than_may_be_is_ended_with_a_sentence(
-    tmp_path, monkeypatch, most, files
-):
+async def test_job_with_too_many_files_is_ended_with_a_reason(tmp_path, monkeypatch, most, files):
     async with beside_a_neighbour(tmp_path, monkeypatch, job_files=most) as (lab, neighbour):
         before, counted = psutil.Process().memory_info().rss, neighbour.counted()
         command = (sys.executable, "-I", "-S", "-c", MANY_SMALL_FILES, str(files))
@@ -89,7 +87,7 @@ def test_names_are_counted_in_all_folders_and_behind_no_link(tmp_path):
     assert file_count.count_files(str(tmp_path / "gone"), 100) == 0
 
 
-def test_where_any_number_is_allowed_nobody_looks(tmp_path, monkeypatch):
+def test_file_count_without_a_limit_never_scans(tmp_path, monkeypatch):
     monkeypatch.setattr(file_count, "LOOK_EVERY_S", 0)
     count = file_count.FileCount({"own_directory": str(tmp_path), "most_files": 0})
     monkeypatch.setattr(count, "_ask", lambda: pytest.fail("it looks"))
@@ -134,7 +132,7 @@ say()
 """
 
 
-def test_a_look_counts_ones_own_whatever_others_do_on_the_disk(tmp_path):
+def test_file_count_ignores_files_outside_its_own_directory(tmp_path):
     own, beside = tmp_path / "own", tmp_path / "beside"
     own.mkdir()
     beside.mkdir()
@@ -170,7 +168,7 @@ print("more" if count.more else "no more", flush=True)
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another account")
 @pytest.mark.parametrize(("closed", "told"), [(True, "no more\n"), (False, "more\n")])
-def test_a_look_is_taken_as_the_account_whose_directory_it_is(somebodys, closed, told):
+def test_file_count_runs_as_the_owner_of_the_directory(somebodys, closed, told):
     account, folder = somebodys
     inner = folder / "inner"
     inner.mkdir(mode=0o700 if closed else 0o755)  # root's

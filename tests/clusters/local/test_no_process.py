@@ -70,7 +70,7 @@ def bomb() -> Iterator[None]:
             threads.kill()
 
 
-def test_a_worker_for_whom_there_is_no_process_starts_when_there_is(tmp_path, eventually):
+def test_worker_start_is_retried_until_a_process_is_available(tmp_path, eventually):
     with one_start(tmp_path / "attempt") as start:
         with bomb():
             start("true", uid=EVE, gid=EVE, user="eve")

@@ -90,7 +90,7 @@ def test_an_end_without_room_for_it_outlives_its_supervisor(start, orders, event
     assert ExitStatus(0) == start.attempt.left_behind()
 
 
-def test_what_a_worker_leaves_ends_without_room_for_a_note(start, orders, eventually):
+def test_background_process_of_an_ended_worker_ends_on_a_full_disk(start, orders, eventually):
     start("sh", "-c", f"setsid sleep 1000 & echo $!; echo ready; read -r code < {orders}")
     eventually(lambda: start.printed("ready"))
     left = psutil.Process(int(start.output().split()[0]))
@@ -157,7 +157,7 @@ def test_folders_without_room_for_them_are_made_when_there_is(start, full_disk, 
 
 
 @pytest.mark.mounts
-def test_who_waits_for_room_can_be_told_to_stop(start, full_disk, eventually):
+def test_supervisor_that_waits_for_disk_space_obeys_a_stop(start, full_disk, eventually):
     start("true", directories=[str(full_disk.folder / "checkpoints")])
     eventually(lambda: start.printed("it is tried again"))
 

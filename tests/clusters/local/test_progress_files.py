@@ -37,7 +37,7 @@ def write(folder: Path, told: object) -> None:
     part.replace(folder / "progress.json")
 
 
-def test_what_the_reporter_writes_is_read(tmp_path, monkeypatch):
+def test_progress_files_return_the_values_that_push_wrote(tmp_path, monkeypatch):
     monkeypatch.setenv("RUNAI_CHECKPOINT_DIR", str(tmp_path))
     push("epoch", 3, ReportType.metric)
     push("overall_epochs", 10, ReportType.metric)
@@ -73,7 +73,7 @@ def test_the_file_of_a_job_that_does_not_run_is_looked_at_once(tmp_path):
     assert files.look([of(tmp_path, phase="runs again")], NAMES) == {}
 
 
-def test_of_who_is_there_no_more_nothing_is_remembered(tmp_path):
+def test_progress_files_forget_workloads_that_are_gone(tmp_path):
     files = ProgressFiles()
     write(tmp_path, LOSS)
     files.look([of(tmp_path)], NAMES)
@@ -82,7 +82,7 @@ def test_of_who_is_there_no_more_nothing_is_remembered(tmp_path):
     assert not files.rests("vision/e", 1)
 
 
-def test_who_asks_after_one_job_looks_at_that_alone_and_forgets_nobody(tmp_path):
+def test_look_at_one_job_reads_only_that_job_and_keeps_cached_progress(tmp_path):
     files = ProgressFiles()
     write(tmp_path, LOSS)
     files.look([of(tmp_path)], NAMES)
@@ -113,7 +113,7 @@ def _too_long(folder: Path) -> None:
         pytest.param(lambda folder: write(folder, [1]), id="a-list"),
     ],
 )
-def test_what_is_no_progress_is_passed_over(tmp_path, prepare):
+def test_progress_files_skip_invalid_files(tmp_path, prepare):
     prepare(tmp_path)
 
     assert ProgressFiles().look([of(tmp_path)], NAMES) == {}

@@ -95,7 +95,7 @@ def test_an_end_is_known_before_what_the_worker_has_left_is_ended(start, eventua
     assert ExitStatus(-15, told=True) == start.attempt.left_behind()
 
 
-def test_whoever_is_told_to_stop_passes_it_on_and_says_so(start, tmp_path, eventually):
+def test_stop_of_a_frozen_supervisor_is_on_record_after_it_is_killed(start, tmp_path, eventually):
     orders = tmp_path / "orders"
     os.mkfifo(orders)
     start("sh", "-c", f"trap 'exit 143' TERM; echo ready; read -r _ < {orders}")

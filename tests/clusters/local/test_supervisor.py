@@ -124,7 +124,7 @@ def test_a_worker_that_ignores_it_is_killed_with_all_it_started(start, eventuall
     eventually(lambda: not any(psutil.pid_exists(pid) for pid in pids))
 
 
-def test_what_a_shell_has_started_gets_the_grace_too(start, eventually):
+def test_grandchild_of_a_shell_gets_the_grace_period(start, eventually):
     # SIGTERM reaches the whole group: the shell dies of it, the program under it needs longer.
     inner = "trap 'sleep 0.3; echo saved; exit 0' TERM; echo ready; while :; do sleep 0.05; done"
     start("sh", "-c", f'sh -c "{inner}"; true')

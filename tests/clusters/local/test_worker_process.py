@@ -80,7 +80,7 @@ async def test_a_process_that_is_gone_has_ended(kernel, sleeper):
         await ended.wait()
 
 
-async def test_a_number_that_is_somebody_elses_now_has_ended_and_gets_no_signal(kernel, sleeper):
+async def test_watch_of_a_reused_pid_reports_an_end_and_sends_no_signal(kernel, sleeper):
     ended = asyncio.Event()
     watch = Watch(sleeper.pid, _named(sleeper.pid, 60), ended.set)
 

@@ -121,7 +121,7 @@ def test_a_forgotten_workload_takes_its_history_along(path):
     store.close()
 
 
-def test_what_has_come_in_parts_counts_as_a_whole(path):
+def test_rows_stored_in_chunks_are_loaded_as_a_whole(path):
     store, line = SqliteStore(path), HistoryEvent(1.0, "queued", "submitted")
     rows = [_row(f"exp-{index}") for index in range(4)]
     for part in (rows[:2], rows[2:]):

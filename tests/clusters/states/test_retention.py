@@ -46,7 +46,7 @@ def test_which_goes_next_and_when(ended, next_):
 
 @settings(max_examples=50)
 @given(st.integers(0, 2**32))
-def test_a_flood_costs_nobody_else_their_part(seed):
+def test_retention_drops_only_jobs_of_the_user_that_floods(seed):
     dice = random.Random(seed)
     finished = Finished(RetentionPolicy(for_s=1e9, most=30, at_least_s=0.0))
     users = {f"{user}/{n}": user for user, many in (("bo", 10), ("cy", 10)) for n in range(many)}
@@ -107,7 +107,7 @@ async def test_it_is_forgotten_after_its_time_and_the_name_is_free():
     assert await lab.ends("exp") == workload
 
 
-async def test_of_too_many_the_oldest_of_who_has_most_goes_but_not_at_once():
+async def test_retention_drops_the_oldest_jobs_of_the_largest_user_after_a_delay():
     lab = Lab(RULES)
     await lab.ends("bos", "bo")
     for number in range(5):
@@ -121,7 +121,7 @@ async def test_of_too_many_the_oldest_of_who_has_most_goes_but_not_at_once():
     assert await lab.names() == ["bos", "exp-2", "exp-3", "exp-4"]
 
 
-async def test_what_waits_or_runs_is_never_forgotten():
+async def test_retention_never_drops_waiting_or_running_workloads():
     lab = Lab(RetentionPolicy(for_s=10.0, most=0, at_least_s=0.0))
     await lab.cluster.put_project(ProjectSpec("vision"))
     spec = WorkloadSpec("vision", "runs", "ana", "job", ("true",))
@@ -153,7 +153,7 @@ async def test_after_a_restart_they_go_as_they_ended_not_as_they_were_submitted(
     assert await lab.names() == ["first"]
 
 
-async def test_who_waits_for_one_that_is_forgotten_is_told_that_it_is_gone():
+async def test_waiter_for_a_forgotten_workload_gets_not_found():
     lab = Lab(RULES)
     workload = await lab.ends("exp")
     record = await lab.cluster.workload(workload)
@@ -188,9 +188,7 @@ SAVES = 'echo said; echo model > "$RUNAI_CHECKPOINT_DIR/model"'
         pytest.param("echo said", set(), id="output alone does not"),
     ],
 )
-async def test_what_was_made_stays_and_the_next_of_its_name_does_not_find_it(
-    tmp_path, script, kept
-):
+async def test_retention_moves_only_checkpoints_of_a_forgotten_job_aside(tmp_path, script, kept):
     clock = Clock()
     rules = RetentionPolicy(for_s=60.0)
     async with local_lab(tmp_path, clock, keeping=rules) as lab:
@@ -209,7 +207,7 @@ async def test_what_was_made_stays_and_the_next_of_its_name_does_not_find_it(
         await eventually_async(lambda: not list((jobs / ".trash").iterdir()))
 
 
-async def test_what_was_made_stays_when_a_project_is_deleted_with_its_workloads(tmp_path):
+async def test_deleted_project_keeps_the_checkpoints_of_its_workloads(tmp_path):
     async with local_lab(tmp_path, Clock()) as lab:
         await lab.cluster.put_project(ProjectSpec("vision"))
         spec = lab.job("exp", command=("sh", "-c", SAVES))

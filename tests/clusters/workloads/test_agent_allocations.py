@@ -33,7 +33,7 @@ def row(*workers: WorkerRecord) -> StoredWorkload:
     return StoredWorkload(WorkloadRecord(SPEC, WorkloadState.RUNNING, 0.0, workers))
 
 
-def test_who_is_as_before_is_the_same_object_and_who_is_not_is_drawn_anew():
+def test_allocations_reuse_unchanged_objects_and_rebuild_changed_ones():
     drawn, first, second = Allocations(), row(worker(0)), row(worker(1))
     second = replace(second, record=replace(second.record, spec=replace(SPEC, name="b")))
     before = drawn.of("lab", DEVICES, [first, second])

@@ -68,7 +68,7 @@ def is_in_order(records: list[WorkloadRecord]) -> bool:
     return max(places.values()) == 1
 
 
-async def test_others_have_their_turns_and_never_see_two_in_the_same_place():
+async def test_concurrent_readers_never_see_two_jobs_at_one_queue_position():
     moving = Moving()
     await moving.begin()
     before, seen = await moving.places(), []
@@ -85,7 +85,7 @@ async def test_others_have_their_turns_and_never_see_two_in_the_same_place():
     assert is_in_order(list(await moving.cluster.workloads()))
 
 
-async def test_who_is_suspended_or_deleted_meanwhile_stays_so():
+async def test_job_suspended_or_deleted_during_an_update_stays_so():
     moving = Moving()
     await moving.begin()
     ids = [f"{project}/exp-{n}" for project in PROJECTS for n in (EACH // 2, EACH - 1)]
@@ -105,7 +105,7 @@ async def test_who_is_suspended_or_deleted_meanwhile_stays_so():
     assert not places.keys() & set(ids[1::2])
 
 
-async def test_who_comes_back_meanwhile_is_told_by_the_next_plan():
+async def test_job_resumed_during_an_update_gets_its_position_from_the_next_plan():
     moving, undisturbed = Moving(), Moving()
     await moving.begin()
     await undisturbed.begin()
@@ -141,7 +141,7 @@ async def test_a_telling_that_was_broken_off_is_made_up_for_by_the_next_plan():
     assert await moving.places() == await undisturbed.places()
 
 
-async def test_what_presses_overtakes_a_telling_for_which_nobody_waits():
+async def test_urgent_plan_overtakes_a_running_queue_update():
     moving = Moving()
     await moving.begin()
     await moving.cycle()
@@ -173,7 +173,7 @@ async def test_what_presses_overtakes_a_telling_for_which_nobody_waits():
         assert waiting == list(range(1, len(waiting) + 1))
 
 
-async def test_who_is_new_is_never_seen_where_somebody_else_still_stands():
+async def test_new_job_never_shares_a_queue_position_with_another_job():
     moving = Moving()
     await moving.begin()
     await moving.cluster.submit(
@@ -191,7 +191,7 @@ async def test_who_is_new_is_never_seen_where_somebody_else_still_stands():
     assert all(p is not None for w, p in (await moving.places()).items() if "new-" in w)
 
 
-async def test_who_is_new_in_a_short_queue_knows_before_long_ones_have_moved_up():
+async def test_new_job_of_a_short_queue_gets_its_position_before_long_queues_move():
     moving = Moving()
     await moving.begin()
     for _ in range(2):
@@ -221,7 +221,7 @@ async def test_who_is_new_in_a_short_queue_knows_before_long_ones_have_moved_up(
     assert others < EACH < moved()
 
 
-async def test_of_an_array_a_part_is_told_with_each_plan_and_others_at_once():
+async def test_each_plan_reports_part_of_an_array_and_another_job_at_once():
     cluster = SimulatedCluster({"box": DEVICES}, clock=lambda: 100.0)
     await cluster.put_project(ProjectSpec("vision", quota=MilliGpu(1000)))
     one, many = MilliGpu(1000), 2 * FIRST_OF_ONE

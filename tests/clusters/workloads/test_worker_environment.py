@@ -107,7 +107,7 @@ def test_without_a_device_a_users_path_is_their_own():
         pytest.param([(0, 500), (1, 500)], None, id="a process is a client of one daemon only"),
     ],
 )
-def test_who_becomes_a_client_of_mps(shares, limit):
+def test_only_a_share_of_one_device_gets_an_mps_memory_limit(shares, limit):
     told = environment(*shares, sharing=Mps())
 
     assert told.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT") == limit

@@ -52,7 +52,7 @@ async def queued() -> tuple[SimulatedCluster, CountingStore]:
     return cluster, store
 
 
-async def test_a_cycle_writes_nothing_about_those_that_wait_as_before():
+async def test_cycle_writes_no_rows_of_unchanged_waiting_jobs():
     cluster, store = await queued()
 
     await cluster.apply(decide(await cluster.observe()))
@@ -103,7 +103,7 @@ async def test_little_of_an_array_is_seen_with_what_presses(parts, monkeypatch):
     assert sorted(await looks(parts)) == sorted([*names[: PART + 2], quick.id])
 
 
-async def test_nobody_elses_are_held_back_for_it(parts):
+async def test_array_in_chunks_does_not_delay_other_submissions(parts):
     await parts.submit([job(n) for n in range(3 * PART)])
     of_mia = [replace(job(n), user="mia", name=f"mia-{n}") for n in range(PART)]
     await parts.submit(of_mia)
@@ -150,7 +150,7 @@ def test_whatever_happens_to_what_is_held_back_in_the_end_all_that_waits_is_seen
         asyncio.run(story())
 
 
-async def test_who_has_left_the_queue_and_come_back_between_two_cycles_is_told_again():
+async def test_job_that_left_and_rejoined_the_queue_gets_its_position_again():
     """The scheduler sees no change, and gives the same reason."""
     cluster, _ = await queued()
     index = Index(await cluster.observe())
@@ -181,7 +181,7 @@ async def test_a_step_on_in_the_queue_is_told_and_not_written():
     assert now.position == waits.position - 1
 
 
-async def test_who_has_not_changed_is_the_same_object_in_the_next_snapshot():
+async def test_snapshot_reuses_objects_of_unchanged_workloads():
     cluster, _ = await queued()
     before = {w.name: w for w in (await cluster.observe()).workloads}
 
@@ -204,7 +204,7 @@ async def test_places_in_the_queue_are_found_out_anew_after_a_restart():
     assert {r.id: r.position for r in await again.workloads()} == positions
 
 
-async def test_what_a_key_has_stored_is_found_until_it_is_deleted():
+async def test_submitted_returns_the_workload_of_a_key_until_it_is_deleted():
     cluster, _ = await queued()
     (stored,) = await cluster.submit([job(MANY, key="a-key")])
 
@@ -219,7 +219,7 @@ async def test_what_a_key_has_stored_is_found_until_it_is_deleted():
         some.sampled_from(["submit", "two at once", "delete", "cycle", "end", "look"]), max_size=40
     )
 )
-def test_the_list_is_that_of_the_rows_and_who_has_one_keeps_it_as_it_was(happens):
+def test_workload_list_matches_the_rows_and_earlier_lists_stay_unchanged(happens):
     async def play() -> None:
         cluster = SimulatedCluster({"box": DEVICES}, clock=lambda: 100.0)
         await cluster.put_project(ProjectSpec("vision", quota=MilliGpu(1000)))
