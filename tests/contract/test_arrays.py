@@ -36,7 +36,7 @@ async def ids(lab: Lab) -> list[str]:
     return [record.id for record in await lab.cluster.workloads()]
 
 
-async def test_others_have_their_turns_and_see_all_of_it_or_nothing(lab):
+async def test_requests_run_between_chunks_and_see_all_of_the_array_or_nothing(lab):
     specs = array(lab)
     coming = await half_way(lab, specs)
     seen = list[int]()
@@ -61,7 +61,7 @@ async def test_all_of_it_is_unfinished_once_it_is_there(lab):
     assert await lab.cluster.unfinished_jobs("ana") == MANY
 
 
-async def test_what_others_submit_meanwhile_is_stored_at_once(lab):
+async def test_job_submitted_during_an_array_insert_is_stored_at_once(lab):
     coming = await half_way(lab, array(lab))
 
     await lab.cluster.submit([lab.job("quick")])
@@ -91,7 +91,7 @@ async def test_a_name_of_it_is_taken_once_it_is_there(lab, many):
     assert first.done()
 
 
-async def test_nothing_is_left_of_one_whose_caller_has_gone(lab):
+async def test_cancelled_array_submission_leaves_no_workloads(lab):
     specs = array(lab)
     coming = await half_way(lab, specs)
     coming.cancel()
@@ -102,7 +102,7 @@ async def test_nothing_is_left_of_one_whose_caller_has_gone(lab):
     assert await ids(lab) == [spec.id for spec in specs]
 
 
-async def test_who_waits_for_its_names_has_them_when_it_does_not_come(lab):
+async def test_waiting_submission_gets_its_name_when_the_array_is_cancelled(lab):
     specs = array(lab)
     first = await half_way(lab, specs)
     second = asyncio.create_task(lab.cluster.submit(specs[-1:]))

@@ -66,7 +66,7 @@ async def _waits(lab: Lab, worker: int) -> bool:
     return bool((await lab.cluster.workload("vision/e")).workers[worker].state == "pending")
 
 
-async def test_who_starts_together_trains_together(lab):
+async def test_workers_started_together_are_the_ranks_of_generation_one(lab):
     await training(lab, 0, 1)
     told = await target(lab)
 
@@ -97,7 +97,7 @@ async def test_a_joiner_counts_when_it_is_ready(lab):
     assert "resized" in await kinds(lab, spec.id)
 
 
-async def test_who_is_to_leave_is_no_rank_from_that_moment(lab):
+async def test_leaving_worker_loses_its_rank_at_once(lab):
     spec = await training(lab, 0, 1, 2)
     await lab.cluster.apply(plan(stop(spec.id, 0)))
     told = await target(lab)
@@ -147,7 +147,7 @@ async def test_a_loss_below_the_least_number_of_workers_is_a_failure(lab):
     assert record.failures == 1
 
 
-async def test_who_tells_nothing_fails_together_as_gangs_do(lab):
+async def test_job_without_worker_reports_fails_as_a_whole(lab):
     spec = elastic(lab)
     await lab.started(spec)
     await lab.end(spec, 3, worker=1)
@@ -165,7 +165,7 @@ async def test_the_job_is_finished_when_all_of_its_ranks_are(lab):
     assert (record.failures, record.pauses) == (0, ())
 
 
-async def test_who_was_to_join_at_the_end_is_not_waited_for(lab):
+async def test_job_succeeds_without_waiting_for_a_joiner(lab):
     spec = await training(lab, 0)
     await joined(lab, spec, 1)
     await lab.tell(spec, "ready", 1)
@@ -178,7 +178,7 @@ async def test_who_was_to_join_at_the_end_is_not_waited_for(lab):
     assert await target(lab) == told  # one generation has one target, so all workers read the same
 
 
-async def test_a_pause_asks_everybody_and_a_resume_starts_anew(lab):
+async def test_pause_removes_all_ranks_and_resume_starts_a_new_generation(lab):
     spec = await training(lab, 0, 1)
     await lab.cluster.apply(plan(stop(spec.id, 0), stop(spec.id, 1)))
     pause = await target(lab)
@@ -224,7 +224,7 @@ async def test_a_job_that_has_just_been_sized_does_not_grow(lab, seconds, shown)
     assert [worker.name for worker in (await seen(lab, spec.id)).workers] == shown
 
 
-async def test_nobody_is_added_while_somebody_joins(lab):
+async def test_no_worker_is_offered_for_growth_while_another_one_joins(lab):
     spec = await training(lab, 0)
     await joined(lab, spec, 1)
     lab.clock.at += 100

@@ -11,7 +11,7 @@ from runai.hub_service.scheduler.model.snapshot import DeviceShare
 pytestmark = pytest.mark.not_on_kubernetes("its Job gives a pod its environment")
 
 
-async def test_the_environment_says_who_and_how_much(lab):
+async def test_environment_contains_the_worker_and_its_gpu_share(lab):
     spec = lab.job(gpus=0.5, env={"LR": "0.1", "RUNAI_WORKER": "somebody/else"}, array_index=4)
     await lab.started(spec, share=0.5)
 
@@ -51,7 +51,7 @@ async def test_a_workload_without_a_gpu_sees_none(lab):
     ) == ("", "void", "0")
 
 
-async def test_the_agent_is_told_who_holds_what(lab):
+async def test_agent_receives_the_owner_and_devices_of_each_allocation(lab):
     spec = lab.job()
     await lab.started(spec, lab.job("other"))
 

@@ -62,7 +62,7 @@ async def test_a_start_on_a_broken_device_is_refused(lab):
 
 
 @of_the_plugin
-async def test_who_is_on_it_goes_on_and_is_told_once(lab):
+async def test_job_on_a_broken_device_keeps_running_and_gets_one_fault_event(lab):
     spec, neighbour = lab.job("there"), lab.job("neighbour")
     await lab.started(spec, neighbour)
     before = await kinds(lab, neighbour.id)
@@ -82,7 +82,7 @@ async def test_who_is_on_it_goes_on_and_is_told_once(lab):
 
 
 @of_the_plugin
-async def test_what_was_held_of_it_for_somebody_is_given_up(lab):
+async def test_reservation_on_a_broken_device_is_released(lab):
     first, second = lab.job("first"), lab.job("second")
     await lab.started(first)
     await lab.cluster.submit([second])

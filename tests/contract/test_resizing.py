@@ -55,7 +55,7 @@ async def test_the_same_resize_again_changes_nothing(lab):
     assert after == await lab.cluster.workload(spec.id)
 
 
-async def test_what_is_to_come_is_nobody_elses_meanwhile(lab):
+async def test_device_of_a_pending_resize_is_refused_to_another_job(lab):
     spec = await elastic(lab, on_term="ignore", grace_seconds=3600)
     other = lab.job("other")
     await lab.cluster.submit([other])
@@ -67,7 +67,7 @@ async def test_what_is_to_come_is_nobody_elses_meanwhile(lab):
     assert refused.text == "device 1 of box has no room for it"
 
 
-async def test_what_it_leaves_is_held_until_it_has_left(lab):
+async def test_device_given_back_stays_allocated_until_the_worker_stops(lab):
     spec = await elastic(lab, gpus=2, on_term="ignore", grace_seconds=3600)
     owner = lab.job("owner", project="nlp")
     await lab.cluster.submit([owner])

@@ -56,7 +56,7 @@ async def test_one_that_runs_gets_workers_that_wait_for_their_gpu(lab: Lab):
     await eventually_async(lambda: _states(lab, spec, ["running"] * 3))
 
 
-async def test_surplus_workers_stop_and_are_forgotten_while_the_others_go_on(lab: Lab):
+async def test_surplus_workers_stop_and_are_removed_while_the_job_keeps_running(lab: Lab):
     spec = await training(lab, 0, 1, 2, of=4)
     record = await scaled(lab, spec, workers=2)
 
@@ -90,7 +90,7 @@ async def test_a_repeat_changes_nothing(lab: Lab):
     ],
     ids=["no elastic job", "one process", "one worker", "more at least than at most"],
 )
-async def test_what_cannot_be_meant_is_refused(lab: Lab, fields, asked, error, sentence):
+async def test_invalid_scale_request_is_rejected(lab: Lab, fields, asked, error, sentence):
     spec = elastic(lab, **fields)
     await lab.cluster.submit([spec])
     with pytest.raises(error, match=sentence):

@@ -27,7 +27,7 @@ async def test_a_session_is_granted_attached_and_released_with_its_process(lab):
     assert ended.allocated == 0
 
 
-async def test_a_granted_session_that_nobody_attaches_to_is_released(lab):
+async def test_granted_session_without_an_attached_process_is_released(lab):
     spec = lab.session()
     await lab.cluster.submit([spec])
     await lab.cluster.apply(plan(start(spec.id, 0, share=0.5)))
@@ -42,7 +42,7 @@ async def test_a_granted_session_that_nobody_attaches_to_is_released(lab):
         await lab.cluster.attach(spec.id, await lab.session_process())
 
 
-async def test_nobody_waits_for_the_hour_by_which_the_clock_was_set_back_to_be_attached_to(lab):
+async def test_clock_set_back_does_not_extend_the_attach_timeout(lab):
     spec = lab.session()
     await lab.cluster.submit([spec])
     await lab.cluster.apply(plan(start(spec.id, 0, share=0.5)))

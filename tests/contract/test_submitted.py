@@ -54,7 +54,7 @@ async def test_a_finished_name_stays_taken_until_it_is_deleted(lab):
     assert record.state == "queued"
 
 
-async def test_what_of_a_users_jobs_is_not_finished_is_counted(lab):
+async def test_unfinished_jobs_are_counted_per_user(lab):
     ended, suspended = lab.job("ended"), lab.job("suspended")
     others = lab.job("others", user="mia")
     await lab.started(ended)
@@ -74,7 +74,7 @@ async def test_what_of_a_users_jobs_is_not_finished_is_counted(lab):
     assert await of_ana_and_mia() == [2, 1, 0]
 
 
-async def test_what_is_unknown_is_not_found(lab):
+async def test_unknown_workload_or_project_raises_not_found(lab):
     for asked in (
         lab.cluster.workload("vision/no"),
         lab.cluster.history("vision/no"),

@@ -34,7 +34,7 @@ async def test_changes_are_remembered_until_they_are_observed(lab):
     assert not await _wakes(lab)
 
 
-async def test_an_exit_wakes_whoever_waits(lab):
+async def test_worker_exit_wakes_a_waiter(lab):
     spec = lab.job()
     await lab.started(spec)
     await lab.cluster.observe()
@@ -46,7 +46,7 @@ async def test_an_exit_wakes_whoever_waits(lab):
         await woken
 
 
-async def test_telling_why_somebody_waits_wakes_nobody(lab):
+async def test_wait_reason_update_wakes_no_waiter(lab):
     await lab.cluster.submit([lab.job()])
     reason = Reason(code="no_room", rule="P1", text="all 4 GPUs are taken")
 
@@ -61,7 +61,7 @@ async def test_telling_why_somebody_waits_wakes_nobody(lab):
 
 
 @pytest.mark.not_on_kubernetes("what a watch tells of is not looked at before")
-async def test_who_only_waited_and_goes_presses_nobody(lab):
+async def test_removal_of_pending_jobs_wakes_only_non_urgent_waiters(lab):
     for name in ("deleted", "suspended", "stays"):
         await lab.cluster.submit([lab.job(name)])
     await lab.cluster.observe()
@@ -75,7 +75,7 @@ async def test_who_only_waited_and_goes_presses_nobody(lab):
 
 @pytest.mark.not_on_kubernetes("what a watch tells of is not looked at before")
 @pytest.mark.parametrize("many", [1, 501], ids=["one", "an array"])
-async def test_what_need_not_be_decided_about_at_once_presses_nobody(lab, many):
+async def test_non_urgent_submission_wakes_only_non_urgent_waiters(lab, many):
     await lab.cluster.observe()
 
     await lab.cluster.submit([lab.job(f"exp-{n}") for n in range(many)], pressing=False)

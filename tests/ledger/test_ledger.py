@@ -66,7 +66,7 @@ async def test_allocation_is_exact_without_any_agent(ledger, clock, report):
     assert book.average("vision/a") is None
 
 
-async def test_nothing_held_is_a_zero_and_nobody_watching_a_gap(ledger, clock, report):
+async def test_no_allocation_is_zero_and_time_before_recording_is_a_gap(ledger, clock, report):
     clock.now += 40
     book = ledger()
     go(book, clock, report, 20, [])
@@ -87,7 +87,7 @@ async def test_a_failed_poll_is_a_gap_and_an_idle_holder_a_zero(ledger, clock, r
     assert series.idle_gpu_hours == pytest.approx(5 / 3600)
 
 
-async def test_what_the_driver_does_not_tell_is_a_gap(ledger, clock, report):
+async def test_missing_utilization_of_the_driver_is_a_gap(ledger, clock, report):
     book = ledger()
     go(book, clock, report, 10, [A], BUSY_A)
     go(book, clock, report, 10, [A], {("vision/a", "GPU-0"): None})
@@ -109,7 +109,7 @@ async def test_a_report_longer_than_a_hold_counts_all_it_used_over_what_it_held(
     assert (totals.held_s, totals.measured_s, totals.used_s) == pytest.approx((0.5, 0.5, 0.4))
 
 
-async def test_samples_of_what_is_not_held_count_for_nobody(ledger, clock, report):
+async def test_samples_without_an_allocation_are_ignored(ledger, clock, report):
     book = ledger()
     go(book, clock, report, 10, [A], BUSY_A | {("", "GPU-0"): 0.5, ("nlp/b", "GPU-0"): 0.1})
     series = await book.usage(EVERYTHING, clock.now - 10, clock.now)
@@ -197,7 +197,7 @@ async def test_totals_go_on_after_a_clean_restart_and_the_time_between_is_a_gap(
 
 
 @on_each_database
-async def test_what_cannot_be_written_is_written_later(ledger, clock, report, database):
+async def test_failed_write_is_repeated_at_the_next_flush(ledger, clock, report, database):
     book = ledger()
     go(book, clock, report, 25, [A], BUSY_A)
     change(database, "ALTER TABLE samples RENAME TO hidden")
@@ -226,7 +226,7 @@ async def test_of_what_cannot_be_written_for_long_the_last_hour_is_kept(
     assert series.allocated_gpu_hours == pytest.approx(0.5)
 
 
-async def test_what_is_asked_while_it_is_written_counts_once(ledger, clock, report):
+async def test_usage_query_during_a_flush_counts_samples_once(ledger, clock, report):
     book = ledger()
     for _ in range(20):
         go(book, clock, report, 10, [A], BUSY_A)

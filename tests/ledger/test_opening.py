@@ -28,7 +28,7 @@ async def test_two_ledgers_on_one_database_never_mix_up_their_series(ledger, clo
         assert found.allocated_gpu_hours == pytest.approx(50 / 3600)
 
 
-async def test_a_file_that_somebody_writes_for_long_is_written_when_they_have_done(tmp_path, clock):
+async def test_locked_file_is_written_after_the_lock_is_released(tmp_path, clock):
     file = tmp_path / "ledger.sqlite"
     Store(file).close()
     with closing(sqlite3.connect(file, isolation_level=None)) as other:
@@ -47,7 +47,7 @@ async def test_a_file_that_somebody_writes_for_long_is_written_when_they_have_do
 
 
 @pytest.mark.parametrize("wrong", ["newer", "broken"])
-def test_what_no_waiting_mends_is_refused_at_once(tmp_path, wrong):
+def test_newer_or_broken_database_is_rejected_at_once(tmp_path, wrong):
     file = tmp_path / "ledger.sqlite"
     Store(file).close()
     if wrong == "newer":
@@ -74,7 +74,7 @@ def test_a_server_that_refuses_the_connection_is_a_wrong_setting(postgres, wrong
     assert postgres.partition("host=")[2] not in said
 
 
-def test_what_is_no_address_is_refused_without_its_password():
+def test_invalid_address_is_rejected_without_revealing_the_password():
     with pytest.raises(InvalidRequest, match="RUNAI_LEDGER is no address") as refused:
         Ledger("postgresql+psycopg://ledger:secret@here:there/ledger")
 

@@ -25,7 +25,7 @@ def told(past):
     ]
 
 
-async def test_what_is_held_now_is_there_before_it_is_written(ledger, clock):
+async def test_current_allocation_is_in_the_past_before_a_flush(ledger, clock):
     book, start = ledger(), clock.now
     book.event("vision/a", "queued", "", project="vision", user="ana")
     clock.now += 40
@@ -60,7 +60,7 @@ async def test_a_deleted_one_and_its_successor_of_the_same_name_are_two(ledger, 
 
 
 @on_each_database
-async def test_who_held_nothing_since_is_left_out(ledger, clock):
+async def test_workload_without_an_allocation_since_then_is_left_out(ledger, clock):
     book = ledger()
     pass_time(book, clock, 30, [A])
     pass_time(book, clock, 30, [])
@@ -82,7 +82,7 @@ def asked(past):
 
 
 @on_each_database
-async def test_what_was_asked_last_is_there_before_it_is_written_and_after(ledger, clock):
+async def test_last_request_is_returned_before_and_after_a_flush(ledger, clock):
     book, start = ledger(), int(clock.now)
     book.asked("vision/a", Asked(start, "half", 0))
     pass_time(book, clock, 20, [A])
@@ -118,7 +118,7 @@ async def test_each_of_a_name_has_asked_for_its_own(ledger, clock):
     assert asked(await ledger().past(first - 1)) == expected
 
 
-async def test_of_whom_nothing_is_written_nothing_is_said(ledger, clock):
+async def test_workload_without_a_recorded_request_has_an_empty_one(ledger, clock):
     book, start = ledger(), clock.now
     pass_time(book, clock, 20, [A])
 

@@ -47,7 +47,7 @@ def test_steps_lie_on_the_clock_whatever_the_range():
 
 
 @pytest.mark.parametrize("since", [NOW, NOW + 100])
-def test_what_is_to_come_is_an_empty_range(since):
+def test_future_range_is_empty(since):
     found = choose_range(since, since + 60, None, now=NOW)
 
     assert (found.since, found.until, found.ends) == (NOW, NOW, ())

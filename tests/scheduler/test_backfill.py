@@ -79,7 +79,7 @@ def test_without_backfill_nothing_is_held() -> None:
     assert places(decide(world)) == {"unknown-0": "n1:1"}
 
 
-def test_who_waits_for_a_hold_is_told_for_whom_and_how_long() -> None:
+def test_held_back_job_reports_the_gang_ahead_and_its_expected_start() -> None:
     filler = job("filler", on="n2:1", started=0)
     plan = decide(holding([*RUNS, filler, GANG, job("unknown", submitted=20)]))
 
@@ -114,7 +114,7 @@ def test_a_run_of_unknown_length_is_expected_to_last_as_long_again() -> None:
     assert waits(decide(holding([*runs, GANG, long])))["long"] == "held_for"
 
 
-def test_what_nobody_can_foresee_holds_nothing() -> None:
+def test_gang_with_unknown_start_time_holds_no_gpus() -> None:
     # The start of n1's job is unknown.
     runs = [job("r", on="n1:0"), job("full", 2, on="n2:0,1")]
 
@@ -153,7 +153,7 @@ def test_a_gang_beyond_its_projects_share_holds_nothing() -> None:
     assert places(decide(holding(workloads, projects))) == {"new-0": "n1:1"}
 
 
-def test_who_is_within_quota_passes_the_hold_of_who_is_not() -> None:
+def test_job_within_quota_starts_despite_the_hold_of_a_gang_over_quota() -> None:
     projects = [project("a", 2, weight=1), project("b", 1, weight=0)]
     runs = [
         job("soon", project="a", on="n1:0", started=900, expected_runtime=400),
@@ -165,7 +165,7 @@ def test_who_is_within_quota_passes_the_hold_of_who_is_not() -> None:
     assert started(owed) == {"owed-0"}
 
 
-def test_holding_stops_nobody_and_nothing_stays_held_when_the_gang_is_gone() -> None:
+def test_hold_stops_no_job_and_ends_when_the_gang_is_removed() -> None:
     world = holding([*RUNS, GANG, job("unknown", submitted=20), job("more", submitted=21)])
     plan = decide(world)
     assert (stopped(plan), waits(plan)["more"]) == (set(), "held_for")

@@ -70,7 +70,7 @@ def test_nothing_new_is_placed_on_a_broken_device(world: Snapshot) -> None:
 
 
 @given(snapshots(), st.data())
-def test_a_broken_device_that_nobody_holds_is_as_good_as_none(
+def test_idle_broken_device_is_planned_like_a_missing_device(
     world: Snapshot, data: st.DataObject
 ) -> None:
     taken = held(world)
@@ -102,7 +102,7 @@ def test_the_healthy_device_is_taken(worker, device) -> None:
     assert [s.device for s in start.devices] == [device]
 
 
-def test_who_is_on_a_broken_device_stays_and_its_place_is_not_given_again() -> None:
+def test_reclaim_stops_the_job_on_a_healthy_device_not_on_a_broken_one() -> None:
     world = snapshot(
         broken("1x2", 0),
         [project("a", 1), project("b", 1)],
@@ -130,7 +130,7 @@ def test_quotas_promise_more_than_the_healthy_devices() -> None:
     assert oversubscribed(world)[0] == "the quotas add up to 3 GPUs, but the cluster has 2 GPUs"
 
 
-def test_what_is_held_of_broken_devices_counts_as_capacity() -> None:
+def test_allocated_broken_devices_count_as_capacity_for_fair_shares() -> None:
     projects = [project("a", 0, weight=1), project("b", 0, weight=1)]
     alone = snapshot(broken("1x4", 0, 1), projects, [job("j", 1, on="n1:0"), job("k", 4, "b")])
 

@@ -41,7 +41,7 @@ def burst(nodes: str, parts: list[float]) -> Plan:
 )
 @example("1x8+2x1", [0.7, 0.3] * (BURST // 2))
 @example("2x2", [0.5, 0.1] * (BURST // 2))
-def test_a_burst_fills_no_device_beyond_and_leaves_no_room_that_somebody_fits_in(
+def test_burst_overfills_no_device_and_leaves_no_room_for_a_waiting_job(
     nodes: str, parts: list[float]
 ) -> None:
     plan = burst(nodes, parts)

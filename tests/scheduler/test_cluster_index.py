@@ -99,7 +99,7 @@ def test_a_project_without_children_gets_its_first_workload_like_any_other() -> 
     assert index.state() is before, "nothing else was looked up anew"
 
 
-def test_who_goes_must_have_been_there() -> None:
+def test_index_rejects_removal_of_an_unknown_workload() -> None:
     with pytest.raises(KeyError, match="nobody"):
         Index(snapshot("1x1", [])).apply(Changes(gone=("nobody",)))
 

@@ -176,7 +176,9 @@ STAYS: dict[str, tuple[str, list[Project], list[Workload]]] = {
 
 
 @pytest.mark.parametrize(("nodes", "projects", "workloads"), STAYS.values(), ids=STAYS)
-def test_nobody_moves(nodes: str, projects: list[Project], workloads: list[Workload]) -> None:
+def test_consolidation_leaves_workers_in_place(
+    nodes: str, projects: list[Project], workloads: list[Workload]
+) -> None:
     plan = decide(snapshot(nodes, projects, workloads, phases=("allocate", "consolidate")))
 
     assert (moved(plan), reserved(plan)) == (set(), set())
@@ -189,7 +191,7 @@ def test_consolidation_is_opt_in() -> None:
     assert waits(decide(snapshot("2x2", ONE, SCATTERED))) == {"new": "fragmented"}
 
 
-def test_a_move_says_for_whom_and_by_which_rule() -> None:
+def test_move_reason_names_the_claimant_and_the_rule() -> None:
     plan = decide(consolidating("2x2", ONE, SCATTERED))
 
     (move,) = [d for d in plan.decisions if isinstance(d, Move)]
@@ -197,7 +199,7 @@ def test_a_move_says_for_whom_and_by_which_rule() -> None:
     assert move.reason.text == "makes room for new and goes on at n1"
 
 
-def test_who_has_not_started_yet_starts_elsewhere_instead_of_moving_later() -> None:
+def test_unstarted_job_starts_elsewhere_instead_of_moving_later() -> None:
     # "small" goes to the fullest node, where it blocks "big", which is next.
     plan = decide(
         consolidating(
@@ -215,7 +217,7 @@ def test_who_has_not_started_yet_starts_elsewhere_instead_of_moving_later() -> N
     assert places(plan) == {"small-0": "n2:2", "big-0": "n1:0,1"}
 
 
-def test_who_moved_and_who_gained_run_a_cycle_later_and_nothing_follows() -> None:
+def test_moved_job_and_claimant_run_after_the_next_cycle_without_more_decisions() -> None:
     world = consolidating("2x2", ONE, SCATTERED)
 
     world = applied(world, decide(world))
@@ -226,7 +228,7 @@ def test_who_moved_and_who_gained_run_a_cycle_later_and_nothing_follows() -> Non
     assert decide(world).decisions == ()
 
 
-def test_what_those_who_moved_leave_over_is_given_to_the_next() -> None:
+def test_gpu_left_over_by_a_move_is_reserved_for_the_next_job() -> None:
     # "three" frees three GPUs of n2, "new" takes two; the third goes to "one" in the same plan.
     nodes = "1x3+1x4"
     workloads = [
@@ -244,7 +246,7 @@ def test_what_those_who_moved_leave_over_is_given_to_the_next() -> None:
     assert reserved(plan) == {"new-0", "one-0"}
 
 
-def test_what_had_no_room_may_have_it_after_others_have_moved() -> None:
+def test_earlier_move_in_a_plan_makes_room_for_a_later_move() -> None:
     """`cores` lacks CPU on n2, so `stacked` moves away; then `three` has room on n2.
 
     `early` asks for a whole node before that and waits for the next cycle; `late` need not.
@@ -271,7 +273,7 @@ def test_what_had_no_room_may_have_it_after_others_have_moved() -> None:
     assert reserved(plan) == {"cores-0", "late-0"}
 
 
-def test_others_are_still_owed_what_moving_has_gathered() -> None:
+def test_project_within_quota_gets_the_node_that_consolidation_emptied() -> None:
     # b is owed four GPUs: it takes the node that was emptied for a's job beyond its quota.
     projects = [project("a", 4, weight=0), project("b", 4, weight=0, created=1)]
     workloads = [
@@ -289,7 +291,7 @@ def test_others_are_still_owed_what_moving_has_gathered() -> None:
     assert reasons == {"a2-0": "owed"}
 
 
-def test_who_moved_says_who_has_its_gpus_and_not_who_came_to_its_node() -> None:
+def test_move_reason_names_the_job_that_takes_its_gpus_not_one_that_joins_its_node() -> None:
     # As above; "tiny", the oldest, also starts on an idle GPU there.
     projects = [project("a", 4, weight=0), project("b", 4, weight=0, created=1)]
     workloads = [
@@ -307,7 +309,7 @@ def test_who_moved_says_who_has_its_gpus_and_not_who_came_to_its_node() -> None:
 @pytest.mark.parametrize(
     ("shrink_first", "expected"), [(True, ({"e-1"}, set())), (False, (set(), {"j-0"}))]
 )
-def test_surplus_shrinks_before_anybody_moves(
+def test_shrink_first_stops_surplus_workers_before_moving_jobs(
     expected: tuple[set[str], set[str]], *, shrink_first: bool
 ) -> None:
     # R6: stopping a surplus worker pauses no job; a move does.
@@ -359,7 +361,7 @@ def looks_for_moving(nodes: str, workloads: list[Workload]) -> int:
     return looks[1] - looks[0]
 
 
-def test_what_cannot_help_is_proven_by_counting_alone() -> None:
+def test_futile_consolidation_is_rejected_by_counting_without_a_search() -> None:
     jobs = [job(f"j{n}-{d}", on=f"n{n}:{d}") for n in range(1, 11) for d in range(8)][2:]
     gangs = [job(f"gang{i}", 8, workers=1 + i % 4) for i in range(40)]
 

@@ -80,7 +80,7 @@ def looks_at(world: Snapshot) -> int:
     return state.looks
 
 
-def test_victims_with_cpu_cost_no_more_looks_than_those_without() -> None:
+def test_victims_with_cpu_cost_no_more_looks_than_victims_without_cpu() -> None:
     """A claimant on all devices of its only victim leaves no more room, whatever CPU it had."""
 
     def reclaiming(cores: int) -> Snapshot:
@@ -95,7 +95,7 @@ def test_victims_with_cpu_cost_no_more_looks_than_those_without() -> None:
     assert looks_at(reclaiming(4000)) == looks_at(reclaiming(0))
 
 
-def test_what_many_elastic_workers_wait_for_is_asked_once_of_them_all(
+def test_cycle_iterates_over_waiting_elastic_workers_a_few_times_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The cycle iterates over the workers a few times, not once for each worker."""

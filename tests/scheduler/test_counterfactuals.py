@@ -37,7 +37,7 @@ def test_a_gang_of_which_any_is_particular_hears_that_it_need_not_be(which: list
     assert "would start if it did not ask for certain nodes" in offered(world, "gang")
 
 
-def test_who_lends_what_it_keeps_keeps_nothing() -> None:
+def test_counterfactual_to_lend_kept_gpus_sets_never_lent_to_zero() -> None:
     world = snapshot("1x4", [project("a", 4, never_lent=4), project("b")], [job("other", 1, "b")])
     wait = explain(world, decide(world), "other")
     assert wait is not None

@@ -46,7 +46,7 @@ def test_a_reservation_starts_as_soon_as_its_devices_are_free() -> None:
     assert places(decide(world)) == {"new-0": "n1:0"}
 
 
-def test_who_waits_for_reserved_devices_starts_elsewhere_if_something_is_idle() -> None:
+def test_job_with_a_reserved_busy_device_starts_on_an_idle_one() -> None:
     world = snapshot(
         "1x2",
         [project("a", 2)],
@@ -83,7 +83,7 @@ def test_idle_gpus_beside_a_stopping_job_do_not_take_its_project_over_the_limit(
 
 
 @pytest.mark.parametrize(("name", "amount"), [("cpu_milli", 4000), ("memory_mib", 64)])
-def test_who_leaves_the_node_is_waited_for_only_if_the_node_has_too_little(
+def test_reservation_blocked_by_the_project_limit_waits_only_for_its_own_worker(
     name: str, amount: int
 ) -> None:
     """The node's whole CPU or memory suffices: only the project's limit blocks the job (Q3)."""
@@ -103,7 +103,7 @@ def test_who_leaves_the_node_is_waited_for_only_if_the_node_has_too_little(
     assert (reserve.node, reserve.waits_for) == ("n1", ("mine-0",))
 
 
-def test_nobody_takes_what_is_reserved_for_another() -> None:
+def test_no_job_starts_on_devices_reserved_for_a_gang() -> None:
     world = snapshot(
         "1x2",
         [project("a", 0), project("b", 2)],

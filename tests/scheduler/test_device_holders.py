@@ -37,14 +37,14 @@ def test_the_newest_are_asked_first_and_of_one_age_the_last_by_name() -> None:
     assert [held.workload.name for held in next(seen.sets_of(rival))] == ["z", "x"]
 
 
-def test_who_is_not_in_the_plan_has_no_share_yet() -> None:
+def test_project_missing_in_the_plan_is_over_its_share_by_all_its_gpus() -> None:
     world = replace(held_by_b(), projects=(project("a", 0), project("b", 0)))
     seen = holdings(world, "new")
 
     assert [seen.over(rival) for rival in seen.rivals()] == [3000]
 
 
-def test_who_ends_first_comes_first_and_of_one_end_the_first_by_name() -> None:
+def test_holders_are_sorted_by_expected_end_then_by_name() -> None:
     world = snapshot(
         "1x4",
         [project("a", 4)],
@@ -62,7 +62,7 @@ def test_who_ends_first_comes_first_and_of_one_end_the_first_by_name() -> None:
     assert [held.workload.name for held in found] == ["y", "x", "z", "never"]
 
 
-def test_a_worker_that_stops_protects_the_others_no_longer() -> None:
+def test_stopping_worker_does_not_extend_the_protection_of_its_gang() -> None:
     """R8: only the workers that still run decide how long a gang is protected."""
     gang = job("gang", workers=2, min_workers=1, project="b", on="n1:0 n1:1", started=400)
     young = replace(gang.workers[1], state=WorkerState.STOPPING, started=900)

@@ -63,7 +63,7 @@ def test_surplus_is_given_back_in_its_own_project(
     assert stopped(decide(world)) == expected
 
 
-def test_who_gives_surplus_back_is_told_to_whom() -> None:
+def test_shrink_reason_names_the_job_that_waits_for_the_surplus_gpu() -> None:
     plan = decide(snapshot("1x2", [project("a", 2)], [elastic(2, on=2), job("new")]))
 
     (stop,) = [d for d in plan.decisions if isinstance(d, Stop)]
@@ -95,7 +95,7 @@ def test_a_limit_is_kept_by_giving_surplus_back() -> None:
     assert (stopped(plan), started(plan) | reserved(plan)) == ({"e-1"}, {"new-0"})
 
 
-def test_own_surplus_makes_no_claim_on_others_good() -> None:
+def test_own_surplus_does_not_justify_reclaim_from_another_project() -> None:
     # Without its surplus a would be within its quota, and b is over its own. But surplus given up
     # on nodes where no claimant can use it comes back at once, and b would claim in its turn.
     projects = [project("a", 4, weight=1, created=1), project("b", 1, weight=1)]
@@ -146,7 +146,7 @@ def test_a_gang_grows_while_it_gains(
     assert started(decide(world)) == expected
 
 
-def test_what_a_gang_gains_depends_on_how_many_run_not_on_which() -> None:
+def test_gang_gain_depends_on_the_count_of_running_workers_not_on_their_index() -> None:
     lacks_its_first = job(
         "e",
         workers=3,

@@ -232,7 +232,7 @@ def test_a_wait_is_explained(world, workload, code, counterfactuals, start) -> N
     assert explanation.expected_start.text == start
 
 
-def test_the_protection_of_those_who_would_give_back_has_an_end() -> None:
+def test_counterfactual_reports_when_the_protection_of_a_victim_ends() -> None:
     world, workload, *_ = CASES["a-minimum-run-time"]
 
     _, explanation = told(world, workload)
@@ -273,7 +273,7 @@ def test_several_that_would_have_to_go_are_named() -> None:
     assert explained(6) == "would start if old-0, old-1, old-2, old-3 and 2 more had gone"
 
 
-def test_who_is_exactly_within_quota_hears_how_far_others_are_over_theirs() -> None:
+def test_explanation_at_exact_quota_states_gpus_of_another_project_over_its_share() -> None:
     world = snapshot(
         "1x4",
         [project("a", 1, min_runtime=600), project("b", 1)],
@@ -287,7 +287,7 @@ def test_who_is_exactly_within_quota_hears_how_far_others_are_over_theirs() -> N
     )
 
 
-def test_what_a_resized_job_holds_is_what_it_has() -> None:
+def test_explanation_counts_the_current_gpus_of_a_resized_job() -> None:
     world = snapshot(
         "1x4",
         [project("a", 4)],
@@ -303,7 +303,7 @@ def test_what_a_resized_job_holds_is_what_it_has() -> None:
     assert {h.workload: h.gpus for h in explanation.holders} == {"elastic": 3000, "ro-1": 1000}
 
 
-def test_a_waiting_workload_learns_who_is_ahead_and_who_holds_what_it_needs() -> None:
+def test_explanation_lists_the_workloads_ahead_and_the_holders_of_gpus() -> None:
     world = snapshot(
         "1x4",
         [project("a", 3), project("b", 1)],
@@ -328,7 +328,7 @@ def test_a_waiting_workload_learns_who_is_ahead_and_who_holds_what_it_needs() ->
     ]
 
 
-def test_only_those_that_the_reader_may_know_are_named() -> None:
+def test_explanation_names_only_workloads_that_the_reader_may_see() -> None:
     world, workload, *_ = CASES["a-build-quota"]
 
     wait = explain(world, decide(world), workload, lambda w: w.user == "cy")
@@ -341,7 +341,7 @@ def test_only_those_that_the_reader_may_know_are_named() -> None:
     }
 
 
-def test_what_does_not_wait_has_no_explanation() -> None:
+def test_running_or_unknown_workload_has_no_explanation() -> None:
     world = snapshot("1x1", [project("a", 1)], [job("runs", on="n1:0")])
 
     assert explain(world, decide(world), "runs") is None

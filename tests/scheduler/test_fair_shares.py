@@ -188,7 +188,7 @@ def test_usage_history_divides_the_surplus(
     assert list(found.values()) == expected
 
 
-def test_who_used_it_all_has_no_weight_left_however_much_there_is() -> None:
+def test_project_with_all_past_usage_has_no_weight_left_even_on_a_large_cluster() -> None:
     # With thousands of GPUs even the smallest weight or usage would be worth one GPU.
     owners = [
         project("a", 1, weight=1, usage=gpus(0.001)),
@@ -307,7 +307,7 @@ AMOUNTS = st.integers(0, 12)
     weights=st.lists(st.integers(0, 4), min_size=4, max_size=4),
     wanted=st.lists(AMOUNTS, min_size=4, max_size=4),
 )
-def test_shares_never_exceed_requests_and_use_all_that_somebody_with_weight_wants(
+def test_shares_never_exceed_requests_and_use_all_gpus_that_weighted_projects_want(
     devices: int, quotas: list[int], weights: list[int], wanted: list[int]
 ) -> None:
     owners = [

@@ -35,7 +35,7 @@ def really_fits(state: State, members: list[PlannedWorker]) -> bool:
 
 
 @given(snapshots())
-def test_the_answer_follows_those_who_leave_and_come_back(world: Snapshot) -> None:
+def test_fit_check_tracks_workers_that_are_released_and_restored(world: Snapshot) -> None:
     state = State(world, tree_of(world))
     for item, members in asking(state):
         fit = Fit(state, members)
@@ -63,7 +63,7 @@ def test_the_answer_follows_those_who_leave_and_come_back(world: Snapshot) -> No
 
 
 @given(snapshots())
-def test_whose_leaving_makes_room_for_one_more_is_seen(world: Snapshot) -> None:
+def test_fit_check_detects_each_worker_that_would_free_a_slot(world: Snapshot) -> None:
     state = State(world, tree_of(world))
     running = [m for i in state.by_name.values() for m in i.members if m.standing is Phase.RUNNING]
     for _, members in asking(state):

@@ -151,7 +151,7 @@ def test_half_of_what_has_run_for_long_runs_as_long_again() -> None:
     assert start.is_estimated
 
 
-def test_what_has_only_begun_counts_for_a_minute() -> None:
+def test_forecast_assumes_one_minute_for_a_job_that_has_just_started() -> None:
     start = start_of(one_gpu(held_for(0), job("new")), "new")
 
     assert (start.earliest, start.at, start.latest) == (1020, 1060, 1180)
@@ -165,19 +165,19 @@ def test_a_stated_run_time_that_is_over_is_an_estimate_again() -> None:
     assert (over.at, over.is_estimated) == (1300, True)
 
 
-def test_what_waits_before_it_runs_as_long_as_is_typical() -> None:
+def test_forecast_assumes_the_typical_run_time_for_jobs_ahead_in_the_queue() -> None:
     start = start_of(one_gpu(held_for(300), job("next"), job("new")), "new")
 
     assert start.at == 1300 + 600
 
 
-def test_a_start_that_needs_an_end_which_nobody_can_tell_is_not_promised() -> None:
+def test_start_that_depends_on_an_unknown_end_has_no_forecast() -> None:
     start = start_of(one_gpu(job("old", on="n1:0"), job("new")), "new")
 
     assert (start.at, start.earliest, start.latest) == (None, None, None)
 
 
-def test_what_is_beyond_the_cycles_looked_at_has_a_bound_only() -> None:
+def test_start_beyond_the_simulated_cycles_has_only_a_lower_bound() -> None:
     world = one_gpu(
         held_for(10, expected_runtime=20),
         *[job(f"next-{i}", expected_runtime=10) for i in range(9)],
@@ -191,7 +191,7 @@ def test_what_is_beyond_the_cycles_looked_at_has_a_bound_only() -> None:
     assert start_of(world, "new").at == 1100
 
 
-def test_everybody_who_waits_is_told_or_those_that_were_asked_for() -> None:
+def test_forecast_covers_all_waiting_workloads_or_only_the_requested_ones() -> None:
     world = one_gpu(
         held_for(10, expected_runtime=20),
         *[job(f"next-{i}", expected_runtime=10) for i in range(30)],
@@ -207,7 +207,7 @@ def test_everybody_who_waits_is_told_or_those_that_were_asked_for() -> None:
     assert forecast(world, plan, {"old"}) == {}
 
 
-def test_what_stops_is_gone_when_its_grace_is_over() -> None:
+def test_stopping_job_frees_its_gpu_at_the_end_of_its_grace() -> None:
     world = snapshot(
         "1x1",
         [project("a", 0), project("b", 1)],
@@ -287,7 +287,7 @@ def test_a_job_that_was_paused_often_is_left_alone_until_its_hour_is_over() -> N
     assert start_of(world, "owed").at == 500 + 3600
 
 
-def test_what_is_typical_is_the_median_of_what_runs() -> None:
+def test_typical_run_time_is_the_median_of_running_workloads() -> None:
     world = snapshot(
         "1x4",
         [project("a", 4)],
@@ -311,7 +311,7 @@ def test_a_run_is_as_long_as_from_its_first_worker_on() -> None:
     assert start_of(world, "new").at == (800 + 230) + 230
 
 
-def test_who_is_stopped_for_good_is_looked_for_no_further() -> None:
+def test_session_stopped_by_the_plan_has_no_expected_start() -> None:
     # One of the two workers of "lab" runs, beyond the quota of a: b reclaims its own GPU, and a
     # session that is stopped ends.
     world = snapshot(

@@ -190,7 +190,9 @@ def test_one_at_a_time_a_room_places_as_decide_does(packing: Packing, world: Sna
 
 
 @given(world=strategies.pending(most=12))
-def test_what_is_remembered_between_placements_changes_none(world: Snapshot) -> None:
+def test_state_kept_between_placements_finds_the_same_places_as_fresh_state(
+    world: Snapshot,
+) -> None:
     nodes = sorted(world.nodes, key=lambda node: node.name)
     kinds = Kinds(nodes)
     asked = [kinds.of(w.workers[0], ()) for w in world.workloads]

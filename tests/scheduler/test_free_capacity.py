@@ -146,7 +146,7 @@ def _places(world: Booked, kind: RequestShape) -> Iterator[tuple[int, tuple[int,
 
 
 @given(booked())
-def test_what_is_free_is_what_counting_finds(world: Booked) -> None:
+def test_free_capacity_equals_a_full_recount(world: Booked) -> None:
     room = world.room
     nodes = range(len(world.nodes))
     is_open = [node.schedulable for node in world.nodes]
@@ -229,7 +229,7 @@ def test_nodes_come_fullest_first_or_emptiest_first(*, spread: bool) -> None:
     assert list(world.room.nodes_by_fullness(1)) == [n for n in order if n != 2]
 
 
-def test_what_was_overbooked_is_owed_and_not_free() -> None:
+def test_overbooked_device_becomes_free_only_after_the_excess_is_released() -> None:
     world = Booked(nodes_of([2]), spread=False)
     one, half = world.all[1], world.all[3]
     for kind in (one, one, half):
@@ -244,7 +244,7 @@ def test_what_was_overbooked_is_owed_and_not_free() -> None:
     assert (world.room.idle, world.room.free_milli, world.room.idle_total) == ([2], 2000, 2)
 
 
-def test_what_is_on_a_node_that_nobody_knows_takes_nothing() -> None:
+def test_booking_on_an_unknown_node_uses_no_capacity() -> None:
     world = Booked(nodes_of([1]), spread=False)
 
     world.take(world.kinds.book(world.all[1], -1, (0,)))

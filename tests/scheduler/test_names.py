@@ -82,7 +82,7 @@ def test_workloads_and_people_of_other_projects_are_named_where_the_policy_says_
 
 
 @given(strategies.snapshots())
-def test_what_a_policy_says_of_names_changes_no_decision(world: Snapshot) -> None:
+def test_hiding_names_changes_no_decision_and_names_no_foreign_workload(world: Snapshot) -> None:
     named = decide(replace(world, policy=replace(world.policy, name_others=True)))
     hidden = decide(replace(world, policy=replace(world.policy, name_others=False)))
 

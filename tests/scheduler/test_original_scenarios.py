@@ -79,7 +79,7 @@ def test_bobs_jobs_resume_when_pattys_end() -> None:
     assert started(plan) == {"bob-2-0", "bob-3-0"}
 
 
-def test_what_was_freed_is_kept_while_the_stopped_have_their_grace() -> None:
+def test_reclaimed_gpus_stay_reserved_during_the_grace_of_the_stopped_jobs() -> None:
     world = with_(bob_runs_over_his_quota(), job("p-0", 1, "patty"), job("p-1", 1, "patty"))
 
     world = applied(world, decide(world), grace=True)
@@ -197,13 +197,15 @@ def full_of(*names: str) -> Snapshot:
         pytest.param("ab", [16, 16, 0, 0], id="two have half of it each"),
     ],
 )
-def test_projects_with_work_share_what_the_others_leave(names: str, expected: list[int]) -> None:
+def test_projects_with_work_share_the_gpus_of_idle_projects(
+    names: str, expected: list[int]
+) -> None:
     shares = decide(full_of(*names)).projects
 
     assert [shares[name].allocated / 1000 for name in "abcd"] == expected
 
 
-def test_every_project_gets_its_eight_back_whoever_was_there_first() -> None:
+def test_every_project_reclaims_its_eight_gpus_from_an_earlier_project() -> None:
     world = full_of("a")
     for count, name in enumerate("bcd", start=2):
         world = settled(with_(world, *[job(f"{name}-{i}", 1, name) for i in range(40)]), cycles=3)

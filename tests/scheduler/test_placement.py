@@ -358,7 +358,7 @@ def test_caps(projects: list[Project], workloads: list[Workload], expected: dict
     assert waits(decide(snapshot("1x4", projects, workloads))) == expected
 
 
-def test_what_is_never_lent_stays_idle_for_its_owner() -> None:
+def test_never_lent_gpus_stay_idle_for_their_owner() -> None:
     owners = [project("a", 2, never_lent=2), project("b", 0)]
     world = snapshot("1x4", owners, [job(f"b{i}", 1, "b") for i in range(4)])
 
@@ -370,7 +370,7 @@ def test_what_is_never_lent_stays_idle_for_its_owner() -> None:
     assert started(decide(with_login)) == {"ana-1-0", "b0-0", "b1-0"}
 
 
-def test_what_a_parent_never_lends_is_there_for_its_children() -> None:
+def test_gpus_that_a_parent_never_lends_go_to_its_children() -> None:
     owners = [
         project("p", 2, never_lent=2),
         project("a", 1, parent="p", never_lent=1),

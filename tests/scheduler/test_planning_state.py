@@ -111,7 +111,7 @@ def test_a_cycle_that_is_rolled_back_leaves_no_trace(world: Snapshot) -> None:
 
 
 @given(snapshots())
-def test_whoever_is_taken_out_and_put_back_is_as_he_was(world: Snapshot) -> None:
+def test_workloads_removed_and_added_again_restore_the_state(world: Snapshot) -> None:
     state, fresh = state_of(world), state_of(world)
     for workload in world.workloads:
         state.remove(workload.name)
@@ -129,7 +129,7 @@ def test_whoever_is_taken_out_and_put_back_is_as_he_was(world: Snapshot) -> None
 
 
 @given(snapshots())
-def test_a_reservation_waits_for_those_who_leave_its_devices(world: Snapshot) -> None:
+def test_reservation_waits_for_the_workers_that_leave_its_devices(world: Snapshot) -> None:
     state = state_of(world)
     run(state)
     leaving = [m for m in members(state) if m.origin and m.standing in {Phase.GOING, Phase.MOVED}]

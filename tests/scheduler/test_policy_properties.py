@@ -39,7 +39,7 @@ def losing(plan: Plan) -> list[Stop | Move]:
 
 
 @given(SNAPSHOTS)
-def test_consolidation_loses_nobody(snapshot: Snapshot) -> None:
+def test_consolidation_stops_no_worker_and_moves_only_preemptible_jobs(snapshot: Snapshot) -> None:
     snapshot = under(snapshot, phases=("allocate", "consolidate"))
     plan, world = looked_at(snapshot)
     gains = {d.workload for d in plan.decisions if isinstance(d, Start | Reserve)}
@@ -59,7 +59,9 @@ def test_consolidation_loses_nobody(snapshot: Snapshot) -> None:
 
 
 @given(SNAPSHOTS)
-def test_nobody_moves_where_nothing_need(snapshot: Snapshot) -> None:
+def test_consolidation_moves_workers_only_if_the_claimant_needs_their_room(
+    snapshot: Snapshot,
+) -> None:
     # Moving all workers back that moved for one workload leaves no room for that workload.
     plan, world = looked_at(under(snapshot, phases=("allocate", "consolidate")))
 
@@ -83,7 +85,7 @@ def test_a_plan_takes_from_no_more_workers_than_it_may(snapshot: Snapshot, most:
 
 
 @given(SNAPSHOTS, st.integers(0, 2), st.data())
-def test_nobody_is_paused_more_often_than_the_policy_says(
+def test_no_job_is_paused_more_often_than_max_pauses_per_hour(
     snapshot: Snapshot, most: int, data: st.DataObject
 ) -> None:
     times = st.lists(st.sampled_from([10, 500, 900, 3000, 4000]), max_size=3)
@@ -106,7 +108,9 @@ def test_nobody_is_paused_more_often_than_the_policy_says(
 
 
 @given(SNAPSHOTS, st.booleans())
-def test_every_wait_that_is_for_others_says_for_whom(snapshot: Snapshot, backfill: bool) -> None:
+def test_held_for_wait_names_its_rule_and_a_workload_or_project(
+    snapshot: Snapshot, backfill: bool
+) -> None:
     plan = decide(under(snapshot, phases=strategies.EVERY_PHASE, backfill=backfill))
 
     names = {w.name for w in snapshot.workloads} | {p.name for p in snapshot.projects}
@@ -141,7 +145,7 @@ def rests(plan: Plan) -> bool:
 
 
 @given(SNAPSHOTS)
-def test_a_settled_cluster_has_no_gang_that_moving_nobody_would_place(snapshot: Snapshot) -> None:
+def test_settled_cluster_has_no_waiting_gang_that_fits_without_moves(snapshot: Snapshot) -> None:
     world = settled(under(snapshot, phases=strategies.EVERY_PHASE), cycles=6, seconds=0)
     _, seen = looked_at(world)
     usage, held = seen.now_and_reserved(), seen.held_after()

@@ -26,7 +26,7 @@ def anew(before: dict[str, Wait], after: dict[str, Wait]) -> set[str]:
     return {name for name, wait in after.items() if before.get(name) is not wait}
 
 
-def test_who_waits_as_before_is_told_by_the_same_object() -> None:
+def test_unchanged_wait_reuses_the_previous_object() -> None:
     index = waiting()
     first = told(index)
 
@@ -49,7 +49,7 @@ def test_who_waits_as_before_is_told_by_the_same_object() -> None:
         ),
     ],
 )
-def test_what_changes_is_told_anew_and_the_queue_behind_it(
+def test_queue_change_rebuilds_waits_of_changed_workloads_and_the_queue_behind_them(
     come: list[Workload], gone: list[str], told_anew: set[str]
 ) -> None:
     index = waiting()
@@ -59,7 +59,7 @@ def test_what_changes_is_told_anew_and_the_queue_behind_it(
     assert anew(before, told(index)) == told_anew
 
 
-def test_another_reason_is_told_to_everybody_who_waits_for_it() -> None:
+def test_changed_reason_rebuilds_the_wait_of_every_waiting_workload() -> None:
     index = waiting()
     before = told(index)
     index.apply(Changes(nodes=cluster("1x2"), workloads=(job("a-s", on="n1:1"),)))
@@ -70,7 +70,7 @@ def test_another_reason_is_told_to_everybody_who_waits_for_it() -> None:
     assert anew(before, after) == set(after)
 
 
-def test_who_waits_for_their_projects_share_is_told_nothing_of_what_others_start() -> None:
+def test_wait_for_a_project_share_is_reused_when_another_project_starts_a_job() -> None:
     index = waiting()
     before = told(index)
     index.apply(Changes(gone=("a-r",)))
@@ -81,7 +81,7 @@ def test_who_waits_for_their_projects_share_is_told_nothing_of_what_others_start
     assert anew(before, after) == {"a-1", "a-2"}
 
 
-def test_where_nobody_is_to_be_told_why_nobody_is() -> None:
+def test_explain_none_reports_no_waits() -> None:
     index = waiting()
     index.apply(Changes(policy=Policy(explain="none")))
 

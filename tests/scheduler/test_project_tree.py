@@ -107,7 +107,7 @@ def test_a_table_of_gpu_types_counts_as_its_sum() -> None:
     assert (accounts["a"].quota, accounts["b"].is_unlimited) == (3000, True)
 
 
-def test_holders_are_those_who_never_lend() -> None:
+def test_holders_are_the_projects_with_never_lent_gpus() -> None:
     found = tree(project("a", 1), project("b", 1, never_lent=1))
 
     assert [account.name for account in found.holders] == ["b"]

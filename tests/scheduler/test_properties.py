@@ -119,7 +119,7 @@ def test_limits_and_build_quotas_hold_at_every_level(snapshot: Snapshot) -> None
 
 
 @given(SNAPSHOTS)
-def test_who_was_told_to_stop_counts_against_the_limit_until_it_has_ended(
+def test_stopping_worker_counts_against_the_project_limit_until_it_ends(
     snapshot: Snapshot,
 ) -> None:
     _, world = looked_at(snapshot)
@@ -140,7 +140,7 @@ def test_sessions_within_the_build_quota_are_never_stopped_or_moved(snapshot: Sn
 
 
 @given(SNAPSHOTS)
-def test_nobody_stops_without_somebody_who_gains_by_exactly_that(snapshot: Snapshot) -> None:
+def test_every_stop_is_needed_for_the_claimant_that_it_names(snapshot: Snapshot) -> None:
     plan, world = looked_at(snapshot)
     gains = {d.workload for d in plan.decisions if isinstance(d, Start | Reserve)}
 
@@ -167,7 +167,7 @@ def test_nobody_stops_without_somebody_who_gains_by_exactly_that(snapshot: Snaps
 
 
 @given(SNAPSHOTS)
-def test_only_who_is_over_quota_is_reclaimed_and_only_less_priority_or_surplus_preempted(
+def test_reclaim_stops_over_quota_jobs_and_preemption_lower_priority_or_surplus(
     snapshot: Snapshot,
 ) -> None:
     plan, world = looked_at(snapshot)
@@ -208,7 +208,7 @@ def test_a_minimum_run_time_is_kept(snapshot: Snapshot) -> None:
 
 
 @given(SNAPSHOTS)
-def test_who_loses_its_place_was_over_its_quota_or_share_and_stays_no_poorer(
+def test_reclaim_stops_a_workload_only_if_its_project_exceeds_quota_or_share(
     snapshot: Snapshot,
 ) -> None:
     plan, world = looked_at(snapshot)
@@ -304,7 +304,7 @@ def test_priority_goes_before_age_inside_a_project(snapshot: Snapshot) -> None:
 
 
 @given(SNAPSHOTS)
-def test_who_is_within_quota_never_waits_for_one_victim_that_it_may_take(
+def test_workload_within_quota_never_waits_if_one_reclaimable_victim_makes_room(
     snapshot: Snapshot,
 ) -> None:
     snapshot = settled(snapshot, cycles=3, seconds=0)

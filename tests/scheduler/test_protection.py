@@ -98,7 +98,7 @@ def test_no_pauses_at_all_is_a_policy_too() -> None:
     assert stopped(decide(world)) == set()
 
 
-def test_pauses_do_not_protect_surplus_which_pauses_nobody() -> None:
+def test_pause_limit_does_not_protect_surplus_workers() -> None:
     projects = [project("a", 0), project("b", 1)]
     elastic = job("e", workers=2, min_workers=1, on="n1:0 n1:1", pauses=(900,))
 
@@ -123,7 +123,7 @@ def test_a_plan_stops_no_more_workers_than_it_may_and_the_next_goes_on() -> None
     assert running(settled(world)) == {"b0", "b1", "b2", "b3"}
 
 
-def test_a_gang_that_needs_more_than_a_plan_may_stop_stops_nobody() -> None:
+def test_gang_that_needs_more_than_max_evictions_stops_no_job() -> None:
     projects = [project("a", 0, weight=0), project("b", 4)]
     jobs = [*full("a", 4), job("gang", 1, "b", workers=4), job("small", 1, "b")]
 

@@ -32,7 +32,7 @@ def test_gpus_are_counted_in_thousandths(gpus: float, milli: int) -> None:
 
 
 @pytest.mark.parametrize("gpus", [-0.001, -1, 0.0005, 1.0001, float("inf"), float("nan")])
-def test_what_is_no_amount_is_refused(gpus: float) -> None:
+def test_invalid_gpu_amount_is_rejected(gpus: float) -> None:
     with pytest.raises(ValueError, match="GPUs"):
         milli_gpus(gpus)
 

@@ -84,7 +84,7 @@ ONE_GPU_LEFT: dict[str, tuple[list[Project], list[Workload], str]] = {
 @pytest.mark.parametrize(
     ("projects", "workloads", "expected"), ONE_GPU_LEFT.values(), ids=ONE_GPU_LEFT
 )
-def test_who_gets_the_last_gpu(
+def test_last_gpu_goes_to_the_first_workload_in_queue_order(
     projects: list[Project], workloads: list[Workload], expected: str
 ) -> None:
     nodes = "2x1" if any(workload.name == "runs" for workload in workloads) else "1x1"
@@ -164,7 +164,7 @@ def test_surplus_does_not_start_before_its_minimum_runs() -> None:
     assert started(decide(world)) == set()
 
 
-def test_surplus_never_reserves_what_others_leave() -> None:
+def test_surplus_worker_reserves_no_gpu_of_a_stopping_job() -> None:
     world = snapshot(
         "1x2",
         [project("a", 2)],

@@ -163,7 +163,7 @@ def test_fair_shares_by_type(
 # ---- O1
 
 
-def test_who_is_within_its_quota_of_the_type_goes_first() -> None:
+def test_project_within_its_quota_of_the_type_starts_first() -> None:
     world = snapshot(
         NODES,
         [X, Y],
@@ -208,7 +208,7 @@ CHOICES: dict[str, tuple[list[Workload], dict[str, str]]] = {
 
 
 @pytest.mark.parametrize(("there", "expected"), CHOICES.values(), ids=list(CHOICES))
-def test_who_may_use_several_types_is_booked_on_one(
+def test_workload_that_may_use_several_gpu_types_is_placed_on_one(
     there: list[Workload], expected: dict[str, str]
 ) -> None:
     assert places(decide(snapshot(NODES, [X, Y], there))) == expected
@@ -247,7 +247,7 @@ def test_a_parents_table_counts_as_its_sum() -> None:
     assert decide(world).projects["lab"].quota == 3000
 
 
-def test_who_asks_for_a_type_that_is_not_there_hears_so() -> None:
+def test_request_for_a_missing_gpu_type_waits_with_no_such_node() -> None:
     world = snapshot(NODES, [X], [asking("h100", job("new", 1, "x"))])
 
     assert waits(decide(world)) == {"new": "no_such_node"}

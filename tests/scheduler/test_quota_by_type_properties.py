@@ -75,7 +75,7 @@ def _entry(quotas: Any, gpu_type: str) -> str:
 
 
 @given(typed_worlds())
-def test_only_who_is_over_its_quota_of_a_type_loses_there(world: Snapshot) -> None:
+def test_reclaim_stops_only_jobs_of_projects_over_their_quota_of_the_type(world: Snapshot) -> None:
     plan = decide(world)
     # The plan's starts count: a project that gains GPUs may lose one that helps another.
     held = held_by_part(world) + held_by_part(started_beside(world, plan))
@@ -101,7 +101,7 @@ def started_beside(world: Snapshot, plan: Plan) -> Snapshot:
 
 
 @given(typed_worlds())
-def test_no_gpu_is_idle_that_somebody_who_waits_may_use(world: Snapshot) -> None:
+def test_no_gpu_stays_idle_that_a_waiting_workload_may_use(world: Snapshot) -> None:
     plan = decide(world)
     after = applied(world, plan)
     waiting = {d.workload for d in plan.decisions if isinstance(d, Wait)}

@@ -217,7 +217,9 @@ def test_the_claimants_department_must_stay_within_its_share_too() -> None:
 
 
 @pytest.mark.parametrize("shrink_first", [True, False])
-def test_surplus_of_all_shrinks_before_anybody_is_paused(*, shrink_first: bool) -> None:
+def test_shrink_first_stops_surplus_of_any_project_before_pausing_a_job(
+    *, shrink_first: bool
+) -> None:
     projects = [project("a", 0, weight=0), project("b", 0, weight=0), project("c", 1)]
     workloads = [
         *[job(f"a{d}", on=f"n1:{d}") for d in range(3)],
@@ -257,7 +259,7 @@ def test_a_big_job_takes_the_fewest_that_make_one_node_free() -> None:
         pytest.param(1, 5, {"n2-old-0", "n2-newest-0"}, id="beyond it, where work is saved"),
     ],
 )
-def test_what_may_be_taken_is_taken_where_it_makes_room(
+def test_reclaim_stops_jobs_on_the_node_where_the_claimant_fits(
     quota: int, saved: int | None, expected: set[str]
 ) -> None:
     # a may give two GPUs; its two newest jobs are on different nodes: stopping them is no use.
@@ -325,14 +327,14 @@ def test_the_least_cpu_or_memory_that_is_lacking_is_taken_back(lacking):
     assert stopped(decide(snapshot(nodes, projects, jobs))) == {"in-the-way-0"}
 
 
-def test_own_and_others_together_where_neither_suffices() -> None:
+def test_claimant_stops_its_own_and_a_foreign_job_where_neither_suffices() -> None:
     projects = [project("a", 2, build=2), project("b", 0, weight=0)]
     jobs = [job("own", on="n1:0"), job("theirs", project="b", on="n1:1"), session("ana-1", 2)]
 
     assert stopped(decide(snapshot("1x2", projects, jobs))) == {"own-0", "theirs-0"}
 
 
-def test_what_only_a_project_within_its_quota_may_take_keeps_it_there() -> None:
+def test_claimant_stops_own_lower_priority_jobs_to_reclaim_within_its_quota() -> None:
     # b is over its quota, not over its fair share: a may reclaim only within its own quota, so
     # that `low-1` cannot stay beside the claimant, although its device is of no use to it.
     projects = [project("a", 2), project("b", 1)]
@@ -364,7 +366,7 @@ def test_a_reservation_is_given_up_before_a_job_is_stopped_for_its_place() -> No
     assert Unreserve(workload="hopes", worker="hopes-0") in plan.decisions
 
 
-def test_what_was_just_started_over_quota_gives_way_without_ever_running() -> None:
+def test_reclaim_cancels_an_over_quota_start_of_the_same_plan() -> None:
     # b's job fits the one idle GPU first; a's two need both, which b's quota does not cover.
     projects = [project("a", 2), project("b", 0, weight=0, priority=200)]
     jobs = [job("theirs", 1, "b", on="n1:0"), job("hopes", 1, "b"), job("new", 2)]
@@ -384,7 +386,7 @@ def test_a_node_where_too_little_may_be_taken_is_not_searched() -> None:
     assert len([d for d in plan.decisions if d.kind == "wait"]) == 1
 
 
-def test_of_those_who_stop_the_oldest_moves_although_the_latest_is_asked_first() -> None:
+def test_oldest_job_moves_although_reclaim_stops_the_latest_first() -> None:
     """R4 stops the latest first; the one to continue elsewhere is chosen by age (O2, R5)."""
     world = snapshot(
         "1x2+1x1",

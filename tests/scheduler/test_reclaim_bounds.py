@@ -80,7 +80,9 @@ OVER = {
 
 
 @pytest.mark.parametrize(("there", "expected"), OVER.values(), ids=list(OVER))
-def test_whether_anybody_could_give_anything(there: list[Workload], expected: bool) -> None:
+def test_bounds_report_if_another_project_is_over_its_share(
+    there: list[Workload], expected: bool
+) -> None:
     bounds, unit = claim(snapshot("1x4", PROJECTS, [*there, job("new", 1)]))
 
     assert bounds.is_anybody_over(unit, OTHERS) is expected
@@ -114,7 +116,7 @@ def test_whether_the_first_node_could_have_room_for_two(
     assert bounds.could_suffice([0], unit, OTHERS) is expected
 
 
-def test_who_is_protected_takes_nothing_from_what_others_give() -> None:
+def test_protected_job_does_not_reduce_the_reclaimable_gpus_of_other_projects() -> None:
     projects = [project("a", 4), project("b", 1, min_runtime=3600), project("c", 1)]
     there = [job("x", 2, "b", on="n1:0,1", started=990), job("y", 2, "c", on="n1:2,3")]
     bounds, unit = claim(snapshot("1x4", projects, [*there, job("new", 2)]))
@@ -122,7 +124,7 @@ def test_who_is_protected_takes_nothing_from_what_others_give() -> None:
     assert bounds.could_suffice([0], unit, OTHERS)
 
 
-def test_who_is_within_its_quota_to_the_last_gpu_counts_what_others_have_over_theirs() -> None:
+def test_claimant_at_exact_quota_counts_gpus_of_other_projects_over_their_share() -> None:
     projects = [project("a", 2), project("b", 0)]
     world = snapshot("1x2", projects, [job("x", 2, "b", on="n1:0,1"), job("new", 2)])
     bounds, unit = claim(world, shares={"b": 2000})

@@ -157,7 +157,7 @@ def test_it_gives_back(
     assert resizes(settled(after)) == {}, "and there is rest"
 
 
-def test_what_is_lent_goes_before_what_somebody_asked_for() -> None:
+def test_gpus_beyond_a_request_are_reclaimed_before_requested_gpus() -> None:
     """In one project the lower priority loses first, but GPUs beyond a request go before."""
     world = snapshot(
         "1x4",
@@ -186,7 +186,7 @@ SHIELDED = {
 @pytest.mark.parametrize(
     ("others", "at", "claimant", "gone"), SHIELDED.values(), ids=list(SHIELDED)
 )
-def test_what_is_lent_to_a_high_priority_shields_no_lower_one(
+def test_gpus_lent_to_a_high_priority_job_shield_no_lower_priority_job(
     others: list[Workload], at: str, claimant: Workload, gone: set[str]
 ) -> None:
     """R1: the shielding job is first in the order of R4, but may not be stopped itself."""
@@ -205,7 +205,9 @@ def test_what_is_lent_to_a_high_priority_shields_no_lower_one(
 
 
 @pytest.mark.parametrize("shrink_first", [True, False])
-def test_it_shrinks_before_others_stop(*, shrink_first: bool) -> None:
+def test_shrink_first_shrinks_an_elastic_job_before_stopping_another_job(
+    *, shrink_first: bool
+) -> None:
     world = snapshot(
         "1x4",
         [project("a", 2), project("b", 1)],
@@ -232,14 +234,14 @@ def test_it_stops_whole_where_its_minimum_is_owed() -> None:
     assert reserve.waits_for == ("e-0",)
 
 
-def test_who_waits_for_gpus_given_back_waits_for_their_worker_once() -> None:
+def test_claimant_of_two_gpus_waits_once_for_the_worker_that_returns_them() -> None:
     world = snapshot("1x4", [A, B], [*LENT, job("x", 2, "b")])
 
     [reserve] = [d for d in decide(world).decisions if d.kind == "reserve"]
     assert reserve.waits_for == ("e-0",)
 
 
-def test_what_is_beyond_a_request_does_not_count_as_one() -> None:
+def test_gpus_beyond_a_request_do_not_raise_the_fair_share() -> None:
     plan = decide(snapshot("1x8", [A, B], [elastic("e", (1, 2, 8), on="n1:0,1,2,3")]))
 
     assert plan.projects["a"].fair_share == 2000
@@ -292,7 +294,7 @@ def test_growing_that_would_repay_only_with_what_another_got_is_undone() -> None
     assert set(resizes(snapshot("1x4", [A, B], [one, other]))) == {"f"}
 
 
-def test_who_has_no_project_keeps_what_it_has_and_is_lent_nothing() -> None:
+def test_job_without_a_project_is_not_resized() -> None:
     held = [elastic("e", (1, 1, 2), "gone", on="n1:0"), elastic("f", (1, 1, 2), "gone", on="n2:0")]
 
     assert not resizes(snapshot("2x2", [A], held))

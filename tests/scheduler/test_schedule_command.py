@@ -71,7 +71,7 @@ def test_schedule_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixtu
         ),
     ],
 )
-def test_what_nobody_can_read_is_a_sentence(
+def test_unreadable_snapshot_exits_with_2_and_an_error_message(
     content: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "snapshot.json"

@@ -110,7 +110,7 @@ def test_every_field_is_written_as_it_was_read() -> None:
     assert json.loads(json.dumps(written)) == EVERY_FIELD
 
 
-def test_what_is_left_out_has_its_default() -> None:
+def test_omitted_fields_have_their_defaults() -> None:
     snapshot = snapshot_from_json(
         {
             "nodes": [{"name": "n"}],
@@ -321,7 +321,9 @@ WRONG: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize(("document", "message"), WRONG.values(), ids=WRONG)
-def test_what_is_wrong_is_said_in_a_sentence(document: object, message: str) -> None:
+def test_invalid_snapshot_is_rejected_with_a_precise_message(
+    document: object, message: str
+) -> None:
     with pytest.raises(InvalidSnapshot) as caught:
         snapshot_from_json(document)
 

@@ -84,7 +84,7 @@ def test_turns_go_on_from_cycle_to_cycle() -> None:
     assert Counter(runs) == {"ana": 2, "bo": 2}
 
 
-def test_nobody_is_stopped_because_of_turns() -> None:
+def test_user_turns_stop_no_running_job() -> None:
     world = settled(snapshot("1x2", ONE, of("ana", 4), users_take_turns=True))
 
     assert stopped(decide(with_(world, *of("bo", 2)))) == set()
@@ -116,7 +116,9 @@ def test_projects_take_no_part_in_it() -> None:
 
 
 @given(st.lists(st.integers(0, 6), min_size=2, max_size=4), st.integers(1, 10))
-def test_users_who_ask_alike_differ_by_one_gpu_at_most(counts: list[int], devices: int) -> None:
+def test_users_with_equal_requests_differ_by_at_most_one_gpu(
+    counts: list[int], devices: int
+) -> None:
     jobs = [job(f"u{u}-{i}", user=f"u{u}") for u, count in enumerate(counts) for i in range(count)]
     plan = decide(snapshot(f"1x{devices}", ONE, jobs, users_take_turns=True))
 

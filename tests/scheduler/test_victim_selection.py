@@ -23,7 +23,7 @@ def test_projects_give_in_turn_once_they_are_equally_far_over() -> None:
     assert stopped(decide(snapshot("1x7", projects, jobs))) == {"a3-0", "a2-0", "b6-0"}
 
 
-def test_whoever_is_furthest_over_gives_first_whatever_the_names() -> None:
+def test_reclaim_stops_a_job_of_the_project_furthest_over_quota_first() -> None:
     projects = [project("a", 1), project("b", 1), project("c", 5)]
     jobs = [*held("a", "n1", 0, 1, 2), *held("b", "n1", 3, 4, 5, 6), job("new", 1, "c")]
 
@@ -80,7 +80,7 @@ LACKING = {
 
 
 @pytest.mark.parametrize(("there", "new", "expected"), LACKING.values(), ids=LACKING)
-def test_only_who_has_what_is_lacking_gives(
+def test_reclaim_stops_only_workloads_that_hold_the_missing_resource(
     there: list[Workload], new: Workload, expected: set[str]
 ) -> None:
     projects = [project("a", 0, weight=0), project("b", 2)]

@@ -158,7 +158,7 @@ GRACE = {
 
 
 @pytest.mark.parametrize(("times", "said"), GRACE.values(), ids=GRACE)
-def test_a_reservation_says_how_long_those_that_stop_may_take(
+def test_reservation_reason_states_the_longest_grace_of_the_stopping_jobs(
     times: list[int | None], said: str
 ) -> None:
     projects = [project("a", 0), project("b", 2)]
@@ -177,7 +177,7 @@ def test_a_reservation_says_how_long_those_that_stop_may_take(
     )
 
 
-def test_who_holds_equally_much_is_listed_by_name() -> None:
+def test_projects_with_equal_usage_are_listed_by_name() -> None:
     jobs = [job("b-1", 2, "b", on="n1:0,1"), job("a-1", 2, "a", on="n1:2,3"), job("new", 1, "c")]
 
     plan = decide(snapshot("1x4", [project(name, 2) for name in "abc"], jobs))
@@ -226,7 +226,7 @@ def test_positions_count_each_projects_queue_in_its_order() -> None:
     assert positions == {"high": 1, "low": 2, "other": 1}
 
 
-def test_a_stop_says_for_whom_and_by_which_rule() -> None:
+def test_stop_reason_names_the_claimant_and_the_rule() -> None:
     world = snapshot(
         "1x2",
         [project("eve", 1), project("vision", 1)],
@@ -254,7 +254,7 @@ def test_a_stop_says_for_whom_and_by_which_rule() -> None:
     )
 
 
-def test_the_shares_are_those_after_the_plan() -> None:
+def test_project_shares_describe_the_cluster_after_the_plan() -> None:
     world = snapshot(
         "1x4",
         [project("a", 1), project("b", 3)],

@@ -34,7 +34,7 @@ WORLD = snapshot(
 WHY = Reason(code="reclaimed", rule="R2", text="")
 
 
-def test_who_ends_is_not_there_any_more() -> None:
+def test_ended_workload_is_removed_from_the_snapshot() -> None:
     other = changed(WORLD, [EndWorkloads(workloads=("x", "nobody"))])
 
     assert [w.name for w in other.workloads] == ["gang", "ro-1"]
@@ -121,7 +121,7 @@ SERVED = {
 @pytest.mark.parametrize(
     ("workload", "decisions", "is_served", "at_once"), SERVED.values(), ids=SERVED
 )
-def test_whom_a_plan_serves(
+def test_plan_serves_a_workload_if_it_runs_or_gets_its_minimum(
     workload, decisions: list[Decision], *, is_served: bool, at_once: bool
 ) -> None:
     plan = Plan(decisions=tuple(decisions))

@@ -85,7 +85,9 @@ QUEUE = (("j1", "a", 0, 1, 100), ("j2", "a", 10, 2, 50), ("j3", "b", 20, 1, 30))
         pytest.param("pool-strict", {"a": 45, "b": 130}, 130, id="strict"),
     ],
 )
-def test_a_strict_queue_lets_nobody_pass(jobs, setting, policy, waits, violated):
+def test_only_a_strict_queue_blocks_jobs_behind_a_waiting_one(
+    jobs, setting, policy, waits, violated
+):
     run = simulate(jobs(*QUEUE), policy, setting(gpus=2, quotas=TWO, since=0, until=200))
 
     assert run.mean_waits == waits
@@ -163,7 +165,7 @@ def test_a_job_larger_than_a_node_takes_whole_nodes(jobs, setting):
     assert run.results.allocated_pct == pytest.approx(100)
 
 
-def test_protection_ends_without_anybody_submitting_or_ending(jobs, setting):
+def test_protection_ends_without_a_submission_or_a_job_end(jobs, setting):
     rows = jobs(("a1", "a", 0, 2, 1000), ("b1", "b", 10, 1, 50))
     protected = setting(nodes=2, quotas=TWO, project={"min_runtime": 300})
 
@@ -179,7 +181,7 @@ def test_cycles_are_ten_seconds_apart(jobs, setting):
     assert made == [0, 10, 20, 30, *range(1000, 1031, 10)]
 
 
-def test_who_fits_nowhere_is_told_apart(jobs, setting):
+def test_job_that_fits_on_no_node_is_counted_as_never_ran(jobs, setting):
     run = simulate(jobs(("a1", "a", 0, 9, 10), ("a2", "a", 0, 1, 10)), "pool-strict", setting())
 
     assert (run.never_ran, run.results.jobs) == (1, 1)

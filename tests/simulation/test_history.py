@@ -172,7 +172,7 @@ def test_it_does_for_any_past(given_jobs, packing, takes_turns, tmp_path_factory
     ],
     ids=lambda value: None if isinstance(value, dict) else value,
 )
-def test_what_cannot_be_understood_is_said(asked, why):
+def test_malformed_past_request_raises_invalid_request_with_the_cause(asked, why):
     past = a_past(asked=asked)
 
     with pytest.raises(InvalidRequest, match=why) as said:
@@ -298,7 +298,7 @@ def told(past: Sequence[PastWorkload], **today: Any) -> list[str]:
     ],
     ids=["all", "request", "project", "elastic", "history_weight", "closed", "broken"],
 )
-def test_what_is_not_known_is_said(past, today, sentence):
+def test_report_states_each_gap_and_assumption_in_the_history(past, today, sentence):
     said = told(past, **today)
 
     assert len(said) == (sentence is not None)

@@ -138,7 +138,7 @@ def test_a_file_that_is_no_trace_is_said(tmp_path, content):
         read_trace(path)
 
 
-def test_a_seed_decides_who_came_first_within_a_second(tmp_path):
+def test_seed_decides_the_order_of_jobs_submitted_in_one_second(tmp_path):
     lines = [f"j{n},a,{n // 10},1,5" for n in range(40)]
     rows = read_trace(written(tmp_path, HEADER, *lines))
 
