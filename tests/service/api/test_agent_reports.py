@@ -37,7 +37,7 @@ def report(platform, faults: dict[str, str]) -> AgentReport:
     )
 
 
-async def test_a_broken_device_is_given_to_nobody_until_it_works_again(simulated):
+async def test_broken_device_gets_no_workload_until_it_recovers(simulated):
     ana, agent, root = [await simulated.client(name) for name in ("ana", "agent", "root")]
     uuids = [d.uuid for d in (await ana.nodes())[0].devices]
     await ana.submit(job("there", "0.5"))
@@ -54,7 +54,7 @@ async def test_a_broken_device_is_given_to_nobody_until_it_works_again(simulated
     assert (await ana.wait("vision/waits", waits.version)).state == "running"
 
 
-async def test_what_was_broken_when_nobody_was_told_is_so_no_more(simulated):
+async def test_outdated_fault_report_does_not_mark_device_as_broken(simulated):
     ana, agent = [await simulated.client(name) for name in ("ana", "agent")]
     uuids = [d.uuid for d in (await ana.nodes())[0].devices]
     old = report(simulated.platform, dict.fromkeys(uuids, FELL_OFF))
@@ -64,7 +64,7 @@ async def test_what_was_broken_when_nobody_was_told_is_so_no_more(simulated):
     assert {d.fault for d in (await ana.nodes())[0].devices} == {""}
 
 
-async def test_processes_of_nobody_are_shown_and_admins_learn_whose_they_are(simulated):
+async def test_admins_see_accounts_of_unassigned_processes_and_members_see_sums(simulated):
     ana, agent, root = [await simulated.client(name) for name in ("ana", "agent", "root")]
     await ana.submit(job("mine", "0.5"))
     uuid = (await ana.nodes())[0].devices[0].uuid
@@ -117,7 +117,7 @@ async def test_a_node_reports_of_itself_alone(simulated):
 
 
 @pytest.mark.parametrize("wrong_by", [3600.0, -3600.0], ids=["ahead", "behind"])
-async def test_our_own_clock_dates_reports_of_a_node_whose_clock_is_wrong(
+async def test_service_clock_dates_reports_of_node_with_wrong_clock(
     simulated, wrong_by, eventually_async
 ):
     ana, agent = await simulated.client("ana"), await simulated.client("agent")
@@ -141,7 +141,7 @@ async def test_our_own_clock_dates_reports_of_a_node_whose_clock_is_wrong(
     assert (shown.utilized, shown.utilized_average) == (0.5, 0.5)
 
 
-async def test_a_report_is_taken_without_a_look_at_all_who_wait(simulated, monkeypatch):
+async def test_agent_report_does_not_list_all_workloads(simulated, monkeypatch):
     ana, agent = [await simulated.client(name) for name in ("ana", "agent")]
     await ana.submit(job("there", "0.5"))
     looked = []

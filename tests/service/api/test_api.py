@@ -97,7 +97,7 @@ async def test_waiting_answers_when_the_state_changes_and_not_before(simulated):
     assert (await waiting).state == "succeeded"
 
 
-async def test_whoever_waits_is_answered_when_the_service_leaves(simulated):
+async def test_shutdown_answers_waiting_requests_and_ends_event_streams(simulated):
     ana = await simulated.client("ana")
     await ana.submit(job("exp1", "1"))
     seen = await ana.workload("vision/exp1")
@@ -135,7 +135,7 @@ async def test_a_colleague_sees_a_workload_but_reads_nothing_of_it(simulated):
         await mia.workload("vision/exp1")
 
 
-async def test_what_one_may_not_see_looks_like_what_is_not_there(simulated):
+async def test_hidden_workload_returns_same_error_as_missing_workload(simulated):
     ana, nel = await simulated.client("ana"), await simulated.client("nel")
     await ana.submit(job("exp1"))
 
@@ -147,7 +147,7 @@ async def test_what_one_may_not_see_looks_like_what_is_not_there(simulated):
     assert await answer("vision/exp1") == await answer("vision/exp2")
 
 
-async def test_others_see_that_a_device_is_taken_but_not_by_whom(simulated):
+async def test_non_members_see_allocated_gpus_without_workload_or_user(simulated):
     ana, nel = await simulated.client("ana"), await simulated.client("nel")
     await ana.submit(job("exp1", "0.5"))
     (own,) = await ana.nodes()
@@ -196,9 +196,7 @@ async def test_a_project_is_created_changed_by_field_and_deleted(simulated):
     assert [p.name for p in await root.projects()] == ["vision", "nlp"]
 
 
-async def test_who_is_admin_no_more_when_members_are_written_may_not_set_them(
-    simulated, monkeypatch
-):
+async def test_project_admin_revoked_before_the_write_cannot_set_members(simulated, monkeypatch):
     root, vic = await simulated.client("root"), await simulated.client("vic")
     cluster = simulated.platform.cluster
     change = cluster.change_project

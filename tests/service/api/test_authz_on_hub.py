@@ -238,7 +238,7 @@ def _spoken(row: dict[str, Any], role: str) -> str:
 
 
 @pytest.mark.parametrize("page", ["", f"workloads/{EXP1}"], ids=["all", "one"])
-def test_pages_show_a_button_to_those_alone_who_may_press_it(stage, page):
+def test_pages_show_buttons_only_to_permitted_roles(stage, page):
     """Each role's login is tested here; each state of a workload in `test_page_buttons.py`."""
     shown = re.compile(rf'<button[^>]*data-path="workloads/{EXP1}(?:/(\w+))?"')
     routes = {"suspend": f"POST {_EXP1}/suspend", "": f"DELETE {_EXP1}"}
@@ -255,7 +255,7 @@ def test_pages_show_a_button_to_those_alone_who_may_press_it(stage, page):
     }
 
 
-def test_forms_are_shown_to_those_alone_who_may_send_them(stage):
+def test_pages_show_forms_only_to_permitted_roles(stage):
     shown = {
         role: {
             "project": 'data-form="project"' in browser.get(f"{ROOT}projects/vision").text,
@@ -336,7 +336,7 @@ def _first_of(reply: httpx.Response) -> str:
 
 
 @pytest.mark.parametrize("role", ["outsider", "member", "reader"])
-def test_nobody_learns_of_others_more_than_they_may(stage, secret_job, role):
+def test_unprivileged_roles_read_no_secrets_of_other_users(stage, secret_job, role):
     """A user sees only the sums of another project.
 
     Of the own project a user sees every workload, but no program, path or output.
@@ -369,7 +369,7 @@ def test_a_token_that_only_reads_is_told_none_of_the_secrets_of_its_users_progra
     assert [word for word in ("secret source", "from-its-output") if word not in str(told)] == []
 
 
-def test_who_may_read_a_program_finds_all_of_these(stage, secret_job):
+def test_owner_finds_every_secret(stage, secret_job):
     """A permitted reader finds each of the words, so the search above can fail."""
     found = "".join(text for _route, text in told_to(stage, "owner"))
 

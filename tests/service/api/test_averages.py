@@ -110,7 +110,7 @@ PARTS = "More was used than allocated: who holds a part of a GPU may compute on 
         ),
     ],
 )  # fmt: skip
-def test_what_stands_beside_the_allocated_average_is_over_the_same_time(asked, utilized, caveats):
+def test_utilized_average_covers_same_time_as_allocated_average(asked, utilized, caveats):
     assert asked.utilized_beside_allocated() == utilized
     assert len(asked.caveats()) == len(caveats)
     assert all(

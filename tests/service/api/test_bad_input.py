@@ -137,7 +137,7 @@ async def test_one_taken_name_of_an_array_stores_none_of_it(simulated):
     assert [w.name for w in await ana.workloads()] == ["exp-2"]
 
 
-async def test_whoever_is_in_several_projects_is_told_to_name_one(simulated):
+async def test_member_of_several_projects_is_asked_to_name_one(simulated):
     root = await simulated.client("root")
     await root.put_project("nlp", ProjectPut(members=["ana"]))
     async with simulated.http("ana") as http:
@@ -197,7 +197,7 @@ async def test_a_body_that_is_no_json_is_said_to_be_none(simulated):
     assert (reply.status_code, reply.json()["code"]) == (400, "invalid_json")
 
 
-async def test_what_fails_unexpectedly_has_a_number_that_is_in_the_log(simulated, caplog):
+async def test_internal_error_returns_incident_number_from_the_log(simulated, caplog):
     async def broken():
         message = "secret-token-of-ana"
         raise RuntimeError(message)

@@ -94,7 +94,7 @@ SHOWN = {
 
 
 @pytest.mark.parametrize(("given", "text", "speed"), SHOWN.values(), ids=SHOWN)
-def test_what_is_said_of_an_elastic_job(given, text, speed):
+def test_elastic_view_shows_size_and_speed_of_the_job(given, text, speed):
     view = elastic_view(given)
 
     assert view is not None

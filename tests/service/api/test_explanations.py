@@ -51,7 +51,7 @@ async def test_a_waiting_workload_is_explained(simulated):
     assert told.expected_start.earliest < told.expected_start.at < told.expected_start.latest
 
 
-async def test_an_explanation_names_nobody_whom_the_caller_may_not_see(simulated):
+async def test_explanation_hides_jobs_and_users_of_other_projects(simulated):
     ana, nel = await simulated.client("ana"), await simulated.client("nel")
     await ana.submit(job("secret", "4"))
     await nel.submit(job("mine", "2", "nlp"))
@@ -65,7 +65,7 @@ async def test_an_explanation_names_nobody_whom_the_caller_may_not_see(simulated
     assert "ana" not in shown
 
 
-async def test_what_if_tells_what_would_start_and_carries_nothing_out(simulated):
+async def test_admin_sees_predicted_starts_and_the_cluster_stays_unchanged(simulated):
     root = await simulated.client("root")
     ana = await simulated.client("ana")
     await ana.submit(job("a", "4"))
@@ -89,7 +89,7 @@ def _present(answer, workload):
     return next(e.before for e in answer.effects if e.workload == workload)
 
 
-async def test_what_if_says_who_would_stop_for_whom(simulated):
+async def test_admin_sees_job_that_would_be_reclaimed_for_a_new_job(simulated):
     root, ana = await simulated.client("root"), await simulated.client("ana")
     await four_hold_a_gpu_each(simulated, ana)
 
@@ -105,7 +105,7 @@ async def test_what_if_says_who_would_stop_for_whom(simulated):
     }
 
 
-async def test_a_member_sees_only_how_many_workloads_of_others_would_be_different(simulated):
+async def test_member_sees_only_the_number_of_affected_jobs_of_other_projects(simulated):
     nel, ana = await simulated.client("nel"), await simulated.client("ana")
     await four_hold_a_gpu_each(simulated, ana)
 

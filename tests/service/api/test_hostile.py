@@ -293,7 +293,7 @@ def test_the_agent_can_send_what_a_program_calls_itself():
     ("sooner", "silences"),
     [pytest.param(0.0, 1, id="at the latest"), pytest.param(15.0, 0, id="before the others")],
 )
-async def test_a_silent_stream_asks_again_who_reads_it_in_time(monkeypatch, sooner, silences):
+async def test_silent_stream_rechecks_its_reader_within_a_minute(monkeypatch, sooner, silences):
     """A revoked reader loses the stream in less than a minute.
 
     The stream checks its reader after 20 s, and the hub's answer is cached for 30 s.
@@ -367,10 +367,10 @@ TERMINAL = {
 
 
 @pytest.mark.parametrize(("line", "shown"), TERMINAL.values(), ids=TERMINAL)
-def test_output_of_others_does_not_act_on_a_terminal(line, shown):
+def test_terminal_output_escapes_dangerous_control_sequences(line, shown):
     assert for_terminal(line) == shown
 
 
 @pytest.mark.parametrize("letter", ODD_LETTERS.values(), ids=ODD_LETTERS)
-def test_what_is_shown_on_one_line_is_printable(letter):
+def test_printable_returns_only_printable_characters(letter):
     assert printable(f"a{letter}b").isprintable()

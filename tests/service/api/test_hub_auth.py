@@ -73,7 +73,7 @@ def test_doctor_tells_whether_the_hub_knows_the_service(hub, token, verdict, tol
 # -- tokens --------------------------------------------------------------------------------------
 
 
-def test_a_token_says_who_asks_and_the_hub_in_which_groups(hub):
+def test_whoami_returns_user_of_token_and_groups_from_hub(hub):
     reply = hub.ask(hub.token("nel", OPEN, SUBMIT), "api/v1/whoami").json()
 
     assert (reply["name"], reply["groups"], reply["projects"]) == ("nel", ["nlp-people"], ["nlp"])
@@ -96,7 +96,7 @@ def test_a_service_that_bears_a_users_name_is_not_that_user(hub):
     assert (reply.status_code, reply.json()["code"]) == (403, "not_a_user")
 
 
-def test_a_hub_that_knows_nobody_is_not_believed_about_a_token(hub):
+def test_whoami_returns_503_while_hub_database_fails(hub):
     token = hub.token("ana", OPEN, SUBMIT)
     with failing(hub.data, reads=True):
         reply = hub.ask(token, "api/v1/whoami")
@@ -187,7 +187,7 @@ def test_the_hub_process_submits_for_a_user_in_that_users_groups(hub):
     assert (refused.status_code, refused.json()["code"]) == (404, "not_found")
 
 
-async def test_the_hub_tells_which_servers_there_are_those_under_way_included(hub, users):
+async def test_hub_lists_servers_including_pending_ones(hub, users):
     with hub.admin as http:
         for name, server in (("ana", ""), ("zoe", "big")):
             http.post(f"/hub/api/users/{name}")
@@ -312,7 +312,7 @@ def test_a_page_of_the_platform_learns_its_xsrf_token_from_whoami(browser):
     assert reply.headers["X-XSRFToken"] == login_cookies(browser)["_xsrf"].value
 
 
-def test_a_cookie_that_somebody_has_changed_is_no_login(hub, browser):
+def test_service_refuses_forged_login_cookie(hub, browser):
     log_in(browser)
     cookie = login_cookies(browser)["service-runai"]
     forged = cookie.value.rsplit("|", 1)[0] + "|" + "0" * 64

@@ -141,7 +141,7 @@ PAGES = {
 }
 
 
-async def test_what_is_stored_is_text_on_every_page(told):
+async def test_pages_escape_stored_text(told):
     acting = {}
     for (who, path), shown in PAGES.items():
         async with told.http(who) as http:
@@ -162,7 +162,7 @@ async def shows(http: httpx.AsyncClient, path: str, names: tuple[str, ...]) -> S
     return seen
 
 
-async def test_what_is_stored_is_text_in_every_update(told):
+async def test_live_updates_escape_stored_text(told):
     for path in ("live/gpus", "live/workloads/vision/exp1"):
         news: dict[str, Any] = {}
         async with told.http(EVE) as http, http.stream("GET", path) as reply:
@@ -328,7 +328,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("fields", KINDS.values(), ids=KINDS)
-async def test_what_a_shell_would_do_reaches_a_program_as_it_is(served, tmp_path, fields):
+async def test_program_receives_shell_metacharacters_unchanged(served, tmp_path, fields):
     place = tmp_path / "; touch x $(touch y)"
     place.mkdir()
     ana = await served.client("ana")

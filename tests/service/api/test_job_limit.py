@@ -34,7 +34,7 @@ async def stored(served) -> int:
     return len(await served.platform.cluster.workloads())
 
 
-async def test_what_would_be_too_many_is_refused_whole_with_the_way_out(limited):
+async def test_submission_beyond_job_limit_is_refused_whole_with_a_hint(limited):
     ana = await limited.client("ana")
     await ana.submit(wish(MOST - 1))
 
@@ -51,7 +51,7 @@ async def test_what_would_be_too_many_is_refused_whole_with_the_way_out(limited)
     assert await stored(limited) == MOST
 
 
-async def test_others_and_sessions_are_not_refused_for_it(limited):
+async def test_job_limit_spares_other_users_and_sessions(limited):
     ana, mia = await limited.client("ana"), await limited.client("mia")
     await ana.submit(wish(MOST))
 
@@ -61,9 +61,7 @@ async def test_others_and_sessions_are_not_refused_for_it(limited):
     assert await stored(limited) == 2 * MOST + 1
 
 
-async def test_a_session_is_not_refused_to_who_has_too_many_since_the_limit_was_lowered(
-    limited, monkeypatch
-):
+async def test_session_is_accepted_after_job_limit_drops_below_usage(limited, monkeypatch):
     ana = await limited.client("ana")
     await ana.submit(wish(MOST))
     monkeypatch.setattr(limited.platform, "jobs", JobLimit(MOST - 1))
@@ -73,7 +71,7 @@ async def test_a_session_is_not_refused_to_who_has_too_many_since_the_limit_was_
     assert await stored(limited) == MOST + 1
 
 
-async def test_who_asks_for_the_same_submission_again_is_answered(limited):
+async def test_repeated_submission_with_same_key_is_accepted_at_the_limit(limited):
     told = {"gpus": 1, "command": ["train"], "array": MOST}
     async with limited.http("ana", **{"Idempotency-Key": "the-only-one"}) as http:
         first, again = [await http.post("api/v1/workloads", json=told) for _ in range(2)]
@@ -84,7 +82,7 @@ async def test_who_asks_for_the_same_submission_again_is_answered(limited):
     assert await stored(limited) == MOST
 
 
-async def test_what_was_deleted_counts_no_more(limited):
+async def test_deleted_job_does_not_count_towards_the_limit(limited):
     ana = await limited.client("ana")
     reply = await ana.submit(wish(MOST))
     await ana.delete(reply.workloads[-1].id)
@@ -92,7 +90,7 @@ async def test_what_was_deleted_counts_no_more(limited):
     await ana.submit(wish())
 
 
-async def test_what_is_being_stored_counts_before_it_is_there(limited, monkeypatch):
+async def test_jobs_being_stored_count_towards_the_limit(limited, monkeypatch):
     """Only one of two arrays has room: the second is submitted while the first is being stored."""
     ana = await limited.client("ana")
     under_way, go_on = asyncio.Event(), asyncio.Event()
@@ -135,7 +133,7 @@ def test_how_many_fit(most, unfinished, more, refused):
         limit.check("ana", more, unfinished)
 
 
-def test_what_could_not_be_stored_counts_no_more():
+def test_jobs_that_fail_to_be_stored_do_not_count_towards_the_limit():
     limit = JobLimit(10)
 
     with pytest.raises(OSError, match="no room"), limit.taken("ana", 10, 0):

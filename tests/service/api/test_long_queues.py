@@ -46,7 +46,7 @@ async def test_ones_own_are_listed_beyond_that(simulated):
     assert (len(seen.workloads), seen.waiting_left_out) == (SHOWN_WAITING + MORE, 0)
 
 
-async def test_who_sees_nothing_of_a_project_is_told_of_none_of_its_queue(simulated):
+async def test_outsider_overview_omits_the_project_queue(simulated):
     ana, out = [await simulated.client(name) for name in ("ana", "out")]
     wish = SubmitRequest(name="exp", gpus=1, command=["train"], array=SHOWN_WAITING + MORE)
     await ana.submit(wish)
@@ -71,7 +71,7 @@ async def test_a_list_is_read_page_by_page_in_the_order_of_submission_then_numbe
     assert (await out.workload_page(Which())).counts == {}
 
 
-async def test_who_goes_on_after_one_that_is_gone_meets_none_twice(simulated):
+async def test_next_page_repeats_no_workload_after_a_deletion(simulated):
     ana = await simulated.client("ana")
     await ana.submit(SubmitRequest(name="exp", gpus=4, command=["train"], array=4))
     first = await ana.workload_page(Which(), limit=2)

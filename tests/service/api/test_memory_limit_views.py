@@ -104,7 +104,7 @@ async def test_it_is_said_why_mps_cannot_be_had(simulated):
     assert client.limit.why.startswith("CUDA refuses every process more than the share")
 
 
-async def test_what_was_done_is_shown_and_stands_in_the_history(simulated):
+async def test_memory_notice_is_shown_and_recorded_in_history(simulated):
     ana, agent = await simulated.client("ana"), await simulated.client("agent")
     await ana.submit(job("exp1", gpus="0.5"))
     await agent.report(report(notices=(notice("vision/exp1"), notice("vision/gone"))))
@@ -123,7 +123,7 @@ async def test_what_was_done_is_shown_and_stands_in_the_history(simulated):
         ("back", "is within its share of device memory again"),
     ],
 )
-async def test_who_may_not_read_a_program_is_told_without_its_name(simulated, rung, to_others):
+async def test_memory_notice_hides_program_name_from_unprivileged_roles(simulated, rung, to_others):
     ana, agent = await simulated.client("ana"), await simulated.client("agent")
     await ana.submit(job("exp1", gpus="0.5"))
     said = notice("vision/exp1", "uses 9 GiB: secret-exp (77) is killed")
@@ -140,7 +140,7 @@ async def test_who_may_not_read_a_program_is_told_without_its_name(simulated, ru
     }
 
 
-async def test_its_processes_are_shown_to_those_in_charge_by_their_notebooks(simulated):
+async def test_owner_sees_processes_by_memory_with_notebook_names(simulated):
     ana, agent = await simulated.client("ana"), await simulated.client("agent")
     await ana.submit(job("exp1", gpus="0.5"))
     await agent.report(
@@ -172,7 +172,7 @@ def test_the_present_ends():
     assert len(present.processes(100.0 + RECENT_S - 1, "vision/exp1")) == 1
 
 
-def test_what_was_killed_is_gone_when_that_is_told():
+def test_notice_of_killed_workload_is_reported_after_its_end():
     present = Present()
     present.learn(100.0, report(1.0), {"vision/exp1"})
 

@@ -112,7 +112,7 @@ async def test_gpu_seconds_of_projects_nodes_and_workloads_are_counters(busy):
     await eventually_async(counted)
 
 
-async def test_what_is_shown_and_what_is_scraped_agree(busy):
+async def test_metrics_equal_api_values(busy):
     served, _ = busy
     ana = await served.client("ana")
     shown = next(w for w in await ana.workloads() if w.id == "vision/exp1")

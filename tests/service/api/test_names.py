@@ -16,7 +16,7 @@ def quiet(simulated):
     return simulated
 
 
-async def test_no_answer_names_who_gained_in_another_project(quiet):
+async def test_replies_hide_gaining_job_and_user_of_another_project(quiet):
     """Covers lists, explanations, plans, histories, notifications and pages."""
     ana, nel = await quiet.client("ana"), await quiet.client("nel")
     await ana.submit(SubmitRequest(name="mine", command=["true"], gpus=1, array=4))

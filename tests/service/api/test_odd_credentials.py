@@ -127,7 +127,7 @@ async def test_an_odd_cookie_or_token_is_nobodys(asked, header, before):
 
 
 @pytest.mark.parametrize("name", ["Referer", "X-Forwarded-Proto", "User-Agent", "Host"])
-async def test_what_says_nothing_of_who_asks_may_be_odd(asked, name):
+async def test_odd_headers_without_credentials_change_no_status(asked, name):
     told = {}
     for which, value in ODD.items():
         headers = [("Cookie", asked.login), (name, value)]

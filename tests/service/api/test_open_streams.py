@@ -99,7 +99,7 @@ async def test_a_stream_ends_when_its_readers_token_is_revoked(simulated, opened
 
 
 @pytest.mark.parametrize("what", ["page of one", "output"])
-async def test_who_leaves_a_project_reads_on_of_none_of_its_workloads(simulated, opened, what):
+async def test_streams_of_one_workload_end_when_reader_leaves_project(simulated, opened, what):
     root, reader = await simulated.client("root"), await opened("vic", STREAMS[what])
     stranger = await opened("out", STREAMS[what])
     assert (reader.status, reader.ended, stranger.status) == (200, False, 404)
@@ -133,7 +133,7 @@ async def test_a_program_beside_ones_own_is_read_no_more_when_one_may_not_run_it
     await eventually_async(lambda: reader.ended and talking.ended == 1, what="the stream ends")
 
 
-async def test_whose_group_is_taken_away_reads_no_more_of_its_project(simulated, opened):
+async def test_output_stream_ends_when_reader_loses_group(simulated, opened):
     """Only the hub's answer about the user changes; the project does not."""
     users = simulated.platform.authenticator._users
     root = await simulated.client("root")
@@ -147,7 +147,9 @@ async def test_whose_group_is_taken_away_reads_no_more_of_its_project(simulated,
 
 
 @pytest.mark.parametrize("what", ["events", "page of all"])
-async def test_who_leaves_a_project_is_shown_its_workloads_no_more(simulated, opened, what):
+async def test_streams_of_all_hide_new_workloads_after_reader_leaves_project(
+    simulated, opened, what
+):
     root, ana = await simulated.client("root"), await simulated.client("ana")
     stranger, reader = await opened("out", STREAMS[what]), await opened("vic", STREAMS[what])
     await eventually_async(reader.names, what="it is shown at first")

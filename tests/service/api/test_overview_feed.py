@@ -28,7 +28,7 @@ async def test_streams_of_one_person_share_a_drawing(simulated):
         await stream.aclose()
 
 
-async def test_nobody_draws_when_nobody_reads(simulated):
+async def test_feed_is_removed_when_its_last_reader_leaves(simulated):
     feeds = simulated.platform.feeds
     stream = feeds.follow(lambda: ANA)
     await anext(stream)
@@ -69,7 +69,7 @@ async def test_news_reach_every_stream(simulated):
         await stream.aclose()
 
 
-async def test_a_reader_whose_rights_change_is_shown_what_they_may_see_now(simulated):
+async def test_open_feed_applies_changed_rights_of_its_reader(simulated):
     now = [Actor("out")]
     feeds = simulated.platform.feeds
     stream = feeds.follow(lambda: now[0])

@@ -53,7 +53,7 @@ def test_every_button_of_the_table_is_there_in_some_state():
 
 
 @pytest.mark.parametrize("state", STATES)
-async def test_a_button_is_there_for_those_alone_who_may_press_it(simulated, state):
+async def test_page_shows_buttons_only_to_permitted_roles(simulated, state):
     owner = await simulated.client("ana")
     await owner.submit(SubmitRequest(name="exp1", project="vision", command=["train"], gpus=1))
     change, buttons = STATES[state]

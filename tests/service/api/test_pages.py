@@ -45,7 +45,7 @@ async def test_the_first_paint_has_everything_in_it(simulated):
     assert 'data-quota="5.0"' in text
 
 
-async def test_what_is_asked_for_is_listed_and_counted(simulated):
+async def test_page_lists_and_counts_workloads_that_match_the_filter(simulated):
     for name in ("exp1", "exp2", "other"):
         await submitted(simulated, name)
     text = (await page(simulated, "ana", "?text=exp&state=running&user=&project=")).text
@@ -80,7 +80,7 @@ async def test_members_see_a_workload_of_their_project_but_not_its_life(simulate
     ("who", "fields"),
     [("root", {"quota", "members", "admins"}), ("vic", {"members", "groups"}), ("ana", set())],
 )
-async def test_a_project_is_changed_by_those_in_charge_of_it(simulated, who, fields):
+async def test_project_page_offers_fields_by_role(simulated, who, fields):
     text = (await page(simulated, who, "projects/vision")).text
     offered = {
         name for name in ("quota", "members", "groups", "admins") if f'name="{name}"' in text
@@ -101,7 +101,7 @@ async def test_consumption_is_a_table_for_spreadsheets_and_names_are_no_formulas
     assert reply.headers["content-disposition"] == 'attachment; filename="user-30d.csv"'
 
 
-async def test_its_files_are_there_and_no_others(simulated):
+async def test_static_route_serves_assets_but_no_source_code(simulated):
     async with simulated.http() as http:
         files = [await http.get(f"static/{name}") for name in ("live.js", "uplot.js", "gpus.svg")]
         missing = await http.get("static/../views.py")
@@ -134,7 +134,7 @@ async def test_a_stream_sends_everything_once_then_what_changed(simulated, encod
     assert "d:lab:4" not in second["parts"]
 
 
-async def test_a_page_is_compressed_for_who_reads_that(simulated):
+async def test_page_is_compressed_with_gzip(simulated):
     async with simulated.http("ana") as http, http.stream("GET", "") as reply:
         raw = b"".join([piece async for piece in reply.aiter_raw()])
 
@@ -175,7 +175,7 @@ async def test_a_page_asks_no_other_host_and_its_style_comes_by_leave_of_its_pol
     assert [out for out in ('rel="stylesheet"', "style=", "https://") if out in reply.text] == []
 
 
-async def test_projects_are_created_below_others_and_shown_as_a_tree(simulated):
+async def test_page_shows_child_project_below_its_parent(simulated):
     root = await simulated.client("root")
     await root.put_project("video", ProjectPut(parent="vision", quota="0.5"))
     text = (await page(simulated, "root")).text

@@ -78,7 +78,7 @@ def test_a_burst_is_let_in_and_then_no_more_until_the_window_has_passed(clock):
     assert calls(here, ANA, 3 * BURST) == BURST
 
 
-def test_two_tokens_of_one_person_are_one_person_whose_flood_costs_another_nothing(clock):
+def test_tokens_of_one_user_share_one_rate_and_leave_other_users_theirs(clock):
     here = callers(calls_per_s=RATE)
     for token in (b"laptop", b"notebook"):
         here.learn(token, "user ana", exempt=False)
@@ -95,7 +95,7 @@ def test_the_platforms_own_processes_are_not_counted():
     assert calls(callers(), ANA, 1000) == 1000, "nobody is where nothing is set"
 
 
-def test_what_is_open_counts_until_it_is_closed():
+def test_open_calls_count_until_they_are_closed():
     here = callers(open_at_once=2)
     first = here.enter(ANA, submits=False)
     here.enter(ANA, submits=False)
@@ -107,7 +107,7 @@ def test_what_is_open_counts_until_it_is_closed():
     here.enter(ANA, submits=False)
 
 
-def test_submissions_of_everybody_are_bounded_together():
+def test_submissions_of_all_users_share_one_limit():
     here = callers(submissions_at_once=2)
     one = here.enter(ANA, submits=True)
     here.enter(MIA, submits=True)
@@ -121,7 +121,7 @@ def test_submissions_of_everybody_are_bounded_together():
     here.enter(BO, submits=True)
 
 
-def test_those_whose_credential_is_not_known_share_one_rate(clock):
+def test_unknown_credentials_share_one_rate(clock):
     here = Callers(Allowance(calls_per_s=RATE))
     made_up = [str(n).encode() for n in range(2 * STRANGERS * BURST)]
 

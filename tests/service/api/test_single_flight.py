@@ -45,7 +45,7 @@ async def begun() -> None:
         await asyncio.sleep(0)
 
 
-async def test_all_who_ask_the_same_are_answered_by_one_of_few_questions_at_once():
+async def test_equal_questions_share_one_request_and_few_run_at_once():
     hub = Hub(at_once=2)
     names = [f"user-{n}" for n in range(50)] * 2
     many = [hub.who(name) for name in names]
@@ -86,7 +86,7 @@ async def test_an_error_is_everybodys_and_is_not_kept():
     assert hub.asked == ["ana", "ana"]
 
 
-async def test_who_goes_away_takes_the_answer_from_nobody():
+async def test_cancelled_caller_leaves_the_answer_to_other_callers():
     hub = Hub()
     first, second = hub.who("ana"), hub.who("ana")
     await begun()
@@ -97,7 +97,7 @@ async def test_who_goes_away_takes_the_answer_from_nobody():
     assert hub.asked == ["ana"]
 
 
-async def test_what_is_known_is_answered_while_others_are_asked_about():
+async def test_cached_answer_returns_while_another_request_is_pending():
     hub = Hub(at_once=1)
     hub.answers.set()
     await hub.who("ana")

@@ -56,7 +56,7 @@ def cycle_of(*waiting: Workload, now: int = 1000) -> Cycle:
         pytest.param(200, "starts at once, when those that make room have gone", id="overdue"),
     ],
 )
-async def test_what_was_foreseen_before_is_told_as_of_now(later, told):
+async def test_earlier_forecast_is_shown_relative_to_the_present(later, told):
     clock = iter([0.0, 0.0, 10.0])  # check, start, end of a forecast: 10 s of work, so a long rest
     forecasts = Forecasts(clock=lambda: next(clock, 20.0))
     first = cycle_of(job("waits", 1))
@@ -80,7 +80,7 @@ class Noting(Event):
         return False
 
 
-async def test_a_forecast_leaves_the_interpreter_to_others_for_longer_than_it_computes(monkeypatch):
+async def test_forecast_sleeps_longer_than_it_computes(monkeypatch):
     first, rests = cycle_of(job("waits", 1)), list[float]()
     monkeypatch.setattr(start_views, "Event", lambda: Noting(rests))
     now = iter(range(1000))
@@ -106,7 +106,7 @@ def test_a_forecast_of_thousands_rests_between_pieces_of_what_it_reads(monkeypat
     assert len(rests) > 3_000 / 500
 
 
-def test_a_forecast_that_nobody_waits_for_any_more_ends_at_its_next_rest(monkeypatch):
+def test_abandoned_forecast_stops_at_its_next_rest(monkeypatch):
     now = itertools.count()
     monkeypatch.setattr("time.thread_time", lambda: next(now))
     over = Event()
@@ -116,7 +116,7 @@ def test_a_forecast_that_nobody_waits_for_any_more_ends_at_its_next_rest(monkeyp
         start_views._foreseen(cycle_of(job("waits", 1)), over)
 
 
-async def test_what_was_foreseen_when_somebody_looked_long_ago_is_not_told():
+async def test_forecast_older_than_a_minute_is_computed_again():
     forecasts = Forecasts(clock=lambda: 0.0)
     first = cycle_of(job("waits", 1))
     await eventually_async(lambda: forecasts.of(first))

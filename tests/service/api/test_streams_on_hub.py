@@ -85,7 +85,7 @@ def held(event: str, project: str) -> float:
     return float(next(each["allocated"] for each in shown if each["name"] == project))
 
 
-def test_nobody_learns_of_another_project_by_what_streams(streams):
+def test_streams_reveal_no_workload_of_another_project(streams):
     """Covers workloads that exist when a stream is opened and workloads that start later."""
     hub = streams.hub
     ana = submitted(hub, "ana", "vision", "secret-exp-1")
@@ -134,7 +134,7 @@ def test_streams_of_a_revoked_token_end_within_a_minute(streams):
 
 
 @pytest.mark.slow
-def test_whose_group_is_taken_away_reads_no_more_after_a_minute(streams):
+def test_streams_stop_within_a_minute_after_reader_loses_group(streams):
     hub = streams.hub
     owner = submitted(hub, "nia", "watched", "groups-exp")
     token = hub.token("wim", OPEN, SUBMIT)

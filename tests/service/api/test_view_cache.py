@@ -54,7 +54,7 @@ async def test_each_sees_of_one_world_what_they_would_see_of_their_own(simulated
         assert together == alone
 
 
-async def test_what_was_drawn_of_workloads_that_are_no_more_is_forgotten(simulated):
+async def test_cache_drops_views_of_deleted_workloads(simulated):
     ana, drawn = await simulated.client("ana"), DrawnViews()
     await ana.submit(SubmitRequest(name="exp", gpus=4, command=["train"], array=FEW))
     queued = [r for r in await simulated.platform.cluster.workloads() if not r.attempts]
@@ -121,7 +121,7 @@ AT_9 = Measured(9.0, TOLD)
         ),
     ],
 )
-def test_what_is_the_same_is_drawn_once(first, second, drawn, measured):
+def test_cache_builds_unchanged_view_once(first, second, drawn, measured):
     views, times, measurements = DrawnViews(), [], []
 
     def draw() -> WorkloadView:
@@ -174,7 +174,7 @@ class _Grows:
         return Totals(allocated_s=3600.0 * self._at)
 
 
-async def test_what_is_put_into_what_was_drawn_is_what_would_be_drawn(simulated):
+async def test_cached_view_with_new_measurements_equals_a_rebuilt_view(simulated):
     ana = await simulated.client("ana")
     await ana.submit(SubmitRequest(gpus=0.5, command=["train"], array=2))
     world, drawn = await simulated.platform.world(), DrawnViews()
@@ -192,9 +192,7 @@ async def test_what_is_put_into_what_was_drawn_is_what_would_be_drawn(simulated)
             assert Viewer(replace(later, drawn=drawn), ANA).workload(record) == whole
 
 
-async def test_who_looks_at_devices_after_a_change_elsewhere_draws_none_of_them(
-    simulated, monkeypatch
-):
+async def test_unrelated_submission_rebuilds_no_device_view(simulated, monkeypatch):
     ana = await simulated.client("ana")
     await ana.submit(SubmitRequest(gpus=0.5, command=["train"], array=4))
     drawn: list[DeviceView] = []

@@ -156,7 +156,7 @@ async def test_explanation_has_the_reason_of_a_job_that_the_scheduler_is_not_sho
         ),
     ],
 )
-async def test_what_if_keeps_the_bound(ana, question, expected):
+async def test_predicted_plan_respects_limit_of_jobs_without_gpus(ana, question, expected):
     await ana.submit(wish("exp", array=4))
 
     async def effects() -> dict[str, tuple[str | None, str | None]]:

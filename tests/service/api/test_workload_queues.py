@@ -75,7 +75,7 @@ def test_each_is_where_it_belongs(given: list[WorkloadRecord]) -> None:
 
 
 @given(records.filter(lambda record: record.state.finished), st.integers(0, 2 * RECENT))
-def test_of_those_that_have_finished_the_last_are_there(record: WorkloadRecord, many: int) -> None:
+def test_queues_limit_the_number_of_finished_workloads(record: WorkloadRecord, many: int) -> None:
     given = [record] * many
 
     assert len(Queues.of(given).present) == min(many, RECENT)

@@ -130,7 +130,7 @@ def test_a_submission_that_may_have_arrived_is_sent_again_under_the_same_key(scr
     assert len(script.keys[0]) == 32
 
 
-def test_what_never_arrived_is_sent_again_even_if_it_is_a_submission(free_port):
+def test_submission_to_closed_port_raises_unreachable(free_port):
     with (
         Client(f"http://127.0.0.1:{free_port()}/", "t", patience_s=0.3) as client,
         pytest.raises(Unavailable, match="is away") as away,
@@ -295,7 +295,7 @@ def test_log_lines_with_odd_separators_stay_whole(size):
 
 
 @pytest.mark.parametrize("url", ["hub.example.org", "ftp://hub/", "http://", ""])
-def test_what_is_no_address_is_refused(url):
+def test_client_refuses_invalid_url(url):
     with pytest.raises(InvalidRequest, match="is no address"):
         Client(url, "t")
 

@@ -64,7 +64,7 @@ async def test_a_session_without_a_server_ends_at_the_second_look(cluster, hub, 
     assert await left(cluster) == []
 
 
-async def test_a_session_whose_server_is_there_stays(cluster, hub, forgotten):
+async def test_check_keeps_sessions_with_existing_servers(cluster, hub, forgotten):
     hub.servers = {"ana": {"": {"ready": True}, "big": {"pending": "spawn"}}}
     await cluster.submit([session("lab-ana"), session("lab-ana-big", server="big")])
     for _ in range(3):

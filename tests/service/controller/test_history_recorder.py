@@ -72,7 +72,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
 ASKED = '{"workers":[{"gpus":1}],"preemptible":true,"priority":%d,"min_workers":1}'
 
 
-async def test_what_is_asked_is_written_once_and_again_at_each_start(service):
+async def test_bookkeeping_stores_request_once_at_workload_start(service):
     await service.cluster.put_project(ProjectSpec("vision"))
     spec = WorkloadSpec("vision", "exp", "ana", "job", ("train",), gpus=MilliGpu(1000))
     await service.cluster.submit([spec])
@@ -83,7 +83,7 @@ async def test_what_is_asked_is_written_once_and_again_at_each_start(service):
     assert [entry for cycle in told for entry in cycle] == [("vision/exp", ASKED % 50, 1)]
 
 
-async def test_who_is_paused_and_goes_on_was_started_twice(service):
+async def test_ledger_counts_two_starts_of_paused_and_resumed_job(service):
     await service.cluster.put_project(ProjectSpec("vision"))
     low = WorkloadSpec("vision", "low", "ana", "job", ("train",), gpus=MilliGpu(1000), priority=25)
     await service.cluster.submit([low])
@@ -127,7 +127,7 @@ async def test_a_gang_of_which_a_part_is_left_asked_for_all_of_it(service):
     )
 
 
-async def test_who_was_deleted_just_before_a_crash_is_closed_in_the_ledger(tmp_path):
+async def test_bookkeeping_closes_workload_deleted_just_before_a_crash(tmp_path):
     now = [1_700_000_000.0]
 
     def clock() -> float:
@@ -154,7 +154,7 @@ async def test_who_was_deleted_just_before_a_crash_is_closed_in_the_ledger(tmp_p
     ledger.close()
 
 
-async def test_who_came_and_went_between_two_looks_is_forgotten_as_well(service):
+async def test_bookkeeping_closes_workload_that_ended_between_two_cycles(service):
     await service.cluster.put_project(ProjectSpec("vision"))
     await service.cycle()
     spec = WorkloadSpec("vision", "short", "ana", "job", ("train",), gpus=MilliGpu(1000))
@@ -173,7 +173,7 @@ async def test_who_came_and_went_between_two_looks_is_forgotten_as_well(service)
     assert [e.kind for e in await service.ledger.events("vision/short")] == ["deleted"]
 
 
-async def test_who_holds_what_is_listed_anew_only_when_it_changes(service):
+async def test_holdings_rebuild_list_only_when_allocations_change(service):
     await service.cluster.put_project(ProjectSpec("vision"))
     holdings = Holdings(service.cluster)
     assert await holdings.now() == []
@@ -194,7 +194,7 @@ async def test_who_holds_what_is_listed_anew_only_when_it_changes(service):
     ]
 
 
-async def test_who_only_moves_up_in_a_queue_is_not_looked_at(service, monkeypatch):
+async def test_bookkeeping_skips_jobs_that_only_move_up_in_the_queue(service, monkeypatch):
     await service.cluster.put_project(ProjectSpec("vision"))
     for name in ("a-runs", "b-next", "c-last"):
         spec = WorkloadSpec("vision", name, "ana", "job", ("train",), gpus=MilliGpu(1000))

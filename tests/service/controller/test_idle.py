@@ -246,7 +246,7 @@ async def test_the_culler_asks_whether_the_gpu_is_used_and_its_owner_keeps_it_tw
         await ana.keep("vision/lab")
 
 
-async def test_nothing_is_culled_while_nobody_can_say_what_is_used(monkeypatch, free_port):
+async def test_culler_keeps_servers_while_service_is_unreachable(monkeypatch, free_port):
     monkeypatch.setenv("RUNAI_API_URL", f"http://127.0.0.1:{free_port()}/")
     monkeypatch.setenv("RUNAI_HUB_TOKEN", "hub-token")
     server = {"name": "", "url": "/user/ana/"}

@@ -101,7 +101,7 @@ STORIES = {
 
 
 @pytest.mark.parametrize(("story", "expected"), STORIES.values(), ids=STORIES)
-def test_what_happens_when(story, expected):
+def test_idle_rules_trigger_each_action_on_time(story, expected):
     assert [(pytest.approx(at), do) for at, do in expected] == story.done
 
 

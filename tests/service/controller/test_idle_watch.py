@@ -28,7 +28,7 @@ class SlowCluster(SimulatedCluster):
         return record
 
 
-async def test_what_another_report_has_released_meanwhile_is_passed_over(tmp_path: Path) -> None:
+async def test_concurrent_reports_release_each_session_once(tmp_path: Path) -> None:
     devices = SimulatedDevices(2, node="lab").devices()
     cluster = SlowCluster({"lab": devices}, clock=lambda: 5.0)
     ledger = Ledger(tmp_path / "ledger.sqlite")

@@ -184,7 +184,7 @@ def test_after_a_failure_it_waits_longer_each_time_and_goes_on(loop, cluster, ca
     assert caplog.text.count("cycle failed, incident ") == 4
 
 
-def test_whoever_waits_for_a_change_is_told_after_the_cycle_that_acted_on_it(loop, cluster):
+def test_waiter_for_a_change_wakes_after_the_cycle_that_applied_it(loop, cluster):
     async def story() -> tuple[int, str]:
         async with Watched(cluster) as watched:
             changes = watched.controller.changes
@@ -236,7 +236,7 @@ def in_time(loop: VirtualTimeLoop, seconds: float) -> Any:
     ],
 )
 @pytest.mark.parametrize("change", ["deleted", "suspended", "submitted", "both"])
-def test_after_a_long_cycle_it_rests_longer_where_nobody_can_gain_a_device(
+def test_controller_rests_longer_after_long_cycle_unless_a_job_can_gain_a_device(
     loop, cluster, took, next_at, later_at, change
 ):
     """Two jobs run and two wait: the end of a waiting job frees no device."""
@@ -279,7 +279,7 @@ def test_after_a_cycle_for_what_was_not_pressing_it_need_not_rest(loop, cluster)
     assert loop.run_until_complete(story()) == pytest.approx(SETTLE_S, abs=0.001)
 
 
-def test_who_runs_and_is_deleted_makes_room_at_once(loop, cluster):
+def test_deletion_of_running_job_starts_next_job_within_two_cycles(loop, cluster):
     async def story() -> float:
         async with Watched(cluster, in_time(loop, 0.2), rests=1.0):
             await cluster.submit([job("first", 2000), job("second", 2000)])
@@ -316,7 +316,7 @@ def test_a_large_cluster_is_decided_about_beside_the_event_loop(loop, cluster):
     assert threads == {False}
 
 
-def test_long_explanations_are_for_those_who_ask_and_in_no_cycle(loop, cluster):
+def test_cycle_computes_no_long_explanations(loop, cluster):
     spec = WorkloadSpec("vision", "big", "ana", "job", ("true",), gpus=MilliGpu(9000))
     loop.run_until_complete(cluster.submit([spec]))
     controller = Controller(cluster, decide, policy=Policy(explain="full", packing="spread"))

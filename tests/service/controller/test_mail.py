@@ -179,7 +179,7 @@ async def test_a_server_that_does_not_encrypt_is_shown_no_password():
 
 
 @encrypting
-async def test_a_server_with_a_certificate_of_nobody_known_is_shown_no_password(
+async def test_mail_sends_no_password_to_server_with_untrusted_certificate(
     tmp_path, scheme, option
 ):
     stranger = {option: context_of(Authority(), tmp_path)}

@@ -56,11 +56,11 @@ FAILED, QUEUED = WorkloadState.FAILED, WorkloadState.QUEUED
         (Seen(RUNNING, 0, is_idle=True), Seen(RUNNING, 0, is_idle=True), []),
     ],
 )
-def test_what_is_worth_telling(before, now, kinds):
+def test_state_change_produces_notifications_of_its_kind(before, now, kinds):
     assert happened(before, now) == kinds
 
 
-def test_what_was_told_is_its_owners_and_for_an_hour():
+def test_recent_notifications_are_listed_to_their_owner_for_one_hour():
     recent = Recent()
     recent.add(PAUSED)
 
@@ -149,7 +149,7 @@ async def test_a_webhook_is_posted_signed_json(receiver):
     assert signature == f"sha256={hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()}"
 
 
-async def test_what_a_receiver_refuses_is_tried_again_and_no_secret_is_logged(receiver, caplog):
+async def test_notifier_retries_refused_webhook_and_logs_no_secret(receiver, caplog):
     receiver.answers = [503, 503]
     given = settings(WEBHOOK=receiver.url).webhook
     assert given is not None
@@ -209,7 +209,7 @@ MAIL = {"SMTP": "smtps://u:hidden@mail.example", "FROM": "a@b.example", "TO": "{
         (MAIL | {"TO": "{user} hidden"}, "TO makes no addresses"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_without_being_repeated(variables, said):
+def test_settings_refuse_invalid_values_without_repeating_them(variables, said):
     with pytest.raises(InvalidRequest, match=said) as refused:
         settings(**variables)
 

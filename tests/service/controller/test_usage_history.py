@@ -82,7 +82,7 @@ async def test_last_weeks_heavy_user_yields_the_surplus(
     assert history_weight == 0 or held["nlp"] == 4
 
 
-async def test_what_is_a_week_older_counts_half(cluster, ledger, clock):
+async def test_usage_of_a_week_earlier_counts_half(cluster, ledger, clock):
     history = UsageHistory(cluster, ledger, clock)
     await hold(ledger, clock, "vision", 4, hours=2)
     clock.at = START + HALF_LIFE_S

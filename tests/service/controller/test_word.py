@@ -33,7 +33,7 @@ async def is_over(task: asyncio.Task[None]) -> bool:
         pytest.param([f"a-{n}" for n in range(FEW + 1)], [{"a-0"}], False, id="to one of many"),
     ],
 )
-async def test_who_waits_is_woken_by_the_word_on_all_of_theirs(workloads, given, over):
+async def test_submitter_wakes_when_all_its_workloads_are_decided(workloads, given, over):
     word = Word()
     task = await waiting(word, *workloads)
 
@@ -53,7 +53,7 @@ async def test_who_waits_is_woken_by_the_word_on_all_of_theirs(workloads, given,
         pytest.param([{"b"}, {"b"}], True, id="deleted meanwhile"),
     ],
 )
-async def test_who_waits_is_woken_by_the_end_of_a_cycle_that_saw_them(saw, over):
+async def test_submitter_wakes_at_end_of_cycle_that_saw_its_workloads(saw, over):
     word = Word()
     task = await waiting(word, *[f"a-{n}" for n in range(FEW + 1)])
 
@@ -74,7 +74,7 @@ async def test_many_workloads_of_which_the_scheduler_saw_none_are_waited_for_unt
     assert await is_over(task)
 
 
-async def test_who_has_gone_is_not_waited_for():
+async def test_cancelled_submitter_stops_awaiting_decisions():
     word = Word()
     task = await waiting(word, "a")
     task.cancel()
@@ -83,7 +83,7 @@ async def test_who_has_gone_is_not_waited_for():
     assert not word.is_awaited
 
 
-async def test_an_array_of_which_some_start_answers_why_the_others_wait(simulated):
+async def test_partly_started_array_returns_queue_positions_of_waiting_jobs(simulated):
     ana = await simulated.client("ana")
     wish = SubmitRequest(name="exp", gpus=Decimal(1), array=6, command=["true"])
 

@@ -45,7 +45,9 @@ def test_each_is_where_it_belongs(happens: list[str], many_new: int) -> None:
 
 
 @given(some.permutations(range(6)), some.permutations(range(6)))
-def test_who_stands_elsewhere_has_gone_and_come(first: list[int], second: list[int]) -> None:
+def test_comparison_reports_moved_items_as_removed_and_added(
+    first: list[int], second: list[int]
+) -> None:
     before, after = [Thing(n) for n in first], [Thing(n) for n in second]
 
     found = compared(before, after, is_same)

@@ -53,7 +53,7 @@ def test_an_image_that_a_registry_may_have_is_kept(image):
     "image",
     ["", " ", "a b", "-x", "Upper/case", "x:", "a@sha256:12", "$(touch x)", "a\nb", "x" * 513],
 )
-def test_what_no_registry_can_have_is_refused(image):
+def test_submit_request_refuses_invalid_image(image):
     with pytest.raises(ValidationError):
         SubmitRequest(command=["true"], image=image)
 
@@ -76,18 +76,18 @@ def test_the_image_of_a_session_is_chosen_elsewhere():
         pytest.param("l4", (L4,), id="a word, in small letters"),
     ],
 )
-def test_who_asks_so_means(asked, meant):
+def test_gpu_type_matches_every_type_with_the_requested_words(asked, meant):
     (spec,) = specs(gpus=1, gpu_type=asked)
 
     assert set(spec.gpu_types) == set(meant)
 
 
-def test_who_says_nothing_takes_any():
+def test_request_without_gpu_type_accepts_any_type():
     assert specs(gpus=1)[0].gpu_types == ()
 
 
 @pytest.mark.parametrize("asked", ["H100", "A10", "A100 L4", "-"])
-def test_a_type_that_is_not_there_is_refused_with_those_that_are(asked):
+def test_unknown_gpu_type_is_refused_with_list_of_existing_types(asked):
     with pytest.raises(InvalidRequest, match=f"There is no GPU of type {asked}") as wrong:
         specs(gpus=1, gpu_type=asked)
 

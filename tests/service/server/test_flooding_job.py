@@ -75,7 +75,9 @@ class LookingOn(threading.Thread):
             self.most = max(self.most, kept(self._logs))
 
 
-def test_a_flood_of_output_is_bounded_and_holds_nobody_up(service: Service, tmp_path: Path):
+def test_service_bounds_output_of_flooding_job_and_keeps_answering(
+    service: Service, tmp_path: Path
+):
     service.start()
     work = tmp_path / "work"
     work.mkdir()

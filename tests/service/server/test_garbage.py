@@ -47,7 +47,7 @@ def test_python_itself_never_looks_at_everything():
     assert kept
 
 
-def test_what_was_read_at_the_start_is_put_aside_without_a_look():
+def test_first_check_freezes_startup_objects_without_full_collection():
     lives, before = [Circle() for _ in range(1000)], looks_at_all()
 
     assert Aside().look() is False
@@ -55,7 +55,7 @@ def test_what_was_read_at_the_start_is_put_aside_without_a_look():
     assert gc.get_freeze_count() >= len(lives)
 
 
-async def test_what_is_read_before_the_start_is_no_growth():
+async def test_objects_loaded_before_start_trigger_no_full_collection():
     there, begun = LITTLE, asyncio.Event()
     aside = Aside(blocks=lambda: there)
     running = asyncio.create_task(aside.run(begun.wait()))
@@ -70,7 +70,7 @@ async def test_what_is_read_before_the_start_is_no_growth():
     assert aside.look() is False
 
 
-def test_what_has_lived_for_a_while_is_put_aside_and_looked_at_no_more():
+def test_check_freezes_live_objects_and_then_runs_no_full_collection():
     aside, lives = Aside(blocks=lambda: 1), [Circle() for _ in range(1000)]
     aside.look()
 
@@ -78,7 +78,7 @@ def test_what_has_lived_for_a_while_is_put_aside_and_looked_at_no_more():
     assert aside.look() is False
 
 
-def test_what_is_new_is_looked_at_once():
+def test_collector_examines_new_objects_only_once():
     aside = Aside(blocks=lambda: 1)
     aside.look()
     lived = Circle()
@@ -90,7 +90,7 @@ def test_what_is_new_is_looked_at_once():
     assert circle() is not None
 
 
-def test_what_python_itself_has_looked_at_is_not_looked_at_again():
+def test_collector_skips_objects_already_examined_by_python():
     collect_seldom()
     aside = Aside(blocks=lambda: 1)
     aside.look()
@@ -113,7 +113,7 @@ def test_a_circle_that_dies_young_is_found_at_the_next_look():
     assert circle() is None
 
 
-async def test_what_is_new_is_looked_at_again_and_again(monkeypatch):
+async def test_scheduler_collects_new_objects_periodically(monkeypatch):
     monkeypatch.setattr("runai.hub_service.server.garbage.YOUNG_S", 0.0)
     begun = asyncio.Event()
     begun.set()
@@ -152,7 +152,7 @@ def test_circles_that_die_aside_are_found_when(there, enough, busy):
     assert circle() is None
 
 
-def test_nobody_waits_for_a_look_while_there_is_much_to_do():
+def test_busy_process_runs_no_full_collection_up_to_eightfold_growth():
     there, now = 10 * LITTLE, 0.0
     aside = Aside(blocks=lambda: there, times=lambda: (now, 0.9 * now))
     aside.look()

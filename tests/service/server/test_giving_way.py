@@ -29,7 +29,7 @@ class Loop:
         pytest.param(0.0, 0.002, 0.0, id="nothing was done: virtual time"),
     ],
 )
-async def test_after_a_part_it_rests_where_others_have_something_to_do(part, others, rests):
+async def test_long_work_pauses_after_each_part_if_other_tasks_are_busy(part, others, rests):
     loop = Loop(others)
     way = Way(lambda: loop.now, loop.sleep)
     loop.now += 2 * SHORT_S
@@ -44,7 +44,7 @@ async def test_after_a_part_it_rests_where_others_have_something_to_do(part, oth
     assert way.passed == pytest.approx(2 * SHORT_S + 3 * part + 4 * others)
 
 
-async def test_what_is_short_altogether_does_not_rest():
+async def test_short_work_does_not_pause():
     loop = Loop(0.002)
     way = Way(lambda: loop.now, loop.sleep)
 
@@ -55,7 +55,7 @@ async def test_what_is_short_altogether_does_not_rest():
     assert loop.slept == 0.0
 
 
-async def test_what_has_passed_includes_the_part_that_is_under_way_and_no_rest():
+async def test_passed_time_includes_current_part_and_excludes_pauses():
     loop = Loop(0.002)
     way = Way(lambda: loop.now, loop.sleep)
     loop.now += 2 * SHORT_S

@@ -76,7 +76,7 @@ class People:
                 self._enough.wait(0.5)  # each round submits a job, to be ended afterwards
 
 
-def test_a_database_that_is_away_costs_nobody_a_submission_and_the_past_is_whole_again(
+def test_service_accepts_submissions_without_database_and_stores_history_later(
     service: Service, server: RestartedServer
 ):
     """The database is away when the service starts, appears, and is killed under load."""

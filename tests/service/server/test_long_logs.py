@@ -51,7 +51,7 @@ async def test_a_line_without_an_end_is_told_in_pieces(ana):
     assert max(map(len, pieces)) <= 2**20
 
 
-async def test_who_reads_slowly_or_leaves_holds_nobody_up(ana):
+async def test_slow_log_reader_does_not_block_other_requests(ana):
     job = await written(ana, "seq", "200000")
     reading = ana.logs(job.id, follow=True)
     first = (await anext(reading)).text

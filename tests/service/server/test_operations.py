@@ -48,7 +48,7 @@ async def test_a_request_keeps_its_id_where_it_may_stand_in_a_log(given, is_kept
     assert told == given if is_kept else re.fullmatch(r"[0-9a-f]{16}", told)
 
 
-async def test_what_is_logged_for_a_request_has_its_id_and_no_query(http, caplog):
+async def test_request_log_line_has_path_and_status_but_no_query(http, caplog):
     caplog.set_level(logging.INFO, "runai.requests")
 
     await http.post("api/v1/workloads?token=secret", json={}, headers={"X-Request-ID": "mine"})

@@ -11,7 +11,7 @@ from runai.hub_service.server.admin_files import read_policy
 from runai.hub_service.wire.errors import InvalidRequest
 
 
-def test_what_a_file_leaves_out_has_its_default(tmp_path):
+def test_policy_file_keeps_defaults_of_missing_settings(tmp_path):
     path = tmp_path / "policy.yaml"
     path.write_text("packing: spread\nmax_pauses_per_hour: 2\n")
 

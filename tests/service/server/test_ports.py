@@ -46,7 +46,7 @@ def test_no_outgoing_connection_is_given_it():
         pytest.param(None, range(20_000, 32_768), id="another system"),
     ],
 )
-def test_those_that_are_handed_out_are_left_out(
+def test_later_ports_exclude_the_ephemeral_port_range(
     tmp_path: Path, handed_out: str | None, wanted: range
 ):
     file = tmp_path / "range"

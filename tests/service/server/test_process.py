@@ -79,7 +79,7 @@ def test_the_service_leaves_when_its_hub_died_before_it_could_look(service):
     assert orphan.wait(IMPORTS_S) == -signal.SIGTERM
 
 
-def test_who_asks_again_and_again_is_not_heard_by_a_loop_that_closes(service):
+def test_repeated_sigterm_during_shutdown_causes_no_ignored_exception(service):
     """A late signal would write to a closed descriptor, or to one reused by another file."""
     service.start()
     process = psutil.Process(service.process.pid)
@@ -236,7 +236,7 @@ def test_mps_that_was_chosen_for_the_service_and_cannot_be_had_is_a_failure(serv
     assert "--gpu-sharing timeslice" in found["mend"]
 
 
-def test_what_keeps_it_from_starting_is_one_sentence(service):
+def test_process_logs_failed_start_in_one_line(service):
     """The tests of the settings cover each such sentence; here it ends a process."""
     status = service.popen(RUNAI_POLICY="/no/such/policy").wait(IMPORTS_S)
     (line,) = service.log.read_text().splitlines()

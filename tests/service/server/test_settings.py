@@ -44,7 +44,7 @@ def test_little_is_enough():
     assert (config.gpus, config.simulate, config.projects_file, config.hub) == (None,) * 4
 
 
-def test_the_hub_says_where_to_listen_and_who_we_are():
+def test_hub_environment_sets_port_prefix_and_oauth_scopes():
     config = Config.from_environment({**LEAST, **HUB})
 
     assert (config.port, config.prefix) == (9001, "/jupyter/services/runai/")
@@ -77,7 +77,7 @@ def test_how_eagerly_elastic_jobs_grow_is_set():
     assert Config.from_environment(LEAST).elastic == ElasticRules()
 
 
-def test_what_people_may_ask_at_once_is_set():
+def test_environment_sets_request_and_job_limits():
     given = Config.from_environment(
         LEAST
         | {
