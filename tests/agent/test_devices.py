@@ -33,7 +33,7 @@ def test_nothing_is_allocated_and_nothing_runs(world):
     assert report.interval > 0
 
 
-def test_a_busy_process_counts_for_the_workload_whose_process_it_is(world, hold):
+def test_usage_of_a_busy_process_counts_for_its_workload(world, hold):
     process = world.use(0, mib=50)
 
     samples = by_workload(

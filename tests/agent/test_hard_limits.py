@@ -121,7 +121,7 @@ def test_a_process_that_took_the_number_of_another_is_not_moved(driver_615, hold
 
 @pytest.mark.cc
 @pytest.mark.cgroups
-def test_a_process_in_a_group_of_somebody_elses_is_left_there(start, name):
+def test_adopt_refuses_to_move_a_process_out_of_another_control_group(start, name):
     groups = Groups.find()
     process = start()
     path = groups.adopt(name, process)

@@ -121,7 +121,7 @@ async def test_an_allocation_ends_the_idle_wait(source, service, hold, eventuall
     assert [s.workload for s in service.reports[-1].samples] == ["vision/a"]
 
 
-async def test_a_device_that_the_service_cannot_name_silences_nobody(
+async def test_agent_reports_named_devices_beside_one_without_a_uuid(
     source, service, hold, eventually_async
 ):
     """The reply to a report brings the allocations for the next one."""
@@ -186,7 +186,7 @@ async def test_a_poll_that_fails_is_a_gap_and_the_next_one_counts(
     assert "measuring failed 1 times" in caplog.text
 
 
-async def test_it_leaves_when_nobody_wants_it(source, service):
+async def test_agent_stops_when_it_is_no_longer_wanted(source, service):
     answers = iter([True, True, False])
     agent = Agent("here", source, service, idle_s=SOON, wanted=lambda: next(answers))
 
@@ -195,7 +195,7 @@ async def test_it_leaves_when_nobody_wants_it(source, service):
     assert source.polls == 2
 
 
-async def test_what_was_measured_is_told_even_if_the_limits_cannot_be_looked_after(
+async def test_agent_sends_reports_while_the_memory_enforcer_fails(
     source, service, eventually_async, caplog
 ):
     class Broken(MemoryEnforcer):
@@ -217,7 +217,7 @@ def at_once(monkeypatch) -> None:
     monkeypatch.setattr(loop, "MAX_DELAY_S", 0)
 
 
-async def test_the_first_report_after_an_outage_names_who_came_last(
+async def test_reports_after_an_outage_name_the_latest_pods(
     source, service, at_once, eventually_async
 ):
     service.refusal, kubelet = Unavailable("away"), Kubelet({"lab/first": ["GPU-0"]})

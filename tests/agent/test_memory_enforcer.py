@@ -81,7 +81,7 @@ class Clock:
         return self.now
 
 
-def test_a_job_that_is_over_is_told_and_gone_within_ten_seconds_and_nobody_else(world, hold, runs):
+def test_enforcer_kills_only_the_job_over_its_limit_within_ten_seconds(world, hold, runs):
     offender, offending = runs.run(STUBBORN, OVER)
     neighbour, neighbouring = runs.run(FINISHES, 10)
     outsider, _ = runs.run(FINISHES, OVER)

@@ -142,7 +142,7 @@ def everybody_says(platform: Platform, uuid: str) -> dict[str, set[tuple[float, 
 
 
 @pytest.mark.cc
-def test_everybody_says_the_same_and_the_stranger_is_shown(
+def test_api_cli_and_metrics_show_equal_usage_and_the_foreign_process(
     tmp_path, nvml_folder, nvml, start, free_port
 ):
     ana, bo, stranger = start(), start(), start()

@@ -154,7 +154,7 @@ def test_the_lists_of_processes_are_merged(poll, lines, expected):
     assert sample.memory_mib == expected
 
 
-def test_what_the_driver_does_not_tell_is_unknown_and_not_zero(poll):
+def test_utilization_is_none_if_the_driver_does_not_support_it(poll):
     report = poll(
         GPU,
         "proc 0 PID 60 C",
@@ -217,7 +217,7 @@ def test_a_client_of_mps_is_not_idle_while_its_server_works(poll, mps_server, sa
     assert utilization(report)[MINE] == expected
 
 
-def test_processes_of_nobody_are_told_too(poll):
+def test_report_includes_processes_outside_workloads(poll):
     report = poll(GPU, "proc 0 1 900 C", "sample 0 1 10 70", "proc 0 PID 60 C")
 
     assert utilization(report) == {("", "GPU-0"): 0.7, MINE: 0.0}

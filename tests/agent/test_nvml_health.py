@@ -47,7 +47,7 @@ def test_a_programs_own_mistake_or_a_corrected_error_does_not(faults):
     assert CRITICAL_XIDS.keys().isdisjoint(codes)
 
 
-def test_what_was_told_once_stays(faults):
+def test_xid_fault_stays_in_later_polls(faults):
     assert faults("xid 0 1 79")
     assert faults("xid 0 1 79") == {"GPU-0": "XID 79: GPU has fallen off the bus"}
 
@@ -162,7 +162,7 @@ def test_a_gpu_that_does_not_answer_at_the_start_keeps_its_number(nvml):
     source.close()
 
 
-def test_the_numbers_are_those_of_the_binding():
+def test_our_nvml_constants_equal_the_constants_of_the_binding():
     # The oldest supported release has no names for them.
     assert getattr(pynvml, "NVML_GPU_RECOVERY_ACTION_GPU_RESET", RESET) == RESET
     assert getattr(pynvml, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", 230) == 230

@@ -145,7 +145,7 @@ def test_an_instance_without_a_process_is_idle(poll):
     [("xid 0 1 95 2 0", {"MIG-b"}), ("xid 0 1 79", {"MIG-a", "MIG-b"})],
     ids=["of an instance", "of the GPU"],
 )
-def test_an_xid_of_one_instance_leaves_the_others(poll, xid, broken):
+def test_xid_breaks_the_named_mig_instance_or_all_instances_of_the_gpu(poll, xid, broken):
     assert {d.device for d in poll(xid).devices if d.fault} == broken
 
 

@@ -15,7 +15,7 @@ from runai.hub_service.wire.agent_reports import AgentReply, AgentReport
 PODS = {"lab/jupyter-ana": ["GPU-a", "GPU-b"], "runai-reservation/gpu-res-1": ["GPU-c"]}
 
 
-def test_a_kubelet_says_who_has_which_devices(tmp_path):
+def test_kubelet_returns_the_devices_of_each_pod(tmp_path):
     with listening(tmp_path / "kubelet.sock", lambda: PODS) as socket:
         kubelet = PodResources(socket)
         found = kubelet.holders()

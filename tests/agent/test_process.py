@@ -96,7 +96,7 @@ def test_a_wrong_environment_is_told_in_a_sentence(change, sentence):
     assert str(refused.value).startswith(sentence)
 
 
-def test_what_is_left_out_has_a_default():
+def test_settings_have_defaults_and_hide_the_token_in_their_repr():
     settings = Settings.parse(
         {"RUNAI_API_URL": "http://hub/", "RUNAI_NODE": "here", "RUNAI_AGENT_TOKEN": TOKEN}
     )

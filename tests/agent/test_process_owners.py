@@ -26,7 +26,7 @@ def owner(hold):
     return find
 
 
-def test_a_process_of_nobody(owner, hold, start):
+def test_process_outside_workloads_has_no_owner(owner, hold, start):
     assert owner(start(), hold("vision/a", "GPU", process=start())) is None
 
 
@@ -63,7 +63,7 @@ def test_checkpoints_tell_a_workload_from_its_like_in_another_installation(
     assert (owner(process, hold("vision/a", "GPU", checkpoint_dir="/one")) is not None) == found
 
 
-def test_a_workload_that_holds_nothing_here_is_nobody(owner, hold, start):
+def test_process_of_a_workload_without_allocation_has_no_owner(owner, hold, start):
     process = start(env={"RUNAI_WORKLOAD": "vision/elsewhere"})
 
     assert owner(process, hold("vision/a", "GPU")) is None
@@ -213,7 +213,7 @@ def test_a_parent_younger_than_its_child_is_another_process(hold, start, monkeyp
     assert owners.whose(child.pid).owner is None
 
 
-def test_who_has_the_number_of_a_workloads_ended_process_is_not_of_it(owner, hold, start):
+def test_process_that_reuses_the_pid_of_a_workload_has_no_owner(owner, hold, start):
     stranger = start()
     earlier = stranger.create_time() - 60
     told = hold("vision/a", "GPU", process=stranger).model_copy(update={"created": earlier})

@@ -50,7 +50,7 @@ def allocation(name: str) -> str:
     return json.dumps({"allocations": [told], "of a newer service": 1})
 
 
-async def test_all_reports_take_one_connection_and_say_who_tells(service, reporter):
+async def test_reporter_sends_its_token_and_uses_one_connection_for_all_reports(service, reporter):
     for at in (1.0, 2.0, 3.0):
         await reporter.report(report(at))
 
@@ -114,7 +114,7 @@ async def test_a_refusal_is_the_error_that_the_service_names(service, reporter):
     assert (await reporter.report(report(2.0))).allocations
 
 
-async def test_who_is_not_there_is_away_and_no_secret_is_told():
+async def test_unreachable_service_raises_unavailable_without_the_token():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         nobody = HttpReporter(f"http://me:{TOKEN}@127.0.0.1:{taken.getsockname()[1]}", TOKEN)
@@ -136,6 +136,6 @@ async def test_hanging_up_ends_a_report_that_is_under_way(service, reporter, eve
 
 
 @pytest.mark.parametrize("address", ["", "hub.example.org", "ftp://hub.example.org/"])
-def test_what_is_no_address_is_refused(address):
+def test_reporter_refuses_an_invalid_address(address):
     with pytest.raises(InvalidRequest, match="is no address of a GPU service"):
         HttpReporter(address, TOKEN)

@@ -26,12 +26,12 @@ SHARES = [
 
 
 @pytest.mark.parametrize(("demands", "granted"), SHARES)
-def test_a_device_is_shared_equally_among_those_that_are_active(demands, granted):
+def test_active_demands_share_a_device_equally(demands, granted):
     assert equal_shares(demands, 1.0) == pytest.approx(granted)
 
 
 @given(st.dictionaries(st.text(max_size=3), st.floats(0, 10), max_size=8))
-def test_sharers_never_exceed_the_device_and_nobody_gets_more_than_it_demands(demands):
+def test_shares_never_exceed_the_device_or_their_demand(demands):
     granted = equal_shares(demands, 1.0)
 
     assert granted.keys() == demands.keys()
@@ -132,7 +132,7 @@ def test_children_that_came_and_went_between_two_looks_count(parent, hold):
     assert spent(table, allocations) >= 0.25  # the kernel counts clock ticks
 
 
-def test_what_a_child_used_is_counted_once_when_it_ends(parent, hold, eventually, tmp_path):
+def test_usage_of_a_child_counts_once_when_it_ends(parent, hold, eventually, tmp_path):
     table = ProcessTable()
     root = psutil.Process(parent.pid)
     allocations = [hold("vision/a", "GPU", process=root)]
@@ -157,7 +157,7 @@ def test_what_a_child_used_is_counted_once_when_it_ends(parent, hold, eventually
     assert before + after == pytest.approx(times.children_user + times.children_system, abs=0.3)
 
 
-def test_what_ran_before_the_first_look_does_not_count(start, hold, eventually):
+def test_usage_before_the_first_look_does_not_count(start, hold, eventually):
     process = start(busy=True)
     eventually(lambda: process.cpu_times().user > 0.5)
     table = ProcessTable()
@@ -181,7 +181,7 @@ def on_devices(poll) -> set[int]:
     return {process.pid for process in poll.processes}
 
 
-def test_who_starts_while_its_session_is_released_is_on_no_device(source, start, hold):
+def test_process_started_during_release_uses_a_device_only_after_it(source, start, hold):
     def program():
         return start(mib=1, env={"RUNAI_WORKLOAD": "vision/lab"})
 
@@ -198,7 +198,7 @@ def test_who_starts_while_its_session_is_released_is_on_no_device(source, start,
     assert after == {server.pid, kernel.pid, again.pid}
 
 
-def test_who_has_ended_is_on_no_device_though_nobody_waited_for_it(source, start, hold, eventually):
+def test_zombie_process_uses_no_device(source, start, hold, eventually):
     process = start(mib=1)
     held = [hold("vision/a", source.devices()[0].uuid, process=process)]
     source.poll(held)

@@ -27,7 +27,7 @@ def user(directory, runai):
     return run
 
 
-def test_accounts_are_listed_with_who_is_admin(user):
+def test_user_list_marks_admins(user):
     assert user("list").stdout.splitlines() == [
         "NAME   ADMIN",
         "admin  yes",
@@ -85,7 +85,7 @@ def test_a_removed_name_is_given_again_to_the_same_person_alone(user, directory)
     assert "bob" in Accounts(directory).all()
 
 
-def test_what_cannot_be_is_a_sentence_with_a_way_out(user):
+def test_user_add_refuses_an_existing_name_with_a_hint(user):
     result = user("add", "bob")
 
     assert result.exit_code == 1

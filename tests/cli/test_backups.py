@@ -71,7 +71,7 @@ async def test_a_backup_of_a_running_platform_is_whole_and_private(platform, bac
     assert modes == {0}
 
 
-async def test_what_was_deleted_comes_back_and_what_was_there_goes_aside(
+async def test_restore_returns_deleted_workloads_and_sets_newer_data_aside(
     platform, backup, tmp_path, put_back
 ):
     async with local_lab(tmp_path, forget=False) as lab:
@@ -93,7 +93,7 @@ async def test_what_was_deleted_comes_back_and_what_was_there_goes_aside(
     assert (platform.secrets / "hub_token").exists()
 
 
-async def test_what_no_backup_holds_is_not_touched_and_what_comes_is_private(
+async def test_restore_leaves_files_outside_the_backup_and_restores_private_files(
     platform, backup, put_back, tmp_path
 ):
     async with local_lab(tmp_path, forget=False) as lab:

@@ -69,7 +69,7 @@ def test_a_lost_hub_is_a_failure_and_an_address_without_one_is_none(findings, sa
     assert lost["text"] == "JupyterHub answers with status 503"
 
 
-def test_a_token_that_others_can_read_is_a_failure(findings, remembered):
+def test_doctor_fails_if_other_accounts_can_read_the_token(findings, remembered):
     remembered.chmod(0o644)
 
     found = findings()["login"]

@@ -20,7 +20,7 @@ from runai.hub_service.clusters.local.store.workload_store import SqliteStore
 
 
 @pytest.mark.parametrize(("mode", "verdict"), [(0o700, "ok"), (0o750, "failure")])
-def test_secrets_that_others_can_read_are_a_failure(mode, verdict, findings, tmp_path):
+def test_doctor_fails_if_other_accounts_can_read_the_secrets(mode, verdict, findings, tmp_path):
     secrets = tmp_path / "platform/secrets"
     secrets.mkdir(parents=True, mode=0o700)
     secrets.chmod(mode)
@@ -128,7 +128,7 @@ def test_it_says_how_many_more_files_the_disk_takes(options, verdicts, tmp_path)
         ("rw,relatime,hidepid=invisible,gid=4", "ok"),
     ],
 )
-def test_whether_accounts_see_others_command_lines_is_said(options, verdict, tmp_path):
+def test_doctor_notes_if_accounts_see_command_lines_of_other_accounts(options, verdict, tmp_path):
     mounts = tmp_path / "mounts"
     mounts.write_text(f"/dev/sda1 / ext4 rw 0 0\nproc /proc proc {options} 0 0\n")
 

@@ -182,7 +182,7 @@ def test_killed_9_between_the_old_and_the_new_nothing_starts_until_it_is_done(
     assert named(root) == NEW
 
 
-def test_what_has_come_while_it_was_interrupted_is_not_lost(backup, runai, tmp_path):
+def test_restore_refuses_to_replace_a_file_created_during_the_interruption(backup, runai, tmp_path):
     root = tmp_path / "data"
     kill_at(2, root, backup)
     assert not (root / "cluster.sqlite").exists()
@@ -248,7 +248,7 @@ def test_one_that_cannot_be_read_is_named_and_nothing_is_moved(text, backup, tmp
 
 
 @pytest.mark.mounts
-def test_what_cannot_be_renamed_is_found_before_anything_is(backup, tmp_path):
+def test_restore_refuses_files_on_another_disk_before_it_renames_any(backup, tmp_path):
     root = tmp_path / "data"
     (tmp_path / "disk").mkdir()
     disk = SmallDisk(tmp_path / "disk", 8)

@@ -47,7 +47,7 @@ def test_a_password_becomes_a_token_of_ones_own(log_in, runai, platform, url):
     assert runai("whoami").stdout.splitlines()[0].split() == ["User:", "bob"]
 
 
-def test_what_the_token_may_do_is_what_its_owner_may_do(log_in, runai):
+def test_token_has_the_permissions_of_its_owner(log_in, runai):
     log_in("bob")
     refused = runai("project", "create", "audio")
     log_in("admin")
@@ -57,9 +57,7 @@ def test_what_the_token_may_do_is_what_its_owner_may_do(log_in, runai):
     assert (refused.exit_code, done.exit_code) == (1, 0)
 
 
-def test_who_became_an_admin_since_the_hub_started_administers_after_a_login(
-    log_in, runai, platform
-):
+def test_admin_added_after_the_hub_started_can_create_projects_after_login(log_in, runai, platform):
     """The hub's role of admins contains only the admins of its start."""
     added = runai(
         *("user", "--data-dir", str(platform.data_dir), "add", "dave", "--admin"),
@@ -115,7 +113,7 @@ def test_an_unknown_token_stores_nothing(runai, url):
     ],
     ids=["nothing", "letters", "controls"],
 )
-def test_what_is_no_token_is_a_sentence(runai, url, stdin, sentence):
+def test_login_refuses_an_invalid_token_with_a_hint(runai, url, stdin, sentence):
     result = runai("login", url, "--token", "-", stdin=stdin)
 
     assert result.exit_code == 1

@@ -95,7 +95,7 @@ def test_an_authority_for_an_address_without_tls_is_refused(runai, address):
     assert result.stderr.startswith("Error: --ca is for an address with https, and http://")
 
 
-def test_what_is_no_address_is_named(runai):
+def test_login_names_the_invalid_address(runai):
     assert "'ftp://x' is no address of a JupyterHub." in runai("login", "ftp://x").stderr
 
 

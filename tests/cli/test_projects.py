@@ -73,7 +73,7 @@ REFUSED = {
 }
 
 
-def test_what_cannot_be_is_a_sentence(as_user):
+def test_project_commands_explain_each_refusal(as_user):
     for case, (user, arguments, sentence) in REFUSED.items():
         result = as_user(user)("project", *arguments)
 

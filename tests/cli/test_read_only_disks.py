@@ -51,9 +51,7 @@ def projects(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("end", ["stopped", "killed"])
-def test_a_platform_whose_disk_has_become_read_only_is_backed_up(
-    end, platform, frozen, runai, tmp_path
-):
+def test_backup_copies_a_platform_on_a_read_only_disk(end, platform, frozen, runai, tmp_path):
     directory, store = platform
     if end == "stopped":
         store.close()  # else its write-ahead log is beside it

@@ -89,7 +89,7 @@ def test_a_cluster_may_be_a_file(simulate, files):
     assert json.loads(result.stdout)["jobs"] == 2
 
 
-def test_who_fits_nowhere_is_said(simulate):
+def test_simulate_counts_jobs_that_never_ran(simulate):
     result = simulate(cluster="1x1")
 
     assert result.exit_code == 0
@@ -150,7 +150,7 @@ def test_a_job_larger_than_the_cluster_is_not_taken_apart_first(simulate, files)
     assert "1 of 3 jobs never ran" in result.stderr
 
 
-def test_a_job_of_nobody_is_named(simulate, files):
+def test_simulate_names_a_job_of_an_unknown_project(simulate, files):
     (files / "jobs.csv").write_text(f"{TRACE}c1,c,0,1,5\n")
 
     result = simulate()

@@ -67,7 +67,7 @@ def test_a_job_is_answered_at_once_and_runs_to_its_end(bob, eventually):
         ),
     ],
 )
-def test_what_was_asked_for_is_what_is_sent(bob, tmp_path, options, said, expected):
+def test_submit_sends_the_requested_options(bob, tmp_path, options, said, expected):
     (tmp_path / "work").mkdir()
 
     result = bob("submit", "exp1", *options, "--", "sleep", "600")
@@ -89,7 +89,7 @@ def test_an_array_is_several_jobs(bob, eventually):
     assert [bob("logs", f"sweep-{i}").stdout for i in range(3)] == ["0\n", "1\n", "2\n"]
 
 
-def test_what_a_job_reports_of_itself_is_described_while_it_runs_and_after(bob, eventually):
+def test_describe_shows_reported_metrics_while_a_job_runs_and_after(bob, eventually):
     report = """if True:
         import pathlib, time
         from runai.reporter import Reporter

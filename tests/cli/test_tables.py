@@ -129,7 +129,7 @@ free    0          none   0           0      none         -     0
     assert expected == printed(tables.project_table(), [vision, free])
 
 
-def test_nodes_show_who_holds_each_device_and_that_it_is_simulated(printed):
+def test_node_table_shows_holders_of_each_device_and_marks_simulated_ones(printed):
     devices = [
         DeviceView(
             device=0,
@@ -246,7 +246,7 @@ def test_a_description_tells(fields, expected):
     assert {name: lines[name] for name in expected} == expected
 
 
-def test_names_of_others_are_text_and_never_markup(printed):
+def test_table_prints_markup_in_user_names_as_text(printed):
     assert "[red]eve[/red]" in printed(WORKLOADS, [workload("exp-1", user="[red]eve[/red]")])
 
 

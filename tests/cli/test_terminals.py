@@ -56,7 +56,7 @@ def test_no_color_is_heeded(bob):
         assert not re.search(rb"\x1b\[(3|4|9|10)\d", terminal.rest())
 
 
-def test_json_of_others_does_nothing_to_a_terminal_and_means_the_same(bob):
+def test_json_output_escapes_control_characters_without_loss(bob):
     acts = "\x1b]0;title\x07 \x9b2J \x85 \u202e \u2028 \U000e0001 ü"
     bob("submit", "exp1", "-e", f"A={acts}", "--", "sleep", "600", acts)
     with on_terminal([*RUNAI, "describe", "exp1", "-o", "json"], bob.environment) as (terminal, _):
@@ -105,7 +105,7 @@ SLOW = [
 
 
 @pytest.mark.parametrize(("arguments", "words"), SLOW)
-def test_what_takes_longer_than_a_second_says_so_on_a_terminal(home, silent_hub, arguments, words):
+def test_slow_commands_show_a_spinner_on_a_terminal(home, silent_hub, arguments, words):
     hub = address(silent_hub)
     program = [*RUNAI, *arguments]
     environment = {
@@ -146,7 +146,7 @@ print("done", flush=True)
 """
 
 
-def test_what_is_told_fills_the_bar(home):
+def test_progress_bar_names_the_current_file(home):
     program = [sys.executable, "-c", FILLED]
     with on_terminal(program, {"HOME": str(home)}) as (terminal, running):
         terminal.until(b"Copying: ledger.sqlite")

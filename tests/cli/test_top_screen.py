@@ -47,7 +47,7 @@ async def until(pilot, true):
         await pilot.pause(0.02)
 
 
-async def test_it_follows_what_happens_and_says_why_somebody_waits(bob, screen):
+async def test_top_follows_workloads_and_shows_waiting_reasons(bob, screen):
     top = screen(Asked(view="jobs"))
     async with top.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: "0 of 5 GPUs allocated (0%)" in said(top, "#headline"))

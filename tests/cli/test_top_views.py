@@ -111,11 +111,11 @@ JOBS = Asked(view="jobs")
         ),
     ],
 )
-def test_what_is_shown_in_which_order(asked, expected):
+def test_views_filter_and_sort_their_rows(asked, expected):
     assert names(asked) == expected
 
 
-def test_an_unknown_column_is_refused_with_those_that_there_are():
+def test_unknown_sort_column_is_refused_with_the_known_columns():
     with pytest.raises(InvalidRequest, match="no column 'colour' of nodes") as refused:
         see(OVERVIEW, Asked(sort="colour"), NOW)
 

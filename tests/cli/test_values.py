@@ -72,7 +72,7 @@ def test_a_value_is_parsed(kind, text, value):
         ),
     ],
 )
-def test_what_cannot_be_meant_is_a_sentence(kind, text, sentence):
+def test_invalid_values_are_refused_with_a_sentence(kind, text, sentence):
     with pytest.raises(click.BadParameter) as refused:
         kind.convert(text, None, None)
 

@@ -46,7 +46,7 @@ def test_the_list_shows_what_runs_what_waits_and_why(bob, eventually):
     assert "no node has 8 GPUs" in " ".join(second[7:])
 
 
-def test_what_is_not_there_is_said_with_what_to_do(bob):
+def test_missing_workloads_are_answered_with_a_hint(bob):
     listed, described = bob("list"), bob("describe", "exp9")
 
     assert (listed.exit_code, listed.stdout) == (0, "")
@@ -239,7 +239,7 @@ def test_suspend_and_resume_say_what_becomes_of_a_job(bob):
     assert (resumed.stdout, state(bob, "exp1")) == ("job vision/exp1 queued\n", "queued")
 
 
-def test_of_several_one_that_is_refused_does_not_keep_the_others(bob):
+def test_suspend_continues_after_a_refused_workload(bob):
     bob("submit", "lab", "--interactive", *SLEEP)
     bob("submit", "waits", "-g", "8", *SLEEP)
 
@@ -288,7 +288,7 @@ def test_all_finished_are_deleted_and_no_other(bob, eventually):
     ],
     ids=["nothing to delete", "names and all that is finished", "no number of workers"],
 )
-def test_what_says_too_little_or_too_much_is_misuse(runai, arguments, sentence):
+def test_missing_or_conflicting_arguments_exit_with_code_2(runai, arguments, sentence):
     result = runai(*arguments)
 
     assert result.exit_code == 2

@@ -84,7 +84,7 @@ def place(workload: WorkloadDetail) -> int:
 
 
 @pytest.mark.parametrize("how", ["stopped", "killed"])
-def test_what_a_backup_knows_is_there_again_after_restore_and_up(
+def test_restore_returns_workloads_sessions_and_usage_of_the_backup(
     how: str, start_platform: Callable[[], Platform]
 ):
     platform = start_platform()

@@ -97,7 +97,7 @@ def row(page: Page, workload: str) -> Locator:
     return page.locator(f"[id='w:{workload}']")
 
 
-def test_each_sees_their_own_and_the_share_of_others_without_a_name(platform, workloads, page_of):
+def test_page_shows_own_workloads_and_hides_names_of_other_projects(platform, workloads, page_of):
     bob, patty = page_of("bob"), page_of("patty")
     look(bob, platform)
     look(patty, platform)
@@ -169,9 +169,7 @@ def test_a_stop_is_asked_about_twice(platform, workloads, page_of):
     expect(row(page, "nlp/brief")).to_have_count(0, timeout=SECONDS)
 
 
-def test_a_workloads_page_says_who_stopped_it_by_which_rule_and_what_it_wrote(
-    platform, workloads, page_of
-):
+def test_workload_page_shows_stop_reason_rule_and_logs(platform, workloads, page_of):
     page = page_of("bob")
     name = paused(workloads["bob"])
     look(page, platform, f"workloads/vision/{name}")
@@ -260,7 +258,7 @@ def problems_by_theme(page: Page, name: str, within: str = "html") -> dict[str, 
 
 
 @pytest.mark.axe
-def test_no_page_keeps_anybody_out(platform, workloads, page_of):
+def test_pages_have_no_accessibility_problems(platform, workloads, page_of):
     page: Page = page_of("admin")
     found = {}
     paths = {

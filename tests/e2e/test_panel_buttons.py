@@ -154,7 +154,7 @@ SHOWN = [
 
 
 @pytest.mark.axe
-def test_no_view_in_a_notebook_keeps_anybody_out(platform, page_of):
+def test_notebook_views_have_no_accessibility_problems(platform, page_of):
     home = platform.data_dir / "users" / "patty"
     chosen = home / ".jupyter/lab/user-settings/@jupyterlab/apputils-extension"
     page = page_of("patty")

@@ -73,6 +73,6 @@ def test_slices_are_contiguous_and_weights_sum_to_one(sizes):
         pytest.param((True, 64), TypeError, "must be an integer, not True", id="bool"),
     ],
 )
-def test_what_cannot_be_divided_is_refused(arguments, error, said):
+def test_plan_batches_refuses_invalid_batch_sizes_and_ranks(arguments, error, said):
     with pytest.raises(error, match=said):
         plan_batches(*arguments)

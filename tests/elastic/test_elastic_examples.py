@@ -90,7 +90,7 @@ def test_two_processes_end_where_one_does(alone, example, launcher, tmp_path):
     assert pytest.approx(numbers_of(alone(*example)), rel=0.01) == numbers_of(two)
 
 
-def test_what_was_finished_is_not_trained_again(alone, checkpoints):
+def test_rerun_of_a_finished_example_prints_the_same_result(alone, checkpoints):
     first = alone(*MANUAL)
 
     again = last_line(EXAMPLES / MANUAL[0], *MANUAL[1:], directory=checkpoints / MANUAL[0])

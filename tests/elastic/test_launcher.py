@@ -153,7 +153,7 @@ def test_a_signal_pauses_and_the_same_command_goes_on(job, number):
     assert job.files.target().gen > gen
 
 
-def test_a_killed_worker_is_replaced_while_the_others_go_on(job):
+def test_launcher_replaces_a_killed_worker_while_the_survivor_trains(job):
     job.start("--min", "1", "--max", "2")
     eventually(lambda: job.trains("w0", "w1"))
     os.kill(job.pid("w0"), signal.SIGKILL)
@@ -161,7 +161,7 @@ def test_a_killed_worker_is_replaced_while_the_others_go_on(job):
     eventually(lambda: job.trains("w1", "w2"))
 
 
-def test_a_worker_that_somebody_else_sends_away_is_not_replaced(job):
+def test_launcher_does_not_replace_a_worker_stopped_by_sigterm(job):
     job.start("--min", "1", "--max", "2")
     eventually(lambda: job.trains("w0", "w1"))
     os.kill(job.pid("w1"), signal.SIGTERM)

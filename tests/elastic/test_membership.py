@@ -34,7 +34,7 @@ def _write(worker, **changes):
         pytest.param({"RUNAI_ELASTIC_DIR": "/e", "RUNAI_WORKER": "p/j-0"}, "p/j-0", id="a-worker"),
     ],
 )
-def test_the_environment_says_who_one_is(environ, found):
+def test_membership_reads_its_worker_from_the_environment(environ, found):
     membership = Membership.from_environment(environ)
 
     assert (membership and membership.worker) == found
@@ -87,7 +87,7 @@ def test_rubbish_in_the_target_is_passed_over(worker):
         pytest.param(0, {"ranks": (), "reason": Reason.PAUSE}, True, id="a-pause-is-for-all"),
     ],
 )
-def test_who_is_to_leave(worker, gen, target, excluded):
+def test_target_excludes_dropped_workers_and_a_pause_excludes_all(worker, gen, target, excluded):
     worker.gen = gen
 
     assert worker.is_excluded_by(replace(TARGET, **target)) is excluded
@@ -129,7 +129,7 @@ def test_a_full_disk_does_not_end_the_training(tmp_path):
     Membership(tmp_path, "a").tell(WorkerPhase.READY)
 
 
-def test_sigterm_is_noted_and_passed_on_to_who_listened_before():
+def test_stop_notes_sigterm_and_calls_the_previous_handler():
     heard: list[object] = []
     before = signal.signal(signal.SIGTERM, lambda *_: heard.append("before"))
     signal.signal(signal.SIGUSR1, signal.SIG_DFL)  # undo earlier tests
@@ -173,7 +173,7 @@ def test_importing_sets_no_handler_and_loads_no_framework():
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_a_worker_whose_launcher_is_gone_is_to_stop(tmp_path):
+def test_worker_stops_when_its_launcher_is_gone(tmp_path):
     program = """
 import os, sys, time
 from runai.elastic.membership import Stop

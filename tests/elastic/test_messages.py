@@ -79,7 +79,7 @@ def test_a_wrong_target_names_the_file_the_field_and_the_value(tmp_path, change,
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "3"])
-def test_what_is_no_object_is_refused(tmp_path, text):
+def test_target_file_without_a_json_object_is_refused(tmp_path, text):
     (tmp_path / "target.json").write_text(text)
 
     with pytest.raises(MessageError, match=r"target\.json"):

@@ -39,7 +39,7 @@ def _workers(text):
         pytest.param("a b", "a- b c", 2, 1, "b c", id="one-goes-one-comes-in-one-change"),
     ],
 )
-def test_who_trains_next(ranks, workers, wanted, least, line):
+def test_line_up_returns_the_next_ranks(ranks, workers, wanted, least, line):
     expected = None if line is None else tuple(line.split())
 
     assert line_up(ranks.split(), _workers(workers), wanted, least) == expected
@@ -54,7 +54,7 @@ NAMES = st.sampled_from("abcdef")
     st.integers(1, 6),
     st.integers(1, 3),
 )
-def test_only_those_who_can_train_are_lined_up_and_never_too_many(ranks, workers, wanted, least):
+def test_line_up_returns_only_ready_workers_within_bounds(ranks, workers, wanted, least):
     views = [WorkerView(name, ready or name in ranks, leaving) for name, ready, leaving in workers]
     line = line_up(ranks, views, wanted, least)
     if line is None:

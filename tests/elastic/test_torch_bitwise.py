@@ -67,7 +67,7 @@ def test_the_bits_survive_ranks_that_change_places_and_leave(tmp_path, training,
 
 
 @given(st.integers(1, 70), st.data())
-def test_the_sum_is_the_same_tree_whoever_adds(leaves, data):
+def test_sum_is_the_same_tree_for_any_split_of_the_leaves(leaves, data):
     from runai.elastic.torch.virtual import Node, fold, roots
 
     def added(pushes):

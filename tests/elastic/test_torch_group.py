@@ -9,7 +9,7 @@ from ranks import run_ranks
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 
-def test_who_waits_for_a_survivor_learns_of_the_loss_from_that_survivor(tmp_path):
+def test_survivor_passes_a_loss_on_to_the_rank_that_waits_for_it(tmp_path):
     from elastic_losses import lose_rank_0
 
     told = run_ranks(lose_rank_0, 3, tmp_path / "store", str(tmp_path / "seen"))

@@ -145,7 +145,7 @@ def test_an_optimizer_of_parameters_that_are_not_the_models_is_refused():
         elastic.Job(model, optimizer, global_batch=4, gpu_batch=4)
 
 
-def test_what_is_no_state_is_refused(make):
+def test_load_state_dict_refuses_state_without_a_job(make):
     with pytest.raises(ValueError, match=r"no job's state: it has \['weights'\], but no `job`"):
         make()[0].load_state_dict({"weights": 1})
 
@@ -188,7 +188,7 @@ def test_leaving_an_update_half_way_begins_it_anew(make):
     assert job.module.weight.tolist() == undisturbed.module.weight.tolist()
 
 
-def test_what_is_forgotten_is_named(make):
+def test_job_names_the_forgotten_call(make):
     job, loader, _ = make()
     loss = job.model(job.module.weight.detach()).sum()
     with pytest.raises(RuntimeError, match="backward without a batch"):

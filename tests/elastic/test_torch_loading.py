@@ -68,7 +68,7 @@ def test_any_resizes_read_each_sample_once_in_the_same_order(size, sizes, ranks,
 
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("kind", ["Indexed", "Iterated"])
-def test_what_is_left_out_is_the_same_at_any_number_of_ranks(kind, ranks):
+def test_drop_last_keeps_only_full_updates_at_any_number_of_ranks(kind, ranks):
     import elastic_reading
 
     dataset = getattr(elastic_reading, kind)(23)
@@ -157,7 +157,7 @@ def test_data_set_that_divides_itself_by_rank_is_refused(kind, size, told, proce
 
 
 @pytest.mark.parametrize("name", ["batch_size", "sampler", "batch_sampler", "generator"])
-def test_what_the_plan_decides_is_no_option(name):
+def test_data_loader_refuses_options_that_the_plan_sets(name):
     from elastic_reading import Indexed
     from runai.elastic import torch as elastic
 
@@ -173,7 +173,7 @@ def test_a_data_set_without_one_whole_update_says_so():
 
 
 @pytest.mark.parametrize("bitwise", [False, True])
-def test_what_loading_processes_are_sent_is_small_and_equal(bitwise):
+def test_pickled_division_is_small_and_equal(bitwise):
     import pickle
 
     from runai.elastic.torch.parallel import RankDivision

@@ -72,7 +72,7 @@ def test_without_a_gpu_it_trains_on_the_processor(init, monkeypatch):
         pytest.param((256, 64, 3), ValueError, "gpus=3 cannot be shared among 2", id="share"),
     ],
 )
-def test_what_cannot_be_is_refused(init, monkeypatch, arguments, error, said):
+def test_init_refuses_invalid_batch_sizes_and_gpus(init, monkeypatch, arguments, error, said):
     if "shared" in said:
         monkeypatch.setenv("WORLD_SIZE", "2")
 

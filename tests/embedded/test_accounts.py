@@ -90,7 +90,9 @@ def test_a_chosen_password_is_kept_as_a_hash_only(accounts: Accounts, directory:
         ("nobody", PASSWORD),
     ],
 )
-def test_nobody_else_enters(accounts: Accounts, name: str, password: str):
+def test_check_refuses_wrong_passwords_and_unknown_users(
+    accounts: Accounts, name: str, password: str
+):
     accounts.add("carol", PASSWORD)
 
     assert accounts.check(name, password) is None

@@ -56,7 +56,7 @@ async def guess(authenticator: AccountsAuthenticator, name: str, times: int) -> 
 
 
 @pytest.mark.parametrize(("name", "admin"), [("ana", None), ("root", True), ("ANA", None)])
-async def test_who_has_an_account_enters(
+async def test_account_logs_in_with_its_password(
     authenticator: AccountsAuthenticator, name: str, admin: bool | None
 ):
     entered = await log_in(authenticator, name, PASSWORD)
@@ -64,7 +64,7 @@ async def test_who_has_an_account_enters(
     assert (entered["name"], entered["admin"]) == (name.lower(), admin)
 
 
-async def test_who_has_a_wrong_password_does_not(authenticator: AccountsAuthenticator):
+async def test_authenticator_refuses_a_wrong_password(authenticator: AccountsAuthenticator):
     assert await log_in(authenticator, "ana", "wrong") is None
 
 
@@ -77,7 +77,7 @@ async def test_a_new_account_enters_without_a_restart(
     assert (await log_in(authenticator, "bo", PASSWORD))["name"] == "bo"
 
 
-async def test_who_is_removed_has_to_log_in_again(
+async def test_refresh_fails_after_the_account_is_removed(
     authenticator: AccountsAuthenticator, accounts: Accounts
 ):
     ana = SimpleNamespace(name="ana")

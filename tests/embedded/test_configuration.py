@@ -63,7 +63,7 @@ def test_every_file_lies_in_the_data_directory(made: Any, tmp_path: Path):
     assert made.JupyterHub.pid_file == ""
 
 
-def test_who_has_an_account_enters_and_nobody_else(made: Any, tmp_path: Path):
+def test_hub_admits_only_accounts_of_the_data_directory(made: Any, tmp_path: Path):
     assert made.JupyterHub.authenticator_class is AccountsAuthenticator
     assert made.AccountsAuthenticator.data_dir == str(tmp_path)
     assert "allow_all" not in made.Authenticator

@@ -213,7 +213,7 @@ def test_files_of_root_and_of_the_account_itself_are_taken(folder: Path, uid: in
 
 
 @pytest.mark.parametrize(("path", "bit"), OPENED)
-def test_user_has_files_closed_that_others_could_write(folder: Path, path: str, bit: int):
+def test_user_closes_files_that_other_accounts_can_write(folder: Path, path: str, bit: int):
     uid = os.geteuid() or OTHER
     directory = platform_of(uid, folder)
     open_to_others = directory.root / path
@@ -227,7 +227,7 @@ def test_user_has_files_closed_that_others_could_write(folder: Path, path: str, 
 
 @needs_root
 @pytest.mark.parametrize(("path", "bit"), OPENED)
-def test_root_refuses_files_that_others_could_write(folder: Path, path: str, bit: int):
+def test_root_refuses_files_that_other_accounts_can_write(folder: Path, path: str, bit: int):
     directory = platform_of(0, folder)
     (directory.root / path).chmod(mode(directory.root / path) | bit)
     before = modes(directory)
@@ -237,7 +237,7 @@ def test_root_refuses_files_that_others_could_write(folder: Path, path: str, bit
     assert modes(directory) == before
 
 
-def test_empty_directory_that_others_could_write_is_closed(folder: Path):
+def test_empty_directory_that_other_accounts_can_write_is_closed(folder: Path):
     root = folder / "data"
     root.mkdir()
     root.chmod(0o777)
@@ -247,7 +247,7 @@ def test_empty_directory_that_others_could_write_is_closed(folder: Path):
 
 
 @needs_root
-def test_user_may_use_a_directory_below_folders_of_others(folder: Path):
+def test_user_may_use_a_directory_below_folders_of_other_accounts(folder: Path):
     directory = platform_of(OTHER, folder)
     os.chown(folder, OTHER + 1, -1)
     folder.chmod(0o777)

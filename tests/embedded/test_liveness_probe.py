@@ -35,7 +35,7 @@ def silent_for(seconds: float, *, has_answered: bool = True) -> bool:
         pytest.param(100 * LIMIT, False, False, id="still starting, or waiting for the data"),
     ],
 )
-def test_who_answered_before_and_is_silent_for_long_has_hung(
+def test_service_counts_as_hung_if_it_has_answered_and_is_silent_too_long(
     seconds: float, has_answered: bool, hung: bool
 ):
     assert silent_for(seconds, has_answered=has_answered) == hung

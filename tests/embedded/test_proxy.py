@@ -60,7 +60,7 @@ async def test_headers_that_concern_one_connection_end_at_the_proxy(browser: aio
     assert headers_of(answer, "X-Kept") == ["yes"]
 
 
-async def test_the_server_learns_who_asked_and_where(
+async def test_proxy_forwards_host_and_client_address_to_the_server(
     browser: aiohttp.ClientSession, proxy: CaddyProxy
 ):
     host = proxy.public_url.removeprefix("http://")

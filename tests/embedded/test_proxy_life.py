@@ -77,7 +77,7 @@ async def kill_proxy(proxy: CaddyProxy, eventually_async: Callable[..., Any]) ->
     await eventually_async(lambda: proxy._watch is not watch)
 
 
-async def test_a_proxy_whose_program_is_away_comes_back_with_it(
+async def test_proxy_restarts_when_its_missing_program_returns(
     proxies: CaddyProxies,
     client: aiohttp.ClientSession,
     upstream: Upstream,

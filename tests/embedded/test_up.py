@@ -128,7 +128,7 @@ def test_the_hub_reads_what_up_was_asked_for(settings: Settings):
     assert Settings.from_environment(settings.environment()) == settings
 
 
-def test_a_taken_port_is_told_after_what_others_could_write_is_closed(tmp_path: Path):
+def test_up_closes_the_data_directory_before_it_reports_a_taken_port(tmp_path: Path):
     data_dir = tmp_path / "data"
     data_dir.mkdir()
     data_dir.chmod(0o777)

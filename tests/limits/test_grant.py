@@ -50,7 +50,7 @@ NOTHING = {
         pytest.param({"code": "not_found"}, HAD, id="the service knows no such session"),
     ],
 )
-def test_what_it_has_now_counts(answer, now, monkeypatch):
+def test_renew_applies_the_answer_of_the_service(answer, now, monkeypatch):
     monkeypatch.setattr(grant, "ask", lambda _environ, _what: answer)
     environ = dict(HAD)
     grant.renew(environ)
@@ -65,7 +65,7 @@ def test_what_it_has_now_counts(answer, now, monkeypatch):
         pytest.param({"RUNAI_KIND": "job"}, id="a job has the same devices until it ends"),
     ],
 )
-def test_nobody_is_asked_where_nothing_is_to_change(change, monkeypatch):
+def test_renew_does_not_query_the_service_for_jobs_or_cpu_programs(change, monkeypatch):
     asked = []
     monkeypatch.setattr(grant, "ask", lambda *_: asked.append(1))
     environ = {**HAD, **change}

@@ -153,7 +153,7 @@ def test_a_framework_that_is_not_as_we_know_it_is_left_alone(run_python, env, tm
     assert run_python(program, {**env, "RUNAI_DEBUG": ""}) == 1
 
 
-def test_a_variable_that_is_no_number_stops_nobody(run_python, env, tmp_path):
+def test_invalid_memory_limit_is_reported_and_the_program_runs(run_python, env, tmp_path):
     (tmp_path / "torch.py").write_text(FAKE_TORCH)
     env["RUNAI_GPU_MEMORY_LIMITS_MIB"] = "much"
 

@@ -31,7 +31,7 @@ def test_a_daemon_serves_its_own_device_alone(daemon):
     assert daemon.command("get_server_list") == DEVICE
 
 
-def test_what_all_clients_may_allocate_is_told_to_the_daemon(daemon):
+def test_limit_clients_sets_the_default_memory_limit_of_the_daemon(daemon):
     daemon.limit_clients(10_240)
 
     assert daemon.command("get_default_device_pinned_mem_limit 0") == "10240M"
@@ -64,7 +64,7 @@ def test_starting_and_stopping_twice_is_the_same_as_once(daemon):
         daemon.command("get_server_list")
 
 
-def test_what_a_killed_daemon_left_behind_stops_nobody(tmp_path, program):
+def test_daemon_starts_in_the_folder_of_a_killed_daemon(tmp_path, program):
     (tmp_path / "mps" / "pipe").mkdir(parents=True)
     (tmp_path / "mps" / "pipe" / "control").touch()
 

@@ -72,7 +72,7 @@ def said(processes: list[tuple[str, int | None]], monkeypatch, **environ: str) -
         ),
     ],
 )
-def test_it_says_how_large_the_share_is_and_who_fills_it(monkeypatch, processes, line):
+def test_message_shows_the_gpu_share_and_memory_of_each_kernel(monkeypatch, processes, line):
     assert said(processes, monkeypatch) == line
 
 
@@ -102,7 +102,7 @@ def test_an_interrupted_cell_is_told_when_the_platform_did_it(monkeypatch, notic
     assert notebook.line_after(KeyboardInterrupt(), HALF_H200) == line
 
 
-def test_nobody_is_asked_without_an_address(monkeypatch):
+def test_query_of_a_file_address_returns_no_answer(monkeypatch):
     monkeypatch.setenv("RUNAI_DEBUG", "1")
 
     assert service_query.ask({"RUNAI_API_URL": "file:///etc/", "RUNAI_WORKLOAD": "vision/a"}) == {}

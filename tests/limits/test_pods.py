@@ -61,7 +61,7 @@ def test_pytorch_in_a_pod_with_half_a_gpu_may_use_half_of_its_memory(run_python,
     assert part == (8000 - 500) / 16000
 
 
-def test_nothing_is_limited_where_nobody_knows_how_large_the_device_is(run_python, tmp_path):
+def test_program_gets_no_limit_if_the_device_size_is_unknown(run_python, tmp_path):
     (tmp_path / "torch.py").write_text(FAKE_TORCH)
 
     assert run_python(PROGRAM, environment(HALF, {})) == []

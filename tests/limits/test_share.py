@@ -36,7 +36,7 @@ def share(limits: str, devices: str, context: int = 500) -> Share:
         pytest.param("8192", "", [7692], id="nobody said how large the device is"),
     ],
 )
-def test_what_a_framework_may_allocate(limits, devices, usable):
+def test_share_returns_the_usable_memory_of_each_device(limits, devices, usable):
     assert usable == [share(limits, devices).usable_mib(i) for i in range(len(usable))]
 
 

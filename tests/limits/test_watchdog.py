@@ -57,7 +57,7 @@ def test_it_is_told_then_interrupted_then_ended_then_killed_within_ten_seconds(e
         pytest.param([LIMIT // 2, LIMIT // 2 + 513], True, id="only together"),
     ],
 )
-def test_what_is_over(used, is_over):
+def test_watchdog_acts_only_beyond_limit_plus_slack(used, is_over):
     assert bool(play(*[[holding(*used)]] * 3)) is is_over
 
 
@@ -139,7 +139,7 @@ def test_a_device_that_could_not_be_measured_is_neither_judged_nor_forgotten():
     assert [step.rung for step in watchdog.look(8, [holding(OVER)])] == [Rung.INTERRUPT]
 
 
-def test_whoever_gave_its_device_back_is_forgotten():
+def test_watchdog_forgets_a_workload_that_released_its_device():
     watchdog = Watchdog()
     for second in range(3):
         watchdog.look(second, [holding(OVER)])
@@ -247,7 +247,7 @@ FOLLOWS = {
 
 
 @given(histories)
-def test_nobody_is_signalled_but_a_process_of_a_workload_that_is_over_and_was_told(history):
+def test_watchdog_signals_only_workloads_over_their_limit_after_a_notice(history):
     witness = Witness()
     for holdings, times, interval, gap in history:
         for _ in range(times):

@@ -88,5 +88,5 @@ def test_nothing_starts_as_another_account_with_our_environment():
         ("def f():\n  o = {'cwd': '/'}\n  subprocess.run('rm', **o)", []),
     ],
 )
-def test_what_would_is_found(source, lines):
+def test_check_finds_calls_that_set_an_account_without_an_environment(source, lines):
     assert list(without_environment(source)) == lines

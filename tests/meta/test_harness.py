@@ -116,7 +116,7 @@ def test_a_tier_is_the_tests_of_it_alone(run_suite, chosen, said):
     assert said in output
 
 
-def test_what_was_not_played_is_said_with_the_way_to_it(run_suite):
+def test_report_names_skipped_tests_and_the_commands_that_run_them(run_suite):
     output = run_suite("", "--tiers", "check,test", case=TIERED)
 
     assert "1 test of browser: no Chromium found" in output

@@ -58,7 +58,7 @@ def test_notebooks_have_the_hook_that_keeps_memory_limits():
     assert "ENV PYTHONPATH=/opt/runai-limits" in recipe.splitlines()
 
 
-def test_what_is_copied_is_all_that_the_package_is_built_from(metadata, shipped):
+def test_dockerignore_admits_all_sources_of_the_package(metadata, shipped):
     folders = {folder.relative_to(ROOT).parts[0] for folder in shipped.values()}
     let_in = {
         line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line[0] == "!"

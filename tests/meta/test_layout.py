@@ -77,7 +77,7 @@ def test_packages_alone_list_their_names(trees: Trees):
     assert [_name(path) for path in lists] == ["elastic/compat/reporter/report_promethues.py"]
 
 
-def test_what_a_package_lists_exists(trees: Trees):
+def test_packages_define_every_exported_name(trees: Trees):
     missing = {
         _name(path): sorted(absent)
         for path, tree in trees.items()

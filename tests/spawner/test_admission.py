@@ -37,7 +37,7 @@ async def taken(client: AsyncClient, request: SubmitRequest) -> Admission:
     return admission
 
 
-async def test_what_is_free_is_granted_at_once_and_its_device_handed_over(
+async def test_free_gpu_is_granted_at_once_and_named_in_the_environment(
     admission: Admission, submission: Submission, said: list[str]
 ):
     detail = await admission.admit(submission("ana", "0.5"), within_s=LONG_S)
@@ -73,7 +73,7 @@ async def test_an_attached_process_is_the_session(
     assert running.state == "running"
 
 
-async def test_who_waits_is_told_why_and_granted_when_it_is_free(
+async def test_waiting_user_sees_the_reason_and_gets_the_gpu_once_it_is_free(
     admission: Admission,
     submission: Submission,
     hub_client: AsyncClient,
@@ -93,7 +93,7 @@ async def test_who_waits_is_told_why_and_granted_when_it_is_free(
     assert detail.allocated == 1
 
 
-async def test_who_is_not_granted_in_time_is_told_what_for(
+async def test_admission_timeout_raises_the_waiting_reason(
     admission: Admission, submission: Submission, hub_client: AsyncClient
 ):
     await taken(hub_client, submission("bo", "1"))
@@ -131,7 +131,7 @@ async def test_a_refusal_is_the_services_sentence(admission: Admission, submissi
     assert admission.workload == ""
 
 
-async def test_what_an_earlier_life_left_behind_makes_room(
+async def test_admission_replaces_an_earlier_session_of_the_user(
     admission: Admission, submission: Submission, hub_client: AsyncClient
 ):
     await taken(hub_client, submission("ana", "0.25"))
@@ -153,7 +153,7 @@ async def test_another_users_workload_never_makes_room(
     assert (await hub_client.workload("vision/lab-ana")).user == "bo"
 
 
-async def test_what_is_released_is_gone(
+async def test_release_removes_the_session_and_may_be_repeated(
     admission: Admission,
     submission: Submission,
     hub_client: AsyncClient,

@@ -75,7 +75,7 @@ def test_a_number_with_a_unit_is_memory(written: str, mib: int):
         ({"gpus": 1}, "The amount of GPU is neither text nor a number."),
     ],
 )
-def test_what_is_no_amount_is_one_sentence_with_a_way_out(written: object, sentence: str):
+def test_parse_amount_refuses_invalid_amounts_with_a_hint(written: object, sentence: str):
     with pytest.raises(InvalidRequest) as refused:
         parse_amount(written)
 

@@ -141,7 +141,7 @@ async def test_each_offer_says_what_would_happen(
     assert [workload.user for workload in await hub_client.workloads()] == ["bo"]
 
 
-async def test_who_is_in_no_project_is_offered_none(hub_client: AsyncClient):
+async def test_form_offers_no_project_to_a_user_without_one(hub_client: AsyncClient):
     assert (await form_choices(hub_client, Person("out"))).projects == []
 
 
@@ -166,7 +166,7 @@ class TestRendered:
 
         assert labels == ["¼ GPU", "½ GPU", "1 GPU", "Without a GPU", "Other amount"]
 
-    def test_what_would_wait_says_why(self):
+    def test_form_shows_why_a_choice_would_wait(self):
         html = render([VISION], last={})
 
         assert html.count("free now") == 2

@@ -41,7 +41,7 @@ def node(*allocated: float | None, name: str = "box") -> NodeView:
         pytest.param([], "", id="no GPUs"),
     ],
 )
-def test_what_is_free_is_said_in_a_sentence(nodes, words):
+def test_free_map_counts_free_gpus_in_words(nodes, words):
     assert free_map(nodes).words == words
 
 

@@ -44,7 +44,7 @@ def test_a_session_gets_a_whole_gpu_and_the_next_waits_with_the_schedulers_sente
     assert resources(pod)["requests"]["nvidia.com/gpu"] == "1"
 
 
-def test_a_session_knows_who_it_is_and_its_devices_are_the_plugins_to_name(
+def test_session_environment_names_its_project_workload_and_device(
     kubernetes_hub: KubernetesHub,
 ):
     hub = kubernetes_hub
@@ -124,7 +124,7 @@ def test_two_halves_share_a_device_and_a_third_waits_until_one_stops(
         ),
     ],
 )
-def test_what_cannot_be_is_refused_with_a_sentence(
+def test_spawn_refuses_invalid_options_with_a_sentence(
     kubernetes_hub: KubernetesHub, options: dict[str, Any], sentence: str
 ):
     hub = kubernetes_hub
@@ -137,7 +137,7 @@ def test_what_cannot_be_is_refused_with_a_sentence(
     assert "Unhandled error" not in hub.new_log()  # a refusal, not a failure of the hub
 
 
-def test_what_kubernetes_refuses_is_said_and_no_token_is_logged(
+def test_spawn_shows_a_refusal_of_kubernetes_and_logs_no_token(
     kubernetes_hub: KubernetesHub, eventually: Eventually
 ):
     hub = kubernetes_hub
@@ -172,7 +172,7 @@ def test_the_queue_has_its_own_time_out(kubernetes_hub: KubernetesHub, eventuall
     eventually(lambda: hub.pod("bo", "hurried") == {})
 
 
-def test_a_session_that_somebody_deletes_while_it_waits_is_over_at_once(
+def test_waiting_spawn_fails_when_its_session_is_deleted(
     kubernetes_hub: KubernetesHub, eventually: Eventually
 ):
     hub = kubernetes_hub

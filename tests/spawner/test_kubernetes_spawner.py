@@ -74,7 +74,7 @@ def test_gpus_of_a_profile_are_had_from_our_scheduler(
     assert half["metadata"]["labels"]["runai/project"] == "vision"
 
 
-def test_what_a_failed_start_asked_for_is_forgotten(
+def test_next_start_does_not_request_gpus_of_a_failed_start(
     kubernetes_hub: KubernetesHub, eventually: Eventually
 ):
     hub = kubernetes_hub
@@ -184,9 +184,7 @@ def test_servers_outlive_their_hub_and_what_had_not_started_does_not(
     eventually(lambda: {u: s.allocated for u, s in hub.sessions().items()} == {"ana": 1})
 
 
-def test_a_pod_that_somebody_deletes_is_noticed(
-    kubernetes_hub: KubernetesHub, eventually: Eventually
-):
+def test_hub_notices_a_deleted_pod(kubernetes_hub: KubernetesHub, eventually: Eventually):
     hub = kubernetes_hub
     hub.start_server("ana", project="vision", gpus="0")
     pod = hub.pod("ana")["metadata"]

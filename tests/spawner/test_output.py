@@ -95,7 +95,7 @@ def test_a_server_has_no_descriptor_but_of_its_users_file(stage: Stage):
     assert stat.S_IMODE(stage.output.parent.stat().st_mode) == 0o700
 
 
-def test_a_file_that_is_there_is_closed_to_others_and_continued(stage: Stage):
+def test_existing_output_file_becomes_private_and_is_continued(stage: Stage):
     stage.make(lambda path: path.write_text("before\n"))
     stage.output.chmod(0o666)
 
@@ -125,7 +125,7 @@ def test_a_large_file_is_put_aside_in_place_of_an_older_one(stage: Stage):
         pytest.param(lambda path: path.symlink_to(path.parent / "nowhere"), id="link to nothing"),
     ],
 )
-def test_what_is_no_file_stops_no_server_and_is_not_written(stage: Stage, put):
+def test_server_starts_and_writes_nothing_if_its_output_is_no_file(stage: Stage, put):
     stage.make(put)
 
     stage.run()

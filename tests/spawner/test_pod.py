@@ -101,7 +101,7 @@ def test_without_a_project_the_pod_stays_with_its_scheduler_and_sees_no_gpu():
         ),
     ],
 )
-def test_nobody_names_devices_but_scheduler_and_device_plugin(gpus: str, extra: dict[str, Any]):
+def test_pod_drops_configured_values_of_nvidia_visible_devices(gpus: str, extra: dict[str, Any]):
     assert "all" not in env(made(asked(gpus), **extra)).values()
 
 

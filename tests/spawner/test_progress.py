@@ -69,7 +69,7 @@ async def test_events_of_several_sources_come_as_they_happen_and_the_bar_never_g
     ]
 
 
-async def test_a_source_that_fails_fails_the_whole_and_nobody_is_left_listening():
+async def test_failing_source_fails_the_merged_events_and_leaves_no_task():
     progress = Progress()
 
     async def failing() -> AsyncIterator[dict[str, Any]]:

@@ -56,7 +56,9 @@ def test_options_become_a_request(options: dict[str, object], request_: SessionR
         pytest.param({"image": "x"}, "There is no option 'image'.", id="unknown option"),
     ],
 )
-def test_what_cannot_be_meant_is_one_sentence(options: dict[str, object], sentence: str):
+def test_session_request_refuses_invalid_options_with_a_hint(
+    options: dict[str, object], sentence: str
+):
     with pytest.raises(InvalidRequest) as refused:
         SessionRequest.parse(options)
 

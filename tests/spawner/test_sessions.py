@@ -119,7 +119,7 @@ def test_a_session_without_a_gpu_sees_none_and_shares_no_open_file_with_the_hub(
     assert b"ServerApp" not in log.read_bytes()[before:]
 
 
-def test_what_the_service_refuses_is_a_sentence(fresh: HubPlatform):
+def test_spawn_returns_the_refusal_of_the_service_and_starts_nothing(fresh: HubPlatform):
     refused = fresh.spawn("ana", project="vision", gpus=2)
 
     assert refused.status_code == 400
@@ -145,9 +145,7 @@ def test_the_form_shows_what_is_wrong_with_a_choice(fresh: HubPlatform):
     assert fresh.sessions() == {}
 
 
-def test_what_the_spawner_asks_of_the_service_has_one_id_in_both_logs(
-    fresh: HubPlatform, eventually: Eventually
-):
+def test_spawner_and_service_log_the_same_request_id(fresh: HubPlatform, eventually: Eventually):
     log = DataDirectory(fresh.data_dir).hub_log
     before = log.stat().st_size
 

@@ -101,7 +101,7 @@ def contrast(one: str, other: str) -> float:
 
 
 @pytest.mark.parametrize(("style", "names"), TOGETHER.values(), ids=TOGETHER)
-def test_what_means_different_things_looks_different(style, names):
+def test_adjacent_colours_are_distinguishable_in_both_themes(style, names):
     apart = {
         (theme, eyes, *pair): round(
             dist(*(lab(seen(linear(colours[name]), eyes)) for name in pair)), 1
@@ -115,7 +115,7 @@ def test_what_means_different_things_looks_different(style, names):
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_what_is_drawn_on_the_page_stands_out_from_its_card(theme):
+def test_colours_drawn_on_the_page_contrast_with_their_card(theme):
     colours = {"card": "#ffffff"} | themes(PAGE)[theme]
 
     assert {name for name in DRAWN if contrast(colours[name], colours["card"]) < CONTRAST} == set()

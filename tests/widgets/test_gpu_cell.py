@@ -47,7 +47,7 @@ def test_the_average_is_of_the_share_that_is_held():
     assert meter.report() == "50 % of 0.5 GPU busy · 12.5 s (simulated GPU)"
 
 
-def test_a_cell_goes_on_where_nobody_measures():
+def test_cell_runs_and_reports_not_measured_if_the_service_is_away():
     def read():
         raise Unavailable("The GPU service is away.")
 

@@ -61,7 +61,7 @@ def test_all_listeners_share_one_stream_and_one_daemon_thread(live, source, even
     assert [thread.daemon for thread in threads()] == [True]
 
 
-def test_who_comes_later_is_told_the_latest_at_once(live, source, eventually):
+def test_late_listener_gets_the_latest_news_at_once(live, source, eventually):
     first: list[News] = []
     live.listen(first.append)
     source.news.put(FIRST)
@@ -73,7 +73,7 @@ def test_who_comes_later_is_told_the_latest_at_once(live, source, eventually):
     assert later == [FIRST]
 
 
-def test_who_left_is_told_nothing_more(live, source, eventually):
+def test_listener_that_left_gets_no_more_news(live, source, eventually):
     stays: list[News] = []
     leaves: list[News] = []
     live.listen(stays.append)
@@ -88,7 +88,7 @@ def test_who_left_is_told_nothing_more(live, source, eventually):
     assert leaves == [FIRST]
 
 
-def test_the_thread_ends_when_nobody_listens_and_begins_again(live, source, eventually):
+def test_thread_ends_without_listeners_and_restarts_with_one(live, source, eventually):
     heard: list[News] = []
     leave = live.listen(heard.append)
     source.news.put(FIRST)

@@ -63,7 +63,7 @@ def test_an_array_is_several_jobs_in_one_view(notebook):
     assert len(repr(jobs).splitlines()) == 3
 
 
-def test_the_options_are_those_of_the_command_line():
+def test_magic_options_equal_the_options_of_the_command_line():
     actions = RunaiMagics.runai_submit.parser._actions
     ours = {name for action in actions for name in action.option_strings}
     theirs = {name for option in command.params for name in option.opts if name.startswith("-")}

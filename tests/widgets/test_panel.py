@@ -138,7 +138,7 @@ def test_a_job_gets_another_worker_by_a_button(bob, eventually):
     view.close()
 
 
-def test_what_a_button_cannot_do_is_answered_in_a_sentence(bob):
+def test_panel_answers_a_failed_action_with_an_error(bob):
     view = panel()
 
     (answer,) = click(view, "suspend", "vision/none")
@@ -163,7 +163,7 @@ def test_the_page_is_told_where_the_service_is(folder, service, monkeypatch):
     assert (outside, told()) == ("", "/services/runai/")
 
 
-def test_nobody_known_is_told_by_the_cell(folder, service):
+def test_panel_raises_unauthenticated_for_an_unknown_token(folder, service):
     link = connect(service.url, "wrong")
 
     with pytest.raises(Unauthenticated):

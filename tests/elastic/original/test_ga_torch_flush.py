@@ -195,7 +195,7 @@ def test_flush_in_the_place_of_a_step_is_refused(stepped):
         epoch.flush()
 
 
-def test_an_update_whose_flush_failed_leaves_nothing_for_the_next():
+def test_failed_flush_leaves_no_gradients_for_the_next_update():
     epoch = Epoch(sgd, steps=2, enabled=False)
     epoch.train(1)
     with pytest.raises(ZeroDivisionError):

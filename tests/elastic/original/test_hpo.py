@@ -168,6 +168,6 @@ def test_many_processes_pick_different_experiments(tmp_path):
         ),
     ],
 )
-def test_what_is_missing_is_said(call, error, text):
+def test_hpo_error_names_the_missing_root_init_or_strategy(call, error, text):
     with pytest.raises(error, match=text):
         call()

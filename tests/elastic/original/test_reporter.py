@@ -178,7 +178,7 @@ def test_failures_that_are_not_in_a_row_are_forgotten(gateway):
     assert push.failures == 1
 
 
-def test_what_is_no_number_is_not_reported_and_said_once(gateway, caplog):
+def test_reporter_drops_a_metric_that_is_no_number_and_warns_once(gateway, caplog):
     for _ in range(2):
         push("loss", "high", ReportType.metric)
 
@@ -210,7 +210,7 @@ def test_a_broken_file_of_progress_is_begun_anew(progress, tmp_path):
     assert progress()["metrics"] == {"epoch": 1.0}
 
 
-def test_where_nobody_listens_it_is_said_once_and_nothing_fails(monkeypatch, caplog):
+def test_reporter_without_gateway_warns_once(monkeypatch, caplog):
     monkeypatch.delenv("reporterGatewayURL", raising=False)
     for _ in range(2):
         push("loss", 0.5, ReportType.metric)
