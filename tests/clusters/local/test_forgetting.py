@@ -27,7 +27,7 @@ SAVES = 'echo model > "$RUNAI_CHECKPOINT_DIR/model"'
 EVE = 54_324
 KILLED_WHILE_FORGETTING = """
 import asyncio, os, signal, sys
-from runai.hub_service.clusters.states.retention import Keeping
+from runai.hub_service.clusters.states.retention import RetentionPolicy
 from runai.hub_service.clusters.local.driver import LocalCluster
 from runai.hub_service.clusters.local.store.workload_store import SqliteStore
 
@@ -40,7 +40,7 @@ def killed(*words, **fields):
     os.kill(os.getpid(), signal.SIGKILL)
 
 async def main():
-    async with LocalCluster.open(place, [], "box", keeping=Keeping(for_s=60.0)) as cluster:
+    async with LocalCluster.open(place, [], "box", keeping=RetentionPolicy(for_s=60.0)) as cluster:
         SqliteStore.save = killed
         if how == "deleted":
             await cluster.delete("vision/exp", by="ana")
