@@ -160,3 +160,18 @@ def test_the_command_works_without_the_hub_extra(tmp_path, words, status):
     )
 
     assert (done.returncode, done.stderr) == (status, "")
+
+
+def test_up_without_the_hub_extra_says_what_to_install(tmp_path):
+    program = WITHOUT + "from runai.hub_service.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, ",".join(HUB_ONLY), "runai", "up"],
+        cwd=tmp_path,
+        env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert done.stderr.endswith("Hint: pip install 'jupyter-runai[hub]'\n")

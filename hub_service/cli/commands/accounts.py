@@ -12,13 +12,23 @@ import click
 
 from runai.embedded.accounts.accounts import Accounts
 from runai.embedded.directory import DataDirectory
-from runai.hub_service.cli.commands.up import DATA_DIR_OPTION
+from runai.embedded.up import DEFAULT_DATA_DIR
 from runai.hub_service.cli.framework.reporting import Group, output_option
 from runai.hub_service.cli.output import render
 from runai.hub_service.wire.errors import Forbidden, InvalidRequest, NotFound
 
 _PASSWORD_STDIN: Final = click.option(
     "--password-stdin", is_flag=True, help="Read the password from standard input."
+)
+
+
+DATA_DIR_OPTION: Final = click.option(
+    "--data-dir",
+    envvar="RUNAI_DATA_DIR",
+    default=str(DEFAULT_DATA_DIR),
+    show_default=True,
+    type=click.Path(file_okay=False),
+    help="The directory that `runai up --data-dir` names (`make up`: .data).",
 )
 
 

@@ -8,11 +8,9 @@ import sys
 from pathlib import Path
 
 import click
-from click.shell_completion import get_completion_class
 
 from runai.hub_service.cli.commands import projects
 from runai.hub_service.cli.framework.cli_config import forget, inside_session, remember
-from runai.hub_service.cli.framework.command_list import cli
 from runai.hub_service.cli.framework.hub_login import HubLogin, hub_root
 from runai.hub_service.cli.framework.reporting import Command, Group, output_option
 from runai.hub_service.cli.framework.workload_names import PROJECT_NAME
@@ -181,18 +179,3 @@ def show(output: str = "table") -> None:
 def project(name: str) -> None:
     """Choose the default project: the same as `runai project use`."""
     projects.choose(name)
-
-
-@click.command(cls=Command)
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
-    """Print a shell's completion script.
-
-    \b
-    bash    eval "$(runai completion bash)"             in ~/.bashrc
-    zsh     eval "$(runai completion zsh)"              in ~/.zshrc
-    fish    runai completion fish > ~/.config/fish/completions/runai.fish
-    """  # noqa: D301 - \b is click's mark of a block
-    complete = get_completion_class(shell)
-    assert complete is not None, "click knows the shells that the choice offers"
-    click.echo(complete(cli, {}, "runai", "_RUNAI_COMPLETE").source())

@@ -10,7 +10,6 @@ from typing import Final
 
 import click
 
-from runai.embedded.up import DEFAULT_DATA_DIR
 from runai.hub_service.cli.framework.reporting import Command
 from runai.hub_service.wire.errors import Unavailable
 
@@ -33,13 +32,3 @@ def up(arguments: tuple[str, ...]) -> None:
         )
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", "runai.embedded", *arguments])  # noqa: S606 - our own module
-
-
-DATA_DIR_OPTION: Final = click.option(
-    "--data-dir",
-    envvar="RUNAI_DATA_DIR",
-    default=str(DEFAULT_DATA_DIR),
-    show_default=True,
-    type=click.Path(file_okay=False),
-    help="The directory that `runai up --data-dir` names (`make up`: .data).",
-)

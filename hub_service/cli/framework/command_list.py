@@ -81,7 +81,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
             "doctor.command:doctor", "Check the installation and the way to the hub."
         ),
         "completion": CommandEntry(
-            "commands.login:completion", "Print a shell's completion script."
+            "framework.completion:completion", "Print a shell's completion script."
         ),
     },
     "Platform": {
