@@ -16,6 +16,7 @@ ENOUGH = 524_288
 takes long with a higher limit."""
 FEW = 4096
 """Lower bound. A hundred users with a few pages each, and a thousand jobs, use half of it."""
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 def most() -> int:
@@ -31,9 +32,6 @@ def take_all() -> int:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (most(), hard))
     return soft
-
-
-_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 def end_with_parent(parent: int | None = None) -> None:
