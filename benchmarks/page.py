@@ -26,6 +26,7 @@ from runai.hub_service.api.app import create_app
 from runai.hub_service.api.auth.permissions import Actor
 from runai.hub_service.api.services.platform import Platform
 from runai.hub_service.clusters.simulated import SimulatedCluster
+from runai.hub_service.controller.decision_worker import DecisionWorker
 from runai.hub_service.controller.idle.watch import IdleWatch
 from runai.hub_service.controller.loop import Controller
 from runai.hub_service.ledger import Ledger
@@ -34,7 +35,6 @@ from runai.hub_service.ledger.store import Store
 from runai.hub_service.ledger.totals import Scope
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
-from runai.hub_service.scheduler import decide
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.server.listener import Server, listen
 
@@ -169,8 +169,10 @@ async def measure(visits: int) -> dict[str, Any]:
         filled = time.perf_counter() - began
         cluster = SimulatedCluster(devices(), clock=time.time)
         ledger = Ledger(Path(folder) / "ledger.sqlite")
+        scheduler = DecisionWorker()
         platform = Platform(
-            cluster=cluster, controller=Controller(cluster, decide), ledger=ledger,
+            cluster=cluster, controller=Controller(cluster, scheduler), scheduler=scheduler,
+            ledger=ledger,
             idle=IdleWatch(cluster, ledger), authenticator=Somebody(), prefix=PREFIX,
             version="benchmark", workdir_exists=lambda _: True,
         )  # fmt: skip
@@ -197,6 +199,7 @@ async def measure(visits: int) -> dict[str, Any]:
         server.stop()
         await serving
         ledger.close()
+        await scheduler.close()
     medians = {name: round(statistics.median(f[name] for f in found), 3) for name in found[0]}
     return {
         "workloads": {"all": WORKLOADS, "with GPUs": placed},

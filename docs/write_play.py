@@ -15,7 +15,7 @@ from runai.hub_service.clusters.simulated import SimulatedCluster
 from runai.hub_service.controller.loop import Controller
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import HistoryEvent, ProjectSpec, WorkloadRecord, WorkloadSpec
-from runai.hub_service.scheduler import decide
+from runai.hub_service.scheduler import Plan, Snapshot, decide
 from runai.hub_service.scheduler.model.quantity import milli_gpus
 
 WRITTEN = Path(__file__).parent / "_static" / "play_data.js"
@@ -83,12 +83,20 @@ RULES: dict[str, tuple[ProjectSpec, ...]] = {
 }  # fmt: skip
 
 
+class Direct:
+    """The scheduler in this process."""
+
+    async def decide(self, snapshot: Snapshot) -> Plan:
+        """Return the plan of a snapshot."""
+        return decide(snapshot)
+
+
 async def played(projects: tuple[ProjectSpec, ...]) -> list[Moment]:
     """Play the story until all jobs have ended; a moment for each change."""
     now = [0.0]
     devices = [Device(n, f"SIM-{n}", "GPU", 16_000, simulated=True) for n in range(GPUS)]
     cluster = SimulatedCluster({"machine": devices}, clock=lambda: now[0])
-    controller = Controller(cluster, decide)
+    controller = Controller(cluster, Direct())
     for project in projects:
         await cluster.put_project(project)
     left = {s.spec.id: s.minutes * MINUTE for s in STORY}

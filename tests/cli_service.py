@@ -16,6 +16,7 @@ from pathlib import Path
 from starlette.requests import Request
 
 from fast_service import migrated_ledger, stop_server
+from inline_decisions import inline_scheduler
 from runai.hub_service.agent.devices.sources import open_devices
 from runai.hub_service.api.app import create_app
 from runai.hub_service.api.auth.authentication import bearer_token
@@ -26,7 +27,6 @@ from runai.hub_service.controller.history_recorder import Bookkeeping
 from runai.hub_service.controller.idle.watch import IdleWatch
 from runai.hub_service.controller.loop import Controller
 from runai.hub_service.model.records import ProjectSpec
-from runai.hub_service.scheduler import decide
 from runai.hub_service.server.listener import Server, listen
 from runai.hub_service.server.local_service import is_directory
 from runai.hub_service.wire.errors import NotFound, Unauthenticated
@@ -127,10 +127,12 @@ async def _serve(
         for spec in projects:
             await cluster.put_project(spec)
         ledger = migrated_ledger(data_dir / "ledger.sqlite")
-        controller = Controller(cluster, decide)
+        scheduler = inline_scheduler()
+        controller = Controller(cluster, scheduler)
         platform = Platform(
             cluster=cluster,
             controller=controller,
+            scheduler=scheduler,
             ledger=ledger,
             idle=IdleWatch(cluster, ledger),
             authenticator=users,

@@ -38,10 +38,10 @@ class Insisting(KubernetesCluster):
         self.to_start: dict[str, Start] = {}
         self.apply = self._apply
 
-    async def _apply(self, plan: Plan, *, told: object = None) -> Sequence[Refused]:
+    async def _apply(self, plan: Plan) -> Sequence[Refused]:
         """Carry out a plan, and record its starts."""
         await self.observe()
-        refused = await self.scheduling.apply(plan, told=told)
+        refused = await self.scheduling.apply(plan)
         named = {r.worker for r in refused}
         for decision in plan.decisions:
             if isinstance(decision, Start | Resize) and decision.worker not in named:

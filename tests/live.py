@@ -13,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from inline_decisions import inline_scheduler
 from runai.hub_service.clusters.simulated import SimulatedCluster
 from runai.hub_service.controller.loop import Controller
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import ProjectSpec, WorkloadSpec, WorkloadState
-from runai.hub_service.scheduler import Policy, decide
+from runai.hub_service.scheduler import Policy
 from runai.hub_service.scheduler.model.snapshot import Plan
 
 MEMORY = 16_384
@@ -66,7 +67,7 @@ class Live:
             {n: [device(n, d, type_) for d in range(count)] for n, (count, type_) in nodes.items()},
             clock=lambda: float(self.now),
         )
-        self.controller = Controller(self.cluster, decide, policy=policy)
+        self.controller = Controller(self.cluster, inline_scheduler(), policy=policy)
         self.durations = {spec.id: duration for _, spec, duration in submissions}
         self.ends: dict[str, tuple[float, int]] = {}
         """The start and the end of each running job."""

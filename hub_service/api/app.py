@@ -97,9 +97,13 @@ def _operations(metrics: Metrics) -> APIRouter:
 
     @routes.get("/health")
     async def health(on: On) -> dict[str, str | int]:
-        """Return liveness, the cycle count and the proxy's limits; needs no login."""
-        cycles = on.controller.changes.version
-        told: dict[str, str | int] = {"status": "ok", "version": on.version, "cycles": cycles}
+        """Return liveness, the cycle count and the state of both processes; needs no login."""
+        told: dict[str, str | int] = {
+            "status": "ok",
+            "version": on.version,
+            "cycles": on.controller.changes.version,
+            "decision_worker": on.scheduler.state(),
+        }
         return told | ({"proxy": on.proxy} if on.proxy else {})
 
     @routes.get("/health/live")
@@ -128,7 +132,8 @@ def _operations(metrics: Metrics) -> APIRouter:
         """Return Prometheus counters and gauges; workloads are limited to the caller's."""
         authorise(caller, Action.SEE_CLUSTER)
         return Response(
-            metrics.render(await on.viewer(caller), on.version), media_type=CONTENT_TYPE
+            metrics.render(await on.viewer(caller), on.version, on.scheduler),
+            media_type=CONTENT_TYPE,
         )
 
     return routes

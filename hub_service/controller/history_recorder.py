@@ -15,7 +15,6 @@ from runai.hub_service.model.cluster import Cluster
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import WorkloadId, WorkloadRecord, WorkloadState
 from runai.hub_service.model.request_codec import request_of
-from runai.hub_service.processes.giving_way import Way
 from runai.hub_service.scheduler.model.snapshot import Snapshot, WorkerState, Workload
 from runai.hub_service.wire.errors import NotFound
 
@@ -114,7 +113,8 @@ class Bookkeeping:
 
         Return the duration of the run in seconds.
         """
-        way = Way()
+        clock = asyncio.get_running_loop().time
+        began = clock()
         # Read before the cluster, because agent reports add new workloads to the ledger meanwhile.
         counted = set(self._ledger.workloads())
         records = await self._cluster.workloads()
@@ -131,7 +131,7 @@ class Bookkeeping:
         come = differences.come(records)
         for place, record in enumerate(come):
             if place % AT_A_TIME == 0:
-                await way.give()
+                await asyncio.sleep(0)
             name, state = record.id, record.state
             known = self._states.get(name, states.get(name))
             self._states[name] = state
@@ -147,12 +147,10 @@ class Bookkeeping:
             self._ledger.event(gone, "deleted", "")
             self._ledger.forget(gone)
         self._records = records
-        await self._record_requests({record.id: record for record in come}, way)
-        return way.passed
+        await self._record_requests({record.id: record for record in come})
+        return clock() - began
 
-    async def _record_requests(
-        self, changed: Mapping[WorkloadId, WorkloadRecord], way: Way
-    ) -> None:
+    async def _record_requests(self, changed: Mapping[WorkloadId, WorkloadRecord]) -> None:
         """Write the requests of new and changed workloads."""
         before, self._workloads = self._workloads, self._seen().workloads
         differences = compared(before, self._workloads, _has_same_name)
@@ -163,7 +161,7 @@ class Bookkeeping:
         self._wanted |= come
         for place, name in enumerate({**come, **changed}):
             if place % REQUESTS_AT_A_TIME == 0:
-                await way.give()
+                await asyncio.sleep(0)
             workload, record = self._wanted.get(name), await self._record(name, changed)
             if record is None or workload is None:
                 continue

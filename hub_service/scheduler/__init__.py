@@ -48,7 +48,7 @@ from runai.hub_service.scheduler.model.snapshot import (
 )
 from runai.hub_service.scheduler.model.what_if import changed, serves
 from runai.hub_service.scheduler.placement.quota_check import oversubscribed
-from runai.hub_service.scheduler.state.cluster_index import Changes, Index
+from runai.hub_service.scheduler.state.cluster_index import Changes, Index, changes_between
 
 __all__ = [
     "AllowMoves",
@@ -86,6 +86,7 @@ __all__ = [
     "WorkerState",
     "Workload",
     "changed",
+    "changes_between",
     "decide",
     "explain",
     "forecast",

@@ -8,7 +8,6 @@ from dataclasses import replace
 from runai.hub_service.scheduler.explanations.explain import explain_with, explained, forecast_with
 from runai.hub_service.scheduler.explanations.plan import plan_of
 from runai.hub_service.scheduler.model.explanation import ExpectedStart
-from runai.hub_service.scheduler.model.rests import Rest, at_once
 from runai.hub_service.scheduler.model.snapshot import Plan, Policy, Snapshot, Wait, Workload
 from runai.hub_service.scheduler.state.cluster_index import Index
 from runai.hub_service.scheduler.state.fair_shares import set_fair_shares
@@ -70,16 +69,13 @@ def forecast(
     snapshot: Snapshot,
     plan: Plan,
     only: Collection[str] | None = None,
-    *,
-    rest: Rest = at_once,
 ) -> dict[str, ExpectedStart]:
     """Return when each waiting workload starts if nothing else is submitted.
 
     `plan` is the result of `decide` for `snapshot`. `only` limits the workloads: faster, with a
-    shorter horizon. Tens of cycles are simulated, with `rest` called between batches of the work;
-    it may take its time.
+    shorter horizon. Tens of cycles are simulated.
     """
-    return forecast_with(decide, snapshot, plan, only, rest)
+    return forecast_with(decide, snapshot, plan, only)
 
 
 def run(state: State) -> Plan:

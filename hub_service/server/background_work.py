@@ -4,7 +4,6 @@ import asyncio
 import faulthandler
 import signal
 import socket
-import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -19,19 +18,7 @@ from runai.hub_service.server.settings import Config
 LEAVE_WITHIN_S = 10.0
 """Time-out of a shutdown: enough to end streams and write the ledger. The next start waits."""
 
-SWITCH_S = 0.0005
-"""Thread switch interval: how long a computing thread may keep the GIL while another waits."""
-
 Work = Coroutine[Any, Any, object]
-
-
-def share_the_interpreter() -> None:
-    """Shorten the thread switch interval, so that scheduling does not slow down requests.
-
-    Each send and receive releases the GIL and waits for it again: with Python's default of 5 ms
-    each message would take that long while a thread plans for tens of thousands of workloads.
-    """
-    sys.setswitchinterval(SWITCH_S)
 
 
 @asynccontextmanager

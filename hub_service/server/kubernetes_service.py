@@ -28,6 +28,7 @@ from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import I
 from runai.hub_service.clusters.kubernetes.informers.node_pool import Pool
 from runai.hub_service.clusters.kubernetes.objects.job_manifest import Confinement
 from runai.hub_service.clusters.kubernetes.workloads.pod_exec import PodPrograms
+from runai.hub_service.controller.decision_worker import DecisionWorker
 from runai.hub_service.controller.history_recorder import Bookkeeping
 from runai.hub_service.controller.idle.watch import IdleWatch
 from runai.hub_service.controller.loop import Controller
@@ -35,7 +36,6 @@ from runai.hub_service.controller.usage_history import UsageHistory
 from runai.hub_service.ledger import Ledger
 from runai.hub_service.model.cluster import Cluster
 from runai.hub_service.processes.own_process import take_all
-from runai.hub_service.scheduler import decide
 from runai.hub_service.scheduler.model.snapshot import Policy
 from runai.hub_service.server.admin_files import read_policy, read_projects
 from runai.hub_service.server.background_work import (
@@ -45,7 +45,6 @@ from runai.hub_service.server.background_work import (
     notifier,
     on_signal,
     run_until,
-    share_the_interpreter,
     url_of,
 )
 from runai.hub_service.server.garbage import Aside, collect_seldom
@@ -63,7 +62,6 @@ async def serve_kubernetes(config: Config, where: KubernetesConfig) -> None:
         RunaiError: it cannot start; the sentence says why.
     """
     collect_seldom()
-    share_the_interpreter()
     take_all()
     config.data_dir.mkdir(parents=True, exist_ok=True)
     stopped, serves, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -83,7 +81,9 @@ async def serve_kubernetes(config: Config, where: KubernetesConfig) -> None:
         async def work() -> None:
             ended.clear()
             try:
-                await lead(config, where, api, reviewing, users, policy, stopped, serves, pod)
+                async with DecisionWorker() as scheduler:
+                    seen = config, where, api, reviewing, users, scheduler, policy
+                    await lead(*seen, stopped, serves, pod)
             finally:
                 ended.set()
 
@@ -129,6 +129,7 @@ async def lead(
     api: Api,
     reviewing: Api,
     users: HubAuthenticator | None,
+    scheduler: DecisionWorker,
     policy: Policy | None,
     stopped: asyncio.Event,
     serves: asyncio.Event,
@@ -156,8 +157,9 @@ async def lead(
     platform = Platform(
         cluster=cluster,
         controller=Controller(
-            cluster, decide, policy=policy, history=past.told, on_cycle=metrics.count
+            cluster, scheduler, policy=policy, history=past.told, on_cycle=metrics.count
         ),
+        scheduler=scheduler,
         ledger=ledger,
         idle=IdleWatch(cluster, ledger, releases=False),
         authenticator=NodeTokens(

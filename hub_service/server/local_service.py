@@ -23,6 +23,7 @@ from runai.hub_service.api.middleware.request_limits import Callers
 from runai.hub_service.api.services.platform import Platform
 from runai.hub_service.api.views.latest_reports import Present
 from runai.hub_service.clusters.local.driver import LocalCluster
+from runai.hub_service.controller.decision_worker import DecisionWorker
 from runai.hub_service.controller.forgotten_sessions import ForgottenSessions
 from runai.hub_service.controller.history_recorder import Bookkeeping
 from runai.hub_service.controller.idle.watch import IdleWatch
@@ -35,7 +36,6 @@ from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.processes.log_lines import begin_logging
 from runai.hub_service.processes.own_process import end_with_parent, take_all
-from runai.hub_service.scheduler import decide
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.server.admin_files import read_policy, read_projects
 from runai.hub_service.server.agent_process import agent_environment, keep_agent_running
@@ -46,7 +46,6 @@ from runai.hub_service.server.background_work import (
     notifier,
     on_signal,
     run_until,
-    share_the_interpreter,
     url_of,
 )
 from runai.hub_service.server.garbage import Aside, collect_seldom
@@ -145,7 +144,6 @@ async def serve_here(config: Config) -> None:
         RunaiError: it cannot start; the sentence says why.
     """
     collect_seldom()
-    share_the_interpreter()
     open_files = take_all()
     starting = asyncio.current_task()
     assert starting is not None
@@ -171,7 +169,7 @@ async def serve_here(config: Config) -> None:
         job_files=config.job_files,
         open_files=open_files,
     )
-    async with opened as cluster, hub_users(config) as users:
+    async with opened as cluster, hub_users(config) as users, DecisionWorker() as scheduler:
         listening = listening or await listen(config.host, config.port)
         await set_projects(cluster, config, len(devices))
         agent_token = config.agent_token or secrets.token_urlsafe(32)
@@ -182,12 +180,12 @@ async def serve_here(config: Config) -> None:
             cluster=cluster,
             controller=Controller(
                 cluster,
-                decide,
+                scheduler,
                 policy=policy,
                 history=past.told,
                 on_cycle=metrics.count,
-                rests=1.0,
             ),
+            scheduler=scheduler,
             ledger=ledger,
             idle=IdleWatch(cluster, ledger),
             authenticator=SharedTokens(config.hub_token, {node: agent_token}, users),

@@ -15,12 +15,12 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from control_plane.sockets import all_closed
+from inline_decisions import inline_scheduler
 from runai.hub_service.clusters.kubernetes.client.api import Api
 from runai.hub_service.clusters.kubernetes.client.leader_election import Leadership
 from runai.hub_service.clusters.kubernetes.driver import KubernetesCluster
 from runai.hub_service.clusters.kubernetes.informers.node_pool import Pool
 from runai.hub_service.controller.loop import Controller, Cycle
-from runai.hub_service.scheduler.cycle import decide
 from runai.hub_service.scheduler.model.snapshot import Policy
 
 STOPPED_WITHIN_S = 90
@@ -124,7 +124,7 @@ class Scheduler:
         )
         self._begun.set()
         controller = Controller(
-            self.cluster, decide, policy=self._policy, on_cycle=self.cycles.append
+            self.cluster, inline_scheduler(), policy=self._policy, on_cycle=self.cycles.append
         )
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.cluster.run())

@@ -23,6 +23,7 @@ from starlette.requests import Request
 
 from faults.machine import Machine, Start, VirtualAttempt, Work
 from faults.virtual_time import VirtualLoop, WallClock, abandon
+from inline_decisions import inline_scheduler
 from runai.hub_service.api.app import create_app
 from runai.hub_service.api.auth.authentication import SharedTokens, bearer_token
 from runai.hub_service.api.auth.permissions import Actor
@@ -41,7 +42,6 @@ from runai.hub_service.controller.notifications import Notifier
 from runai.hub_service.ledger import Ledger
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import ProjectSpec
-from runai.hub_service.scheduler import decide
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.server.listener import Server, listen
 from runai.hub_service.wire.agent_reports import AgentReport, DeviceSample, UsageSample
@@ -158,11 +158,13 @@ class Month:
         for engine in (self.store._engine, self.ledger._store._engine):
             sa.event.listen(engine, "begin", _quick)
         self.metrics = Metrics()
+        scheduler = inline_scheduler()
         self.platform = Platform(
             cluster=self.cluster,
+            scheduler=scheduler,
             controller=Controller(
                 self.cluster,
-                decide,
+                scheduler,
                 on_cycle=self.metrics.count,
                 clock=lambda: self.clock.true,
             ),
@@ -265,20 +267,21 @@ class Month:
             request = SubmitRequest(
                 name=f"sweep-{number}", array=self.lab.sweep, gpus=1, command=["train"], workdir="/"
             )
-            jobs = (await client.submit(request)).workloads
-            self.submitted += len(jobs)
+            reply = await client.submit(request)
+            self.submitted += reply.count
+            last = reply.ids()[-1]
             panel = aiter(client.events())
             for _ in range(3):
                 await anext(panel)
             await panel.aclose()  # type: ignore[attr-defined]
             with suppress(NotFound):  # on a slow machine they are finished and forgotten by now
-                seen = await client.workload(jobs[-1].id)
+                seen = await client.workload(last)
                 while seen.state not in {"succeeded", "failed"}:
-                    seen = await client.wait(jobs[-1].id, seen.version, 30)
+                    seen = await client.wait(last, seen.version, 30)
                 await client.workloads()
-                await client.delete(jobs[0].id)
+                await client.delete(reply.ids()[0])
                 now = datetime.fromtimestamp(self.clock(), UTC)
-                await client.usage(workload=jobs[1].id)
+                await client.usage(workload=reply.ids()[1])
                 await client.usage(project=self.lab.project_of(user), until=now)
 
     async def _notebooks(self, user: str) -> None:

@@ -19,15 +19,15 @@ import sqlalchemy as sa
 from faults.machine import Machine, VirtualAttempt
 from faults.meter import Meter, stored
 from faults.virtual_time import VirtualLoop, WallClock, abandon
+from inline_decisions import inline_scheduler
 from runai.hub_service.clusters.local.driver import LocalCluster
 from runai.hub_service.clusters.local.processes import reconciler
 from runai.hub_service.clusters.local.store.workload_store import SqliteStore
 from runai.hub_service.controller.history_recorder import Bookkeeping, held_devices
 from runai.hub_service.controller.loop import Controller, Cycle
 from runai.hub_service.ledger import Ledger
-from runai.hub_service.model.cluster import Refused, Told
+from runai.hub_service.model.cluster import Refused
 from runai.hub_service.model.device import Device
-from runai.hub_service.scheduler import decide
 from runai.hub_service.scheduler.model.snapshot import Plan, Snapshot
 from runai.hub_service.wire.agent_reports import AgentReport, DeviceSample, UsageSample
 from runai.hub_service.wire.errors import Unavailable
@@ -77,16 +77,16 @@ class Away:
         self._cluster = cluster
         self._is_away = is_away
 
-    async def changed(self, *, pressing: bool = False) -> None:
-        await self._cluster.changed(pressing=pressing)
+    async def changed(self) -> None:
+        await self._cluster.changed()
 
     async def observe(self) -> Snapshot:
         self._answer()
         return await self._cluster.observe()
 
-    async def apply(self, plan: Plan, *, told: Told = lambda _: None) -> Sequence[Refused]:
+    async def apply(self, plan: Plan) -> Sequence[Refused]:
         self._answer()
-        return await self._cluster.apply(plan, told=told)
+        return await self._cluster.apply(plan)
 
     def _answer(self) -> None:
         if self._is_away():
@@ -142,7 +142,7 @@ class Service:
         )
         self.controller = Controller(
             Away(self.cluster, lambda: away("cluster")),
-            decide,
+            inline_scheduler(),
             on_cycle=on_cycle,
             clock=lambda: clock.true,
         )

@@ -28,6 +28,7 @@ import pytest
 from starlette.requests import Request
 
 from fast_service import migrated_ledger, stop_server
+from inline_decisions import inline_scheduler
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
 from runai.hub_service.api.app import create_app
 from runai.hub_service.api.auth.authentication import SharedTokens, bearer_token
@@ -44,7 +45,6 @@ from runai.hub_service.controller.idle.watch import IdleWatch
 from runai.hub_service.controller.loop import Controller
 from runai.hub_service.model.cluster import Cluster
 from runai.hub_service.model.records import ProjectSpec
-from runai.hub_service.scheduler import decide
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.server.listener import Server, listen
 from runai.hub_service.server.local_service import is_directory
@@ -132,9 +132,11 @@ def platform_on(tmp_path: Path) -> PlatformOn:
             await cluster.put_project(spec)
         metrics = Metrics()
         ledger = migrated_ledger(tmp_path / "ledger.sqlite")
+        scheduler = inline_scheduler()
         platform = Platform(
             cluster=cluster,
-            controller=Controller(cluster, decide, on_cycle=metrics.count),
+            controller=Controller(cluster, scheduler, on_cycle=metrics.count),
+            scheduler=scheduler,
             ledger=ledger,
             idle=IdleWatch(cluster, ledger),
             authenticator=SharedTokens("hub-token", {"lab": "agent-token"}, TokenTable(dict(CAST))),

@@ -3,12 +3,14 @@
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from runai.hub_service.api.metrics.counters import Happened
 from runai.hub_service.api.metrics.gauges import present
 from runai.hub_service.api.metrics.original_names import original
 from runai.hub_service.api.views.workload_views import Viewer
+from runai.hub_service.controller.decision_worker import DecisionWorker
 from runai.hub_service.controller.loop import Cycle
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -25,19 +27,29 @@ class Metrics:
         """Count a cycle and its decisions."""
         self._happened.count(cycle)
 
-    def render(self, viewer: Viewer, version: str) -> bytes:
+    def render(self, viewer: Viewer, version: str, scheduler: DecisionWorker) -> bytes:
         """Return all metrics that the viewer may read, in Prometheus' text format."""
         asked = CollectorRegistry(auto_describe=False)
-        asked.register(_Present(viewer, version))
+        asked.register(_Present(viewer, version, scheduler))
         return generate_latest(self._registry) + generate_latest(asked)
 
 
 class _Present(Collector):
     """Collector of the current state for one scrape."""
 
-    def __init__(self, viewer: Viewer, version: str) -> None:
-        self._viewer, self._version = viewer, version
+    def __init__(self, viewer: Viewer, version: str, scheduler: DecisionWorker) -> None:
+        self._viewer, self._version, self._scheduler = viewer, version, scheduler
 
     def collect(self) -> Iterator[Metric]:
         yield from present(self._viewer, self._version)
+        yield CounterMetricFamily(
+            "runai_decision_worker_starts",
+            "Starts of the decision worker: one, and one for each that was replaced.",
+            value=self._scheduler.started,
+        )
+        yield GaugeMetricFamily(
+            "runai_decision_worker_memory_bytes",
+            "Resident memory of the decision worker.",
+            value=self._scheduler.memory(),
+        )
         yield from original(self._viewer)

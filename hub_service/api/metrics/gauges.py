@@ -75,7 +75,9 @@ def _projects(viewer: Viewer) -> Iterator[Metric]:
     amounts: dict[str, dict[tuple[str, ...], float]] = {
         name: {} for name in ("allocated", "utilized", "quota", "limit", "fair_share")
     }
-    tally = Tally((record.spec.project, record.state) for record in world.workloads)
+    tally = Tally[tuple[str, WorkloadState]]()
+    for record in world.workloads:
+        tally[record.spec.project, record.state] += record.size
     for name, project in world.projects.items():
         # Only holding workloads: the tens of thousands that wait have no allocation.
         own = world.queues.holding.by_project.get(name, ())

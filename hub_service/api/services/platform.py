@@ -27,6 +27,7 @@ from runai.hub_service.api.views.view_cache import MEASURED_FOR_S, DrawnViews
 from runai.hub_service.api.views.workload_queues import LastQueues
 from runai.hub_service.api.views.workload_views import Viewer
 from runai.hub_service.clusters.workloads.cpu_job_queue import CpuJobQueue
+from runai.hub_service.controller.decision_worker import DecisionWorker
 from runai.hub_service.controller.history_recorder import Holdings
 from runai.hub_service.controller.idle.watch import IdleWatch
 from runai.hub_service.controller.loop import Controller
@@ -44,6 +45,8 @@ class Platform:
 
     cluster: Cluster
     controller: Controller
+    scheduler: DecisionWorker
+    """Answers questions beside the controller's cycles."""
     ledger: Ledger
     idle: IdleWatch
     authenticator: Authenticator
@@ -68,8 +71,6 @@ class Platform:
     """Recent notifications of users."""
     leaving: asyncio.Event = field(default_factory=asyncio.Event)
     """Set before shutdown: waiting calls return the current state, streams end."""
-    questions: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
-    """Acquired for each question to the scheduler outside its cycles."""
     forecasts: Forecasts = field(default_factory=Forecasts)
     checks: Mapping[str, Callable[[], str]] = field(default_factory=dict)
     """Health checks of the parts that a submission needs; each returns "" or the failure."""
@@ -124,7 +125,7 @@ class Platform:
             devices=await self.cluster.devices(),
             shares=self.controller.last.plan.projects,
             meter=self.ledger,
-            starts=self.forecasts.of(self.controller.last),
+            starts=self.forecasts.of(self.controller.last, self.scheduler.forecast),
             progress=await self._progress(progress_of),
             idle=self.idle.now,
             drawn=self.drawn,

@@ -182,8 +182,22 @@ def check_health(found: Connection) -> list[Finding]:
     if reply.status_code != httpx.codes.OK:
         text = f"it answers with status {reply.status_code}"
         return [Finding("failure", subject, text, "Look into hub.log in its data directory.")]
-    proxy = _json_object(reply).get("proxy")
-    return [*check_ready(found), *([Finding("ok", "proxy", str(proxy))] if proxy else [])]
+    told = _json_object(reply)
+    findings = check_ready(found)
+    if worker := str(told.get("decision_worker", "")):
+        findings.append(_decision_worker(worker))
+    if proxy := told.get("proxy"):
+        findings.append(Finding("ok", "proxy", str(proxy)))
+    return findings
+
+
+def _decision_worker(state: str) -> Finding:
+    """Return the finding about the process that decides."""
+    subject, text = "scheduler", f"the decision worker {state}"
+    if state == "runs":
+        return Finding("ok", subject, text)
+    mend = "The service's log says why each one ended."
+    return Finding("failure" if state.startswith("fails") else "note", subject, text, mend)
 
 
 def check_ready(found: Connection) -> list[Finding]:

@@ -25,7 +25,6 @@ from runai.hub_service.controller.notifications.news import (
 from runai.hub_service.model.changes import Broadcast, compared, is_same_workload
 from runai.hub_service.model.cluster import Cluster
 from runai.hub_service.model.records import WorkloadId, WorkloadRecord, WorkloadState
-from runai.hub_service.processes.giving_way import Way
 from runai.hub_service.wire.errors import RunaiError
 
 LOG = logging.getLogger("runai.notifications")
@@ -83,7 +82,8 @@ class Notifier:
 
         Return the duration of the poll in seconds.
         """
-        way = Way()
+        clock = asyncio.get_running_loop().time
+        began = clock()
         before, records = self._records, await self._cluster.workloads()
         differences = compared(before, records, is_same_workload)
         for was in differences.gone:
@@ -93,7 +93,7 @@ class Notifier:
         candidates = self._active | {record.id: record for record in differences.come(records)}
         for place, (workload, record) in enumerate(candidates.items()):
             if place % AT_A_TIME == 0:
-                await way.give()
+                await asyncio.sleep(0)
             self._active.pop(workload, None)
             if record.state is WorkloadState.QUEUED and not record.attempts:
                 self._seen[workload] = NEVER_RAN
@@ -109,7 +109,7 @@ class Notifier:
             for kind in happened(last, self._seen[workload]) if last is not None else ():
                 self._tell(await self._notification(kind, record))
         self._records = records
-        return way.passed
+        return clock() - began
 
     async def _notification(self, kind: Kind, record: WorkloadRecord) -> Notification:
         history_kind, sentence = _SENTENCES[kind]

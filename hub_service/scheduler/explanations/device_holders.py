@@ -47,7 +47,7 @@ class Held(NamedTuple):
     @property
     def first_to_go(self) -> tuple[int, int, str]:
         """Sort key by R4: the greatest is reclaimed first."""
-        return (-self.workload.rank, self.workload.submitted, self.workload.name)
+        return (-self.workload.rank, *self.workload.age)
 
 
 class Holdings:

@@ -19,7 +19,6 @@ from runai.hub_service.scheduler.explanations.forecast import (
 from runai.hub_service.scheduler.explanations.sentences import Wording
 from runai.hub_service.scheduler.model.explanation import ExpectedStart, Explanation, Holder
 from runai.hub_service.scheduler.model.quantity import MilliGpu
-from runai.hub_service.scheduler.model.rests import Rest, at_once
 from runai.hub_service.scheduler.model.snapshot import Decision, Plan, Snapshot, Wait, Workload
 from runai.hub_service.scheduler.state.project_tree import tree_of
 
@@ -76,7 +75,6 @@ def forecast_with(
     snapshot: Snapshot,
     plan: Plan,
     only: Collection[str] | None,
-    rest: Rest = at_once,
 ) -> dict[str, ExpectedStart]:
     """Return the expected start of each workload that waits in a plan, limited to `only`.
 
@@ -88,7 +86,7 @@ def forecast_with(
         waiting = [name for name in waiting if name in only]
     snapshot = replace(snapshot, policy=replace(snapshot.policy, explain="short"))
     cycles = bounded(snapshot, MOST_CYCLES_FOR_ALL if only is None else MOST_CYCLES_FOR_SOME)
-    return expected_starts(snapshot, waiting, decide, cycles=cycles, rest=rest) if waiting else {}
+    return expected_starts(snapshot, waiting, decide, cycles=cycles) if waiting else {}
 
 
 def explained(decide: Decide, snapshot: Snapshot, plan: Plan) -> Plan:

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from runai.hub_service.scheduler.model.explanation import ExpectedStart
 from runai.hub_service.scheduler.model.quantity import duration_text
-from runai.hub_service.scheduler.model.rests import Rest, at_once, with_rests
 from runai.hub_service.scheduler.model.snapshot import (
     Decision,
     End,
@@ -28,7 +27,7 @@ from runai.hub_service.scheduler.model.snapshot import (
     end_of,
 )
 from runai.hub_service.scheduler.model.what_if import pending_again, worker_after
-from runai.hub_service.scheduler.state.cluster_index import Changes, Index
+from runai.hub_service.scheduler.state.cluster_index import Changes, Index, changes_between
 
 Decide = Callable[[Snapshot | Index], Plan]
 
@@ -55,26 +54,23 @@ def expected_starts(
     decide: Decide,
     *,
     cycles: int,
-    rest: Rest = at_once,
 ) -> dict[str, ExpectedStart]:
     """Return when each waiting workload starts if nothing else is submitted.
 
     If run times are estimated, the simulation runs three times: with expected, shorter and longer
     run times, each for at most `cycles` cycles. Many workloads cost hardly more than the one that
-    starts last. `rest` is called between batches of the work.
+    starts last.
     """
     # Skip wait reasons: nothing reads these plans, and sentences cost time.
     silent = replace(snapshot, policy=replace(snapshot.policy, explain="none"))
-    index = Index(silent, rest=rest)
-    future = _Future(index, silent, decide, EXPECTED, rest)
+    index = Index(silent)
+    future = _Future(index, silent, decide, EXPECTED)
     factors = (SHORTER, LONGER) if future.guesses() else ()
     courses = [future.starts_of(names, cycles)]
-    courses += [
-        _Future(index, silent, decide, how, rest).starts_of(names, cycles) for how in factors
-    ]
+    courses += [_Future(index, silent, decide, how).starts_of(names, cycles) for how in factors]
     alike: dict[tuple[_Found, ...], ExpectedStart] = {}
     starts: dict[str, ExpectedStart] = {}
-    for name in with_rests(names, rest):
+    for name in names:
         seen = tuple([found[name] for found in courses])
         if seen not in alike:  # thousands start after the horizon and share one result
             alike[seen] = _start(seen, snapshot.now)
@@ -114,29 +110,28 @@ class _Future:
         snapshot: Snapshot,
         decide: Decide,
         factor: tuple[int, int],
-        rest: Rest = at_once,
     ) -> None:
-        self._decide, self._rest = decide, rest
+        self._decide = decide
         self._index = index
-        index.follow(snapshot)
+        index.apply(changes_between(index.snapshot(), snapshot))
         self._policy = snapshot.policy
         self._min_runtimes = {p.min_runtime for p in snapshot.projects if p.min_runtime}
         self._now = snapshot.now
         self._workloads = {workload.name: workload for workload in snapshot.workloads}
         workloads = snapshot.workloads
-        self._active = {w.name: None for w in with_rests(workloads, rest) if not _only_waits(w)}
+        self._active = {w.name: None for w in workloads if not _only_waits(w)}
         """Workloads that time may change: only few of thousands that wait."""
         self._changed: set[str] = set(self._workloads)
         self._ends: dict[str, End] = {}
         self._remaining: dict[str, End] = {}
         """Remaining run time, in seconds, of workloads that do not run."""
         self._is_estimated = False
-        for workload in with_rests(workloads, rest):
+        for workload in workloads:
             end = end_of(workload, snapshot.now, factor)
             if end is not None:
                 self._ends[workload.name] = end
         typical = _typical_run(snapshot, self._ends)
-        for workload in with_rests(workloads, rest):
+        for workload in workloads:
             if workload.name not in self._ends:
                 stated = workload.expected_runtime
                 left = typical if stated is None else End(stated, is_estimated=False)
@@ -151,8 +146,7 @@ class _Future:
         for _ in range(cycles):
             plan = self._decide(self._index)
             frees = self._apply(plan)
-            self._rest()
-            for name in with_rests(self._changed & wanted, self._rest):
+            for name in self._changed & wanted:
                 if name not in found and self._is_settled(name):
                     at = self._now if name in self._workloads else None
                     found[name] = _Found(at, None, self._is_estimated)

@@ -188,6 +188,16 @@ class Workload:
     throughput: Mapping[str, Count] = field(default_factory=dict)
     resize_cost: Count = 0
     pack_by: str = ""
+    array_index: Count | None = None
+    """Index of an array's element, whose name ends with it; None: it is no element."""
+
+    @property
+    def age(self) -> tuple[int, str]:
+        """Return its sort key among equals: submission, then name, of elements by their index."""
+        if self.array_index is None:
+            return self.submitted, self.name
+        array = self.name.rpartition("-")[0]
+        return self.submitted, f"{array}-{self.array_index:09d} {self.name}"
 
     @property
     def is_preemptible(self) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from runai.hub_service.scheduler.model.rests import Rest, at_once
 from runai.hub_service.scheduler.model.snapshot import Node, Policy, Project, Snapshot, Workload
 from runai.hub_service.scheduler.state.planning_state import State
 from runai.hub_service.scheduler.state.project_tree import tree_of
@@ -29,6 +28,32 @@ class Changes:
     policy: Policy | None = None
 
 
+def changes_between(before: Snapshot, after: Snapshot) -> Changes:
+    """Return what turns one snapshot into another, at the cost of one comparison per workload.
+
+    The comparison is by identity if the caller passes the same object for an unchanged workload.
+    """
+    known = {workload.name: workload for workload in before.workloads}
+    different = tuple(
+        workload
+        for workload in after.workloads
+        if (was := known.get(workload.name)) is not workload and was != workload
+    )
+    new = sum(workload.name not in known for workload in different)
+    gone: tuple[str, ...] = ()
+    if len(known) + new > len(after.workloads):
+        there = {workload.name for workload in after.workloads}
+        gone = tuple(name for name in known if name not in there)
+    return Changes(
+        now=after.now,
+        workloads=different,
+        gone=gone,
+        nodes=None if after.nodes == before.nodes else after.nodes,
+        projects=None if after.projects == before.projects else after.projects,
+        policy=None if after.policy == before.policy else after.policy,
+    )
+
+
 class Index:
     """A mutable snapshot with the indexes that a cycle looks up often.
 
@@ -38,9 +63,8 @@ class Index:
     'vision'
     """
 
-    def __init__(self, snapshot: Snapshot, *, rest: Rest = at_once) -> None:
-        """Build the state from a whole snapshot; call `rest` between batches of that work."""
-        self._rest = rest
+    def __init__(self, snapshot: Snapshot) -> None:
+        """Build the state from a whole snapshot."""
         self._state: State | None = None
         self._frame = replace(snapshot, workloads=())
         self._workloads = {workload.name: workload for workload in snapshot.workloads}
@@ -71,37 +95,6 @@ class Index:
         if self._state is not None:
             self._carry_in(self._state, changes.gone, changes.workloads)
 
-    def follow(self, snapshot: Snapshot) -> None:
-        """Update to a snapshot, at the cost of the difference and one comparison per workload.
-
-        The comparison is by identity if the caller passes the same object for an unchanged
-        workload.
-        """
-        known, frame = self._workloads, self._frame
-        different = []
-        for workload in snapshot.workloads:
-            before = known.get(workload.name)
-            if before is workload:
-                continue
-            if before == workload:
-                known[workload.name] = workload  # the next comparison is by identity
-            else:
-                different.append(workload)
-        gone: Iterable[str] = ()
-        if len(known) + len(different) > len(snapshot.workloads):
-            there = {workload.name for workload in snapshot.workloads}
-            gone = [name for name in known if name not in there]
-        self.apply(
-            Changes(
-                now=snapshot.now,
-                workloads=tuple(different),
-                gone=tuple(gone),
-                nodes=None if snapshot.nodes == frame.nodes else snapshot.nodes,
-                projects=None if snapshot.projects == frame.projects else snapshot.projects,
-                policy=None if snapshot.policy == frame.policy else snapshot.policy,
-            )
-        )
-
     def _carry_in(self, state: State, gone: Iterable[str], come: tuple[Workload, ...]) -> None:
         if any(state.tree.lacks_queue(workload.project) for workload in come):
             self._forget()  # a parent project has its first own workload, so the tree changes
@@ -120,7 +113,7 @@ class Index:
             self._forget()
         if self._state is None:
             snapshot = self.snapshot()
-            self._state = State(snapshot, tree_of(snapshot), self._rest)
+            self._state = State(snapshot, tree_of(snapshot))
         self._state.time = self._frame.now
         return self._state
 

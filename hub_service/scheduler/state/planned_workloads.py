@@ -94,7 +94,7 @@ class PlannedWorkload:
         self.is_fixed = not workload.is_preemptible
         """A session within the build quota, which is never preempted (Q1)."""
         self.rank = workload.rank
-        self.age = (workload.submitted, workload.name)
+        self.age = workload.age
         self.place_in_queue = (not self.is_fixed, -self.rank, self.age)
         """Sort key of a project's queue as users see it (O2)."""
 

@@ -12,7 +12,6 @@ from collections.abc import Set as AbstractSet
 from functools import cached_property
 
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
-from runai.hub_service.scheduler.model.rests import Rest, at_once, with_rests
 from runai.hub_service.scheduler.model.snapshot import (
     Node,
     NodeTypes,
@@ -46,7 +45,7 @@ _GOING = Phase.GOING
 class State:
     """Capacity, accounts and items of one cycle, changed together by `set` alone."""
 
-    def __init__(self, snapshot: Snapshot, tree: ProjectTree, rest: Rest = at_once) -> None:
+    def __init__(self, snapshot: Snapshot, tree: ProjectTree) -> None:
         """Book every running, stopping and reserved worker of the snapshot."""
         self.policy: Policy = snapshot.policy
         self.time = snapshot.now
@@ -97,8 +96,8 @@ class State:
         )
         """True if any workload may be protected from being stopped (R8)."""
         self._restricted = any(project.node_types != _ANY for project in snapshot.projects)
-        oldest_first = sorted(snapshot.workloads, key=lambda w: (w.submitted, w.name))
-        for workload in with_rests(oldest_first, rest):
+        oldest_first = sorted(snapshot.workloads, key=lambda w: w.age)
+        for workload in oldest_first:
             self.add(workload)
 
     @property

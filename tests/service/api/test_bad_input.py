@@ -198,11 +198,11 @@ async def test_a_body_that_is_no_json_is_said_to_be_none(simulated):
 
 
 async def test_internal_error_returns_incident_number_from_the_log(simulated, caplog):
-    async def broken():
+    async def broken(*_args, **_options):
         message = "secret-token-of-ana"
         raise RuntimeError(message)
 
-    simulated.platform.cluster.workloads = broken
+    simulated.platform.viewer = broken
     async with simulated.http("ana", **{"X-Request-ID": "mine"}) as http:
         reply = await http.get("api/v1/workloads")
 

@@ -16,7 +16,7 @@ from runai.hub_service.model.records import (
     WorkloadSpec,
     WorkloadState,
 )
-from runai.hub_service.model.workload_spec import Site, workload_specs
+from runai.hub_service.model.workload_spec import Site, workload_spec
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, MilliGpu
 from runai.hub_service.scheduler.model.snapshot import DeviceShare
 from runai.hub_service.wire.elastic_messages import Target
@@ -29,8 +29,7 @@ VISION = ProjectSpec("vision", limit=MilliGpu(3000))
 def stored(**asked: Any) -> WorkloadSpec:
     request = SubmitRequest(command=["train"], elastic=True, **asked)
     site = Site({"vision": VISION}, [], 16_000, most_devices=4)
-    [spec] = workload_specs(request, user="ana", project=VISION, site=site)
-    return spec
+    return workload_spec(request, user="ana", project=VISION, site=site)
 
 
 @pytest.mark.parametrize(

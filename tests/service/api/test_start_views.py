@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
+import asyncio
 from datetime import timedelta
-from threading import Event
-from typing import Any
 
 import pytest
 
 from builders import job, project, snapshot
-from runai.hub_service.api.views import start_views
-from runai.hub_service.api.views.start_views import PIECE_S, Forecasts
+from runai.hub_service.api.views.start_views import REST, Ask, Forecasts
 from runai.hub_service.client import AsyncClient
+from runai.hub_service.controller.decision_messages import Foreseen
 from runai.hub_service.controller.loop import Cycle
-from runai.hub_service.processes.giving_way import RESTS
-from runai.hub_service.scheduler import Snapshot, Workload, decide
+from runai.hub_service.scheduler import Workload, decide
 from runai.hub_service.scheduler.cycle import forecast
+from runai.hub_service.wire.errors import Unavailable
 from runai.hub_service.wire.schemas import SubmitRequest, WorkloadView
 from waiting import eventually_async
 
@@ -48,6 +46,15 @@ def cycle_of(*waiting: Workload, now: int = 1000) -> Cycle:
     return Cycle(world, decide(world))
 
 
+def of(cycle: Cycle) -> Ask:
+    """Return a scheduler's forecast of a cycle."""
+
+    async def ask() -> Foreseen:
+        return Foreseen(cycle.snapshot.now, forecast(cycle.snapshot, cycle.plan))
+
+    return ask
+
+
 @pytest.mark.parametrize(
     ("later", "told"),
     [
@@ -60,91 +67,49 @@ async def test_earlier_forecast_is_shown_relative_to_the_present(later, told):
     clock = iter([0.0, 0.0, 10.0])  # check, start, end of a forecast: 10 s of work, so a long rest
     forecasts = Forecasts(clock=lambda: next(clock, 20.0))
     first = cycle_of(job("waits", 1))
-    await eventually_async(lambda: forecasts.of(first))
+    await eventually_async(lambda: forecasts.of(first, of(first)))
 
-    found = forecasts.of(cycle_of(job("waits", 1), now=1000 + later))
+    present = cycle_of(job("waits", 1), now=1000 + later)
+    found = forecasts.of(present, of(present))
 
     assert found["waits"].text.startswith(told)
     assert found["waits"].at == 1110
 
 
-class Noting(Event):
-    """An event that is never set and records each caller's timeout."""
-
-    def __init__(self, rests: list[float]) -> None:
-        super().__init__()
-        self._rests = rests
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self._rests.append(timeout or 0.0)
-        return False
-
-
-async def test_forecast_sleeps_longer_than_it_computes(monkeypatch):
-    first, rests = cycle_of(job("waits", 1)), list[float]()
-    monkeypatch.setattr(start_views, "Event", lambda: Noting(rests))
-    now = iter(range(1000))
-    monkeypatch.setattr("time.thread_time", lambda: next(now))
-    forecasts = Forecasts(clock=lambda: 0.0)
-
-    found = await eventually_async(lambda: forecasts.of(first))
-
-    assert found["waits"] == forecast(first.snapshot, first.plan)["waits"]
-    assert set(rests) == {3.0}
-    assert len(rests) > 1  # one rest after each simulated cycle
-
-
-def test_a_forecast_of_thousands_rests_between_pieces_of_what_it_reads(monkeypatch):
-    rests = list[float]()
-    now = itertools.count()
-    monkeypatch.setattr("time.thread_time", lambda: 0.001 * next(now))
-    thousands = cycle_of(*[job(f"waits-{n}", 1) for n in range(3_000)])
-
-    start_views._foreseen(thousands, Noting(rests))
-
-    assert max(rests) <= RESTS * 2 * PIECE_S
-    assert len(rests) > 3_000 / 500
-
-
-def test_abandoned_forecast_stops_at_its_next_rest(monkeypatch):
-    now = itertools.count()
-    monkeypatch.setattr("time.thread_time", lambda: next(now))
-    over = Event()
-    over.set()
-
-    with pytest.raises(start_views._OverError):
-        start_views._foreseen(cycle_of(job("waits", 1)), over)
-
-
 async def test_forecast_older_than_a_minute_is_computed_again():
     forecasts = Forecasts(clock=lambda: 0.0)
     first = cycle_of(job("waits", 1))
-    await eventually_async(lambda: forecasts.of(first))
+    await eventually_async(lambda: forecasts.of(first, of(first)))
     later = cycle_of(job("waits", 1), now=1061)
 
-    assert not forecasts.of(later)
-    found = await eventually_async(lambda: forecasts.of(later))
+    assert not forecasts.of(later, of(later))
+    found = await eventually_async(lambda: forecasts.of(later, of(later)))
     assert found["waits"].text.startswith("expected to start in 49 seconds")
 
 
-async def test_after_a_forecast_the_next_one_rests_25_times_as_long_as_it_took(monkeypatch):
-    made = list[Snapshot]()
-
-    def noted(*args: Any, rest: object) -> Any:
-        made.append(args[0])
-        return forecast(*args)
-
-    monkeypatch.setattr(start_views, "forecast", noted)
+async def test_next_forecast_starts_after_a_pause_of_several_times_its_duration():
     asked_at = iter([0.0, 0.0, 5.0])  # check, start, end of a forecast: 5 s
-    later = [129.0]
+    later = [5.0 + 5.0 * REST - 1]
     forecasts = Forecasts(clock=lambda: next(asked_at, later[0]))
     alone, crowded = cycle_of(job("waits", 1)), cycle_of(job("waits", 1), job("too", 1))
 
-    await eventually_async(lambda: forecasts.of(alone))
-    known = forecasts.of(crowded)
+    await eventually_async(lambda: forecasts.of(alone, of(alone)))
+    known = forecasts.of(crowded, of(crowded))
     assert list(known) == ["waits"]
-    assert forecasts.of(crowded) is known
+    assert forecasts.of(crowded, of(crowded)) is known
 
-    later[0] = 130.0
-    await eventually_async(lambda: len(forecasts.of(crowded)) == 2)
-    assert made == [alone.snapshot, crowded.snapshot]
+    later[0] += 1
+    await eventually_async(lambda: len(forecasts.of(crowded, of(crowded))) == 2)
+
+
+async def test_forecast_without_an_answer_keeps_the_known_starts():
+    async def none() -> Foreseen:
+        raise Unavailable("the worker is new")
+
+    forecasts = Forecasts(clock=lambda: 0.0)
+    first = cycle_of(job("waits", 1))
+    known = await eventually_async(lambda: forecasts.of(first, of(first)))
+
+    assert forecasts.of(cycle_of(job("waits", 1)), none) == known
+    await asyncio.sleep(0)
+    assert forecasts.of(first, of(first)) == known

@@ -11,7 +11,6 @@ import pytest
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
 from runai.hub_service.clusters.simulated import SimulatedCluster
 from runai.hub_service.clusters.workloads.cpu_job_queue import CpuJobQueue
-from runai.hub_service.controller.word import FEW
 from runai.hub_service.wire.errors import InvalidRequest
 from runai.hub_service.wire.explanation_schemas import PlanQuestion
 from runai.hub_service.wire.schemas import SubmitRequest
@@ -33,6 +32,10 @@ async def ana(platform_on) -> AsyncIterator[object]:
         yield await served.client("ana")
 
 
+MANY = 34
+"""Jobs of an array: more than a submission waits for one by one."""
+
+
 def wish(name: str, **fields: object) -> SubmitRequest:
     told: dict[str, object] = {"name": name, "project": "vision", "command": ["true"], "gpus": 0}
     return SubmitRequest.model_validate(told | fields)
@@ -42,7 +45,7 @@ def waiting(workloads) -> dict[str, tuple[int | None, str]]:
     return {w.name: (w.reason.position, w.reason.text) for w in workloads if w.reason}
 
 
-@pytest.mark.parametrize("many", [pytest.param(5, id="few"), pytest.param(FEW + 9, id="many")])
+@pytest.mark.parametrize("many", [pytest.param(5, id="few"), pytest.param(MANY, id="many")])
 async def test_submission_and_its_dry_run_say_which_jobs_of_an_array_wait(ana, many):
     tried = await ana.submit(wish("exp", array=many), dry_run=True)
 
@@ -64,10 +67,10 @@ async def test_submission_and_its_dry_run_say_which_jobs_of_an_array_wait(ana, m
 async def test_array_of_which_none_starts_is_answered_with_why_it_waits(ana):
     await ana.submit(wish("first", array=2))
 
-    reply = await ana.submit(wish("exp", array=FEW + 9))
+    reply = await ana.submit(wish("exp", array=MANY))
 
     assert {text for _, text in waiting(reply.workloads).values()} == {FULL}
-    assert len(waiting(reply.workloads)) == FEW + 9
+    assert len(waiting(reply.workloads)) == MANY
 
 
 async def test_dry_run_counts_what_waits_already(ana):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from inline_decisions import inline_scheduler
 from runai.hub_service.clusters.simulated import MemoryStore, SimulatedCluster
 from runai.hub_service.controller import history_recorder
 from runai.hub_service.controller.history_recorder import Bookkeeping, Holdings, held_devices
@@ -42,7 +43,7 @@ class Service:
         self.now = START
         self.cluster = SimulatedCluster({"box": DEVICES}, clock=self.clock)
         self.ledger = Told(folder / "ledger.sqlite", self.clock)
-        self.controller = Controller(self.cluster, decide)
+        self.controller = Controller(self.cluster, inline_scheduler())
         self.bookkeeping = Bookkeeping(
             self.cluster,
             self.ledger,

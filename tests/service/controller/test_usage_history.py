@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from inline_decisions import inline_scheduler
 from labs import Clock
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
 from runai.hub_service.clusters.simulated import SimulatedCluster
@@ -11,7 +12,7 @@ from runai.hub_service.controller.loop import Controller
 from runai.hub_service.controller.usage_history import HALF_LIFE_S, UsageHistory
 from runai.hub_service.ledger import Held, Ledger
 from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
-from runai.hub_service.scheduler import Policy, decide
+from runai.hub_service.scheduler import Policy
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.wire.errors import Unavailable
 
@@ -72,7 +73,7 @@ async def test_last_weeks_heavy_user_yields_the_surplus(
             ]
         )
     policy = Policy(history_weight=history_weight)
-    controller = Controller(cluster, decide, policy=policy, history=history.told)
+    controller = Controller(cluster, inline_scheduler(), policy=policy, history=history.told)
     await controller.cycle()
     held = {"vision": 0, "nlp": 0}
     for record in await cluster.workloads():

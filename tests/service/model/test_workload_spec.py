@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from runai.hub_service.model.records import ProjectSpec
-from runai.hub_service.model.workload_spec import Site, types_meant, workload_specs
+from runai.hub_service.model.workload_spec import Site, types_meant, workload_spec
 from runai.hub_service.wire.errors import InvalidRequest
 from runai.hub_service.wire.schemas import SubmitRequest
 
@@ -17,16 +17,16 @@ SITE = Site(
 )
 
 
-def specs(site=SITE, **fields):
+def spec_of(site=SITE, **fields):
     request = SubmitRequest(command=["true"], **fields)
-    return workload_specs(request, user="ana", project=VISION, site=site)
+    return workload_spec(request, user="ana", project=VISION, site=site)
 
 
 @pytest.mark.parametrize("many", [0, 1, 63, 64, 65, 1000])
 def test_a_name_is_found_beside_however_many(many):
     taken = {f"vision/job-{number}" for number in range(1, many + 1)}
 
-    (spec,) = specs(Site({"vision": VISION}, taken, 1000), gpus=1)
+    spec = spec_of(Site({"vision": VISION}, taken, 1000), gpus=1)
 
     assert spec.name == f"job-{many + 1}"
 
@@ -44,7 +44,7 @@ def test_a_name_is_found_beside_however_many(many):
     ],
 )
 def test_an_image_that_a_registry_may_have_is_kept(image):
-    (spec,) = specs(image=image)
+    spec = spec_of(image=image)
 
     assert spec.image == image
 
@@ -60,7 +60,7 @@ def test_submit_request_refuses_invalid_image(image):
 
 def test_the_image_of_a_session_is_chosen_elsewhere():
     with pytest.raises(InvalidRequest, match="where servers are started"):
-        specs(kind="session", image="python")
+        spec_of(kind="session", image="python")
 
 
 # -- the type of its GPUs ------------------------------------------------------------------------
@@ -77,19 +77,19 @@ def test_the_image_of_a_session_is_chosen_elsewhere():
     ],
 )
 def test_gpu_type_matches_every_type_with_the_requested_words(asked, meant):
-    (spec,) = specs(gpus=1, gpu_type=asked)
+    spec = spec_of(gpus=1, gpu_type=asked)
 
     assert set(spec.gpu_types) == set(meant)
 
 
 def test_request_without_gpu_type_accepts_any_type():
-    assert specs(gpus=1)[0].gpu_types == ()
+    assert spec_of(gpus=1).gpu_types == ()
 
 
 @pytest.mark.parametrize("asked", ["H100", "A10", "A100 L4", "-"])
 def test_unknown_gpu_type_is_refused_with_list_of_existing_types(asked):
     with pytest.raises(InvalidRequest, match=f"There is no GPU of type {asked}") as wrong:
-        specs(gpus=1, gpu_type=asked)
+        spec_of(gpus=1, gpu_type=asked)
 
     assert wrong.value.hint == f"There is {A100} and {L4} and {SMALL}."
 
@@ -103,4 +103,4 @@ def test_where_no_node_says_what_it_has_that_is_said():
 
 def test_a_type_without_a_gpu_is_a_mistake():
     with pytest.raises(InvalidRequest, match="no GPU is asked for"):
-        specs(gpu_type="A100")
+        spec_of(gpu_type="A100")

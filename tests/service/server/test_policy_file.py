@@ -5,8 +5,9 @@ from typing import Any, cast
 import pytest
 
 from builders import cluster, job, project, snapshot
+from inline_decisions import inline_scheduler
 from runai.hub_service.controller.loop import Controller
-from runai.hub_service.scheduler import Policy, Start, decide
+from runai.hub_service.scheduler import Policy, Start
 from runai.hub_service.server.admin_files import read_policy
 from runai.hub_service.wire.errors import InvalidRequest
 
@@ -52,7 +53,7 @@ class Still:
     async def observe(self):
         return snapshot(cluster("2x2"), [project("a", 4)], [job("a-1"), job("a-2")])
 
-    async def apply(self, plan, *, told):
+    async def apply(self, plan):
         return ()
 
 
@@ -60,7 +61,9 @@ class Still:
     ("packing", "nodes"), [("binpack", ["n1", "n1"]), ("spread", ["n1", "n2"])]
 )
 async def test_the_controller_decides_by_the_policy(packing, nodes):
-    controller = Controller(cast("Any", Still()), decide, policy=Policy(packing=packing))
+    controller = Controller(
+        cast("Any", Still()), inline_scheduler(), policy=Policy(packing=packing)
+    )
 
     cycle = await controller.cycle()
 

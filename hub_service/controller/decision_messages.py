@@ -1,0 +1,195 @@
+"""Messages between the service and its decision worker, and their frames on a pipe.
+
+A request carries the difference of two snapshots, a reply the difference of two plans: of tens of
+thousands of waiting workloads few change. Both ends are processes of one service, and the pipe is
+theirs alone, so that messages may be pickled.
+"""
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from runai.hub_service.scheduler.model.explanation import ExpectedStart
+from runai.hub_service.scheduler.model.snapshot import (
+    Decision,
+    Plan,
+    ProjectShare,
+    Reason,
+    Snapshot,
+    Wait,
+    Workload,
+)
+from runai.hub_service.scheduler.state.cluster_index import Changes
+
+Known = frozenset[str]
+"""Workloads that an answer may name; `vision/sweep-` is all elements of an array."""
+
+LENGTH_BYTES = 8
+"""Size of a frame's header: the length of the pickled message, big-endian."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decide:
+    """Request for the next plan: of a whole snapshot, or of changes to the last one."""
+
+    seen: Snapshot | Changes
+
+
+@dataclass(frozen=True, slots=True)
+class Explain:
+    """Question why a workload waits in the last plan."""
+
+    workload: str
+    known: Known
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """Question for the plan of a snapshot with changes, which are not kept."""
+
+    changes: Changes
+    foresee: tuple[str, ...] = ()
+    """Workloads with an expected start in the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Foresee:
+    """Request for the expected start of each waiting workload, in the background."""
+
+
+Question = Explain | WhatIf | Foresee
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A numbered request; its reply has the same number."""
+
+    number: int
+    what: Decide | Question
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Consecutive waits as three columns: a tenth of their size and time as objects."""
+
+    workloads: tuple[str, ...]
+    reasons: tuple[Reason, ...]
+    positions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanDifference:
+    """A plan as parts: ranges of decisions of an earlier plan, and new decisions."""
+
+    parts: tuple[range | Waits | Decision, ...]
+    projects: Mapping[str, ProjectShare]
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """A workload's wait with its explanation (None: it does not wait), and the plan's time."""
+
+    now: int
+    wait: Wait | None
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """Expected starts as of a time in seconds."""
+
+    now: int
+    starts: Mapping[str, ExpectedStart]
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """The plan of a changed snapshot, and the expected starts that were asked for."""
+
+    plan: PlanDifference
+    starts: Mapping[str, ExpectedStart]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The question has no answer: half a sentence that says why."""
+
+    why: str
+
+
+Answer = PlanDifference | Explained | Foreseen | Tried | Failed
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to the request of this number."""
+
+    number: int
+    answer: Answer
+
+
+def is_known(workload: Workload, known: Known) -> bool:
+    """Return True if an answer may name a workload."""
+    name = workload.name
+    return name in known or (
+        workload.array_index is not None and f"{name.rpartition('-')[0]}-" in known
+    )
+
+
+def frame(message: Request | Reply | Answer) -> bytes:
+    """Return the message as bytes, after its length."""
+    body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    return len(body).to_bytes(LENGTH_BYTES) + body
+
+
+def difference(before: Plan, after: Plan) -> PlanDifference:
+    """Return `after` by the decisions that it shares with `before`, which are the same objects."""
+    index = {id(decision): number for number, decision in enumerate(before.decisions)}
+    parts: list[range | Waits | Decision] = []
+    kept = range(0)
+    waits: list[Wait] = []
+
+    def close() -> None:
+        nonlocal kept
+        if kept:
+            parts.append(kept)
+            kept = range(0)
+        if waits:
+            columns = zip(*((w.workload, w.reason, w.position) for w in waits), strict=True)
+            parts.append(Waits(*columns))
+            waits.clear()
+
+    for decision in after.decisions:
+        number = index.get(id(decision))
+        if number is not None:
+            if waits or number != kept.stop:
+                close()
+                kept = range(number, number)
+            kept = range(kept.start, number + 1)
+        elif isinstance(decision, Wait) and decision.explanation is None:
+            if kept:
+                close()
+            waits.append(decision)
+        else:
+            close()
+            parts.append(decision)
+    close()
+    return PlanDifference(tuple(parts), after.projects)
+
+
+def patched(before: Plan, changes: PlanDifference) -> Plan:
+    """Return the plan that differs from `before` by `changes`."""
+    decisions: list[Decision] = []
+    for part in changes.parts:
+        match part:
+            case range():
+                decisions += before.decisions[part.start : part.stop]
+            case Waits():
+                decisions += [
+                    Wait(workload=workload, reason=reason, position=position)
+                    for workload, reason, position in zip(
+                        part.workloads, part.reasons, part.positions, strict=True
+                    )
+                ]
+            case _:
+                decisions.append(part)
+    return Plan(decisions=tuple(decisions), projects=changes.projects)

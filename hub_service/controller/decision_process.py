@@ -1,0 +1,248 @@
+"""The decision worker: a process that runs the scheduler for the service.
+
+    python -m runai.hub_service.controller.decision_process
+
+Requests come on its standard input, replies leave on its standard output. One thread decides. A
+question runs in a child that is forked from it, so that the child has the state of the last plan
+and no decision waits for it. The process ends when its input closes.
+"""
+
+import gc
+import os
+import pickle
+import resource
+import selectors
+import signal
+import sys
+import time
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from runai.hub_service.controller.decision_messages import (
+    LENGTH_BYTES,
+    Answer,
+    Decide,
+    Explain,
+    Explained,
+    Failed,
+    Foresee,
+    Foreseen,
+    PlanDifference,
+    Question,
+    Reply,
+    Request,
+    Tried,
+    WhatIf,
+    difference,
+    frame,
+    is_known,
+)
+from runai.hub_service.processes.own_process import end_with_parent
+from runai.hub_service.scheduler import Index, Plan, Snapshot, decide, explain, forecast
+
+ANSWERS_WITHIN_S = 60.0
+"""Seconds after which a child is killed; its question has no answer then."""
+READ_BYTES = 2**20
+KILLED_EARLY = 500
+"""Addition to the kernel's out-of-memory score: the worker is killed before the service."""
+COURTESY = 5
+"""Nice value of children: decisions and requests come first."""
+
+
+class Decisions:
+    """The scheduler's state between requests: the index of the cluster, and the last plan."""
+
+    def __init__(self) -> None:
+        """Start without a snapshot: the first request has one."""
+        self._index = Index(Snapshot())
+        self._plan = Plan()
+
+    def decide(self, request: Decide) -> PlanDifference:
+        """Return the next plan, as its difference to the last one."""
+        if isinstance(request.seen, Snapshot):
+            self._index, self._plan = Index(request.seen), Plan()
+        else:
+            self._index.apply(request.seen)
+        before, self._plan = self._plan, decide(self._index)
+        return difference(before, self._plan)
+
+    def answer(self, question: Question) -> Answer:
+        """Answer a question about the last plan; the state may be used up afterwards."""
+        snapshot, plan = self._index.snapshot(), self._plan
+        match question:
+            case Explain():
+                known = question.known
+                wait = explain(snapshot, plan, question.workload, lambda w: is_known(w, known))
+                return Explained(snapshot.now, wait)
+            case WhatIf():
+                index = Index(snapshot)
+                index.apply(question.changes)
+                other = index.snapshot()
+                found = decide(other)
+                starts = forecast(other, found, set(question.foresee)) if question.foresee else {}
+                return Tried(difference(plan, found), starts)
+            case Foresee():
+                return Foreseen(snapshot.now, forecast(snapshot, plan))
+
+
+@dataclass
+class _Child:
+    """A question that is being answered in a process of its own."""
+
+    number: int
+    pid: int
+    pipe: int
+    until: float
+    """Deadline, in seconds of the monotonic clock."""
+    is_forecast: bool
+    answer: bytearray = field(default_factory=bytearray)
+
+
+class Worker:
+    """The worker's loop: requests from one pipe, replies to another, children beside it."""
+
+    def __init__(self, requests: int, replies: int) -> None:
+        """Serve file descriptors."""
+        self._requests, self._replies = requests, replies
+        self._received = bytearray()
+        self._decisions = Decisions()
+        self._children: dict[int, _Child] = {}
+        """By the descriptor of their pipe."""
+        self._ready = selectors.DefaultSelector()
+        self._ready.register(requests, selectors.EVENT_READ)
+
+    def run(self) -> None:
+        """Serve requests until the service closes its end of the pipe."""
+        while True:
+            until = min((child.until for child in self._children.values()), default=None)
+            left = None if until is None else max(0.0, until - time.monotonic())
+            for key, _ in self._ready.select(left):
+                if key.fd in self._children:
+                    self._read_child(self._children[key.fd])
+                elif key.fd == self._requests and not self._read_requests():
+                    return
+            for child in list(self._children.values()):
+                if child.until <= time.monotonic():
+                    self._end(child, f"it took longer than {ANSWERS_WITHIN_S:.0f} seconds")
+
+    def _read_requests(self) -> bool:
+        read = os.read(self._requests, READ_BYTES)
+        self._received += read
+        while (body := _take_message(self._received)) is not None:
+            self._serve(pickle.loads(body))  # noqa: S301  from the service
+        return bool(read)
+
+    def _serve(self, request: Request) -> None:
+        if isinstance(request.what, Decide):
+            self._reply(Reply(request.number, self._decisions.decide(request.what)))
+        else:
+            self._fork(request.number, request.what)
+
+    def _reply(self, reply: Reply) -> None:
+        left = memoryview(frame(reply))
+        while left:
+            left = left[os.write(self._replies, left) :]
+
+    # ---- children
+
+    def _fork(self, number: int, question: Question) -> None:
+        """Answer a question in a child; a person's forecast ends the one in the background."""
+        is_forecast = isinstance(question, Foresee) or bool(
+            isinstance(question, WhatIf) and question.foresee
+        )
+        if is_forecast:
+            for other in [c for c in self._children.values() if c.is_forecast]:
+                self._end(other, "another forecast was asked for")
+        gc.freeze()  # a collection in the child would copy every page
+        here, there = os.pipe()
+        pid = os.fork()
+        if not pid:
+            for inherited in (here, self._requests, self._replies):
+                os.close(inherited)
+            _answer(self._decisions, question, there)
+        os.close(there)
+        until = time.monotonic() + ANSWERS_WITHIN_S
+        self._children[here] = _Child(number, pid, here, until, is_forecast)
+        self._ready.register(here, selectors.EVENT_READ)
+
+    def _read_child(self, child: _Child) -> None:
+        if read := os.read(child.pipe, READ_BYTES):
+            child.answer += read
+            return
+        answer = _take_message(child.answer)
+        if answer is None:
+            self._end(child, "its process ended before the answer")
+        else:
+            self._forget(child)
+            self._reply(Reply(child.number, pickle.loads(answer)))  # noqa: S301  a child of ours
+
+    def _end(self, child: _Child, why: str) -> None:
+        os.kill(child.pid, signal.SIGKILL)
+        self._forget(child)
+        self._reply(Reply(child.number, Failed(why)))
+
+    def _forget(self, child: _Child) -> None:
+        self._ready.unregister(child.pipe)
+        os.close(child.pipe)
+        del self._children[child.pipe]
+        os.waitpid(child.pid, 0)
+
+
+def _answer(decisions: Decisions, question: Question, pipe: int) -> NoReturn:
+    """Write the answer to a pipe, and exit: the body of a child."""
+    status = 1
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        end_with_parent()
+        os.nice(COURTESY)
+        gc.disable()
+        with open(pipe, "wb") as out:
+            out.write(frame(decisions.answer(question)))
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+        raise
+    finally:
+        os._exit(status)  # nothing of the worker's own may run on
+
+
+def _take_message(received: bytearray) -> bytes | None:
+    """Take the first message out of the received bytes; None: it is not whole yet."""
+    end = LENGTH_BYTES + int.from_bytes(received[:LENGTH_BYTES])
+    if len(received) < LENGTH_BYTES or len(received) < end:
+        return None
+    message = bytes(received[LENGTH_BYTES:end])
+    del received[:end]
+    return message
+
+
+def memory_bound() -> int:
+    """Return the bytes that the worker may allocate: half of what this container or machine has.
+
+    Kubernetes lets the kernel kill a whole container that exceeds its limit, the service included.
+    A worker that exceeds its own bound ends alone, with MemoryError.
+    """
+    amounts = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    with suppress(OSError, ValueError):  # no control groups, or no limit: "max"
+        amounts.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return min(amounts) // 2
+
+
+def main() -> int:
+    """Serve the process that started this one; return the exit status."""
+    replies = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what is printed must not become a reply
+    for number in (signal.SIGINT, signal.SIGTERM):  # sent to the service's group; its pipe closes
+        signal.signal(number, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_DATA, (memory_bound(), resource.RLIM_INFINITY))
+    with suppress(OSError):  # not Linux
+        Path("/proc/self/oom_score_adj").write_text(str(KILLED_EARLY))
+    Worker(sys.stdin.fileno(), replies).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

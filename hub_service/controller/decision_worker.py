@@ -1,0 +1,353 @@
+"""The service's end of the decision worker: requests, deadlines and restarts.
+
+Only the answer to a request that still waits is used, and once. A worker that dies, is late or
+breaks the protocol is replaced, and the next request has a whole snapshot: decisions that were lost
+with it are made again, and those that were applied are in that snapshot.
+"""
+
+import asyncio
+import itertools
+import logging
+import os
+import pickle
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Protocol, Self, TypeVar
+
+import psutil
+
+from runai.hub_service.controller.decision_messages import (
+    LENGTH_BYTES,
+    Answer,
+    Decide,
+    Explain,
+    Explained,
+    Failed,
+    Foresee,
+    Foreseen,
+    Known,
+    PlanDifference,
+    Question,
+    Reply,
+    Request,
+    Tried,
+    WhatIf,
+    frame,
+    patched,
+)
+from runai.hub_service.scheduler.model.explanation import ExpectedStart
+from runai.hub_service.scheduler.model.snapshot import Plan, Snapshot
+from runai.hub_service.scheduler.state.cluster_index import changes_between
+from runai.hub_service.wire.errors import Unavailable
+
+LOG = logging.getLogger("runai.decisions")
+
+DEADLINE_S = 60.0
+"""Seconds for a decision; doubled after each miss, until one is in time."""
+QUESTION_WITHIN_S = 70.0
+"""Seconds for a question: the worker's own bound comes first."""
+TURN_WITHIN_S = 10.0
+"""Seconds to wait for the previous question of the kind; then the caller may ask again."""
+_HANDED_ON = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "LANG", "COVERAGE_PROCESS_START")
+
+
+class Pipe(Protocol):
+    """A worker at the other end."""
+
+    def send(self, request: Request) -> None:
+        """Send a request; of a dead worker this is not noticed here."""
+
+    async def receive(self) -> Reply:
+        """Return the next reply.
+
+        Raises:
+                EOFError: the worker is dead; the message says how it ended.
+        """
+
+    async def close(self) -> None:
+        """End the worker."""
+
+
+class ProcessPipe:
+    """A worker in a process of its own."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        """Talk to a started process."""
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self.pid = process.pid
+        self._process = process
+        self._in, self._out = process.stdin, process.stdout
+
+    @classmethod
+    async def start(cls) -> "ProcessPipe":
+        """Start the process, without secrets of the service.
+
+        Raises:
+            Unavailable: the machine has no processes, memory or descriptors left.
+        """
+        environment = {name: os.environ[name] for name in _HANDED_ON if name in os.environ}
+        try:
+            # `-P`: do not import a folder `runai` in the working directory.
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", "runai.hub_service.controller.decision_process"),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                env=environment,
+            )
+        except OSError as failed:
+            raise Unavailable(
+                f"The decision worker cannot be started: {failed.strerror}.",
+                hint="Jobs go on; the service tries again.",
+                code="no_decisions",
+            ) from failed
+        return cls(process)
+
+    def send(self, request: Request) -> None:
+        """Send a request."""
+        self._in.write(frame(request))
+
+    async def receive(self) -> Reply:
+        """Return the next reply."""
+        try:
+            size = int.from_bytes(await self._out.readexactly(LENGTH_BYTES))
+            reply = pickle.loads(await self._out.readexactly(size))  # noqa: S301  our process
+        except asyncio.IncompleteReadError:
+            status = await self._process.wait()
+            raise EOFError(_ended(status)) from None
+        assert isinstance(reply, Reply)
+        return reply
+
+    async def close(self) -> None:
+        """Kill the process: it has no state that is not here too."""
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        self._in.close()
+        await self._process.wait()
+
+
+def _ended(status: int) -> str:
+    return f"it was killed by signal {-status}" if status < 0 else f"it exited with {status}"
+
+
+@dataclass
+class _Life:
+    """One worker from its start to its end, and the base of the next differences."""
+
+    pipe: Pipe
+    waiting: dict[int, asyncio.Future[Answer]] = field(default_factory=dict)
+    """Requests without an answer."""
+    snapshot: Snapshot | None = None
+    """Snapshot of the worker; None: unknown, so that the next request has a whole one."""
+    plan: Plan = field(default_factory=Plan)
+    reading: asyncio.Task[None] | None = None
+    why_ended: str = ""
+
+
+class DecisionWorker:
+    """Decisions, explanations and forecasts by a worker process that is kept running."""
+
+    def __init__(self, start: Callable[[], Awaitable[Pipe]] = ProcessPipe.start) -> None:
+        """Start workers by `start`, on demand."""
+        self._start = start
+        self._numbers = itertools.count(1)
+        self._life: _Life | None = None
+        self._deadline_s = DEADLINE_S
+        self._starting, self._deciding = asyncio.Lock(), asyncio.Lock()
+        self._explaining, self._foreseeing = asyncio.Lock(), asyncio.Lock()
+        self._failing = ""
+        self.started = 0
+        """Workers started so far."""
+
+    async def __aenter__(self) -> Self:
+        """Start the first worker, so that the first decision need not wait for it."""
+        await self._living()
+        return self
+
+    async def __aexit__(
+        self,
+        _type: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        """End the worker."""
+        await self.close()
+
+    async def close(self) -> None:
+        """End the worker; the next request would start another one."""
+        if self._life is not None:
+            await self._end(self._life, "the service ends")
+
+    @property
+    def pid(self) -> int | None:
+        """Return the worker's process ID; None: there is none."""
+        return None if self._life is None else getattr(self._life.pipe, "pid", None)
+
+    def state(self) -> str:
+        """Return the worker's state in words, without secrets."""
+        replaced = max(0, self.started - 1)
+        often = f", replaced {replaced} times since the service started" if replaced else ""
+        return f"fails: {self._failing}{often}" if self._failing else f"runs{often}"
+
+    def memory(self) -> int:
+        """Return the worker's resident memory in bytes; 0: there is no process."""
+        with suppress(psutil.Error):
+            return int(psutil.Process(self.pid).memory_info().rss) if self.pid else 0
+        return 0
+
+    async def decide(self, snapshot: Snapshot) -> Plan:
+        """Return the plan of a snapshot.
+
+        Raises:
+            Unavailable: the worker died or was late; the next call starts another one.
+        """
+        async with self._deciding:
+            life = await self._living()
+            known, life.snapshot = life.snapshot, None  # unknown until the answer is here
+            seen = snapshot if known is None else changes_between(known, snapshot)
+            before = Plan() if known is None else life.plan
+            try:
+                async with asyncio.timeout(self._deadline_s):
+                    answer = await self._send(life, Decide(seen))
+            except TimeoutError:
+                why = f"it did not decide within {self._deadline_s:g} seconds"
+                self._deadline_s *= 2
+                await self._end(life, why)
+                raise _unavailable(why) from None
+            plan = patched(before, _expected(answer, PlanDifference))
+            life.snapshot, life.plan = snapshot, plan
+            self._deadline_s, self._failing = DEADLINE_S, ""
+            return plan
+
+    async def explain(self, workload: str, known: Known) -> Explained:
+        """Explain why a workload waits in the last plan; name only the workloads in `known`.
+
+        Raises:
+            Unavailable: there is no answer in time, or the question before takes too long.
+        """
+        async with _turn(self._explaining):
+            life = await self._living()
+            answer = await _in_time(self._send(life, Explain(workload, known)))
+            return _expected(answer, Explained)
+
+    async def what_if(
+        self, other: Snapshot, foresee: Collection[str] = ()
+    ) -> tuple[Plan, Mapping[str, ExpectedStart]]:
+        """Return the plan of another snapshot, and the expected starts of some of its workloads.
+
+        Raises:
+            Unavailable: there is no answer in time, or the question before takes too long.
+        """
+        async with _turn(self._foreseeing if foresee else self._explaining):
+            async with self._deciding:  # so that the worker's snapshot is known
+                life = await self._living()
+                if life.snapshot is None:
+                    raise _unavailable("it has no snapshot yet")
+                before = life.plan
+                changes = changes_between(life.snapshot, other)
+                asked = self._send(life, WhatIf(changes, tuple(foresee)))
+            tried = _expected(await _in_time(asked), Tried)
+        return patched(before, tried.plan), tried.starts
+
+    async def forecast(self) -> Foreseen:
+        """Return the expected starts in the last plan; a person's forecast ends it early.
+
+        Raises:
+            Unavailable: there is no answer in time, or a person's forecast came first.
+        """
+        life = await self._living()
+        return _expected(await _in_time(self._send(life, Foresee())), Foreseen)
+
+    # ---- the worker's life
+
+    async def _living(self) -> _Life:
+        """Return the running worker, after starting one if necessary."""
+        async with self._starting:
+            if self._life is None:
+                self._life = _Life(await self._start())
+                self.started += 1
+                self._life.reading = asyncio.create_task(self._read(self._life))
+            return self._life
+
+    def _send(self, life: _Life, what: Decide | Question) -> asyncio.Future[Answer]:
+        request = Request(next(self._numbers), what)
+        answer = life.waiting[request.number] = asyncio.get_running_loop().create_future()
+        answer.add_done_callback(lambda _: life.waiting.pop(request.number, None))
+        life.pipe.send(request)
+        return answer
+
+    async def _read(self, life: _Life) -> None:
+        """Hand each answer to its request, until the worker ends."""
+        why = "its reply cannot be read"
+        try:
+            while True:
+                reply = await life.pipe.receive()
+                waiting = life.waiting.pop(reply.number, None)
+                if waiting is None:  # cancelled meanwhile, answered already, or never asked
+                    LOG.debug("no request %d waits for an answer", reply.number)
+                elif not waiting.done():
+                    waiting.set_result(reply.answer)
+        except EOFError as ended:
+            why = str(ended)
+        except Exception:  # whatever unpickling raises
+            LOG.exception("a reply of the decision worker cannot be read")
+        LOG.warning("the decision worker is replaced: %s", why)
+        await self._end(life, why, is_read=True)
+
+    async def _end(self, life: _Life, why: str, *, is_read: bool = False) -> None:
+        """End a worker and fail its requests; another one starts on demand."""
+        if self._life is life:
+            self._life, self._failing = None, why
+        for waiting in list(life.waiting.values()):
+            if not waiting.done():
+                waiting.set_exception(_unavailable(why))
+        if life.reading is not None and not is_read:
+            life.reading.cancel()
+        await life.pipe.close()
+
+
+@asynccontextmanager
+async def _turn(lock: asyncio.Lock) -> AsyncGenerator[None]:
+    """Hold a lock; one person's question must not wait for many others."""
+    try:
+        async with asyncio.timeout(TURN_WITHIN_S):
+            await lock.acquire()
+    except TimeoutError:
+        raise Unavailable(
+            "Too many questions are being answered at the moment.",
+            hint="Ask again in a few seconds.",
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+async def _in_time(answer: asyncio.Future[Answer]) -> Answer:
+    try:
+        async with asyncio.timeout(QUESTION_WITHIN_S):
+            return await answer
+    except TimeoutError:
+        raise _unavailable(f"it did not answer within {QUESTION_WITHIN_S:.0f} seconds") from None
+
+
+T = TypeVar("T", bound=Answer)
+
+
+def _expected(answer: Answer, kind: type[T]) -> T:
+    if isinstance(answer, Failed):
+        raise _unavailable(answer.why)
+    if not isinstance(answer, kind):
+        raise _unavailable(f"it answered with {type(answer).__name__}")
+    return answer
+
+
+def _unavailable(why: str) -> Unavailable:
+    return Unavailable(
+        f"The scheduler does not answer: {why}.",
+        hint="Jobs go on; ask again in a few seconds.",
+        code="no_decisions",
+    )

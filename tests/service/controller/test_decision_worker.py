@@ -1,0 +1,234 @@
+"""The decision worker: equal plans over a pipe, and what its failures cost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from dataclasses import replace
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders import job, project, snapshot
+from inline_decisions import InlinePipe, inline_scheduler
+from runai.hub_service.controller import decision_worker
+from runai.hub_service.controller.decision_messages import (
+    Decide,
+    Reply,
+    Request,
+    difference,
+    patched,
+)
+from runai.hub_service.controller.decision_worker import DecisionWorker
+from runai.hub_service.scheduler import Plan, Snapshot, decide, explain, forecast
+from runai.hub_service.wire.errors import Unavailable
+from strategies import snapshots
+from waiting import eventually_async
+
+PROJECTS = [project("vision", 1), project("nlp", 1)]
+BUSY = job("vision/runs", on="n1:0", project="vision", started=990, expected_runtime=120)
+WAITS = job("vision/waits", 1, "vision")
+OTHER = job("nlp/waits", 1, "nlp")
+WORLD = snapshot("1x1", PROJECTS, [BUSY, WAITS, OTHER], now=1000)
+
+
+@pytest.fixture(params=["process", "same event loop"])
+def scheduler(request) -> DecisionWorker:
+    return DecisionWorker() if request.param == "process" else inline_scheduler()
+
+
+async def test_worker_answers_as_the_scheduler_does(scheduler):
+    later = replace(WORLD, now=1060, workloads=(BUSY, OTHER, job("vision/new", 1, "vision")))
+    async with scheduler:
+        for world in (WORLD, WORLD):
+            assert await scheduler.decide(world) == decide(world)
+        plan = await scheduler.decide(later)
+        assert plan == decide(later)
+
+        explained = await scheduler.explain("nlp/waits", frozenset({"nlp/waits"}))
+        assert explained.now == later.now
+        assert explained.wait == explain(later, plan, "nlp/waits", lambda w: w is OTHER)
+        assert (await scheduler.explain("vision/runs", frozenset())).wait is None
+
+        assert (await scheduler.forecast()).starts == forecast(later, plan)
+
+        other, starts = await scheduler.what_if(WORLD, ["vision/waits"])
+        assert other == decide(WORLD)
+        assert starts == forecast(WORLD, other, {"vision/waits"})
+        assert await scheduler.decide(later) == decide(later), "questions change nothing"
+
+
+@given(st.lists(snapshots(), min_size=2, max_size=4))
+def test_plan_follows_from_the_difference_to_any_earlier_plan(worlds: list[Snapshot]) -> None:
+    plans = [Plan(), *map(decide, worlds)]
+    mixed = Plan(decisions=(*plans[-1].decisions[::2], *plans[1].decisions))
+    for before in plans:
+        for after in (*plans, mixed):
+            assert patched(before, difference(before, after)) == after
+
+
+# ---- failures
+
+
+class Misbehaving(InlinePipe):
+    """A worker that fails in one way at its second request, in its first life only."""
+
+    lives = 0
+    how = ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        type(self).lives += 1
+        self._requests = 0
+        self._is_well = type(self).lives > 1
+
+    @classmethod
+    async def start(cls) -> Misbehaving:
+        return cls()
+
+    def send(self, request: Request) -> None:
+        self._requests += 1
+        if self._is_well or self._requests != 2:
+            super().send(request)
+            return
+        if self.how == "dies":
+            self.replies.put_nowait("it was killed by signal 9")
+        if self.how == "twice":
+            super().send(request)
+            self.replies.put_nowait(self.replies._queue[-1])  # type: ignore[attr-defined]
+        if self.how == "another number":
+            super().send(request)
+            answer = self.replies.get_nowait()
+            assert isinstance(answer, Reply)
+            self.reply(Reply(answer.number + 7, answer.answer))
+
+
+@pytest.fixture
+def misbehaving(request, monkeypatch) -> type[Misbehaving]:
+    monkeypatch.setattr(decision_worker, "DEADLINE_S", 0.05)
+    return type("Now", (Misbehaving,), {"how": request.param, "lives": 0})
+
+
+@pytest.mark.parametrize(
+    ("misbehaving", "why"),
+    [
+        pytest.param("dies", "it was killed by signal 9", id="dies"),
+        pytest.param("late", "it did not decide within 0.05 seconds", id="late"),
+        pytest.param("another number", "it did not decide within 0.05 seconds", id="other number"),
+    ],
+    indirect=["misbehaving"],
+)
+async def test_next_decision_is_by_a_new_worker_with_a_whole_snapshot(misbehaving, why):
+    later = replace(WORLD, now=1060)
+    async with DecisionWorker(misbehaving.start) as scheduler:
+        await scheduler.decide(WORLD)
+        with pytest.raises(Unavailable, match=why):
+            await scheduler.decide(later)
+        assert scheduler.state() == f"fails: {why}"
+
+        assert await scheduler.decide(later) == decide(later)
+        assert scheduler.state() == "runs, replaced 1 times since the service started"
+
+
+@pytest.mark.parametrize("misbehaving", ["twice"], indirect=True)
+async def test_second_answer_to_a_request_is_ignored(misbehaving):
+    later, latest = replace(WORLD, now=1060), replace(WORLD, now=1100, workloads=(BUSY, WAITS))
+    async with DecisionWorker(misbehaving.start) as scheduler:
+        plans = [await scheduler.decide(world) for world in (WORLD, later, latest)]
+
+        assert plans == [decide(world) for world in (WORLD, later, latest)]
+        assert scheduler.started == 1
+
+
+async def test_deadline_doubles_until_a_decision_is_in_time(monkeypatch):
+    monkeypatch.setattr(decision_worker, "DEADLINE_S", 0.05)
+
+    class Silent(InlinePipe):
+        lives = 0
+
+        @classmethod
+        async def start(cls) -> Silent:
+            cls.lives += 1
+            return cls()
+
+        def send(self, request: Request) -> None:
+            if Silent.lives == 4:
+                super().send(request)
+
+    async with DecisionWorker(Silent.start) as scheduler:
+        for seconds in ("0.05", "0.1", "0.2"):
+            with pytest.raises(Unavailable, match=f"within {seconds} seconds"):
+                await scheduler.decide(WORLD)
+        assert await scheduler.decide(WORLD) == decide(WORLD)
+
+
+async def test_cancelled_decision_is_followed_by_a_whole_snapshot():
+    sent: list[type] = []
+
+    class Noting(InlinePipe):
+        def send(self, request: Request) -> None:
+            assert isinstance(request.what, Decide)
+            sent.append(type(request.what.seen))
+            super().send(request)
+
+    async with DecisionWorker(Noting.start) as scheduler:
+        await scheduler.decide(WORLD)
+        cancelled = asyncio.ensure_future(scheduler.decide(WORLD))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        await asyncio.wait([cancelled])
+
+        assert await scheduler.decide(WORLD) == decide(WORLD)
+    assert [kind.__name__ for kind in sent] == ["Snapshot", "Changes", "Snapshot"]
+
+
+# ---- the process
+
+
+async def test_killed_process_is_replaced():
+    async with DecisionWorker() as scheduler:
+        await scheduler.decide(WORLD)
+        for _ in range(3):
+            os.kill(scheduler.pid or 0, signal.SIGKILL)
+            with pytest.raises(Unavailable, match="killed by signal 9"):
+                await scheduler.decide(WORLD)
+            assert await scheduler.decide(WORLD) == decide(WORLD)
+
+
+async def test_process_ends_with_the_service_and_has_none_of_its_secrets(monkeypatch):
+    monkeypatch.setenv("RUNAI_HUB_TOKEN", "secret")
+    async with DecisionWorker() as scheduler:
+        process = psutil.Process(scheduler.pid)
+        environment = process.environ()
+    assert "RUNAI_HUB_TOKEN" not in environment
+    assert not process.is_running()
+
+
+async def test_worker_without_memory_ends_alone(monkeypatch, tmp_path):
+    """The worker may use half of the machine's memory; here it may use almost none."""
+    async with DecisionWorker() as scheduler:
+        await scheduler.decide(WORLD)
+        few = 32 * 2**20
+        psutil.Process(scheduler.pid).rlimit(psutil.RLIMIT_DATA, (few, few))
+        many = tuple(job(f"vision/{n}", 1, "vision") for n in range(60_000))
+        with pytest.raises(Unavailable, match="it exited with 1"):
+            await scheduler.decide(replace(WORLD, workloads=many))
+        assert await scheduler.decide(WORLD) == decide(WORLD)
+
+
+async def test_person_s_forecast_ends_the_one_in_the_background():
+    many = tuple(job(f"vision/{n}", 1, "vision", expected_runtime=60 + n) for n in range(3_000))
+    world = replace(WORLD, workloads=many)
+    async with DecisionWorker() as scheduler:
+        await scheduler.decide(world)
+        background = asyncio.ensure_future(scheduler.forecast())
+        await eventually_async(lambda: psutil.Process(scheduler.pid).children())
+
+        await scheduler.what_if(world, ["vision/1"])
+
+        with pytest.raises(Unavailable, match="another forecast was asked for"):
+            await background
+        assert not psutil.Process(scheduler.pid).children()
