@@ -1,7 +1,7 @@
 """Write rows until killed, again and again, and check the database after each kill.
 
-`python killed_writer.py cluster|arrays|ledger PLACE KILLS SEED`: a child stores workloads with
-their history, job arrays in chunks, or batches of the ledger, as fast as it can, and prints the
+`python killed_writer.py cluster|ledger PLACE KILLS SEED`: a child stores workloads with
+their history, or batches of the ledger, as fast as it can, and prints the
 number of each; the parent sends SIGKILL at a random moment. Prints the errors found.
 """
 
@@ -51,40 +51,6 @@ def read_cluster(path: Path) -> tuple[list[int], bool]:
     return [int(name.removeprefix("exp-")) for name in names], lines == len(names)
 
 
-PARTS, IN_EACH = 5, 4
-
-
-def write_arrays(path: Path, say: int, first: int) -> None:
-    """Store arrays one by one, each in chunks, with other writes in between."""
-    store = SqliteStore(path)
-    for number in count(first):
-        for part in range(PARTS):
-            rows = []
-            for index in range(part * IN_EACH, (part + 1) * IN_EACH):
-                spec = WorkloadSpec("vision", f"exp-{number}", "ana", "job", ("t",))
-                spec = replace(spec, name=f"{spec.name}-{index}", array_index=index)
-                row = submitted(spec, now=1.0, checkpoint_dir="", log_dir="").row
-                assert row is not None
-                rows.append(row)
-            lines = [(row.id, HistoryEvent(1.0, "queued", "submitted")) for row in rows]
-            store.arrive(rows, events=lines)
-            store.save(gone_projects=["x"])
-        store.arrived()
-        os.write(say, f"{number}\n".encode())
-
-
-def read_arrays(path: Path) -> tuple[list[int], bool]:
-    """Return the stored arrays, and whether each is complete and no other row is left."""
-    store = SqliteStore(path)
-    rows = list(store.rows())
-    store.save(gone_projects=["x"])
-    store.close()
-    numbers = [int(row.spec.name.split("-")[1]) for row in rows]
-    whole = all(numbers.count(number) == PARTS * IN_EACH for number in set(numbers))
-    counts = [ask(path, f"SELECT count(*) FROM {name}")[0] for name in ("workloads", "history")]
-    return sorted(set(numbers)), whole and counts == [len(rows)] * 2
-
-
 def write_ledger(path: Path, say: int, first: int) -> None:
     """Store one batch after the other: a series, three windows of it, and an event."""
     store = Store(path)
@@ -123,7 +89,6 @@ def ask(path: Path, question: str) -> list[int]:
 
 KINDS: dict[str, tuple[type[SqliteStore | Store], Writes, Reads]] = {
     "cluster": (SqliteStore, write_cluster, read_cluster),
-    "arrays": (SqliteStore, write_arrays, read_arrays),
     "ledger": (Store, write_ledger, read_ledger),
 }
 

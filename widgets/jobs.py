@@ -20,6 +20,8 @@ from runai.widgets.request import Amount, program_command, submit_request
 
 FINISHED = frozenset({"succeeded", "failed", "ended"})
 LONG_POLL_S = 20.0
+SHOWN = 20
+"""Jobs of an array that are shown one by one; of more, the array is one line."""
 
 
 class Job:
@@ -128,44 +130,47 @@ class Job:
         return _mimebundle(self)
 
 
-class Jobs(tuple[Job, ...]):
-    """Several jobs submitted together (an array): one live view, one `wait`."""
+class Jobs(tuple[Job, ...]):  # noqa: SLOT001  it has the array beside its jobs
+    """The jobs of an array: one live view, one `wait`."""
 
-    __slots__ = ()
+    whole: Job
+    """The array, as one."""
+
+    @classmethod
+    def of(cls, array: Job, ids: Iterable[str]) -> Self:
+        """Return the jobs of an array, by their ids."""
+        jobs = cls(Job(name, notes=array.notes, using=array.link) for name in ids)
+        jobs.whole = array
+        return jobs
 
     def wait(self) -> Self:
         """Block until all are finished; an interrupt leaves them running."""
-        for job in self:
-            job.wait()
+        self.whole.wait()
         return self
 
     def __await__(self) -> Generator[Any, None, Self]:
         return self._finish().__await__()
 
     async def _finish(self) -> Self:
-        for job in self:
-            await job
+        await self.whole
         return self
 
     def suspend(self) -> Self:
         """Suspend all of them until `resume`."""
-        for job in self:
-            job.suspend()
+        self.whole.suspend()
         return self
 
     def resume(self) -> Self:
         """Resume all of them."""
-        for job in self:
-            job.resume()
+        self.whole.resume()
         return self
 
     def delete(self) -> None:
         """Stop and delete all of them."""
-        for job in self:
-            job.delete()
+        self.whole.delete()
 
     def __repr__(self) -> str:
-        return "\n".join(repr(job) for job in self)
+        return repr(self.whole) if len(self) > SHOWN else "\n".join(repr(job) for job in self)
 
     def _repr_mimebundle_(self, **_asked: object) -> tuple[dict[str, Any], dict[str, Any]]:
         return _mimebundle(self)
@@ -173,11 +178,13 @@ class Jobs(tuple[Job, ...]):
 
 def _mimebundle(jobs: Job | Jobs) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a live view in a notebook, else text."""
-    each = jobs if isinstance(jobs, Jobs) else (jobs,)
-    if not each or not in_a_notebook():
+    whole, ids = jobs, [jobs.id] if isinstance(jobs, Job) else [job.id for job in jobs]
+    if isinstance(whole, Jobs):
+        whole = whole.whole
+        ids = ids if len(ids) <= SHOWN else [whole.id]
+    if not in_a_notebook():
         return {"text/plain": repr(jobs)}, {}
-    first = each[0]
-    return jobs_view(first.link, [job.id for job in each], notes=first.notes).mimebundle()
+    return jobs_view(whole.link, ids, notes=whole.notes).mimebundle()
 
 
 class Options(TypedDict, total=False):
@@ -274,8 +281,9 @@ def send(request: SubmitRequest, *, using: Link | None = None) -> Job | Jobs:
     """Submit a request that is already checked."""
     using = using or link()
     reply = using.client.submit(request)
-    jobs = Jobs(Job(name, notes=reply.notes, using=using) for name in reply.ids())
-    return jobs if request.array is not None else jobs[0]
+    if not reply.array:
+        return Job(reply.workloads[0].id, notes=reply.notes, using=using)
+    return Jobs.of(Job(reply.array, notes=reply.notes, using=using), reply.ids())
 
 
 def dry_run(request: SubmitRequest, *, using: Link | None = None) -> text.Text:

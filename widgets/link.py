@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from runai.hub_service.client import AsyncClient, Client
 from runai.hub_service.client.connection import Connection, find_connection
+from runai.hub_service.wire.array_lines import named
 from runai.hub_service.wire.errors import InvalidRequest, NotFound
 from runai.hub_service.wire.schemas import Overview, WhoAmI, WorkloadView
 from runai.widgets.live import Live
@@ -60,21 +61,21 @@ class Link:
         return list({view.id: view for view in found}.values())
 
     def _choose(self, visible: Sequence[WorkloadView], name: str) -> WorkloadView:
-        named = [view for view in visible if name in {view.id, view.name}]
-        if len(named) > 1:
+        found = named(visible, name)
+        if len(found) > 1:
             # The default project first, then workloads that the caller may change.
-            at_home = [view for view in named if view.project == self.client.default_project]
-            named = at_home or [view for view in named if view.mine] or named
-        if len(named) > 1:
-            ids = sorted(view.id for view in named)
+            at_home = [view for view in found if view.project == self.client.default_project]
+            found = at_home or [view for view in found if view.mine] or found
+        if len(found) > 1:
+            ids = sorted(view.id for view in found)
             raise InvalidRequest(f"{name} is in several projects.", hint=f"Say {' or '.join(ids)}.")
-        if not named:
+        if not found:
             near = did_you_mean(name, [view.name for view in visible])
             raise NotFound(
                 f"There is no workload {name} that you may see.",
                 hint=near or "%runai_list shows those there are.",
             )
-        return named[0]
+        return found[0]
 
     def _events(self) -> Generator[Overview]:
         """Yield events from a new client, which belongs to the reading thread."""

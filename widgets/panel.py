@@ -17,6 +17,7 @@ import anywidget
 import traitlets
 from IPython.core.getipython import get_ipython
 
+from runai.hub_service.wire.array_lines import named
 from runai.hub_service.wire.errors import InvalidRequest, RunaiError
 from runai.hub_service.wire.schemas import Overview, ScaleRequest
 from runai.widgets import state as states
@@ -219,7 +220,8 @@ def jobs_view(here: Link, ids: Sequence[str], *, notes: Sequence[str] = ()) -> P
         return state
 
     def say(overview: Overview) -> str:
-        lines = [text.workload_line(view) for view in overview.workloads if view.id in ids]
+        shown = [view for each in ids for view in named(overview.workloads, each)]
+        lines = [text.workload_line(view) for view in shown]
         return "\n".join([*lines, *notes])
 
     over = states.FINISHED | {"deleted"}

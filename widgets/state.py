@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 from typing import Literal, NotRequired, TypedDict
 
 from runai.hub_service.limits.tiers import COMPUTE_IS_SHARED
+from runai.hub_service.wire.array_lines import counts_text, folded, named
 from runai.hub_service.wire.schemas import Overview, ProjectView, WorkloadView
 from runai.widgets.text import elastic_text, limit_text, why
 from runai.widgets.timeline import Point
@@ -112,7 +113,7 @@ def panel_state(
     overview: Overview, *, user: str, projects: Sequence[str], chart: Chart | None
 ) -> State:
     """Build the panel: projects, active workloads oldest first, then the last finished ones."""
-    mine = [view for view in overview.workloads if view.user == user]
+    mine = [view for view in folded(overview.workloads) if view.user == user]
     going = [view for view in mine if view.state not in FINISHED]
     ended = sorted(
         (view for view in mine if view.state in FINISHED),
@@ -149,7 +150,7 @@ def jobs_state(
     overview: Overview, ids: Sequence[str], *, before: Sequence[Row], notes: Sequence[str]
 ) -> State:
     """Build the view of these workloads; one that vanished since `before` is deleted."""
-    now = {view.id: view for view in overview.workloads}
+    now = {each: view for each in ids for view in named(overview.workloads, each)}
     known = {row["id"]: row for row in before}
     rows = [
         _row(now[each]) if each in now else _deleted(known[each])
@@ -255,7 +256,7 @@ def _row(view: WorkloadView) -> Row:
         allocated=view.allocated,
         utilized=view.utilized,
         average=view.utilized_average,
-        reason=why(view),
+        reason=counts_text(view.states) or why(view),
         pauses=view.pauses,
         exit_code=view.exit_code,
         limit=view.limit.badge if view.limit else "",

@@ -6,6 +6,7 @@ Pure functions from the wire's views to text.
 from collections.abc import Iterable, Sequence
 
 from runai.hub_service.limits.tiers import COMPUTE_IS_SHARED, gib
+from runai.hub_service.wire.array_lines import counts_text
 from runai.hub_service.wire.schemas import (
     HistoryView,
     LimitView,
@@ -93,7 +94,7 @@ def workload_line(view: WorkloadView) -> Text:
     ...     submitted=datetime.now(UTC)))
     a/x: running · 1 GPU allocated · 50 % utilized
     """
-    parts: list[str] = [view.state]
+    parts: list[str] = [counts_text(view.states) or view.state]
     if view.allocated:
         parts.append(f"{gpus(view.allocated)} GPU{'' if view.allocated == 1 else 's'} allocated")
         if view.utilized is not None:

@@ -26,9 +26,6 @@ class MemoryStore:
         self._rows: dict[WorkloadId, StoredWorkload] = {}
         self._projects: dict[str, ProjectRecord] = {}
         self._history: dict[WorkloadId, list[HistoryEvent]] = {}
-        self._coming: list[
-            tuple[Sequence[StoredWorkload], Sequence[tuple[WorkloadId, HistoryEvent]]]
-        ] = []
 
     def rows(self) -> Iterable[StoredWorkload]:
         """Return all workloads, oldest first."""
@@ -59,25 +56,6 @@ class MemoryStore:
             del self._projects[name]
         for workload, line in events:
             self._history.setdefault(workload, []).append(line)
-
-    def arrive(
-        self,
-        rows: Sequence[StoredWorkload],
-        *,
-        events: Sequence[tuple[WorkloadId, HistoryEvent]] = (),
-    ) -> None:
-        """Save a part of a submission aside."""
-        self._coming.append((rows, events))
-
-    def arrived(self) -> None:
-        """Add all parts saved aside."""
-        for rows, events in self._coming:
-            self.save(rows, events=events)
-        self._coming = []
-
-    def turned_away(self) -> None:
-        """Discard all parts saved aside."""
-        self._coming = []
 
     def history(self, workload: WorkloadId) -> Sequence[HistoryEvent]:
         """Return a workload's history, oldest first."""

@@ -29,9 +29,6 @@ from runai.hub_service.wire.elastic_messages import Status, Target
 ProjectChange = Callable[[ProjectSpec | None], ProjectSpec]
 """Returns the changed project, given the current one or None; may raise to refuse."""
 
-Told = Callable[[Container[WorkloadId]], None]
-"""Callback with workloads for which the plan's decision is applied."""
-
 
 @dataclass(frozen=True, slots=True)
 class Refused:
@@ -81,12 +78,10 @@ class Ended:
 class Driven(Protocol):
     """Part of the contract that the controller drives: observe and apply."""
 
-    async def changed(self, *, pressing: bool = False) -> None:
+    async def changed(self) -> None:
         """Return once anything in the snapshot has changed since the last `observe`.
 
-        `pressing`: ignore changes that give no workload a device, such as the deletion of a waiting
-        workload; a cluster that cannot distinguish them returns for any. Changes without a waiting
-        caller are remembered; many changes wake once.
+        Changes without a waiting caller are remembered; many changes wake once.
         """
 
     async def observe(self) -> Snapshot:
@@ -95,10 +90,8 @@ class Driven(Protocol):
         Suspended, retrying (before their time) and finished workloads are left out.
         """
 
-    async def apply(self, plan: Plan, *, told: Told = lambda _: None) -> Sequence[Refused]:
+    async def apply(self, plan: Plan) -> Sequence[Refused]:
         """Carry out the decisions in order; a refused one does not affect the rest.
-
-        `told` may be called with each part of the workloads as soon as their decisions are applied.
 
         Idempotent: a decision that is already true does nothing. `start` of all of a gang's minimum
         workers starts them together. `stop` returns at once; the worker holds its devices as
@@ -158,13 +151,11 @@ class Cluster(Driven, Protocol):
 
     # -- workloads -------------------------------------------------------------------------------
 
-    async def submit(
-        self, specs: Sequence[WorkloadSpec], *, pressing: bool = True
-    ) -> Sequence[WorkloadRecord]:
+    async def submit(self, specs: Sequence[WorkloadSpec]) -> Sequence[WorkloadRecord]:
         """Store new workloads, all or none (an array is several specs).
 
-        Without `pressing` they may be scheduled later, in batches. If their user has used their key
-        before, nothing is stored, and the workloads of that submission are returned.
+        If their user has used their key before, nothing is stored, and the workloads of that
+        submission are returned.
 
         Raises:
             Conflict: an existing workload in the project has one of the names, finished or not

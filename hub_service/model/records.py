@@ -91,6 +91,9 @@ class ElasticState:
 SOURCE_PLACEHOLDER = "{source}"
 """Placeholder argument for the path of the file with the job's `source`."""
 
+Ranges = tuple[tuple[int, int], ...]
+"""Ascending half-open ranges of an array's indexes."""
+
 WorkloadId = str
 """`project/name`: unique in the cluster and readable in sentences."""
 
@@ -160,7 +163,10 @@ class WorkloadSpec:
     grace_seconds: int = 30
     expected_runtime: int | None = None
     """Seconds from a start to the end, as its user expects it."""
+    array: int | None = None
+    """Number of elements of the job array that it is, or to which it belongs."""
     array_index: int | None = None
+    """Index of an array's element; None: it is a whole array, or no part of one."""
     source: str = ""
     """Program text of a notebook cell, stored with the job."""
     server: str = ""
@@ -177,6 +183,11 @@ class WorkloadSpec:
     def id(self) -> WorkloadId:
         """Return `project/name`."""
         return f"{self.project}/{self.name}"
+
+    @property
+    def is_array(self) -> bool:
+        """Return True for a whole array."""
+        return self.array is not None and self.array_index is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +295,15 @@ class WorkloadRecord:
     """Time since which a session runs without its idle GPUs; None: it was not released."""
     elastic: ElasticState | None = None
     """None: it is not elastic."""
+    left: Ranges = ()
+    """Indexes of an array's elements without a record of their own; this one stands for them."""
+    states: Mapping[WorkloadState, int] = field(default_factory=dict)
+    """Number of elements by state, of a whole array that was asked for by its name."""
+
+    @property
+    def size(self) -> int:
+        """Return the number of workloads that it stands for."""
+        return sum(end - begin for begin, end in self.left) if self.spec.is_array else 1
 
     @property
     def id(self) -> WorkloadId:

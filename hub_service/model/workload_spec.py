@@ -5,7 +5,7 @@ accepted.
 """
 
 import re
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
@@ -148,21 +148,10 @@ def build_quota(project: ProjectSpec) -> MilliGpu | None:
     return min(project.build_quota, project.quota)
 
 
-def workload_specs(
-    request: SubmitRequest, *, user: str, project: ProjectSpec, site: Site
-) -> list[WorkloadSpec]:
-    """Return the specs to store: one workload, or one for each index of an array.
-
-    Raises:
-        InvalidRequest: the request is contradictory, or can never run in this project.
-    """
-    return list(specs_one_by_one(request, user=user, project=project, site=site))
-
-
-def specs_one_by_one(
+def workload_spec(
     request: SubmitRequest, *, user: str, project: ProjectSpec, site: Site, key: str = ""
-) -> Iterator[WorkloadSpec]:
-    """Yield the specs, so that the caller can interleave other work; all checks come first.
+) -> WorkloadSpec:
+    """Return the specification to store: of a workload, or of a whole array.
 
     Raises:
         InvalidRequest: the request is contradictory, or can never run in this project.
@@ -184,33 +173,32 @@ def specs_one_by_one(
     needed = WHOLE_GPU if request.elastic else gpus
     _check_fits_project(request, needed, min_workers, preemptible, project, site)
     command = None if request.command is None else tuple(request.command)
-    for name, index in _names(request, project.name, site.taken):
-        yield WorkloadSpec(
-            project=project.name,
-            name=name,
-            user=user,
-            kind=request.kind,
-            command=command,
-            workdir=request.workdir,
-            env=dict(request.env),
-            gpus=gpus,
-            gpu_memory_mib=request.gpu_memory_mib or 0,
-            workers=request.workers,
-            min_workers=min_workers,
-            elastic=request.elastic,
-            gpus_max=gpus_max,
-            preemptible=preemptible,
-            priority=_priority(request),
-            backoff_limit=request.backoff_limit,
-            grace_seconds=request.grace_seconds,
-            expected_runtime=request.expected_runtime,
-            array_index=index,
-            source=request.source,
-            server=request.server,
-            image=request.image or "",
-            gpu_types=gpu_types,
-            key=key,
-        )
+    return WorkloadSpec(
+        project=project.name,
+        name=_name(request, project.name, site.taken),
+        user=user,
+        kind=request.kind,
+        command=command,
+        workdir=request.workdir,
+        env=dict(request.env),
+        gpus=gpus,
+        gpu_memory_mib=request.gpu_memory_mib or 0,
+        workers=request.workers,
+        min_workers=min_workers,
+        elastic=request.elastic,
+        gpus_max=gpus_max,
+        preemptible=preemptible,
+        priority=_priority(request),
+        backoff_limit=request.backoff_limit,
+        grace_seconds=request.grace_seconds,
+        expected_runtime=request.expected_runtime,
+        array=request.array,
+        source=request.source,
+        server=request.server,
+        image=request.image or "",
+        gpu_types=gpu_types,
+        key=key,
+    )
 
 
 def _check_shape(request: SubmitRequest) -> None:
@@ -298,20 +286,16 @@ def _priority(request: SubmitRequest) -> int:
     return PRIORITIES[request.priority]
 
 
-def _names(
-    request: SubmitRequest, project: str, taken: Container[str]
-) -> list[tuple[str, int | None]]:
+def _name(request: SubmitRequest, project: str, taken: Container[str]) -> str:
     name = request.name
     if name is None:
         name = f"{request.kind}-{_free(f'{project}/{request.kind}', taken)}"
-    if request.array is None:
-        return [(name, None)]
-    if len(name) + 1 + len(str(request.array - 1)) > LONGEST_NAME:
+    if request.array and len(name) + 1 + len(str(request.array - 1)) > LONGEST_NAME:
         raise InvalidRequest(
             f"The name {name} is too long for an array of {request.array}.",
             hint=f"With its index it must have at most {LONGEST_NAME} characters.",
         )
-    return [(f"{name}-{index}", index) for index in range(request.array)]
+    return name
 
 
 def _free(stem: str, taken: Container[str]) -> int:

@@ -311,6 +311,13 @@ class WorkloadView(Wire):
     """Set once it kept no GPU busy for its project's `badge_s` (default: 5 minutes)."""
     elastic: ElasticView | None = None
     """None: it is not elastic."""
+    array: int | None = None
+    """Number of jobs in the array that it is (`array_index` null), or to which it belongs."""
+    array_index: int | None = None
+    left: list[tuple[int, int]] = []
+    """Ranges of indexes that have no entry of their own, begin and end: this one is theirs."""
+    states: dict[WorkloadStateName, int] = {}
+    """Number of jobs by state, of an array that was asked for by its name."""
     progress: ProgressView | None = None
     """None: it has reported no progress."""
     released: datetime | None = None
@@ -320,6 +327,11 @@ class WorkloadView(Wire):
     """Whether the caller may pause, resume and stop it."""
     version: str = ""
     """Opaque; changes with state, allocation or reason; see `?changed_from=VERSION`."""
+
+    @property
+    def size(self) -> int:
+        """Return the number of jobs that this entry stands for."""
+        return sum(end - begin for begin, end in self.left) or 1
 
 
 class HistoryView(Wire):
@@ -339,7 +351,6 @@ class WorkloadDetail(WorkloadView):
     backoff_limit: int = 0
     grace_seconds: int = 30
     expected_runtime: int | None = None
-    array_index: int | None = None
     image: str = ""
     gpu_types: list[str] = []
     """Acceptable types of GPUs, of which it uses one; empty: any type."""

@@ -1,155 +1,262 @@
-"""A large array is inserted in chunks and becomes visible atomically.
-
-Other requests run between the chunks, and see all of the array or nothing.
-"""
+"""Job arrays: one record for all elements that have not begun, and a name for each of them."""
 
 from __future__ import annotations
 
-import asyncio
+from collections import Counter
+from typing import Any
 
 import pytest
 
-from labs import Lab
-from runai.hub_service.clusters.workloads.arrivals import WRITTEN
-from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
-from runai.hub_service.wire.errors import Conflict, Unavailable
+from labs import DEVICES, Lab, plan, start
+from runai.hub_service.model.arrays import element
+from runai.hub_service.model.records import ProjectSpec, WorkloadRecord
+from runai.hub_service.scheduler.cycle import decide
+from runai.hub_service.scheduler.model.snapshot import Reason, Wait
+from runai.hub_service.wire.errors import Conflict, InvalidRequest, NotFound
 
-MANY = 6 * WRITTEN + 1
+pytestmark = pytest.mark.not_on_kubernetes("not yet")
 
-pytestmark = pytest.mark.not_on_kubernetes("a Job is stored by the API server, each by itself")
-
-
-def array(lab: Lab, name: str = "exp", **fields: str) -> list[WorkloadSpec]:
-    return [lab.job(f"{name}-{index}", array_index=index, **fields) for index in range(MANY)]
+MANY = 3 * len(DEVICES)
 
 
-async def half_way(lab: Lab, specs: list[WorkloadSpec]) -> asyncio.Task[object]:
-    """Start to submit, and return the task while it is still running."""
-    coming = asyncio.create_task(lab.cluster.submit(specs))
-    for _ in range(4):
-        await asyncio.sleep(0)
-    assert not coming.done()
-    return coming
+async def array(lab: Lab, many: int = MANY, **fields: Any) -> WorkloadRecord:
+    await lab.cluster.put_project(ProjectSpec("vision", quota=None))
+    spec = lab.job("sweep", array=many, **fields)
+    [record] = await lab.cluster.submit([spec])
+    return record
 
 
-async def ids(lab: Lab) -> list[str]:
-    return [record.id for record in await lab.cluster.workloads()]
+async def listed(lab: Lab) -> dict[str, str]:
+    return {r.id: f"{r.state} {r.size}" for r in await lab.cluster.workloads()}
 
 
-async def test_requests_run_between_chunks_and_see_all_of_the_array_or_nothing(lab):
-    specs = array(lab)
-    coming = await half_way(lab, specs)
-    seen = list[int]()
-    while not coming.done():
-        seen.append(len(await ids(lab)))
-        await asyncio.sleep(0)
-    await coming
-
-    assert len(seen) > MANY / WRITTEN
-    assert set(seen) <= {0, MANY}
-    assert await ids(lab) == [spec.id for spec in specs]
-    snapshot = await lab.cluster.observe()
-    assert {workload.name for workload in snapshot.workloads} == {spec.id for spec in specs}
-    assert [line.kind for line in await lab.cluster.history(specs[-1].id)] == ["queued"]
+async def decided(lab: Lab) -> list[str]:
+    """Carry out the scheduler's plan; return the workloads that it starts, in order."""
+    made = decide(await lab.cluster.observe())
+    assert await lab.cluster.apply(made) == []
+    return [d.workload for d in made.decisions if d.kind == "start"]
 
 
-async def test_all_of_it_is_unfinished_once_it_is_there(lab):
-    coming = await half_way(lab, array(lab))
+async def test_array_is_one_record_until_its_elements_start(lab):
+    record = await array(lab)
 
-    assert await lab.cluster.unfinished_jobs("ana") == 0
-    await coming
+    assert await listed(lab) == {"vision/sweep": f"queued {MANY}"}
+    assert (record.id, record.left, record.spec.array) == ("vision/sweep", ((0, MANY),), MANY)
+
+    assert await decided(lab) == [f"vision/sweep-{n}" for n in range(4)]
+
+    assert (await listed(lab)).keys() == {
+        "vision/sweep",
+        *(f"vision/sweep-{n}" for n in range(4)),
+    }
+    whole = await lab.cluster.workload("vision/sweep")
+    assert (whole.size, sum(whole.states.values())) == (MANY - 4, MANY)
+    assert whole.states["queued"] == MANY - 4
+
+
+async def test_elements_start_by_their_index(lab):
+    await array(lab, gpus=0.25)
+
+    assert await decided(lab) == [f"vision/sweep-{n}" for n in range(MANY)]
+    assert "vision/sweep" not in await listed(lab)
+
+
+async def test_scheduler_sees_one_element_more_than_can_start(lab):
+    await array(lab, 10_000)
+
+    seen = (await lab.cluster.observe()).workloads
+
+    assert [w.name for w in seen] == [f"vision/sweep-{n}" for n in range(len(DEVICES) + 1)]
+
+
+@pytest.mark.parametrize("name", ["sweep", "sweep-0", f"sweep-{MANY - 1}"])
+@pytest.mark.parametrize("begun", [False, True], ids=["waits", "has begun"])
+async def test_names_of_array_and_elements_are_taken(lab, name, begun):
+    await array(lab)
+    if begun:
+        await decided(lab)
+
+    with pytest.raises(Conflict, match=f"already has a workload named {name} "):
+        await lab.cluster.submit([lab.job(name)])
+    assert f"vision/{name}" in await lab.cluster.names()
+
+
+async def test_array_with_a_taken_name_is_refused_whole(lab):
+    await lab.cluster.submit([lab.job("sweep-3"), lab.job(f"sweep-{MANY}")])
+
+    with pytest.raises(Conflict, match="already has a workload named sweep-3 "):
+        await array(lab)
+
+    assert set(await listed(lab)) == {"vision/sweep-3", f"vision/sweep-{MANY}"}
+
+
+@pytest.mark.parametrize("name", [f"sweep-{MANY}", "sweep-01", "sweep-", "sweep-x", "swee-0"])
+async def test_other_names_are_free_and_unknown(lab, name):
+    await array(lab)
+
+    assert f"vision/{name}" not in await lab.cluster.names()
+    with pytest.raises(NotFound):
+        await lab.cluster.workload(f"vision/{name}")
+
+
+async def test_repeated_key_stores_no_second_array(lab):
+    first = await array(lab, key="the-same-key")
+    [again] = await lab.cluster.submit([lab.job("other", array=3, key="the-same-key")])
+
+    assert again == first
+
+
+async def test_unfinished_jobs_count_each_element(lab):
+    await array(lab)
+    await decided(lab)
+
     assert await lab.cluster.unfinished_jobs("ana") == MANY
 
 
-async def test_job_submitted_during_an_array_insert_is_stored_at_once(lab):
-    coming = await half_way(lab, array(lab))
+async def test_element_has_its_own_record_environment_and_history(lab):
+    record = await array(lab)
+    before = await lab.cluster.workload("vision/sweep-2")
+    assert (before.state, before.submitted, before.size) == ("queued", record.submitted, 1)
+    assert [e.kind for e in await lab.cluster.history("vision/sweep-2")] == ["queued"]
 
-    await lab.cluster.submit([lab.job("quick")])
+    await decided(lab)
 
-    assert (await ids(lab), coming.done()) == (["vision/quick"], False)
-    await coming
-    assert len(await ids(lab)) == MANY + 1
-
-
-async def test_the_same_key_meanwhile_is_answered_with_what_is_stored(lab):
-    first = await half_way(lab, array(lab, key="the-same-key"))
-
-    again = await lab.cluster.submit(array(lab, "other", key="the-same-key"))
-
-    assert again == await first
-    assert len(await ids(lab)) == MANY
+    element_2 = element(record.spec, 2)
+    lab.made(element_2, None)
+    await lab.until(element_2.id, "running")
+    assert (await lab.cluster.environment(element_2.id)).variables["RUNAI_ARRAY_INDEX"] == "2"
+    history = await lab.cluster.history(element_2.id)
+    assert [e.kind for e in history][:2] == ["queued", "starting"]
+    assert history[0].at == record.submitted
 
 
-@pytest.mark.parametrize("many", [1, MANY], ids=["one", "an array"])
-async def test_a_name_of_it_is_taken_once_it_is_there(lab, many):
-    specs = array(lab)
-    first = await half_way(lab, specs)
+async def test_array_shows_the_wait_of_its_next_element(lab):
+    await array(lab)
+    await decided(lab)
+    await lab.cluster.submit([lab.job("tail")])
+    await decided(lab)
 
-    with pytest.raises(Conflict, match="already has a workload named exp-"):
-        await lab.cluster.submit(specs[-many:])
+    whole = await lab.cluster.workload("vision/sweep")
+    tail = await lab.cluster.workload("vision/tail")
 
-    assert first.done()
-
-
-async def test_cancelled_array_submission_leaves_no_workloads(lab):
-    specs = array(lab)
-    coming = await half_way(lab, specs)
-    coming.cancel()
-    await asyncio.gather(coming, return_exceptions=True)
-
-    assert await ids(lab) == []
-    await lab.cluster.submit(specs)
-    assert await ids(lab) == [spec.id for spec in specs]
+    assert whole.reason is not None
+    assert (whole.reason.code, whole.position, tail.position) == ("no_room", 1, 2)
+    last = await lab.cluster.workload(f"vision/sweep-{MANY - 1}")
+    assert last.reason == whole.reason
 
 
-async def test_waiting_submission_gets_its_name_when_the_array_is_cancelled(lab):
-    specs = array(lab)
-    first = await half_way(lab, specs)
-    second = asyncio.create_task(lab.cluster.submit(specs[-1:]))
-    await asyncio.sleep(0)
-    first.cancel()
+async def test_wait_of_an_element_alone_is_not_told_of_the_array(lab):
+    await array(lab)
+    reason = Reason(code="no_room", rule="P1", text="all 4 GPUs are taken")
+    await lab.cluster.observe()
 
-    await second
+    await lab.cluster.apply(plan(Wait(workload="vision/sweep-0", reason=reason, position=7)))
 
-    assert await ids(lab) == [specs[-1].id]
+    assert (await lab.cluster.workload("vision/sweep")).position == 1
 
 
-async def test_its_project_is_not_deleted_meanwhile(lab):
-    await lab.cluster.put_project(ProjectSpec("vision"))
-    coming = await half_way(lab, array(lab))
-
-    with pytest.raises(Conflict):
-        await lab.cluster.delete_project("vision")
-
-    await coming
+# ---- changes
 
 
-@pytest.mark.parametrize("part", ["arrive", "arrived"])
-async def test_nothing_is_left_of_one_that_could_not_be_stored(lab, part, monkeypatch):
-    specs = array(lab)
-    store = lab.cluster._store
+async def test_deleted_element_never_starts(lab):
+    await array(lab)
+    for index in (0, 2):
+        await lab.cluster.delete(f"vision/sweep-{index}", by="ana")
 
-    def full(*_args: object, **_fields: object) -> None:
-        raise Unavailable("The disk is full.", hint="Make room.")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(store, part, full)
-        with pytest.raises(Unavailable):
-            await lab.cluster.submit(specs)
-
-    assert await ids(lab) == []
-    await lab.cluster.submit(specs)
-    assert len(await ids(lab)) == MANY
+    assert await listed(lab) == {"vision/sweep": f"queued {MANY - 2}"}
+    assert await decided(lab) == [f"vision/sweep-{n}" for n in (1, 3, 4, 5)]
+    with pytest.raises(NotFound):
+        await lab.cluster.workload("vision/sweep-2")
 
 
-async def test_thousands_are_drawn_for_the_core_while_they_come(lab):
-    """Otherwise the first cycle that observes them would block all other requests."""
-    await lab.cluster.submit(array(lab))
-    observing, turns = asyncio.ensure_future(lab.cluster.observe()), 0
+async def test_suspended_element_waits_until_it_is_resumed(lab):
+    await array(lab)
 
-    while not observing.done():
-        turns += 1
-        await asyncio.sleep(0)
+    suspended = await lab.cluster.suspend("vision/sweep-0", by="ana")
 
-    assert turns <= 2
-    assert len((await observing).workloads) == len(array(lab))
+    assert (suspended.id, suspended.state) == ("vision/sweep-0", "suspended")
+    assert (await lab.cluster.workload("vision/sweep")).states == {
+        "suspended": 1,
+        "queued": MANY - 1,
+    }
+    assert await decided(lab) == [f"vision/sweep-{n}" for n in (1, 2, 3, 4)]
+    assert (await lab.cluster.resume("vision/sweep-0", by="ana")).state == "queued"
+
+
+async def test_whole_array_is_suspended_and_resumed(lab):
+    await array(lab)
+    await decided(lab)
+
+    whole = await lab.cluster.suspend("vision/sweep", by="ana")
+
+    assert whole.states["suspended"] >= MANY - 4
+    assert (await lab.cluster.workload("vision/sweep-9")).state == "suspended"
+    assert not (await lab.cluster.observe()).workloads or await decided(lab) == []
+    for index in range(4):
+        await lab.until(f"vision/sweep-{index}", "suspended")
+    resumed = await lab.cluster.resume("vision/sweep", by="ana")
+    assert Counter(resumed.states) == {"queued": MANY - 4, "paused": 4}
+
+
+async def test_whole_array_is_deleted_with_what_runs(lab):
+    record = await array(lab)
+    await decided(lab)
+    for index in range(4):
+        lab.made(element(record.spec, index), None)
+        await lab.until(f"vision/sweep-{index}", "running")
+
+    await lab.cluster.delete("vision/sweep", by="ana")
+
+    for index in range(4):
+        await lab.until_gone(f"vision/sweep-{index}")
+    assert await listed(lab) == {}
+    with pytest.raises(NotFound):
+        await lab.cluster.workload("vision/sweep")
+
+
+async def test_whole_array_ends_with_its_last_element(lab):
+    record = await array(lab, 2)
+    assert await decided(lab) == ["vision/sweep-0", "vision/sweep-1"]
+    for index, code in ((0, 0), (1, 3)):
+        spec = element(record.spec, index)
+        lab.made(spec, None)
+        await lab.until(spec.id, "running")
+        await lab.ready(spec)
+        await lab.end(spec, code)
+        await lab.until(spec.id, "succeeded", "failed")
+
+    whole = await lab.cluster.workload("vision/sweep")
+
+    assert (whole.state, whole.exit_code, whole.states) == (
+        "failed",
+        3,
+        {"succeeded": 1, "failed": 1},
+    )
+    assert whole.finished is not None
+    await lab.cluster.delete("vision/sweep", by="ana")
+    assert await listed(lab) == {}
+
+
+async def test_what_only_a_job_can_do_is_refused_for_an_array(lab):
+    await array(lab)
+
+    for refused in (
+        lab.cluster.environment("vision/sweep"),
+        lab.cluster.scale("vision/sweep", workers=2, min_workers=None, by="ana"),
+        lab.cluster.release("vision/sweep", why="idle"),
+    ):
+        with pytest.raises((Conflict, InvalidRequest), match="is an array of 12 jobs") as found:
+            await refused
+        assert "sweep-0 to sweep-11" in found.value.hint
+
+
+async def test_start_of_an_element_twice_does_nothing(lab):
+    await array(lab)
+    made = plan(start("vision/sweep-5", 0))
+
+    for _ in range(2):
+        assert await lab.cluster.apply(made) == []
+
+    record = await lab.cluster.workload("vision/sweep-5")
+    assert record.attempts == 1
+    assert (await lab.cluster.workload("vision/sweep")).size == MANY - 1

@@ -12,10 +12,10 @@ from runai.hub_service.scheduler.model.snapshot import Reason, Wait
 from runai.hub_service.wire.errors import NotFound
 
 
-async def _wakes(lab: Lab, *, pressing: bool = False) -> bool:
+async def _wakes(lab: Lab) -> bool:
     try:
         async with asyncio.timeout(0):
-            await lab.cluster.changed(pressing=pressing)
+            await lab.cluster.changed()
     except TimeoutError:
         return False
     return True
@@ -61,32 +61,8 @@ async def test_wait_reason_update_wakes_no_waiter(lab):
 
 
 @pytest.mark.not_on_kubernetes("what a watch tells of is not looked at before")
-async def test_removal_of_pending_jobs_wakes_only_non_urgent_waiters(lab):
-    for name in ("deleted", "suspended", "stays"):
-        await lab.cluster.submit([lab.job(name)])
-    await lab.cluster.observe()
-
-    await lab.cluster.delete("vision/deleted", by="ana")
-    await lab.cluster.suspend("vision/suspended", by="ana")
-
-    assert await _wakes(lab)
-    assert not await _wakes(lab, pressing=True)
-
-
-@pytest.mark.not_on_kubernetes("what a watch tells of is not looked at before")
-@pytest.mark.parametrize("many", [1, 501], ids=["one", "an array"])
-async def test_non_urgent_submission_wakes_only_non_urgent_waiters(lab, many):
-    await lab.cluster.observe()
-
-    await lab.cluster.submit([lab.job(f"exp-{n}") for n in range(many)], pressing=False)
-
-    assert await _wakes(lab)
-    assert not await _wakes(lab, pressing=True)
-
-
-@pytest.mark.not_on_kubernetes("what a watch tells of is not looked at before")
 @pytest.mark.parametrize("what", ["submitted", "resumed", "deleted", "suspended", "project"])
-async def test_whatever_else_happens_presses(lab, what):
+async def test_each_user_s_change_wakes_the_waiter(lab, what):
     runs, waits = lab.job("runs"), lab.job("waits")
     await lab.started(runs)
     await lab.cluster.submit([waits])
@@ -105,7 +81,7 @@ async def test_whatever_else_happens_presses(lab, what):
         case "project":
             await lab.cluster.put_project(ProjectSpec("vision"))
 
-    assert await _wakes(lab, pressing=True)
+    assert await _wakes(lab)
 
 
 @pytest.mark.not_on_kubernetes("JupyterHub makes its pods itself")

@@ -9,6 +9,7 @@ from functools import partial
 
 from faults.machine import Machine, Work
 from faults.service import Service
+from runai.hub_service.model.arrays import element_id
 from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 
@@ -92,24 +93,21 @@ class People:
     def _arrays(self) -> None:
         for number in range(self._dice.randint(0, 1)):
             project, many = self._dice.choice(list(PROJECTS)), self._dice.choice([3, 10, 40])
-            specs = []
+            spec = WorkloadSpec(
+                project, f"array-{number}", "ana", "job", ("train",), workdir="/",
+                gpus=MilliGpu(250), grace_seconds=1, backoff_limit=2, array=many,
+            )  # fmt: skip
             for index in range(many):
-                spec = WorkloadSpec(
-                    project, f"array-{number}-{index}", "ana", "job", ("train",), workdir="/",
-                    gpus=MilliGpu(250), grace_seconds=1, backoff_limit=2,
-                )  # fmt: skip
-                self._machine.work[f"{spec.id}-0"] = Work(self._dice.choice([1.0, 5.0]))
-                specs.append(spec)
-            self._wants(self._dice.uniform(1, 0.5 * HOUR_S), partial(self._submit, specs))
+                self._machine.work[f"{spec.id}-{index}-0"] = Work(self._dice.choice([1.0, 5.0]))
+            self._wants(self._dice.uniform(1, 0.5 * HOUR_S), partial(self._submit_array, spec))
 
-    async def _submit(self, specs: list[WorkloadSpec], service: Service) -> None:
-        asked = {spec.id for spec in specs}
-        there = asked & {record.id for record in await service.cluster.workloads()}
+    async def _submit_array(self, spec: WorkloadSpec, service: Service) -> None:
+        names = await service.cluster.names()
+        asked = {element_id(spec.id, index) for index in range(spec.array or 0)}
+        there = {workload for workload in asked if workload in names}
         if there and there != asked:
-            self._machine.violations.append(
-                f"of {len(asked)} in one request {len(there)} are there"
-            )
-        await service.cluster.submit(specs)
+            self._machine.violations.append(f"of {len(asked)} in an array {len(there)} are there")
+        await service.cluster.submit([spec])
         self.acknowledged |= asked
 
     # -- sessions --------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from jinja2 import Environment
 
+from runai.hub_service.wire.array_lines import folded
 from runai.hub_service.wire.device_schemas import DeviceView, NodeView, OthersView
 from runai.hub_service.wire.schemas import (
     HistoryView,
@@ -61,7 +62,7 @@ class Rendered(NamedTuple):
 
 def gpus_page(overview: Overview, user: str, listed: WorkloadPage | None = None) -> dict[str, Any]:
     """Return the template values of an overview, with its workloads or the `listed` ones."""
-    workloads = overview.workloads if listed is None else listed.items
+    workloads = folded(overview.workloads) if listed is None else listed.items
     names = {w.id: w for w in overview.workloads}
     devices = [device for node in overview.nodes for device in node.devices]
     busy = [d.utilized for d in devices if d.utilized is not None]

@@ -1,15 +1,13 @@
 """Answer questions about the last cycle: reason, expected start, what-if plans.
 
-The scheduler evaluates the controller's last snapshot, or a changed copy, outside any cycle and one
-question at a time. Workloads that the caller must not see are neither named nor listed.
+The decision worker evaluates its last snapshot, or a changed copy of the controller's, beside the
+cycles and one question at a time. Workloads that the caller must not see are neither named nor
+listed.
 """
 
-import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Container, Sequence
 from datetime import UTC, datetime
-from typing import TypeVar
 
 from runai.hub_service.api.auth.permissions import Actor, no_such_workload
 from runai.hub_service.api.services.platform import Platform
@@ -18,14 +16,15 @@ from runai.hub_service.api.views.workload_views import Viewer
 from runai.hub_service.clusters.states import user_actions
 from runai.hub_service.clusters.states.state import StoredWorkload
 from runai.hub_service.clusters.workloads.cpu_job_queue import as_shown
-from runai.hub_service.model.records import WorkloadRecord, WorkloadSpec
-from runai.hub_service.model.workload_spec import Site, known_project, workload_specs
-from runai.hub_service.scheduler.cycle import explain
+from runai.hub_service.controller.decision_messages import Known, is_known
+from runai.hub_service.model import arrays
+from runai.hub_service.model.records import WorkloadId, WorkloadRecord, WorkloadSpec
+from runai.hub_service.model.workload_spec import Site, known_project, workload_spec
 from runai.hub_service.scheduler.model.explanation import Change, EndWorkloads, SetProject
 from runai.hub_service.scheduler.model.quantity import milli_gpus
 from runai.hub_service.scheduler.model.snapshot import Plan, Reason, Snapshot, WorkerState, Workload
 from runai.hub_service.scheduler.model.what_if import changed, serves
-from runai.hub_service.wire.errors import InvalidRequest, Unavailable
+from runai.hub_service.wire.errors import InvalidRequest
 from runai.hub_service.wire.explanation_schemas import (
     CounterfactualView,
     Effect,
@@ -39,22 +38,16 @@ from runai.hub_service.wire.explanation_schemas import (
 )
 from runai.hub_service.wire.schemas import ReasonView
 
-T = TypeVar("T")
-
-WAIT_S = 10.0
-"""Seconds to wait for the previous question; then the caller gets 503 and may retry."""
 _WHOLE_NUMBERS = ("weight", "priority", "min_runtime")
 
 
 async def explanation(platform: Platform, actor: Actor, record: WorkloadRecord) -> ExplanationView:
     """Return why a workload waits, what would help and when it starts."""
     viewer = await platform.viewer(actor)
-    cycle = platform.controller.last
-    may_know = _may_know(viewer)
-
-    async with _one_at_a_time(platform):
-        wait = await asyncio.to_thread(explain, cycle.snapshot, cycle.plan, record.id, may_know)
-    view = ExplanationView(workload=record.id, at=_time(cycle.snapshot.now))
+    asked = await _next_of_array(platform, record)
+    found = await platform.scheduler.explain(asked, _seen(viewer))
+    view = ExplanationView(workload=record.id, at=_time(found.now))
+    wait = found.wait
     if wait is None or wait.explanation is None:
         if record.position is not None:  # not in the scheduler's snapshot yet
             return view.model_copy(update={"reason": viewer.workload(record).reason})
@@ -93,35 +86,34 @@ async def what_if(platform: Platform, actor: Actor, question: PlanQuestion) -> W
     viewer = await platform.viewer(actor)
     cycle = platform.controller.last
     specs = _added_specs(platform, viewer, actor, question)
-    changes: list[Change] = [*_settings(viewer, question), *_ends(viewer, question)]
+    ended = _ended(viewer, question, cycle.snapshot)
+    changes: list[Change] = [*_settings(viewer, question), EndWorkloads(workloads=ended)]
     cpu_jobs = platform.cpu_jobs
     now, chosen = cpu_jobs.otherwise(cycle.snapshot)
     before = as_shown(now, cycle.plan, chosen)
     rows = _added(platform, specs)
-    other, chosen = cpu_jobs.otherwise(changed(cycle.snapshot, changes), rows, question.end)
-    async with _one_at_a_time(platform):
-        plan = await platform.controller.plan(other)
-    return _difference(viewer, before, as_shown(other, plan, chosen), specs)
+    other, chosen = cpu_jobs.otherwise(changed(cycle.snapshot, changes), rows, ended)
+    plan, _ = await platform.scheduler.what_if(other)
+    mine = {row.id for row in rows}
+    return _difference(viewer, before, as_shown(other, plan, chosen), mine)
 
 
-@asynccontextmanager
-async def _one_at_a_time(platform: Platform) -> AsyncIterator[None]:
-    """Serialize questions, so that they do not take CPU time from the cycles."""
-    try:
-        async with asyncio.timeout(WAIT_S):
-            await platform.questions.acquire()
-    except TimeoutError:
-        message = "Too many questions are being answered at the moment."
-        raise Unavailable(message, hint="Ask again in a few seconds.") from None
-    try:
-        yield
-    finally:
-        platform.questions.release()
+async def _next_of_array(platform: Platform, record: WorkloadRecord) -> WorkloadId:
+    """Return the workload to explain: for what waits in an array, the array's next element."""
+    if record.spec.array is None:
+        return record.id
+    whole = await platform.cluster.workload(arrays.array_id(record))
+    index = record.spec.array_index
+    if whole.left and (index is None or arrays.has(whole.left, index)):
+        return arrays.element_id(whole.id, whole.left[0][0])
+    return record.id
 
 
-def _may_know(viewer: Viewer) -> Callable[[Workload], bool]:
-    seen = {record.id for record in viewer.world.workloads if viewer.sees(record)}
-    return lambda workload: workload.name in seen
+def _seen(viewer: Viewer) -> Known:
+    """Return the workloads that the caller may see."""
+    records = [record for record in viewer.world.workloads if viewer.sees(record)]
+    of_arrays = {f"{arrays.array_id(r)}-" for r in records if r.spec.array is not None}
+    return frozenset(record.id for record in records) | of_arrays
 
 
 # -- the question --------------------------------------------------------------------------------
@@ -142,17 +134,18 @@ def _added_specs(
         site = Site(projects, taken, *most, images=True)
         if request.command is None:  # it will never run
             request = request.model_copy(update={"command": ["true"]})  # noqa: PLW2901
-        new = workload_specs(request, user=actor.name, project=project, site=site)
-        platform.cpu_jobs.refuse(new[0])
-        taken |= {spec.id for spec in new}
-        specs += new
+        new = workload_spec(request, user=actor.name, project=project, site=site)
+        platform.cpu_jobs.refuse(new)
+        taken.add(new.id)
+        specs.append(new)
     return specs
 
 
 def _added(platform: Platform, specs: Sequence[WorkloadSpec]) -> list[StoredWorkload]:
     now = platform.clock()
-    steps = [user_actions.submitted(spec, now=now, checkpoint_dir="", log_dir="") for spec in specs]
-    return [step.row for step in steps if step.row is not None]
+    return [
+        row for spec in specs for row in user_actions.rows_of(spec, now=now, most=spec.array or 1)
+    ]
 
 
 def _settings(viewer: Viewer, question: PlanQuestion) -> list[SetProject]:
@@ -181,12 +174,18 @@ def _value(change: SettingChange) -> int | None:
     return milli_gpus(float(value))
 
 
-def _ends(viewer: Viewer, question: PlanQuestion) -> list[EndWorkloads]:
-    seen = {record.id for record in viewer.world.workloads if viewer.sees(record)}
+def _ended(viewer: Viewer, question: PlanQuestion, snapshot: Snapshot) -> tuple[WorkloadId, ...]:
+    """Return the workloads that the question ends; an array's name stands for its elements."""
+    seen, ended = _seen(viewer), list(question.end)
     for workload in question.end:
-        if workload not in seen:
+        part_of = arrays.split_id(workload)
+        of_array = part_of is not None and f"{part_of[0]}-" in seen
+        if not {workload, f"{workload}-"} & seen and not of_array:
             raise no_such_workload(workload)
-    return [EndWorkloads(workloads=tuple(question.end))] if question.end else []
+        if f"{workload}-" in seen:
+            elements = (w for w in snapshot.workloads if w.array_index is not None)
+            ended += [w.name for w in elements if w.name.rpartition("-")[0] == workload]
+    return tuple(ended)
 
 
 # -- the difference ------------------------------------------------------------------------------
@@ -196,11 +195,10 @@ def _difference(
     viewer: Viewer,
     now: tuple[Snapshot, Plan],
     then: tuple[Snapshot, Plan],
-    added: Sequence[WorkloadSpec],
+    mine: Container[WorkloadId],
 ) -> WhatIf:
     (snapshot, plan), (other, new_plan) = now, then
-    may_know = _may_know(viewer)
-    mine = {spec.id for spec in added}
+    seen = _seen(viewer)
     before, after = _outcomes(snapshot, plan), _outcomes(other, new_plan)
     reasons = _reasons(new_plan)
     workloads = {w.name: w for w in (*snapshot.workloads, *other.workloads)}
@@ -210,7 +208,7 @@ def _difference(
         was, becomes = before.get(name), after.get(name, "gone")
         if was == becomes and name not in mine:
             continue
-        if name not in mine and not may_know(workload):
+        if name not in mine and not is_known(workload, seen):
             others[becomes] += 1
             continue
         effects.append(

@@ -4,19 +4,23 @@ import asyncio
 from collections.abc import Container, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
 
 from runai.hub_service.api.auth.permissions import Action, Actor, authorise, is_member, may
 from runai.hub_service.api.services.platform import Platform
 from runai.hub_service.api.views.workload_views import Viewer
 from runai.hub_service.clusters.states import user_actions
 from runai.hub_service.clusters.workloads.cpu_job_queue import as_shown
-from runai.hub_service.model.records import StateReason, WorkloadId, WorkloadRecord, WorkloadSpec
-from runai.hub_service.model.workload_spec import Site, choose_project, specs_one_by_one
-from runai.hub_service.processes.giving_way import Way
-from runai.hub_service.scheduler.cycle import forecast
+from runai.hub_service.model import arrays
+from runai.hub_service.model.records import (
+    StateReason,
+    WorkloadId,
+    WorkloadRecord,
+    WorkloadSpec,
+    workload_id,
+)
+from runai.hub_service.model.workload_spec import Site, choose_project, workload_spec
 from runai.hub_service.scheduler.model.snapshot import Wait
-from runai.hub_service.wire.errors import Conflict, Forbidden, InvalidRequest
+from runai.hub_service.wire.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from runai.hub_service.wire.schemas import SubmitReply, SubmitRequest
 
 DECIDED_WITHIN_S = 2.0
@@ -25,8 +29,8 @@ _FORESEEN = 10
 """Elements of a dry-run array with an expected start; readers need no more."""
 DRAWN = 200
 """Elements of an array in the reply."""
-AT_A_TIME = 50
-"""Specs built before yielding to the event loop: some 3 ms of work."""
+MOST_TRIED = 1000
+"""Elements of an array in a dry run's plan: more could not start at once."""
 TRIES = 5
 """Attempts at a generated name while other submissions take it."""
 
@@ -44,23 +48,21 @@ async def submit(
     for attempt in range(TRIES):
         viewer = await platform.viewer(actor, progress_of=(), listed=False)
         if key and (stored := await platform.cluster.submitted(owner.name, key)):
-            return _reply(viewer, stored, dry_run=False)
-        # Before the specs are built: for thousands that alone takes a tenth of a second.
+            return _reply(viewer, await _shown(platform, stored[0]), dry_run=False)
         platform.jobs.check(owner.name, jobs, await platform.cluster.unfinished_jobs(owner.name))
         taken = await platform.cluster.names()
-        specs = await _specs(platform, viewer, owner, request, taken, key)
+        spec = _spec(platform, viewer, owner, request, taken, key)
         if dry_run:
-            return await _dry_run_reply(platform, viewer, specs)
-        seen = platform.controller.changes.version
+            return await _dry_run_reply(platform, viewer, spec)
         try:
             unfinished = await platform.cluster.unfinished_jobs(owner.name)
             with platform.jobs.taken(owner.name, jobs, unfinished):
-                added = await platform.cluster.submit(specs)
+                added = await platform.cluster.submit([spec])
         except Conflict:
             if request.name is not None or attempt == TRIES - 1:
                 raise
             continue
-        return await _decided(platform, actor, [record.id for record in added], seen)
+        return await _decided(platform, actor, added[0])
     raise AssertionError
 
 
@@ -78,14 +80,14 @@ async def _owner(platform: Platform, actor: Actor, request: SubmitRequest) -> Ac
     return await platform.authenticator.person(request.owner)
 
 
-async def _specs(
+def _spec(
     platform: Platform,
     viewer: Viewer,
     owner: Actor,
     request: SubmitRequest,
     taken: Container[WorkloadId],
     key: str,
-) -> list[WorkloadSpec]:
+) -> WorkloadSpec:
     world = viewer.world
     projects = {name: record.spec for name, record in world.projects.items()}
     yours = [name for name, spec in projects.items() if is_member(owner, spec)]
@@ -106,17 +108,11 @@ async def _specs(
     _check_workdir(platform, request.workdir)
     most = (world.largest_device_mib, world.most_devices)
     site = Site(projects, taken, *most, platform.images, world.gpu_types)
-    one_by_one = specs_one_by_one(request, user=owner.name, project=project, site=site, key=key)
-    specs: list[WorkloadSpec] = []
-    way = Way()
-    while some := list(islice(one_by_one, AT_A_TIME)):
-        if specs:
-            await way.give()
-        specs += some
-    platform.cpu_jobs.refuse(specs[0])
+    spec = workload_spec(request, user=owner.name, project=project, site=site, key=key)
+    platform.cpu_jobs.refuse(spec)
     if request.name is not None:
-        _check_names(specs, taken)
-    return specs
+        _check_names(spec, taken)
+    return spec
 
 
 def _check_workdir(platform: Platform, workdir: str) -> None:
@@ -132,14 +128,14 @@ def _check_workdir(platform: Platform, workdir: str) -> None:
         )
 
 
-def _check_names(specs: Sequence[WorkloadSpec], taken: Container[WorkloadId]) -> None:
+def _check_names(spec: WorkloadSpec, taken: Container[WorkloadId]) -> None:
     """Raise Conflict before anything is stored, on dry runs too; the cluster checks once more."""
-    for spec in specs:
-        if spec.id in taken:
+    names = [spec.name, *(arrays.element(spec, index).name for index in range(spec.array or 0))]
+    for name in names:
+        if workload_id(spec.project, name) in taken:
             raise Conflict(
-                f"{spec.project} already has a workload named {spec.name}.",
-                hint=f"Choose another name, or delete it: runai delete {spec.name}"
-                f" -p {spec.project}",
+                f"{spec.project} already has a workload named {name}.",
+                hint=f"Choose another name, or delete it: runai delete {name} -p {spec.project}",
                 code="name_taken",
             )
 
@@ -148,41 +144,43 @@ def _subject(owner: Actor, actor: Actor) -> str:
     return "You are" if owner is actor else f"{owner.name} is"
 
 
-async def _decided(platform: Platform, actor: Actor, ids: Sequence[str], seen: int) -> SubmitReply:
-    """Describe the stored workloads, with the next cycle's decision."""
-    controller = platform.controller
-
-    async def word() -> None:
-        # If the store is remote, a cycle may have decided before this call returned.
-        if controller.changes.version == seen or ids[0] not in controller.last.names:
-            await controller.word.on(ids)
-
+async def _decided(platform: Platform, actor: Actor, record: WorkloadRecord) -> SubmitReply:
+    """Describe a stored workload, with the scheduler's decision if it comes soon."""
     with suppress(TimeoutError):
         async with asyncio.timeout(DECIDED_WITHIN_S):
-            await word()
+            while record.state == "queued" and record.reason is None:
+                record = await platform.cluster.wait(record.id, record)
     viewer = await platform.viewer(actor, progress_of=(), listed=False)
-    records = [await platform.cluster.workload(workload) for workload in ids]
-    return _reply(viewer, records, dry_run=False)
+    return _reply(viewer, await _shown(platform, record), dry_run=False)
 
 
-async def _dry_run_reply(
-    platform: Platform, viewer: Viewer, specs: Sequence[WorkloadSpec]
-) -> SubmitReply:
+async def _shown(platform: Platform, record: WorkloadRecord) -> list[WorkloadRecord]:
+    """Return the records of a reply: of an array, those of its first elements."""
+    workload = record.id
+    if record.spec.array_index is not None:
+        workload = workload.rpartition("-")[0]
+    record = await platform.cluster.workload(workload)
+    spec = record.spec
+    if not spec.is_array:
+        return [record]
+    shown: list[WorkloadRecord] = []
+    for index in range(min(DRAWN, spec.array or 0)):
+        with suppress(NotFound):  # deleted since
+            shown.append(await platform.cluster.workload(arrays.element_id(spec.id, index)))
+    return shown or [record]
+
+
+async def _dry_run_reply(platform: Platform, viewer: Viewer, spec: WorkloadSpec) -> SubmitReply:
     """Describe a dry run's workloads, with the scheduler's decision on the changed snapshot."""
-    steps = [
-        user_actions.submitted(spec, now=platform.clock(), checkpoint_dir="", log_dir="")
-        for spec in specs
-    ]
-    rows = [step.row for step in steps if step.row is not None]
+    rows = user_actions.rows_of(spec, now=platform.clock(), most=MOST_TRIED)
     # Only the controller observes the cluster: it would miss a change observed elsewhere.
     snapshot = (await platform.controller.cycle()).snapshot
     other, chosen = platform.cpu_jobs.otherwise(snapshot, rows)
-    plan = await platform.controller.plan(other)
-    starts = await asyncio.to_thread(forecast, other, plan, {row.id for row in rows[:_FORESEEN]})
+    plan, starts = await platform.scheduler.what_if(other, [row.id for row in rows[:_FORESEEN]])
     viewer = replace(viewer, world=replace(viewer.world, starts=starts))
     _, plan = as_shown(other, plan, chosen)
     waits = {d.workload: d for d in plan.decisions if isinstance(d, Wait)}
-    tried = [_with_reason(row.record, waits.get(row.id)) for row in rows]
+    tried = [_with_reason(row.record, waits.get(row.id)) for row in rows[:DRAWN]]
     return _reply(viewer, tried, dry_run=True)
 
 
@@ -206,8 +204,8 @@ def _reply(viewer: Viewer, records: Sequence[WorkloadRecord], *, dry_run: bool) 
         notes.append(f"{asked.name} asks for no GPU; --gpus 1 asks for one")
     return SubmitReply(
         workloads=[*map(viewer.workload, records[:DRAWN])],
-        array=records[0].id.rpartition("-")[0] if asked.array_index is not None else "",
-        count=len(records),
+        array="" if asked.array is None else arrays.array_id(records[0]),
+        count=asked.array or 1,
         dry_run=dry_run,
         notes=notes,
     )

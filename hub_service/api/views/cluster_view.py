@@ -12,6 +12,7 @@ from runai.hub_service.api.views.workload_queues import WAITING, ProjectSums, Qu
 from runai.hub_service.controller.idle.watch import IdleNow
 from runai.hub_service.controller.notifications import Recent
 from runai.hub_service.ledger import Totals
+from runai.hub_service.model.arrays import element_id
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.progress import Progress
 from runai.hub_service.model.records import ProjectRecord, ProjectSpec, WorkloadId, WorkloadRecord
@@ -95,7 +96,8 @@ class ReadModel:
 
     def start_of(self, record: WorkloadRecord) -> ExpectedStart | None:
         """Return when a waiting workload is expected to start; None if it does not wait."""
-        return self.starts.get(record.id) if record.state in WAITING else None
+        workload = element_id(record.id, record.left[0][0]) if record.left else record.id
+        return self.starts.get(workload) if record.state in WAITING else None
 
     def said_of(self, record: WorkloadRecord) -> object:
         """Return a cache key: the view's inputs except record, start and measurements."""

@@ -4,13 +4,13 @@ Pure. A token is the key of the previous page's last workload, so no workload ap
 that moves meanwhile may be missed.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
 from urllib.parse import urlencode
 
 from runai.hub_service.api.views.workload_views import Viewer
+from runai.hub_service.model.arrays import states_of
 from runai.hub_service.model.records import WorkloadRecord
 from runai.hub_service.wire.errors import InvalidRequest
 from runai.hub_service.wire.schemas import WorkloadPage, WorkloadStateName
@@ -70,7 +70,7 @@ def page_of(
     return WorkloadPage(
         items=[viewer.workload(record) for record in shown],
         next_token=token,
-        counts={state.value: n for state, n in Counter(r.state for r in records).items()},
+        counts={state.value: many for state, many in states_of(records).items()},
     )
 
 

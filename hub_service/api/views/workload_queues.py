@@ -88,6 +88,8 @@ class Queues:
     alike: Mapping[tuple[str, str], Numbered] = field(compare=False)
     """Waiting workloads by user and project."""
     _owned: Mapping[str, Numbered] = field(compare=False)
+    arrays: Sequence[WorkloadRecord] = ()
+    """Waiting records that stand for several elements of an array."""
 
     def owned(self, user: str) -> list[WorkloadRecord]:
         """Return all workloads of a user; oldest first."""
@@ -117,6 +119,7 @@ class LastQueues:
         self._holding: Numbered = {}
         self._projects, self._users, self._owned = _Index[str](), _Index[str](), _Index[str]()
         self._alike = _Index[tuple[str, str]]()
+        self._arrays: Numbered = {}
         self._queues = Queues((), Holders(), InOrder(), InOrder(), {}, {})
 
     def of(self, records: Sequence[WorkloadRecord]) -> Queues:
@@ -152,6 +155,7 @@ class LastQueues:
             InOrder(*self._users.after(last.of_user)),
             self._alike.given(),
             self._owned.given(),
+            tuple(self._arrays.values()),
         )
 
     def _remove(self, number: int, record: WorkloadRecord) -> bool:
@@ -161,6 +165,7 @@ class LastQueues:
             self._users.discard(record.spec.user, number)
             self._alike.discard((record.spec.user, record.spec.project), number)
         self._others.pop(number, None)
+        self._arrays.pop(number, None)
         return self._holding.pop(number, None) is not None
 
     def _put(self, number: int, record: WorkloadRecord) -> bool:
@@ -169,6 +174,8 @@ class LastQueues:
             self._projects.put(record.spec.project, number, record)
             self._users.put(record.spec.user, number, record)
             self._alike.put((record.spec.user, record.spec.project), number, record)
+            if record.left:
+                self._arrays[number] = record
         else:
             self._others[number] = record
         self._owned.put(record.spec.user, number, record)
@@ -264,6 +271,9 @@ def sums_of(
     for project, many in queues.of_project.many():
         for sums in above(project):
             sums.waiting += many
+    for record in queues.arrays:
+        for sums in above(record.spec.project):
+            sums.waiting += record.size - 1
     for project, (allocated, building) in queues.holding.allocated.items():
         for sums in above(project):
             sums.allocated += allocated

@@ -52,6 +52,8 @@ def version_of(record: WorkloadRecord) -> str:
         record.pauses,
         record.failures,
         record.elastic,
+        record.left,
+        record.states,
     )
     return hashlib.blake2b(repr(shown).encode(), digest_size=8).hexdigest()
 
@@ -140,7 +142,6 @@ class Viewer:
             backoff_limit=spec.backoff_limit,
             grace_seconds=spec.grace_seconds,
             expected_runtime=spec.expected_runtime,
-            array_index=spec.array_index,
             image=spec.image,
             gpu_types=list(spec.gpu_types),
             reported=metrics_view(self.world.progress.get(record.id)),
@@ -180,6 +181,10 @@ class Viewer:
             "exit_code": record.exit_code,
             "notice": world.present.notice(world.at, record.id, reads=reads),
             "elastic": elastic_view(record),
+            "array": spec.array,
+            "array_index": spec.array_index,
+            "left": list(record.left),
+            "states": {state.value: many for state, many in record.states.items()},
             "progress": progress_view(world.progress.get(record.id), reads=reads),
             "released": _maybe_time(record.released),
             "simulated": world.simulated,

@@ -16,6 +16,7 @@ from runai.hub_service.cli.output import render, tables
 from runai.hub_service.client import Client
 from runai.hub_service.limits.tiers import COMPUTE_IS_SHARED
 from runai.hub_service.scheduler.model.quantity import duration_text
+from runai.hub_service.wire.array_lines import counts_text
 from runai.hub_service.wire.device_schemas import NodeView
 from runai.hub_service.wire.errors import NotFound
 from runai.hub_service.wire.explanation_schemas import ExplanationView
@@ -43,6 +44,7 @@ def workload_lines(w: WorkloadDetail, now: datetime) -> Lines:
         ("User", w.user),
         ("Kind", f"{w.kind}, {'preemptible' if w.preemptible else 'never preempted'}"),
         ("State", w.state),
+        ("Jobs", counts_text(w.states)),
         ("Reason", why),
         ("GPUs asked", render.asked(w) + least),
         ("Elastic", w.elastic.text if w.elastic else ""),
@@ -65,7 +67,7 @@ def workload_lines(w: WorkloadDetail, now: datetime) -> Lines:
         ("Retries", f"up to {w.backoff_limit}" if w.backoff_limit else ""),
         ("Grace period", f"{w.grace_seconds} s"),
         ("Expected runtime", duration_text(w.expected_runtime) if w.expected_runtime else ""),
-        ("Array index", "" if w.array_index is None else str(w.array_index)),
+        ("Array index", "" if w.array_index is None else f"{w.array_index} of {w.array}"),
         ("Command", shlex.join(w.command) if w.command else ""),
         ("Image", w.image),
         ("GPU type", " or ".join(w.gpu_types)),

@@ -14,6 +14,7 @@ from runai.hub_service.cli.framework.workload_names import PROJECT_NAME
 from runai.hub_service.cli.output import render, tables
 from runai.hub_service.client import Client
 from runai.hub_service.client.calls import FIRST_PAGE, Which
+from runai.hub_service.wire.array_lines import folded
 from runai.hub_service.wire.device_schemas import NodeView
 from runai.hub_service.wire.schemas import WorkloadPage, WorkloadStateName, WorkloadView
 
@@ -43,6 +44,7 @@ _KINDS: Final = {
     "--state", type=click.Choice(get_args(WorkloadStateName)), help="Only workloads in this state."
 )
 @click.option("--mine", is_flag=True, help="Only what you may pause, resume and delete.")
+@click.option("--elements", is_flag=True, help="The jobs of arrays one by one, once they begin.")
 @click.option("--all", "everything", is_flag=True, help=f"All of them, not the first {FIRST_PAGE}.")
 @output_option("table", "wide", "json")
 def list_(
@@ -51,6 +53,7 @@ def list_(
     user: str | None,
     state: str | None,
     mine: bool,
+    elements: bool,
     everything: bool,
     output: str,
 ) -> None:
@@ -58,6 +61,7 @@ def list_(
 
     `runai list` alone lists the workloads that you may see; `runai list sessions` the sessions.
     GPUS is what is allocated of what was asked; UTIL is how much of the allocated is busy.
+    An array is one line.
     """
     with Client.discover() as client:
         kind = _KINDS[what]
@@ -69,10 +73,10 @@ def list_(
             only = "session" if kind == "sessions" else None
             which = Which(project, user, state, only, mine=mine or None)
             if everything or output == "json":
-                show_workloads(client.workloads(which), output)
+                show_workloads(client.workloads(which), output, elements=elements)
                 return
             page = client.workload_page(which)
-            show_workloads(page.items, output)
+            show_workloads(page.items, output, elements=elements)
             if page.next_token is not None:
                 click.echo(_more(page))
 
@@ -83,15 +87,18 @@ def _more(page: WorkloadPage) -> str:
     return f"{total - len(page.items):,} more: {counts}. `runai list --all` lists them all."
 
 
-def show_workloads(workloads: Sequence[WorkloadView], output: str) -> None:
-    """Print workloads; if there are none, a note on standard error."""
+def show_workloads(
+    workloads: Sequence[WorkloadView], output: str, *, elements: bool = False
+) -> None:
+    """Print workloads, an array as one line; if there are none, a note on standard error."""
     if output == "json":
         render.show_json(workloads)
         return
     if not workloads:
         click.echo("There are no workloads. `runai submit` makes one.", err=True)
         return
-    tables.workload_table(datetime.now(UTC)).show(workloads, wide=output == "wide")
+    shown = workloads if elements else folded(workloads)
+    tables.workload_table(datetime.now(UTC)).show(shown, wide=output == "wide")
     note_simulated(any(w.simulated and w.allocated for w in workloads))
 
 

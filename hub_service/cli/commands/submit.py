@@ -27,6 +27,9 @@ from runai.hub_service.cli.output import render, waiting
 from runai.hub_service.client import Client
 from runai.hub_service.wire.schemas import SubmitReply, WorkloadView
 
+SHOWN = 10
+"""Jobs of an array that are printed one by one."""
+
 
 @click.command(cls=CommandAfterDashes)
 @click.argument("name", required=False)
@@ -186,16 +189,24 @@ def submit(
         else:
             _print_result(reply)
         if wait and not dry_run:
-            code = waiting.wait_for(client, reply.ids(), quiet=output == "json")
+            code = waiting.wait_for(
+                client, [reply.array] if reply.array else reply.ids(), quiet=output == "json"
+            )
             click.get_current_context().exit(code)
 
 
 def _print_result(reply: SubmitReply) -> None:
-    for w in reply.workloads:
+    if reply.count > SHOWN and not reply.dry_run:
+        name = f"{reply.array}-[0-{reply.count - 1}]"
+        click.echo(f"array {name} submitted: {reply.count:,} jobs")
+        shown: list[WorkloadView] = []
+    else:
+        shown = reply.workloads[:SHOWN]
+    for w in shown:
         outcome = _dry_run_outcome(w) if reply.dry_run else f"submitted: {w.state}"
         click.echo(f"{w.kind} {w.id} {outcome}")
-    if reply.count > len(reply.workloads):
-        click.echo(f"and so on: {reply.count:,} elements")
+    if reply.dry_run and reply.count > SHOWN:
+        click.echo(f"and so on: {reply.count:,} jobs")
     for note in reply.notes:
         click.echo(note)
 

@@ -11,6 +11,7 @@ from click.shell_completion import CompletionItem
 
 from runai.hub_service.client import Client
 from runai.hub_service.client.calls import Which
+from runai.hub_service.wire.array_lines import named
 from runai.hub_service.wire.errors import InvalidRequest, NotFound, RunaiError
 from runai.hub_service.wire.schemas import WorkloadView
 
@@ -30,7 +31,8 @@ def find_all(
     """
     if len(names) > 1 and names[0] in _KIND_WORDS:
         names = names[1:]
-    visible = client.workloads(Which(project, text=names[0] if len(names) == 1 else None))
+    text = names[0].rpartition("-")[0] or names[0] if len(names) == 1 else None
+    visible = client.workloads(Which(project, text=text))
     found = {w.id: w for name in names for w in [_choose(client, visible, name)]}
     return list(found.values())
 
@@ -41,14 +43,11 @@ def find(client: Client, name: str, project: str | None = None) -> WorkloadView:
 
 
 def _choose(client: Client, visible: Sequence[WorkloadView], name: str) -> WorkloadView:
-    if "/" in name:
-        matching = [w for w in visible if w.id == name]
-    else:
-        matching = [w for w in visible if w.name == name]
-        if len(matching) > 1:
-            # Prefer the caller's default project, then workloads that the caller may change.
-            at_home = [w for w in matching if w.project == client.default_project]
-            matching = at_home or [w for w in matching if w.mine] or matching
+    matching = named(visible, name)
+    if len(matching) > 1:
+        # Prefer the caller's default project, then workloads that the caller may change.
+        at_home = [w for w in matching if w.project == client.default_project]
+        matching = at_home or [w for w in matching if w.mine] or matching
     if not matching:
         raise NotFound(
             f"There is no workload '{name}' that you may see.",

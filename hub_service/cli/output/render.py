@@ -112,9 +112,9 @@ def clock(at: datetime | None) -> str:
     return "-" if at is None else f"{at.astimezone():%Y-%m-%d %H:%M:%S}"
 
 
-def state(name: str) -> Text:
-    """Return a state in its colour."""
-    return Text(name, style=_STYLES.get(name, ""))
+def state(name: str, text: str = "") -> Text:
+    """Return a state, or the text of several, in its colour."""
+    return Text(text or name, style=_STYLES.get(name, ""))
 
 
 def reason(why: ReasonView | None) -> str:

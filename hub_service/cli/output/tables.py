@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from rich.text import Text
 
 from runai.hub_service.cli.output import render
+from runai.hub_service.wire.array_lines import counts_text
 from runai.hub_service.wire.device_schemas import DeviceView, NodeView
 from runai.hub_service.wire.schemas import ProjectView, WorkloadView
 
@@ -108,7 +109,7 @@ def workload_table(now: datetime) -> Table[WorkloadView]:
             Column("NAME", lambda w: w.name),
             Column("PROJECT", lambda w: w.project),
             Column("USER", lambda w: w.user),
-            Column("STATE", lambda w: render.state(w.state)),
+            Column("STATE", lambda w: render.state(w.state, counts_text(w.states))),
             Column("GPUS", render.holding, lambda w: (w.allocated, w.gpus)),
             Column(
                 "UTIL",

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from runai.hub_service.cli.output import render, tables
 from runai.hub_service.cli.output.waiting import FINISHED
+from runai.hub_service.wire.array_lines import folded
 from runai.hub_service.wire.errors import InvalidRequest
 from runai.hub_service.wire.schemas import Overview, WorkloadView
 from runai.hub_service.wire.usage_schemas import UsageSeries
@@ -112,7 +113,7 @@ def _things(overview: Overview, asked: Asked) -> list[Any]:
         return [p for p in overview.projects if asked.project in {None, p.name}]
     workloads = [
         w
-        for w in overview.workloads
+        for w in folded(overview.workloads)
         if w.state not in FINISHED
         and asked.user in {None, w.user}
         and asked.project in {None, w.project}

@@ -18,6 +18,7 @@ from rich.text import Text
 from runai.hub_service.cli.framework.reporting import INTERRUPTED
 from runai.hub_service.cli.output import render
 from runai.hub_service.client import Client
+from runai.hub_service.wire.array_lines import counts_text
 from runai.hub_service.wire.errors import Unavailable
 from runai.hub_service.wire.schemas import WorkloadView
 
@@ -84,7 +85,9 @@ def _until_finished(client: Client, name: str, ended: list[int]) -> Iterator[str
 
 def _line(workload: WorkloadView) -> str:
     why = render.reason(workload.reason)
-    if workload.state == "running":
+    if workload.states:
+        why = counts_text(workload.states)
+    elif workload.state == "running":
         why = f"on {render.devices(workload)}" if workload.allocated else ""
     elif workload.state in FINISHED and workload.exit_code is not None:
         why = f"exit code {workload.exit_code}"

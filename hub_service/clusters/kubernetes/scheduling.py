@@ -106,9 +106,8 @@ class Scheduling:
             following.create_task(self.events.run())
         raise AssertionError("informers run until cancelled")
 
-    async def changed(self, *, pressing: bool = False) -> None:
+    async def changed(self) -> None:
         """Return when anything in a snapshot has changed since the last `observe`."""
-        del pressing  # informers report changes at once, so urgency changes nothing
         await self._changes.unseen.wait()
 
     async def observe(self) -> Snapshot:
@@ -162,9 +161,8 @@ class Scheduling:
             ),
         )
 
-    async def apply(self, plan: Plan, *, told: object = None) -> Sequence[Refused]:
+    async def apply(self, plan: Plan) -> Sequence[Refused]:
         """Carry out the decisions in the plan's order; return the refused ones."""
-        del told  # all waiters are notified at once, at the end
         cache, informers = self._cache, self._informers
         acting = DecisionExecutor(self._api, self.sharing, self.events)
         pods = cache.pods()

@@ -126,22 +126,5 @@ class Store(Protocol):
             Unavailable: nothing can be written.
         """
 
-    def arrive(
-        self,
-        rows: Sequence[StoredWorkload],
-        *,
-        events: Sequence[tuple[WorkloadId, HistoryEvent]] = (),
-    ) -> None:
-        """Store one chunk of new workloads, invisible until `arrived` is called.
-
-        A large job array comes in several chunks, so that requests are served between them.
-        """
-
-    def arrived(self) -> None:
-        """Make all chunks visible, atomically."""
-
-    def turned_away(self) -> None:
-        """Discard all chunks; never fails."""
-
     def history(self, workload: WorkloadId) -> Sequence[HistoryEvent]:
         """Return a workload's events, oldest first."""

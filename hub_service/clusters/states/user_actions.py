@@ -6,6 +6,7 @@ from runai.hub_service.clusters.states.lifecycle import request_text, stopped
 from runai.hub_service.clusters.states.outcomes import settle
 from runai.hub_service.clusters.states.resize import without_resize
 from runai.hub_service.clusters.states.state import ACTIVE, StoredWorkload, Transition
+from runai.hub_service.model import arrays
 from runai.hub_service.model.records import (
     ElasticState,
     Process,
@@ -22,10 +23,9 @@ _IDLE = (WorkloadState.QUEUED, WorkloadState.PAUSED, WorkloadState.RETRYING)
 
 
 def submitted(spec: WorkloadSpec, *, now: float, checkpoint_dir: str, log_dir: str) -> Transition:
-    """Build the row of a new workload."""
-    workers = tuple(
-        WorkerRecord(f"{spec.id}-{index}", index, "pending") for index in range(spec.workers)
-    )
+    """Build the row of a new workload, or of all elements of a new array."""
+    count = 0 if spec.is_array else spec.workers
+    workers = tuple(WorkerRecord(f"{spec.id}-{index}", index, "pending") for index in range(count))
     record = WorkloadRecord(
         spec,
         WorkloadState.QUEUED,
@@ -34,10 +34,20 @@ def submitted(spec: WorkloadSpec, *, now: float, checkpoint_dir: str, log_dir: s
         checkpoint_dir=checkpoint_dir,
         log_dir=log_dir,
         elastic=ElasticState() if spec.elastic else None,
+        left=((0, spec.array),) if spec.array is not None and spec.is_array else (),
     )
     return Transition(
         StoredWorkload(record), (("queued", f"submitted by {spec.user}: {request_text(spec)}"),)
     )
+
+
+def rows_of(spec: WorkloadSpec, *, now: float, most: int) -> list[StoredWorkload]:
+    """Return the rows of a submission that is only tried; of an array at most so many elements."""
+    specs = [spec]
+    if spec.array is not None:
+        specs = [arrays.element(spec, index) for index in range(min(most, spec.array))]
+    steps = [submitted(one, now=now, checkpoint_dir="", log_dir="") for one in specs]
+    return [step.row for step in steps if step.row is not None]
 
 
 def suspended(row: StoredWorkload, *, by: str, now: float) -> Transition:
@@ -230,3 +240,13 @@ def refuse_unless_job(row: StoredWorkload, verb: str) -> None:
             hint="Submit it again when it is gone.",
             code="being_deleted",
         )
+
+
+def of_whole_array(record: WorkloadRecord) -> Conflict:
+    """Return the refusal of what only one element of an array can do."""
+    spec = record.spec
+    return Conflict(
+        f"{record.id} is an array of {spec.array} jobs; this is for one of them.",
+        hint=f"Name it: {spec.name}-0 to {spec.name}-{(spec.array or 1) - 1}.",
+        code="is_array",
+    )

@@ -45,6 +45,24 @@ class Held:
         return None
 
 
+WITHOUT_GPU = 1000
+"""Elements of an array without GPUs that may start in one cycle."""
+
+
+def slots(spec: WorkloadSpec, nodes: Mapping[str, Sequence[Device]]) -> int:
+    """Return an upper bound of the workloads with this request that the devices could hold."""
+    devices = [device for found in nodes.values() for device in found]
+    if spec.gpu_memory_mib:
+        many = sum(device.memory_mib // spec.gpu_memory_mib for device in devices)
+    elif spec.gpus:
+        many = WHOLE_GPU * len(devices) // spec.gpus
+        if spec.gpus < WHOLE_GPU:
+            many = WHOLE_GPU // spec.gpus * len(devices)
+    else:
+        many = WITHOUT_GPU
+    return many // spec.min_workers
+
+
 def held_by(rows: Iterable[StoredWorkload], nodes: Mapping[str, Sequence[Device]]) -> Held:
     """Sum the shares of starting, running and stopping workers, and of their pending resizes."""
     held, memory = Held(), {name: device_memory(devices) for name, devices in nodes.items()}

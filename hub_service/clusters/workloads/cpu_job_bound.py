@@ -15,7 +15,6 @@ FOR_USER, IN_ALL = 2, 8
 """Workers for each CPU core. They keep all cores busy while some wait for a disk."""
 
 _WAITS = frozenset({WorkerState.PENDING, WorkerState.RESERVED})
-_AGE = ("submitted", "name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ def admitted(workloads: Iterable[Workload], bound: Bound) -> Admitted:
     younger ones of its user, so that none starves; if the machine is full, it blocks all users'
     younger ones.
     """
-    oldest_first = [(w, _running(w)) for w in sorted(workloads, key=attrgetter(*_AGE))]
+    oldest_first = [(w, _running(w)) for w in sorted(workloads, key=attrgetter("age"))]
     runs = Counter[str]()
     for workload, running in oldest_first:
         runs[workload.user] += running

@@ -3,7 +3,7 @@
 `cpu_job_bound` chooses them. A cluster without a bound (Kubernetes, the simulated one) shows all.
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 
 from runai.hub_service.clusters.states.state import StoredWorkload
@@ -44,13 +44,13 @@ class CpuJobQueue:
             )
 
     def observed(
-        self, drawn: tuple[Workload, ...], rows: Mapping[WorkloadId, StoredWorkload]
+        self, drawn: tuple[Workload, ...], spec_of: Callable[[WorkloadId], WorkloadSpec]
     ) -> tuple[Workload, ...]:
         """Return the workloads that the scheduler is to see."""
         if self._bound is None:
             return drawn
         without = (w for w in drawn if not w.workers[0].gpus)  # of thousands, few
-        self._counted = {w.name: w for w in without if _counts(rows[w.name].spec)}
+        self._counted = {w.name: w for w in without if _counts(spec_of(w.name))}
         self._chosen = admitted(self._counted.values(), self._bound)
         return _with_chosen(drawn, self._counted, self._chosen)
 

@@ -1,31 +1,24 @@
-"""Positions and reasons of waiting workloads, stored in parts between other tasks.
+"""Positions and reasons of waiting workloads, queue by queue.
 
-One start changes the positions of thousands of workloads. A workload's first wait is saved; of one
-user's array only a part with each plan, or other submissions would wait for the last of it. Later
-waits are not saved: their rows are built aside and shown queue by queue, so that no reader ever
-sees two workloads in the same position. A row that changes meanwhile gets its wait from the next
-plan.
+One start changes the positions of thousands of workloads. A workload's first wait is saved; later
+ones are not, because the next plan has them again. A queue is shown at once, so that no reader ever
+sees two of its workloads in one position.
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 from runai.hub_service.clusters.states import user_actions
-from runai.hub_service.clusters.states.state import Store, Transition
+from runai.hub_service.clusters.states.state import Store, StoredWorkload
 from runai.hub_service.clusters.workloads.snapshot_builder import wants_devices
-from runai.hub_service.clusters.workloads.workload_index import PendingStatus, WorkloadIndexer
-from runai.hub_service.model.cluster import Told
-from runai.hub_service.model.records import HistoryEvent
+from runai.hub_service.clusters.workloads.workload_index import WorkloadIndexer
+from runai.hub_service.model.records import HistoryEvent, WorkloadId
 from runai.hub_service.scheduler.model.snapshot import Wait
 
-LOOKED_AT, AT_A_TIME = 4000, 200
-"""Waits compared, and rows built, between yields to the event loop: 1 ms each."""
-WRITTEN_DOWN = 50
-"""Rows per write (5 ms). No write is awaited: the next cycle repeats lost ones."""
-FIRST_OF_ONE = 500
-"""First waits of one user's workloads per plan."""
+LONG = 300
+"""Waits that take a few milliseconds."""
 
 
 async def tell(
@@ -34,115 +27,67 @@ async def tell(
     store: Store,
     *,
     clock: Callable[[], float],
-    told: Told,
     announce: Callable[[], None],
-    later: Callable[[], None],
-    overtaken: Callable[[], bool],
 ) -> None:
     """Store these waits, which are in the order of the queues, in the rows.
 
-    Short queues come first. `told` gets the names of workloads with a first wait as soon as their
-    record shows it, since their submitters wait for that. `announce` wakes the watchers; `later`
-    requests another plan if first waits are left. A workload that was deleted during the cycle is
-    skipped. Once `overtaken` returns True the rest is left to the next plan, which is urgent.
+    Short queues come first, and other tasks run between long ones. `announce` wakes the watchers. A
+    workload that was deleted or suspended during the cycle is skipped.
     """
-    telling = _Telling(rows, store, clock, told)
-    for _ in telling.parts(waits):
-        await asyncio.sleep(0)
-        if overtaken():
-            break
-    if telling.news:
-        announce()
-    if telling.leaves_some:
-        later()
+    if rows.has_arrays:
+        waits = [wait for queue in _queues(waits) for wait in _as_lines(queue, rows)]
+    for queue in sorted(_queues(rows.unsaid(waits)), key=len):
+        if _tell_queue(queue, rows, store, clock()):
+            announce()
+        if len(queue) > LONG:
+            await asyncio.sleep(0)
 
 
-class _Telling:
-    """The waits of one plan."""
-
-    def __init__(
-        self,
-        rows: WorkloadIndexer,
-        store: Store,
-        clock: Callable[[], float],
-        hear: Told,
-    ) -> None:
-        self._rows, self._store, self._clock = rows, store, clock
-        self._hear = hear
-        self._firsts = Counter[str]()
-        """First waits, by user."""
-        self.news = False
-
-    @property
-    def leaves_some(self) -> bool:
-        """Return True if a user has more first waits than one plan stores."""
-        return any(many > FIRST_OF_ONE for many in self._firsts.values())
-
-    def parts(self, waits: Sequence[Wait]) -> Iterator[None]:
-        """Store the waits, and yield between parts."""
-        unsaid: list[Wait] = []
-        for begin in range(0, len(waits), LOOKED_AT):
-            if begin:
-                yield
-            unsaid += self._rows.unsaid(waits[begin : begin + LOOKED_AT])
-        first: list[tuple[PendingStatus, Transition]] = []
-        drawn = 0
-        for queue in sorted(_queues(unsaid), key=len):
-            moved: list[PendingStatus] = []
-            new: list[tuple[PendingStatus, Transition]] = []
-            for wait in queue:
-                if drawn == AT_A_TIME:
-                    self._write_down(first)
-                    first, drawn = [], 0
-                    yield
-                drawn += 1
-                told = self._told(wait)
-                if told is None:
-                    continue
-                said, step = told
-                if step.passing:
-                    moved.append(said)
-                else:
-                    new.append(told)
-            # Known workloads move up before new ones are shown behind them.
-            self._rows.say_all(moved)
-            self.news |= bool(moved)
-            first += new
-            while len(first) >= WRITTEN_DOWN:
-                self._write_down(first[:WRITTEN_DOWN])
-                del first[:WRITTEN_DOWN]
-                drawn = 0
-                yield
-        self._write_down(first)
-
-    def _told(self, wait: Wait) -> tuple[PendingStatus, Transition] | None:
-        """Build a workload's row with its wait; None if unchanged or left for later."""
-        row = self._rows.row(wait.workload)
-        if row is None:
-            return None
+def _tell_queue(queue: Sequence[Wait], rows: WorkloadIndexer, store: Store, now: float) -> bool:
+    """Store one queue's waits; return True if any row has changed."""
+    told: list[tuple[Wait, StoredWorkload]] = []
+    first: list[StoredWorkload] = []
+    events: list[tuple[str, HistoryEvent]] = []
+    for wait in queue:
+        row = rows.row(wait.workload)
+        if row is None or not wants_devices(row):
+            continue
         if user_actions.says(row.record, wait):
-            self._rows.said[wait.workload] = wait
-            return None
-        if not wants_devices(row):  # suspended during the cycle: no longer queued
-            return None
-        if row.record.position is None:
-            self._firsts[row.spec.user] += 1
-            if self._firsts[row.spec.user] > FIRST_OF_ONE:
-                return None
+            rows.said[wait.workload] = wait
+            continue
         step = user_actions.waiting(row, wait)
         assert step.row is not None
-        return PendingStatus(wait, row, step.row), step
+        told.append((wait, step.row))
+        if not step.passing:
+            first.append(step.row)
+            events += [(row.id, HistoryEvent(now, *line)) for line in step.events]
+    if first:
+        store.save(first, events=events, soon=True)
+    for wait, row in told:
+        rows.say(row)
+        rows.said[wait.workload] = wait
+    return bool(told)
 
-    def _write_down(self, first: Sequence[tuple[PendingStatus, Transition]]) -> None:
-        """Save first waits, then show them; skip the rows that have changed meanwhile."""
-        rows, now = self._rows, self._clock()
-        told = [(said, step) for said, step in first if rows.row(said.wait.workload) is said.before]
-        lines = [(s.row.id, HistoryEvent(now, *line)) for s, step in told for line in step.events]
-        if told:
-            self._store.save([said.row for said, _ in told], events=lines, soon=True)
-            rows.say_all(said for said, _ in told)
-            self.news = True
-            self._hear({said.row.id for said, _ in told})
+
+def _as_lines(queue: Sequence[Wait], rows: WorkloadIndexer) -> Iterator[Wait]:
+    """Yield a queue with one wait for each array: that of its next element.
+
+    So a position counts the lines ahead as a list shows them, and an array is one line.
+    """
+    arrays: set[WorkloadId] = set()
+    position = 0
+    for wait in queue:
+        workload = wait.workload
+        if (rest := rows.rest_with(workload)) is not None:
+            workload = rest[0].id
+            if workload in arrays:
+                continue
+            arrays.add(workload)
+        position += 1
+        if (workload, position) == (wait.workload, wait.position):
+            yield wait
+        else:
+            yield replace(wait, workload=workload, position=position)
 
 
 def _queues(waits: Iterable[Wait]) -> Iterator[list[Wait]]:

@@ -87,12 +87,6 @@ def wants_devices(row: StoredWorkload) -> bool:
     return row.record.state in _WANTS_DEVICES and not row.halt
 
 
-def only_leaves(before: StoredWorkload | None, after: StoredWorkload | None) -> bool:
-    """Return True if a workload without devices leaves the queue: no device becomes free."""
-    leaves = after is None or not (wants_devices(after) or after.record.holds_devices)
-    return before is not None and not before.record.holds_devices and leaves
-
-
 def _drawn(row: StoredWorkload, shown: Sequence[WorkerRecord], rules: ElasticRules) -> Workload:
     record, spec = row.record, row.spec
     elastic = record.elastic
@@ -116,6 +110,7 @@ def _drawn(row: StoredWorkload, shown: Sequence[WorkerRecord], rules: ElasticRul
         if elastic is None
         else throughput_for_core(elastic.throughput, most_gpus(record), pays_from=rules.pays_from),
         resize_cost=rules.resize_cost_s if spec.gpus_max else 0,
+        array_index=spec.array_index,
     )
 
 

@@ -1,11 +1,10 @@
 """Cluster with its state in rows of a store: the whole contract except processes.
 
-Every change is one synchronous read-decide-write, and is stored before it is visible; of an array,
-the last part is such a step (`arrivals`). So changes never interleave, and a cancelled call leaves
-nothing half done. Subclasses act on rows (`act`, `forgetting`): `local` runs processes.
+Every change is one synchronous read-decide-write, and is stored before it is visible. So changes
+never interleave, and a cancelled call leaves nothing half done. Subclasses act on rows (`act`,
+`forgetting`): `local` runs processes.
 """
 
-import asyncio
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -28,7 +27,7 @@ from runai.hub_service.clusters.states.state import (
 )
 from runai.hub_service.clusters.workloads import snapshot_builder
 from runai.hub_service.clusters.workloads.agent_allocations import Allocations
-from runai.hub_service.clusters.workloads.arrivals import AT_A_TIME, Arrivals, refuse_taken
+from runai.hub_service.clusters.workloads.capacity_check import slots
 from runai.hub_service.clusters.workloads.change_signal import ChangeSignal
 from runai.hub_service.clusters.workloads.cpu_job_queue import CpuJobQueue
 from runai.hub_service.clusters.workloads.plan_executor import PlanSteps
@@ -37,7 +36,8 @@ from runai.hub_service.clusters.workloads.stored_projects import RecordedProject
 from runai.hub_service.clusters.workloads.worker_environment import worker_environment
 from runai.hub_service.clusters.workloads.workload_index import WorkloadIndexer
 from runai.hub_service.limits.sharing import Sharing, TimeSliced
-from runai.hub_service.model.cluster import ProjectChange, Refused, Seen, Told
+from runai.hub_service.model import arrays
+from runai.hub_service.model.cluster import ProjectChange, Refused, Seen
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import (
     Allocation,
@@ -78,13 +78,16 @@ class RecordedCluster:
         self._nodes = {name: tuple(devices) for name, devices in nodes.items()}
         self._api_url = api_url
         self._clock = clock
-        self._rows = WorkloadIndexer(store.rows(), keeping or RetentionPolicy())
-        self._arrivals = Arrivals(store)
+        self._rows = WorkloadIndexer(
+            store.rows(),
+            keeping or RetentionPolicy(),
+            make=lambda spec, now: _row_of(self._new(spec, now)),
+            slots=lambda spec: slots(spec, self._nodes),
+        )
         self._waking = ChangeSignal()
         self._projects = RecordedProjects(
             store,
             self._rows,
-            arriving=self._arrivals.of,
             clock=clock,
             keep=partial(self._keep, quietly=True),
             announce=self._waking.announce,
@@ -118,57 +121,60 @@ class RecordedCluster:
 
     # -- the cycle -------------------------------------------------------------------------------
 
-    async def changed(self, *, pressing: bool = False) -> None:
+    async def changed(self) -> None:
         """Return when anything that a snapshot shows has changed since the last `observe`."""
-        await self._waking.changed(pressing=pressing)
+        await self._waking.changed()
 
     async def observe(self) -> Snapshot:
         """Return the scheduler's next snapshot."""
-        for _ in self._rows.draw_ahead(self._clock(), self._elastic):
-            await asyncio.sleep(0)
-        pressing, now = self._waking.looked(), self._clock()
-        drawn = self._rows.for_core(now, self._elastic, pressing=pressing)
-        drawn = self.cpu_jobs.observed(drawn, self._rows)
-        if self._rows.coming:
-            self._waking.look_again(pressing=False)
+        self._waking.observed()
+        now = self._clock()
+        drawn = self._rows.for_core(now, self._elastic)
+        drawn = self.cpu_jobs.observed(drawn, lambda workload: self._row(workload).spec)
         return snapshot_builder.snapshot(now, self._nodes, self._projects.records(), drawn)
 
-    async def apply(self, plan: Plan, *, told: Told = lambda _: None) -> Sequence[Refused]:
+    async def apply(self, plan: Plan) -> Sequence[Refused]:
         """Carry out the decisions in the plan's order; a refused one costs only itself."""
         carried = PlanSteps(self._rows, self._nodes, now=self._clock(), free_port=self.free_port)
         carried.take(plan)
         self._keep(carried.steps, quietly=True)
-        told(carried.steps.keys())
         await tell(
             self.cpu_jobs.waits(carried.waits),
             self._rows,
             self._store,
             clock=self._clock,
-            told=told,
             announce=partial(self._waking.announce, core=False),
-            later=partial(self._waking.announce, pressing=False),
-            overtaken=self._waking.is_overtaken,
         )
         return carried.refused
 
     # -- workloads -------------------------------------------------------------------------------
 
-    async def submit(
-        self, specs: Sequence[WorkloadSpec], *, pressing: bool = True
-    ) -> Sequence[WorkloadRecord]:
+    async def submit(self, specs: Sequence[WorkloadSpec]) -> Sequence[WorkloadRecord]:
         """Store new workloads, all or none."""
-        async with self._arrivals.turn(specs):
-            if specs and (again := self._rows.keyed(specs[0].user, specs[0].key)):
-                return again
-            refuse_taken(specs, self._rows)
-            make = partial(self._new, now=self._clock())
-            if len(specs) > AT_A_TIME:
-                rows, drawn = await self._arrivals.bring(specs, make, self._for_core)
-                self._rows.add(rows, drawn)
-                self._waking.announce(pressing=False)
-                return [row.record for row in rows]  # none runs yet: nothing to act on
-            self._keep({spec.id: make(spec) for spec in specs}, pressing=pressing)
-            return [self._rows[spec.id].record for spec in specs]
+        if specs and (again := self._rows.keyed(specs[0].user, specs[0].key)):
+            return again
+        self._refuse_taken(specs)
+        now = self._clock()
+        self._keep({spec.id: self._new(spec, now) for spec in specs})
+        return [self._rows[spec.id].record for spec in specs]
+
+    def _refuse_taken(self, specs: Sequence[WorkloadSpec]) -> None:
+        """Raise Conflict if a name is taken by a stored workload, or twice in `specs`."""
+        names: set[WorkloadId] = set()
+        for spec in specs:
+            elements = range(spec.array or 0) if spec.is_array else ()
+            for workload in (spec.id, *(arrays.element_id(spec.id, i) for i in elements)):
+                taken = self._rows.record(workload)
+                if taken is not None or workload in names:
+                    state = f" ({taken.state})" if taken is not None else ""
+                    name = workload.partition("/")[2]
+                    raise Conflict(
+                        f"{spec.project} already has a workload named {name}{state}.",
+                        hint="Choose another name, or delete it: runai delete"
+                        f" {name} -p {spec.project}",
+                        code="name_taken",
+                    )
+                names.add(workload)
 
     def _new(self, spec: WorkloadSpec, now: float) -> Transition:
         own, logs = self.directories(spec, now)
@@ -184,49 +190,59 @@ class RecordedCluster:
 
     async def names(self) -> Container[WorkloadId]:
         """Return the names in use."""
-        return self._rows.keys()
+        return self._rows.names
 
     async def workloads(self) -> Sequence[WorkloadRecord]:
         """Return all workloads, oldest first."""
         return self._rows.records()
 
     async def workload(self, workload: WorkloadId) -> WorkloadRecord:
-        """Return one workload."""
-        return self._row(workload).record
+        """Return one workload, an element of an array, or a whole array."""
+        record = self._rows.record(workload)
+        return self._row(workload).record if record is None else record
 
     async def history(self, workload: WorkloadId) -> Sequence[HistoryEvent]:
         """Return a workload's history, oldest first."""
-        self._row(workload)
-        return self._store.history(workload)
+        await self.workload(workload)
+        rest = self._rows.rest_with(workload)
+        return self._store.history(workload if rest is None else rest[0].id)
 
     async def suspend(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
         """Take a job out of the queue and stop it if it runs."""
-        self._keep(
-            {workload: user_actions.suspended(self._row(workload), by=by, now=self._clock())}
-        )
-        return self._row(workload).record
+        now = self._clock()
+        rows = self._unfinished_parts(workload)
+        self._keep({row.id: user_actions.suspended(row, by=by, now=now) for row in rows})
+        return await self.workload(workload)
 
     async def resume(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
         """Put a suspended job back into the queue at its original place."""
-        self._keep({workload: user_actions.resumed(self._row(workload), by=by)})
-        return self._row(workload).record
+        rows = self._unfinished_parts(workload)
+        self._keep({row.id: user_actions.resumed(row, by=by) for row in rows})
+        return await self.workload(workload)
+
+    def _unfinished_parts(self, workload: WorkloadId) -> list[StoredWorkload]:
+        """Return the rows that a name stands for; of an array only those that have not ended."""
+        rows = [self._row(part) for part in self._rows.parts(workload)]
+        left = [row for row in rows if not row.record.state.finished]
+        return rows if len(rows) == 1 else left
 
     async def scale(
         self, workload: WorkloadId, *, workers: int | None, min_workers: int | None, by: str
     ) -> WorkloadRecord:
         """Set the bounds of an elastic job's workers; None: unchanged."""
-        row, now = self._row(workload), self._clock()
+        row, now = self._one(workload), self._clock()
         step = worker_bounds.scaled(row, workers=workers, min_workers=min_workers, by=by, now=now)
         self._keep({workload: step})
         return self._row(workload).record
 
     async def delete(self, workload: WorkloadId, *, by: str) -> None:
         """Stop it if it runs, and delete it when its processes have gone."""
-        self._keep({workload: user_actions.deleted(self._row(workload), by=by, now=self._clock())})
+        now, parts = self._clock(), self._rows.parts(workload)
+        self._keep({p: user_actions.deleted(self._row(p), by=by, now=now) for p in parts})
 
     async def attach(self, workload: WorkloadId, process: Process) -> WorkloadRecord:
         """Record the process of a session that its spawner has started."""
-        row = self._row(workload)
+        row = self._one(workload)
         user_actions.refuse_unless_attachable(row, process)
         self._keep({workload: lifecycle.attached(row, process, now=self._clock())})
         return self._row(workload).record
@@ -234,24 +250,24 @@ class RecordedCluster:
     async def release(self, workload: WorkloadId, *, why: str) -> WorkloadRecord:
         """Release a running session's GPUs; it goes on without them."""
         self._keep(
-            {workload: user_actions.released(self._row(workload), why=why, now=self._clock())}
+            {workload: user_actions.released(self._one(workload), why=why, now=self._clock())}
         )
         return self._row(workload).record
 
     async def regain(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
         """Queue a released session for its GPUs; it goes on meanwhile."""
-        self._keep({workload: user_actions.regained(self._row(workload), by=by)})
+        self._keep({workload: user_actions.regained(self._one(workload), by=by)})
         return self._row(workload).record
 
     async def wait(self, workload: WorkloadId, seen: WorkloadRecord) -> WorkloadRecord:
         """Return the workload as soon as it differs from `seen`."""
-        while (record := self._row(workload).record) == seen:
+        while (record := await self.workload(workload)) == seen:
             await self._waking.next()
         return record
 
     async def environment(self, workload: WorkloadId, worker: int = 0) -> WorkerEnvironment:
         """Return the environment with which a spawner starts a session on its devices."""
-        row = self._row(workload)
+        row = self._one(workload)
         if not 0 <= worker < len(row.record.workers):
             raise NotFound(
                 f"{workload} has no worker {worker}.",
@@ -346,12 +362,18 @@ class RecordedCluster:
     # -- storing ---------------------------------------------------------------------------------
 
     def _row(self, workload: WorkloadId) -> StoredWorkload:
-        row = self._rows.get(workload)
+        row = self._rows.row(workload)
         if row is None:
             raise NotFound(
                 f"There is no workload {workload}.", hint="runai list names those there are."
             )
         return row
+
+    def _one(self, workload: WorkloadId) -> StoredWorkload:
+        """Return the row of a workload that is no whole array."""
+        if (record := self._rows.record(workload)) is not None and record.spec.is_array:
+            raise user_actions.of_whole_array(record)
+        return self._row(workload)
 
     def _keep(
         self,
@@ -359,7 +381,6 @@ class RecordedCluster:
         *,
         quietly: bool = False,
         soon: bool = False,
-        pressing: bool = True,
     ) -> None:
         """Store steps (`soon`: with the next write), then show them, then act on them.
 
@@ -371,37 +392,47 @@ class RecordedCluster:
         for row in said:
             assert row is not None
             self._rows.say(row)
-        changed = {w: s for w, s in steps.items() if s.row != self._rows.get(w) or s.events}
+        changed = {w: s for w, s in steps.items() if s.row != self._rows.row(w) or s.events}
+        changed |= self._rows.rests(changed)
         if not changed:
             if said:
                 self._waking.announce(core=False)
             return
-        gone = [self._rows[w] for w, s in changed.items() if s.row is None]
-        events = [
-            (workload, HistoryEvent(now, kind, text))
-            for workload, step in changed.items()
-            if step.row is not None
-            for kind, text in step.events
-        ]
+        gone = [self._rows[w] for w, s in changed.items() if s.row is None and w in self._rows]
+        events = self._events_of(changed, now)
         rows = [step.row for step in changed.values() if step.row is not None]
         with ExitStack() as leaving:
             for row in gone:
                 leaving.enter_context(self.forgetting(row, aged=changed[row.id].aged))
             self._store.save(rows, gone=[row.id for row in gone], events=events, soon=soon)
-        seen_otherwise, presses = not quietly, False
+        seen_otherwise = not quietly
         for workload, step in changed.items():
-            before = self._rows.get(workload)
-            presses |= pressing and not snapshot_builder.only_leaves(before, step.row)
+            before = self._rows.row(workload)
             if step.row is None:
-                del self._rows[workload]
+                self._rows.pop(workload, None)  # an element may have none
             else:
                 self._rows[workload] = step.row
             if not seen_otherwise:
                 seen_otherwise = self._for_core(before, now) != self._for_core(step.row, now)
-        self._waking.announce(core=seen_otherwise, pressing=presses)
+        self._waking.announce(core=seen_otherwise)
         for step in changed.values():
             if step.row is not None:
                 self.act(step.row)
+
+    def _events_of(
+        self, steps: Mapping[WorkloadId, Transition], now: float
+    ) -> list[tuple[WorkloadId, HistoryEvent]]:
+        """Return the events of steps; an array's element begins with its submission."""
+        events: list[tuple[WorkloadId, HistoryEvent]] = []
+        for workload, step in steps.items():
+            if step.row is None:
+                continue
+            if (rest := self._rows.rest_with(workload)) is not None:
+                at = rest[0].record.submitted
+                lines = self._new(step.row.spec, at).events
+                events += [(workload, HistoryEvent(at, *line)) for line in lines]
+            events += [(workload, HistoryEvent(now, *line)) for line in step.events]
+        return events
 
     def _followed(self, step: Transition, now: float) -> Transition:
         """Update the target members of an elastic job after a change of its workers."""
@@ -413,3 +444,8 @@ class RecordedCluster:
 
     def _for_core(self, row: StoredWorkload | None, now: float) -> Workload | None:
         return None if row is None else snapshot_builder.workload_for_core(row, now, self._elastic)
+
+
+def _row_of(step: Transition) -> StoredWorkload:
+    assert step.row is not None
+    return step.row

@@ -27,13 +27,12 @@ class RecordedProjects:
         store: Store,
         rows: WorkloadIndexer,
         *,
-        arriving: Callable[[str], list[WorkloadId]],
         clock: Callable[[], float],
         keep: Callable[[Mapping[WorkloadId, Transition]], None],
         announce: Callable[[], None],
     ) -> None:
-        """Load the store's projects; `arriving` returns a project's arriving workloads."""
-        self._store, self._rows, self._arriving = store, rows, arriving
+        """Load the store's projects."""
+        self._store, self._rows = store, rows
         self._clock, self._keep, self._announce = clock, keep, announce
         self._known: dict[str, ProjectRecord] = {p.spec.name: p for p in store.projects()}
 
@@ -68,7 +67,7 @@ class RecordedProjects:
                 f"There is no project {name}.", hint="runai list projects names those there are."
             )
         known = [p.spec for p in self._known.values()]
-        check_deletion(name, known, self._rows.unfinished(name) + self._arriving(name))
+        check_deletion(name, known, self._rows.unfinished(name))
 
     async def _forget_finished(self, name: str) -> None:
         """Delete in small batches, so that other tasks do not wait for thousands of writes."""

@@ -7,6 +7,8 @@ change, and no submission, request or cycle may scan all of them.
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import (
+    Callable,
+    Container,
     Iterable,
     Iterator,
     KeysView,
@@ -15,48 +17,51 @@ from collections.abc import (
     Sequence,
     ValuesView,
 )
-from dataclasses import dataclass
-from itertools import compress, count, islice
+from dataclasses import replace
+from itertools import compress, count
 from operator import attrgetter, is_not
 
 from runai.hub_service.clusters.states import lifecycle
 from runai.hub_service.clusters.states.retention import Finished, RetentionPolicy
-from runai.hub_service.clusters.states.state import ACTIVE, StoredWorkload
+from runai.hub_service.clusters.states.state import ACTIVE, StoredWorkload, Transition
 from runai.hub_service.clusters.workloads import snapshot_builder
+from runai.hub_service.model import arrays
 from runai.hub_service.model.records import ElasticRules, WorkloadId, WorkloadRecord, WorkloadSpec
 from runai.hub_service.scheduler.model.snapshot import Wait, Workload
 
 FORGOTTEN_AT_ONCE = 5
 """Deletions per batch; each is a write to the disk that blocks other tasks."""
 
-DRAWN_AT_ONCE = 200
-"""Workloads built for the snapshot between yields to the event loop."""
-
-TAKEN_IN = 1000
-"""Maximum of new workloads of one user's array that one snapshot adds.
-
-A later submission waits for the end of the current cycle and for the next one.
-"""
-TAKEN_IN_BETWEEN = 100
-"""The same for an urgent cycle, for which the user of the urgent change waits."""
-
 _workload = attrgetter("workload")
 
 
-@dataclass(frozen=True, slots=True)
-class PendingStatus:
-    """A plan's wait for a workload, with the row before and after it."""
+class _Names(Container[str]):
+    """The names in use: of rows, of arrays' elements without one, and of whole arrays."""
 
-    wait: Wait
-    before: StoredWorkload
-    row: StoredWorkload
+    def __init__(self, rows: "WorkloadIndexer") -> None:
+        self._rows = rows
+
+    def __contains__(self, workload: object) -> bool:
+        return isinstance(workload, str) and self._rows.record(workload) is not None
 
 
 class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
     """All rows by name, oldest first."""
 
-    def __init__(self, rows: Iterable[StoredWorkload], keeping: RetentionPolicy) -> None:
-        """Index the store's rows; `keeping` limits how long finished ones stay."""
+    def __init__(
+        self,
+        rows: Iterable[StoredWorkload],
+        keeping: RetentionPolicy,
+        make: Callable[[WorkloadSpec, float], StoredWorkload],
+        slots: Callable[[WorkloadSpec], int],
+    ) -> None:
+        """Index the store's rows; `keeping` limits how long finished ones stay.
+
+        `make` builds the row of an array's element, submitted at a time; `slots` bounds how many
+        elements can hold devices at once.
+        """
+        self._make, self._slots = make, slots
+        self.names: Container[WorkloadId] = _Names(self)
         self._rows: dict[WorkloadId, StoredWorkload] = {}
         self._numbers: dict[WorkloadId, int] = {}
         """Sequence numbers: each higher than all before it, and never reused."""
@@ -78,8 +83,10 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
         self._unfinished = Counter[str]()
         """Jobs, by user."""
         self._drawn: dict[WorkloadId, Workload] = {}
-        self._coming: dict[str, dict[WorkloadId, Workload]] = {}
-        """Built, but not in a snapshot yet: by user, in order of submission."""
+        self._elements: dict[WorkloadId, dict[WorkloadId, None]] = {}
+        """Elements with a row of their own, by array."""
+        self._windows: dict[WorkloadId, dict[WorkloadId, Workload]] = {}
+        """Of each array, the next elements that the scheduler may start."""
         self._to_draw: set[WorkloadId] = set()
         self._sized: set[WorkloadId] = set()
         """Elastic workloads: their part of the snapshot depends on the time too."""
@@ -108,8 +115,61 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
         return len(self._rows)
 
     def row(self, workload: WorkloadId) -> StoredWorkload | None:
-        """Return a row, or None; `get` of the mixin would raise and catch KeyError first."""
-        return self._rows.get(workload)
+        """Return a row, also of an array's element that has none yet; None: there is no such."""
+        row = self._rows.get(workload)
+        if row is None and (found := self.rest_with(workload)) is not None:
+            return self._element(*found)
+        return row
+
+    def rest_with(self, workload: WorkloadId) -> tuple[StoredWorkload, int] | None:
+        """Return the row of the array that stands for an element, and the element's index."""
+        if (named := arrays.split_id(workload)) is None:
+            return None
+        row = self._rows.get(named[0])
+        return (row, named[1]) if row and arrays.has(row.record.left, named[1]) else None
+
+    def _element(self, array: StoredWorkload, index: int) -> StoredWorkload:
+        of = array.record
+        row = self._make(arrays.element(of.spec, index), of.submitted)
+        return replace(row, record=replace(row.record, state=of.state, reason=of.reason))
+
+    def parts(self, workload: WorkloadId) -> list[WorkloadId]:
+        """Return the rows that a name stands for: of an array, its own and its elements'."""
+        row = self._rows.get(workload)
+        if row is not None and not row.spec.is_array:
+            return [workload]
+        elements = list(self._elements.get(workload, ()))
+        return [workload, *elements] if row is not None or not elements else elements
+
+    def record(self, workload: WorkloadId) -> WorkloadRecord | None:
+        """Return the record of a workload, of an array's element or of a whole array."""
+        row = self._rows.get(workload)
+        elements = self._elements.get(workload)
+        if row.spec.is_array if row is not None else elements:
+            found = [self._rows[name].record for name in elements or ()]
+            return arrays.whole(None if row is None else row.record, found)
+        row = self.row(workload)
+        return None if row is None else row.record
+
+    @property
+    def has_arrays(self) -> bool:
+        """Return True if elements of any array have no row of their own."""
+        return bool(self._windows)
+
+    def rests(self, changed: Mapping[WorkloadId, Transition]) -> dict[WorkloadId, Transition]:
+        """Return the transitions of arrays whose elements get rows of their own, or go."""
+        taken: dict[WorkloadId, set[int]] = {}
+        for workload in changed:
+            if workload not in self._rows and (found := self.rest_with(workload)) is not None:
+                taken.setdefault(found[0].id, set()).add(found[1])
+        steps: dict[WorkloadId, Transition] = {}
+        for array, indexes in taken.items():
+            step = changed.get(array, Transition(self._rows[array]))
+            if step.row is not None:
+                left = arrays.without(step.row.record.left, indexes)
+                row = replace(step.row, record=replace(step.row.record, left=left))
+                steps[array] = replace(step, row=row if left else None)
+        return steps
 
     def keys(self) -> KeysView[WorkloadId]:
         """Return all names, oldest first; as quick as a plain dictionary."""
@@ -123,9 +183,8 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
         known = self._rows.get(workload)
         if known is None:
             self._number([workload])
-        self._unfinished[row.spec.user] += _is_unfinished(row) - _is_unfinished(known)
+        self._unfinished[row.spec.user] += _unfinished(row) - _unfinished(known)
         self.say(row)
-        self._forget_coming(workload, row)
         self._to_draw.add(workload)
         _keep(self._holding, workload, wanted=any(w.state in ACTIVE for w in row.record.workers))
         has = row.record.holds_devices or row.record.released is not None
@@ -136,19 +195,26 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
         if row.record.attempts and row.spec.kind == "job":
             self._begun.add(workload)
         self._note_end(row)
+        if known is None and row.spec.array_index is not None:
+            self._elements.setdefault(workload.rpartition("-")[0], {})[workload] = None
         if known is None and row.spec.key:
             self._by_key.setdefault(_key(row.spec), []).append(workload)
 
     def __delitem__(self, workload: WorkloadId) -> None:
         row = self._rows.pop(workload)
-        self._unfinished[row.spec.user] -= _is_unfinished(row)
+        self._unfinished[row.spec.user] -= _unfinished(row)
+        self._windows.pop(workload, None)
+        if row.spec.array_index is not None:
+            array = workload.rpartition("-")[0]
+            self._elements[array].pop(workload)
+            if not self._elements[array]:
+                del self._elements[array]
         self._gone.append(self._numbers.pop(workload))
         self._told_otherwise.pop(workload, None)
         self._holding.pop(workload, None)
         self._having.pop(workload, None)
         self._timed.pop(workload, None)
         self._drawn.pop(workload, None)
-        self._forget_coming(workload, row)
         self.said.pop(workload, None)
         self._finished.discard(workload, row.spec.user)
         for named in (self._to_draw, self._sized, self._begun):
@@ -159,34 +225,11 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
             if not same:
                 del self._by_key[_key(row.spec)]
 
-    def add(self, rows: Sequence[StoredWorkload], drawn: Sequence[Workload | None]) -> None:
-        """Add new workloads, none begun, with their part of the snapshot: thousands at once."""
-        names = [row.id for row in rows]
-        self._number(names)
-        self._rows.update(zip(names, rows, strict=True))
-        self._told_otherwise.update(dict.fromkeys(names))
-        self._unfinished.update(row.spec.user for row in rows if _is_unfinished(row))
-        for name, row, workload in zip(names, rows, drawn, strict=True):
-            if row.record.elastic is not None:
-                self._sized.add(name)  # and built for each snapshot
-            elif workload is not None:
-                self._coming.setdefault(row.spec.user, {})[name] = workload
-            if row.spec.key:
-                self._by_key.setdefault(_key(row.spec), []).append(name)
-
     def say(self, row: StoredWorkload) -> None:
         """Replace a row of which only the queue position and the reason have changed."""
         self._rows[row.id] = row
         self._told_otherwise[row.id] = None
         self.said.pop(row.id, None)
-
-    def say_all(self, told: Iterable[PendingStatus]) -> None:
-        """Replace such rows at once; skip rows that have changed since, for the next plan."""
-        rows = self._rows
-        still = [said for said in told if rows.get(said.wait.workload) is said.before]
-        rows.update((said.wait.workload, said.row) for said in still)
-        self._told_otherwise.update((said.wait.workload, None) for said in still)
-        self.said.update((said.wait.workload, said.wait) for said in still)
 
     def unsaid(self, waits: Sequence[Wait]) -> list[Wait]:
         """Return the waits that rows may not show yet: of thousands, few.
@@ -292,61 +335,48 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
         found = self._by_key.get((user, key), ()) if key else ()
         return [self._rows[workload].record for workload in found]
 
-    def draw_ahead(self, now: float, rules: ElasticRules) -> Iterator[None]:
-        """Build changed workloads until few are left; yield after each batch."""
-        while len(self._to_draw) > DRAWN_AT_ONCE:
-            some = [w for w in islice(self._to_draw, DRAWN_AT_ONCE) if w not in self._sized]
-            if not some:
-                break
-            for workload in some:
-                self._draw(workload, now, rules)
-            self._to_draw.difference_update(some)
-            yield
-
-    def for_core(
-        self, now: float, rules: ElasticRules, *, pressing: bool = False
-    ) -> tuple[Workload, ...]:
-        """Return the snapshot's workloads; unchanged ones are the same objects as before.
-
-        Of a new array it adds a part, in order, and a smaller one if the cycle is urgent
-        (`pressing`); while `coming` is true, the caller has to request another snapshot.
-        """
-        part = TAKEN_IN_BETWEEN if pressing else TAKEN_IN
-        for user, coming in list(self._coming.items()):
-            for name in list(islice(coming, part)):
-                self._drawn[name] = coming.pop(name)
-            if not coming:
-                del self._coming[user]
+    def for_core(self, now: float, rules: ElasticRules) -> tuple[Workload, ...]:
+        """Return the snapshot's workloads; unchanged ones are the same objects as before."""
         for workload in self._to_draw | self._sized:
             self._draw(workload, now, rules)
         self._to_draw.clear()
-        return tuple(self._drawn.values())
-
-    @property
-    def coming(self) -> bool:
-        """Return True if new workloads have not reached the scheduler yet."""
-        return bool(self._coming)
-
-    def _forget_coming(self, workload: WorkloadId, row: StoredWorkload) -> None:
-        if coming := self._coming.get(row.spec.user):
-            coming.pop(workload, None)
-            if not coming:
-                del self._coming[row.spec.user]
+        windows = (workload for window in self._windows.values() for workload in window.values())
+        return (*self._drawn.values(), *windows)
 
     def _draw(self, workload: WorkloadId, now: float, rules: ElasticRules) -> None:
-        drawn = snapshot_builder.workload_for_core(self._rows[workload], now, rules)
+        row = self._rows[workload]
+        if row.spec.is_array:
+            self._draw_array(row, now, rules)
+            return
+        drawn = snapshot_builder.workload_for_core(row, now, rules)
         if drawn is None:
             self._drawn.pop(workload, None)
         elif drawn != self._drawn.get(workload):
             self._drawn[workload] = drawn
+
+    def _draw_array(self, row: StoredWorkload, now: float, rules: ElasticRules) -> None:
+        """Build the next elements: one more than can start, so that its wait has a reason."""
+        known = self._windows.get(row.id, {})
+        window: dict[WorkloadId, Workload] = {}
+        if snapshot_builder.wants_devices(row):
+            for index in arrays.first(row.record.left, self._slots(row.spec) + 1):
+                name = arrays.element_id(row.id, index)
+                drawn = known.get(name) or snapshot_builder.workload_for_core(
+                    self._element(row, index), now, rules
+                )
+                if drawn is not None:
+                    window[name] = drawn
+        self._windows[row.id] = window
 
     def _note_end(self, row: StoredWorkload) -> None:
         if row.record.state.finished and row.record.finished is not None:
             self._finished.add(row.id, row.spec.user, row.record.finished)
 
 
-def _is_unfinished(row: StoredWorkload | None) -> bool:
-    return row is not None and row.spec.kind == "job" and not row.record.state.finished
+def _unfinished(row: StoredWorkload | None) -> int:
+    if row is None or row.spec.kind != "job" or row.record.state.finished:
+        return 0
+    return row.record.size
 
 
 def _key(spec: WorkloadSpec) -> tuple[str, str]:

@@ -10,7 +10,7 @@ import pytest
 import killed_writer
 
 
-@pytest.mark.parametrize("kind", ["cluster", "arrays", "ledger"])
+@pytest.mark.parametrize("kind", ["cluster", "ledger"])
 @pytest.mark.parametrize("kills", [20, pytest.param(400, marks=pytest.mark.slow)])
 @pytest.mark.timeout(600)
 def test_acknowledged_writes_survive_kill_9_during_any_write(kind, kills, tmp_path):

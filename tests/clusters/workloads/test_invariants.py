@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
+from contextlib import Sequence, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -115,6 +116,28 @@ class Cluster(RuleBasedStateMachine):
             backoff_limit=backoff_limit,
         )
         self.do(self.cluster.submit([spec]))
+
+    @rule(name=NAMES, many=st.integers(1, 6), gpus=st.sampled_from([0, 250, 1000]))
+    def submit_array(self, name, many, gpus) -> None:
+        spec = WorkloadSpec(
+            *(name[0], name[1], "ana", "job", ("train",)), gpus=MilliGpu(gpus), array=many
+        )
+        self.do(self.cluster.submit([spec]))
+
+    @rule(
+        name=NAMES,
+        index=st.integers(0, 5),
+        act=st.sampled_from(["suspend", "resume", "delete", "end"]),
+    )
+    def act_on_an_element(self, name, index, act) -> None:
+        element = f"{'/'.join(name)}-{index}"
+        if element not in self.do(self.cluster.names()):
+            return
+        if act != "end":
+            self.do(getattr(self.cluster, act)(element, by="ana"))
+        elif element in {record.id for record in self.records()}:
+            with suppress(Conflict):
+                self.cluster.complete(element, 0)
 
     @rule(
         name=NAMES,

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from itertools import count
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
 from runai.hub_service.clusters.simulated import MemoryStore, SimulatedCluster
-from runai.hub_service.clusters.workloads import workload_index
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import ProjectSpec, WorkloadSpec, WorkloadState
-from runai.hub_service.scheduler import Index, decide
+from runai.hub_service.scheduler import Index, changes_between, decide
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 
 DEVICES = [Device(0, "SIM-0", "Simulated GPU", 1000, simulated=True)]
@@ -60,100 +57,11 @@ async def test_cycle_writes_no_rows_of_unchanged_waiting_jobs():
     assert store.written == []
 
 
-# -- an array reaches the core in chunks ----------------------------------------------------------
-
-PART = 60
-
-
-@pytest.fixture
-def parts(monkeypatch):
-    for part in ("TAKEN_IN", "TAKEN_IN_BETWEEN"):
-        monkeypatch.setattr(workload_index, part, PART)
-    return SimulatedCluster({"box": DEVICES}, clock=lambda: 100.0)
-
-
-async def looks(cluster: SimulatedCluster) -> list[str]:
-    return [workload.name for workload in (await cluster.observe()).workloads]
-
-
-async def test_an_array_is_seen_in_parts_in_its_order_without_pressing(parts):
-    specs = [job(n) for n in range(2 * PART + 1)]
-    await parts.submit(specs)
-    names = [spec.id for spec in specs]
-
-    assert await looks(parts) == names[:PART]
-    await asyncio.wait_for(parts.changed(), 1)
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(parts.changed(pressing=True), 0)
-    assert await looks(parts) == names[: 2 * PART]
-    assert await looks(parts) == names
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(parts.changed(), 0)
-
-
-async def test_little_of_an_array_is_seen_with_what_presses(parts, monkeypatch):
-    monkeypatch.setattr(workload_index, "TAKEN_IN_BETWEEN", 2)
-    specs = [job(n) for n in range(2 * PART)]
-    await parts.submit(specs)
-    quick = replace(job(0), name="quick", user="mia")
-    await parts.submit([quick])
-    names = [spec.id for spec in specs]
-
-    assert sorted(await looks(parts)) == sorted([*names[:2], quick.id])
-    assert sorted(await looks(parts)) == sorted([*names[: PART + 2], quick.id])
-
-
-async def test_array_in_chunks_does_not_delay_other_submissions(parts):
-    await parts.submit([job(n) for n in range(3 * PART)])
-    of_mia = [replace(job(n), user="mia", name=f"mia-{n}") for n in range(PART)]
-    await parts.submit(of_mia)
-    await parts.submit([replace(job(0), name="one")])
-
-    seen = set(await looks(parts))
-
-    assert {spec.id for spec in of_mia} | {"vision/one"} < seen
-    assert len(seen) == 2 * PART + 1
-
-
-@given(
-    acts=some.lists(
-        some.tuples(
-            some.sampled_from(["suspend", "resume", "delete", "look"]),
-            some.integers(0, 2 * PART),
-        ),
-        max_size=30,
-    )
-)
-def test_whatever_happens_to_what_is_held_back_in_the_end_all_that_waits_is_seen(acts):
-    async def story() -> None:
-        cluster = SimulatedCluster({"box": DEVICES}, clock=lambda: 100.0)
-        await cluster.submit([job(n) for n in range(2 * PART + 1)])
-        for act, number in acts:
-            name = job(number).id
-            match act:
-                case "look":
-                    await cluster.observe()
-                case _ if name not in await cluster.names():
-                    pass
-                case "suspend":
-                    await cluster.suspend(name, by="ana")
-                case "resume":
-                    await cluster.resume(name, by="ana")
-                case "delete":
-                    await cluster.delete(name, by="ana")
-        seen = [await looks(cluster) for _ in range(4)][-1]
-        waits = [r.id for r in await cluster.workloads() if r.state == "queued"]
-        assert sorted(seen) == sorted(waits)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(workload_index, "TAKEN_IN", PART)
-        asyncio.run(story())
-
-
 async def test_job_that_left_and_rejoined_the_queue_gets_its_position_again():
     """The scheduler sees no change, and gives the same reason."""
     cluster, _ = await queued()
-    index = Index(await cluster.observe())
+    before_suspension = await cluster.observe()
+    index = Index(before_suspension)
     for _ in range(2):
         await cluster.apply(decide(index))
     before = await cluster.workload("vision/exp-7")
@@ -161,7 +69,7 @@ async def test_job_that_left_and_rejoined_the_queue_gets_its_position_again():
     await cluster.resume(before.id, by="ana")
     assert (await cluster.workload(before.id)).position is None
 
-    index.follow(await cluster.observe())
+    index.apply(changes_between(before_suspension, await cluster.observe()))
     await cluster.apply(decide(index))
 
     after = await cluster.workload(before.id)

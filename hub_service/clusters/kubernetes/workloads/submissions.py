@@ -46,11 +46,8 @@ class Submissions:
         self._bounds = bounds
         self._pool = pool
 
-    async def submit(
-        self, specs: Sequence[WorkloadSpec], *, pressing: bool = True
-    ) -> Sequence[WorkloadRecord]:
+    async def submit(self, specs: Sequence[WorkloadSpec]) -> Sequence[WorkloadRecord]:
         """Create one Job per spec, all or none."""
-        del pressing  # as in `changed`
         known = await self._lookup.records()
         seen: set[WorkloadId] = set()
         for spec in specs:

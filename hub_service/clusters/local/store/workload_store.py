@@ -21,6 +21,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    bindparam,
     create_engine,
     event,
     select,
@@ -28,8 +29,6 @@ from sqlalchemy import (
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import OperationalError
 
-from runai.hub_service.clusters.local.store import one_step
-from runai.hub_service.clusters.local.store.halves import Halves
 from runai.hub_service.clusters.states.state import StoredWorkload
 from runai.hub_service.clusters.states.worker_bounds import with_scale
 from runai.hub_service.model.records import (
@@ -43,12 +42,12 @@ from runai.hub_service.sqlite.files import check, newer
 from runai.hub_service.sqlite.upgrade import not_upgraded, revision, upgrade_file
 from runai.hub_service.wire.errors import Unavailable
 
-LATEST = "0100"
+LATEST = "0101"
 """Newest revision in `MIGRATIONS`."""
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 
-ROWS = 1
+ROWS = 2
 """Version of the JSON of rows and projects, which needs no revision.
 
 Raised with each new field (`tests/upgrades/rows.json`): an older program would drop it on save.
@@ -116,8 +115,6 @@ class SqliteStore:
             if rows < ROWS:
                 self._connection.exec_driver_sql(f"PRAGMA user_version = {ROWS}")
                 self._connection.commit()
-            self._halves = Halves(self._connection)
-            self._connection.rollback()
         except OperationalError as failed:
             self.close()
             raise not_upgraded(path, failed) from failed
@@ -133,13 +130,11 @@ class SqliteStore:
     def rows(self) -> Iterator[StoredWorkload]:
         """Yield all workloads, oldest first."""
         found = self._connection.execute(
-            select(workloads.c.id, workloads.c.spec, workloads.c.row).order_by(workloads.c.number)
+            select(workloads.c.spec, workloads.c.row).order_by(workloads.c.number)
         ).all()
         self._connection.rollback()
-        left = self._halves.left
-        for name, spec, row in found:
-            if name not in left:
-                yield _read_row(spec, row)
+        for spec, row in found:
+            yield _read_row(spec, row)
 
     def projects(self) -> Iterator[ProjectRecord]:
         """Yield all projects, oldest first."""
@@ -177,43 +172,16 @@ class SqliteStore:
             self._save_rows(rows)
             self._save_projects(projects)
             self._save_history(events)
-            one_step.delete_named(self._connection, "workloads.id", gone)
-            one_step.delete_named(self._connection, "history.workload", gone)
-            for name in gone_projects:
-                table = metadata.tables["projects"]
-                self._connection.execute(table.delete().where(table.c.name == name))
-
-    def arrive(
-        self,
-        rows: Sequence[StoredWorkload],
-        *,
-        events: Sequence[tuple[WorkloadId, HistoryEvent]] = (),
-    ) -> None:
-        """Write new rows that are invisible before `arrived`: a restart drops them.
-
-        It does not wait for the disk: the write of `arrived` is behind them in the same log.
-
-        Raises:
-            Unavailable: they were not written.
-        """
-        with self._written(soon=True):
-            self._halves.come([row.id for row in rows], time.time())
-            self._save_rows(rows)
-            self._save_history(events)
-
-    def arrived(self) -> None:
-        """Make the rows of `arrive` visible; durable on return.
-
-        Raises:
-            Unavailable: they stay invisible.
-        """
-        with self._written():
-            self._halves.count()
-        self._halves.counted()
-
-    def turned_away(self) -> None:
-        """Drop the rows of `arrive`; the next write deletes them."""
-        self._halves.give_up()
+            for table, column, names in (
+                (workloads, workloads.c.id, gone),
+                (history, history.c.workload, gone),
+                (metadata.tables["projects"], metadata.tables["projects"].c.name, gone_projects),
+            ):
+                if names:
+                    which = column == bindparam("named")
+                    self._connection.execute(
+                        table.delete().where(which), [{"named": name} for name in names]
+                    )
 
     @contextmanager
     def _written(self, *, soon: bool = False) -> Iterator[None]:
@@ -224,9 +192,7 @@ class SqliteStore:
         try:
             self._set_synchronous(wait=not soon)
             with self._connection.begin():
-                self._halves.remove()
                 yield
-            self._halves.removed()
             self._clear_failure()
         except OperationalError as failed:
             self._trouble = str(failed.orig)
@@ -287,23 +253,29 @@ class SqliteStore:
             self._trouble = ""
 
     def _save_history(self, events: Sequence[tuple[WorkloadId, HistoryEvent]]) -> None:
-        lines = [(workload, line.at, line.kind, line.text) for workload, line in events]
-        one_step.insert(self._connection, "history (workload, at, kind, text)", lines)
+        lines = [
+            {"workload": workload, "at": line.at, "kind": line.kind, "text": line.text}
+            for workload, line in events
+        ]
+        if lines:
+            self._connection.execute(insert(history), lines)
 
     def _save_rows(self, rows: Sequence[StoredWorkload]) -> None:
-        one_step.insert(
-            self._connection,
-            "workloads (id, spec, row)",
-            [
-                (
-                    row.id,
-                    _SPEC.dump_json(row.spec).decode(),
-                    _ROW.dump_json(row, exclude={"record": {"spec"}}).decode(),
-                )
-                for row in rows
-            ],
-            conflict="ON CONFLICT (id) DO UPDATE SET row = excluded.row",
-        )
+        if rows:
+            upsert = insert(workloads)
+            self._connection.execute(
+                upsert.on_conflict_do_update(
+                    index_elements=["id"], set_={"row": upsert.excluded.row}
+                ),
+                [
+                    {
+                        "id": row.id,
+                        "spec": _SPEC.dump_json(row.spec).decode(),
+                        "row": _ROW.dump_json(row, exclude={"record": {"spec", "states"}}).decode(),
+                    }
+                    for row in rows
+                ],
+            )
 
     def _save_projects(self, records: Sequence[ProjectRecord]) -> None:
         if records:
