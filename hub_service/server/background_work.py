@@ -2,6 +2,7 @@
 
 import asyncio
 import faulthandler
+import gc
 import signal
 import socket
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
@@ -70,6 +71,9 @@ async def run_until(
             await first
         await server.serve(sockets=[listening])
 
+    # What is loaded by now lives until exit: Python's collector need not look at it again.
+    gc.collect()
+    gc.freeze()
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(coroutine) for coroutine in work]
         serving = tasks.create_task(serve())

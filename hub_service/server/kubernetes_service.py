@@ -47,7 +47,6 @@ from runai.hub_service.server.background_work import (
     run_until,
     url_of,
 )
-from runai.hub_service.server.garbage import Aside, collect_seldom
 from runai.hub_service.server.listener import Server, listen
 from runai.hub_service.server.settings import Config, KubernetesConfig
 from runai.hub_service.wire.errors import InvalidRequest, Unavailable
@@ -61,7 +60,6 @@ async def serve_kubernetes(config: Config, where: KubernetesConfig) -> None:
     Raises:
         RunaiError: it cannot start; the sentence says why.
     """
-    collect_seldom()
     take_all()
     config.data_dir.mkdir(parents=True, exist_ok=True)
     stopped, serves, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -178,7 +176,6 @@ async def lead(
     work: list[Work] = [
         cluster.run(),
         platform.controller.run(),
-        Aside().run(platform.controller.changes.after(0)),
         notifier(config, platform).run(),
         Bookkeeping(
             cluster,

@@ -48,7 +48,6 @@ from runai.hub_service.server.background_work import (
     run_until,
     url_of,
 )
-from runai.hub_service.server.garbage import Aside, collect_seldom
 from runai.hub_service.server.listener import Server, listen
 from runai.hub_service.server.settings import Config
 from runai.hub_service.wire.errors import InvalidRequest, RunaiError
@@ -143,7 +142,6 @@ async def serve_here(config: Config) -> None:
     Raises:
         RunaiError: it cannot start; the sentence says why.
     """
-    collect_seldom()
     open_files = take_all()
     starting = asyncio.current_task()
     assert starting is not None
@@ -203,7 +201,6 @@ async def serve_here(config: Config) -> None:
         work: list[Work] = [
             cluster.run(),
             platform.controller.run(),
-            Aside().run(platform.controller.changes.after(0)),
             notifier(config, platform).run(),
             Bookkeeping(
                 cluster,

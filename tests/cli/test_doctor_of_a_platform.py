@@ -70,7 +70,7 @@ def test_a_broken_database_is_named_with_the_way_out(findings, platform):
     ("change", "named"),
     [
         ("UPDATE alembic_version SET version_num = '9999'", "schema 9999"),
-        ("PRAGMA user_version = 9999", "schema 0100 with rows of the shape 9999"),
+        ("PRAGMA user_version = 9999", "schema 0101 with rows of the shape 9999"),
     ],
     ids=["schema", "rows"],
 )

@@ -180,6 +180,9 @@ async def _dry_run_reply(platform: Platform, viewer: Viewer, spec: WorkloadSpec)
     viewer = replace(viewer, world=replace(viewer.world, starts=starts))
     _, plan = as_shown(other, plan, chosen)
     waits = {d.workload: d for d in plan.decisions if isinstance(d, Wait)}
+    if spec.is_array and waits:  # one line of the queue, at the place of its first one
+        first = next((waits[row.id].position for row in rows if row.id in waits), 1)
+        waits = {name: replace(wait, position=first) for name, wait in waits.items()}
     tried = [_with_reason(row.record, waits.get(row.id)) for row in rows[:DRAWN]]
     return _reply(viewer, tried, dry_run=True)
 

@@ -131,7 +131,8 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
     def _element(self, array: StoredWorkload, index: int) -> StoredWorkload:
         of = array.record
         row = self._make(arrays.element(of.spec, index), of.submitted)
-        return replace(row, record=replace(row.record, state=of.state, reason=of.reason))
+        record = replace(row.record, state=of.state, reason=of.reason, position=of.position)
+        return replace(row, record=record)
 
     def parts(self, workload: WorkloadId) -> list[WorkloadId]:
         """Return the rows that a name stands for: of an array, its own and its elements'."""

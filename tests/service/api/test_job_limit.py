@@ -31,7 +31,7 @@ def limited(simulated, monkeypatch):
 
 
 async def stored(served) -> int:
-    return len(await served.platform.cluster.workloads())
+    return sum(record.size for record in await served.platform.cluster.workloads())
 
 
 async def test_submission_beyond_job_limit_is_refused_whole_with_a_hint(limited):

@@ -5,23 +5,36 @@ It counts the rest.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from runai.hub_service.api.services.submit import DRAWN
 from runai.hub_service.api.views.overview_views import SHOWN_OWN, SHOWN_WAITING
 from runai.hub_service.client import client
 from runai.hub_service.client.calls import Which
+from runai.hub_service.model.records import WorkloadSpec
+from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.wire.errors import InvalidRequest
 from runai.hub_service.wire.schemas import SubmitRequest
 
 MORE = 30
 
 
+async def queued(simulated: Any, many: int) -> None:
+    """Queue jobs of ana's, of which some start."""
+    await simulated.platform.cluster.submit(
+        [
+            WorkloadSpec("vision", f"exp-{n}", "ana", "job", ("train",), gpus=MilliGpu(1000))
+            for n in range(many)
+        ]
+    )
+
+
 async def test_an_overview_lists_the_first_of_a_long_queue_and_counts_the_rest(simulated):
-    ana, mia = [await simulated.client(name) for name in ("ana", "mia")]
+    mia = await simulated.client("mia")
     many = SHOWN_WAITING + MORE
-    wish = SubmitRequest(name="exp", gpus=1, command=["train"], array=many)
-    await ana.submit(wish)
+    await queued(simulated, many)
     await mia.submit(SubmitRequest(name="last", gpus=1, command=["train"]))
 
     seen = await mia.overview()
@@ -37,19 +50,19 @@ async def test_an_overview_lists_the_first_of_a_long_queue_and_counts_the_rest(s
 
 async def test_ones_own_are_listed_beyond_that(simulated):
     ana = await simulated.client("ana")
-    wish = SubmitRequest(name="exp", gpus=1, command=["train"], array=SHOWN_WAITING + MORE)
-    await ana.submit(wish)
+    await queued(simulated, SHOWN_WAITING + MORE)
+    await ana.submit(SubmitRequest(name="z", gpus=1, command=["train"]))
 
     seen = await ana.overview()
 
     assert SHOWN_OWN > SHOWN_WAITING + MORE
-    assert (len(seen.workloads), seen.waiting_left_out) == (SHOWN_WAITING + MORE, 0)
+    assert (len(seen.workloads), seen.waiting_left_out) == (SHOWN_WAITING + MORE + 1, 0)
 
 
 async def test_outsider_overview_omits_the_project_queue(simulated):
     ana, out = [await simulated.client(name) for name in ("ana", "out")]
-    wish = SubmitRequest(name="exp", gpus=1, command=["train"], array=SHOWN_WAITING + MORE)
-    await ana.submit(wish)
+    await queued(simulated, SHOWN_WAITING + MORE)
+    await ana.submit(SubmitRequest(name="z", gpus=1, command=["train"]))
 
     seen = await out.overview()
 
@@ -58,7 +71,7 @@ async def test_outsider_overview_omits_the_project_queue(simulated):
 
 async def test_a_list_is_read_page_by_page_in_the_order_of_submission_then_number(simulated):
     ana, out = [await simulated.client(name) for name in ("ana", "out")]
-    await ana.submit(SubmitRequest(name="exp", gpus=1, command=["train"], array=12))
+    await queued(simulated, 12)
     await ana.submit(SubmitRequest(name="b", gpus=1, command=["train"]))
 
     first = await ana.workload_page(Which(), limit=11)
@@ -73,7 +86,7 @@ async def test_a_list_is_read_page_by_page_in_the_order_of_submission_then_numbe
 
 async def test_next_page_repeats_no_workload_after_a_deletion(simulated):
     ana = await simulated.client("ana")
-    await ana.submit(SubmitRequest(name="exp", gpus=4, command=["train"], array=4))
+    await queued(simulated, 4)
     first = await ana.workload_page(Which(), limit=2)
     await ana.delete("vision/exp-1")
 
@@ -85,9 +98,9 @@ async def test_next_page_repeats_no_workload_after_a_deletion(simulated):
 async def test_all_of_a_long_list_is_read(simulated, monkeypatch):
     monkeypatch.setattr(client, "NEXT_PAGES", 4)
     ana = await simulated.client("ana")
-    stored = await ana.submit(SubmitRequest(name="exp", gpus=1, command=["train"], array=10))
+    await queued(simulated, 10)
 
-    assert [w.id for w in await ana.workloads()] == stored.ids()
+    assert [w.id for w in await ana.workloads()] == [f"vision/exp-{n}" for n in range(10)]
 
 
 @pytest.mark.parametrize("token", ["exp", "one:vision/exp-1"])

@@ -56,7 +56,8 @@ async def test_each_sees_of_one_world_what_they_would_see_of_their_own(simulated
 
 async def test_cache_drops_views_of_deleted_workloads(simulated):
     ana, drawn = await simulated.client("ana"), DrawnViews()
-    await ana.submit(SubmitRequest(name="exp", gpus=4, command=["train"], array=FEW))
+    for number in range(FEW):
+        await ana.submit(SubmitRequest(name=f"exp-{number}", gpus=4, command=["train"]))
     queued = [r for r in await simulated.platform.cluster.workloads() if not r.attempts]
     assert len(queued) > FEW // 2
     view = Viewer(await simulated.platform.world(), ANA).workload(queued[0])

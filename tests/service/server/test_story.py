@@ -55,11 +55,14 @@ def training(go_on: Path, many: int) -> SubmitRequest:
 
 async def jobs_of(client: AsyncClient, user: str) -> dict[str, WorkloadDetail]:
     found = await client.workloads(user=user)
-    return {w.id: await client.workload(w.id) for w in found if w.kind == "job"}
+    return {w.id: await client.workload(w.id) for w in found if w.kind == "job" and not w.left}
 
 
 async def states_of(client: AsyncClient, user: str) -> Counter[str]:
-    return Counter(str(w.state) for w in await client.workloads(user=user) if w.kind == "job")
+    states = Counter[str]()
+    for w in await client.workloads(user=user):
+        states[str(w.state)] += w.size if w.kind == "job" else 0
+    return +states
 
 
 async def allocated(client: AsyncClient) -> dict[str, float]:
