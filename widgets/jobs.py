@@ -131,10 +131,10 @@ class Job:
 
 
 class Jobs(tuple[Job, ...]):  # noqa: SLOT001  it has the array beside its jobs
-    """The jobs of an array: one live view, one `wait`."""
+    """Several jobs, such as an array's: one live view, one `wait`."""
 
-    whole: Job
-    """The array, as one."""
+    whole: Job | None = None
+    """The array of which these are all jobs."""
 
     @classmethod
     def of(cls, array: Job, ids: Iterable[str]) -> Self:
@@ -145,32 +145,42 @@ class Jobs(tuple[Job, ...]):  # noqa: SLOT001  it has the array beside its jobs
 
     def wait(self) -> Self:
         """Block until all are finished; an interrupt leaves them running."""
-        self.whole.wait()
+        for job in self.asked():
+            job.wait()
         return self
 
     def __await__(self) -> Generator[Any, None, Self]:
         return self._finish().__await__()
 
     async def _finish(self) -> Self:
-        await self.whole
+        for job in self.asked():
+            await job
         return self
 
     def suspend(self) -> Self:
         """Suspend all of them until `resume`."""
-        self.whole.suspend()
+        for job in self.asked():
+            job.suspend()
         return self
 
     def resume(self) -> Self:
         """Resume all of them."""
-        self.whole.resume()
+        for job in self.asked():
+            job.resume()
         return self
 
     def delete(self) -> None:
         """Stop and delete all of them."""
-        self.whole.delete()
+        for job in self.asked():
+            job.delete()
+
+    def asked(self) -> tuple[Job, ...]:
+        """Return the jobs to call the service for: an array is one call."""
+        return tuple(self) if self.whole is None else (self.whole,)
 
     def __repr__(self) -> str:
-        return repr(self.whole) if len(self) > SHOWN else "\n".join(repr(job) for job in self)
+        jobs = self.asked() if len(self) > SHOWN else self
+        return "\n".join(repr(job) for job in jobs)
 
     def _repr_mimebundle_(self, **_asked: object) -> tuple[dict[str, Any], dict[str, Any]]:
         return _mimebundle(self)
@@ -178,13 +188,13 @@ class Jobs(tuple[Job, ...]):  # noqa: SLOT001  it has the array beside its jobs
 
 def _mimebundle(jobs: Job | Jobs) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a live view in a notebook, else text."""
-    whole, ids = jobs, [jobs.id] if isinstance(jobs, Job) else [job.id for job in jobs]
-    if isinstance(whole, Jobs):
-        whole = whole.whole
-        ids = ids if len(ids) <= SHOWN else [whole.id]
-    if not in_a_notebook():
+    each = (jobs,) if isinstance(jobs, Job) else tuple(jobs)
+    if isinstance(jobs, Jobs) and len(jobs) > SHOWN:
+        each = jobs.asked()
+    if not each or not in_a_notebook():
         return {"text/plain": repr(jobs)}, {}
-    return jobs_view(whole.link, ids, notes=whole.notes).mimebundle()
+    first = each[0]
+    return jobs_view(first.link, [job.id for job in each], notes=first.notes).mimebundle()
 
 
 class Options(TypedDict, total=False):

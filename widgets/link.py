@@ -10,8 +10,8 @@ from collections.abc import Generator, Mapping, Sequence
 from urllib.parse import urlsplit
 
 from runai.hub_service.client import AsyncClient, Client
+from runai.hub_service.client.array_lines import named
 from runai.hub_service.client.connection import Connection, find_connection
-from runai.hub_service.wire.array_lines import named
 from runai.hub_service.wire.errors import InvalidRequest, NotFound
 from runai.hub_service.wire.schemas import Overview, WhoAmI, WorkloadView
 from runai.widgets.live import Live

@@ -17,7 +17,7 @@ import anywidget
 import traitlets
 from IPython.core.getipython import get_ipython
 
-from runai.hub_service.wire.array_lines import named
+from runai.hub_service.client.array_lines import named
 from runai.hub_service.wire.errors import InvalidRequest, RunaiError
 from runai.hub_service.wire.schemas import Overview, ScaleRequest
 from runai.widgets import state as states

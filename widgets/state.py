@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import Literal, NotRequired, TypedDict
 
+from runai.hub_service.client.array_lines import counts_text, folded, named
 from runai.hub_service.limits.tiers import COMPUTE_IS_SHARED
-from runai.hub_service.wire.array_lines import counts_text, folded, named
 from runai.hub_service.wire.schemas import Overview, ProjectView, WorkloadView
 from runai.widgets.text import elastic_text, limit_text, why
 from runai.widgets.timeline import Point

@@ -5,8 +5,8 @@ Pure functions from the wire's views to text.
 
 from collections.abc import Iterable, Sequence
 
+from runai.hub_service.client.array_lines import counts_text
 from runai.hub_service.limits.tiers import COMPUTE_IS_SHARED, gib
-from runai.hub_service.wire.array_lines import counts_text
 from runai.hub_service.wire.schemas import (
     HistoryView,
     LimitView,

@@ -101,6 +101,10 @@ class People:
                 self._machine.work[f"{spec.id}-{index}-0"] = Work(self._dice.choice([1.0, 5.0]))
             self._wants(self._dice.uniform(1, 0.5 * HOUR_S), partial(self._submit_array, spec))
 
+    async def _submit(self, specs: list[WorkloadSpec], service: Service) -> None:
+        await service.cluster.submit(specs)
+        self.acknowledged |= {spec.id for spec in specs}
+
     async def _submit_array(self, spec: WorkloadSpec, service: Service) -> None:
         names = await service.cluster.names()
         asked = {element_id(spec.id, index) for index in range(spec.array or 0)}

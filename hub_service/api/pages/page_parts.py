@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from jinja2 import Environment
 
-from runai.hub_service.wire.array_lines import folded
+from runai.hub_service.client.array_lines import folded
 from runai.hub_service.wire.device_schemas import DeviceView, NodeView, OthersView
 from runai.hub_service.wire.schemas import (
     HistoryView,

@@ -18,7 +18,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from runai.hub_service.api.pages.page_parts import shown_workload
-from runai.hub_service.wire.array_lines import counts_text
+from runai.hub_service.client.array_lines import counts_text
 from runai.hub_service.wire.schemas import WorkloadView
 
 PAGES = files("runai.hub_service.api.pages")

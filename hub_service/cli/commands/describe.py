@@ -14,9 +14,9 @@ from runai.hub_service.cli.framework.reporting import Command, output_option
 from runai.hub_service.cli.framework.workload_names import WORKLOAD_NAME, find, in_project
 from runai.hub_service.cli.output import render, tables
 from runai.hub_service.client import Client
+from runai.hub_service.client.array_lines import counts_text
 from runai.hub_service.limits.tiers import COMPUTE_IS_SHARED
 from runai.hub_service.scheduler.model.quantity import duration_text
-from runai.hub_service.wire.array_lines import counts_text
 from runai.hub_service.wire.device_schemas import NodeView
 from runai.hub_service.wire.errors import NotFound
 from runai.hub_service.wire.explanation_schemas import ExplanationView

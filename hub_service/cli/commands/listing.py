@@ -13,8 +13,8 @@ from runai.hub_service.cli.framework.reporting import Command, output_option
 from runai.hub_service.cli.framework.workload_names import PROJECT_NAME
 from runai.hub_service.cli.output import render, tables
 from runai.hub_service.client import Client
+from runai.hub_service.client.array_lines import folded
 from runai.hub_service.client.calls import FIRST_PAGE, Which
-from runai.hub_service.wire.array_lines import folded
 from runai.hub_service.wire.device_schemas import NodeView
 from runai.hub_service.wire.schemas import WorkloadPage, WorkloadStateName, WorkloadView
 

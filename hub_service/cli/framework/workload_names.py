@@ -10,8 +10,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from runai.hub_service.client import Client
+from runai.hub_service.client.array_lines import named
 from runai.hub_service.client.calls import Which
-from runai.hub_service.wire.array_lines import named
 from runai.hub_service.wire.errors import InvalidRequest, NotFound, RunaiError
 from runai.hub_service.wire.schemas import WorkloadView
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from rich.text import Text
 
 from runai.hub_service.cli.output import render
-from runai.hub_service.wire.array_lines import counts_text
+from runai.hub_service.client.array_lines import counts_text
 from runai.hub_service.wire.device_schemas import DeviceView, NodeView
 from runai.hub_service.wire.schemas import ProjectView, WorkloadView
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from runai.hub_service.cli.output import render, tables
 from runai.hub_service.cli.output.waiting import FINISHED
-from runai.hub_service.wire.array_lines import folded
+from runai.hub_service.client.array_lines import folded
 from runai.hub_service.wire.errors import InvalidRequest
 from runai.hub_service.wire.schemas import Overview, WorkloadView
 from runai.hub_service.wire.usage_schemas import UsageSeries

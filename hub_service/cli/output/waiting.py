@@ -18,7 +18,7 @@ from rich.text import Text
 from runai.hub_service.cli.framework.reporting import INTERRUPTED
 from runai.hub_service.cli.output import render
 from runai.hub_service.client import Client
-from runai.hub_service.wire.array_lines import counts_text
+from runai.hub_service.client.array_lines import counts_text
 from runai.hub_service.wire.errors import Unavailable
 from runai.hub_service.wire.schemas import WorkloadView
 

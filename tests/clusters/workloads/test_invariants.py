@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from contextlib import Sequence, suppress
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 

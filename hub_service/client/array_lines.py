@@ -1,6 +1,6 @@
-"""Job arrays in lists: all entries of one array as a line, and an element by itself.
+"""Job arrays in lists: the entries of one array as a line, and an element by itself.
 
-A list of workloads has an entry for each element that has begun, and one for all others.
+A list of workloads has an entry for each element that has begun, and one for the rest.
 """
 
 import re
@@ -14,7 +14,7 @@ _FIRST_OF: tuple[WorkloadStateName, ...] = (
     *("running", "starting", "stopping", "paused", "retrying"),
     *("queued", "suspended", "failed", "succeeded"),
 )
-"""State of a line: the first of these that any element has."""
+"""Priority of states: a line shows the first one that an element has."""
 
 
 def array_name(view: WorkloadView) -> str:
@@ -25,7 +25,7 @@ def array_name(view: WorkloadView) -> str:
 
 
 def folded(workloads: Iterable[WorkloadView]) -> list[WorkloadView]:
-    """Return one entry for each array, at the place of its first one; others as they are."""
+    """Return one entry for each array, at the place of its first one; keep other entries."""
     found: dict[str, list[WorkloadView]] = {}
     for view in workloads:
         found.setdefault(array_name(view) or view.id, []).append(view)
