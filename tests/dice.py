@@ -200,6 +200,7 @@ class Dice:
             ("min_workers", self.random.randint(1, count), 0.9 if elastic else 0.4),
             ("expected_runtime", self.of(10, 20, 30, 50, 500), 0.5),
             ("checkpointed", now - self.of(0, 10), 0.25),
+            ("saves", True, 0.4),
             (
                 "pauses",
                 [now - self.of(0, 10, 3580, 3590, 3600), now - 5],

@@ -155,7 +155,9 @@ class Job:
         """Build the scheduler's view; a plain queue has neither kinds nor priorities."""
         seen = replace(self.asked, project=project, workers=tuple(self.workers), pauses=self.pauses)
         if is_plain:
-            return replace(seen, kind="job", preemptible=None, priority=None, checkpointed=None)
+            return replace(
+                seen, kind="job", preemptible=None, priority=None, checkpointed=None, saves=False
+            )
         return replace(seen, checkpointed=self._checkpointed())
 
     def _checkpointed(self) -> int | None:
@@ -210,6 +212,7 @@ def _request_from_columns(row: TraceRow, node_gpus: int) -> Workload:
         submitted=row.submit_s,
         min_workers=(row.min_workers or 1) if row.is_elastic else count,
         checkpointed=None if row.checkpoint_cost_s is None else 0,
+        saves=row.checkpoint_cost_s is not None,
     )
 
 

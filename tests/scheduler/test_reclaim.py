@@ -252,23 +252,23 @@ def test_a_big_job_takes_the_fewest_that_make_one_node_free() -> None:
 
 
 @pytest.mark.parametrize(
-    ("quota", "saved", "expected"),
+    ("quota", "saves", "expected"),
     [
-        pytest.param(2, None, {"n2-old-0", "n2-newest-0"}, id="for a quota, node by node"),
-        pytest.param(1, None, set(), id="beyond it, not where work may be lost"),
-        pytest.param(1, 5, {"n2-old-0", "n2-newest-0"}, id="beyond it, where work is saved"),
+        pytest.param(2, False, {"n2-old-0", "n2-newest-0"}, id="for a quota, node by node"),
+        pytest.param(1, False, set(), id="beyond it, not where work may be lost"),
+        pytest.param(1, True, {"n2-old-0", "n2-newest-0"}, id="beyond it, where work is saved"),
     ],
 )
 def test_reclaim_stops_jobs_on_the_node_where_the_claimant_fits(
-    quota: int, saved: int | None, expected: set[str]
+    quota: int, expected: set[str], *, saves: bool
 ) -> None:
     # a may give two GPUs; its two newest jobs are on different nodes: stopping them is no use.
     projects = [project("a", quota), project("b", quota)]
     running = [
-        job("n1-oldest", on="n1:0", submitted=1, checkpointed=saved),
-        job("n2-old", on="n2:0", submitted=2, checkpointed=saved),
-        job("n1-young", on="n1:1", submitted=3, checkpointed=saved),
-        job("n2-newest", on="n2:1", submitted=4, checkpointed=saved),
+        job("n1-oldest", on="n1:0", submitted=1, saves=saves),
+        job("n2-old", on="n2:0", submitted=2, saves=saves),
+        job("n1-young", on="n1:1", submitted=3, saves=saves),
+        job("n2-newest", on="n2:1", submitted=4, saves=saves),
     ]
 
     plan = decide(snapshot("2x2", projects, [*running, job("big", 2, "b")]))
@@ -311,7 +311,7 @@ def test_work_on_nodes_that_do_not_help_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("lacking", ["cpu_milli", "memory_mib"])
-def test_the_least_cpu_or_memory_that_is_lacking_is_taken_back(lacking):
+def test_the_least_cpu_or_memory_that_is_lacking_is_taken_back(lacking: str) -> None:
     # n1 has an idle device, but lacks a thousandth of a core (or one MiB) for the job.
     all_of_it: dict[str, Any] = {lacking: 1000}
     a_bit: dict[str, Any] = {lacking: 1}

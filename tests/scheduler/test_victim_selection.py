@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from builders import cluster, job, parent, project, snapshot, stopped
-from runai.hub_service.scheduler import Mib, Node, Workload, decide
+from runai.hub_service.scheduler import Changes, Index, Mib, Node, Plan, Workload, decide
+from runai.hub_service.scheduler.explanations.device_holders import Holdings
+from runai.hub_service.scheduler.state.planning_state import State
+from runai.hub_service.scheduler.state.project_tree import tree_of
+from runai.hub_service.scheduler.state.victim_order import victims_of
 
 
 def held(owner: str, node: str, *devices: int) -> list[Workload]:
@@ -86,3 +91,95 @@ def test_reclaim_stops_only_workloads_that_hold_the_missing_resource(
     projects = [project("a", 0, weight=0), project("b", 2)]
 
     assert stopped(decide(snapshot(small(), projects, [*there, new]))) == expected
+
+
+# ---- R4 (4): jobs that save take turns
+
+
+def given(name: str, *, saves: bool = True, started: int | None = 100, **fields: Any) -> Workload:
+    """Return a job of `a` that runs on the device in its name."""
+    places = " ".join(f"n1:{digit}" for digit in name if digit.isdigit())
+    return job(name, workers=len(places.split()), on=places, saves=saves, started=started, **fields)
+
+
+IN_TURN: dict[str, tuple[list[Workload], str]] = {
+    "the longest run, not the latest submitted": (
+        [given("a0", started=500), given("a1"), given("a2", started=900)],
+        "a1",
+    ),
+    "one that saves before one that loses its work": (
+        [given("a0", saves=False), given("a1", started=900), given("a2", saves=False)],
+        "a1",
+    ),
+    "a known checkpoint is no promise to save": (
+        [given("a0", checkpointed=5, saves=False), given("a1"), given("a2", started=900)],
+        "a1",
+    ),
+    "without saving the latest submitted": (
+        [given("a0", saves=False, submitted=3), given("a1", saves=False, submitted=2)],
+        "a0",
+    ),
+    "of equal starts the latest submitted": (
+        [given("a0", submitted=3), given("a1", submitted=2), given("a2", submitted=1)],
+        "a0",
+    ),
+    "of equal starts and ages the last by name": ([given("a0"), given("a1")], "a1"),
+    "the lowest priority goes first all the same": (
+        [given("a0", started=0), given("a1", saves=False, priority=25)],
+        "a1",
+    ),
+    "surplus goes before a whole workload all the same": (
+        [given("a0", started=0), given("a12", saves=False, min_workers=1)],
+        "a12",
+    ),
+    "an unknown start counts as now": (
+        [given("a0", started=None), given("a1", started=999)],
+        "a1",
+    ),
+    "a start at this second is as late as an unknown one": (
+        [given("a0", started=1000, submitted=1), given("a1", started=None, submitted=2)],
+        "a1",
+    ),
+}
+
+
+@pytest.mark.parametrize(("jobs", "expected"), IN_TURN.values(), ids=IN_TURN)
+@pytest.mark.parametrize("by_index", [False, True], ids=["snapshot", "index"])
+def test_jobs_that_save_give_back_in_turn(
+    jobs: list[Workload], expected: str, *, by_index: bool
+) -> None:
+    held = sum(len(workload.workers) for workload in jobs)
+    world = snapshot(
+        f"1x{held}", [project("a", held - 1), project("b", 1)], [*jobs, job("new", 1, "b")]
+    )
+    plan = decide(world)
+    if by_index:
+        index = Index(replace(world, now=10))
+        decide(index)
+        index.apply(Changes(now=world.now))
+        plan = decide(index)
+
+    assert {worker.rpartition("-")[0] for worker in stopped(plan)} == {expected}
+
+
+def test_a_gang_has_run_since_its_youngest_worker_started() -> None:
+    gang = given("a01", started=100)
+    old, young = gang.workers
+    gang = replace(gang, workers=(old, replace(young, started=900)))
+    jobs = [gang, given("a2", started=500), job("new", 1, "b")]
+    world = snapshot("1x3", [project("a", 2), project("b", 1)], jobs)
+
+    assert stopped(decide(world)) == {"a2-0"}
+
+
+def test_explanations_and_the_search_for_victims_have_one_order() -> None:
+    jobs = [given("a0", started=500), given("a1"), given("a2", saves=False, checkpointed=7)]
+    world = snapshot("1x3", [project("a", 0), project("b", 0)], [*jobs, job("new", 2, "b")])
+    seen = Holdings(world, Plan(), world.workloads[-1])
+
+    told = [held.workload.name for held in max(seen.sets_of(seen.held[0].account), key=len)]
+    item_of = State(world, tree_of(world)).by_name
+    victims = [v for w in jobs for v in victims_of(item_of[w.name], world.now)]
+    victims.sort(key=lambda victim: victim.key, reverse=True)
+
+    assert told == [victim.item.name for victim in victims] == ["a1", "a0", "a2"]

@@ -24,6 +24,7 @@ from runai.hub_service.scheduler.model.snapshot import (
 from runai.hub_service.scheduler.model.what_if import worker_after
 from runai.hub_service.scheduler.state.project_tree import ProjectNode, tree_of
 from runai.hub_service.scheduler.state.request_shape import Kinds, RequestShape
+from runai.hub_service.scheduler.state.victim_order import VictimKey, last_start, victim_key
 
 _NODES_COMPARED = 4
 _CAPS = ("over_build_quota", "over_limit")
@@ -44,10 +45,8 @@ class Held(NamedTuple):
     protected_until: int
     """Time until which R8 protects it from being reclaimed; 0 is unprotected."""
 
-    @property
-    def first_to_go(self) -> tuple[int, int, str]:
-        """Sort key by R4: the greatest is reclaimed first."""
-        return (-self.workload.rank, *self.workload.age)
+    first_to_go: VictimKey
+    """Sort key by R4: the greatest is reclaimed first."""
 
 
 class Holdings:
@@ -129,6 +128,10 @@ class Holdings:
             by_node=by_node,
             end=end_of(workload, self._now),
             protected_until=max(starts) + least if starts and least else 0,
+            first_to_go=victim_key(
+                workload,
+                since=last_start((w.started for w in after if w.node is not None), self._now),
+            ),
         )
 
     # ---- sorted

@@ -185,6 +185,8 @@ class Workload:
     below_min_since: int | None = None
     grace: Count = 60
     checkpointed: int | None = None
+    saves: bool = False
+    """True if it is known to save its work when it is stopped: a pause loses nothing (R4, R10)."""
     throughput: Mapping[str, Count] = field(default_factory=dict)
     resize_cost: Count = 0
     pack_by: str = ""

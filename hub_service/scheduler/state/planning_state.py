@@ -168,7 +168,7 @@ class State:
         else:
             if is_pending and not self.lanes.add(item):
                 self.stuck[item] = None
-            self.victims.add(item)
+            self.victims.add(item, self.time)
         for listed, belongs in (
             (self.undecided, len(choices) > 1),
             (self.fixed, item.is_fixed),

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from operator import attrgetter
 from typing import NamedTuple
 
-from runai.hub_service.scheduler.model.snapshot import Policy
+from runai.hub_service.scheduler.model.snapshot import Policy, Workload
 from runai.hub_service.scheduler.state.planned_workloads import (
     ACTIVE,
     Phase,
@@ -20,8 +20,52 @@ from runai.hub_service.scheduler.state.planned_workloads import (
 )
 from runai.hub_service.scheduler.state.project_tree import ProjectNode
 
-VictimKey = tuple[bool, int, bool, bool, int, int, str, int]
+VictimKey = tuple[bool, int, bool, bool, int, int, int, str, int]
 _key = attrgetter("key")
+
+
+def victim_key(
+    workload: Workload,
+    *,
+    since: int,
+    index: int = 0,
+    is_surplus: bool = False,
+    is_extra: bool = False,
+) -> VictimKey:
+    """Return the rank of a victim inside its project, the best victim greatest (R4).
+
+    In this order: on idle GPUs only (E2), lowest priority, surplus, known to save its work. Of
+    those that save, the one that has run longest goes first (`since`), so that GPUs go round; of
+    the others the one that loses least work, if that is known. Then the latest submitted, by name.
+    """
+    saves = workload.saves and not is_surplus
+    known = workload.checkpointed
+    return (
+        is_extra,
+        -workload.rank,
+        is_surplus,
+        saves,
+        not saves and known is not None,
+        -since if saves else known or 0,
+        workload.submitted,
+        workload.name,
+        index,
+    )
+
+
+def last_start(starts: Iterable[int | None], now: int) -> int:
+    """Return when the youngest worker started; one without a known start counts as started now."""
+    return max([now if start is None else start for start in starts], default=now)
+
+
+def running_since(item: PlannedWorkload, now: int) -> int:
+    """Return since when a workload runs as a whole, as the snapshot shows it (R4).
+
+    Workers that this plan starts, reserves or moves count as started now.
+    """
+    held = [member for member in item.members if member.standing.holds_later]
+    starts = (m.worker.started if m.standing is Phase.RUNNING else None for m in held)
+    return last_start(starts, now)
 
 
 class Victim:
@@ -29,29 +73,26 @@ class Victim:
 
     __slots__ = ("alone", "is_extra", "is_lent", "is_surplus", "item", "key", "member")
 
-    def __init__(self, item: PlannedWorkload, member: PlannedWorker, *, is_surplus: bool) -> None:
+    def __init__(
+        self, item: PlannedWorkload, member: PlannedWorker, *, is_surplus: bool, since: int = 0
+    ) -> None:
+        """Rank a victim; `since` is when its workload last started, for one that saves."""
         self.item = item
         self.member = member
         self.is_surplus = is_surplus
         self.alone = (member,) if is_surplus or len(item.members) == 1 else None
         """The single worker that goes; None if several may go."""
-        safe = item.workload.checkpointed
         self.is_extra = is_surplus and item.is_extra(member)
         """True if it exceeds its workload's request: reclaimed before all other victims (E2)."""
         self.is_lent = self.is_extra or (is_surplus and item.sizes is None)
         """True if it only uses idle GPUs. Any waiting workload of its project may take it (E1,
         E2)."""
-        # R4 (2) to (5), the best victim greatest: only on idle GPUs (E2), lowest priority, surplus,
-        # least work lost if known (without a reported checkpoint all may be lost), latest, last by
-        # name.
-        self.key: VictimKey = (
-            self.is_extra,
-            -item.rank,
-            is_surplus,
-            safe is not None,
-            0 if safe is None else safe,
-            *item.age,
-            member.index,
+        self.key = victim_key(
+            item.workload,
+            since=since,
+            index=member.index,
+            is_surplus=is_surplus,
+            is_extra=self.is_extra,
         )
 
     @property
@@ -81,7 +122,7 @@ class Protected(NamedTuple):
     until: int
 
 
-def victims_of(item: PlannedWorkload) -> tuple[Victim, ...]:
+def victims_of(item: PlannedWorkload, now: int) -> tuple[Victim, ...]:
     """Split a preemptible workload into victims: each surplus worker, then the rest together."""
     if item.is_fixed:
         return ()  # Q1: sessions within the build quota are never victims
@@ -96,7 +137,8 @@ def victims_of(item: PlannedWorkload) -> tuple[Victim, ...]:
         # E2: a reserved worker starts with all its parts, or not at all.
         if item.sizes is None or member.standing is not Phase.RESERVED
     ]
-    return (*surplus, Victim(item, active[0], is_surplus=False))
+    since = running_since(item, now) if item.workload.saves else 0
+    return (*surplus, Victim(item, active[0], is_surplus=False, since=since))
 
 
 def _has_reservation(member: PlannedWorker) -> bool:
@@ -111,10 +153,14 @@ class Victims:
         self._victims: dict[ProjectNode, list[Victim]] = {}
         self._surplus: dict[ProjectNode, int] = {}
         self._cut: dict[PlannedWorkload, tuple[Victim, ...]] = {}
+        self._undated: dict[PlannedWorkload, None] = {}
+        """Workloads that save and run since an unknown time: their ranks change with time (R4)."""
 
-    def add(self, item: PlannedWorkload) -> None:
+    def add(self, item: PlannedWorkload, now: int) -> None:
         """Insert a workload's victims in order."""
-        victims = victims_of(item)
+        victims = victims_of(item, now)
+        if item.workload.saves and any(m.worker.started is None for m in item.members):
+            self._undated[item] = None
         if victims:
             self._cut[item] = victims
         for victim in victims:
@@ -129,6 +175,7 @@ class Victims:
 
     def remove(self, item: PlannedWorkload) -> None:
         """Remove a workload's victims."""
+        self._undated.pop(item, None)
         for victim in self._cut.pop(item, ()):
             account = victim.item.account
             listed = self._victims[account]
@@ -138,9 +185,10 @@ class Victims:
             if victim.is_surplus:
                 self._surplus[account] -= 1
 
-    def view(self, changed: Iterable[PlannedWorkload]) -> VictimsView:
+    def view(self, changed: Iterable[PlannedWorkload], now: int) -> VictimsView:
         """Return the victims for one pass, with the changed workloads split again."""
-        return VictimsView(self._victims, self._cut, self._surplus, changed)
+        again = {**dict.fromkeys(changed), **self._undated}
+        return VictimsView(self._victims, self._cut, self._surplus, again, now)
 
 
 class VictimsView:
@@ -155,15 +203,17 @@ class VictimsView:
         cut: dict[PlannedWorkload, tuple[Victim, ...]],
         surplus: dict[ProjectNode, int],
         changed: Iterable[PlannedWorkload],
+        now: int,
     ) -> None:
         """Split the changed workloads into victims again."""
+        self._now = now
         self._base = kept
         self._cut = cut
         self._changed: dict[ProjectNode, set[PlannedWorkload]] = {}
         self._fresh: dict[ProjectNode, list[Victim]] = {}
         for item in changed:
             self._changed.setdefault(item.account, set()).add(item)
-            self._fresh.setdefault(item.account, []).extend(victims_of(item))
+            self._fresh.setdefault(item.account, []).extend(victims_of(item, now))
         self._lists: dict[tuple[ProjectNode, bool], list[Victim]] = {}
         self._protected: dict[ProjectNode, list[Protected]] = {}
         self._base_surplus = surplus
@@ -205,7 +255,7 @@ class VictimsView:
         for item in dict.fromkeys(member.item for member in members):
             account = item.account
             is_kept = item not in self._changed.get(account, ())
-            for victim in self._cut.get(item, ()) if is_kept else victims_of(item):
+            for victim in self._cut.get(item, ()) if is_kept else victims_of(item, self._now):
                 if not present.isdisjoint(victim.workers()):
                     there[account].append(victim)
         for listed in there.values():

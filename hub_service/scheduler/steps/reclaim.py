@@ -131,7 +131,9 @@ class Reclaim:
         state, allocation = self._state, self._allocation
         self._counted = None
         self._lane = self._search = None
-        self._victims = state.victims.view({**dict.fromkeys(state.changed()), **state.reserved})
+        self._victims = state.victims.view(
+            {**dict.fromkeys(state.changed()), **state.reserved}, state.time
+        )
         unkept = [unit for unit in allocation.unkept_units() if not unit.is_surplus]
         order = FairOrder(state, unkept, surplus=False)
         is_all = True
@@ -239,7 +241,7 @@ class Reclaim:
         A project over its entitlement yields only that much. Victims in R4's order alone may leave
         nodes where the claimant does not fit; victims on just the needed nodes either suffice or
         not. That selection ignores R4, and may stop a workload that has run for long. A claim
-        beyond its quota therefore takes only workloads with a checkpoint this way (ADR 0018).
+        beyond its quota therefore takes only workloads that save their work this way (ADR 0018).
         """
         if self._victims.has_surplus and not self._could_help(unit, way):
             return  # a long search could not succeed
@@ -252,7 +254,7 @@ class Reclaim:
         for nodes in self._node_sets(unit, lane, way):
             members = [member for node in nodes for member in on_node[node]]
             if not is_owed:
-                members = [m for m in members if m.item.workload.checkpointed is not None]
+                members = [m for m in members if m.item.workload.saves]
             there = self._victims.on(members)
             if there:
                 among = {above for account in there for above in account.path}

@@ -1,0 +1,36 @@
+"""The snapshots of docs/scheduling.md: `runai schedule` decides them as the page says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from runai.hub_service.scheduler.__main__ import main
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "scheduling.md").read_text(encoding="utf-8")
+
+DECIDED: dict[str, dict[str, list[str]]] = {
+    "gang_stopped_while_incomplete": {
+        "stop": ["gang-0", "gang-1"],
+        "reserve": ["patty-1-0"],
+    },
+    "longest_run_of_those_that_save": {"stop": ["bob-2-0"], "reserve": ["patty-1-0"]},
+}
+"""The decisions about workers of each snapshot, by kind."""
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (DOCS / "snapshots").iterdir()))
+def test_a_documented_snapshot_is_decided_as_told(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(DOCS / "snapshots" / f"{name}.json")]) == 0
+
+    found: dict[str, list[str]] = {}
+    for decision in json.loads(capsys.readouterr().out)["decisions"]:
+        if "worker" in decision:
+            found.setdefault(decision["kind"], []).append(decision["worker"])
+    assert {kind: sorted(workers) for kind, workers in found.items()} == DECIDED[name]
+    assert f"(snapshots/{name}.json)" in PAGE
