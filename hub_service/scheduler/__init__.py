@@ -24,6 +24,7 @@ from runai.hub_service.scheduler.model.quantity import (
     milli_gpus,
 )
 from runai.hub_service.scheduler.model.snapshot import (
+    SHIPPED,
     Decision,
     DeviceShare,
     LeftOut,
@@ -51,6 +52,7 @@ from runai.hub_service.scheduler.placement.quota_check import oversubscribed
 from runai.hub_service.scheduler.state.cluster_index import Changes, Index, changes_between
 
 __all__ = [
+    "SHIPPED",
     "AllowMoves",
     "AskOtherwise",
     "Change",

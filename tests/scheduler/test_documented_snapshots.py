@@ -18,6 +18,8 @@ DECIDED: dict[str, dict[str, list[str]]] = {
         "reserve": ["patty-1-0"],
     },
     "longest_run_of_those_that_save": {"stop": ["bob-2-0"], "reserve": ["patty-1-0"]},
+    "quota_needs_a_move": {"move": ["bob-2-0"], "reserve": ["patty-1-0"]},
+    "shipped_policy_moves_jobs_that_save": {"move": ["bob-2-0"], "reserve": ["ann-1-0"]},
 }
 """The decisions about workers of each snapshot, by kind."""
 

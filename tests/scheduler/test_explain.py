@@ -140,7 +140,7 @@ CASES = {
         ),
     ),
     "fragments": (
-        snapshot("1x4", [project("a", 4)], [*HALVES, job("spread", 1)]),
+        snapshot("1x4", [project("a", 2)], [*HALVES, job("spread", 1)]),
         "spread",
         "fragmented",
         [
@@ -156,7 +156,7 @@ CASES = {
     "a-gang-without-all-its-workers": (
         snapshot(
             "1x4",
-            [project("a", 4)],
+            [project("a", 2)],
             [
                 job("h-0", 0.5, on="n1:0", priority=80),
                 job("h-1", 0.5, on="n1:1", started=300, expected_runtime=900, priority=80),
@@ -166,7 +166,11 @@ CASES = {
         ),
         "gang",
         "gang_incomplete",
-        ["would start if h-1 ended", "would start with 1 worker instead of 2"],
+        [
+            "would start if h-1 ended",
+            "would start if a's quota were 4 GPUs instead of 2",
+            "would start with 1 worker instead of 2",
+        ],
         "expected to start in 4 minutes",
     ),
     "a-minimum-run-time": (

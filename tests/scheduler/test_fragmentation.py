@@ -168,7 +168,10 @@ def test_one_at_a_time_a_room_places_as_decide_does(packing: Packing, world: Sna
     kinds, room = Kinds(nodes), room_for(packing, nodes)
     there: list[Workload] = []
     for new in arrivals(world):
-        plan = decide(snapshot(nodes, [project("a", None)], [*there, new], packing=packing))
+        world = snapshot(
+            nodes, [project("a", None)], [*there, new], packing=packing, quota_moves=False
+        )
+        plan = decide(world)
         kind = kinds.of(new.workers[0], ())
         if isinstance(room, FragRoom):
             room.expect(Counter(kinds.of(w.workers[0], ()) for w in [*there, new]))

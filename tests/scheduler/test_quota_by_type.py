@@ -109,7 +109,7 @@ RECLAIMS: dict[str, tuple[list[Project], list[Workload], set[str]]] = {
 def test_a_guarantee_is_one_of_a_type(
     projects: list[Project], there: list[Workload], expected: set[str]
 ) -> None:
-    world = snapshot(NODES, projects, there)
+    world = snapshot(NODES, projects, there, quota_moves=False)
     plan = decide(world)
 
     assert stopped(plan) == expected

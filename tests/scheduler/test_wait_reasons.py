@@ -110,7 +110,7 @@ def test_every_code_has_its_sentence() -> None:
         "spread",
         "fragmented",
         "2 GPUs are free, but not together as it asks for them",
-        [project("a", 4)],
+        [project("a", 2)],
         *[job(f"h{d}", 0.5, on=f"n1:{d}") for d in range(4)],
         job("spread", 1),
     )
@@ -118,7 +118,7 @@ def test_every_code_has_its_sentence() -> None:
         "gang",
         "gang_incomplete",
         "1 of its 2 workers would fit now; it needs all of them at once",
-        [project("a", 4)],
+        [project("a", 2)],
         job("h0", 0.5, on="n1:0"),
         job("h1", 0.5, on="n1:1"),
         job("w2", 1, on="n1:2"),

@@ -114,7 +114,10 @@ class _Future:
         self._decide = decide
         self._index = index
         index.apply(changes_between(index.snapshot(), snapshot))
-        self._policy = snapshot.policy
+        policy = snapshot.policy
+        self._counts_pauses = (
+            policy.max_pauses_per_hour is not None or policy.max_moves_per_hour is not None
+        )
         self._min_runtimes = {p.min_runtime for p in snapshot.projects if p.min_runtime}
         self._now = snapshot.now
         self._workloads = {workload.name: workload for workload in snapshot.workloads}
@@ -258,7 +261,7 @@ class _Future:
                         yield worker.started + least
             if workload.below_min_since is not None:
                 yield workload.below_min_since + workload.grace + 1
-            if self._policy.max_pauses_per_hour is not None:
+            if self._counts_pauses:
                 for paused in workload.pauses:
                     yield paused + _PAUSES_COUNT_FOR
 

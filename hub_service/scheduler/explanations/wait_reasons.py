@@ -99,7 +99,7 @@ class Reasons:
     def of_move(self, member: PlannedWorker, loss: Eviction, node: str) -> Reason:
         """Return the reason of a move."""
         assert loss.claimant is not None, "broken gangs are not moved"
-        text = f"makes room for {self._name(loss.claimant, member.item)} and goes on at {node}"
+        text = f"moved to {node} to make room for {self._name(loss.claimant, member.item)}"
         rule = "R10" if loss.rule == "R10" else "R5"
         for_ = self._id(loss.claimant, member.item)
         return Reason(code="consolidated", rule=rule, text=text, for_=for_)

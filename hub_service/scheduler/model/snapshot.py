@@ -24,6 +24,7 @@ from runai.hub_service.scheduler.model.quantity import (
 
 Phase = Literal["allocate", "consolidate", "reclaim", "preempt", "stop_stale_gangs"]
 Packing = Literal["binpack", "spread", "frag"]
+Moves = Literal["all", "saves"]
 Explain = Literal["short", "full", "none"]
 WorkloadKind = Literal["job", "session"]
 
@@ -80,9 +81,23 @@ class Policy:
     users_take_turns: bool = False
     max_evictions: Count | None = None
     max_pauses_per_hour: Count | None = None
+    quota_moves: bool = True
+    """True if a claim within its quota may move preemptible jobs that lie badly (R10)."""
+    moves: Moves = "all"
+    """Jobs that `consolidate` may move: all, or only those that save their work (R10)."""
+    max_moves_per_hour: Count | None = None
+    """Stops and moves of a job in an hour after which `consolidate` moves it no more."""
+    max_moves: Count | None = None
+    """Workloads that one plan moves by `consolidate`."""
     explain: Explain = "short"
     name_others: bool = True
     """True if reasons name workloads and users of other projects, not only the project (X)."""
+
+
+SHIPPED = Policy(
+    phases=(*Policy().phases, "consolidate"), moves="saves", max_moves_per_hour=2, max_moves=4
+)
+"""The policy that the platform is shipped with: jobs that save move to make room (R10)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

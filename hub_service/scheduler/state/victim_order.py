@@ -159,7 +159,10 @@ class Victims:
     def add(self, item: PlannedWorkload, now: int) -> None:
         """Insert a workload's victims in order."""
         victims = victims_of(item, now)
-        if item.workload.saves and any(m.worker.started is None for m in item.members):
+        if item.workload.saves and any(
+            member.standing is Phase.RUNNING and member.worker.started is None
+            for member in item.members
+        ):
             self._undated[item] = None
         if victims:
             self._cut[item] = victims
@@ -273,7 +276,10 @@ def protected_until(
 
     Elastic surplus is never protected: its workload runs on, so nothing is paused (R8).
     """
-    until = max(_min_runtime_end(item, members, now), _pauses_expire(item, policy, now))
+    until = max(
+        _min_runtime_end(item, members, now),
+        pauses_expire(item, policy.max_pauses_per_hour, now),
+    )
     return until if until > now else None
 
 
@@ -290,9 +296,8 @@ def _min_runtime_end(item: PlannedWorkload, members: Iterable[PlannedWorker], no
     return max(starts) + least if starts else now
 
 
-def _pauses_expire(item: PlannedWorkload, policy: Policy, now: int) -> int:
-    """Return when it has fewer than the maximum number of pauses in the last hour."""
-    most = policy.max_pauses_per_hour
+def pauses_expire(item: PlannedWorkload, most: int | None, now: int) -> int:
+    """Return when it has fewer than `most` pauses and moves in the last hour; `now` if it has."""
     if most is None:
         return now
     if not most:

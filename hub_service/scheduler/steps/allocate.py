@@ -76,7 +76,7 @@ class Allocation:
             booking = member.origin
             if (
                 booking is None
-                or not _is_there(self._state.later, member, booking)
+                or not is_there(self._state.later, member, booking)
                 or cap_in_the_way(item, booking.quota)
             ):
                 self._state.roll_back(mark)
@@ -91,7 +91,7 @@ class Allocation:
         for member in reserved:
             booking = member.origin
             assert booking is not None, "kept reservations have a booking"
-            if not _is_there(self._state.now, member, booking):
+            if not is_there(self._state.now, member, booking):
                 self._state.roll_back(mark)
                 return
             self._state.set(member, Phase.STARTED, booking)
@@ -280,7 +280,8 @@ def _asks_for_gpus(members: Iterable[PlannedWorker]) -> bool:
     return any(member.kind.quota for member in members)
 
 
-def _is_there(room: Room, member: PlannedWorker, booking: Booking) -> bool:
+def is_there(room: Room, member: PlannedWorker, booking: Booking) -> bool:
+    """Return True if a worker's earlier place is free, and still meets its request."""
     kind = member.kind
     return (
         booking.node in kind.nodes

@@ -28,7 +28,7 @@ from runai.hub_service.scheduler.state.request_shape import RequestShape
 from runai.hub_service.scheduler.state.victim_order import Victim, VictimsView
 from runai.hub_service.scheduler.steps.allocate import HELD, Allocation
 from runai.hub_service.scheduler.steps.reclaim_bounds import Bounds
-from runai.hub_service.scheduler.steps.victim_search import Search
+from runai.hub_service.scheduler.steps.victim_search import Moves, Search
 from runai.hub_service.scheduler.steps.victim_selection import Choice, PreemptionScope
 
 _NODES_TRIED = 32
@@ -129,11 +129,7 @@ class Reclaim:
     def _serve_all(self) -> bool:
         """Try all waiting units once; return True if none waits any more."""
         state, allocation = self._state, self._allocation
-        self._counted = None
-        self._lane = self._search = None
-        self._victims = state.victims.view(
-            {**dict.fromkeys(state.changed()), **state.reserved}, state.time
-        )
+        self._begin_pass()
         unkept = [unit for unit in allocation.unkept_units() if not unit.is_surplus]
         order = FairOrder(state, unkept, surplus=False)
         is_all = True
@@ -148,6 +144,23 @@ class Reclaim:
                 order.set_aside()
                 is_all = False
         return is_all
+
+    def _begin_pass(self) -> None:
+        state = self._state
+        self._counted = None
+        self._lane = self._search = None
+        changed = {**dict.fromkeys(state.changed()), **state.reserved}
+        self._victims = state.victims.view(changed, state.time)
+
+    def searches(self, unit: PodSet, moves: Moves) -> Iterator[Search]:
+        """Yield the searches for a unit that may also move workers, scope by scope (R10)."""
+        self._begin_pass()
+        for way in self._ways(unit, self._state.lanes.lane_of(unit)):
+            if not way.surplus_only:
+                choice = Choice(
+                    partial(self._victims.of, surplus_only=False), None, self._victims.protected
+                )
+                yield Search(self._state, unit, way, choice, self.may_stop, moves)
 
     def stop_stale_gangs(self) -> None:
         """Stop gangs that were below their minimum for longer than their grace period (R11)."""
@@ -211,7 +224,7 @@ class Reclaim:
         if block is not None and block.code == "over_build_quota":
             return False  # only preemptible work can go, which the cap excludes
         if lane is self._lane and self._search and self._search.go_on(unit, self.may_stop):
-            self._record(unit, self._search)
+            self.record(unit, self._search)
             return True
         self._lane = self._search = None
         has_taken = False
@@ -220,7 +233,7 @@ class Reclaim:
             for choice in self._choices(unit, lane, way):
                 search = Search(self._state, unit, way, choice, may_stop=self.may_stop)
                 if search.run():
-                    self._record(unit, search)
+                    self.record(unit, search)
                     if not has_taken:
                         # The scopes before this one have no victims for the lane's next unit
                         # either.
@@ -311,7 +324,8 @@ class Reclaim:
         nodes = [node for node in range(len(self._state.nodes)) if on_node.get(node)]
         return sorted(nodes, key=self._state.later.fullness, reverse=True)
 
-    def _record(self, unit: PodSet, search: Search) -> None:
+    def record(self, unit: PodSet, search: Search) -> None:
+        """Record the victims of a successful search, and their claimant."""
         self._counted = None  # workers came or went
         self.took_something = self.took_something or bool(search.taken)
         for taken in search.taken:
@@ -323,6 +337,12 @@ class Reclaim:
                         taken.giver.account,
                         is_surplus=taken.is_surplus,
                     )
+
+    def forget(self, search: Search) -> None:
+        """Forget the victims of a search whose result is not used after all."""
+        for taken in search.taken:
+            for member in taken.members:
+                self.losses.pop(member, None)
 
     def _record_failure(self, lane: EquivalenceClass, search: Search) -> None:
         if search.is_held:

@@ -1,152 +1,260 @@
 """Sets of workers to move so that one more worker fits on a node (R10).
 
-Only preemptible workloads may move. Small sets are found node by node, the least disturbance first;
-the new places of the workers are not chosen here.
+Only preemptible jobs may move. Small sets are found node by node, the fewest and cheapest moves
+first; the new places of the workers are not chosen here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from runai.hub_service.scheduler.state.planned_workloads import Phase, PlannedWorker
+from runai.hub_service.scheduler.state.planned_workloads import (
+    Phase,
+    PlannedWorker,
+    PlannedWorkload,
+)
 from runai.hub_service.scheduler.state.planning_state import State
 from runai.hub_service.scheduler.state.request_shape import RequestShape
-from runai.hub_service.scheduler.state.victim_order import protected_until
+from runai.hub_service.scheduler.state.victim_order import (
+    VictimKey,
+    pauses_expire,
+    protected_until,
+    running_since,
+    victim_key,
+)
 
-_VictimKey = tuple[int, int, bool, int, str, int]
+Group = tuple[PlannedWorker, ...]
+"""Workers that move together: one, or all parts of an elastic worker (E2)."""
+
+
+class _BestVictimFirst:
+    """Sort key by R4: the project furthest over, then the best victim, is smallest."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, overage: int, key: VictimKey) -> None:
+        self.key = overage, key
+
+    def __lt__(self, other: _BestVictimFirst) -> bool:
+        return self.key > other.key
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _BestVictimFirst) and self.key == other.key
+
+    __hash__ = None  # type: ignore[assignment]  # only compared
 
 
 class Leaving(NamedTuple):
     """A node and the workers that would leave it; the smallest is the least disturbance."""
 
-    gpus: int
-    """Devices that stop during the move. If one worker of a gang moves, all of its devices stop."""
-    workers: int
-    order: tuple[_VictimKey, ...]
+    moves: int
+    """Workloads that stop to move."""
+    unsaved: int
+    """Of these, workloads that are not known to save their work."""
+    gpu_time: int
+    """Device-seconds since their start. If a gang's worker moves, the whole gang counts."""
+    order: tuple[_BestVictimFirst, ...]
     """Sort keys of the workers in the order of victims (R4), the best first."""
     node: int
-    members: tuple[PlannedWorker, ...]
+    members: Group
 
 
 class Vacancies:
     """Cached sets of workers that could leave, per node and kind, for one plan."""
 
-    def __init__(self, state: State) -> None:
-        """Start with an empty cache."""
+    def __init__(self, state: State, *, for_quota: bool) -> None:
+        """Start with an empty cache; `for_quota` is for claims that are within their quota."""
         self._state = state
         self._room = state.later
-        self._known: dict[int, dict[RequestShape, list[Leaving]]] = {}
+        self._for_quota = for_quota
+        self._known: dict[tuple[RequestShape, str], _Ranked] = {}
+        self._movable: dict[PlannedWorkload, bool] = {}
+        self._since: dict[PlannedWorkload, int] = {}
+        running = (member for there in state.on_node.values() for member in there)
+        self._running = {m.item.workload.project for m in running if m.standing is Phase.RUNNING}
+        """Projects with running workers."""
 
-    def cheapest_first(self, kind: RequestShape) -> Iterator[Leaving]:
-        """Yield the ways to make room for one worker of a kind, least disturbance first.
+    def privilege(self, item: PlannedWorkload) -> str:
+        """Return the project, if it alone may move its own jobs; else the empty text.
 
-        Nodes are examined from the emptiest, and only while one could be better than the best
-        known.
+        Claims with the same privilege may move the same workloads.
         """
-        idle, on_node = self._room.idle, self._state.on_node
-        found: list[Leaving] = []
-        for node in sorted(kind.nodes & on_node.keys(), key=lambda n: (-idle[n], n)):
-            # A worker that has not started yet loses nothing.
-            starts = any(member.standing is Phase.STARTED for member in on_node[node])
-            least = 0 if starts or not kind.is_whole else kind.devices - idle[node]
-            while found and found[0].gpus < least:
-                yield heappop(found)
-            known = self._known.setdefault(node, {})
-            if kind not in known:
-                known[kind] = list(self._on(node, kind))
-            for leaving in known[kind]:
-                heappush(found, leaving)
-        while found:
-            yield heappop(found)
+        project = item.workload.project
+        alone = not self._for_quota and _is_within_quota(item) and project in self._running
+        return project if alone else ""
+
+    def cheapest_first(self, kind: RequestShape, privilege: str) -> Generator[Leaving]:
+        """Yield the ways to make room for one worker of a kind, least disturbance first."""
+        ranked = self._known.get((kind, privilege))
+        if ranked is None:
+            ranked = self._known[kind, privilege] = _Ranked(kind.nodes & self._state.on_node.keys())
+        for node in sorted(ranked.stale):
+            ranked.put(node, self._on(node, kind, privilege))
+        ranked.stale.clear()
+        yield from ranked.in_order()
 
     def forget(self, nodes: Iterable[int]) -> None:
         """Drop the cached sets of changed nodes."""
-        for node in nodes:
-            self._known.pop(node, None)
+        for (kind, _), ranked in self._known.items():
+            ranked.forget(kind.nodes.intersection(nodes))
 
-    def _on(self, node: int, kind: RequestShape) -> Iterator[Leaving]:
+    def _on(self, node: int, kind: RequestShape, privilege: str) -> list[Leaving]:
         room = self._room
-        there = sorted(filter(self._may_move, self._state.on_node[node]), key=_as_victim)
+        groups = self._groups(node, privilege)
         if kind.is_whole:
             # Count first: is there enough room if all of them leave?
-            idle = room.idle[node] + sum(member.kind.devices for member in there)
+            idle = room.idle[node] + sum(m.kind.devices for group in groups for m in group)
             if idle < kind.devices:
-                return
-        for member in there:
-            self._book(member, -1)
-        found: set[tuple[PlannedWorker, ...]] = set()
+                return []
+        ranked = sorted((self._leaving(node, group), group) for group in groups)
+        for group in groups:
+            self._book(group, -1)
+        found: dict[Group, None] = {}
         if room.devices_on(node, kind) is not None:
-            # Three orders of staying: the best protected, the largest, or the smallest first.
-            protected = there[::-1]
-            largest = sorted(protected, key=lambda m: -m.kind.quota)
-            for keeping in (protected, largest, largest[::-1]):
-                found.add(self._must_leave(node, kind, keeping))
-        for member in there:
-            self._book(member, 1)
-        for members in found:
-            if members:
-                order = tuple(map(_as_victim, members))
-                yield Leaving(_idle_devices(members), len(members), order, node, members)
+            # Orders of staying: the dearest, the largest, or the smallest first.
+            dearest = [group for _, group in reversed(ranked)]
+            largest = sorted(dearest, key=_quota, reverse=True)
+            orders = [dearest, largest, largest[::-1]]
+            # One that suffices alone, of each request.
+            alone: dict[tuple[RequestShape, ...], Group] = {}
+            for _, group in ranked:
+                alone.setdefault(tuple([m.kind for m in group]), group)
+            orders += [[*(g for g in dearest if g is not one), one] for one in alone.values()]
+            found = dict.fromkeys(self._must_leave(node, kind, order) for order in orders)
+        for group in groups:
+            self._book(group, 1)
+        return [self._leaving(node, members) for members in found if members]
 
-    def _must_leave(
-        self, node: int, kind: RequestShape, order: Iterable[PlannedWorker]
-    ) -> tuple[PlannedWorker, ...]:
+    def _must_leave(self, node: int, kind: RequestShape, order: Iterable[Group]) -> Group:
         """Return the workers that must leave, if workers stay in `order` as far as possible."""
         room = self._room
-        staying: list[PlannedWorker] = []
+        staying: list[Group] = []
         leaving: list[PlannedWorker] = []
-        for member in order:
-            self._book(member, 1)
+        for group in order:
+            self._book(group, 1)
             if room.devices_on(node, kind) is None:
-                self._book(member, -1)
-                leaving.append(member)
+                self._book(group, -1)
+                leaving += group
             else:
-                staying.append(member)
-        for member in staying:
-            self._book(member, -1)
-        return tuple(sorted(leaving, key=_as_victim))
+                staying.append(group)
+        for group in staying:
+            self._book(group, -1)
+        return tuple(sorted(leaving, key=self._rank))
 
-    def _may_move(self, member: PlannedWorker) -> bool:
-        item, state = member.item, self._state
+    def _groups(self, node: int, privilege: str) -> list[Group]:
+        """Return the workers of a node that may move, in groups that move together."""
+        groups: dict[object, list[PlannedWorker]] = {}
+        for member in self._state.on_node[node]:
+            item = member.item
+            standing = member.standing
+            if (standing is Phase.STARTED or standing is Phase.RUNNING) and self._may_move(
+                item, privilege, starts=standing is Phase.STARTED
+            ):
+                groups.setdefault(member if item.sizes is None else item, []).append(member)
+        return [tuple(group) for group in groups.values()]
+
+    def _may_move(self, item: PlannedWorkload, privilege: str, *, starts: bool) -> bool:
+        if starts and item.sizes is None:
+            return not item.is_fixed and item.is_known and item.workload.kind == "job"
+        movable = self._movable.get(item)
+        if movable is None:
+            movable = self._movable[item] = self._is_movable(item)
+        if not movable or self._for_quota:
+            return movable
+        return item.workload.project == privilege or not _is_within_quota(item)
+
+    def _is_movable(self, item: PlannedWorkload) -> bool:
+        """Return True if a running workload may be stopped for a move, whoever claims its place."""
+        state, policy = self._state, self._state.policy
         # Q5: a preemptible session would end, so it cannot move.
         if item.is_fixed or not item.is_known or item.workload.kind != "job":
             return False
-        if item.sizes is not None:
-            return False  # E2: it is resized where it is
-        if member.standing is Phase.STARTED:
-            return True  # it starts elsewhere instead
-        return (
-            member.standing is Phase.RUNNING
-            and protected_until(item, item.members, state.policy, state.time) is None
-        )
+        if item.sizes is not None and any(m.standing is Phase.STARTED for m in item.members):
+            return False  # E2: it is about to be resized where it is
+        if protected_until(item, item.members, policy, state.time) is not None:
+            return False
+        if self._for_quota:
+            return True
+        if policy.moves == "saves" and not item.workload.saves:
+            return False
+        return pauses_expire(item, policy.max_moves_per_hour, state.time) <= state.time
 
-    def _book(self, member: PlannedWorker, sign: int) -> None:
-        assert member.booking is not None, "running workers have a booking"
-        self._room.take(member.booking, sign)
+    def _leaving(self, node: int, members: Group) -> Leaving:
+        """Return what it costs that workers leave a node."""
+        by_item: dict[PlannedWorkload, list[PlannedWorker]] = {}
+        for member in members:
+            if member.standing is Phase.RUNNING:
+                by_item.setdefault(member.item, []).append(member)
+        unsaved = gpu_time = 0
+        for item, going in by_item.items():
+            unsaved += not item.workload.saves
+            running = going
+            if len(item.members) > len(going):
+                running = [m for m in item.members if m.standing is Phase.RUNNING]
+                if len(running) - len(going) >= item.minimum:
+                    running = going  # it goes on with the others
+            for member in running:
+                started = member.worker.started
+                if started is not None:
+                    gpu_time += member.kind.devices * max(0, self._state.time - started)
+        order = tuple(sorted([self._rank(member) for member in members]))
+        return Leaving(len(by_item), unsaved, gpu_time, order, node, members)
+
+    def _rank(self, member: PlannedWorker) -> _BestVictimFirst:
+        item = member.item
+        since = self._since.get(item)
+        if since is None:
+            since = self._since[item] = running_since(item, self._state.time)
+        surplus = member.index >= item.minimum
+        key = victim_key(item.workload, since=since, index=member.index, is_surplus=surplus)
+        return _BestVictimFirst(item.account.overage, key)
+
+    def _book(self, group: Group, sign: int) -> None:
+        for member in group:
+            assert member.booking is not None, "running workers have a booking"
+            self._room.take(member.booking, sign)
 
 
-def _as_victim(member: PlannedWorker) -> _VictimKey:
-    # R4: the project furthest over, the lowest priority, surplus, the latest; ties by name.
-    item = member.item
-    return (
-        -item.account.overage,
-        item.rank,
-        member.index < item.minimum,
-        -item.age[0],
-        item.name,
-        -member.index,
-    )
+class _Ranked:
+    """The ways to make room for one kind on all nodes, sorted; changed nodes are counted again."""
+
+    def __init__(self, nodes: Iterable[int]) -> None:
+        self.stale = set(nodes)
+        """Nodes to count before the next use."""
+        self._heap: list[tuple[Leaving, int]] = []
+        self._version: dict[int, int] = {}
+
+    def forget(self, nodes: Iterable[int]) -> None:
+        """Drop the ways of these nodes."""
+        for node in nodes:
+            self._version[node] = self._version.get(node, 0) + 1
+            self.stale.add(node)
+
+    def put(self, node: int, ways: Sequence[Leaving]) -> None:
+        """Add the ways of a node."""
+        version = self._version.get(node, 0)
+        for leaving in ways:
+            heappush(self._heap, (leaving, version))
+
+    def in_order(self) -> Generator[Leaving]:
+        """Yield the ways that still hold, the smallest first. The caller closes the iterator."""
+        seen: list[tuple[Leaving, int]] = []
+        try:
+            while self._heap:
+                leaving, version = entry = heappop(self._heap)
+                if version == self._version.get(leaving.node, 0):
+                    seen.append(entry)
+                    yield leaving
+        finally:
+            for entry in seen:
+                heappush(self._heap, entry)
 
 
-def _idle_devices(members: Iterable[PlannedWorker]) -> int:
-    """Return the number of devices that stop while these workers move."""
-    leaving: dict[PlannedWorker, None] = dict.fromkeys(members)
-    still = 0
-    for item in dict.fromkeys(member.item for member in leaving):
-        running = [m for m in item.members if m.standing is Phase.RUNNING]
-        going = [m for m in running if m in leaving]
-        goes_on = len(running) - len(going) >= item.minimum
-        still += sum(m.kind.devices for m in (going if goes_on else running))
-    return still
+def _is_within_quota(item: PlannedWorkload) -> bool:
+    return item.account.allocated <= item.account.quota
+
+
+def _quota(group: Group) -> int:
+    return sum([member.kind.quota for member in group])

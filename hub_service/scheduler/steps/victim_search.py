@@ -7,7 +7,7 @@ back its changes.
 from __future__ import annotations
 
 from collections import Counter
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from runai.hub_service.scheduler.placement.fit_check import Fit
 from runai.hub_service.scheduler.placement.place import place
@@ -49,6 +49,18 @@ class Taken(NamedTuple):
         return [booking.node for booking in self.bookings if booking]
 
 
+class Moves(Protocol):
+    """Placement of a unit by moving other workers."""
+
+    def could_fit(self, unit: PodSet) -> bool:
+        """Return True if the unit fits by moves; the state stays unchanged."""
+        ...
+
+    def make_fit(self, unit: PodSet) -> bool:
+        """Move workers and reserve the unit's place."""
+        ...
+
+
 class Search:
     """Search for the workers to stop so that one waiting unit fits.
 
@@ -63,8 +75,13 @@ class Search:
         way: PreemptionScope,
         choice: Choice,
         may_stop: int | None = None,
+        moves: Moves | None = None,
     ) -> None:
-        """Start without victims; `may_stop` limits the stopped workers, None is no limit."""
+        """Start without victims; `may_stop` limits the stopped workers, None is no limit.
+
+        With `moves`, victims only have to suffice together with moves of other workers.
+        """
+        self._moves = moves
         self._state = state
         self._unit = unit
         self._may_stop = may_stop
@@ -124,6 +141,8 @@ class Search:
 
     def _place(self, standing: Phase) -> bool:
         members, found = self._unit.members, self._fit.place
+        if self._moves is not None and not self._fit.fits():
+            return self._moves.make_fit(self._unit)
         if found is None or standing is not _RESERVED or self._unit.item.sizes is not None:
             return place(self._state, members, standing)
         (member,) = members
@@ -164,7 +183,9 @@ class Search:
             and cap_in_the_way(self._unit.item, self._unit.demand) is not None
         ):
             return False
-        return self._fit.fits()
+        if self._fit.fits():
+            return True
+        return self._moves is not None and self._moves.could_fit(self._unit)
 
     # ---- take and restore victims (R5)
 
