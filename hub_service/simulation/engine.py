@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Final
 
 from runai.hub_service.scheduler.cycle import decide
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
 from runai.hub_service.scheduler.model.snapshot import (
+    SHIPPED,
     Move,
     Node,
     Plan,
@@ -68,7 +69,7 @@ class Setting:
 
     nodes: Sequence[Node]
     projects: Sequence[Project]
-    policy: Policy = field(default_factory=Policy)
+    policy: Policy = SHIPPED
     since: int | None = None
     """Start of the measured window; None: the first submission."""
     until: int | None = None
@@ -308,7 +309,8 @@ class _Engine:
             part.waiting += 1
             meter.wait(row.project, job.size, 1)
             job.overhead = row.checkpoint_cost_s or 0
-            if self.setting.policy.max_pauses_per_hour is not None:
+            policy = self.setting.policy
+            if policy.max_pauses_per_hour is not None or policy.max_moves_per_hour is not None:
                 job.pauses = (*(at for at in job.pauses if at > now - 3600), now)
                 self._schedule_wake(part, now + 3600)
             if row.checkpoint_cost_s is None:

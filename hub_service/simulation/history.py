@@ -24,7 +24,6 @@ from runai.hub_service.scheduler.model.snapshot import (
     Workload,
 )
 from runai.hub_service.scheduler.model.snapshot_json import snapshot_from_json
-from runai.hub_service.simulation.policies import PolicyName
 from runai.hub_service.simulation.traces import TraceRow
 from runai.hub_service.wire.amounts import LONGEST_S, seconds
 from runai.hub_service.wire.errors import InvalidRequest
@@ -147,12 +146,6 @@ class Today:
     def policy(self) -> Policy:
         """The policy without `history_weight`: a replay starts without past usage (`left_out`)."""
         return replace(self.snapshot.policy, history_weight=0)
-
-    @property
-    def policy_name(self) -> PolicyName:
-        """Name of the compared policy that matches the platform's."""
-        moves = "consolidate" in self.snapshot.policy.phases
-        return "quota+consolidate" if moves else "quota"
 
     @property
     def specs(self) -> list[ProjectSpec]:

@@ -10,10 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
-from runai.hub_service.scheduler.model.snapshot import LeftOut, Node, Phase, Policy, Project
+from runai.hub_service.scheduler.model.snapshot import LeftOut, Node, Policy, Project
 from runai.hub_service.wire.errors import InvalidRequest
 
-PolicyName = Literal["static-strict", "static", "pool-strict", "pool", "quota", "quota+consolidate"]
+PolicyName = Literal[
+    "static-strict", "static", "pool-strict", "pool", "quota", "quota-without-moves"
+]
 POLICIES: Final[tuple[PolicyName, ...]] = get_args(PolicyName)
 
 POOL: Final = "pool"
@@ -47,22 +49,23 @@ def parts_of(
 ) -> list[PartPlan]:
     """Divide the cluster into independently scheduled parts, according to a policy.
 
-    `owners` are the projects with jobs. Static policies give each of them GPUs of its own.
+    "quota" is `base` as it is. `owners` are the projects with jobs; static policies give each of
+    them GPUs of its own.
 
     Raises:
         InvalidRequest: the policy is static, and an owner's quota is unlimited.
     """
     owners = sorted(owners)
     base = replace(base, explain="none")
-    if name in {"quota", "quota+consolidate"}:
-        phases: tuple[Phase, ...] = tuple(p for p in base.phases if p != "consolidate")
-        if name == "quota+consolidate":
-            phases = (*phases, "consolidate")
+    if name in {"quota", "quota-without-moves"}:
+        if name == "quota-without-moves":
+            phases = tuple(phase for phase in base.phases if phase != "consolidate")
+            base = replace(base, phases=phases, quota_moves=False)
         return [
             PartPlan(
                 nodes=tuple(nodes),
                 projects=tuple(projects),
-                policy=replace(base, phases=phases),
+                policy=base,
                 owners=tuple(owners),
             )
         ]

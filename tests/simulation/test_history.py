@@ -109,9 +109,7 @@ def replayed(rows: Sequence[TraceRow], today: Today) -> Log:
         every=EVERY_S,
         beyond=PERMILLE,
     )
-    simulate(
-        rows, today.policy_name, setting, alone={}, on_plan=lambda at, p: log.append((at, lines(p)))
-    )
+    simulate(rows, "quota", setting, alone={}, on_plan=lambda at, p: log.append((at, lines(p))))
     return log
 
 
@@ -264,14 +262,6 @@ def test_a_job_of_one_worker_gives_gpus_and_gets_them_back():
     assert [size for _, size in resized] == [4, 8]
     assert run.results.jobs == 2
     assert run.results.pauses == 0
-
-
-@pytest.mark.parametrize(
-    ("phases", "name"),
-    [(["allocate"], "quota"), (["allocate", "consolidate"], "quota+consolidate")],
-)
-def test_the_policy_is_the_platforms_own(phases, name):
-    assert Today.read({"policy": {"phases": phases}}).policy_name == name
 
 
 def test_a_platform_that_says_something_new_is_not_understood():

@@ -23,7 +23,7 @@ _POLICIES: Final = (
     "pool-strict",
     "pool",
     "quota",
-    "quota+consolidate",
+    "quota-without-moves",
 )
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _SECONDS = click.IntRange(min=0)
@@ -44,8 +44,8 @@ _SECONDS = click.IntRange(min=0)
     "--policy",
     type=click.Choice(_POLICIES),
     help="static: every project its private part; pool: no quotas;"
-    " strict: first in, first out, without skipping. Default: quota, or with --history the"
-    " platform's own.",
+    " strict: first in, first out, without skipping. Default: quota, the shipped policy, or with"
+    " --history the platform's own.",
 )
 @click.option("--from", "since", type=_SECONDS, metavar="S", help="Measure from this second on.")
 @click.option(
@@ -103,7 +103,7 @@ def simulate(**given: Any) -> None:
     setting = Setting(
         nodes=nodes, projects=projects, since=since, until=until, **replayed.as_it_was
     )
-    policy: Any = given["policy"] or replayed.policy_name
+    policy: Any = given["policy"] or "quota"
     quotas = quotas_of(projects)
     timeline = Timeline(quotas, since, until) if path is not None else None
     with at_work(f"Replaying {len(rows)} jobs") as update:
@@ -156,7 +156,6 @@ class _ReplayInput:
     since: int
     until: int
     created: Mapping[str, int] | None = None
-    policy_name: str = "quota"
     as_it_was: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of the `Setting`, from the platform."""
     projects: Sequence[Any] = ()
@@ -233,7 +232,6 @@ def _from_history(given: dict[str, Any]) -> _ReplayInput:
         # To the end of this second, in which the first job may have been submitted.
         until=int(now.timestamp()) + 1,
         created=today.created,
-        policy_name=today.policy_name,
         as_it_was={"policy": today.policy, "every": history.EVERY_S, "beyond": jobs.PERMILLE},
     )
 
