@@ -13,11 +13,14 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "scheduling.md").read_text(encoding="utf-8")
 
 DECIDED: dict[str, dict[str, list[str]]] = {
+    "even_surplus": {"start": ["bob-1-0", "bob-1-1", "bob-1-2", "bob-2-0", "bob-2-1"]},
+    "guaranteed_workers": {"stop": ["bob-1-2"], "reserve": ["patty-2-0"]},
     "gang_stopped_while_incomplete": {
         "stop": ["gang-0", "gang-1"],
         "reserve": ["patty-1-0"],
     },
     "longest_run_of_those_that_save": {"stop": ["bob-2-0"], "reserve": ["patty-1-0"]},
+    "priority_zero": {"stop": ["bob-1-0"], "reserve": ["bob-3-0"]},
     "quota_needs_a_move": {"move": ["bob-2-0"], "reserve": ["patty-1-0"]},
     "shipped_policy_moves_jobs_that_save": {"move": ["bob-2-0"], "reserve": ["ann-1-0"]},
 }

@@ -7,7 +7,19 @@ from typing import Any
 
 import pytest
 
-from builders import job, project, reserved, session, settled, snapshot, started, stopped, with_
+from builders import (
+    job,
+    project,
+    reserved,
+    sentence,
+    session,
+    settled,
+    snapshot,
+    started,
+    stopped,
+    waits,
+    with_,
+)
 from runai.hub_service.scheduler import Snapshot, Stop, WorkerState, Workload, decide
 
 
@@ -162,3 +174,145 @@ def test_gang_gain_depends_on_the_count_of_running_workers_not_on_their_index() 
     world = snapshot("1x4", [project("a", 4)], [replace(lacks_its_first, workers=(first, *up))])
 
     assert started(decide(world)) == set()
+
+
+# ---- E1: an even surplus
+
+
+def growing(name: str, most: int, *, min_workers: int = 1, **fields: Any) -> Workload:
+    """Return a job of `min_workers` to `most` workers."""
+    return job(name, workers=most, min_workers=min_workers, **fields)
+
+
+EVEN: dict[str, tuple[int, list[Workload], dict[str, int]]] = {
+    "two alike: the older has the odd GPU": (
+        5,
+        [growing("x", 4, submitted=2), growing("y", 4, submitted=1)],
+        {"x": 2, "y": 3},
+    ),
+    "by the part of what each asks for, not by the number": (
+        7,
+        [growing("x", 3), growing("y", 9)],
+        {"x": 2, "y": 5},
+    ),
+    "from what runs already": (
+        6,
+        [growing("x", 5, on="n1:0 n1:1 n1:2"), growing("y", 5)],
+        {"x": 3, "y": 3},
+    ),
+    "a higher priority first": (
+        5,
+        [growing("x", 4), growing("y", 4, priority=75)],
+        {"x": 1, "y": 4},
+    ),
+    "the larger gain first, where speeds are known": (
+        5,
+        [
+            growing("x", 4, throughput={"1": 10, "2": 20, "3": 30, "4": 40}),
+            growing("y", 4, throughput={"1": 10, "2": 12, "3": 13, "4": 14}),
+        ],
+        {"x": 4, "y": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize(("devices", "jobs", "expected"), EVEN.values(), ids=EVEN)
+def test_surplus_goes_to_the_job_with_the_smallest_part_of_its_own(
+    devices: int, jobs: list[Workload], expected: dict[str, int]
+) -> None:
+    world = settled(snapshot(f"1x{devices}", [project("a", devices)], jobs))
+
+    assert {w.name: runs_of(w) for w in world.workloads} == expected
+
+
+def runs_of(workload: Workload) -> int:
+    return sum(worker.state is WorkerState.RUNNING for worker in workload.workers)
+
+
+# ---- E4: guaranteed workers
+
+
+def promised(name: str, count: int, guaranteed: int, **fields: Any) -> Workload:
+    """Return a job of one to `count` workers, some of them guaranteed."""
+    return growing(name, count, guaranteed_workers=guaranteed, **fields)
+
+
+def test_guaranteed_workers_start_within_the_quota_or_wait() -> None:
+    world = snapshot("1x8", [project("a", 2)], [promised("x", 4, 3), growing("y", 3)])
+
+    after = settled(world)
+
+    # x has the quota; y runs on what is idle, and x's third worker waits although more is idle.
+    assert {w.name: runs_of(w) for w in after.workloads} == {"x": 2, "y": 3}
+    assert waits(decide(after)) == {}
+
+
+def test_a_guaranteed_minimum_waits_for_the_quota_and_says_so() -> None:
+    world = snapshot("1x8", [project("a", 2)], [promised("x", 3, 3, min_workers=3)])
+
+    plan = decide(world)
+
+    assert (started(plan), waits(plan)) == (set(), {"x": "over_share"})
+    assert sentence(plan, "x") == (
+        "its guaranteed workers stay within the quota: a holds 0 of 2 GPUs; this asks for 3"
+    )
+
+
+def test_guaranteed_workers_claim_their_quota() -> None:
+    jobs = [job(f"b{n}", 1, "b", on=f"n1:{n}") for n in (1, 2, 3)]
+    world = snapshot(
+        "1x4", [project("a", 3), project("b", 1)], [promised("x", 4, 3, on="n1:0"), *jobs]
+    )
+
+    plan = decide(world)
+
+    assert (stopped(plan), reserved(plan)) == ({"b2-0", "b3-0"}, {"x-1", "x-2"})
+    assert waits(plan) == {}
+
+
+TAKEN: dict[str, tuple[Workload, Workload, set[str]]] = {
+    "surplus by another project": (
+        promised("x", 3, 2, on="n1:0 n1:1 n1:2"),
+        job("new", 1, "b"),
+        {"x-2"},
+    ),
+    "nothing else by another project": (
+        promised("x", 3, 2, on="n1:0 n1:1 n1:2"),
+        job("new", 2, "b"),
+        set(),
+    ),
+    "a whole job never by another project": (
+        promised("x", 3, 3, min_workers=3, on="n1:0 n1:1 n1:2"),
+        job("new", 1, "b"),
+        set(),
+    ),
+    "surplus by any minimum of its project": (
+        promised("x", 3, 2, on="n1:0 n1:1 n1:2"),
+        job("new", priority=10),
+        {"x-2"},
+    ),
+    "no more by an equal of its project": (
+        promised("x", 3, 2, on="n1:0 n1:1 n1:2"),
+        job("new", 2),
+        set(),
+    ),
+    "one at a time by higher priority in its project": (
+        promised("x", 3, 3, on="n1:0 n1:1 n1:2"),
+        job("new", priority=90),
+        {"x-2"},
+    ),
+    "the whole by a session of its project": (
+        promised("x", 3, 3, min_workers=3, on="n1:0 n1:1 n1:2"),
+        session("ana-1"),
+        {"x-0", "x-1", "x-2"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("there", "new", "expected"), TAKEN.values(), ids=TAKEN)
+def test_guaranteed_workers_are_taken_by_their_own_project_alone(
+    there: Workload, new: Workload, expected: set[str]
+) -> None:
+    owners = [project("a", 1), project("b", 2)]
+
+    assert stopped(decide(snapshot("1x3", owners, [there, new]))) == expected

@@ -65,7 +65,7 @@ def _lanes_by_project(state: State) -> dict[str, list[EquivalenceClass]]:
     for account in state.lanes.accounts:
         for lane in state.lanes.of(account):
             first = lane.units[0]
-            if not first.is_surplus:
+            if not first.is_surplus and not first.is_growth:
                 found.setdefault(first.item.workload.project, []).append(lane)
     return found
 

@@ -131,7 +131,7 @@ class Reasons:
         return reason
 
     def _of_unit(self, unit: PodSet, lane: EquivalenceClass) -> Reason:
-        block = cap_in_the_way(unit.item, unit.demand) or self._allocation.blocks.get(lane)
+        block = cap_in_the_way(unit) or self._allocation.blocks.get(lane)
         if block is not None and block.account is not None:
             return self._of_cap(block, block.account, unit)
         if any(not member.kind.nodes for member in unit.members):
@@ -165,6 +165,12 @@ class Reasons:
                 f"{account.name} uses {gpu_text(account.build)} of its"
                 f" {count_text(account.build_quota, 'build GPU')}"
                 f"{_listing(self._holders_of(account, unit.item))}"
+            )
+        elif block.code == "over_share":
+            text = (
+                f"its guaranteed workers stay within the quota: {account.name} holds"
+                f" {gpu_text(account.allocated)} of {count_text(account.quota)}; this asks for"
+                f" {gpu_text(unit.demand)}"
             )
         else:
             text = (

@@ -193,6 +193,8 @@ class Workload:
     submitted: int = 0
     min_workers: Positive | None = None
     """None means all workers: a gang (P4)."""
+    guaranteed_workers: Count | None = None
+    """Workers that are within the quota or wait, and that no other project takes (E4)."""
     gpus_min: MilliGpu | None = None
     gpus_max: MilliGpu | None = None
     expected_runtime: Count | None = None
@@ -232,6 +234,11 @@ class Workload:
     def minimum(self) -> int:
         """Return the number of workers that must run together."""
         return len(self.workers) if self.min_workers is None else self.min_workers
+
+    @property
+    def guaranteed(self) -> int:
+        """Return the number of guaranteed workers: 0, or at least the minimum (E4)."""
+        return max(self.minimum, self.guaranteed_workers) if self.guaranteed_workers else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -137,6 +137,11 @@ def _worker_mistakes(snapshot: Snapshot) -> Iterator[str]:
                 f"workload {workload.name}: min_workers is {workload.minimum},"
                 f" but it has only {len(workload.workers)}"
             )
+        if (workload.guaranteed_workers or 0) > len(workload.workers):
+            yield (
+                f"workload {workload.name}: guaranteed_workers is {workload.guaranteed_workers},"
+                f" but it has only {len(workload.workers)}"
+            )
         yield from _size_mistakes(workload)
         for worker in workload.workers:
             if worker.gpus and worker.gpu_memory_mib:

@@ -79,7 +79,7 @@ class Holds:
             if (
                 unit.demand
                 and _fits_share(unit)
-                and cap_in_the_way(unit.item, unit.demand) is None
+                and cap_in_the_way(unit) is None
                 and all(member.kind.nodes for member in unit.members)
                 and not self._fits_now(unit)
             ):

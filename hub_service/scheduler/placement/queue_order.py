@@ -18,7 +18,7 @@ from runai.hub_service.scheduler.state.project_tree import ProjectNode
 _SCALE = 10**15  # shares are compared as integers: allocated * _SCALE // allocatable
 _HUGE = 10**30
 
-_Key = OrderKey | tuple[int, int, int, int, int, str, int]
+_Key = OrderKey | tuple[int, int, int, int, int, int, str, int]
 _Head = tuple[_Key, EquivalenceClass, list[PodSet], int]
 """A lane's next unit: unique key, lane, the lane's units, and the index there."""
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, count_text
 from runai.hub_service.scheduler.model.snapshot import Node, Snapshot, WaitCode
+from runai.hub_service.scheduler.state.equivalence import PodSet
 from runai.hub_service.scheduler.state.planned_workloads import PlannedWorkload
 from runai.hub_service.scheduler.state.planning_state import State
 from runai.hub_service.scheduler.state.project_tree import (
@@ -31,8 +32,16 @@ class Block(NamedTuple):
     detail: str = ""
 
 
-def cap_in_the_way(item: PlannedWorkload, demand: int) -> Block | None:
-    """Return the first cap that `demand` would break: limits (Q3), then build quotas (Q1)."""
+def cap_in_the_way(unit: PodSet) -> Block | None:
+    """Return the first cap that a unit would break."""
+    return cap_on(unit.item, unit.demand, is_guaranteed=unit.is_guaranteed)
+
+
+def cap_on(item: PlannedWorkload, demand: int, *, is_guaranteed: bool) -> Block | None:
+    """Return the first cap that `demand` would break.
+
+    In this order at each level: limit (Q3), build quota (Q1), the quota of guaranteed workers (E4).
+    """
     if not demand:
         return None
     for account in item.account.path:
@@ -40,7 +49,17 @@ def cap_in_the_way(item: PlannedWorkload, demand: int) -> Block | None:
             return Block("over_limit", "Q3", account)
         if item.is_fixed and account.build + demand > account.build_quota:
             return Block("over_build_quota", "Q1", account)
+    if is_guaranteed:
+        for account in quota_path(item):
+            if account.allocated + demand > account.quota:
+                return Block("over_share", "E4", account)
     return None
+
+
+def quota_path(item: PlannedWorkload) -> list[ProjectNode]:
+    """Return the accounts whose quotas a workload is judged by; of a table its part (Q4)."""
+    path = item.account.path
+    return [path[0] if account.parts else account for account in path]
 
 
 def still_over(item: PlannedWorkload) -> set[ProjectNode]:

@@ -7,6 +7,7 @@ either, so that a cycle costs the number of lanes and not of workloads.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Sequence
 from operator import attrgetter
 
 from runai.hub_service.scheduler.model.elastic_sizes import LINEAR, gain
@@ -17,17 +18,27 @@ from runai.hub_service.scheduler.state.planned_workloads import (
 )
 from runai.hub_service.scheduler.state.project_tree import ProjectNode
 
-OrderKey = tuple[int, int, int, int, str, int]
-LaneKey = tuple[int, int, int, tuple[int | str, ...], str, str]
+OrderKey = tuple[int, int, int, int, int, str, int]
+LaneKey = tuple[int, int, int, tuple[int | str, ...], str, str, bool, bool]
 
 _FIXED, _MINIMUM, _SURPLUS = 0, 1, 2
+_SCALE = 10**12  # parts of a surplus are compared as integers: held * _SCALE // asked
 _key = attrgetter("key")
 
 
 class PodSet:
     """Workers of one workload that start together: its minimum, or one surplus worker (E1)."""
 
-    __slots__ = ("demand", "is_surplus", "item", "key", "lane", "members", "signature")
+    __slots__ = (
+        "demand",
+        "is_growth",
+        "is_surplus",
+        "item",
+        "key",
+        "lane",
+        "members",
+        "signature",
+    )
 
     def __init__(
         self,
@@ -35,9 +46,12 @@ class PodSet:
         members: tuple[PlannedWorker, ...],
         *,
         is_surplus: bool,
-        runs: bool | None = None,
+        is_growth: bool = False,
+        part: int = 0,
     ) -> None:
-        """Group workers; `runs` says if some of the workload runs, where the caller knows it."""
+        """Group workers; `part` is what the workload holds of its surplus before this unit (E1)."""
+        self.is_growth = is_growth
+        """True for a guaranteed worker beyond the minimum (E4)."""
         self.item = item
         self.members = members
         self.is_surplus = is_surplus
@@ -49,24 +63,36 @@ class PodSet:
             held = Phase.RESERVED
             self.demand = sum(m.kind.quota for m in members if m.standing is not held)
             self.signature = tuple(sorted([member.kind.order for member in members]))
-        turn = int(len(members) == len(item.members) or not (_runs(item) if runs is None else runs))
-        if is_surplus:
+        if not is_surplus:
+            turn = int(
+                is_growth
+                or len(members) == len(item.members)
+                or not item.count(Phase.RUNNING, Phase.STARTED)
+            )
+        else:
             # E3: the next GPU goes to the workload with the largest gain.
-            turn += 2 * (LINEAR - gain(item.workload, item.sizes, first.index))
+            turn = LINEAR - gain(item.workload, item.sizes, first.index)
             if item.sizes is not None:
                 # It fits only on the node of its other parts, so no other workload shares this
                 # lane.
                 self.signature = (item.name,)
         # O2: sessions, then minima by priority (gangs that run below theirs first), age and name.
-        # Surplus of elastic workloads comes after every waiting minimum (E1).
+        # Surplus of elastic workloads comes after every waiting minimum, the smallest part first
+        # (E1).
         self.key: OrderKey = (
             _SURPLUS if is_surplus else _FIXED if item.is_fixed else _MINIMUM,
             -item.rank,
             turn,
+            part,
             *item.age,
             first.index,
         )
         self.lane: EquivalenceClass | None = None
+
+    @property
+    def is_guaranteed(self) -> bool:
+        """Return True if it starts within its project's quota or waits (E4)."""
+        return bool(self.item.guaranteed) and not self.is_surplus
 
     def falls_short(self, *, now: bool = False) -> bool:
         """Return True if the workload would still be below its minimum after placing this unit.
@@ -78,10 +104,6 @@ class PodSet:
 
     def __lt__(self, other: PodSet) -> bool:
         return self.key < other.key
-
-
-def _runs(item: PlannedWorkload) -> bool:
-    return item.count(Phase.RUNNING, Phase.STARTED) > 0
 
 
 class EquivalenceClass:
@@ -110,9 +132,28 @@ def pending_units(item: PlannedWorkload) -> list[PodSet]:
     lacking = max(0, item.minimum - placed)
     if lacking > len(pending):
         return []
-    runs = _runs(item)  # computed once: a workload may have thousands of surplus workers
-    first = [PodSet(item, tuple(pending[:lacking]), is_surplus=False, runs=runs)] if lacking else []
-    return first + [PodSet(item, (m,), is_surplus=True, runs=runs) for m in pending[lacking:]]
+    units = [PodSet(item, tuple(pending[:lacking]), is_surplus=False)] if lacking else []
+    growth = max(0, item.guaranteed - max(placed, item.minimum))
+    beyond = lacking + growth
+    units += [PodSet(item, (m,), is_surplus=False, is_growth=True) for m in pending[lacking:beyond]]
+    return units + surplus_units(item, pending[beyond:], placed + beyond)
+
+
+def surplus_units(
+    item: PlannedWorkload, members: Sequence[PlannedWorker], placed: int
+) -> list[PodSet]:
+    """Return the units of surplus workers that follow `placed` workers (E1)."""
+    if not members:
+        return []
+    least = max(item.minimum, item.guaranteed)
+    asked = len(item.members)
+    if item.sizes is not None and not item.is_extra(members[0]):
+        asked = 1 + item.sizes.asked - item.sizes.least
+    held = max(0, placed - least)
+    return [
+        PodSet(item, (m,), is_surplus=True, part=(held + n) * _SCALE // (asked - least))
+        for n, m in enumerate(members)
+    ]
 
 
 class Lanes:
@@ -137,7 +178,14 @@ class Lanes:
         """Return the part of a unit's request that decides if it can start."""
         workload = unit.item.workload
         user = workload.user if self._by_user else ""
-        return (*unit.key[:3], unit.signature, workload.pack_by, user)
+        return (
+            *unit.key[:3],
+            unit.signature,
+            workload.pack_by,
+            user,
+            unit.is_guaranteed,
+            unit.is_growth,
+        )
 
     def lane_of(self, unit: PodSet) -> EquivalenceClass:
         """Return the unit's lane: its own, one with its key, or a new unstored one."""

@@ -66,6 +66,7 @@ class PlannedWorkload:
         "account",
         "age",
         "given",
+        "guaranteed",
         "is_fixed",
         "is_known",
         "members",
@@ -89,6 +90,8 @@ class PlannedWorkload:
         self.account = account
         self.members: list[PlannedWorker] = []
         self.minimum = min(workload.minimum, len(workload.workers))
+        self.guaranteed = min(workload.guaranteed, len(workload.workers))
+        """Number of workers that only the own project may take; 0 or at least the minimum (E4)."""
         self.is_known = is_known
         """True if its project exists; otherwise it only keeps the devices that it has."""
         self.is_fixed = not workload.is_preemptible

@@ -71,10 +71,25 @@ def running_since(item: PlannedWorkload, now: int) -> int:
 class Victim:
     """Workers that are stopped together: one surplus worker, or a workload's minimum."""
 
-    __slots__ = ("alone", "is_extra", "is_lent", "is_surplus", "item", "key", "member")
+    __slots__ = (
+        "alone",
+        "is_extra",
+        "is_guaranteed",
+        "is_lent",
+        "is_surplus",
+        "item",
+        "key",
+        "member",
+    )
 
     def __init__(
-        self, item: PlannedWorkload, member: PlannedWorker, *, is_surplus: bool, since: int = 0
+        self,
+        item: PlannedWorkload,
+        member: PlannedWorker,
+        *,
+        is_surplus: bool,
+        is_guaranteed: bool = False,
+        since: int = 0,
     ) -> None:
         """Rank a victim; `since` is when its workload last started, for one that saves."""
         self.item = item
@@ -84,7 +99,9 @@ class Victim:
         """The single worker that goes; None if several may go."""
         self.is_extra = is_surplus and item.is_extra(member)
         """True if it exceeds its workload's request: reclaimed before all other victims (E2)."""
-        self.is_lent = self.is_extra or (is_surplus and item.sizes is None)
+        self.is_guaranteed = is_guaranteed
+        """True if only its own project may take it (E4)."""
+        self.is_lent = not is_guaranteed and (self.is_extra or (is_surplus and item.sizes is None))
         """True if it only uses idle GPUs. Any waiting workload of its project may take it (E1,
         E2)."""
         self.key = victim_key(
@@ -132,13 +149,15 @@ def victims_of(item: PlannedWorkload, now: int) -> tuple[Victim, ...]:
     if len(active) > item.minimum:
         active.sort(key=_has_reservation)  # P4: the minimum runs on, whichever surplus goes
     surplus = [
-        Victim(item, member, is_surplus=True)
-        for member in active[item.minimum :]
+        Victim(item, member, is_surplus=True, is_guaranteed=count < item.guaranteed)
+        for count, member in enumerate(active[item.minimum :], item.minimum)
         # E2: a reserved worker starts with all its parts, or not at all.
         if item.sizes is None or member.standing is not Phase.RESERVED
     ]
     since = running_since(item, now) if item.workload.saves else 0
-    return (*surplus, Victim(item, active[0], is_surplus=False, since=since))
+    is_guaranteed = item.guaranteed > 0
+    least = Victim(item, active[0], is_surplus=False, is_guaranteed=is_guaranteed, since=since)
+    return (*surplus, least)
 
 
 def _has_reservation(member: PlannedWorker) -> bool:

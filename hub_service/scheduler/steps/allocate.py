@@ -16,10 +16,16 @@ from runai.hub_service.scheduler.placement.queue_order import FairOrder
 from runai.hub_service.scheduler.placement.quota_check import (
     Block,
     cap_in_the_way,
+    cap_on,
     leaves_what_is_never_lent,
     still_over,
 )
-from runai.hub_service.scheduler.state.equivalence import EquivalenceClass, PodSet, pending_units
+from runai.hub_service.scheduler.state.equivalence import (
+    EquivalenceClass,
+    PodSet,
+    pending_units,
+    surplus_units,
+)
 from runai.hub_service.scheduler.state.free_capacity import Room
 from runai.hub_service.scheduler.state.planned_workloads import (
     Phase,
@@ -77,7 +83,7 @@ class Allocation:
             if (
                 booking is None
                 or not is_there(self._state.later, member, booking)
-                or cap_in_the_way(item, booking.quota)
+                or cap_on(item, booking.quota, is_guaranteed=bool(item.guaranteed))
             ):
                 self._state.roll_back(mark)
                 return False
@@ -135,13 +141,14 @@ class Allocation:
     def _try(self, unit: PodSet) -> bool:
         """Place a unit if caps and capacity allow. Return True to skip the rest of its lane."""
         item, members = unit.item, unit.members
-        if unit.is_surplus and item.count(Phase.RUNNING, Phase.STARTED) < item.minimum:
+        least = max(item.minimum, item.guaranteed)
+        if unit.is_surplus and item.count(Phase.RUNNING, Phase.STARTED) < least:
             return False
         if unit.is_surplus and not self._may_grow(item, unit):
             return True
         if unit.falls_short(now=members[0].standing is Phase.RESERVED):
             return False
-        block = cap_in_the_way(item, unit.demand)
+        block = cap_in_the_way(unit)
         if block is None:
             block = self._place(unit)
         if block is None:
@@ -149,7 +156,7 @@ class Allocation:
             return False
         if block is _BLOCKED_BY_HOLD:
             return False  # other units with this request may end before the hold starts
-        if members[0].standing is not Phase.RESERVED and not unit.is_surplus:
+        if members[0].standing is not Phase.RESERVED and not unit.is_surplus and not unit.is_growth:
             self.blocks[self._state.lanes.lane_of(unit)] = block
         return True
 
@@ -158,12 +165,12 @@ class Allocation:
     def grow(self) -> None:
         """Place surplus of elastic workers on idle GPUs; undo a growth that never pays off."""
         state = self._state
-        units = [
-            PodSet(item, (member,), is_surplus=True)
-            for item in state.resizable
-            for member in item.members
-            if item.is_known and member.standing is Phase.PENDING and item.is_extra(member)
-        ]
+        units: list[PodSet] = []
+        for item in state.resizable:
+            extra = [m for m in item.members if m.standing is Phase.PENDING and item.is_extra(m)]
+            if item.is_known:
+                placed = len(item.members) - item.count(Phase.PENDING, Phase.GOING)
+                units += surplus_units(item, extra, placed)
         order = FairOrder(state, units, waiting=False)
         while (unit := order.pop()) is not None:
             if self._try(unit):
@@ -254,7 +261,7 @@ class Allocation:
             return False
         if unit.falls_short():
             return False
-        if cap_in_the_way(item, unit.demand):
+        if cap_in_the_way(unit):
             return True
         signature = unit.signature
         if signature in self._infeasible_later:

@@ -15,6 +15,7 @@ from runai.hub_service.scheduler.placement.queue_order import FairOrder
 from runai.hub_service.scheduler.placement.quota_check import (
     cap_in_the_way,
     leaves_what_is_never_lent,
+    quota_path,
 )
 from runai.hub_service.scheduler.state.equivalence import PodSet
 from runai.hub_service.scheduler.state.planned_workloads import (
@@ -88,9 +89,8 @@ class Consolidation:
     def _is_entitled(self, unit: PodSet) -> bool:
         """Return True if workloads may move for a unit."""
         if not self._for_quota:
-            return not unit.item.is_fixed
-        path = unit.item.account.path
-        judged = [path[0] if account.parts else account for account in path]  # Q4
+            return not unit.item.is_fixed and not unit.is_growth
+        judged = quota_path(unit.item)
         return unit.demand > 0 and all(a.allocated + unit.demand <= a.quota for a in judged)
 
     @property
@@ -105,7 +105,7 @@ class Consolidation:
                 self._open_holds, self._vacancies = may_pass, None
             if any(not member.kind.nodes for member in unit.members):
                 return False
-            if cap_in_the_way(unit.item, unit.demand) is not None:
+            if cap_in_the_way(unit) is not None:
                 return False
             if self._may_help(unit) and self._serve(unit):
                 return True

@@ -220,7 +220,7 @@ class Reclaim:
     def _serve(self, unit: PodSet, lane: EquivalenceClass) -> bool:
         if any(not member.kind.nodes for member in unit.members):
             return False
-        block = cap_in_the_way(unit.item, unit.demand)
+        block = cap_in_the_way(unit)
         if block is not None and block.code == "over_build_quota":
             return False  # only preemptible work can go, which the cap excludes
         if lane is self._lane and self._search and self._search.go_on(unit, self.may_stop):

@@ -166,7 +166,7 @@ class Search:
         fits = False if self._took_what_was_freed() else None
         self._unit = self.givers.unit = unit
         self._may_stop, self._end = may_stop, None
-        if cap_in_the_way(unit.item, unit.demand) or not self.givers.stays_within_share(0):
+        if cap_in_the_way(unit) or not self.givers.stays_within_share(0):
             return False
         self._fit.ask_for(unit.members, fits=fits)
         self.taken = []
@@ -178,10 +178,7 @@ class Search:
         return freed == [_devices_of(member.booking) for member in self._unit.members]
 
     def _is_served(self) -> bool:
-        if (
-            self.givers.relieves_caps
-            and cap_in_the_way(self._unit.item, self._unit.demand) is not None
-        ):
+        if self.givers.relieves_caps and cap_in_the_way(self._unit) is not None:
             return False
         if self._fit.fits():
             return True

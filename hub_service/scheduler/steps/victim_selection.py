@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from runai.hub_service.scheduler.placement.fit_check import Fit
-from runai.hub_service.scheduler.placement.quota_check import cap_in_the_way
+from runai.hub_service.scheduler.placement.quota_check import cap_in_the_way, quota_path
 from runai.hub_service.scheduler.state.equivalence import PodSet
 from runai.hub_service.scheduler.state.planning_state import State
 from runai.hub_service.scheduler.state.project_tree import Age, ProjectNode
@@ -71,13 +71,13 @@ class Givers:
         self._fit = fit
         self._path = unit.item.account.path
         # Q4: with a table of quotas, the part that the unit is charged to is judged.
-        self._judged = [self._path[0] if a.parts else a for a in self._path]
+        self._judged = quota_path(unit.item)
         self._cursors: dict[ProjectNode, int] = {}
         self._begun: set[ProjectNode] = set()
         self._rivals: dict[tuple[int, bool], list[tuple[Overage, ProjectNode]]] = {}
         self._protected: list[Protected] = []
         """Protected victims found here, except the ones shared by all searches of the pass (R8)."""
-        self.relieves_caps = cap_in_the_way(unit.item, unit.demand) is not None
+        self.relieves_caps = cap_in_the_way(unit) is not None
         """True if the claimant's project caps block it, not a lack of capacity."""
         self.exceeds_share = False
         """True if R2 forbids taking from other projects."""
@@ -184,10 +184,13 @@ class Givers:
         while cursor >= 0:
             self._state.victim_looks += 1
             victim = victims[cursor]
-            may_go = not own or self._goes_before(victim) or (self.way.lent and victim.is_lent)
-            if not may_go and not self.way.lent and not victim.is_extra:
-                cursor = -1  # from here on, priorities are as high (R1)
-                break
+            if own:
+                may_go = self._goes_before(victim) or (self.way.lent and victim.is_lent)
+                if not may_go and not self.way.lent and not victim.is_extra:
+                    cursor = -1  # from here on, priorities are as high (R1)
+                    break
+            else:
+                may_go = not victim.is_guaranteed  # E4
             is_there = may_go and victim.is_active and victim.item is not claimant
             if is_there and self._is_useful(victim):
                 until = self._protected_until(victim)
