@@ -114,11 +114,11 @@ def run(state: State) -> Plan:
             reclaim.shrink()  # surplus first (R6)
         consolidation.make_room()
 
-    # 6. Reclaim and preempt for entitled units, as few victims as possible (R). Move workers for
-    # claims within their quota that are still without a place (R10).
+    # 6. Reclaim and preempt for entitled units, as few victims as possible (R). Claims
+    # within their quota that are still without a place move workers, and take CPU (R10, Q6).
     if may_take:
         reclaim.take_back()
-        if "reclaim" in phases and state.policy.quota_moves and consolidation.keep_promises():
+        if "reclaim" in phases and consolidation.keep_promises():
             reclaim.take_back()
         consolidation.settle()
 

@@ -13,6 +13,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "scheduling.md").read_text(encoding="utf-8")
 
 DECIDED: dict[str, dict[str, list[str]]] = {
+    "cpu_is_part_of_the_promise": {"stop": ["bob-2-0"], "reserve": ["patty-1-0"]},
     "even_surplus": {"start": ["bob-1-0", "bob-1-1", "bob-1-2", "bob-2-0", "bob-2-1"]},
     "guaranteed_workers": {"stop": ["bob-1-2"], "reserve": ["patty-2-0"]},
     "gang_stopped_while_incomplete": {

@@ -185,6 +185,12 @@ def test_reclaim_stops_over_quota_jobs_and_preemption_lower_priority_or_surplus(
             assert victim.project == claimant.project
             assert world.active_after(victim) >= victim.minimum > 0
             assert world.active_after(claimant) == claimant.minimum
+        elif stop.reason.rule == "Q6":
+            after = world.held_after()
+            assert victim.is_preemptible
+            assert any(k.cpu_milli or k.memory_mib for k in victim.workers)
+            assert any(k.gpus or k.gpu_memory_mib for k in claimant.workers)
+            assert all(after[p.name] <= world.quota(p) for p in world.path(claimant.project))
         else:
             assert stop.reason.rule == "R2"
             assert victim.project != claimant.project

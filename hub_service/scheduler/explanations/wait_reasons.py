@@ -84,6 +84,8 @@ class Reasons:
             text = f"{who} waits for the {what} that it has beyond its request"
         elif loss.rule == "E1":
             text = f"{who} waits for the {what} that it has beyond its minimum"
+        elif loss.rule == "Q6":
+            text = f"{who} is within its quota of GPUs, and needs the CPU or memory that this holds"
         elif loss.rule == "R1":
             text = f"{who} goes before it in {claimant.workload.project} and needs its {what}"
         else:

@@ -73,6 +73,7 @@ class Consolidation:
 
     def _serve_all(self, *, for_quota: bool) -> bool:
         self._for_quota, self._vacancies = for_quota, None
+        self._reclaim.is_stale = True
         self._infeasible.clear()
         unkept = [unit for unit in self._allocation.unkept_units() if not unit.is_surplus]
         order = FairOrder(self._state, unkept, surplus=False)
@@ -107,9 +108,11 @@ class Consolidation:
                 return False
             if cap_in_the_way(unit) is not None:
                 return False
+            if self._for_quota and not self._state.policy.quota_moves:
+                return self._serve_for_cpu(unit)
             if self._may_help(unit) and self._serve(unit):
                 return True
-            return self._for_quota and self._serve_by_taking(unit)
+            return self._for_quota and (self._serve_by_taking(unit) or self._serve_for_cpu(unit))
 
     def settle(self) -> None:
         """Undo moves whose claimant lost its place again, or record the new claimant.
@@ -173,7 +176,7 @@ class Consolidation:
         """Take victims (R1, R2) that suffice only together with moves."""
         state = self._state
         mark = state.mark()
-        for search in self._reclaim.searches(unit, self):
+        for search in self._reclaim.searches(unit, moves=self):
             self._trials = _TRIES
             if search.run():
                 moved = [m for m in self._displaced if m.standing is Phase.MOVED]
@@ -184,6 +187,17 @@ class Consolidation:
                     return True
                 self._reclaim.forget(search)
                 state.roll_back(mark)
+        return False
+
+    def _serve_for_cpu(self, unit: PodSet) -> bool:
+        """Take what holds the CPU or memory that a unit lacks (Q6)."""
+        for search in self._reclaim.searches(unit, for_cpu=True):
+            if search.run():
+                self._reclaim.record(unit, search)
+                self._allocation.placed += unit.members
+                self._infeasible.clear()
+                self._vacancies = None
+                return True
         return False
 
     def could_fit(self, unit: PodSet) -> bool:
@@ -222,6 +236,7 @@ class Consolidation:
             self._moved.update(member.item for member in moved)
             if was_within and account.allocated > account.quota:
                 self._vacancies = None  # from now on, its workloads may move for any claim
+        self._reclaim.is_stale = True
         self._reclaim.took_something = True  # other units may use what moves leave over
         self._allocation.placed += [*moved, *unit.members]
         self._infeasible.clear()

@@ -13,9 +13,11 @@ from itertools import islice
 from operator import attrgetter
 from typing import NamedTuple
 
+from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
 from runai.hub_service.scheduler.placement.queue_order import FairOrder
-from runai.hub_service.scheduler.placement.quota_check import cap_in_the_way
+from runai.hub_service.scheduler.placement.quota_check import cap_in_the_way, quota_path
 from runai.hub_service.scheduler.state.equivalence import EquivalenceClass, PodSet
+from runai.hub_service.scheduler.state.free_capacity import Room
 from runai.hub_service.scheduler.state.planned_workloads import (
     ACTIVE,
     Phase,
@@ -23,8 +25,8 @@ from runai.hub_service.scheduler.state.planned_workloads import (
     PlannedWorkload,
 )
 from runai.hub_service.scheduler.state.planning_state import State
-from runai.hub_service.scheduler.state.project_tree import ProjectNode
-from runai.hub_service.scheduler.state.request_shape import RequestShape
+from runai.hub_service.scheduler.state.project_tree import Age, ProjectNode
+from runai.hub_service.scheduler.state.request_shape import Booking, RequestShape
 from runai.hub_service.scheduler.state.victim_order import Victim, VictimsView
 from runai.hub_service.scheduler.steps.allocate import HELD, Allocation
 from runai.hub_service.scheduler.steps.reclaim_bounds import Bounds
@@ -64,6 +66,8 @@ class Reclaim:
         self._lane: EquivalenceClass | None = None
         """Lane last served; `_search` can continue with the lane's next unit."""
         self._search: Search | None = None
+        self.is_stale = True
+        """True if the state changed since the victims were listed."""
         self.took_something = False
         """True if a victim lost devices or a reservation."""
         self.losses: dict[PlannedWorker, Eviction] = {}
@@ -151,16 +155,99 @@ class Reclaim:
         self._lane = self._search = None
         changed = {**dict.fromkeys(state.changed()), **state.reserved}
         self._victims = state.victims.view(changed, state.time)
+        self._without_gpu: list[Victim] | None = None
+        self.is_stale = False
 
-    def searches(self, unit: PodSet, moves: Moves) -> Iterator[Search]:
-        """Yield the searches for a unit that may also move workers, scope by scope (R10)."""
-        self._begin_pass()
+    def searches(
+        self, unit: PodSet, *, moves: Moves | None = None, for_cpu: bool = False
+    ) -> Iterator[Search]:
+        """Yield searches for a claim within its quota that R1 and R2 alone do not serve.
+
+        They may also move workers (R10), or take workloads that hold the CPU that it lacks (Q6).
+        """
+        if self.is_stale:
+            self._begin_pass()
+        more: list[Victim] = []
+        if for_cpu:
+            more = [*self._jobs_without_gpu(unit), *self._beyond_their_part(unit)]
+            if not more:
+                return
+            yield self._search_for_cpu(unit, more, PreemptionScope(others=False, own=False))
         for way in self._ways(unit, self._state.lanes.lane_of(unit)):
             if not way.surplus_only:
-                choice = Choice(
-                    partial(self._victims.of, surplus_only=False), None, self._victims.protected
-                )
+                listed = partial(self._victims.of, surplus_only=False)
+                choice = Choice(listed, None, self._victims.protected, more)
                 yield Search(self._state, unit, way, choice, self.may_stop, moves)
+
+    # ---- Q6
+
+    def _search_for_cpu(
+        self, unit: PodSet, victims: Sequence[Victim], way: PreemptionScope
+    ) -> Search:
+        listed = partial(self._victims.of, surplus_only=False)
+        choice = Choice(listed, None, self._victims.protected, victims)
+        return Search(self._state, unit, way, choice, self.may_stop)
+
+    def _serve_without_gpu(self, unit: PodSet) -> bool:
+        """Serve a claim within its quota by stopping workloads without a GPU, if they suffice.
+
+        It lacks CPU or memory, and no GPU.
+        """
+        if self._surplus_only or "reclaim" not in self._state.policy.phases:
+            return False
+        if not unit.demand or not any(m.kind.cpu or m.kind.memory for m in unit.members):
+            return False
+        if any(a.allocated + unit.demand > a.quota for a in quota_path(unit.item)):
+            return False
+        victims = self._jobs_without_gpu(unit)
+        if not victims:
+            return False
+        search = self._search_for_cpu(unit, victims, PreemptionScope(others=False, own=False))
+        if not search.run():
+            return False
+        self.record(unit, search)
+        return True
+
+    def _jobs_without_gpu(self, unit: PodSet) -> list[Victim]:
+        """Return the workloads without a GPU that a claim may stop, the latest first."""
+        if self._without_gpu is None:
+            accounts = {
+                item.account: None
+                for item in self._state.by_name.values()
+                if not any(member.kind.devices for member in item.members)
+            }
+            self._without_gpu = [
+                victim
+                for account in accounts
+                for victim in self._victims.of(account, surplus_only=False)
+                if not any(member.kind.devices for member in victim.item.members)
+            ]
+            self._without_gpu.sort(key=_latest, reverse=True)
+        return [victim for victim in self._without_gpu if _may_lose_cpu(victim, unit.item)]
+
+    def _beyond_their_part(self, unit: PodSet) -> list[Victim]:
+        """Return the workloads that hold more than their GPUs' part of a node, the latest first.
+
+        Of nodes where the claim lacks CPU or memory, and asks for no more than its own part.
+        """
+        room, on_node = self._state.later, self._state.on_node
+        found: dict[Victim, None] = {}
+        for kind in {member.kind: None for member in unit.members}:
+            if not (kind.cpu or kind.memory):
+                continue
+            for node in sorted(kind.nodes):
+                if room.has_base(node, kind):
+                    continue
+                holders = [
+                    member
+                    for member in on_node.get(node, ())
+                    if member.booking is not None and _holds_beyond_part(room, member.booking, kind)
+                ]
+                for victims in self._victims.on(holders).values():
+                    found |= dict.fromkeys(v for v in victims if _may_lose_cpu(v, unit.item))
+        return sorted(found, key=_latest, reverse=True)
+
+    # ---- R11
 
     def stop_stale_gangs(self) -> None:
         """Stop gangs that were below their minimum for longer than their grace period (R11)."""
@@ -223,6 +310,8 @@ class Reclaim:
         block = cap_in_the_way(unit)
         if block is not None and block.code == "over_build_quota":
             return False  # only preemptible work can go, which the cap excludes
+        if self._serve_without_gpu(unit):
+            return True
         if lane is self._lane and self._search and self._search.go_on(unit, self.may_stop):
             self.record(unit, self._search)
             return True
@@ -326,6 +415,7 @@ class Reclaim:
 
     def record(self, unit: PodSet, search: Search) -> None:
         """Record the victims of a successful search, and their claimant."""
+        self.is_stale = True
         self._counted = None  # workers came or went
         self.took_something = self.took_something or bool(search.taken)
         for taken in search.taken:
@@ -354,6 +444,40 @@ class Reclaim:
         until = search.givers.protected_until()
         if until is not None:
             self.protected[lane] = until
+
+
+def _latest(victim: Victim) -> tuple[Age, int]:
+    return victim.item.age, victim.member.index
+
+
+def _may_lose_cpu(victim: Victim, claimant: PlannedWorkload) -> bool:
+    """Return True if a claim may take a workload for its CPU, which must not take it back (Q6)."""
+    item = victim.item
+    if victim.is_guaranteed or item is claimant:
+        return False
+    goes_first = item.account is claimant.account and item.rank > claimant.rank  # R1
+    return claimant.is_fixed or not goes_first
+
+
+def _holds_beyond_part(room: Room, booking: Booking, claim: RequestShape) -> bool:
+    """Return True if a worker holds more than its GPUs' part of a node, and a claim does not (Q6).
+
+    It must hold too much of something that the claim lacks there.
+    """
+    node = booking.node
+    whole = room.nodes[node].devices * WHOLE_GPU
+    held, asked = booking.shares * len(booking.devices), claim.milli * claim.devices
+    excess = False
+    for total, free, holds, asks in (
+        (room.nodes[node].cpu_milli, room.cpu[node], booking.cpu, claim.cpu),
+        (room.nodes[node].memory_mib, room.memory[node], booking.memory, claim.memory),
+    ):
+        if total is None:
+            continue
+        if asks * whole > total * asked:
+            return False
+        excess = excess or (free < asks and holds * whole > total * held)
+    return excess
 
 
 def _lowest_victims(victims: Sequence[Victim]) -> list[Victim]:

@@ -6,7 +6,7 @@ Projects are ordered by their overage, the furthest over first; R8 excludes prot
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from operator import itemgetter
 from typing import NamedTuple
@@ -27,7 +27,7 @@ class PreemptionScope(NamedTuple):
 
     others: bool
     own: bool
-    surplus_only: bool
+    surplus_only: bool = False
     lent: bool = False
     """True if it includes the own project's surplus, which only uses idle GPUs (E1)."""
 
@@ -41,6 +41,8 @@ class Choice(NamedTuple):
     """Accounts with candidates, and their ancestors; None is all."""
     protected: Callable[[ProjectNode], list[Protected]] | None = None
     """Returns an account's protected victims, which earlier searches removed from `victims`."""
+    for_cpu: Sequence[Victim] = ()
+    """Further victims of a claim that lacks CPU or memory, in order (Q6)."""
 
 
 class Candidate(NamedTuple):
@@ -73,6 +75,7 @@ class Givers:
         # Q4: with a table of quotas, the part that the unit is charged to is judged.
         self._judged = quota_path(unit.item)
         self._cursors: dict[ProjectNode, int] = {}
+        self._next_for_cpu = 0
         self._begun: set[ProjectNode] = set()
         self._rivals: dict[tuple[int, bool], list[tuple[Overage, ProjectNode]]] = {}
         self._protected: list[Protected] = []
@@ -92,6 +95,20 @@ class Givers:
             victim = self._peek(self._path[0], own=True)
             if victim is not None:
                 return Candidate(victim, self._rule_for(victim), self._path[0], -1)
+        return self._next_for_lack_of_cpu()
+
+    def _next_for_lack_of_cpu(self) -> Candidate | None:
+        victims = self._choice.for_cpu
+        while self._next_for_cpu < len(victims):
+            victim = victims[self._next_for_cpu]
+            self._next_for_cpu += 1
+            self._state.victim_looks += 1
+            if (
+                victim.is_active
+                and self._is_useful(victim)
+                and self._protected_until(victim) is None
+            ):
+                return Candidate(victim, "Q6", victim.item.account, -1)
         return None
 
     def _next_of_others(self) -> Candidate | None:
@@ -149,6 +166,7 @@ class Givers:
         """Start over from the first victim: useless ones may help once other resources lack."""
         self._cursors.clear()
         self._rivals.clear()
+        self._next_for_cpu = 0
 
     def stays_within_share(self, level: int) -> bool:
         """Return True if a level of the claimant's path stays within its fair share (R2)."""
