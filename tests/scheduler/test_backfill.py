@@ -24,6 +24,7 @@ from builders import (
     without,
 )
 from runai.hub_service.scheduler import Project, Snapshot, Workload, decide
+from runai.hub_service.scheduler.model.snapshot import end_of
 
 ONE = [project("a", 8)]
 # Two nodes of two GPUs; n1 is free at 1300, n2 at 1500, and each has one idle GPU.
@@ -48,6 +49,14 @@ MEANWHILE: dict[str, tuple[Workload, dict[str, str]]] = {
     "who ends a second late goes where nothing is held": (
         job("long", submitted=20, expected_runtime=301),
         {"long-0": "n2:1"},
+    ),
+    "a job whose time limit ends in time may use what is held": (
+        job("limited", submitted=20, max_runtime=300),
+        {"limited-0": "n1:1"},
+    ),
+    "a job whose time limit ends a second late goes where nothing is held": (
+        job("limited", submitted=20, max_runtime=301),
+        {"limited-0": "n2:1"},
     ),
     "who does not say when it ends goes where nothing is held": (
         job("unknown", submitted=20),
@@ -190,3 +199,20 @@ def test_a_gang_of_different_workers_holds_for_the_largest_first() -> None:
     world = snapshot("1x2+1x1", ONE, [busy, gang, job("unknown", submitted=20)], backfill=True)
 
     assert (started(decide(world)), waits(decide(world))["unknown"]) == (set(), "held_for")
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, (1100, True)),
+        ({"max_runtime": 150}, (1050, True)),
+        ({"max_runtime": 400, "expected_runtime": 500}, (1300, False)),
+        ({"max_runtime": 600, "expected_runtime": 500}, (1400, False)),
+        ({"max_runtime": 50}, (1000, True)),
+    ],
+    ids=["estimated", "limited", "limit first", "expected end first", "limit is over"],
+)
+def test_a_run_ends_at_its_time_limit_at_the_latest(
+    fields: dict[str, int], expected: tuple[int, bool]
+) -> None:
+    assert end_of(job("j", on="n1:0", started=900, **fields), 1000) == expected

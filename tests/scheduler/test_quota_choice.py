@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from builders import asking, job, places, project, reserved, snapshot, table
+from builders import asking, job, places, project, reserved, session, snapshot, table
 from runai.hub_service.scheduler import Mib, MilliGpu, Node, Project, Worker, Workload, decide
 from runai.hub_service.scheduler.state.project_tree import ProjectNode, ProjectTree
 from runai.hub_service.scheduler.state.quota_by_type import candidates, groups, types_of, within
@@ -217,3 +218,91 @@ def test_each_entry_is_claimed_as_far_as_its_quota_goes() -> None:
 
     assert reserved(plan) == {"j0-0", "j1-0"}
     assert {place.partition(":")[0] for place in places(plan).values()} == {"n1", "n3"}
+
+
+# ---- P5: types in order of preference
+
+
+def preferring(*gpu_types: str, gpus: float = 1, **fields: Any) -> Workload:
+    """Make a job that prefers GPU types in this order."""
+    return job("new", gpus, "x", gpu_types=gpu_types, **fields)
+
+
+def busy(node: str, owner: str = "x") -> Workload:
+    """Fill a node of four GPUs."""
+    return job(f"on-{node}", 4, owner, on=f"{node}:0,1,2,3")
+
+
+PREFERRED: dict[str, tuple[Project, list[Workload], str | None]] = {
+    "the first of them": (project("x", 9), [preferring("h100", "a100")], "n2"),
+    "in their order, not by name": (project("x", 9), [preferring("t4", "a100", "h100")], "n3"),
+    "the next where the first is busy": (
+        project("x", 9),
+        [busy("n2"), preferring("h100", "t4", "a100")],
+        "n3",
+    ),
+    "the next where the first lacks CPU": (
+        project("x", 9),
+        [
+            session("u-cpu", 0, "x", on="n2:", cpu_milli=8000),
+            preferring("h100", "a100", cpu_milli=4000),
+        ],
+        "n1",
+    ),
+    "the next where the first does not exist": (project("x", 9), [preferring("b200", "t4")], "n3"),
+    "the emptier of the first type, before a fuller node of the next": (
+        project("x", 9),
+        [job("there", 3, "x", on="n1:0,1,2"), preferring("h100", "a100")],
+        "n2",
+    ),
+    "a gang on one type": (
+        project("x", 9),
+        [job("there", 3, "x", on="n2:0,1,2"), preferring("h100", "a100", workers=2)],
+        "n1",
+    ),
+    "the first within its quota of that type": (
+        table("x", {"h100": 0, "a100": 2}),
+        [preferring("h100", "a100")],
+        "n1",
+    ),
+    "in their order where the quotas of both have room": (
+        table("x", {"h100": 2, "a100": 2}),
+        [preferring("h100", "a100")],
+        "n2",
+    ),
+    "in their order inside one entry": (
+        table("x", {"h100": 1, "*": 4}),
+        [preferring("v100", "t4")],
+        "n4",
+    ),
+    "over its quota on the first, where neither has room": (
+        table("x", {"h100": 0, "a100": 0}),
+        [preferring("h100", "a100")],
+        "n2",
+    ),
+    "none where all are busy": (
+        project("x", 8),
+        [busy("n1"), busy("n2"), preferring("h100", "a100")],
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize(("owner", "jobs", "expected"), PREFERRED.values(), ids=PREFERRED)
+def test_a_workload_starts_on_the_first_type_that_it_prefers(
+    owner: Project, jobs: list[Workload], expected: str | None
+) -> None:
+    nodes = [replace(node, cpu_milli=8000) for node in NODES]
+    found = places(decide(snapshot(nodes, [owner], jobs)))
+
+    on = {place.partition(":")[0] for name, place in found.items() if name.startswith("new")}
+    assert on == ({expected} if expected else set())
+
+
+def test_a_workload_that_cannot_start_at_once_waits_for_any_type() -> None:
+    owners = [project("x", 4), project("y", 0)]
+    jobs = [busy("n1", "y"), busy("n2", "x"), preferring("h100", "a100")]
+
+    plan = decide(snapshot(NODES, [replace(owners[0], quota=MilliGpu(5000)), owners[1]], jobs))
+
+    assert places(plan)["new-0"].startswith("n1:")

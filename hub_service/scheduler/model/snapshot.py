@@ -174,6 +174,7 @@ class Worker:
     memory_mib: Mib = Mib(0)
     node_selector: Mapping[str, str] = field(default_factory=dict)
     gpu_types: tuple[Name, ...] = ()
+    """Allowed GPU types in order of preference; empty means any (P5)."""
     nodes: tuple[Name, ...] | None = None
 
 
@@ -198,6 +199,8 @@ class Workload:
     gpus_min: MilliGpu | None = None
     gpus_max: MilliGpu | None = None
     expected_runtime: Count | None = None
+    max_runtime: Count | None = None
+    """Time after which it is stopped whatever it does, in seconds of running; None is no bound."""
     pauses: tuple[int, ...] = ()
     below_min_since: int | None = None
     grace: Count = 60
@@ -397,8 +400,10 @@ def end_of(workload: Workload, now: int, factor: tuple[int, int] = (1, 1)) -> En
     if not starts:
         return None
     elapsed = now - min(starts)
-    stated = workload.expected_runtime
-    if stated is not None and elapsed < stated:
-        return End(min(starts) + stated, is_estimated=False)
-    more, per = factor
-    return End(now + max(elapsed, _AT_LEAST) * more // per, is_estimated=True)
+    lasts, is_estimated = workload.expected_runtime, False
+    if lasts is None or elapsed >= lasts:
+        more, per = factor
+        lasts, is_estimated = elapsed + max(elapsed, _AT_LEAST) * more // per, True
+    if workload.max_runtime is not None:
+        lasts = min(lasts, max(elapsed, workload.max_runtime))
+    return End(min(starts) + lasts, is_estimated)

@@ -178,8 +178,10 @@ class Holds:
         mine, theirs = unit.item, hold.unit.item
         if unit is hold.unit or mine.is_fixed:
             return True  # Q1: build GPUs are always available
-        stated = mine.workload.expected_runtime
-        if stated is not None and self._state.time + stated <= hold.start:
+        workload, left = mine.workload, hold.start - self._state.time
+        if any(
+            t is not None and t <= left for t in (workload.expected_runtime, workload.max_runtime)
+        ):
             return True
         if mine.account is theirs.account:
             return unit.key < hold.unit.key

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from functools import cached_property
 
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
@@ -329,6 +330,21 @@ class State:
         """Return a worker's kind of request on another part of its project's quota (Q4)."""
         worker = within(part, member.worker, self._type_of.values())
         return self._kinds.of(worker, self._node_types(member.item))
+
+    def kinds_by_preference(self, members: Sequence[PlannedWorker]) -> list[list[RequestShape]]:
+        """Return the workers' kinds of request on each GPU type that they prefer, in order (P5).
+
+        Empty if they name no types, or one.
+        """
+        preferred, node_types = members[0].worker.gpu_types, self._node_types(members[0].item)
+        if len(preferred) <= 1 or any(m.worker.gpu_types != preferred for m in members):
+            return []
+        there = {self.nodes[index].gpu_type for index in members[0].kind.nodes}
+        return [
+            [self._kinds.of(replace(m.worker, gpu_types=(t,)), node_types) for m in members]
+            for t in preferred
+            if t in there
+        ]
 
     def rebook(self, item: PlannedWorkload, part: ProjectNode) -> PlannedWorkload:
         """Charge a workload without a place to another part; return its new item (Q4)."""

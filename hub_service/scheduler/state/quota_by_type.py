@@ -28,7 +28,8 @@ def candidates(
 ) -> list[ProjectNode]:
     """Return the parts that a workload may be charged to, "any other" first; never empty.
 
-    `type_of` is the GPU type of each node. A placed workload is charged where it is, and a gang to
+    If it names GPU types, the parts are in their order instead (P5). `type_of` is the GPU type of
+    each node. A placed workload is charged where it is, and a gang to
     one part. A workload that may use no node of any part gets "any other", and finds no node there.
     """
     parts = sorted(project.parts, key=lambda part: (part.gpu_type != ANY_OTHER, part.gpu_type))
@@ -48,6 +49,10 @@ def candidates(
             for w in workload.workers
         )
     ]
+    preferred = next((w.gpu_types for w in workload.workers if w.gpu_types), ())
+    if len(preferred) > 1:
+        rank = {gpu_type: place for place, gpu_type in reversed([*enumerate(preferred)])}
+        found.sort(key=lambda part: min(rank[t] for t in types_of(part, preferred)))
     return found or parts[:1]
 
 

@@ -231,7 +231,7 @@ class Allocation:
             for member in unit.members:
                 if was_reserved:
                     state.set(member, Phase.PENDING, None)
-            if not place(state, unit.members, Phase.STARTED):
+            if not self._start_on_preferred(unit) and not place(state, unit.members, Phase.STARTED):
                 self._infeasible_now.add(signature)
             elif _asks_for_gpus(unit.members) and still_over(unit.item):
                 pass  # Q3: it may reserve the place until the stopping workers have ended
@@ -252,6 +252,20 @@ class Allocation:
                 held = True
             state.roll_back(mark)
         return HELD if held else _NO_ROOM
+
+    def _start_on_preferred(self, unit: PodSet) -> bool:
+        """Start a unit on the first GPU type of its preference where it fits (P5)."""
+        members = unit.members
+        wide = [member.kind for member in members]
+        for kinds in self._state.kinds_by_preference(members):
+            for member, kind in zip(members, kinds, strict=True):
+                member.kind = kind
+            is_placed = place(self._state, members, Phase.STARTED)
+            for member, kind in zip(members, wide, strict=True):
+                member.kind = kind
+            if is_placed:
+                return True
+        return False
 
     def _try_to_move(self, unit: PodSet) -> bool:
         """Place a stopped unit elsewhere if possible. Return True to skip the rest of its lane."""
