@@ -153,6 +153,22 @@ def snapshots(draw: st.DrawFn, *, most: int = 9) -> Snapshot:
 
 
 @st.composite
+def changed(draw: st.DrawFn, *, most: int = 9) -> Snapshot:
+    """Draw a world whose admins lower quotas and limits, or remove a user, while work runs."""
+    world = draw(snapshots(most=most))
+
+    def lowered(project: Project) -> Project:
+        number = MilliGpu(draw(st.sampled_from([0, 500, 1000])))
+        return replace(
+            project,
+            **draw(st.sampled_from([{}, {"limit": number}, {"limit": number, "quota": number}])),
+            former_members=draw(st.sampled_from([(), (), ("ana",), ("bo", "cy")])),
+        )
+
+    return replace(world, projects=tuple(lowered(project) for project in world.projects))
+
+
+@st.composite
 def impossible(draw: st.DrawFn) -> Snapshot:
     """Draw a world that no cluster should be in: overbooked, half reserved, partly unknown."""
     world = draw(pending(most=6))

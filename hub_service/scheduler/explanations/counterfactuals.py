@@ -115,6 +115,7 @@ class Search:
         )
         return {
             "unknown_project": (),
+            "not_a_member": (),
             "stopping": (self._without_leaving,),
             "no_such_node": (self._smaller_request, self._any_node),
             "over_build_quota": (self._earliest_end, self._raise_caps, self._preemptible),

@@ -207,7 +207,8 @@ class Holdings:
     def over(self, account: ProjectNode) -> int:
         """Return a project's overage: over its share, or quota for a claimant within its own."""
         is_within = all(a.allocated + self.demand <= a.quota for a in self.path[:1])
-        return account.allocated - account.quota if is_within else account.overage
+        over = account.allocated - account.quota if is_within else account.overage
+        return max(over, account.over_limit)
 
     def sets_of(self, rival: ProjectNode) -> Iterator[list[Held]]:
         """Yield sets of a rival's workloads that may suffice: on one node first, then anywhere."""

@@ -17,7 +17,7 @@ from runai.hub_service.scheduler.model.quantity import (
     gpu_holding_text,
     gpu_text,
 )
-from runai.hub_service.scheduler.model.snapshot import Reason
+from runai.hub_service.scheduler.model.snapshot import Reason, Workload
 from runai.hub_service.scheduler.placement.backfill import Hold
 from runai.hub_service.scheduler.placement.quota_check import Block, cap_in_the_way
 from runai.hub_service.scheduler.state.equivalence import EquivalenceClass, PodSet, pending_units
@@ -112,8 +112,7 @@ class Reasons:
         """Return the reason of a wait; `unit` is the unplaced unit, if known."""
         if unit is None or item in self.lost:
             if not item.is_known:
-                text = f"there is no project {item.workload.project}"
-                return Reason(code="unknown_project", rule="X", text=text)
+                return self._of_no_member(item.workload)
             reserved = [m for m in item.members if m.standing is Phase.RESERVED]
             if reserved:
                 return self._of_reserved(reserved)
@@ -131,6 +130,16 @@ class Reasons:
         if reason is None:
             reason = self._of_lane[lane] = self._of_unit(unit, lane)
         return reason
+
+    def _of_no_member(self, workload: Workload) -> Reason:
+        if self._state.tree.has_left(workload):
+            text = (
+                f"{workload.user} is no member of {workload.project} any more; it starts when an"
+                f" admin of {workload.project} adds {workload.user} again"
+            )
+            return Reason(code="not_a_member", rule="X", text=text)
+        text = f"there is no project {workload.project}"
+        return Reason(code="unknown_project", rule="X", text=text)
 
     def _of_unit(self, unit: PodSet, lane: EquivalenceClass) -> Reason:
         block = cap_in_the_way(unit) or self._allocation.blocks.get(lane)
@@ -350,6 +359,8 @@ def _held(member: PlannedWorker) -> int:
 
 
 def _entitlement(account: ProjectNode) -> str:
+    if account.limit < max(account.fair_share, account.quota):
+        return f"limit of {count_text(account.limit)}"
     if account.fair_share > account.quota:
         return f"fair share of {count_text(account.fair_share)}"
     return f"quota of {count_text(account.quota)}"

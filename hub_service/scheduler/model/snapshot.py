@@ -41,6 +41,7 @@ WaitCode = Literal[
     "gang_incomplete",
     "stopping",
     "unknown_project",
+    "not_a_member",
     "not_proven",
 ]
 StopCode = Literal["reclaimed", "preempted", "shrunk", "grown", "consolidated", "stale_gang"]
@@ -150,6 +151,8 @@ class Project:
     node_types: NodeTypes = NodeTypes()
     usage: MilliGpu | None = None
     members: tuple[Name, ...] = ()
+    former_members: tuple[Name, ...] = ()
+    """Users who left it: what runs of theirs goes on, and nothing of theirs starts or grows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

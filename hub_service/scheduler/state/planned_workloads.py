@@ -93,7 +93,7 @@ class PlannedWorkload:
         self.guaranteed = min(workload.guaranteed, len(workload.workers))
         """Number of workers that only the own project may take; 0 or at least the minimum (E4)."""
         self.is_known = is_known
-        """True if its project exists; otherwise it only keeps the devices that it has."""
+        """True if its project exists and knows its user; else it only keeps the devices it has."""
         self.is_fixed = not workload.is_preemptible
         """A session within the build quota, which is never preempted (Q1)."""
         self.rank = workload.rank

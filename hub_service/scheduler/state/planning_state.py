@@ -130,7 +130,7 @@ class State:
     def add(self, workload: Workload, part: ProjectNode | None = None) -> None:
         """Book a workload as in the snapshot, on `part` of its project's quota if given."""
         account = self.tree.queue_of(workload.project)
-        is_known = account is not None
+        is_known = account is not None and not self.tree.has_left(workload)
         account = account or ProjectNode(Project(name=workload.project), None)
         choices = self._choices(account, workload)
         account = part or choices[0]
@@ -145,7 +145,7 @@ class State:
             state = worker.state
             if state is WorkerState.PENDING:
                 is_pending = True
-                wanted += member.kind.quota
+                wanted += member.kind.quota if is_known else 0
                 continue
             member.origin = self._booking_in_snapshot(worker, member.kind)
             if state is WorkerState.STOPPING:
@@ -186,8 +186,11 @@ class State:
         self.lanes.remove(item)
         wanted = 0
         for member in item.members:
-            if member.was is not Phase.GOING:
-                wanted += (member.origin or member.kind).quota
+            if member.was is Phase.PENDING:
+                wanted += member.kind.quota if item.is_known else 0
+            elif member.was is not Phase.GOING:
+                assert member.origin is not None, "it has a place in the snapshot"
+                wanted += member.origin.quota
             self._apply(member, Phase.PENDING, None)
         wanted = item.request(wanted)
         for above in item.account.path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
-from runai.hub_service.scheduler.model.snapshot import LeftOut, Project, Quota, Snapshot
+from runai.hub_service.scheduler.model.snapshot import LeftOut, Project, Quota, Snapshot, Workload
 
 UNLIMITED = 1 << 62
 """"No limit" in comparisons; larger than any sum of milli-GPU."""
@@ -91,8 +91,25 @@ class ProjectNode:
 
     @property
     def overage(self) -> int:
-        """Return its allocation beyond its entitlement; negative if it is below (R4)."""
-        return self.allocated - max(self.quota, self.fair_share)
+        """Return its allocation beyond its entitlement; negative if it is below (R4).
+
+        A limit that was lowered while work ran bounds the entitlement (Q3).
+        """
+        over = self.allocated - max(self.quota, self.fair_share)
+        return max(over, self.over_limit) if self.over_limit else over
+
+    @property
+    def over_limit(self) -> int:
+        """Return its allocation beyond its limit, which was lowered while work ran (Q3)."""
+        return max(0, self.allocated - self.limit)
+
+    @property
+    def turn_to_give(self) -> tuple[int, int, Age]:
+        """Return the key by which projects give back, the first to give last (R4).
+
+        What is above a lowered limit goes before everything else (Q3).
+        """
+        return self.over_limit, self.overage, self.age
 
 
 class ProjectTree:
@@ -136,6 +153,11 @@ class ProjectTree:
     def queue_of(self, project: str) -> ProjectNode | None:
         """Return the account that workloads of this project are charged to."""
         return self._queues.get(project)
+
+    def has_left(self, workload: Workload) -> bool:
+        """Return True if a workload's user is no member of its project any more."""
+        account = self.accounts.get(workload.project)
+        return account is not None and workload.user in account.project.former_members
 
     def lacks_queue(self, project: str) -> bool:
         """Return True if a project exists without an account for its own workloads."""

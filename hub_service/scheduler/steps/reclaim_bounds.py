@@ -90,6 +90,7 @@ class Bounds:
         over = self._over.get((account, within))
         if over is None:
             bound = account.quota if within else max(account.quota, account.fair_share)
+            bound = min(bound, account.limit)
             over = -((bound - account.allocated) // WHOLE_GPU)
             self._over[account, within] = over
         return over - 1 + largest if over > 0 else 0

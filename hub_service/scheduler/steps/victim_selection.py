@@ -18,8 +18,8 @@ from runai.hub_service.scheduler.state.planning_state import State
 from runai.hub_service.scheduler.state.project_tree import Age, ProjectNode
 from runai.hub_service.scheduler.state.victim_order import Protected, Victim, protected_until
 
-Overage = tuple[int, Age]
-"""Allocation of a project beyond its entitlement, and its age; the greatest yields first."""
+Turn = tuple[int, int, Age]
+"""Turn of a project to give: allocation beyond limit and entitlement, and age; greatest first."""
 
 
 class PreemptionScope(NamedTuple):
@@ -77,7 +77,7 @@ class Givers:
         self._cursors: dict[ProjectNode, int] = {}
         self._next_for_cpu = 0
         self._begun: set[ProjectNode] = set()
-        self._rivals: dict[tuple[int, bool], list[tuple[Overage, ProjectNode]]] = {}
+        self._rivals: dict[tuple[int, bool], list[tuple[Turn, ProjectNode]]] = {}
         self._protected: list[Protected] = []
         """Protected victims found here, except the ones shared by all searches of the pass (R8)."""
         self.relieves_caps = cap_in_the_way(unit) is not None
@@ -113,7 +113,7 @@ class Givers:
 
     def _next_of_others(self) -> Candidate | None:
         best: Candidate | None = None
-        furthest: Overage | None = None
+        furthest: Turn | None = None
         for level, mine in enumerate(self._path):
             if not self.stays_within_share(level):
                 self.exceeds_share = True
@@ -121,29 +121,29 @@ class Givers:
             is_within_quota = self.stays_within_quota(level)
             rivals = self._rivals_at(level, mine, is_within_quota=is_within_quota)
             while rivals:
-                overage, rival = rivals[-1]
-                if furthest is not None and overage < furthest:
+                turn, rival = rivals[-1]
+                if furthest is not None and turn < furthest:
                     break
                 victim = None
                 if _may_take(rival, is_within_quota=is_within_quota):
                     victim = self._pick(rival)
                 if victim is not None:
                     best = Candidate(victim, "R2", rival, level, rival.overage <= 0)
-                    furthest = overage
+                    furthest = turn
                     break
                 rivals.pop()
         return best
 
     def _rivals_at(
         self, level: int, mine: ProjectNode, *, is_within_quota: bool
-    ) -> list[tuple[Overage, ProjectNode]]:
+    ) -> list[tuple[Turn, ProjectNode]]:
         """Return the projects that may lose something at a level, the furthest over last (R4)."""
         key, among = (level, is_within_quota), self._choice.among
         rivals = self._rivals.get(key)
         if rivals is None:
             siblings = mine.parent.children if mine.parent else self._state.tree.roots
             rivals = self._rivals[key] = [
-                ((rival.overage, rival.age), rival)
+                (rival.turn_to_give, rival)
                 for sibling in siblings
                 if sibling is not mine
                 for rival in sibling.parts or (sibling,)
@@ -159,7 +159,7 @@ class Givers:
             for index in range(len(rivals) - 1, -1, -1):
                 if rivals[index][1] is giver:
                     del rivals[index]
-                    insort(rivals, ((giver.overage, giver.age), giver), key=itemgetter(0))
+                    insort(rivals, (giver.turn_to_give, giver), key=itemgetter(0))
                     break
 
     def look_again(self) -> None:
@@ -182,7 +182,7 @@ class Givers:
         if not account.children:
             return self._peek(account, own=False)
         # A child's quota does not protect it while its ancestor is over (R2).
-        ranked = sorted(account.children, key=lambda a: (a.overage, a.age), reverse=True)
+        ranked = sorted(account.children, key=lambda a: a.turn_to_give, reverse=True)
         for child in ranked:
             victim = self._pick(child)
             if victim is not None:

@@ -1,0 +1,176 @@
+"""Projects that change while their work runs: lowered limits and quotas, users who left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+
+import strategies
+from builders import applied, job, project, sentence, session, snapshot, waits, with_
+from runai.hub_service.scheduler import (
+    Index,
+    Move,
+    Reserve,
+    Resize,
+    Snapshot,
+    Start,
+    Stop,
+    WorkerState,
+    decide,
+)
+from world import looked_at
+
+CHANGED = strategies.changed()
+
+
+def stops(world: Snapshot) -> dict[str, str]:
+    """Return the sentence of each workload that the plan stops."""
+    return {d.workload: d.reason.text for d in decide(world).decisions if isinstance(d, Stop)}
+
+
+# ---- limits
+
+
+@given(CHANGED)
+def test_lowered_limit_caps_what_starts(world: Snapshot) -> None:
+    _, effects = looked_at(world)
+    before, after = effects.held_before(), effects.held_after()
+
+    for name, changed in effects.projects.items():
+        if changed.limit is not None:
+            assert after[name] <= max(changed.limit, before[name])
+
+
+@given(CHANGED)
+def test_lowered_limit_stops_nothing_without_a_claimant(world: Snapshot) -> None:
+    running = tuple(
+        w for w in world.workloads if all(k.state is WorkerState.RUNNING for k in w.workers)
+    )
+
+    assert stops(replace(world, workloads=running)) == {}
+
+
+@pytest.mark.parametrize(
+    ("quota", "limit", "entitlement"),
+    [
+        pytest.param(1, 1, "quota of 1 GPU", id="quota and limit"),
+        pytest.param(2, 1, "limit of 1 GPU", id="limit below the quota"),
+        pytest.param(None, 1, "limit of 1 GPU", id="unlimited quota"),
+    ],
+)
+def test_work_above_a_lowered_limit_is_taken_back_for_an_owner(
+    quota: float | None, limit: float, entitlement: str
+) -> None:
+    world = snapshot(
+        "1x2",
+        [project("lim", quota, limit=limit), project("own", 1)],
+        [
+            job("first", 1, "lim", on="n1:0", submitted=1, started=1),
+            job("second", 1, "lim", on="n1:1", submitted=2, started=2),
+        ],
+    )
+    assert stops(world) == {}
+
+    claimed = with_(world, job("claim", 1, "own"))
+
+    assert stops(claimed) == {"second": f"lim is over its {entitlement}: 1 GPU goes to claim"}
+    after = applied(claimed, decide(claimed))
+    assert waits(decide(after)).get("second") == "over_limit"
+
+
+def test_work_above_a_lowered_limit_goes_before_work_further_over_its_quota() -> None:
+    world = snapshot(
+        "1x6",
+        [project("lim", 1, limit=1), project("idle", 0), project("own", 1)],
+        [
+            *(job(f"lim-{i}", 1, "lim", on=f"n1:{i}") for i in range(2)),
+            *(job(f"idle-{i}", 1, "idle", on=f"n1:{i}") for i in range(2, 6)),
+            job("claim", 1, "own"),
+        ],
+    )
+
+    assert list(stops(world)) == ["lim-1"]
+    unlimited = replace(
+        world, projects=(replace(world.projects[0], limit=None), *world.projects[1:])
+    )
+    assert list(stops(unlimited)) == ["idle-5"]
+
+
+# ---- users who left
+
+
+@given(CHANGED)
+@settings(max_examples=100)
+def test_nothing_of_a_former_member_starts_or_grows(world: Snapshot) -> None:
+    plan, _ = looked_at(world)
+    former = {p.name: p.former_members for p in world.projects}
+    runs = {
+        w.name for w in world.workloads if any(k.state is WorkerState.RUNNING for k in w.workers)
+    }
+
+    for decision in plan.decisions:
+        workload = next(w for w in world.workloads if w.name == decision.workload)
+        if workload.user in former[workload.project]:
+            assert not isinstance(decision, Start | Reserve | Resize)
+            assert not isinstance(decision, Move) or workload.name in runs
+
+
+@given(CHANGED)
+def test_index_with_former_members_gives_the_plan_of_its_snapshot(world: Snapshot) -> None:
+    plain = replace(world, projects=tuple(replace(p, former_members=()) for p in world.projects))
+    index = Index(plain)
+    decide(index)
+
+    index.follow(world)
+    assert decide(index) == decide(world)
+    index.follow(plain)
+    assert decide(index) == decide(plain)
+
+
+def test_work_of_a_former_member_runs_on_and_the_rest_waits_for_an_admin() -> None:
+    world = snapshot(
+        "1x4",
+        [project("q8", 4, former_members=("bob",))],
+        [
+            job("runs", 1, "q8", user="bob", on="n1:0"),
+            job("waits", 1, "q8", user="bob"),
+            session("lab", 1, "q8", user="bob"),
+            job("hers", 1, "q8", user="ana"),
+        ],
+    )
+
+    plan = decide(world)
+
+    assert [d.workload for d in plan.decisions if isinstance(d, Start)] == ["hers"]
+    assert waits(plan) == {"waits": "not_a_member", "lab": "not_a_member"}
+    assert sentence(plan, "waits") == (
+        "bob is no member of q8 any more; it starts when an admin of q8 adds bob again"
+    )
+
+
+def test_elastic_job_of_a_former_member_keeps_its_size() -> None:
+    world = snapshot(
+        "1x4",
+        [project("q8", 4, former_members=("bob",))],
+        [
+            job("el8", 1, "q8", user="bob", workers=4, min_workers=1, on="n1:0"),
+        ],
+    )
+
+    assert decide(world).decisions == ()
+
+
+def test_waiting_work_of_a_former_member_claims_no_share() -> None:
+    world = snapshot(
+        "1x4",
+        [project("q8", 2, former_members=("bob",)), project("nlp", 2)],
+        [
+            job("waits", 2, "q8", user="bob"),
+            job("big", 4, "nlp"),
+        ],
+    )
+
+    shares = decide(world).projects
+    assert (shares["q8"].fair_share, shares["nlp"].fair_share) == (0, 4000)
