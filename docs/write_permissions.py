@@ -20,6 +20,7 @@ PAGE = Path(__file__).with_name("permissions.md")
 READS = "reader"
 COLUMNS = {
     "owner": "owner",
+    "former member": "former member",
     "member": "member",
     "project admin": "project admin",
     "admin": "hub admin",

@@ -159,9 +159,11 @@ def changed(draw: st.DrawFn, *, most: int = 9) -> Snapshot:
 
     def lowered(project: Project) -> Project:
         number = MilliGpu(draw(st.sampled_from([0, 500, 1000])))
+        numbers = draw(st.sampled_from(["", "limit", "quota and limit"]))
         return replace(
             project,
-            **draw(st.sampled_from([{}, {"limit": number}, {"limit": number, "quota": number}])),
+            limit=number if "limit" in numbers else project.limit,
+            quota=number if "quota" in numbers else project.quota,
             former_members=draw(st.sampled_from([(), (), ("ana",), ("bo", "cy")])),
         )
 

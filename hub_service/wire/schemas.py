@@ -455,6 +455,8 @@ class ProjectView(Wire):
     idle_job: IdlePut = IdlePut(notify_s=None)
     may_admin: bool = False
     may_submit: bool = False
+    notes: list[str] = []
+    """Sentences on what it holds above its limit, and on users who left it."""
 
 
 class Overview(Wire):

@@ -7,7 +7,8 @@
     asking_hub    (url, token) -> an authenticator that asks the hub there
 
 The cast: ana and mia are members of vision, vic its admin, nel a member of nlp by the group
-nlp-people, root a hub admin, out in no project, ro a member of vision with a read-only token.
+nlp-people, root a hub admin, out and fin in no project, ro a member of vision with a read-only
+token.
 ana-reads, vic-reads, nel-reads and root-reads are read-only tokens of ana, vic, nel and root;
 root-notebook is the token of root's notebook. hub and agent are the platform's own processes.
 Projects: vision (quota 2.5, limit 4) and nlp (quota 2.5, build quota 1).
@@ -35,6 +36,7 @@ from runai.hub_service.api.auth.authentication import SharedTokens, bearer_token
 from runai.hub_service.api.auth.hub_auth import HubAuthenticator
 from runai.hub_service.api.auth.permissions import Actor
 from runai.hub_service.api.metrics import Metrics
+from runai.hub_service.api.services.former_members import FormerMembers
 from runai.hub_service.api.services.platform import Platform
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.clusters.local.driver import LocalCluster
@@ -62,6 +64,7 @@ CAST = {
     "nel": Actor("nel", groups=frozenset({"nlp-people"})),
     "root": Actor("root", admin=True),
     "out": Actor("out"),
+    "fin": Actor("fin"),
     "ro": Actor("ro", may_write=False),
     "worker": Actor("lab/vision-exp1-0-x7x7x", "worker"),
 }
@@ -132,14 +135,19 @@ def platform_on(tmp_path: Path) -> PlatformOn:
             await cluster.put_project(spec)
         metrics = Metrics()
         ledger = migrated_ledger(tmp_path / "ledger.sqlite")
+        authenticator = SharedTokens("hub-token", {"lab": "agent-token"}, TokenTable(dict(CAST)))
+        members = FormerMembers(cluster, authenticator.person)
         scheduler = inline_scheduler()
         platform = Platform(
             cluster=cluster,
-            controller=Controller(cluster, scheduler, on_cycle=metrics.count),
+            controller=Controller(
+                cluster, scheduler, on_cycle=metrics.count, members=members.marked
+            ),
             scheduler=scheduler,
             ledger=ledger,
             idle=IdleWatch(cluster, ledger),
-            authenticator=SharedTokens("hub-token", {"lab": "agent-token"}, TokenTable(dict(CAST))),
+            authenticator=authenticator,
+            members=members,
             prefix=PREFIX,
             version="test",
             workdir_exists=is_directory,

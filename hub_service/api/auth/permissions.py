@@ -47,6 +47,9 @@ class Role(StrEnum):
     """Every logged-in user."""
     MEMBER = "member"
     OWNER = "owner"
+    """Owner of a workload in a project that they belong to."""
+    FORMER = "former member"
+    """Owner of a workload in a project that they left."""
     PROJECT_ADMIN = "project admin"
     ADMIN = "admin"
     HUB = "hub"
@@ -66,7 +69,9 @@ class Action(StrEnum):
     RUN_IN = "run programs in"
     """Such a program has the workload's environment, its tokens too."""
     CHANGE_WORKLOAD = "change"
-    """Suspend, resume, delete."""
+    """Suspend, release, scale down, delete."""
+    ASK_FOR_MORE = "ask for GPUs for"
+    """Resume, scale up, keep, regain."""
     SUBMIT = "submit to"
     SUBMIT_AT_ANY_PRIORITY = "submit with a priority of its own to"
     SUBMIT_FOR_OTHERS = "submit for others"
@@ -80,17 +85,19 @@ class Action(StrEnum):
 
 
 _EVERYBODY = {Role.USER, Role.HUB}
+_OWNERS = {Role.OWNER, Role.FORMER}
 _IN_PROJECT = {Role.MEMBER, Role.PROJECT_ADMIN}
 _PROCESSES = {Role.HUB, Role.AGENT, Role.WORKER}
 _IN_CHARGE = {Role.PROJECT_ADMIN, Role.ADMIN}
 
 ALLOWED: Mapping[Action, frozenset[Role]] = {
     Action.SEE_CLUSTER: frozenset(_EVERYBODY),
-    Action.SEE_WORKLOAD: frozenset({Role.OWNER, Role.ADMIN, Role.HUB} | _IN_PROJECT),
-    Action.READ_WORKLOAD: frozenset({Role.OWNER, Role.HUB} | _IN_CHARGE),
-    Action.READ_ENVIRONMENT: frozenset({Role.OWNER, Role.HUB}),
-    Action.RUN_IN: frozenset({Role.OWNER, Role.HUB}),
-    Action.CHANGE_WORKLOAD: frozenset({Role.OWNER, Role.HUB} | _IN_CHARGE),
+    Action.SEE_WORKLOAD: frozenset({Role.ADMIN, Role.HUB} | _OWNERS | _IN_PROJECT),
+    Action.READ_WORKLOAD: frozenset({Role.HUB} | _OWNERS | _IN_CHARGE),
+    Action.READ_ENVIRONMENT: frozenset({Role.HUB} | _OWNERS),
+    Action.RUN_IN: frozenset({Role.HUB} | _OWNERS),
+    Action.CHANGE_WORKLOAD: frozenset({Role.HUB} | _OWNERS | _IN_CHARGE),
+    Action.ASK_FOR_MORE: frozenset({Role.OWNER, Role.HUB} | _IN_CHARGE),
     Action.SUBMIT: frozenset(_IN_PROJECT),
     Action.SUBMIT_AT_ANY_PRIORITY: frozenset(_IN_CHARGE),
     Action.SUBMIT_FOR_OTHERS: frozenset({Role.HUB}),
@@ -105,6 +112,7 @@ ALLOWED: Mapping[Action, frozenset[Role]] = {
 WRITES: frozenset[Action] = frozenset(
     {
         Action.CHANGE_WORKLOAD,
+        Action.ASK_FOR_MORE,
         Action.READ_ENVIRONMENT,
         Action.RUN_IN,
         Action.SUBMIT,
@@ -147,8 +155,10 @@ def roles(
         Role.ADMIN: actor.admin,
         Role.MEMBER: project is not None and is_member(actor, project),
         Role.PROJECT_ADMIN: project is not None and is_project_admin(actor, project),
-        Role.OWNER: workload is not None and workload.user == actor.name,
     }
+    if workload is not None and workload.user == actor.name:
+        is_former = project is not None and not is_true[Role.MEMBER]
+        is_true[Role.FORMER if is_former else Role.OWNER] = True
     return frozenset(role for role, true in is_true.items() if true)
 
 
@@ -191,6 +201,13 @@ def authorise(
             f"This token is no admin's, though you are one: it lacks {ADMIN_SCOPE}.",
             hint="Notebooks' own tokens do. Use the pages, or `runai login` outside of notebooks.",
             code="missing_scope",
+        )
+    if workload is not None and project is not None and workload.user == actor.name:
+        raise Forbidden(
+            f"You are no member of project {project.name} any more, so {workload.id} starts and"
+            " grows no more.",
+            hint=f"You may read, stop and delete it; an admin of {project.name} can add you again.",
+            code="not_a_member",
         )
     raise Forbidden(*_sentence(action, project, workload))
 

@@ -44,6 +44,8 @@ async def put(name: ProjectName, change: ProjectPut, on: On, caller: Caller) -> 
 
     changed((await on.project_specs()).get(name))  # refuse before anything is stored
     record = await on.cluster.change_project(name, changed)
+    if on.members is not None:
+        await on.members.changed()
     return (await on.viewer(caller, progress_of=())).project(record.spec)
 
 

@@ -103,7 +103,7 @@ async def suspend(project: str, name: str, on: On, caller: Caller) -> WorkloadDe
 @router.post("/{project}/{name}/resume")
 async def resume(project: str, name: str, on: On, caller: Caller) -> WorkloadDetail:
     """Put a suspended job back into its place in the queue."""
-    record = await on.allowed(caller, Action.CHANGE_WORKLOAD, workload_id(project, name))
+    record = await on.allowed(caller, Action.ASK_FOR_MORE, workload_id(project, name))
     return await _detail(on, caller, await on.cluster.resume(record.id, by=caller.name))
 
 
@@ -113,15 +113,18 @@ async def scale(
 ) -> WorkloadDetail:
     """Change the number of workers of an elastic job, which keeps running."""
     record = await on.allowed(caller, Action.CHANGE_WORKLOAD, workload_id(project, name))
+    spec = record.spec
+    if (asked.workers or 0) > spec.workers or (asked.min_workers or 0) > spec.min_workers:
+        await on.allowed(caller, Action.ASK_FOR_MORE, record.id)
     if asked.workers is None and asked.min_workers is None:
         raise InvalidRequest(
             "No number of workers is given.", hint="Give workers, min_workers or both."
         )
     if asked.min_workers is not None:
         projects = await on.project_specs()
-        needed = MilliGpu(record.spec.gpus * asked.min_workers)
-        if (spec := projects.get(record.spec.project)) is not None:
-            check_limit(needed, spec, projects)
+        needed = MilliGpu(spec.gpus * asked.min_workers)
+        if (project_spec := projects.get(spec.project)) is not None:
+            check_limit(needed, project_spec, projects)
     scaled = await on.cluster.scale(
         record.id, workers=asked.workers, min_workers=asked.min_workers, by=caller.name
     )
@@ -131,7 +134,7 @@ async def scale(
 @router.post("/{project}/{name}/keep")
 async def keep(project: str, name: str, on: On, caller: Caller) -> WorkloadDetail:
     """Keep idle GPUs for 30 more minutes; at most twice until they are used again."""
-    record = await on.allowed(caller, Action.CHANGE_WORKLOAD, workload_id(project, name))
+    record = await on.allowed(caller, Action.ASK_FOR_MORE, workload_id(project, name))
     await on.idle.keep(record.id, by=caller.name)
     return await _detail(on, caller, record)
 
@@ -147,7 +150,7 @@ async def release(project: str, name: str, on: On, caller: Caller) -> WorkloadDe
 @router.post("/{project}/{name}/regain")
 async def regain(project: str, name: str, on: On, caller: Caller) -> WorkloadDetail:
     """Request a released session's GPUs again; the session keeps running while it waits."""
-    record = await on.allowed(caller, Action.CHANGE_WORKLOAD, workload_id(project, name))
+    record = await on.allowed(caller, Action.ASK_FOR_MORE, workload_id(project, name))
     return await _detail(on, caller, await on.cluster.regain(record.id, by=caller.name))
 
 

@@ -19,6 +19,7 @@ from runai.hub_service.api.auth.single_flight import AskedOnce
 from runai.hub_service.api.middleware.caller import MAX_AT_ONCE, caller_of, identify
 from runai.hub_service.api.middleware.job_limit import JobLimit
 from runai.hub_service.api.middleware.request_limits import Callers
+from runai.hub_service.api.services.former_members import FormerMembers
 from runai.hub_service.api.services.overview_feed import Feeds, RenderTurns
 from runai.hub_service.api.views.cluster_view import ReadModel
 from runai.hub_service.api.views.latest_reports import Present
@@ -83,6 +84,8 @@ class Platform:
         default_factory=lambda: asyncio.Semaphore(MAX_AT_ONCE)
     )
     """Acquired while a caller is identified."""
+    members: FormerMembers | None = None
+    """Former members of projects, of whom the scheduler starts nothing."""
     jobs: JobLimit = field(default_factory=JobLimit)
     """Limit on unfinished jobs per user."""
     _shared: ReadModel | None = None
@@ -132,6 +135,7 @@ class Platform:
             queued=self.queues.of,
             present=self.present,
             recent=self.recent,
+            former_members={} if self.members is None else self.members.now,
         )
 
     async def _progress(self, of: Collection[WorkloadId] | None) -> Mapping[WorkloadId, Progress]:

@@ -82,6 +82,8 @@ class ReadModel:
     """Last progress that each job reported."""
     recent: Recent = field(default_factory=Recent)
     """Recent notifications of users."""
+    former_members: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Users who left a project that still has workloads of theirs, by project."""
     drawn: DrawnViews = field(default_factory=DrawnViews)
     """Cache of views."""
     queued: Callable[[Sequence[WorkloadRecord]], Queues] = Queues.of

@@ -5,7 +5,7 @@ filtering happens here.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -25,9 +25,15 @@ from runai.hub_service.model.records import (
     WorkerRecord,
     WorkloadRecord,
     WorkloadSpec,
+    WorkloadState,
 )
 from runai.hub_service.model.workload_spec import build_quota
-from runai.hub_service.scheduler.model.quantity import MilliGpu, fraction_of_memory
+from runai.hub_service.scheduler.model.quantity import (
+    MilliGpu,
+    count_text,
+    fraction_of_memory,
+    gpu_text,
+)
 from runai.hub_service.wire.device_schemas import DeviceView, NodeView
 from runai.hub_service.wire.schemas import (
     DeviceShareView,
@@ -288,7 +294,28 @@ class Viewer:
             idle_job=idle_rules(spec.idle_job),
             may_admin=actor.admin or is_project_admin(actor, spec),
             may_submit=may(actor, Action.SUBMIT, spec),
+            notes=[
+                *_above_limit(sums.allocated, spec.limit),
+                *(self._former_members(spec.name) if inside else ()),
+            ],
         )
+
+    def _former_members(self, project: str) -> Iterator[str]:
+        """Yield a sentence on each user who left a project: what runs, and what does not start."""
+        for user in self.world.former_members.get(project, ()):
+            unfinished = [
+                record
+                for record in self.world.workloads
+                if (record.spec.project, record.spec.user) == (project, user)
+                and not record.state.finished
+            ]
+            runs = sum(1 for record in unfinished if record.state in _RUNS)
+            rest = len(unfinished) - runs
+            parts = [
+                *([f"{runs} {'runs' if runs == 1 else 'run'} on"] if runs else []),
+                *([f"{rest} {'does' if rest == 1 else 'do'} not start"] if rest else []),
+            ]
+            yield f"{user} is no member any more: of {user}'s workloads {' and '.join(parts)}"
 
     def nodes(self) -> list[NodeView]:
         """Return every device; holders are named only to callers that may see them."""
@@ -314,6 +341,14 @@ class Viewer:
         )
 
 
+def _above_limit(allocated: int, limit: MilliGpu | None) -> list[str]:
+    if limit is None or allocated <= limit:
+        return []
+    held = f"holds {count_text(allocated)}, {gpu_text(allocated - limit)} above its limit"
+    return [f"{held}; nothing starts until it is below, and it is the first to give GPUs back"]
+
+
+_RUNS = (WorkloadState.STARTING, WorkloadState.RUNNING)
 _PUBLIC_REASONS = {"failed": "failed", "not_started": "could not be started"}
 
 

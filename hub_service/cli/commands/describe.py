@@ -179,7 +179,8 @@ def _show_project(project: ProjectView, output: str) -> None:
         render.show_json(project)
         return
     columns = tables.project_table().columns
-    render.show_lines([(c.heading.capitalize(), str(c.cell(project))) for c in columns])
+    lines = [(c.heading.capitalize(), str(c.cell(project))) for c in columns]
+    render.show_lines([*lines, *(("Note", note) for note in project.notes)])
 
 
 def _show_node(nodes: Sequence[NodeView], name: str, output: str) -> None:

@@ -145,7 +145,8 @@ def set_(name: str, **options: Any) -> None:
             raise click.UsageError("There is nothing to change: give at least one option.")
         changed = client.put_project(name, project_put(**changes))
         notes = client.overview().notes
-    _print_result(f"project {name} changed: {_summary(changed)}", notes)
+    own = [f"{name}: {note}" for note in changed.notes]
+    _print_result(f"project {name} changed: {_summary(changed)}", [*own, *notes])
 
 
 @project.command(name="list")

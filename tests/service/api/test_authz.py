@@ -7,7 +7,7 @@ that show how a caller is identified.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -15,23 +15,38 @@ from typing import Any
 import httpx
 import pytest
 
-from authz import ACTORS, ROWS, TABLE, asked, expected, judged, name_of, token_name
+from authz import (
+    ACTORS,
+    FORMER,
+    FORMERS_WORKLOADS,
+    ROWS,
+    TABLE,
+    asked,
+    expected,
+    judged,
+    name_of,
+    token_name,
+)
 from runai.hub_service.api.app import create_app
 from runai.hub_service.api.auth.permissions import Action, Actor, authorise
 from runai.hub_service.api.pages.templates import PAGES
 from runai.hub_service.cli.commands.projects import project as project_group
 from runai.hub_service.cli.framework.command_list import SECTIONS
 from runai.hub_service.client import AsyncClient
-from runai.hub_service.model.records import ProjectSpec
+from runai.hub_service.model.records import ProjectSpec, WorkloadRecord, WorkloadSpec
 from runai.hub_service.wire.errors import RunaiError
 from runai.hub_service.wire.schemas import SubmitRequest
 from runai.widgets.magics import RunaiMagics
 
 
 async def outcome(http: httpx.AsyncClient, row: dict[str, Any], role: str) -> str:
-    headers = {"Authorization": f"Bearer {token_name(role)}-token"} if role in ACTORS else {}
+    token = "fin" if role == FORMER else token_name(role) if role in ACTORS else ""
+    headers = {"Authorization": f"Bearer {token}-token"} if token else {}
+    name = row.get("path", {}).get("name")
+    is_formers = role == FORMER and name in FORMERS_WORKLOADS
+    places = {"name": FORMERS_WORKLOADS[name]} if is_formers else {}
     # Streams do not end: the status is enough.
-    async with http.stream(**asked(row), headers=headers) as reply:
+    async with http.stream(**asked(row, **places), headers=headers) as reply:
         return judged(reply)
 
 
@@ -43,7 +58,7 @@ HERE = [row for row in ROWS if row["route"] not in {"GET /login", "GET /oauth_ca
 async def test_the_table_holds(stage, row):
     outcomes = {}
     async with stage.served.http() as http:
-        for role in (*ACTORS, "nobody"):
+        for role in (*ACTORS, FORMER, "nobody"):
             outcomes[role] = await outcome(http, row, role)
             if not row["route"].startswith("GET "):
                 await stage.set()
@@ -139,6 +154,7 @@ class Stage:
         ):
             await cluster.put_project(spec)
         known = {w.id: w for w in await cluster.workloads()}
+        await self._set_former(known)
         if "vision/exp1" in known and known["vision/exp1"].state == "suspended":
             await cluster.resume("vision/exp1", by="the test")
         for name, kind, command in (("exp1", "job", ["true"]), ("lab", "session", None)):
@@ -147,6 +163,13 @@ class Stage:
                 await self.hub.submit(
                     SubmitRequest(name=name, kind=kind, owner="ana", project="vision", **given)
                 )
+
+    async def _set_former(self, known: Mapping[str, WorkloadRecord]) -> None:
+        """Restore fin's workloads in vision, of which fin is no member any more."""
+        cluster = self.served.platform.cluster
+        job = WorkloadSpec("vision", "past", "fin", "job", ("true",))
+        lab = WorkloadSpec("vision", "past-lab", "fin", "session", None)
+        await cluster.submit([spec for spec in (job, lab) if spec.id not in known])
 
 
 @pytest.fixture

@@ -1,0 +1,169 @@
+"""Users who left a project: what runs of theirs goes on, and nothing of theirs starts or grows."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from runai.hub_service.api.auth.permissions import Actor
+from runai.hub_service.api.services.former_members import FormerMembers
+from runai.hub_service.client import AsyncClient
+from runai.hub_service.clusters.simulated import SimulatedCluster
+from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.scheduler.model.snapshot import Project, Snapshot
+from runai.hub_service.wire.errors import Forbidden, NotFound, Unavailable
+from runai.hub_service.wire.schemas import ProjectPut, ScaleRequest, SubmitRequest
+from waiting import eventually_async
+
+JOB = {"project": "vision", "command": ["train"]}
+
+
+async def test_work_of_a_removed_member_runs_on_and_the_rest_waits(simulated):
+    ana, vic = await simulated.client("ana"), await simulated.client("vic")
+    for name, asked in (
+        ("el", {"elastic": True, "workers": 2, "gpus": 1}),
+        ("kept", {"gpus": 1}),
+        ("big", {"gpus": 4}),
+    ):
+        await ana.submit(SubmitRequest(name=name, **JOB, **asked))
+    await ana.suspend("vision/kept")
+    simulated.platform.cluster.complete("vision/kept", -15)
+
+    changed = await vic.put_project("vision", ProjectPut(members=["mia", "ro"]))
+
+    assert changed.notes == [
+        "ana is no member any more: of ana's workloads 1 runs on and 2 do not start"
+    ]
+    for act in (
+        lambda: ana.resume("vision/kept"),
+        lambda: ana.scale("vision/el", ScaleRequest(workers=4)),
+        lambda: ana.scale("vision/el", ScaleRequest(min_workers=2)),
+        lambda: ana.keep("vision/el"),
+        lambda: ana.regain("vision/el"),
+        lambda: ana.submit(SubmitRequest(name="new", **JOB)),
+    ):
+        with pytest.raises(Forbidden) as refused:
+            await act()
+        assert refused.value.code == "not_a_member"
+    waiting = await eventually_async(lambda: _reason(ana, "vision/big", "not_a_member"))
+    assert waiting.startswith("ana is no member of vision any more")
+    assert (await ana.scale("vision/el", ScaleRequest(workers=2))).state == "running"
+    await vic.resume("vision/kept")  # its admins may, and it waits
+    await eventually_async(lambda: _reason(ana, "vision/kept", "not_a_member"))
+    await ana.suspend("vision/el")
+    await ana.delete("vision/big")
+
+    back = await vic.put_project("vision", ProjectPut(members=["ana", "mia", "ro"]))
+    assert back.notes == []
+    await eventually_async(lambda: _state(ana, "vision/kept", "running"))
+
+
+async def _reason(client: AsyncClient, workload: str, code: str) -> str:
+    why = (await client.workload(workload)).reason
+    return why.text if why is not None and why.code == code else ""
+
+
+async def _state(client: AsyncClient, workload: str, state: str) -> bool:
+    return (await client.workload(workload)).state == state
+
+
+async def test_project_above_a_lowered_limit_says_so(simulated):
+    ana, root = await simulated.client("ana"), await simulated.client("root")
+    for name in ("one", "two"):
+        await ana.submit(SubmitRequest(name=name, **JOB, gpus=0.5))
+    assert (await ana.project("vision")).notes == []
+
+    changed = await root.put_project("vision", ProjectPut(quota=0.5, limit=0.5))
+
+    note = (
+        "holds 1 GPU, 0.5 above its limit; nothing starts until it is below, and it is the first to"
+        " give GPUs back"
+    )
+    assert changed.notes == [note]
+    async with simulated.http("out") as http:
+        assert note in (await http.get("projects/vision")).text
+    reply = await ana.submit(SubmitRequest(name="three", **JOB, gpus=0.5))
+    assert reply.workloads[0].reason.code == "over_limit"
+    assert [w.state for w in await ana.workloads()] == ["running", "running", "queued"]
+
+
+# ---- who has left
+
+
+class Hub:
+    """A hub's users and their groups; None: it does not answer."""
+
+    def __init__(self, **groups: set[str]) -> None:
+        self.groups: dict[str, set[str]] | None = groups
+
+    async def person(self, name: str) -> Actor:
+        if self.groups is None:
+            raise Unavailable("It does not answer.")
+        if name not in self.groups:
+            raise NotFound(f"There is no user {name}.")
+        return Actor(name, groups=frozenset(self.groups[name]))
+
+
+@pytest.fixture
+async def cluster() -> SimulatedCluster:
+    cluster = SimulatedCluster({}, clock=time.time)
+    await cluster.put_project(ProjectSpec("lab", members=("ana",), groups=("lab-people",)))
+    for user in ("ana", "bob", "gus"):
+        await cluster.submit([WorkloadSpec("lab", f"of-{user}", user, "job", ("true",))])
+    return cluster
+
+
+async def left(members: FormerMembers) -> tuple[str, ...]:
+    marked = await members.marked(Snapshot(projects=(Project(name="lab"),)))
+    return marked.projects[0].former_members
+
+
+async def test_members_by_name_and_by_group_have_not_left(cluster):
+    hub = Hub(ana=set(), bob={"lab-people"}, gus={"others"})
+
+    assert await left(FormerMembers(cluster, hub.person)) == ("gus",)
+
+
+async def test_group_change_in_the_hub_counts_at_the_next_reading(cluster):
+    hub = Hub(ana=set(), bob={"lab-people"}, gus={"lab-people"})
+    members = FormerMembers(cluster, hub.person)
+    assert await left(members) == ()
+
+    hub.groups = {"bob": set()}  # and gus is deleted there
+    await members.refresh()
+
+    assert await left(members) == ("bob", "gus")
+
+
+async def test_hub_that_does_not_answer_makes_nobody_a_former_member(cluster):
+    hub = Hub(ana=set(), bob={"lab-people"}, gus=set())
+    members, known = FormerMembers(cluster, hub.person), hub.groups
+    hub.groups = None
+    assert await left(members) == ()
+
+    hub.groups = known
+    await members.refresh()
+    hub.groups = None
+    await members.refresh()
+
+    assert await left(members) == ("gus",)
+
+
+async def test_removal_of_a_name_needs_no_hub(cluster):
+    hub = Hub()
+    hub.groups = None
+    members = FormerMembers(cluster, hub.person)
+
+    await cluster.put_project(ProjectSpec("lab", quota=MilliGpu(1000), members=("bob",)))
+
+    assert await left(members) == ("ana", "gus")
+
+
+async def test_workloads_whose_submission_was_not_checked_make_nobody_a_former_member(cluster):
+    hub = Hub(ana=set(), bob=set(), gus=set())
+
+    members = FormerMembers(cluster, hub.person, was_checked=lambda spec: spec.user == "gus")
+
+    assert await left(members) == ("gus",)
