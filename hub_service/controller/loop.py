@@ -8,7 +8,7 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NoReturn, Protocol
 
@@ -64,13 +64,14 @@ class Controller:
         *,
         policy: Policy | None = None,
         history: Callable[[Snapshot], Snapshot] = lambda snapshot: snapshot,
+        members: Callable[[Snapshot], Awaitable[Snapshot]] | None = None,
         on_cycle: Callable[[Cycle], None] = lambda _cycle: None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Drive `cluster` by `decider`; call `on_cycle` after each cycle (metrics).
 
         `policy` is the operator's; None is the scheduler's default. `history` adds the projects'
-        recent usage, if the policy uses it.
+        recent usage, if the policy uses it. `members` adds the projects' former members.
         """
         self._cluster = cluster
         self._decider = decider
@@ -79,6 +80,7 @@ class Controller:
             policy = replace(policy, explain="short")
         self._policy = policy
         self._history = history
+        self._members = members
         self._on_cycle = on_cycle
         self._clock = clock
         self._one_at_a_time = asyncio.Lock()
@@ -124,6 +126,8 @@ class Controller:
     async def _cycle(self) -> Cycle:
         began = self._clock()
         snapshot = await self._cluster.observe()
+        if self._members is not None:
+            snapshot = await self._members(snapshot)
         seen = self._clock()
         if self._policy is not None:
             snapshot = replace(snapshot, policy=self._policy)

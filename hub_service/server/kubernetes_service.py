@@ -19,6 +19,7 @@ from runai.hub_service.api.auth.node_tokens import NodeTokens
 from runai.hub_service.api.metrics import Metrics
 from runai.hub_service.api.middleware.job_limit import JobLimit
 from runai.hub_service.api.middleware.request_limits import Callers
+from runai.hub_service.api.services.former_members import FormerMembers
 from runai.hub_service.api.services.platform import Platform
 from runai.hub_service.clusters.kubernetes.client.api import Api
 from runai.hub_service.clusters.kubernetes.client.leader_election import Leadership
@@ -152,17 +153,26 @@ async def lead(
     metrics = Metrics()
     ledger = Ledger(config.ledger or config.data_dir / "ledger.sqlite")
     past = UsageHistory(cluster, ledger)
+    authenticator = NodeTokens(
+        reviewing, where.agent_account, SharedTokens(config.hub_token, {}, users)
+    )
+    # Other pods of the cluster were never asked for a membership; submissions have a key.
+    members = FormerMembers(cluster, authenticator.person, was_checked=lambda spec: bool(spec.key))
     platform = Platform(
         cluster=cluster,
         controller=Controller(
-            cluster, scheduler, policy=policy, history=past.told, on_cycle=metrics.count
+            cluster,
+            scheduler,
+            policy=policy,
+            history=past.told,
+            members=members.marked,
+            on_cycle=metrics.count,
         ),
         scheduler=scheduler,
         ledger=ledger,
         idle=IdleWatch(cluster, ledger, releases=False),
-        authenticator=NodeTokens(
-            reviewing, where.agent_account, SharedTokens(config.hub_token, {}, users)
-        ),
+        authenticator=authenticator,
+        members=members,
         prefix=config.prefix,
         version=version("jupyter-runai"),
         workdir_exists=no_opinion,
@@ -176,6 +186,7 @@ async def lead(
     work: list[Work] = [
         cluster.run(),
         platform.controller.run(),
+        members.run(),
         notifier(config, platform).run(),
         Bookkeeping(
             cluster,

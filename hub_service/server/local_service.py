@@ -20,6 +20,7 @@ from runai.hub_service.api.auth.authentication import SharedTokens
 from runai.hub_service.api.metrics import Metrics
 from runai.hub_service.api.middleware.job_limit import JobLimit
 from runai.hub_service.api.middleware.request_limits import Callers
+from runai.hub_service.api.services.former_members import FormerMembers
 from runai.hub_service.api.services.platform import Platform
 from runai.hub_service.api.views.latest_reports import Present
 from runai.hub_service.clusters.local.driver import LocalCluster
@@ -174,6 +175,8 @@ async def serve_here(config: Config) -> None:
         metrics = Metrics()
         ledger = Ledger(config.ledger or config.data_dir / "ledger.sqlite")
         past = UsageHistory(cluster, ledger)
+        authenticator = SharedTokens(config.hub_token, {node: agent_token}, users)
+        members = FormerMembers(cluster, authenticator.person)
         platform = Platform(
             cluster=cluster,
             controller=Controller(
@@ -181,12 +184,14 @@ async def serve_here(config: Config) -> None:
                 scheduler,
                 policy=policy,
                 history=past.told,
+                members=members.marked,
                 on_cycle=metrics.count,
             ),
             scheduler=scheduler,
             ledger=ledger,
             idle=IdleWatch(cluster, ledger),
-            authenticator=SharedTokens(config.hub_token, {node: agent_token}, users),
+            authenticator=authenticator,
+            members=members,
             prefix=config.prefix,
             version=version("jupyter-runai"),
             proxy=config.proxy,
@@ -201,6 +206,7 @@ async def serve_here(config: Config) -> None:
         work: list[Work] = [
             cluster.run(),
             platform.controller.run(),
+            members.run(),
             notifier(config, platform).run(),
             Bookkeeping(
                 cluster,
