@@ -16,7 +16,7 @@ from runai.hub_service.wire.schemas import ScaleRequest, SubmitRequest, Workload
 from runai.widgets import text
 from runai.widgets.link import Link, link
 from runai.widgets.panel import in_a_notebook, jobs_view
-from runai.widgets.request import Amount, program_command, submit_request
+from runai.widgets.request import Amount, Program, Word, program_command, submit_request
 
 FINISHED = frozenset({"succeeded", "failed", "ended"})
 LONG_POLL_S = 20.0
@@ -200,7 +200,7 @@ def _mimebundle(jobs: Job | Jobs) -> tuple[dict[str, Any], dict[str, Any]]:
 class Options(TypedDict, total=False):
     """The options of `submit` beside `array`, for type checkers."""
 
-    args: Sequence[str]
+    args: Word | Iterable[Word] | None
     gpus: Amount | None
     gpu_memory: str | None
     gpu_type: str | None
@@ -210,7 +210,7 @@ class Options(TypedDict, total=False):
     workers: int
     elastic: bool
     min_workers: int | None
-    env: Mapping[str, str] | Iterable[str] | None
+    env: Mapping[str, Word] | Iterable[str] | None
     workdir: str | PathLike[str] | None
     interactive: bool
     preemptible: bool | None
@@ -222,15 +222,13 @@ class Options(TypedDict, total=False):
 
 
 @overload
-def submit(
-    program: str | Sequence[str], *, array: None = None, **options: Unpack[Options]
-) -> Job: ...
+def submit(program: Program, *, array: None = None, **options: Unpack[Options]) -> Job: ...
 @overload
-def submit(program: str | Sequence[str], *, array: int, **options: Unpack[Options]) -> Jobs: ...
+def submit(program: Program, *, array: int, **options: Unpack[Options]) -> Jobs: ...
 def submit(
-    program: str | Sequence[str],
+    program: Program,
     *,
-    args: Sequence[str] = (),
+    args: Word | Iterable[Word] | None = (),
     gpus: Amount | None = None,
     gpu_memory: str | None = None,
     gpu_type: str | None = None,
@@ -241,7 +239,7 @@ def submit(
     elastic: bool = False,
     min_workers: int | None = None,
     array: int | None = None,
-    env: Mapping[str, str] | Iterable[str] | None = None,
+    env: Mapping[str, Word] | Iterable[str] | None = None,
     workdir: str | PathLike[str] | None = None,
     interactive: bool = False,
     preemptible: bool | None = None,
@@ -253,7 +251,7 @@ def submit(
 ) -> Job | Jobs:
     """Submit a script, a command line or a list of words; return at once.
 
-    An `array` is returned as Jobs.
+    Text in `args` is split as in a shell. An `array` is returned as Jobs.
 
     Without `gpus` and `gpu_memory` the job gets no GPU. The options equal `runai submit`'s.
 

@@ -11,7 +11,10 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from decimal import Decimal, InvalidOperation
+from numbers import Number
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -24,11 +27,16 @@ SOURCE_PLACEHOLDER = "{source}"
 """The cluster replaces it by the path of the file with the job's source."""
 
 Amount = int | float | str | Decimal
+Word = str | bytes | os.PathLike[str] | int | float | Decimal
+"""A program, one of its arguments, or the value of a variable; numbers become text."""
+Program = str | bytes | os.PathLike[str] | Iterable[Word]
 
-_MEMORY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([mgt])(?:i?b?)\s*", re.IGNORECASE)
+_MEMORY = re.compile(r"\s*(\d{1,12}(?:\.\d{1,12})?)\s*([mgt])(?:i?b?)\s*", re.IGNORECASE)
 _MIB = {"m": Decimal(1), "g": Decimal(1024), "t": Decimal(1024 * 1024)}
 _SCRIPTS = (".py", ".sh", ".ipynb")
 _SECRET = {"command", "env", "source"}
+LONGEST_SHOWN = 60
+_NUMBER = re.compile(r"[0-9]{1,4}")
 _PRIORITIES = ("low", "normal", "high")
 _HINTS = {
     "name": "Use lower-case letters, digits and hyphens, at most 38, such as exp-1.",
@@ -54,7 +62,7 @@ def submit_request(
     gpus: Amount | None = None,
     gpu_memory: str | None = None,
     priority: str | int = "normal",
-    env: Mapping[str, str] | Iterable[str] | None = None,
+    env: Mapping[str, Word] | Iterable[str] | None = None,
     workdir: str | os.PathLike[str] | None = None,
     interactive: bool = False,
     source: str = "",
@@ -86,34 +94,97 @@ def submit_request(
         raise _sentence(wrong) from None
 
 
-def program_command(program: str | Sequence[str], args: Sequence[str] = ()) -> list[str]:
+def program_command(program: Program, args: Word | Iterable[Word] | None = (), /) -> list[str]:
     """Return the command of a script or program; Python scripts run with this interpreter.
 
-    A list is used unchanged; text that names a file is that file; other text is split into words.
+    A list is used unchanged; a path, or text that names a file, is that file; other text is split
+    into words, and so are arguments given as text.
 
     Raises:
-        InvalidRequest: the script or program does not exist.
+        InvalidRequest: the script or program does not exist, or a word is no text.
     """
-    if not isinstance(program, str):
-        command = [str(word) for word in program]
+    rest = _arguments(args)
+    if not isinstance(program, str | bytes | os.PathLike):
+        command = _words(program, "The program", "Word {} of the command")
         if not command:
             raise InvalidRequest("There is nothing to run.", hint="Name a script or a command.")
-        return [*command, *args]
-    words = [program] if Path(program).is_file() else _split(program)
+        return [*command, *rest]
+    text = _word(program, "The program")
+    words = [text] if isinstance(program, os.PathLike) or _is_file(text) else _split(text)
     if not words:
         raise InvalidRequest("There is nothing to run.", hint="Name a script or a command.")
-    first, rest = words[0], [*words[1:], *args]
-    if Path(first).is_file():
+    first, rest = words[0], [*words[1:], *rest]
+    if _is_file(first):
         return [*_start_of(first), *rest]
     if "/" not in first and Path(first).suffix not in _SCRIPTS and shutil.which(first):
         return [first, *rest]
-    folder = Path(first).parent
-    beside = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     raise InvalidRequest(
-        f"There is no file {first} in {Path.cwd()}.",
-        hint=did_you_mean(Path(first).name, beside) or "Save it first, or name it by its path.",
+        f"There is no file {shown(first)} in {Path.cwd()}.",
+        hint=_near(Path(first)) or "Save it first, or name it by its path.",
         code="script_missing",
     )
+
+
+def _arguments(args: Word | Iterable[Word] | None) -> list[str]:
+    if args is None:
+        return []
+    if isinstance(args, str | bytes):
+        return _split(_word(args, "args"))
+    if isinstance(args, os.PathLike | Number):
+        return [_word(args, "args")]
+    return _words(args, "args", "Argument {}")
+
+
+def _words(given: object, what: str, each: str) -> list[str]:
+    if not isinstance(given, Iterable) or isinstance(given, Mapping | AbstractSet):
+        raise InvalidRequest(
+            f"{what} is {_kind(given)}.", hint="Give a list of words, or text as in a shell."
+        )
+    return [_word(word, each.format(number)) for number, word in enumerate(given, 1)]
+
+
+def _word(value: object, what: str) -> str:
+    """Return a word of a command, or the value of a variable, as text.
+
+    Raises:
+        InvalidRequest: it is neither text nor a path nor a number.
+    """
+    if isinstance(value, str | bytes | os.PathLike):
+        return os.fsdecode(value)
+    if isinstance(value, Number):
+        with suppress(ValueError):  # Python writes integers of at most 4300 digits
+            return str(value)
+    kind = shown(value) if isinstance(value, int) else _kind(value)
+    raise InvalidRequest(f"{what} is {kind}.", hint="Give text, a number or a path.")
+
+
+def _kind(value: object) -> str:
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
+def shown(value: object) -> str:
+    """Return a value for a sentence, at most 60 characters of it."""
+    try:
+        text = str(value)
+    except ValueError:  # Python writes no integers of more than 4300 digits
+        return "a number of more than 4300 digits"
+    return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 1]}…"
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return Path(path).is_file()
+    except OSError:  # such as a name that is too long
+        return False
+
+
+def _near(path: Path) -> str:
+    """Return a hint at files beside a path with a similar name, "" without one."""
+    try:
+        return did_you_mean(path.name, [beside.name for beside in path.parent.iterdir()])
+    except OSError:  # no folder, or none that may be read
+        return ""
 
 
 def _start_of(script: str) -> list[str]:
@@ -155,7 +226,7 @@ def cell_command(source: str, args: Sequence[str] = ()) -> list[str]:
     return [sys.executable, "-u", SOURCE_PLACEHOLDER, *args]
 
 
-def environment(given: Mapping[str, str] | Iterable[str] | None) -> dict[str, str]:
+def environment(given: Mapping[str, Word] | Iterable[str] | None) -> dict[str, str]:
     """Parse variables of a mapping or NAME=VALUE; NAME alone passes the notebook's own value.
 
     Error messages never contain a value.
@@ -163,14 +234,20 @@ def environment(given: Mapping[str, str] | Iterable[str] | None) -> dict[str, st
     if given is None:
         return {}
     if isinstance(given, Mapping):
-        return {str(name): str(value) for name, value in given.items()}
+        return {_name(name): _word(value, f"env {name}") for name, value in given.items()}
     variables = {}
-    for text in given:
-        name, equals, value = text.partition("=")
+    for text in [given] if isinstance(given, str) else given:
+        name, equals, value = _name(text).partition("=")
         if not equals and name not in os.environ:
             raise InvalidRequest(f"{name} is not set here.", hint=f"Give it as {name}=VALUE.")
         variables[name] = value if equals else os.environ[name]
     return variables
+
+
+def _name(given: object) -> str:
+    if not isinstance(given, str):
+        raise InvalidRequest(f"A variable is {_kind(given)}.", hint=_HINTS["env"])
+    return given
 
 
 def with_module_path(env: Mapping[str, str], workdir: str | None) -> dict[str, str]:
@@ -193,13 +270,13 @@ def _split(text: str) -> list[str]:
 def _gpus(amount: Amount) -> Decimal:
     try:
         number = Decimal(str(amount))
-    except InvalidOperation:
+    except (InvalidOperation, ValueError):  # Python writes at most 4300 digits
         number = Decimal("NaN")
     if not number.is_finite():
-        raise InvalidRequest(f"{amount} is no number of GPUs.", hint=_HINTS["gpus"])
+        raise InvalidRequest(f"{shown(amount)} is no number of GPUs.", hint=_HINTS["gpus"])
     if number < 0:
         raise InvalidRequest(
-            f"{amount} GPUs are not possible.", hint="Ask for 0 or more, such as 0.5 or 2."
+            f"{shown(amount)} GPUs are not possible.", hint="Ask for 0 or more, such as 0.5 or 2."
         )
     return number
 
@@ -209,31 +286,36 @@ def _memory_mib(amount: str) -> int:
     found = _MEMORY.fullmatch(amount)
     mib = math.ceil(Decimal(found[1]) * _MIB[found[2].lower()]) if found else 0
     if mib < 1:
-        raise InvalidRequest(f"{amount} is no amount of GPU memory.", hint=_HINTS["gpu_memory_mib"])
+        raise InvalidRequest(
+            f"{shown(amount)} is no amount of GPU memory.", hint=_HINTS["gpu_memory_mib"]
+        )
     return mib
 
 
 def _priority(priority: str | int) -> str | int:
-    text = str(priority).strip().lower()
+    text = shown(priority).strip().lower()
     if text in _PRIORITIES:
         return text
-    if text.isdecimal() and int(text) <= 1000:
+    if _NUMBER.fullmatch(text) and int(text) <= 1000:
         return int(text)
-    raise InvalidRequest(f"{priority} is no priority.", hint=_HINTS["priority"])
+    raise InvalidRequest(f"{shown(priority)} is no priority.", hint=_HINTS["priority"])
 
 
 def _directory(workdir: str | os.PathLike[str] | None) -> str:
-    path = Path(workdir or "").expanduser().absolute()
-    if not path.is_dir():
-        raise InvalidRequest(f"There is no directory {path}.", hint="Name one that exists.")
-    return str(path)
+    try:
+        path = Path(workdir or "").expanduser().absolute()
+        if path.is_dir():
+            return str(path)
+    except (OSError, RuntimeError, TypeError):  # too long; ~nobody; no path at all
+        path = Path(shown(workdir))
+    raise InvalidRequest(f"There is no directory {shown(path)}.", hint="Name one that exists.")
 
 
 def _sentence(wrong: ValidationError) -> InvalidRequest:
     """Return an error that names the first wrong field, and its value unless secret."""
     error = wrong.errors(include_url=False, include_context=False)[0]
     field = str(error["loc"][0]) if error["loc"] else ""
-    value = "" if field in _SECRET else f" {str(error['input'])!r}"
+    value = "" if field in _SECRET else f" {shown(error['input'])!r}"
     what = field.replace("gpu_memory_mib", "gpu_memory").replace("_", " ")
     return InvalidRequest(
         f"The {what}{value} is not possible.", hint=_HINTS.get(field, error["msg"] + ".")

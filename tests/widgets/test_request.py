@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from decimal import Decimal
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from runai.hub_service.cli.framework.values import parse_memory_mib
@@ -43,6 +45,24 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "env A='b c' true", [], ["env", "A=b c", "true"], id="a program of the system"
         ),
         pytest.param(["a", "b c"], ["d"], ["a", "b c", "d"], id="a list is taken as it is"),
+        pytest.param(
+            Path("my train.py"), [], [PYTHON, "-u", "my train.py"], id="a path to a script"
+        ),
+        pytest.param(b"true a", [], ["true", "a"], id="bytes"),
+        pytest.param(("true", 1, Path("x")), [], ["true", "1", "x"], id="words of a tuple"),
+        pytest.param(
+            "true", "--epochs 3 'a b'", ["true", "--epochs", "3", "a b"], id="arguments as text"
+        ),
+        pytest.param(
+            "true",
+            ["-n", 3, 0.5, Decimal("1.50"), Path("out"), b"x", np.float32(0.5), np.int64(7), True],
+            ["true", "-n", "3", "0.5", "1.50", "out", "x", "0.5", "7", "True"],
+            id="numbers and paths as arguments",
+        ),
+        pytest.param("true", 10**80, ["true", "1" + "0" * 80], id="one number"),
+        pytest.param("true", Path("a b"), ["true", "a b"], id="one path"),
+        pytest.param("true", (str(n) for n in range(2)), ["true", "0", "1"], id="a generator"),
+        pytest.param("true", None, ["true"], id="no arguments"),
     ],
 )
 def test_a_program_becomes_a_command(program, args, command):
@@ -86,6 +106,51 @@ def test_an_executable_is_named_by_its_whole_path(folder):
 def test_a_program_that_is_not_there_is_told_in_one_sentence(program, sentence, folder):
     with pytest.raises(InvalidRequest) as refused:
         request.program_command(program)
+
+    assert str(refused.value) == sentence.format(folder)
+
+
+WORDS = "Give text, a number or a path."
+LIST = "Give a list of words, or text as in a shell."
+
+
+@pytest.mark.parametrize(
+    ("program", "args", "sentence"),
+    [
+        pytest.param(None, (), f"The program is None. {LIST}", id="no program"),
+        pytest.param(12, (), f"The program is an int. {LIST}", id="a number as program"),
+        pytest.param({"a": 1}, (), f"The program is a dict. {LIST}", id="a dict as program"),
+        pytest.param(
+            ["ls", None], (), f"Word 2 of the command is None. {WORDS}", id="None in a command"
+        ),
+        pytest.param("true", ["a", None], f"Argument 2 is None. {WORDS}", id="None in arguments"),
+        pytest.param("true", [["a"]], f"Argument 1 is a list. {WORDS}", id="a list in arguments"),
+        pytest.param("true", {"--lr": 1}, f"args is a dict. {LIST}", id="a dict as arguments"),
+        pytest.param("true", {"a", "b"}, f"args is a set. {LIST}", id="a set as arguments"),
+        pytest.param("true", object(), f"args is an object. {LIST}", id="no words"),
+        pytest.param(
+            "true",
+            [10**5000],
+            f"Argument 1 is a number of more than 4300 digits. {WORDS}",
+            id="a number that Python does not write",
+        ),
+        pytest.param(
+            "true",
+            "'a",
+            "The command cannot be read: no closing quotation. Check its quotation marks.",
+            id="an open quotation in arguments",
+        ),
+        pytest.param(
+            "x" * 5000,
+            (),
+            f"There is no file {'x' * 59}… in {{}}. Save it first, or name it by its path.",
+            id="a name that is too long",
+        ),
+    ],
+)
+def test_words_that_are_no_text_are_named(program, args, sentence, folder):
+    with pytest.raises(InvalidRequest) as refused:
+        request.program_command(program, args)
 
     assert str(refused.value) == sentence.format(folder)
 
@@ -152,6 +217,63 @@ def test_a_program_that_is_not_there_is_told_in_one_sentence(program, sentence, 
             "NOT_SET_ANYWHERE is not set here. Give it as NOT_SET_ANYWHERE=VALUE.",
             id="a variable without a value",
         ),
+        pytest.param({"env": {"A": None}}, f"env A is None. {WORDS}", id="None as a value"),
+        pytest.param({"env": {"A": ["b"]}}, f"env A is a list. {WORDS}", id="a list as a value"),
+        pytest.param(
+            {"env": {None: "b"}}, "A variable is None. Give it as NAME=VALUE.", id="None as a name"
+        ),
+        pytest.param(
+            {"env": [("A", "b")]},
+            "A variable is a tuple. Give it as NAME=VALUE.",
+            id="a pair as a variable",
+        ),
+        pytest.param(
+            {"gpus": 10**5000},
+            "a number of more than 4300 digits is no number of GPUs. Ask for a number with at most"
+            " three decimals, such as 0.5 or 2.",
+            id="GPUs that Python does not write",
+        ),
+        pytest.param(
+            {"gpus": "1e26"},
+            "The gpus '1E+26' is not possible. Ask for a number with at most three decimals, such"
+            " as 0.5 or 2.",
+            id="too many GPUs",
+        ),
+        pytest.param(
+            {"gpu_memory": "9" * 5000 + "G"},
+            f"{'9' * 59}… is no amount of GPU memory. Ask for memory as 4G or 500M.",
+            id="too much memory",
+        ),
+        pytest.param(
+            {"priority": "9" * 5000},
+            f"{'9' * 59}… is no priority. Use low, normal, high, or a number from 0 to 1000.",
+            id="a priority of many digits",
+        ),
+        pytest.param(
+            {"priority": 10**5000},
+            "a number of more than 4300 digits is no priority. Use low, normal, high, or a number"
+            " from 0 to 1000.",
+            id="a priority that Python does not write",
+        ),
+        pytest.param(
+            {"priority": "٣"},
+            "٣ is no priority. Use low, normal, high, or a number from 0 to 1000.",
+            id="a digit of another script",
+        ),
+        pytest.param(
+            {"workers": 10**5000},
+            "The workers 'a number of more than 4300 digits' is not possible. Ask for 1 worker or"
+            " more.",
+            id="workers that Python does not write",
+        ),
+        pytest.param(
+            {"workdir": "~nobody-here/x"},
+            "There is no directory ~nobody-here/x. Name one that exists.",
+            id="a home of nobody",
+        ),
+        pytest.param(
+            {"workdir": 5}, "There is no directory 5. Name one that exists.", id="no directory name"
+        ),
         pytest.param(
             {"env": {"not a name": "secret"}},
             "The env is not possible. Give it as NAME=VALUE.",
@@ -164,6 +286,13 @@ def test_an_option_that_cannot_be_meant_is_told_in_one_sentence(options, sentenc
         request.submit_request(["true"], **options)
 
     assert str(refused.value) == sentence
+
+
+def test_values_of_variables_become_text():
+    given = {"A": 3, "B": 0.5, "C": Path("/data"), "D": b"x", "E": ""}
+
+    assert request.environment(given) == {"A": "3", "B": "0.5", "C": "/data", "D": "x", "E": ""}
+    assert request.environment("A=b c") == {"A": "b c"}
 
 
 def test_without_an_amount_no_gpu_is_asked_for():
