@@ -12,6 +12,7 @@ Errors in it name file, line, key and value. The fields are the ones of `Project
 means no bound.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ def read_projects(path: Path) -> list[ProjectSpec]:
         InvalidRequest: the file cannot be read, or has an invalid value.
     """
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as unreadable:
         raise InvalidRequest(
             f"{path} cannot be read: {getattr(unreadable, 'strerror', None) or 'no UTF-8 text'}.",
@@ -67,12 +68,10 @@ class _Reader:
         if root is None:
             return []
         specs: dict[str, tuple[ProjectSpec, yaml.Node]] = {}
-        for key, node in self._pairs(root, "the file"):
+        for key, node in self._pairs(root, "the file", "section"):
             if key.value != "projects":
                 raise self._error(key, f"there is no section {key.value!r}", "Use projects:.")
-            for name, fields in self._pairs(node, "projects"):
-                if name.value in specs:
-                    raise self._error(name, f"project {name.value!r} is there twice")
+            for name, fields in self._pairs(node, "projects", "project"):
                 specs[name.value] = (self._project(name, fields), name)
         return list(self._parents_first(specs))
 
@@ -87,7 +86,7 @@ class _Reader:
             ) from None
         given = {
             key.value: self._value(name.value, key, value)
-            for key, value in self._pairs(fields, f"project {name.value}")
+            for key, value in self._pairs(fields, f"project {name.value}", "field")
         }
         try:
             return changed_project(ProjectSpec(name.value), given)
@@ -103,6 +102,8 @@ class _Reader:
             )
         try:
             value = _plain(node)
+        except _TwiceError as wrong:
+            raise self._error(key, f"{key.value}: {wrong.problem}") from None
         except (ValueError, yaml.YAMLError):
             raise self._error(key, f"{key.value} has no value that can be read") from None
         if value is None and key.value in _MAY_BE_UNLIMITED and _is_empty(node):
@@ -118,14 +119,20 @@ class _Reader:
             raise self._error(key, text, error.hint) from None
         return getattr(put, key.value)
 
-    def _pairs(self, node: yaml.Node, what: str) -> Iterator[tuple[yaml.ScalarNode, yaml.Node]]:
+    def _pairs(
+        self, node: yaml.Node, what: str, word: str
+    ) -> Iterator[tuple[yaml.ScalarNode, yaml.Node]]:
         if _is_empty(node):
             return
         if not isinstance(node, yaml.MappingNode):
             raise self._error(node, f"{what} must consist of lines `name: value`")
+        seen: set[str] = set()
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise self._error(key, f"{what} has something else than a name before a colon")
+            if key.value in seen:
+                raise self._error(key, f"{word} {key.value!r} is there twice")
+            seen.add(key.value)
             yield key, value
 
     def _parents_first(
@@ -149,8 +156,22 @@ class _Reader:
         return InvalidRequest(f"{self._path}, line {line}: {text}.", hint=hint)
 
 
+class _TwiceError(yaml.MarkedYAMLError):
+    """A key that is there twice, of which PyYAML would keep the last."""
+
+
+class _Loader(yaml.SafeLoader):
+    """A loader that refuses a key that is there twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - the base class's
+        keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        if twice := [key for key, count in keys.items() if count > 1]:
+            raise _TwiceError(problem=f"{twice[0]!r} is there twice", problem_mark=node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 def _plain(node: yaml.Node) -> Any:  # noqa: ANN401  any YAML value
-    constructor = yaml.SafeLoader("")
+    constructor = _Loader("")
     try:
         value = constructor.construct_object(node, deep=True)
     finally:
@@ -171,12 +192,14 @@ def read_policy(path: Path) -> Policy:
         InvalidRequest: the file cannot be read, or has an invalid value.
     """
     try:
-        fields = yaml.safe_load(path.read_text())
+        fields = yaml.load(path.read_text(encoding="utf-8-sig"), _Loader)  # noqa: S506 - a safe one
     except (OSError, UnicodeDecodeError) as unreadable:
         raise InvalidRequest(
             f"{path} cannot be read: {getattr(unreadable, 'strerror', None) or 'no UTF-8 text'}.",
             hint="Name a file with the scheduler's policy (--policy).",
         ) from unreadable
+    except _TwiceError as wrong:
+        raise InvalidRequest(f"{path}: {wrong.problem}.", hint="Leave one of them.") from wrong
     except (RecursionError, yaml.YAMLError, ValueError) as wrong:
         raise InvalidRequest(
             f"{path} is no YAML.", hint="One `field: value` a line; docs/policy.md lists them."
