@@ -53,7 +53,7 @@ def read_config(path: Path) -> Connection | None:
         InvalidRequest: the file is damaged.
     """
     try:
-        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8-sig"))
         optional = {name: str(value[name]) for name in ("project", "ca") if value.get(name)}
         return Connection(str(value["url"]), str(value["token"]), **optional)
     except FileNotFoundError:

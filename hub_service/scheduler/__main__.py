@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
 from runai.hub_service.scheduler.cycle import decide, explain
-from runai.hub_service.scheduler.model.fields import InvalidSnapshot
+from runai.hub_service.scheduler.model.fields import InvalidSnapshot, unique_keys
 from runai.hub_service.scheduler.model.plan_json import decision_to_json, plan_to_json
 from runai.hub_service.scheduler.model.snapshot import Snapshot
 from runai.hub_service.scheduler.model.snapshot_json import snapshot_from_json
@@ -66,7 +66,8 @@ def _answer(file: TextIO, options: argparse.Namespace) -> int:
 
 def _read(text: str) -> Snapshot:
     try:
-        return snapshot_from_json(json.loads(text))
+        text = text.removeprefix("\ufeff")  # the byte order mark of some editors
+        return snapshot_from_json(json.loads(text, object_pairs_hook=unique_keys))
     except InvalidSnapshot:
         raise
     except RecursionError:

@@ -90,6 +90,8 @@ class Run:
     """Mean wait of each project, in seconds."""
     longest_violation_s: int
     """Longest uninterrupted violation of a quota."""
+    ended_s: int
+    """Second of the last event, after which nothing runs."""
 
 
 class _Part:
@@ -143,6 +145,7 @@ class _Engine:
         self.ends: list[tuple[int, int, Job, int]] = []
         self.wakes: list[tuple[int, int]] = []
         self.woken: set[tuple[int, int]] = set()
+        self.now = 0
         self.ended = 0
         self.refused = 0
         self._serial = 0
@@ -155,6 +158,7 @@ class _Engine:
             now = self._next(upcoming)
             if now is None:
                 return
+            self.now = now
             self.meter.advance(now)
             touched: set[str] = set()
             while self.ends and self.ends[0][0] <= now:
@@ -391,6 +395,7 @@ def simulate(
         never_ran=engine.refused + left,
         mean_waits=meter.mean_waits(),
         longest_violation_s=meter.longest_violation_s,
+        ended_s=engine.now,
     )
 
 

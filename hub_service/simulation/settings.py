@@ -15,7 +15,7 @@ from runai.hub_service.clusters.workloads.snapshot_builder import project_for_co
 from runai.hub_service.model.project_changes import changed_project
 from runai.hub_service.model.project_tree_rules import check_parent
 from runai.hub_service.model.records import ProjectRecord, ProjectSpec
-from runai.hub_service.scheduler.model.fields import InvalidSnapshot
+from runai.hub_service.scheduler.model.fields import InvalidSnapshot, unique_keys
 from runai.hub_service.scheduler.model.quantity import Mib
 from runai.hub_service.scheduler.model.snapshot import Node, Project
 from runai.hub_service.scheduler.model.snapshot_json import snapshot_from_json
@@ -54,7 +54,9 @@ def read_cluster(text: str) -> list[Node]:
         ]
     path = Path(text)
     try:
-        nodes = snapshot_from_json({"nodes": json.loads(path.read_text(encoding="utf-8"))}).nodes
+        text = path.read_text(encoding="utf-8-sig")
+        listed = json.loads(text, object_pairs_hook=unique_keys)
+        nodes = snapshot_from_json({"nodes": listed}).nodes
     except InvalidSnapshot as wrong:
         raise InvalidRequest(f"{text}: {wrong}.") from wrong
     except (OSError, RecursionError, ValueError) as wrong:

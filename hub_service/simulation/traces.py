@@ -67,6 +67,9 @@ MOST_DIGITS: Final = 12
 """Maximum number of digits of a number, and of milli-GPU: 1e999999 is a mistake."""
 
 
+_NO_NUMBER: Final = Decimal("nan")
+
+
 def _whole(text: str) -> int:
     if not text.isascii() or not text.isdecimal():
         message = "must be a whole number from 0 upwards"
@@ -95,9 +98,9 @@ def _workers(text: str) -> int:
 
 def _gpus(text: str) -> int:
     try:
-        milli = Decimal(text) * 1000
+        milli = Decimal(text) * 1000 if text.isascii() else _NO_NUMBER
     except (InvalidOperation, Overflow):
-        milli = Decimal("nan")
+        milli = _NO_NUMBER
     if not milli.is_finite() or milli < 0 or milli.adjusted() > MOST_DIGITS:
         message = "must be a number of GPUs, as in 0.5 or 8"
         raise ValueError(message)

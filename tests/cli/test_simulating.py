@@ -18,6 +18,7 @@ job,project,submit_s,gpus,duration_s
 a1,a,0,2,7200
 b1,b,3600,1,3600
 """
+NODES = '[{"name": "n1", "devices": 2, "device_memory_mib": 81920}]'
 PROJECTS = """\
 projects:
   a:
@@ -133,13 +134,48 @@ def test_a_mistake_is_a_sentence(simulate, arguments, changed, said):
     assert said in result.stderr
 
 
-def test_jobs_of_one_second_ask_until_when_to_measure(simulate, files):
+def test_jobs_of_one_second_are_measured_until_the_last_has_ended(simulate, files):
     (files / "jobs.csv").write_text(TRACE.replace("3600,1", "0,1"))
 
-    result = simulate()
+    figures = json.loads(simulate("-o", "json").stdout)
+
+    # Two GPUs for two hours, then one of them for an hour.
+    assert (figures["allocated_pct"], figures["jobs"]) == (pytest.approx(100 * 5 / 6, 0.01), 2)
+
+
+@pytest.mark.parametrize(
+    ("trace", "arguments", "said"),
+    [
+        pytest.param("", ["--to", "0"], "say by --to until when to measure", id="an empty window"),
+        pytest.param(
+            "x1,nosuch,0,1,5\n", [], "Job x1 belongs to project nosuch", id="unknown project"
+        ),
+        pytest.param("٣,a,0,٣,5\n", [], "line 4, column gpus: '٣' must be a number", id="digits"),
+    ],
+)
+def test_mistakes_in_a_trace_of_one_second_are_named(simulate, files, trace, arguments, said):
+    (files / "jobs.csv").write_text(TRACE.replace("3600,1", "0,1") + trace)
+
+    result = simulate(*arguments)
 
     assert result.exit_code == 1
-    assert "say by --to until when to measure" in result.stderr
+    assert said in result.stderr
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"], ids=["plain", "byte order mark"])
+def test_every_file_may_begin_with_a_byte_order_mark(simulate, files, mark):
+    for name, text in (("jobs.csv", TRACE), ("projects.yaml", PROJECTS), ("nodes.json", NODES)):
+        (files / name).write_text(mark + text, encoding="utf-8")
+
+    assert simulate(cluster=files / "nodes.json").exit_code == 0
+
+
+def test_a_key_that_is_twice_in_a_file_of_nodes_is_named(simulate, files):
+    (files / "nodes.json").write_text(NODES.replace('"devices"', '"devices": 1, "devices"'))
+
+    result = simulate(cluster=files / "nodes.json")
+
+    assert "'devices' is there twice in one object" in result.stderr
 
 
 def test_a_job_larger_than_the_cluster_is_not_taken_apart_first(simulate, files):

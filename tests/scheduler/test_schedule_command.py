@@ -53,6 +53,17 @@ def test_schedule_reads_standard_input_line_by_line(
     assert status == 2
 
 
+@pytest.mark.parametrize("jsonl", [[], ["--jsonl"]], ids=["file", "lines"])
+def test_snapshot_may_begin_with_a_byte_order_mark(
+    jsonl: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "snapshot.json"
+    file.write_text("\ufeff" + json.dumps(EXAMPLE), encoding="utf-8")
+
+    assert main([*jsonl, str(file)]) == 0
+    assert '"bob-1"' in capsys.readouterr().out
+
+
 def test_schedule_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     missing = str(tmp_path / "none.json")
 
@@ -64,6 +75,12 @@ def test_schedule_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixtu
     ("content", "said"),
     [
         pytest.param(b"\xff{}", "not JSON: it is no UTF-8 text", id="bytes"),
+        pytest.param(b'{"now": 1, "now": 2}', "'now' is there twice in one object", id="twice"),
+        pytest.param(
+            b'{"projects": [{"name": "a", "quota": 2, "quota": 0}]}',
+            "'quota' is there twice in one object",
+            id="twice inside",
+        ),
         pytest.param(b"[" * 100_000, "not JSON: it is nested too deeply", id="depth"),
         pytest.param(b'{"now": ' + b"9" * 5000 + b"}", "not JSON: Exceeds the limit", id="digits"),
         pytest.param(

@@ -5,14 +5,23 @@ receives an empty body if the caller is unknown, and answers accordingly.
 """
 
 import asyncio
+import json
+from codecs import BOM_UTF8
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from http import HTTPStatus
+from typing import Any
 
+from fastapi import Response
+from fastapi.routing import APIRoute
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runai.hub_service.api.middleware.caller import is_known
+from runai.hub_service.scheduler.model.fields import InvalidSnapshot, unique_keys
+from runai.hub_service.wire.errors import InvalidRequest
 
 MOST_BODY_BYTES = 8 * 2**20
 """A program of a million characters of four bytes each, with its command and environment."""
@@ -80,9 +89,37 @@ class _Body:
                 message = await self._receive()
         except TimeoutError:
             raise HTTPException(HTTPStatus.REQUEST_TIMEOUT) from None
+        if not self._bytes:
+            message = {**message, "body": message.get("body", b"").removeprefix(BOM_UTF8)}
         self._bytes += len(message.get("body", b""))
         if self._bytes > MOST_BODY_BYTES:
             raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         if not message.get("more_body", False):
             self._is_whole = self.is_read = True
         return message
+
+
+class UniqueKeys(APIRoute):
+    """A route that refuses bodies with a key that is there twice, of which the last would count."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the handler with the check before it."""
+        handle = super().get_route_handler()
+
+        async def checked(request: Request) -> Response:
+            if self.body_field is not None:
+                _check_keys(await request.body())
+            return await handle(request)
+
+        return checked
+
+
+def _check_keys(body: bytes) -> None:
+    """Raise InvalidRequest for a key that is there twice; other mistakes are the route's."""
+    try:
+        with suppress(RecursionError, UnicodeDecodeError, json.JSONDecodeError):
+            json.loads(body, object_pairs_hook=unique_keys)
+    except InvalidSnapshot as twice:
+        raise InvalidRequest(f"In the body {twice}.", hint="Leave one of them.") from None
+    except ValueError:  # an integer of thousands of digits
+        return

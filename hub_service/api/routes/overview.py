@@ -8,6 +8,7 @@ from fastapi.responses import StreamingResponse
 
 from runai.hub_service.api.auth.authentication import XSRF_HEADER
 from runai.hub_service.api.auth.permissions import Action, authorise, is_member
+from runai.hub_service.api.middleware.request_bodies import UniqueKeys
 from runai.hub_service.api.services.event_stream import with_signs_of_life
 from runai.hub_service.api.services.explanations import what_if
 from runai.hub_service.api.services.platform import Caller, On, Watching
@@ -18,7 +19,7 @@ from runai.hub_service.wire.device_schemas import NodeView
 from runai.hub_service.wire.explanation_schemas import PlanQuestion, WhatIf
 from runai.hub_service.wire.schemas import Overview, WhoAmI
 
-router = APIRouter(tags=["cluster"])
+router = APIRouter(route_class=UniqueKeys, tags=["cluster"])
 
 
 @router.get("/whoami")

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
 
 from runai.hub_service.api.auth.permissions import Action
+from runai.hub_service.api.middleware.request_bodies import UniqueKeys
 from runai.hub_service.api.services.event_stream import with_signs_of_life
 from runai.hub_service.api.services.platform import On, Watching
 from runai.hub_service.model.cluster import Ended, Piece
@@ -15,7 +16,7 @@ from runai.hub_service.model.records import workload_id
 from runai.hub_service.wire.errors import Conflict, NotFound
 from runai.hub_service.wire.program_schemas import ExecPiece, ExecRequest
 
-router = APIRouter(prefix="/workloads", tags=["workloads"])
+router = APIRouter(route_class=UniqueKeys, prefix="/workloads", tags=["workloads"])
 
 _PIECES = {"application/x-ndjson": {"schema": ExecPiece.model_json_schema()}}
 

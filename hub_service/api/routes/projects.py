@@ -3,6 +3,7 @@
 from fastapi import APIRouter
 
 from runai.hub_service.api.auth.permissions import Action, authorise
+from runai.hub_service.api.middleware.request_bodies import UniqueKeys
 from runai.hub_service.api.services.platform import Caller, On
 from runai.hub_service.model.project_changes import changed_project
 from runai.hub_service.model.records import ProjectSpec
@@ -10,7 +11,7 @@ from runai.hub_service.wire.base_schema import ProjectName
 from runai.hub_service.wire.errors import NotFound
 from runai.hub_service.wire.schemas import ProjectPut, ProjectView
 
-router = APIRouter(prefix="/projects", tags=["projects"])
+router = APIRouter(route_class=UniqueKeys, prefix="/projects", tags=["projects"])
 
 _BY_PROJECT_ADMINS = {"members", "groups"}
 

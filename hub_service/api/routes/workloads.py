@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, Header, Query
 from fastapi.responses import StreamingResponse
 
 from runai.hub_service.api.auth.permissions import Action
+from runai.hub_service.api.middleware.request_bodies import UniqueKeys
 from runai.hub_service.api.services.event_stream import unless, with_signs_of_life
 from runai.hub_service.api.services.explanations import explanation
 from runai.hub_service.api.services.platform import Caller, On, Platform, Watching
@@ -30,7 +31,7 @@ from runai.hub_service.wire.schemas import (
     WorkloadPage,
 )
 
-router = APIRouter(prefix="/workloads", tags=["workloads"])
+router = APIRouter(route_class=UniqueKeys, prefix="/workloads", tags=["workloads"])
 
 LONGEST_POLL_S = 60.0
 LINES_AT_ONCE = 1000

@@ -94,16 +94,19 @@ def simulate(**given: Any) -> None:
     rows, nodes, projects = replayed.rows, replayed.nodes, replayed.projects
     since = replayed.since if given["since"] is None else given["since"]
     until = replayed.until if given["until"] is None else given["until"]
+    policy: Any = given["policy"] or "quota"
+    setting = Setting(
+        nodes=nodes, projects=projects, since=since, until=until, **replayed.as_it_was
+    )
+    if given["until"] is None and until <= since:  # all jobs of the trace come in one second
+        until = replay(rows, policy, setting).ended_s
+        setting = replace(setting, until=until)
     if until <= since:
         raise InvalidRequest(
             f"There is nothing to measure from second {since} to second {until}.",
             hint=f"Jobs are submitted from second {rows[0].submit_s} to {rows[-1].submit_s}; say by"
             " --to until when to measure.",
         )
-    setting = Setting(
-        nodes=nodes, projects=projects, since=since, until=until, **replayed.as_it_was
-    )
-    policy: Any = given["policy"] or "quota"
     quotas = quotas_of(projects)
     timeline = Timeline(quotas, since, until) if path is not None else None
     with at_work(f"Replaying {len(rows)} jobs") as update:

@@ -7,6 +7,7 @@ standard library only.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, fields
 from enum import Enum
@@ -46,6 +47,22 @@ MOST_GPUS: Final = 1_000_000_000
 
 class InvalidSnapshot(ValueError):
     """Malformed snapshot or plan in JSON; the message is a sentence for users."""
+
+
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON, for the `object_pairs_hook` of `json.loads`.
+
+    >>> unique_keys([("quota", 2), ("limit", 3)])
+    {'quota': 2, 'limit': 3}
+
+    Raises:
+        InvalidSnapshot: a key is there twice, of which `json` would keep the last.
+    """
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        [(twice, _)] = Counter(key for key, _ in pairs).most_common(1)
+        raise InvalidSnapshot(f"{twice!r} is there twice in one object")
+    return found
 
 
 class Field(NamedTuple):

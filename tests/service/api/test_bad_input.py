@@ -197,6 +197,38 @@ async def test_a_body_that_is_no_json_is_said_to_be_none(simulated):
     assert (reply.status_code, reply.json()["code"]) == (400, "invalid_json")
 
 
+@pytest.mark.parametrize(
+    ("who", "method", "path", "body"),
+    [
+        ("ana", "POST", "workloads", '{"name": "e", "command": ["a"], "name": "f"}'),
+        ("ana", "POST", "workloads", '{"name": "e", "command": ["a"], "env": {"A": "", "A": ""}}'),
+        ("root", "PUT", "projects/new", '{"quota": 2, "quota": 0}'),
+        ("root", "PUT", "projects/new", '{"idle_job": {"stop_s": 60, "stop_s": 90}}'),
+        ("ana", "POST", "plan", '{"add": [], "add": []}'),
+        ("ana", "POST", "workloads/vision/e/scale", '{"workers": 2, "workers": 3}'),
+        ("ana", "POST", "workloads/vision/e/exec", '{"command": ["a"], "command": ["b"]}'),
+    ],
+)
+async def test_a_key_that_is_twice_in_a_body_is_refused(simulated, who, method, path, body):
+    projects = await simulated.platform.cluster.projects()
+    async with simulated.http(who) as http:
+        reply = await http.request(method, f"api/v1/{path}", content=body)
+
+    assert reply.status_code == 400
+    assert reply.json()["detail"].startswith("In the body '")
+    assert reply.json()["detail"].endswith("' is there twice in one object.")
+    assert await simulated.platform.cluster.projects() == projects
+    assert await simulated.platform.cluster.workloads() == []
+
+
+async def test_a_body_may_begin_with_a_byte_order_mark(simulated):
+    async with simulated.http("ana") as http:
+        body = '\ufeff{"name": "exp1", "command": ["true"]}'.encode()
+        reply = await http.post("api/v1/workloads", content=body)
+
+    assert reply.status_code == 201
+
+
 async def test_internal_error_returns_incident_number_from_the_log(simulated, caplog):
     async def broken(*_args, **_options):
         message = "secret-token-of-ana"

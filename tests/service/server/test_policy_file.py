@@ -26,6 +26,13 @@ def test_an_empty_file_is_the_default(tmp_path):
     assert read_policy(path) == Policy()
 
 
+def test_a_policy_file_may_begin_with_a_byte_order_mark(tmp_path):
+    path = tmp_path / "policy.yaml"
+    path.write_text("\ufeffpacking: spread\n", encoding="utf-8")
+
+    assert read_policy(path) == Policy(packing="spread")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -33,8 +40,9 @@ def test_an_empty_file_is_the_default(tmp_path):
         ("pack: spread", "policy: unknown field pack"),
         ("- spread", "policy must be an object"),
         ("packing: [", "is no YAML"),
+        ("packing: spread\npacking: frag", "'packing' is there twice"),
     ],
-    ids=["value", "field", "shape", "no YAML"],
+    ids=["value", "field", "shape", "no YAML", "twice"],
 )
 def test_a_mistake_names_the_file_and_what_is_wrong(tmp_path, text, said):
     path = tmp_path / "policy.yaml"

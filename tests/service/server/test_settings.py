@@ -253,12 +253,26 @@ def test_an_empty_file_has_no_projects(tmp_path):
     assert read_projects(path) == []
 
 
+def test_a_file_of_projects_may_begin_with_a_byte_order_mark(tmp_path):
+    path = tmp_path / "projects.yaml"
+    path.write_text("\ufeffprojects:\n  idle:\n", encoding="utf-8")
+
+    assert read_projects(path) == [ProjectSpec("idle")]
+
+
 @pytest.mark.parametrize(
     ("text", "line", "said"),
     [
         ("project:\n  vision:\n", 1, "no section 'project'"),
         ("projects:\n  Vision:\n    quota: 1", 2, "'Vision' is no name"),
         ("projects:\n  vision:\n    quota: 1\n  vision:\n", 4, "'vision' is there twice"),
+        ("projects:\n  a:\nprojects:\n  b:\n", 3, "section 'projects' is there twice"),
+        ("projects:\n  vision:\n    quota: 1\n    quota: 2", 4, "field 'quota' is there twice"),
+        (
+            "projects:\n  vision:\n    idle_job: {stop_s: 60, stop_s: 90}",
+            3,
+            "idle_job: 'stop_s' is there twice",
+        ),
         ("projects:\n  vision:\n    qota: 1", 3, "a field 'qota'"),
         ("projects:\n  vision:\n    quota: -1", 3, "quota is -1: it must be at least 0"),
         ("projects:\n  vision:\n    quota: lots", 3, "quota is 'lots': it must be a number"),
