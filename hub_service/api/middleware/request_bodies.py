@@ -6,7 +6,6 @@ receives an empty body if the caller is unknown, and answers accordingly.
 
 import asyncio
 import json
-from codecs import BOM_UTF8
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from http import HTTPStatus
@@ -89,8 +88,6 @@ class _Body:
                 message = await self._receive()
         except TimeoutError:
             raise HTTPException(HTTPStatus.REQUEST_TIMEOUT) from None
-        if not self._bytes:
-            message = {**message, "body": message.get("body", b"").removeprefix(BOM_UTF8)}
         self._bytes += len(message.get("body", b""))
         if self._bytes > MOST_BODY_BYTES:
             raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)

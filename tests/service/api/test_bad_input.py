@@ -8,6 +8,7 @@ import pytest
 
 from runai.hub_service.wire.schemas import ProjectPut, SubmitRequest
 
+JSON = {"Content-Type": "application/json"}
 JOB: dict[str, Any] = {"name": "exp1", "command": ["true"]}
 SESSION: dict[str, Any] = {"name": "lab", "kind": "session", "command": ["sleep", "60"]}
 
@@ -211,7 +212,7 @@ async def test_a_body_that_is_no_json_is_said_to_be_none(simulated):
 )
 async def test_a_key_that_is_twice_in_a_body_is_refused(simulated, who, method, path, body):
     projects = await simulated.platform.cluster.projects()
-    async with simulated.http(who) as http:
+    async with simulated.http(who, **JSON) as http:
         reply = await http.request(method, f"api/v1/{path}", content=body)
 
     assert reply.status_code == 400
@@ -222,11 +223,11 @@ async def test_a_key_that_is_twice_in_a_body_is_refused(simulated, who, method, 
 
 
 async def test_a_body_may_begin_with_a_byte_order_mark(simulated):
-    async with simulated.http("ana") as http:
+    async with simulated.http("ana", **JSON) as http:
         body = '\ufeff{"name": "exp1", "command": ["true"]}'.encode()
         reply = await http.post("api/v1/workloads", content=body)
 
-    assert reply.status_code == 201
+    assert reply.status_code == 201, reply.text
 
 
 async def test_internal_error_returns_incident_number_from_the_log(simulated, caplog):
