@@ -6,10 +6,11 @@ Python does. Entry point: `main`.
 """
 
 from runai.hub_service.cli.framework.command_list import cli
+from runai.hub_service.cli.framework.reporting import run
 
 __all__ = ["cli", "main"]
 
 
 def main() -> None:
     """Run the command line. Exit codes: 0, 1 (error, with a hint), 2 (misuse), the job's own."""
-    cli(prog_name="runai")
+    run(lambda: cli(prog_name="runai"))

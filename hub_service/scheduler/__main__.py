@@ -43,6 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         with open(options.snapshot, encoding="utf-8") as file:  # noqa: PTH123  pathlib is slow to import
             return _answer(file, options)
     except OSError as error:
+        if error.filename is None:  # not the snapshot: the plan could not be written
+            raise
         print(f"{options.snapshot}: {error.strerror}", file=sys.stderr)
         return WRONG_INPUT
     except UnicodeDecodeError:

@@ -56,6 +56,78 @@ def test_no_color_is_heeded(bob):
         assert not re.search(rb"\x1b\[(3|4|9|10)\d", terminal.rest())
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [["logs", "nix"], ["config", "project", "x"], ["doctor"], ["submit", "--gpus", "x"]],
+    ids=lambda words: words[0],
+)
+def test_no_color_is_heeded_by_errors_too(home, arguments):
+    environment = {"HOME": str(home), "NO_COLOR": "1"}
+    with on_terminal([*RUNAI, *arguments], environment) as (terminal, _):
+        said = terminal.rest()
+
+    assert said.strip()
+    assert not COLOUR.search(said)
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+def test_narrow_table_leaves_out_columns_and_cuts_no_name(bob, columns):
+    bob("submit", "a-name-of-thirty-letters-or-more", "-g", "0.5", *SLEEP)
+    environment = {**bob.environment, "COLUMNS": str(columns)}
+    for arguments, name in (
+        (["list"], "a-name-of-thirty-letters-or-more"),
+        (["list", "-o", "wide"], "a-name-of-thirty-letters-or-more"),
+        (["list", "projects"], "vision"),
+        (["list", "nodes"], "NODE"),
+    ):
+        with on_terminal([*RUNAI, *arguments], environment) as (terminal, _):
+            seen = COLOUR.sub(b"", terminal.rest()).decode()
+
+        assert name in seen, arguments
+        assert "…" not in seen, arguments
+        assert max(map(len, seen.splitlines()[:2])) <= columns, arguments
+
+
+# -- output that cannot be written or encoded ----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--version"], ["--help"], ["completion", "bash"], ["schedule", "-"], ["schedule", "-h"]],
+    ids=" ".join,
+)
+def test_output_to_a_full_disk_ends_with_one_sentence(home, arguments):
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(
+            [*RUNAI, *arguments],
+            env={"PATH": os.environ["PATH"], "HOME": str(home)},
+            input=b"{}",
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+
+    assert ended.returncode == 1
+    sentence = b"Error: The output cannot be written: no space left on device.\n"
+    assert ended.stderr == sentence
+
+
+def test_log_in_letters_that_the_terminal_lacks_is_whole(bob):
+    bob("submit", "exp1", "--", "printf", "first\\n日本 😀 é\\nlast\\n")
+    eventually(lambda: bob.described("exp1")["state"] == "succeeded")
+    environment = {"PATH": os.environ["PATH"], "PYTHONIOENCODING": "latin-1", **bob.environment}
+
+    def printed(*arguments: str) -> str:
+        told = subprocess.run(
+            [*RUNAI, *arguments], env=environment, capture_output=True, check=True
+        )
+        assert told.stderr == b""
+        return told.stdout.decode("latin-1")
+
+    assert printed("logs", "exp1") == "first\n\\u65e5\\u672c \\ud83d\\ude00 é\nlast\n"
+    assert json.loads(printed("describe", "exp1", "-o", "json"))["command"][1].count("日本 😀 é")
+
+
 def test_json_output_escapes_control_characters_without_loss(bob):
     acts = "\x1b]0;title\x07 \x9b2J \x85 \u202e \u2028 \U000e0001 ü"
     bob("submit", "exp1", "-e", f"A={acts}", "--", "sleep", "600", acts)

@@ -13,6 +13,7 @@ import sys
 
 import pytest
 
+from runai.hub_service.client import Client
 from runai.hub_service.wire.device_schemas import NodeView
 from runai.hub_service.wire.schemas import ProjectView, WhoAmI, WorkloadView
 
@@ -185,6 +186,21 @@ def test_a_followed_log_goes_on_after_a_pause(bob, eventually):
 
         bob("delete", "exp1")
         assert following.wait(60) == 0
+
+
+def test_followed_log_of_a_job_that_is_deleted_while_it_waits_says_so(bob, monkeypatch):
+    bob("submit", "late", "-g", "8", "--", "echo", "hi")
+
+    def until_its_end(self, workload, **_options):
+        self.delete(workload)  # the stream ends with the job
+        return iter(())
+
+    monkeypatch.setattr(Client, "logs", until_its_end)
+
+    result = bob("logs", "late", "-f")
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "vision/late was deleted before it wrote anything." in result.stderr
 
 
 def test_a_job_without_output_says_why(bob):

@@ -21,7 +21,7 @@ from runai.hub_service.cli.framework.reporting import Command
 from runai.hub_service.cli.framework.workload_names import WORKLOAD_NAME, find, in_project
 from runai.hub_service.cli.output import render
 from runai.hub_service.client import Client
-from runai.hub_service.wire.errors import Conflict, InvalidRequest, Unavailable
+from runai.hub_service.wire.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from runai.hub_service.wire.printable import for_terminal
 from runai.hub_service.wire.program_schemas import MOST_INPUT_BYTES, ExecRequest
 from runai.hub_service.wire.schemas import WorkloadView
@@ -53,10 +53,26 @@ def logs(
             text = for_terminal(line.text) if terminal else line.text
             click.echo(f"[{line.worker}] {text}" if several else text)
             silent = False
+        if silent and follow:
+            workload = _after(client, workload)
     if silent and tail != 0:
         why = render.reason(workload.reason)
         state = f"{workload.state}: {why}" if why else workload.state
         click.echo(f"{workload.id} has written nothing ({state}).", err=True)
+
+
+def _after(client: Client, workload: WorkloadView) -> WorkloadView:
+    """Return a workload as it is after its log was followed.
+
+    Raises:
+        NotFound: it was deleted.
+    """
+    try:
+        return client.workload(workload.id)
+    except NotFound as gone:
+        raise NotFound(
+            f"{workload.id} was deleted before it wrote anything.", hint=gone.hint
+        ) from gone
 
 
 @click.command(name="exec", cls=CommandAfterDashes)

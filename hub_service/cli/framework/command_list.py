@@ -11,6 +11,8 @@ from typing import Final, NamedTuple
 
 import click
 
+from runai.hub_service.cli.framework.reporting import colour_by_environment
+
 
 class CommandEntry(NamedTuple):
     """Location of a command (`module:attribute` below `runai.hub_service.cli`) and its summary."""
@@ -150,7 +152,8 @@ def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) ->
     callback=_print_version,
     help="Print the version.",
 )
-def cli() -> None:
+@click.pass_context
+def cli(ctx: click.Context) -> None:
     """Share the GPUs of a JupyterHub: submit training jobs, see what waits and why.
 
     \b
@@ -158,3 +161,4 @@ def cli() -> None:
     runai list                                         what runs, what waits and why
     runai logs exp1 -f                                 follow its output
     """  # noqa: D301 - \b is click's mark of a block
+    ctx.color = colour_by_environment()

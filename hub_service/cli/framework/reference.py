@@ -26,7 +26,8 @@ Exit codes: 0 done; 1 refused, with one sentence and a hint on standard error; 2
 130 Ctrl-C; with `submit --wait` and `exec`, the program's own.
 
 Colours, and a bar while something takes longer than a second, are on terminals only; `NO_COLOR`
-is heeded.
+is heeded. A narrow terminal leaves out columns of a table and cuts no name. Letters that the
+output's encoding lacks appear as `\\u65e5`; output that cannot be written ends with one sentence.
 """
 
 

@@ -4,8 +4,14 @@ Exit 1 for errors of the platform or the command, 2 for misuse (click's own), 13
 With `-o json` the error is JSON too, still on standard error. All commands use `Command`.
 """
 
+import codecs
+import errno
+import os
+import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from contextlib import suppress
+from io import TextIOWrapper
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -16,6 +22,11 @@ INTERRUPTED = 130
 """Exit code that shells report for a program ended by Ctrl-C."""
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def colour_by_environment() -> bool | None:
+    """Return False if NO_COLOR is set; None: colours on terminals."""
+    return False if os.environ.get("NO_COLOR") else None
 
 
 class ReportedError(click.ClickException):
@@ -42,7 +53,8 @@ def report(error: RunaiError, *, as_json: bool = False, file: Any = None) -> Non
         if text:
             shown = "\n".join(map(for_terminal, text.split("\n")))
             styled = click.style(title, fg=colour, bold=title == "Error:" or None)
-            click.echo(f"{styled} {shown}", err=True, file=file)
+            colour_wanted = colour_by_environment()  # no context is left when click shows an error
+            click.echo(f"{styled} {shown}", err=True, file=file, color=colour_wanted)
 
 
 class _ErrorReporting(click.Command):
@@ -79,3 +91,50 @@ def output_option(*formats: str) -> Callable[[F], F]:
         show_default=True,
         help="How to print it.",
     )
+
+
+ESCAPES: Final = "runai.escapes"
+"""Error handler of encodings that lack a character: JSON's escapes, valid in JSON output too."""
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
+    pairs = (units[i : i + 2].hex() for i in range(0, len(units), 2))
+    return "".join(f"\\u{pair}" for pair in pairs), error.end
+
+
+def run(command: Callable[[], object]) -> None:
+    """Run the command line; output that cannot be encoded is escaped.
+
+    Output that cannot be written ends with one sentence and exit 1.
+    """
+    codecs.register_error(ESCAPES, _escaped)
+    streams = [stream for stream in (sys.stdout, sys.stderr) if isinstance(stream, TextIOWrapper)]
+    for stream in streams:
+        stream.reconfigure(errors=ESCAPES)
+    try:
+        try:
+            command()
+        finally:
+            for stream in streams:
+                stream.flush()
+    except OSError as failed:
+        _end_output(failed, streams)
+        sys.exit(1)
+
+
+def _end_output(failed: OSError, streams: list[TextIOWrapper]) -> None:
+    """Report a failed write, and discard what is left: Python writes it again at its end."""
+    why = (failed.strerror or str(failed)).lower()
+    what = "The output cannot be written"
+    if failed.filename is not None:
+        what = f"{failed.filename} cannot be used"
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    with suppress(OSError):
+        if failed.errno != errno.EPIPE:
+            report(RunaiError(f"{what}: {why}."))
+            sys.stderr.flush()
+    for stream in streams:
+        os.dup2(nowhere, stream.fileno())

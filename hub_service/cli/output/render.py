@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 from pydantic import BaseModel
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -22,6 +23,8 @@ SIMULATED_NOTE = (
 )
 
 _PIPE_WIDTH = 10_000
+_GAP = 2
+_LEAST_FOLDED = 20
 _STYLES = {
     "running": "green",
     "starting": "green",
@@ -143,18 +146,47 @@ def listed(names: Iterable[str]) -> str:
 def show_table(
     header: Sequence[str], rows: Sequence[Sequence[str | Text]], *, fold: str = ""
 ) -> None:
-    """Print a table with a header line; a narrow terminal wraps the column `fold`."""
+    """Print a table with a header line.
+
+    A narrow terminal wraps the column `fold` and leaves out columns from the right; it cuts none.
+    """
     console = _console()
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for title in header:
-        table.add_column(title, no_wrap=title != fold)
-    for row in rows:
-        table.add_row(*(_cell(cell) for cell in row))
+    cells = [[_cell(cell) for cell in row] for row in rows]
+    widths = [
+        max(cell_len(str(cell)) for cell in column) for column in zip(header, *cells, strict=True)
+    ]
+    shown = _fitting(header, widths, console.width, fold)
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+    for index in shown:
+        wraps = header[index] == fold or not index  # the first has the name, whole on its lines
+        table.add_column(header[index], no_wrap=not wraps, overflow="fold")
+    for row in cells:
+        table.add_row(*(row[index] for index in shown))
     with console.capture() as printed:
         console.print(table)
     # rich pads cells to the column's width: strip the blanks at each line's end.
     for line in printed.get().splitlines():
         click.echo(line.rstrip())
+
+
+def _fitting(header: Sequence[str], widths: Sequence[int], width: int, fold: str) -> list[int]:
+    """Return the columns that fit: the first, then as many as there is room for, `fold` at last.
+
+    >>> _fitting(("NAME", "USER", "AGE", "REASON"), (20, 8, 3, 90), 44, "REASON")
+    [0, 3]
+    >>> _fitting(("NAME", "USER", "AGE", "REASON"), (20, 8, 3, 90), 58, "REASON")
+    [0, 1, 2, 3]
+    """
+    needed = [
+        min(own, _LEAST_FOLDED) if title == fold else own
+        for title, own in zip(header, widths, strict=True)
+    ]
+    shown = list(range(len(header)))
+    while sum(needed[index] + _GAP for index in shown) - _GAP > width and len(shown) > 1:
+        is_kept = [header[i] == fold and widths[i] > len(fold) for i in range(len(header))]
+        others = [index for index in shown[1:] if not is_kept[index]]
+        shown.remove(others[-1] if others else shown[-1])
+    return shown
 
 
 def _cell(content: str | Text) -> Text:
