@@ -26,6 +26,7 @@ from runai.hub_service.wire.program_schemas import (
     ProcessReport,
 )
 from runai.hub_service.wire.usage_schemas import UsageKind, UsageOf, UsageSeries
+from runai.hub_service.wire.validation import check_project_name, check_text, check_workload_id
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -212,18 +213,18 @@ class OverviewDecoder:
 
 def _params(given: Iterable[tuple[str, object]]) -> dict[str, str]:
     return {
-        name: value.isoformat() if isinstance(value, datetime) else str(value)
+        name: value.isoformat() if isinstance(value, datetime) else check_text(name, str(value))
         for name, value in given
         if value is not None
     }
 
 
 def _project(name: str) -> str:
-    return f"{API}/projects/{quote(name, safe='')}"
+    return f"{API}/projects/{check_project_name(name)}"
 
 
 def _workload(workload: str) -> str:
-    return f"{API}/workloads/{quote(workload)}"
+    return f"{API}/workloads/{check_workload_id(workload)}"
 
 
 def whoami() -> Call[schemas.WhoAmI]:

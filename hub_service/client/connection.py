@@ -6,12 +6,17 @@
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
+import httpx
+
 from runai.hub_service.wire.errors import InvalidRequest, Unavailable
+from runai.hub_service.wire.printable import printable
+from runai.hub_service.wire.validation import LONGEST_SHOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +30,37 @@ class Connection:
     """PEM file of the only authority to trust; None: the system's authorities."""
 
 
-def address_parts(url: str) -> SplitResult:
-    """Parse an address of the service.
+def address_parts(
+    url: str,
+    what: str = "a GPU service",
+    example: str = "https://hub.example.org/services/runai/",
+) -> SplitResult:
+    """Parse an address of the service, or of another server.
 
     Raises:
         InvalidRequest: it is no HTTP address.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
+    with suppress(ValueError, httpx.InvalidURL):  # brackets, a port, a label that is too long
+        parts = urlsplit(url)
+        httpx.URL(url)
+        host = (parts.hostname or "").encode("idna")
+        if parts.scheme in {"http", "https"} and host and parts.port != 0:
+            return parts
+    shown = printable(url, LONGEST_SHOWN)
+    raise InvalidRequest(f"'{shown}' is no address of {what}.", hint=f"It looks like {example}.")
+
+
+def checked_token(token: str) -> str:
+    """Return a token that a header can carry.
+
+    Raises:
+        InvalidRequest: it has other letters; the message does not have it.
+    """
+    if not (token.isascii() and token.isprintable()):
         raise InvalidRequest(
-            f"{url!r} is no address of a GPU service.",
-            hint="It looks like https://hub.example.org/services/runai/.",
+            "The token has letters that no token has.", hint="Copy it again: `runai login`."
         )
-    return parts
+    return token
 
 
 def config_path(environ: Mapping[str, str] = os.environ) -> Path:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import httpx
 
 from runai.hub_service.client.calls import ANSWER_WITHIN_S, SILENCE_S, Call, Retries, Stream
-from runai.hub_service.client.connection import address_parts
+from runai.hub_service.client.connection import address_parts, checked_token
 from runai.hub_service.client.tls_trust import untrusted, verification
 from runai.hub_service.wire import problems
 from runai.hub_service.wire.errors import Unavailable
@@ -31,7 +31,7 @@ class _Endpoint:
         self._origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self.settings: dict[str, Any] = {
             "base_url": self.url,
-            "headers": {"Authorization": f"Bearer {token}"} if token else {},
+            "headers": {"Authorization": f"Bearer {checked_token(token)}"} if token else {},
             # A proxy of the environment cannot reach this machine's own addresses.
             "trust_env": parts.hostname not in {"127.0.0.1", "localhost", "::1"},
             "verify": verification(url, ca),

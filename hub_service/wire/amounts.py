@@ -41,5 +41,7 @@ MOST_GPUS: Final = 100_000
 """Maximum for one worker."""
 MOST_MEMORY_MIB: Final = 1_000_000_000
 """Maximum for one worker's GPU."""
+MOST_LINES: Final = 1_000_000
+"""Maximum of the last lines of a log."""
 MOST_WORKERS: Final = 10_000
 """Maximum for one request, all workloads of an array together."""

@@ -22,9 +22,10 @@ _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 MOST_PID = 2**22
 """Linux's upper bound of a PID."""
 
-ProjectName = Annotated[
-    str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]{0,22}[a-z0-9])?$", max_length=24)
-]
+PROJECT_NAME = r"^[a-z0-9]([-a-z0-9]{0,22}[a-z0-9])?$"
+WORKLOAD_ID = r"^[a-z0-9][-a-z0-9]{0,62}/[a-z0-9][-.a-z0-9]{0,320}$"
+"""`project/name`; the name of a pod without a Job begins with its namespace and a dot."""
+ProjectName = Annotated[str, StringConstraints(pattern=PROJECT_NAME, max_length=24)]
 """A DNS label of at most 24 characters: `<project>-<name>` must fit a Kubernetes name of 63."""
 
 WorkloadName = Annotated[

@@ -4,12 +4,15 @@ The API and the clients share it, so that form, magic, command line and curl rep
 sentence.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from runai.hub_service.wire.base_schema import PROJECT_NAME, WORKLOAD_ID
 from runai.hub_service.wire.errors import InvalidRequest
+from runai.hub_service.wire.printable import printable
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -24,8 +27,46 @@ _HINTS = {
     "image": "Name it as docker pull does, such as quay.io/jupyter/pytorch-notebook:latest.",
     "priority": "Use low, normal or high.",
 }
+LONGEST_SHOWN = 60
 _SECRET = frozenset({"env", "source", "command"})
 """Fields with values that may be secret, which errors and logs must not repeat."""
+
+
+def check_project_name(name: str) -> str:
+    """Return a project's name, before it becomes a part of an address.
+
+    Raises:
+        InvalidRequest: no project can have it.
+    """
+    return _of_form(PROJECT_NAME, name, "a project", _HINTS["project"])
+
+
+def check_workload_id(workload: str) -> str:
+    """Return a workload's id, before it becomes a part of an address.
+
+    Raises:
+        InvalidRequest: no workload can have it.
+    """
+    hint = "It is project/name, as `runai list` shows them."
+    return _of_form(WORKLOAD_ID, workload, "a workload", hint)
+
+
+def check_text(name: str, value: str) -> str:
+    """Return a value of a query, if it can be sent.
+
+    Raises:
+        InvalidRequest: it has letters that UTF-8 lacks, as bytes of a command line may give.
+    """
+    if any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise InvalidRequest(f"{name} is '{printable(value, LONGEST_SHOWN)}': it is no UTF-8 text.")
+    return value
+
+
+def _of_form(form: str, text: str, what: str, hint: str) -> str:
+    if not re.fullmatch(form, text):
+        shown = printable(text, LONGEST_SHOWN)
+        raise InvalidRequest(f"'{shown}' cannot be the name of {what}.", hint=hint)
+    return text
 
 
 def checked(model: type[M], fields: Mapping[str, Any]) -> M:
@@ -59,7 +100,7 @@ def invalid_request(errors: Sequence[Mapping[str, Any]]) -> InvalidRequest:
     if not field:
         return InvalidRequest("The request has no body that can be read.", code="invalid_json")
     if wrong["type"] == "missing":
-        return InvalidRequest(f"{field} is missing.", hint=_HINTS.get(field, ""))
+        return InvalidRequest(f"{field} is missing.", hint=_hint(field, wrong))
     if wrong["type"] == "extra_forbidden":
         return InvalidRequest(
             f"There is no field {field}.",
@@ -67,12 +108,20 @@ def invalid_request(errors: Sequence[Mapping[str, Any]]) -> InvalidRequest:
             code="unknown_field",
         )
     shown = "" if field in _SECRET else f" is {_format_value(wrong.get('input'))}"
-    return InvalidRequest(f"{field}{shown}: {_requirement(wrong)}.", hint=_HINTS.get(field, ""))
+    return InvalidRequest(f"{field}{shown}: {_requirement(wrong)}.", hint=_hint(field, wrong))
+
+
+def _hint(field: str, wrong: Mapping[str, Any]) -> str:
+    """Return the way out; the name in a project's path has the bounds of a project's name."""
+    broken = (wrong.get("ctx") or {}).values()
+    if field == "name" and any(bound in {24, PROJECT_NAME} for bound in broken):
+        field = "project"
+    return _HINTS.get(field, "")
 
 
 def _format_value(value: object) -> str:
     if isinstance(value, str):
-        return repr(value if len(value) <= 60 else f"{value[:57]}…")
+        return repr(value if len(value) <= LONGEST_SHOWN else f"{value[: LONGEST_SHOWN - 1]}…")
     if isinstance(value, int) and abs(value) >= 10**60:  # Python writes no more than 4300 digits
         return "a number of more than 60 digits"
     return str(value) if isinstance(value, int | float) or value is None else "not possible"

@@ -7,7 +7,14 @@ from decimal import Decimal
 import click
 import pytest
 
-from runai.hub_service.cli.framework.values import ENV, GPUS, MEMORY, PRIORITY, UNLIMITED_GPUS
+from runai.hub_service.cli.framework.values import (
+    ENV,
+    GPUS,
+    LENGTH,
+    MEMORY,
+    PRIORITY,
+    UNLIMITED_GPUS,
+)
 
 GIB = 1024
 
@@ -45,6 +52,45 @@ def test_a_value_is_parsed(kind, text, value):
         pytest.param(GPUS, "inf", "inf GPUs cannot be: use a number from 0 upwards", id="infinite"),
         pytest.param(
             GPUS, "0.0001", "0.0001 GPUs is too fine: use at most three decimals", id="too-fine"
+        ),
+        pytest.param(GPUS, "٣", "'٣' is no number of GPUs: use 0.5, 1, 2, …", id="digit-of-others"),
+        pytest.param(GPUS, "1e26", "1e26 GPUs cannot be: use at most 100000", id="too-many"),
+        pytest.param(GPUS, "1e999999", "1e999999 GPUs cannot be: use at most 100000", id="huge"),
+        pytest.param(
+            GPUS, "1e-999999", "1e-999999 GPUs is too fine: use at most three decimals", id="tiny"
+        ),
+        pytest.param(
+            UNLIMITED_GPUS,
+            "9" * 5000,
+            f"{'9' * 59}… GPUs cannot be: use at most 100000",
+            id="quota-of-many-digits",
+        ),
+        pytest.param(
+            MEMORY,
+            "9" * 5000 + "G",
+            f"'{'9' * 59}…' is no size: give a number and a unit, as in 4G or 4096M",
+            id="memory-of-many-digits",
+        ),
+        pytest.param(
+            MEMORY, "999999T", "'999999T' is more than any GPU has: give at most 900T", id="too-big"
+        ),
+        pytest.param(
+            PRIORITY,
+            "9" * 5000,
+            f"'{'9' * 59}…' is no priority: use low, normal, high or a number from 0 to 1000",
+            id="priority-of-many-digits",
+        ),
+        pytest.param(
+            LENGTH,
+            "800000d",
+            "'800000d' is too long: use at most ten years (3660d)",
+            id="length-of-centuries",
+        ),
+        pytest.param(
+            LENGTH,
+            "9999999999d",
+            "'9999999999d' is no length of time: give a number and a unit, such as 90m, 2h or 3d",
+            id="length-of-many-digits",
         ),
         pytest.param(
             MEMORY,

@@ -20,6 +20,7 @@ from runai.hub_service.model.cluster import LogChunk
 from runai.hub_service.model.records import Process, WorkloadRecord, workload_id
 from runai.hub_service.model.workload_spec import check_limit
 from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.wire.amounts import MOST_LINES
 from runai.hub_service.wire.errors import Conflict, InvalidRequest, NotFound
 from runai.hub_service.wire.explanation_schemas import ExplanationView
 from runai.hub_service.wire.program_schemas import EnvironmentView, LogLine, ProcessReport
@@ -195,7 +196,7 @@ async def logs(
     on: On,
     watching: Watching,
     worker: Annotated[int | None, Query(ge=0)] = None,
-    tail: Annotated[int | None, Query(ge=0, le=1_000_000)] = None,
+    tail: Annotated[int | None, Query(ge=0, le=MOST_LINES)] = None,
     *,
     follow: bool = False,
 ) -> StreamingResponse:

@@ -9,12 +9,14 @@ from collections.abc import Callable, Sequence
 import click
 
 from runai.hub_service.cli.framework.reporting import Command, report
+from runai.hub_service.cli.framework.values import SEVERAL_WORKERS, WORKERS
 from runai.hub_service.cli.framework.workload_names import WORKLOAD_NAME, find_all, in_project
 from runai.hub_service.cli.output.waiting import FINISHED
 from runai.hub_service.client import Client
 from runai.hub_service.client.calls import Which
 from runai.hub_service.wire.errors import RunaiError
 from runai.hub_service.wire.schemas import ScaleRequest, WorkloadView
+from runai.hub_service.wire.validation import checked
 
 _NAMES = click.argument("names", nargs=-1, type=WORKLOAD_NAME, metavar="NAME...", required=True)
 
@@ -136,9 +138,11 @@ def for_each(workloads: Sequence[WorkloadView], act: Callable[[WorkloadView], st
 
 @click.command(cls=Command)
 @click.argument("names", nargs=-1, type=WORKLOAD_NAME, metavar="NAME...", required=True)
-@click.option("--workers", type=click.IntRange(min=2), help="As many workers at most.")
+@click.option("--workers", type=SEVERAL_WORKERS, help="As many workers at most.")
 @click.option(
-    "--min-workers", type=click.IntRange(min=1), help="As many at least: with fewer it waits."
+    "--min-workers",
+    type=WORKERS,
+    help="As many at least: with fewer it waits.",
 )
 @in_project
 def scale(
@@ -151,7 +155,7 @@ def scale(
     """
     if workers is None and min_workers is None:
         raise click.UsageError("Say --workers, --min-workers or both.")
-    asked = ScaleRequest(workers=workers, min_workers=min_workers)
+    asked = checked(ScaleRequest, {"workers": workers, "min_workers": min_workers})
     with Client.discover() as client:
 
         def ask(workload: WorkloadView) -> str:

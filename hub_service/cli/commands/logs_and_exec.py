@@ -18,6 +18,7 @@ import click
 
 from runai.hub_service.cli.framework.program_argument import CommandAfterDashes
 from runai.hub_service.cli.framework.reporting import Command
+from runai.hub_service.cli.framework.values import LINES, WORKER_INDEX
 from runai.hub_service.cli.framework.workload_names import WORKLOAD_NAME, find, in_project
 from runai.hub_service.cli.output import render
 from runai.hub_service.client import Client
@@ -31,9 +32,17 @@ from runai.hub_service.wire.schemas import WorkloadView
 @click.argument("name", type=WORKLOAD_NAME)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the workload is finished.")
 @click.option(
-    "--tail", type=click.IntRange(min=0), metavar="N", help="Only the last so many lines."
+    "--tail",
+    type=LINES,
+    metavar="N",
+    help="Only the last so many lines.",
 )
-@click.option("--worker", type=click.IntRange(min=0), metavar="N", help="Only this worker's.")
+@click.option(
+    "--worker",
+    type=WORKER_INDEX,
+    metavar="N",
+    help="Only this worker's.",
+)
 @in_project
 def logs(
     name: str, follow: bool, tail: int | None, worker: int | None, project: str | None
@@ -78,7 +87,11 @@ def _after(client: Client, workload: WorkloadView) -> WorkloadView:
 @click.command(name="exec", cls=CommandAfterDashes)
 @click.argument("name", type=WORKLOAD_NAME)
 @click.option(
-    "--worker", type=click.IntRange(min=0), metavar="N", default=0, help="With its environment."
+    "--worker",
+    type=WORKER_INDEX,
+    metavar="N",
+    default=0,
+    help="With its environment.",
 )
 @click.option("-i", "--stdin", is_flag=True, help="On Kubernetes: hand on what comes in.")
 @click.option("-t", "--tty", is_flag=True, hidden=True)

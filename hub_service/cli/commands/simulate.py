@@ -26,7 +26,7 @@ _POLICIES: Final = (
     "quota-without-moves",
 )
 _FILE = click.Path(path_type=Path, dir_okay=False)
-_SECONDS = click.IntRange(min=0)
+_SECONDS = click.IntRange(min=0, max=10**12)  # as many digits as a trace may have
 
 
 @click.command(cls=Command)

@@ -19,6 +19,7 @@ from runai.hub_service.cli.framework.values import (
     GPUS,
     MEMORY,
     PRIORITY,
+    WORKERS,
     EnvPair,
     submit_request,
 )
@@ -56,7 +57,7 @@ SHOWN = 10
 @click.option("--preemptible", is_flag=True, help="With --interactive: may be preempted after all.")
 @click.option(
     "--workers",
-    type=click.IntRange(min=1),
+    type=WORKERS,
     metavar="N",
     default=1,
     show_default=True,
@@ -70,13 +71,13 @@ SHOWN = 10
 )
 @click.option(
     "--min-workers",
-    type=click.IntRange(min=1),
+    type=WORKERS,
     metavar="N",
     help="With --workers: so many are enough. Default: all; with --elastic 1.",
 )
 @click.option(
     "--array",
-    type=click.IntRange(min=1),
+    type=WORKERS,
     metavar="N",
     help="So many jobs, told apart by RUNAI_ARRAY_INDEX 0, 1, …",
 )

@@ -10,6 +10,7 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
+from runai.hub_service.client.connection import address_parts
 from runai.hub_service.client.tls_trust import untrusted, verification
 from runai.hub_service.wire.errors import Forbidden, InvalidRequest, Unauthenticated, Unavailable
 
@@ -37,11 +38,8 @@ def hub_root(url: str) -> str:
     Raises:
         InvalidRequest: it is no HTTP address.
     """
-    parts = urlsplit(url if "://" in url else f"http://{url}")
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise InvalidRequest(
-            f"'{url}' is no address of a JupyterHub.", hint="It looks like http://127.0.0.1:8000."
-        )
+    whole = url if "://" in url else f"http://{url}"
+    parts = address_parts(whole, "a JupyterHub", "http://127.0.0.1:8000")
     path = parts.path
     for page in ("/hub", "/services", "/user"):
         head, found, rest = path.partition(page)

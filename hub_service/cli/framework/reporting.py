@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from runai.hub_service.wire.errors import RunaiError
-from runai.hub_service.wire.printable import for_terminal, json_for_terminal
+from runai.hub_service.wire.printable import for_terminal, json_for_terminal, printable
 
 INTERRUPTED = 130
 """Exit code that shells report for a program ended by Ctrl-C."""
@@ -93,6 +93,7 @@ def output_option(*formats: str) -> Callable[[F], F]:
     )
 
 
+LONGEST_NAME: Final = 200
 ESCAPES: Final = "runai.escapes"
 """Error handler of encodings that lack a character: JSON's escapes, valid in JSON output too."""
 
@@ -130,7 +131,7 @@ def _end_output(failed: OSError, streams: list[TextIOWrapper]) -> None:
     why = (failed.strerror or str(failed)).lower()
     what = "The output cannot be written"
     if failed.filename is not None:
-        what = f"{failed.filename} cannot be used"
+        what = f"{printable(str(failed.filename), LONGEST_NAME)} cannot be used"
     nowhere = os.open(os.devnull, os.O_WRONLY)
     with suppress(OSError):
         if failed.errno != errno.EPIPE:

@@ -12,15 +12,27 @@ from typing import Any, Final
 
 import click
 
-from runai.hub_service.wire.amounts import seconds
+from runai.hub_service.wire.amounts import (
+    LONGEST_S,
+    MOST_GPUS,
+    MOST_LINES,
+    MOST_MEMORY_MIB,
+    MOST_WORKERS,
+    seconds,
+)
+from runai.hub_service.wire.printable import printable
 from runai.hub_service.wire.schemas import ProjectPut, SubmitRequest
 from runai.hub_service.wire.validation import checked
 
 EnvPair = tuple[str, str]
 
 _MIB_PER_UNIT: Final = {"m": Decimal(1), "g": Decimal(1024), "t": Decimal(1024 * 1024)}
-_SIZE: Final = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([mgt])(?:i?b?)\s*$", re.IGNORECASE)
-_ENV_NAME: Final = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")
+_SIZE: Final = re.compile(
+    r"\s*(\d{1,12}(?:\.\d{1,12})?)\s*([mgt])(?:i?b?)\s*", re.IGNORECASE | re.ASCII
+)
+_NUMBER: Final = re.compile(r"[0-9]{1,4}")
+_LONGEST_SHOWN: Final = 60
+_ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _PRIORITIES: Final = ("low", "normal", "high")
 _MAX_PRIORITY: Final = 1000
 
@@ -36,13 +48,24 @@ def parse_memory_mib(text: str) -> int:
     Raises:
         ValueError: it is no size, has no unit, or is 0.
     """
-    matched = _SIZE.match(text)
+    matched = _SIZE.fullmatch(text)
     if matched is None:
-        raise ValueError(f"'{text}' is no size: give a number and a unit, as in 4G or 4096M")
+        raise ValueError(f"{shown(text)} is no size: give a number and a unit, as in 4G or 4096M")
     mib = math.ceil(Decimal(matched[1]) * _MIB_PER_UNIT[matched[2].lower()])
     if mib < 1:
-        raise ValueError(f"'{text}' is no memory at all: give at least 1M")
+        raise ValueError(f"{shown(text)} is no memory at all: give at least 1M")
+    if mib > MOST_MEMORY_MIB:
+        raise ValueError(f"{shown(text)} is more than any GPU has: give at most 900T")
     return mib
+
+
+def shown(value: object) -> str:
+    """Return what a user typed in quotes, at most 60 characters of it."""
+    return f"'{_cut(value)}'"
+
+
+def _cut(value: object) -> str:
+    return printable(str(value), _LONGEST_SHOWN)
 
 
 class _ParamType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
@@ -58,14 +81,19 @@ class _Gpus(_ParamType):
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> Decimal | str:
         """Parse a number from 0 upwards with at most three decimals."""
+        text = str(value)
         try:
-            gpus = Decimal(str(value))
+            gpus = Decimal(text) if text.isascii() else None
         except InvalidOperation:
-            self.fail(f"'{value}' is no number of GPUs: use 0.5, 1, 2, …", param, ctx)
+            gpus = None
+        if gpus is None:
+            self.fail(f"{shown(text)} is no number of GPUs: use 0.5, 1, 2, …", param, ctx)
         if not gpus.is_finite() or gpus < 0:
-            self.fail(f"{value} GPUs cannot be: use a number from 0 upwards", param, ctx)
+            self.fail(f"{_cut(text)} GPUs cannot be: use a number from 0 upwards", param, ctx)
+        if gpus > MOST_GPUS:
+            self.fail(f"{_cut(text)} GPUs cannot be: use at most {MOST_GPUS}", param, ctx)
         if gpus != gpus.quantize(Decimal("0.001")):
-            self.fail(f"{value} GPUs is too fine: use at most three decimals", param, ctx)
+            self.fail(f"{_cut(text)} GPUs is too fine: use at most three decimals", param, ctx)
         return gpus
 
 
@@ -110,9 +138,9 @@ class _Priority(_ParamType):
         text = str(value).lower()
         if text in _PRIORITIES:
             return text
-        if not text.isdecimal() or int(text) > _MAX_PRIORITY:
+        if _NUMBER.fullmatch(text) is None or int(text) > _MAX_PRIORITY:
             wanted = "use low, normal, high or a number from 0 to 1000"
-            self.fail(f"'{value}' is no priority: {wanted}", param, ctx)
+            self.fail(f"{shown(value)} is no priority: {wanted}", param, ctx)
         return int(text)
 
 
@@ -128,9 +156,11 @@ class _Length(_ParamType):
         try:
             length = int(str(seconds(value)))
         except ValueError as wrong:
-            self.fail(f"'{value}' is no length of time: {wrong}", param, ctx)
+            self.fail(f"{shown(value)} is no length of time: {wrong}", param, ctx)
         if not length:
             self.fail("no time at all: use 6h, 30d, …", param, ctx)
+        if length > LONGEST_S:
+            self.fail(f"{shown(value)} is too long: use at most ten years (3660d)", param, ctx)
         return length
 
 
@@ -146,8 +176,8 @@ class _Env(_ParamType):
         if isinstance(value, tuple):  # click converts a default a second time
             return value
         name, given, content = str(value).partition("=")
-        if not _ENV_NAME.match(name):
-            self.fail(f"'{name}' is no name of a variable: write NAME=VALUE", param, ctx)
+        if not _ENV_NAME.fullmatch(name):
+            self.fail(f"{shown(name)} is no name of a variable: write NAME=VALUE", param, ctx)
         if not given:
             own = os.environ.get(name)
             if own is None:
@@ -162,6 +192,10 @@ MEMORY = _Memory()
 PRIORITY = _Priority()
 LENGTH = _Length()
 ENV = _Env()
+WORKERS = click.IntRange(min=1, max=MOST_WORKERS)
+SEVERAL_WORKERS = click.IntRange(min=2, max=MOST_WORKERS)
+WORKER_INDEX = click.IntRange(min=0, max=MOST_WORKERS - 1)
+LINES = click.IntRange(min=0, max=MOST_LINES)
 
 
 def submit_request(**options: Any) -> SubmitRequest:

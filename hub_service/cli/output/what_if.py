@@ -8,7 +8,7 @@ import click
 from pydantic import ValidationError
 from rich.text import Text
 
-from runai.hub_service.cli.framework.values import parse_memory_mib
+from runai.hub_service.cli.framework.values import parse_memory_mib, shown
 from runai.hub_service.cli.output import render
 from runai.hub_service.cli.output.spinner import at_work
 from runai.hub_service.client import Client
@@ -22,16 +22,18 @@ from runai.hub_service.wire.explanation_schemas import (
     WhatIf,
 )
 from runai.hub_service.wire.schemas import SubmitRequest
+from runai.hub_service.wire.validation import checked
 
 _SETTINGS: Final = get_args(Setting)
 _ADDED: Final = re.compile(
     r"^\s*(?P<project>[a-z0-9][-a-z0-9]*)"
     r"(?:\s+(?P<kind>job|session))?"
-    r"(?:\s+(?P<workers>\d+)\s*(?:x|workers?\s+of))?"
-    r"\s+(?P<amount>\d+(?:\.\d+)?)\s*(?P<unit>gpus?|[mgt]i?b?|)"
+    r"(?:\s+(?P<workers>\d{1,9})\s*(?:x|workers?\s+of))?"
+    r"\s+(?P<amount>\d{1,12}(?:\.\d{1,12})?)\s*(?P<unit>gpus?|[mgt]i?b?|)"
     r"(?:\s+(?P<priority>low|normal|high))?\s*$",
-    re.IGNORECASE,
+    re.IGNORECASE | re.ASCII,
 )
+_GPUS: Final = r"[0-9]{1,12}(\.[0-9]{1,3})?"
 _DECIMALS: Final = 3
 _WHOLE: Final = ("weight", "priority", "min_runtime")
 
@@ -52,7 +54,7 @@ def parse_addition(text: str) -> dict[str, object]:
     matched = _ADDED.match(text)
     if matched is None:
         message = (
-            f"'{text}' says no project and amount: write 'nlp 4 GPUs', 'nlp 8 x 1 GPU',"
+            f"{shown(text)} says no project and amount: write 'nlp 4 GPUs', 'nlp 8 x 1 GPU',"
             " 'nlp session 0.5 GPUs', 'nlp 20G', with low or high at the end for the priority"
         )
         raise ValueError(message)
@@ -88,18 +90,18 @@ def parse_setting(text: str) -> dict[str, object]:
     name, equals, value = text.partition("=")
     project, _, setting = name.strip().rpartition(".")
     if not equals or not project:
-        message = f"'{text}' sets nothing: write PROJECT.SETTING=VALUE, as in vision.quota=6"
+        message = f"{shown(text)} sets nothing: write PROJECT.SETTING=VALUE, as in vision.quota=6"
         raise ValueError(message)
     if setting not in _SETTINGS:
-        message = f"a project has no '{setting}': settings are {', '.join(_SETTINGS)}"
+        message = f"a project has no {shown(setting)}: settings are {', '.join(_SETTINGS)}"
         raise ValueError(message)
     value = value.strip()
     if value.lower() in {"none", "unlimited"}:
         return {"project": project, "setting": setting, "value": None}
-    is_number = value.isdecimal() if setting in _WHOLE else re.fullmatch(r"\d+(\.\d{1,3})?", value)
+    is_number = re.fullmatch(r"[0-9]{1,12}" if setting in _WHOLE else _GPUS, value)
     if not is_number:
         kind = "a whole number" if setting in _WHOLE else "a number of GPUs or none"
-        message = f"{project}.{setting} cannot be '{value}': give {kind}"
+        message = f"{project}.{setting} cannot be {shown(value)}: give {kind}"
         raise ValueError(message)
     return {"project": project, "setting": setting, "value": value}
 
@@ -112,11 +114,12 @@ _PROJECTS = ("PROJECT", "QUOTA", "FAIR SHARE", "ALLOCATED")
 
 def ask(added: Sequence[str], settings: Sequence[str], ended: Sequence[str], output: str) -> None:
     """Send the what-if question and print the answer."""
-    question = PlanQuestion(
-        add=tuple(_parsed("--add", parse_addition, SubmitRequest, text) for text in added),
-        set=tuple(_parsed("--set", parse_setting, SettingChange, text) for text in settings),
-        end=tuple(ended),
-    )
+    asked = {
+        "add": tuple(_parsed("--add", parse_addition, SubmitRequest, text) for text in added),
+        "set": tuple(_parsed("--set", parse_setting, SettingChange, text) for text in settings),
+        "end": tuple(ended),
+    }
+    question = checked(PlanQuestion, asked)
     with at_work("Asking the scheduler"), Client.discover() as client:
         answer = client.what_if(question)
     if output == "json":
@@ -130,7 +133,7 @@ def _parsed(option: str, parse: Callable[[str], dict[str, object]], kind: type[T
         return kind.model_validate(parse(text))
     except ValidationError as wrong:
         first = wrong.errors()[0]
-        message = f"'{text}' cannot be meant: {first['input']!r}: {first['msg']}"
+        message = f"{shown(text)} cannot be meant: {shown(first['input'])}: {first['msg']}"
         raise click.BadParameter(message, param_hint=option) from None
     except ValueError as wrong:
         raise click.BadParameter(str(wrong), param_hint=option) from None

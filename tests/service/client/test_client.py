@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from control_plane.certificates import Authority
-from runai.hub_service.client import AsyncClient, Client
-from runai.hub_service.client.calls import LogDecoder, OverviewDecoder, Retries
+from runai.hub_service.client import AsyncClient, Client, calls
+from runai.hub_service.client.calls import LogDecoder, OverviewDecoder, Retries, Which
 from runai.hub_service.wire.errors import (
     Conflict,
     Forbidden,
@@ -306,3 +306,60 @@ def test_a_password_in_the_address_is_not_repeated(free_port):
         client.whoami()
 
     assert "secret" not in str(away.value)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "Vision", "a" * 25, "a\n", "ü", "\udcff"])
+@pytest.mark.parametrize(
+    "call",
+    [calls.project, calls.delete_project, lambda name: calls.put_project(name, ProjectPut())],
+    ids=["show", "delete", "put"],
+)
+def test_name_that_no_project_can_have_becomes_no_address(call, name):
+    with pytest.raises(InvalidRequest, match=r"cannot be the name of a project.*at most 24"):
+        call(name)
+
+
+@pytest.mark.parametrize(
+    "workload", ["", "exp1", ".", "../x", "a/..", "a/b/c", "a/B", "a/b?c", "a/b#", "a/\udcff", "/b"]
+)
+@pytest.mark.parametrize(
+    "call", [calls.workload, calls.delete, calls.suspend, calls.logs, calls.environment]
+)
+def test_id_that_no_workload_can_have_becomes_no_address(call, workload):
+    with pytest.raises(InvalidRequest, match=r"cannot be the name of a workload.*runai list"):
+        call(workload)
+
+
+def test_ids_of_jobs_and_of_pods_become_addresses():
+    assert calls.workload("vision/exp-1").path == "api/v1/workloads/vision/exp-1"
+    assert calls.workload("vision/lab.pod-1.x").path == "api/v1/workloads/vision/lab.pod-1.x"
+
+
+def test_text_that_cannot_be_sent_is_refused_by_name():
+    with pytest.raises(InvalidRequest, match=r"user is '\\udcff': it is no UTF-8 text"):
+        calls.workload_page(Which(user="\udcff"))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "http://",
+        "http://[",
+        "http://x:99999",
+        "http://x:y",
+        "http://\udcff",
+        f"http://{'a' * 99}.de",
+    ],
+)
+def test_text_that_no_server_can_have_as_address_is_refused(url):
+    with pytest.raises(InvalidRequest, match="is no address of a GPU service"):
+        Client(url, "token")
+
+
+@pytest.mark.parametrize("token", ["\udcff", "ü", "a\nb", "a\x00"])
+def test_token_that_no_header_carries_is_refused_without_being_shown(token):
+    with pytest.raises(InvalidRequest, match="The token has letters that no token has") as refused:
+        Client("http://127.0.0.1:1/", token)
+
+    assert token not in str(refused.value)
