@@ -51,6 +51,8 @@ class SessionChoosing(LoggingConfigurable):
     name: str
     user_options: Any
     orm_spawner: Any
+    is_starting: bool = False
+    """True from the beginning of a start until the server runs; still after a cancelled one."""
 
     @default("options_form")
     def _default_options_form(self) -> Callable[..., Any]:
@@ -59,6 +61,10 @@ class SessionChoosing(LoggingConfigurable):
     @default("apply_user_options")
     def _default_apply_user_options(self) -> Callable[..., Any]:
         return leave_to_start
+
+    @default("progress_ready_hook")
+    def _default_progress_ready_hook(self) -> Callable[..., Any]:
+        return unless_stopped
 
     async def _form(self) -> str:
         person = form.Person(
@@ -150,6 +156,16 @@ class SessionChoosing(LoggingConfigurable):
 
 def leave_to_start(_spawner: SessionChoosing, _user_options: dict[str, Any]) -> None:
     """Do nothing: `start` checks the options, as an error here is logged with a traceback."""
+
+
+def unless_stopped(spawner: SessionChoosing, ready: dict[str, Any]) -> dict[str, Any]:
+    """Return the last event of a start: a failure if the start was stopped meanwhile.
+
+    JupyterHub calls a cancelled start ready until it has stopped the server, a second later.
+    """
+    if spawner.is_starting:
+        return {"progress": 100, "failed": True, "message": "The start was stopped."}
+    return ready
 
 
 def options_from_form(form_data: Mapping[str, Sequence[str]]) -> dict[str, str]:

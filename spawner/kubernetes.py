@@ -186,6 +186,7 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
         if self._progress.is_over:  # else a browser may listen since before the start
             self._progress = Progress()
         self._pod_created.clear()
+        self.is_starting = True
         self._launch_timeout = self.start_timeout
         self.start_timeout += round(self.queue_timeout)
         started: asyncio.Future[str] = super().start()
@@ -199,6 +200,7 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
             if not starting.done():
                 watching.result()  # raises: the watch ends only with a timeout
             url: str = await starting
+            self.is_starting = False
         finally:
             await _cancel_all(starting, watching)
             self.start_timeout = self._launch_timeout  # also bounds a stop

@@ -79,6 +79,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         if self._progress.is_over:  # else a browser may listen since before the start
             self._progress = Progress()
         progress = self._progress
+        self.is_starting = True
         try:
             with self._options_accepted():
                 request = session_request(self.user_options or {})
@@ -101,6 +102,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
                     raise
         finally:
             progress.close()
+        self.is_starting = False
         return address
 
     async def stop(self, now: bool = False) -> None:  # noqa: FBT001, FBT002 - JupyterHub's signature

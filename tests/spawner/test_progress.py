@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from runai.spawner.kubernetes import RunaiKubeSpawner
+from runai.spawner.local import RunaiLocalSpawner
 from runai.spawner.progress import Progress, merged
 
 
@@ -81,3 +83,17 @@ async def test_failing_source_fails_the_merged_events_and_leaves_no_task():
     with pytest.raises(ValueError, match="no watch"):
         [event async for event in merged(progress.events(), failing())]
     assert len(asyncio.all_tasks()) == 1
+
+
+READY = {"progress": 100, "ready": True, "message": "Server ready at /user/bob/"}
+STOPPED = {"progress": 100, "failed": True, "message": "The start was stopped."}
+
+
+@pytest.mark.parametrize("kind", [RunaiLocalSpawner, RunaiKubeSpawner])
+async def test_start_that_is_stopped_ends_its_progress_with_a_failure(kind):
+    spawner = kind.__new__(kind)  # without a connection to a cluster
+    assert spawner.progress_ready_hook(spawner, READY) == READY  # it was started by another hub
+
+    spawner.is_starting = True
+
+    assert spawner.progress_ready_hook(spawner, READY) == STOPPED

@@ -78,9 +78,11 @@ def test_a_start_that_is_cancelled_leaves_nothing_and_a_killed_session_gives_its
 ):
     fresh.start_server("ana", project="vision", gpus="1")
     fresh.spawn("bo", project="vision", gpus="1").raise_for_status()
-    eventually(lambda: "bo" in fresh.sessions())
-    fresh.stop_server("bo")
+    with fresh.progress("bo") as events:
+        eventually(lambda: sentence(events, "Waiting: "))
+        fresh.stop_server("bo")
     eventually(lambda: fresh.holds() == {"ana": 1})
+    assert events[-1] == {"progress": 100, "failed": True, "message": "The start was stopped."}
 
     killed = fresh.pid("ana")
     os.kill(killed, signal.SIGKILL)

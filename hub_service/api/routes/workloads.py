@@ -153,6 +153,12 @@ async def release(project: str, name: str, on: On, caller: Caller) -> WorkloadDe
 async def regain(project: str, name: str, on: On, caller: Caller) -> WorkloadDetail:
     """Request a released session's GPUs again; the session keeps running while it waits."""
     record = await on.allowed(caller, Action.ASK_FOR_MORE, workload_id(project, name))
+    if record.released is None and on.idle.releasing(record):
+        raise Conflict(
+            f"{record.id} is still giving its GPUs back.",
+            hint="Ask for them again in a moment.",
+            code="being_released",
+        )
     return await _detail(on, caller, await on.cluster.regain(record.id, by=caller.name))
 
 

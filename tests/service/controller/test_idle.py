@@ -163,6 +163,8 @@ async def test_a_project_may_release_the_gpu_and_the_server_goes_on(
 
 async def test_an_owner_may_give_the_gpu_back_at_once(session, node, ana):
     await ana.release("vision/lab")
+    with pytest.raises(Conflict, match=r"is still giving its GPUs back\. Ask for them again"):
+        await ana.regain("vision/lab")
 
     async def released() -> bool:
         await node.report()
