@@ -11,6 +11,7 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_arguments
 
@@ -161,6 +162,8 @@ class RunaiMagics(Magics):
             raise UsageError("%%gpu takes no arguments: the cell below it is measured.")
         here, session, shell = link(), own_session(), self.shell
         assert shell is not None
+        if _awaits(shell, cell):
+            raise UsageError("Cells that await at the top cannot be measured: leave %%gpu out.")
         with CellMeter(lambda: here.client.workload(session)) as meter:
             ran = shell.run_cell(cell, store_history=False)
         print(meter.report())  # noqa: T201 - the magic's result
@@ -237,6 +240,15 @@ class RunaiMagics(Magics):
             here.client.delete(view.id)
         lines = [f"{v.id} is {'stopping' if v.allocated else 'deleted'}." for v in views]
         return text.Text("\n".join(lines))
+
+
+def _awaits(shell: InteractiveShell, cell: str) -> bool:
+    """Return True if a cell awaits outside of functions: it runs in the event loop, as we do."""
+    try:
+        transformed = shell.transform_cell(cell)
+    except SyntaxError:
+        return False  # running it shows the error
+    return bool(shell.should_run_async(cell, transformed_cell=transformed))
 
 
 def _find_jobs(options: Namespace) -> Jobs:

@@ -7,7 +7,8 @@ service from the page; outside JupyterHub they send a message to the kernel.
 import os
 import re
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from IPython.core.getipython import get_ipython
 
 from runai.hub_service.client.array_lines import named
 from runai.hub_service.wire.errors import InvalidRequest, RunaiError
-from runai.hub_service.wire.schemas import Overview, ScaleRequest
+from runai.hub_service.wire.schemas import Overview, ScaleRequest, WhoAmI
 from runai.widgets import state as states
 from runai.widgets import text
 from runai.widgets.link import Link, link
@@ -80,6 +81,7 @@ class Panel(anywidget.AnyWidget):
         self._latest = overview
         self._stop_listening: Callable[[], None] = lambda: None
         self.on_msg(self._on_button)
+        _close_former_views_of_cell(self)
         if not done(first):
             self._stop_listening = here.live.listen(self._on_news)
 
@@ -143,16 +145,43 @@ class Panel(anywidget.AnyWidget):
             self.send({"workload": workload, "error": ""})
 
 
+@dataclass(frozen=True, slots=True)
+class _CellViews:
+    """Views that one execution of a cell made."""
+
+    execution: str
+    views: list[Panel]
+
+
+_views_of_cells: dict[str, _CellViews] = {}
+
+
+def _close_former_views_of_cell(view: Panel) -> None:
+    """Close the views of a cell's earlier executions: its output has replaced them."""
+    asked: Mapping[str, Any] = getattr(get_ipython(), "get_parent", dict)()
+    cell = asked.get("metadata", {}).get("cellId")
+    if not cell:
+        return  # a front end that does not name its cells
+    execution = asked.get("header", {}).get("msg_id", "")
+    known = _views_of_cells.get(cell)
+    if known is not None and known.execution == execution:
+        known.views.append(view)
+        return
+    _views_of_cells[cell] = _CellViews(execution, [view])
+    for former in known.views if known is not None else ():
+        former.close()
+
+
 def panel(*, minutes: float = 10) -> Panel:
     """Show my projects' quota, my workloads, and a chart of allocated and utilized GPUs; live."""
     here = link()
     caller = here.whoami()
-    user, projects = caller.name, caller.projects
+    user, own = caller.name, _own_projects(caller)
     window_s = max(1.0, minutes) * 60
     timeline = _load_usage(here, user, Timeline(window_s, max(1.0, window_s / STEPS)))
 
     def draw(overview: Overview) -> State:
-        until = overview.at.timestamp()
+        until, projects = overview.at.timestamp(), own(overview)
         allocated, utilized = states.my_usage(overview, user)
         timeline.push(until, allocated, utilized)
         mine = states.my_projects(overview, projects)
@@ -170,7 +199,7 @@ def panel(*, minutes: float = 10) -> Panel:
 
     def say(overview: Overview) -> str:
         mine = [view for view in overview.workloads if view.user == user]
-        return f"{_quota_text(overview, projects)}\n\n{text.workload_table(mine)}"
+        return f"{_quota_text(overview, own(overview))}\n\n{text.workload_table(mine)}"
 
     return Panel(here, draw, say, lose=timeline.lose)
 
@@ -178,12 +207,28 @@ def panel(*, minutes: float = 10) -> Panel:
 def quota() -> Panel:
     """Show the quota bars of my projects alone; live."""
     here = link()
-    projects = here.whoami().projects
+    own = _own_projects(here.whoami())
     return Panel(
         here,
-        lambda overview: states.quota_state(overview, projects=projects),
-        lambda overview: _quota_text(overview, projects),
+        lambda overview: states.quota_state(overview, projects=own(overview)),
+        lambda overview: _quota_text(overview, own(overview)),
     )
+
+
+def _own_projects(caller: WhoAmI) -> Callable[[Overview], Sequence[str]]:
+    """Return a function of an overview that names the caller's projects as they are then.
+
+    An overview marks them for tokens that may submit; others keep the projects of the beginning.
+    """
+    is_marked = not caller.projects
+
+    def own(overview: Overview) -> Sequence[str]:
+        nonlocal is_marked
+        marked = [project.name for project in overview.projects if project.may_submit]
+        is_marked = is_marked or bool(marked)
+        return marked if is_marked else caller.projects
+
+    return own
 
 
 def own_session() -> str:

@@ -1,7 +1,7 @@
 """Fixtures of the widgets' tests.
 
 folder    the folder of the notebook, with a few programs; the working directory
-service   a real service with five simulated GPUs, users bob (vision) and eve (vision, nlp)
+service   a real service with five simulated GPUs, users bob (vision), eve (vision, nlp), root
 notebook  a real IPython shell of a user with the magics loaded: notebook("bob")("%runai_list")
 """
 
@@ -53,7 +53,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[RunningService]:
     """Run a service of its own for each test."""
-    users = [Actor("bob"), Actor("eve")]
+    users = [Actor("bob"), Actor("eve"), Actor("root", admin=True)]
     projects = [
         ProjectSpec("vision", quota=MilliGpu(2500), limit=MilliGpu(4000), members=("bob", "eve")),
         ProjectSpec("nlp", quota=MilliGpu(2500), members=("eve",)),

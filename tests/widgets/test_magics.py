@@ -156,6 +156,25 @@ def test_a_cell_is_measured_and_its_names_stay(notebook, monkeypatch):
     assert bob("answer").value == 42
 
 
+def test_a_cell_that_awaits_at_the_top_is_refused_and_does_not_run(notebook, monkeypatch):
+    bob = notebook("bob")
+    bob("%runai_submit sleep --name session -- 600")
+    monkeypatch.setenv("RUNAI_WORKLOAD", "vision/session")
+    bob("import asyncio; ran = []")
+
+    for cell in (
+        "ran.append(1); await asyncio.sleep(0)",
+        "%time ran.append(1)\nawait asyncio.sleep(0)",
+    ):
+        refused = bob(f"%%gpu\n{cell}")
+
+        assert "Cells that await at the top cannot be measured" in refused.err
+        assert "busy" not in refused.out
+    assert bob("ran").value == []
+    assert "busy" in bob("%%gpu\nasync def later():\n    await asyncio.sleep(0)").out
+    assert "SyntaxError" in str(bob("%%gpu\n1 +"))
+
+
 def test_a_measured_cell_that_fails_shows_its_own_error_once(notebook, monkeypatch):
     bob = notebook("bob")
     bob("%runai_submit sleep --name session -- 600")

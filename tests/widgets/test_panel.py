@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from runai.hub_service.client import Client
 from runai.hub_service.wire.errors import Unauthenticated
+from runai.hub_service.wire.schemas import ProjectPut
 from runai.widgets import connect, panel, quota, submit
-from runai.widgets.panel import jobs_view
+from runai.widgets.panel import Panel, jobs_view
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -70,6 +73,56 @@ def test_the_panel_shows_my_projects_and_follows_my_jobs(bob, eventually):
     job.suspend()
     eventually(lambda: states(view) == {"exp1": "suspended"})
     view.close()
+
+
+@pytest.mark.parametrize("show", [panel, quota])
+def test_open_view_follows_the_projects_that_are_mine(bob, service, eventually, show):
+    view = show()
+
+    def names() -> list[str]:
+        return [bar["name"] for bar in view.state["projects"]]
+
+    assert names() == ["vision"]
+    with Client(service.url, service.tokens["root"]) as admin:
+        admin.put_project("team3", ProjectPut(members=["bob"]))
+        eventually(lambda: names() == ["vision", "team3"])
+        admin.put_project("vision", ProjectPut(members=[]))
+        eventually(lambda: names() == ["team3"])
+    view.close()
+
+
+class Kernel:
+    """The shell of a kernel, as far as views ask it: the request that it executes."""
+
+    def __init__(self) -> None:
+        self.request: dict[str, Any] = {}
+
+    def get_parent(self) -> dict[str, Any]:
+        return self.request
+
+    def execute(self, cell: str, execution: str) -> None:
+        self.request = {"metadata": {"cellId": cell}, "header": {"msg_id": execution}}
+
+
+def test_views_of_a_cell_end_when_it_runs_again(bob, monkeypatch):
+    kernel = Kernel()
+    monkeypatch.setattr(sys.modules[Panel.__module__], "get_ipython", lambda: kernel)
+    listeners = bob.live._listeners
+    kernel.execute("first", "1")
+    panel(), quota()
+    kernel.execute("second", "2")
+    last = other = quota()
+    assert len(listeners) == 3
+
+    for execution in ("3", "4", "5"):
+        kernel.execute("first", execution)
+        last = panel()
+
+    assert len(listeners) == 2
+    assert {id(listener.__self__) for listener in listeners} == {id(last), id(other)}
+    kernel.request = {}  # a front end that does not name its cells
+    panel(), panel()
+    assert len(listeners) == 4
 
 
 def test_the_chart_grows_while_something_is_allocated(bob, eventually):
