@@ -21,6 +21,7 @@ from runai.hub_service.agent.devices.sources import open_devices
 from runai.hub_service.api.app import create_app
 from runai.hub_service.api.auth.authentication import bearer_token
 from runai.hub_service.api.auth.permissions import Actor
+from runai.hub_service.api.services.former_members import FormerMembers
 from runai.hub_service.api.services.platform import Platform
 from runai.hub_service.clusters.local.driver import LocalCluster
 from runai.hub_service.controller.history_recorder import Bookkeeping
@@ -127,8 +128,9 @@ async def _serve(
         for spec in projects:
             await cluster.put_project(spec)
         ledger = migrated_ledger(data_dir / "ledger.sqlite")
+        members = FormerMembers(cluster, users.person)
         scheduler = inline_scheduler()
-        controller = Controller(cluster, scheduler)
+        controller = Controller(cluster, scheduler, members=members.marked)
         platform = Platform(
             cluster=cluster,
             controller=controller,
@@ -136,6 +138,7 @@ async def _serve(
             ledger=ledger,
             idle=IdleWatch(cluster, ledger),
             authenticator=users,
+            members=members,
             prefix=PREFIX,
             version="0.1.0",
             workdir_exists=is_directory,

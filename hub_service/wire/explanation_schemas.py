@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from runai.hub_service.wire.base_schema import Gpus, ProjectName, Wire
+from runai.hub_service.wire.base_schema import Gpus, Line, ProjectName, Wire
 from runai.hub_service.wire.schemas import ExpectedStartView, ReasonView, SubmitRequest
 
 
@@ -70,7 +70,7 @@ class PlanQuestion(Wire):
 
     add: Annotated[tuple[SubmitRequest, ...], Field(max_length=100)] = ()
     set: Annotated[tuple[SettingChange, ...], Field(max_length=100)] = ()
-    end: Annotated[tuple[str, ...], Field(max_length=1000)] = ()
+    end: Annotated[tuple[Line, ...], Field(max_length=1000)] = ()
     """Ids of workloads to treat as ended."""
 
     @model_validator(mode="after")

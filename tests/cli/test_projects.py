@@ -81,6 +81,36 @@ def test_project_commands_explain_each_refusal(as_user):
         assert sentence in result.stderr.splitlines()[0], case
 
 
+def test_lowered_limit_is_said_with_its_numbers(admin, bob, eventually):
+    for name in ("one", "two"):
+        bob("submit", name, "-g", "0.5", "--", "sleep", "600")
+    eventually(lambda: described(admin, "vision")["allocated"] == 1)
+
+    changed = admin("project", "set", "vision", "--quota", "0.5", "--limit", "0.5")
+
+    said = "holds 1 GPU, 0.5 above its limit; nothing starts until it is below, and it is the first"
+    assert changed.exit_code == 0
+    assert f"vision: {said} to give GPUs back\n" in changed.stderr
+    assert said in admin("describe", "project", "vision").stdout
+    assert bob.described("one")["state"] == "running"
+
+
+def test_removed_member_is_said_with_what_runs_and_what_does_not_start(admin, bob, eventually):
+    bob("submit", "runs", "-g", "1", "--", "sleep", "600")
+    eventually(lambda: bob.described("runs")["state"] == "running")
+    for name in ("late", "later"):
+        bob("submit", name, "-g", "1", "--workers", "5", "--", "sleep", "600")
+
+    changed = admin("project", "set", "vision", "--remove-member", "bob")
+
+    said = "bob is no member any more: of bob's workloads 1 runs on and 2 do not start"
+    assert f"vision: {said}\n" in changed.stderr
+    assert said in admin("describe", "project", "vision").stdout
+    refused = bob("resume", "runs")
+    assert refused.exit_code == 1
+    assert "You are no member of project vision any more" in refused.stderr
+
+
 def test_set_wants_something_to_change(admin):
     assert admin("project", "set", "vision").exit_code == 2
 

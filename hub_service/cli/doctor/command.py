@@ -9,6 +9,7 @@ from runai.hub_service.cli.doctor.checks import examine
 from runai.hub_service.cli.framework.reporting import Command, output_option
 from runai.hub_service.cli.output import render
 from runai.hub_service.cli.output.spinner import at_work
+from runai.hub_service.wire.printable import for_terminal
 
 _COLOURS: Final = {"ok": "green", "note": "cyan", "failure": "red"}
 
@@ -39,6 +40,6 @@ def doctor(ctx: click.Context, data_dir: str | None, output: str) -> None:
 
 def _show(finding: Finding) -> None:
     verdict = click.style(f"{finding.verdict:<7}", fg=_COLOURS[finding.verdict])
-    click.echo(f"{verdict}  {finding.subject:<14} {finding.text}")
+    click.echo(f"{verdict}  {finding.subject:<14} {for_terminal(finding.text)}")
     if finding.mend:
-        click.echo(f"{'':<24} {finding.mend}")
+        click.echo(f"{'':<24} {for_terminal(finding.mend)}")

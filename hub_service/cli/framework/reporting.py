@@ -66,6 +66,11 @@ class _ErrorReporting(click.Command):
             return super().invoke(ctx)
         except RunaiError as error:
             raise ReportedError(error, as_json=ctx.params.get("output") == "json") from error
+        except OSError as failed:
+            if failed.filename is None:  # output that cannot be written: `run`
+                raise
+            unusable = _unusable(failed)
+            raise ReportedError(unusable, as_json=ctx.params.get("output") == "json") from failed
         except KeyboardInterrupt:
             click.echo(err=True)
             ctx.exit(INTERRUPTED)
@@ -126,16 +131,19 @@ def run(command: Callable[[], object]) -> None:
         sys.exit(1)
 
 
-def _end_output(failed: OSError, streams: list[TextIOWrapper]) -> None:
-    """Report a failed write, and discard what is left: Python writes it again at its end."""
-    why = (failed.strerror or str(failed)).lower()
+def _unusable(failed: OSError) -> RunaiError:
     what = "The output cannot be written"
     if failed.filename is not None:
         what = f"{printable(str(failed.filename), LONGEST_NAME)} cannot be used"
+    return RunaiError(f"{what}: {(failed.strerror or str(failed)).lower()}.")
+
+
+def _end_output(failed: OSError, streams: list[TextIOWrapper]) -> None:
+    """Report a failed write, and discard what is left: Python writes it again at its end."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     with suppress(OSError):
         if failed.errno != errno.EPIPE:
-            report(RunaiError(f"{what}: {why}."))
+            report(_unusable(failed))
             sys.stderr.flush()
     for stream in streams:
         os.dup2(nowhere, stream.fileno())
