@@ -13,6 +13,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from runai.hub_service.clusters.local.store.cluster_lock import HUB_LOCK
 from runai.hub_service.processes.ports import later_port, port_is_free
 from runai.hub_service.wire.errors import Conflict, Forbidden, InvalidRequest
 
@@ -138,7 +139,7 @@ class DataDirectory:
             Conflict: a platform runs on it.
             InvalidRequest: it cannot be created or written.
         """
-        path, flags = self.root / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        path, flags = self.root / HUB_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(path, flags, 0o600)

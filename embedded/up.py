@@ -24,6 +24,7 @@ from runai.embedded.proxy.public_address import (
     public_address,
 )
 from runai.embedded.settings import ANSWERS_WITHIN_S, DEFAULT_PORT, Settings
+from runai.hub_service.clusters.local.place import check_place
 from runai.hub_service.clusters.local.store.cluster_lock import check_is_whole
 from runai.hub_service.wire.errors import Forbidden, InvalidRequest, RunaiError, Unavailable
 
@@ -168,6 +169,7 @@ def _start(settings: Settings) -> None:
     address = public_address(settings, {})
     directory.lock(f"{address.url} (process {os.getpid()})")
     check_is_whole(directory.root)  # before creating files in it
+    check_place(directory.root)  # before a hub that would end the original's sessions
     directory.prepare(system_users=settings.system_users)
     # The admin's own file may set another port, which the hub checks.
     if not directory.own_config.exists():

@@ -25,6 +25,7 @@ from runai.hub_service.api.services.platform import Platform
 from runai.hub_service.api.views.latest_reports import Present
 from runai.hub_service.clusters.local.driver import LocalCluster
 from runai.hub_service.controller.decision_worker import DecisionWorker
+from runai.hub_service.clusters.local.place import check_place
 from runai.hub_service.controller.forgotten_sessions import ForgottenSessions
 from runai.hub_service.controller.history_recorder import Bookkeeping
 from runai.hub_service.controller.idle.watch import IdleWatch
@@ -155,6 +156,7 @@ async def serve_here(config: Config) -> None:
     # the previous service has released the cluster's lock.
     listening = await listen(config.host, 0) if config.port == 0 else None
     api_url = config.api_url or url_of(config, listening)
+    check_place(config.data_dir)  # before MPS daemons are stopped, which a copy shares
     sharing = sharing_of(config, devices)
     opened = LocalCluster.open(
         config.data_dir,

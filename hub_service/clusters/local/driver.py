@@ -34,6 +34,7 @@ from runai.hub_service.clusters.local.files.job_dir_cleanup import (
 )
 from runai.hub_service.clusters.local.files.logs import WorkerLog
 from runai.hub_service.clusters.local.files.progress_files import ProgressFile, ProgressFiles
+from runai.hub_service.clusters.local.place import JOBS, check_place, moved_rows
 from runai.hub_service.clusters.local.processes.attempt import Instructions
 from runai.hub_service.clusters.local.processes.reconciler import (
     THIS_MACHINE,
@@ -132,10 +133,10 @@ class LocalCluster(RecordedCluster):
         self._open_files = open_files
         self._machine = machine
         self._sqlite = store
-        self._tending = Reconciler(data_dir / "jobs", self, clock, machine)
+        self._tending = Reconciler(data_dir / JOBS, self, clock, machine)
         self._listening = Listening(self)
         self._progress = ProgressFiles()
-        self._leavings = Leavings(data_dir / "jobs")
+        self._leavings = Leavings(data_dir / JOBS)
         self._leavings.settle(self._is_there)
         self._timetable_changed = asyncio.Event()
 
@@ -165,9 +166,12 @@ class LocalCluster(RecordedCluster):
         closed; workers keep running.
         """
         data_dir = _make_data_dir(Path(data_dir))
+        check_place(data_dir)
         async with sole_owner(data_dir / LOCK):
             store = SqliteStore(data_dir / "cluster.sqlite")
             try:
+                if moved := moved_rows(store.rows(), data_dir):
+                    store.replace(moved)
                 cluster = cls(
                     data_dir,
                     store,
@@ -398,7 +402,7 @@ class LocalCluster(RecordedCluster):
             await asyncio.sleep(0)  # yield: there may be thousands to delete
 
     def _job_dir(self, spec: WorkloadSpec) -> Path:
-        return self._data_dir / "jobs" / spec.project / spec.name
+        return self._data_dir / JOBS / spec.project / spec.name
 
 
 def _phase(row: StoredWorkload) -> tuple[float, int, bool]:
@@ -414,6 +418,6 @@ def _own_dir(row: StoredWorkload) -> Path:
 def _make_data_dir(data_dir: Path) -> Path:
     data_dir = data_dir.absolute()
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    (data_dir / "jobs").mkdir(exist_ok=True)
-    (data_dir / "jobs").chmod(0o700)
+    (data_dir / JOBS).mkdir(exist_ok=True)
+    (data_dir / JOBS).chmod(0o700)
     return data_dir

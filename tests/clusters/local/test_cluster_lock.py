@@ -33,10 +33,10 @@ async def test_waiting_process_logs_the_lock_holder_once(lock, monkeypatch, capl
     real = cluster_lock._taken
     seen = asyncio.Event()
 
-    def taken(fd: int) -> bool:
+    def taken(fd: int, root: Path) -> bool:
         if next(looks, None) is None:
             seen.set()
-        return real(fd)
+        return real(fd, root)
 
     monkeypatch.setattr(cluster_lock, "_taken", taken)
 

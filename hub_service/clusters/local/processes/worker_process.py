@@ -74,6 +74,13 @@ def _lives(process: Process) -> bool:
         raise psutil.NoSuchProcess(process.pid) from gone
 
 
+def is_running(process: Process) -> bool:
+    """Return True if this very process runs, or waits to be reaped."""
+    with contextlib.suppress(psutil.Error):
+        return _lives(process)
+    return False
+
+
 def _ticks(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
 

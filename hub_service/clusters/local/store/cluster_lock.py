@@ -21,10 +21,14 @@ from runai.hub_service.wire.errors import Conflict
 LOG = logging.getLogger("runai.service")
 
 LOCK = "cluster.lock"
+HUB_LOCK = "up.lock"
+"""Lock of the platform's hub (`runai up`) on the same directory."""
 RESTORING = "restoring"
 """Folder of files still to restore; exists while a backup replaces the data."""
 
 WAIT_FOR_LOCK_S = 0.2
+MOST_BYTES = 32_768
+"""Maximum of a lock file's content: a path may have 4,096 bytes, each six in JSON."""
 TELL_AFTER_S = 5.0
 """Seconds before a wait is logged. A service that shuts down in order is gone before."""
 
@@ -36,6 +40,10 @@ class Holder:
     pid: int = 0
     """0: unknown, since the disk was full."""
     since: float = 0.0
+    place: str = ""
+    """The data directory's path, which a copy of the directory names, too; "": unknown."""
+    inode: int = 0
+    """The data directory's inode, which a copy does not share."""
 
     def __str__(self) -> str:
         """Return half a sentence."""
@@ -97,7 +105,7 @@ def claim(root: Path) -> int:
         Conflict: another process has the cluster open.
     """
     fd = _open_lock_file(root / LOCK)
-    if _taken(fd):
+    if _taken(fd, root):
         return fd
     os.close(fd)
     by = holder(root / LOCK) or Holder()
@@ -118,12 +126,19 @@ def holder(path: Path) -> Holder | None:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         with contextlib.suppress(ValueError, TypeError):
-            return Holder(**json.loads(os.pread(fd, 1000, 0)))
+            return Holder(**json.loads(os.pread(fd, MOST_BYTES, 0)))
         return Holder()
     else:
         return None
     finally:
         os.close(fd)
+
+
+def last_holder(path: Path) -> Holder:
+    """Return the process that held a lock file last, or holds it."""
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        return Holder(**json.loads(path.read_bytes()))
+    return Holder()
 
 
 def waiting(path: Path) -> list[int]:
@@ -139,7 +154,7 @@ def waiting(path: Path) -> list[int]:
 
 async def _take(fd: int, path: Path) -> None:
     began, told = time.monotonic(), False
-    while not _taken(fd):
+    while not _taken(fd, path.parent):
         if not told and time.monotonic() - began >= TELL_AFTER_S:
             by = holder(path)
             if by is not None:
@@ -152,12 +167,13 @@ def _open_lock_file(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
-def _taken(fd: int) -> bool:
+def _taken(fd: int, root: Path) -> bool:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     with contextlib.suppress(OSError):  # the lock holds even if the disk is full
         os.ftruncate(fd, 0)
-        os.pwrite(fd, json.dumps(asdict(Holder(os.getpid(), time.time()))).encode(), 0)
+        us = Holder(os.getpid(), time.time(), str(root), root.stat().st_ino)
+        os.pwrite(fd, json.dumps(asdict(us)).encode(), 0)
     return True

@@ -183,6 +183,15 @@ class SqliteStore:
                         table.delete().where(which), [{"named": name} for name in names]
                     )
 
+    def replace(self, rows: Sequence[StoredWorkload]) -> None:
+        """Write rows with their specifications, which no other write changes.
+
+        Raises:
+            Unavailable: nothing was written.
+        """
+        with self._written():
+            self._save_rows(rows, "row", "spec")
+
     @contextmanager
     def _written(self, *, soon: bool = False) -> Iterator[None]:
         """Run the block in one transaction; durable on exit.
@@ -260,12 +269,13 @@ class SqliteStore:
         if lines:
             self._connection.execute(insert(history), lines)
 
-    def _save_rows(self, rows: Sequence[StoredWorkload]) -> None:
+    def _save_rows(self, rows: Sequence[StoredWorkload], *changed: str) -> None:
         if rows:
             upsert = insert(workloads)
             self._connection.execute(
                 upsert.on_conflict_do_update(
-                    index_elements=["id"], set_={"row": upsert.excluded.row}
+                    index_elements=["id"],
+                    set_={name: upsert.excluded[name] for name in changed or ("row",)},
                 ),
                 [
                     {

@@ -1,0 +1,172 @@
+"""The place of a data directory: a copy leaves the original alone, a moved one finds its files.
+
+`cluster.lock` names the path and inode of the directory that was opened last, and a copy has that
+file; the rows name paths, and a backup has them. At a start elsewhere the old place's locks tell
+a copy of a running platform from a directory that was moved.
+"""
+
+import json
+import logging
+import re
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from runai.hub_service.clusters.local.processes.attempt import Attempt
+from runai.hub_service.clusters.local.processes.worker_process import is_running
+from runai.hub_service.clusters.local.store.cluster_lock import HUB_LOCK, LOCK, holder, last_holder
+from runai.hub_service.clusters.states.state import ACTIVE, StoredWorkload
+from runai.hub_service.model.records import Process
+from runai.hub_service.sqlite.files import opened_to_read
+from runai.hub_service.wire.errors import Conflict
+
+LOG = logging.getLogger("runai.service")
+
+JOBS = "jobs"
+NAMED = 3
+"""Running workloads that an error names."""
+
+
+def check_place(root: Path) -> None:
+    """Check that no process of another place of this data directory runs.
+
+    A copy would take the original's workers for its own, find none of their locks, and kill them. A
+    worker of a moved directory saves and reports to the old place.
+
+    Raises:
+        Conflict: the original's platform, or a workload that began in the old place, runs.
+    """
+    rows = list(_rows_elsewhere(root))
+    places, last = {place for place, _ in rows}, last_holder(root / LOCK)
+    if last.place:
+        places.add(Path(last.place))
+    for was in sorted(place for place in places if not _is_same(place, root)):
+        is_left = str(was) == last.place and last.inode != _inode(was)  # by a move
+        if not is_left and (by := _platform_of(was)):
+            raise Conflict(
+                f"{root} is a copy of {was}, where a platform runs: {by}.",
+                hint="Use that one, or stop it and its jobs first. To try something beside it:"
+                " another machine, or an empty --data-dir.",
+                code="copy_of_running",
+            )
+        running = {
+            *(() if is_left else _running_jobs(was / JOBS)),
+            *_running_jobs(root / JOBS),
+            *(str(row["id"]) for place, row in rows if place == was and _has_process(row)),
+        }
+        if running:
+            names = ", ".join(sorted(running)[:NAMED]) + (", …" if len(running) > NAMED else "")
+            raise Conflict(
+                f"{root} was {was} before, and workloads that began there still run: {names}.",
+                hint=f"They save to {was}. Was it moved? Then move it back, or leave a link there:"
+                f" ln -s {root} {was}. Is it a copy? Then start the original and suspend them.",
+                code="moved_while_running",
+            )
+
+
+def moved_rows(rows: Iterable[StoredWorkload], root: Path) -> list[StoredWorkload]:
+    """Return the rows of a data directory that was in another place, with their paths changed.
+
+    Paths are in directories, commands, environments and working directories. `rows` are read only
+    if the directory was elsewhere.
+    """
+    places = {place for place, _ in _rows_elsewhere(root) if not _is_same(place, root)}
+    moved: list[StoredWorkload] = []
+    for row in rows if places else ():
+        was = _place(row.record.log_dir, row.id)
+        if was is not None and was in places:
+            moved.append(_moved(row, was, root))
+    for was in sorted(places):
+        LOG.info("the data directory was %s: the paths of its workloads are changed", was)
+    return moved
+
+
+def _rows_elsewhere(root: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yield the stored workloads with directories in another place, and that place."""
+    database = root / "cluster.sqlite"
+    here = json.dumps(f"{root}/{JOBS}/", ensure_ascii=False)[1:-1]
+    # The store reports a database that is broken or of another version.
+    with suppress(sqlite3.Error, FileNotFoundError), closing(opened_to_read(database)) as opened:
+        found = opened.execute(
+            "SELECT id, row FROM workloads WHERE instr(row, ?) = 0", (f'"log_dir":"{here}',)
+        )
+        for name, text in found:
+            record = json.loads(text)["record"]
+            if (was := _place(record["log_dir"], name)) is not None:
+                yield was, {"id": name, **record}
+
+
+def _place(log_dir: str, workload: str) -> Path | None:
+    """Return the data directory of a workload's log directory; None for another path."""
+    root = log_dir.removesuffix(f"/{JOBS}/{workload}")
+    return None if root == log_dir else Path(root or "/")
+
+
+def _inode(place: Path) -> int:
+    """Return a directory's inode; 0 if it cannot be seen."""
+    with suppress(OSError):
+        return place.stat().st_ino
+    return 0
+
+
+def _is_same(place: Path, root: Path) -> bool:
+    """Return True if both paths name one directory, as through a link."""
+    try:
+        return place.samefile(root)
+    except OSError:
+        return False
+
+
+def _platform_of(place: Path) -> str:
+    """Return the holder of a data directory's locks in words; "" without one."""
+    with suppress(OSError):  # of another account: its processes are out of reach
+        if (by := holder(place / LOCK)) is not None:
+            return str(by)
+        if holder(place / HUB_LOCK) is not None:
+            return (place / HUB_LOCK).read_text(errors="replace").strip()
+    return ""
+
+
+def _running_jobs(jobs: Path) -> Iterator[str]:
+    """Yield the jobs whose supervisors hold a lock below a folder."""
+    with suppress(OSError):
+        for lock in jobs.glob("*/*/attempt-*/worker-*/lock"):
+            if Attempt(lock.parent).holder() is not None:
+                yield "/".join(lock.relative_to(jobs).parts[:2])
+
+
+def _has_process(row: dict[str, Any]) -> bool:
+    """Return True if the process of a stored worker runs: a session has no supervisor."""
+    return any(
+        is_running(Process(**worker["process"]))
+        for worker in row["workers"]
+        if worker["state"] in ACTIVE and worker.get("process")
+    )
+
+
+def _moved(row: StoredWorkload, was: Path, root: Path) -> StoredWorkload:
+    """Return a row with its paths below `was` changed to paths below `root`."""
+    path = path_mover(was, root)
+    spec, record = row.spec, row.record
+    spec = replace(
+        spec,
+        workdir=path(spec.workdir),
+        env={name: path(value) for name, value in spec.env.items()},
+        command=None if spec.command is None else tuple(map(path, spec.command)),
+    )
+    record = replace(
+        record,
+        spec=spec,
+        checkpoint_dir=path(record.checkpoint_dir),
+        log_dir=path(record.log_dir),
+    )
+    return replace(row, record=record)
+
+
+def path_mover(was: Path, root: Path) -> Callable[[str], str]:
+    """Return a function that moves the paths of a text: `DIR/x`, `DIR/x:DIR/y`, `--x=DIR/y`."""
+    old = re.compile(rf"(?<![^:=]){re.escape(str(was))}(?=[/:]|$)")
+    return lambda text: old.sub(lambda _: str(root), text)

@@ -1,0 +1,253 @@
+"""A copy of a data directory leaves the original's work alone, and a moved one goes on with it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from labs import DEVICES, NODE, Clock, LocalLab, local_lab, plan, start
+from runai.embedded.backup.backups import back_up
+from runai.embedded.backup.restore import restore
+from runai.embedded.directory import DataDirectory
+from runai.hub_service.clusters.local import place
+from runai.hub_service.clusters.local.driver import LocalCluster
+from runai.hub_service.clusters.local.place import check_place
+from runai.hub_service.clusters.local.store.cluster_lock import LOCK
+from runai.hub_service.clusters.local.store.workload_store import SqliteStore
+from runai.hub_service.wire.errors import Conflict
+from waiting import eventually_async
+
+SAVES = """
+import os, pathlib, signal, sys, time
+saved = pathlib.Path(os.environ["RUNAI_CHECKPOINT_DIR"], "step")
+print("begin at", saved.read_text() if saved.exists() else 0, flush=True)
+saved.write_text("27")
+signal.signal(signal.SIGTERM, lambda *_: os._exit(143))
+while True:
+    time.sleep(1000)
+"""
+
+
+def saving(lab: LocalLab, **fields):
+    return lab.job(command=(sys.executable, "-I", "-S", "-c", SAVES), **fields)
+
+
+async def text(lab: LocalLab, workload: str) -> str:
+    chunks = lab.cluster.logs(workload, worker=None, tail=None, follow=False)
+    return b"".join([chunk.lines async for chunk in chunks]).decode()
+
+
+def copy(source: Path, target: Path) -> None:
+    shutil.copytree(source, target)
+
+
+def put_backup(source: Path, target: Path) -> None:
+    made = back_up(DataDirectory(source), target.with_name("backups"))
+    restore(DataDirectory(target), made)
+
+
+# -- copies --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("closes", "told"),
+    [(False, f"where a platform runs: process {os.getpid()}"), (True, "still run: vision/exp")],
+    ids=["a service", "only jobs"],
+)
+@pytest.mark.parametrize("made", [copy, put_backup], ids=["copied files", "a restored backup"])
+async def test_a_copy_of_a_running_directory_is_refused_and_its_jobs_run_on(
+    tmp_path, made, closes, told
+):
+    original, other = tmp_path / "data", tmp_path / "other" / "data"
+    clock = Clock()
+
+    async def refused() -> None:
+        with pytest.raises(Conflict) as conflict:
+            async with LocalCluster.open(other, DEVICES, NODE, clock=clock):
+                pass
+        for name in (str(original), str(other), told):
+            assert name in str(conflict.value)
+
+    async with local_lab(tmp_path, clock, forget=False) as lab:
+        spec = lab.job(on_term=143)
+        await lab.started(spec)
+        other.parent.mkdir()
+        made(original, other)
+        if not closes:
+            await refused()
+    if closes:
+        await refused()
+
+    async with local_lab(tmp_path, clock) as lab:
+        assert (await lab.cluster.workload(spec.id)).attempts == 1
+        await lab.end(spec, 0)
+        await lab.until(spec.id, "succeeded")
+
+
+async def test_a_copy_of_a_directory_without_workloads_is_refused_while_the_original_is_open(
+    tmp_path,
+):
+    async with local_lab(tmp_path):
+        copy(tmp_path / "data", tmp_path / "copy")
+        with pytest.raises(Conflict, match="where a platform runs"):
+            check_place(tmp_path / "copy")
+
+
+async def test_a_copy_is_refused_while_a_session_of_the_original_runs(tmp_path):
+    clock = Clock()
+    async with local_lab(tmp_path, clock, forget=False) as lab:
+        spec = lab.session()
+        await lab.started(spec)
+        process = await lab.session_process()
+        await lab.cluster.attach(spec.id, process)
+        copy(tmp_path / "data", tmp_path / "copy")
+    try:
+        with pytest.raises(Conflict, match=r"still run: vision/lab-ana"):
+            check_place(tmp_path / "copy")
+    finally:
+        lab.close()
+    check_place(tmp_path / "copy")
+
+
+async def test_a_copy_of_a_stopped_directory_has_its_own_files_beside_the_original(tmp_path):
+    clock = Clock()
+    async with local_lab(tmp_path, clock, forget=False) as lab:
+        spec = saving(lab)
+        await lab.cluster.submit([spec])
+    copy(tmp_path / "data", tmp_path / "copy")
+
+    async with (
+        LocalCluster.open(tmp_path / "copy", DEVICES, NODE, clock=clock) as cluster,
+        local_lab(tmp_path, clock) as lab,
+    ):
+        theirs, ours = await cluster.workload(spec.id), await lab.cluster.workload(spec.id)
+
+    assert theirs.log_dir == str(tmp_path / "copy/jobs/vision/exp")
+    assert theirs.checkpoint_dir == str(tmp_path / "copy/jobs/vision/exp/checkpoints")
+    assert ours.log_dir == str(tmp_path / "data/jobs/vision/exp")
+    check_place(tmp_path / "copy")  # its own now, whatever runs in the original
+
+
+# -- moves ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("knows_its_place", [True, False], ids=["today's", "an earlier version's"])
+async def test_a_job_goes_on_at_its_checkpoint_after_the_directory_was_moved(
+    tmp_path, knows_its_place
+):
+    clock, old, new = Clock(), tmp_path / "data", tmp_path / "moved" / "data"
+    async with local_lab(tmp_path, clock, forget=False) as lab:
+        home = old / "users" / "ana"
+        home.mkdir(parents=True)
+        spec = saving(lab, workdir=str(home), env={"PYTHONPATH": f"{home}:/usr/lib"})
+        await lab.cluster.submit([spec])
+        await lab.cluster.apply(plan(start(spec.id, 0)))
+        await eventually_async(old.joinpath("jobs/vision/exp/checkpoints/step").exists)
+        await lab.cluster.suspend(spec.id, by="ana")
+        await lab.until(spec.id, "suspended")
+    new.parent.mkdir()
+    old.rename(new)
+    if not knows_its_place:
+        (new / LOCK).write_text('{"pid": 7, "since": 1.5}')
+
+    async with local_lab(tmp_path / "moved", clock) as lab:
+        await lab.cluster.resume(spec.id, by="ana")
+        await lab.cluster.apply(plan(start(spec.id, 0)))
+        await eventually_async(lambda: has(lab, spec.id, "begin at 27\n"))
+        record = await lab.cluster.workload(spec.id)
+
+    moved = new / "users/ana"
+    assert (record.spec.workdir, record.spec.env["PYTHONPATH"]) == (str(moved), f"{moved}:/usr/lib")
+    assert not old.exists()
+
+
+async def has(lab: LocalLab, workload: str, line: str) -> bool:
+    return line in await text(lab, workload)
+
+
+async def test_a_directory_that_was_moved_beneath_its_jobs_is_refused_and_goes_on_through_a_link(
+    tmp_path,
+):
+    clock, old, new = Clock(), tmp_path / "data", tmp_path / "moved"
+    async with local_lab(tmp_path, clock, forget=False) as lab:
+        spec = lab.job(on_term=143)
+        await lab.started(spec)
+    old.rename(new)
+
+    with pytest.raises(Conflict) as refused:
+        check_place(new)
+    assert refused.value.message == (
+        f"{new} was {old} before, and workloads that began there still run: vision/exp."
+    )
+    old.symlink_to(new)  # as the hint says
+    async with LocalCluster.open(new, DEVICES, NODE, clock=clock) as cluster:
+        assert (await cluster.workload(spec.id)).attempts == 1
+    async with local_lab(tmp_path, clock) as lab:
+        await lab.end(spec, 0)
+        await lab.until(spec.id, "succeeded")
+
+
+async def test_a_moved_directory_starts_beside_the_platform_that_took_its_old_place(tmp_path):
+    clock, old, new = Clock(), tmp_path / "data", tmp_path / "moved"
+    async with local_lab(tmp_path, clock, forget=False) as lab:
+        await lab.cluster.submit([lab.job()])
+    old.rename(new)
+
+    async with (
+        local_lab(tmp_path, clock),
+        LocalCluster.open(new, DEVICES, NODE, clock=clock) as cluster,
+    ):
+        [record] = await cluster.workloads()
+
+    assert record.log_dir == str(new / "jobs/vision/exp")
+
+
+async def test_an_interrupted_move_of_paths_is_made_at_the_next_start(tmp_path, monkeypatch):
+    clock, old, new = Clock(), tmp_path / "data", tmp_path / "moved"
+    async with local_lab(tmp_path, clock, forget=False) as lab:
+        await lab.cluster.submit([lab.job()])
+    old.rename(new)
+    with monkeypatch.context() as broken:
+        broken.setattr(SqliteStore, "replace", lambda *_: sys.exit(1))
+        with pytest.raises(SystemExit):
+            async with LocalCluster.open(new, DEVICES, NODE, clock=clock):
+                pass
+
+    async with LocalCluster.open(new, DEVICES, NODE, clock=clock) as cluster:
+        [record] = await cluster.workloads()
+
+    assert record.log_dir == str(new / "jobs/vision/exp")
+
+
+@pytest.mark.parametrize(
+    ("text", "moved"),
+    [
+        ("/srv/data", "/new/data"),
+        ("/srv/data/users/ana/train.py", "/new/data/users/ana/train.py"),
+        ("--out=/srv/data/users/ana", "--out=/new/data/users/ana"),
+        ("/srv/data/a:/lib:/srv/data/b", "/new/data/a:/lib:/new/data/b"),
+        ("/srv/data2/a", "/srv/data2/a"),
+        ("/mnt/srv/data/a", "/mnt/srv/data/a"),
+        ("echo /srv/data/a", "echo /srv/data/a"),  # a program's text is its user's
+    ],
+)
+def test_paths_below_the_old_place_are_moved(text, moved):
+    assert place.path_mover(Path("/srv/data"), Path("/new/data"))(text) == moved
+
+
+NAMES = st.text("ab.+\\1é ", max_size=8)
+
+
+@given(NAMES, NAMES, NAMES)
+@example("x", ".", r"\1")
+def test_a_moved_path_is_moved_back_by_the_opposite_move(tail, was, now):
+    old, new = Path(f"/was{was}"), Path(f"/now{now}")
+
+    assert place.path_mover(old, new)(f"{old}/{tail}") == f"{new}/{tail}"
+    assert place.path_mover(new, old)(f"{new}/{tail}") == f"{old}/{tail}"
