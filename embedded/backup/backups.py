@@ -3,10 +3,14 @@
 Homes and jobs' files are not included: the backup of the disk covers them.
 """
 
+import errno
 import json
+import os
+import secrets
 import shutil
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,6 +23,8 @@ from runai.hub_service.wire.errors import NotFound, Unavailable
 DATABASES = ("cluster.sqlite", "ledger.sqlite", "jupyterhub.sqlite")
 """Workloads and projects; usage and history; users, their servers and tokens."""
 MANIFEST = "backup.json"
+ABANDONED_AFTER_S = 24 * 3600
+"""Age from which an unfinished backup is taken for a killed one's."""
 
 
 def back_up(directory: DataDirectory, folder: Path | None = None, tell: Tell | None = None) -> Path:
@@ -40,20 +46,40 @@ def back_up(directory: DataDirectory, folder: Path | None = None, tell: Tell | N
         )
     folder = folder or directory.root / "backups"
     stamp = time.strftime("%Y-%m-%dT%H-%M-%S")
-    target, partial = folder / f"runai-{stamp}", folder / f".runai-{stamp}.partial"
+    partial = folder / f".runai-{stamp}-{secrets.token_hex(4)}.partial"
     try:
+        _remove_abandoned(folder)
         copy_all(directory.root, found, partial, tell)
         told = {"version": version("jupyter-runai"), "made": stamp, "databases": found}
         (partial / MANIFEST).write_text(json.dumps(told, indent=2) + "\n")
-        partial.rename(target)
+        return _named(partial, folder / f"runai-{stamp}")
     except OSError as failed:
         raise Unavailable(
             f"No backup could be made in {folder}: {failed.strerror or failed}.",
-            hint="Name a folder with room on its disk.",
+            hint="Name a folder that this account may write, with room on its disk.",
         ) from failed
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return target
+
+
+def _named(partial: Path, target: Path) -> Path:
+    """Rename a finished backup to `target`; with a number if one of the same second has it."""
+    for number in range(2, 1000):
+        try:
+            return partial.rename(target)
+        except OSError as failed:
+            if failed.errno not in {errno.EEXIST, errno.ENOTEMPTY}:
+                raise
+        target = target.with_name(f"{target.name.partition('+')[0]}+{number}")
+    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove the unfinished backups of killed commands."""
+    for path in folder.glob(".runai-*.partial"):
+        with suppress(OSError):
+            if path.stat().st_mtime < time.time() - ABANDONED_AFTER_S:
+                shutil.rmtree(path)
 
 
 def copy_all(source: Path, names: Iterable[str], target: Path, tell: Tell | None) -> None:
@@ -62,8 +88,17 @@ def copy_all(source: Path, names: Iterable[str], target: Path, tell: Tell | None
     for name in names:
         copy(source / name, target / name, tell)
     if (source / "secrets").is_dir():
-        shutil.copytree(source / "secrets", target / "secrets")
+        shutil.copytree(source / "secrets", target / "secrets", copy_function=_copy_unless_gone)
         (target / "secrets").chmod(0o700)
+
+
+def _copy_unless_gone(source: str, target: str) -> None:
+    """Copy a file with its mode; skip one that a writer has renamed since the folder was read."""
+    try:
+        shutil.copy2(source, target)
+    except FileNotFoundError:
+        if os.path.lexists(source):  # a link to nowhere
+            raise
 
 
 def read_manifest(backup: Path) -> Mapping[str, Any]:

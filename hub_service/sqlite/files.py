@@ -13,7 +13,7 @@ NEVER_RELEASED = "000"
 """Prefix of revisions from commits before 0.1.0; the revisions of 0.1.0 start at 0100."""
 
 PAGES_AT_ONCE = 1000
-"""Pages per step of a backup: other writers wait only milliseconds during a large copy."""
+"""Pages per step of a backup, after each of which its progress is reported."""
 
 Tell = Callable[[str, int, int], None]
 """Progress callback: file name, pages copied, pages in total."""
@@ -101,7 +101,7 @@ def copy(source: Path, target: Path, tell: Tell | None = None) -> None:
             closing(opened_to_read(source)) as from_,
             closing(sqlite3.connect(target)) as to,
         ):
-            from_.backup(to, pages=PAGES_AT_ONCE, progress=progress)
+            from_.backup(to, pages=_pages_at_once(from_), progress=progress)
             to.execute("PRAGMA journal_mode=DELETE")  # one file, without a log beside it
     except sqlite3.Error as failed:
         raise Unavailable(
@@ -110,6 +110,19 @@ def copy(source: Path, target: Path, tell: Tell | None = None) -> None:
             code="not_copied",
         ) from failed
     check(target)
+
+
+def _pages_at_once(source: sqlite3.Connection) -> int:
+    """Prepare a backup that no writer can delay; return its pages per step, -1: all.
+
+    SQLite starts a stepped copy anew after each write of another process. In WAL mode an open read
+    transaction prevents it, and writers go on; in other modes they wait for the only step.
+    """
+    if source.execute("PRAGMA journal_mode").fetchone() != ("wal",):
+        return -1
+    source.execute("BEGIN")
+    source.execute("SELECT 1 FROM sqlite_master").fetchone()  # it begins with the first read
+    return PAGES_AT_ONCE
 
 
 def opened_to_read(path: Path) -> sqlite3.Connection:

@@ -1,0 +1,102 @@
+"""The folder of a backup: its name, and nothing left of an unfinished one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from runai.embedded.backup.backups import ABANDONED_AFTER_S, back_up, read_manifest
+from runai.embedded.backup.restore import restore
+from runai.embedded.directory import DataDirectory
+from runai.hub_service.clusters.local.store.workload_store import SqliteStore
+from runai.hub_service.sqlite.files import trouble
+from runai.hub_service.wire.errors import Unavailable
+
+SECOND = "2030-01-02T03-04-05"
+
+
+@pytest.fixture
+def platform(tmp_path: Path, monkeypatch) -> DataDirectory:
+    """Return a platform in a second that does not end."""
+    directory = DataDirectory(tmp_path / "data")
+    directory.prepare(system_users=False)
+    SqliteStore(directory.root / "cluster.sqlite").close()
+    monkeypatch.setattr(time, "strftime", lambda _: SECOND)
+    return directory
+
+
+def test_backups_of_one_second_are_each_whole(platform):
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda _: back_up(platform), range(8)))
+
+    names = {f"runai-{SECOND}", *(f"runai-{SECOND}+{number}" for number in range(2, 9))}
+    assert {path.name for path in made} == names
+    assert {path.name for path in (platform.root / "backups").iterdir()} == names
+    for path in made:
+        assert read_manifest(path)["databases"] == ["cluster.sqlite"]
+        assert trouble(path / "cluster.sqlite") == ""
+        assert (path / "secrets/hub_token").exists()
+
+
+def test_a_backup_that_fails_leaves_the_partial_of_another_one(platform):
+    folder = platform.root / "backups"
+    others = folder / f".runai-{SECOND}-0123abcd.partial"
+    others.mkdir(parents=True)
+    (platform.root / "cluster.sqlite").write_bytes(b"no database" * 1000)
+
+    with pytest.raises(Unavailable, match="is broken"):
+        back_up(platform)
+
+    assert [*folder.iterdir()] == [others]
+
+
+def test_a_partial_backup_is_removed_when_it_is_a_day_old(platform):
+    folder = platform.root / "backups"
+    old, young = folder / ".runai-x.partial", folder / ".runai-y.partial"
+    for path in (old / "secrets", young):
+        path.mkdir(parents=True)
+    yesterday = time.time() - ABANDONED_AFTER_S - 60
+    os.utime(old, (yesterday, yesterday))
+
+    made = back_up(platform)
+
+    assert sorted(folder.iterdir()) == sorted([young, made])
+
+
+def test_a_backup_goes_on_beside_a_secret_that_is_replaced(platform, monkeypatch):
+    gone = platform.secrets / ".accounts.json.0123abcd"
+    gone.write_text("{}")
+    real = shutil.copy2
+
+    def renamed(source: str, target: str) -> None:
+        gone.unlink(missing_ok=True)  # after the folder was read
+        real(source, target)
+
+    monkeypatch.setattr(shutil, "copy2", renamed)
+
+    made = back_up(platform)
+
+    assert {path.name for path in (made / "secrets").iterdir()} == {"hub_token", "cookie_secret"}
+
+
+def test_a_folder_that_cannot_be_written_is_named(platform, tmp_path):
+    (tmp_path / "file").touch()
+
+    with pytest.raises(Unavailable, match=f"No backup could be made in {tmp_path}/file/x: Not a"):
+        back_up(platform, tmp_path / "file/x")
+
+
+@pytest.mark.parametrize("system_users", [True, False], ids=["for accounts", "private"])
+def test_a_restored_directory_is_as_open_as_it_was(platform, system_users):
+    platform.prepare(system_users=system_users)
+    before = platform.root.stat().st_mode
+
+    restore(platform, back_up(platform))
+
+    assert platform.root.stat().st_mode == before
+    assert platform.is_of_system_users is system_users
