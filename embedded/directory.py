@@ -91,10 +91,9 @@ class DataDirectory:
         try:
             for folder in (self.root, self.secrets, self.users):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                folder.chmod(0o700)
-            if system_users:
-                # Jobs run as their users, and must traverse it to their own folders.
-                self.root.chmod(0o711)
+                # Jobs run as their users, and traverse the root to their own folders; some run
+                # since an earlier start, so it is closed for no instant.
+                folder.chmod(0o711 if system_users and folder == self.root else 0o700)
             for path in (self.cookie_secret, self.secrets / "hub_token"):
                 if not path.exists():
                     write_private(path, secrets.token_hex(_SECRET_BYTES))

@@ -118,7 +118,7 @@ def _commit(
     root, staged = directory.root, directory.root / _STAGED
     try:
         told = read_manifest(backup)
-        directory.prepare(system_users=False)
+        directory.prepare(system_users=directory.is_of_system_users)
         shutil.rmtree(staged, ignore_errors=True)
         copy_all(backup, told["databases"], staged, tell)
         for name in told["databases"]:
