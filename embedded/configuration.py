@@ -117,7 +117,9 @@ def _proxy_in_words(proxy: object) -> str:
 
 def _hub(c: Any, settings: Settings, directory: DataDirectory) -> None:  # noqa: ANN401
     c.JupyterHub.hub_bind_url = f"http://127.0.0.1:{directory.stable_port('hub')}"
-    c.JupyterHub.db_url = f"sqlite:///{settings.data_dir / 'jupyterhub.sqlite'}"
+    # Relative to the data directory, the hub's working directory: of a path in a URL, SQLAlchemy
+    # ends the name at `?`, some versions decode `%20`, and JupyterHub does not.
+    c.JupyterHub.db_url = "sqlite:///jupyterhub.sqlite"
     c.JupyterHub.cookie_secret_file = str(directory.cookie_secret)
     c.JupyterHub.pid_file = ""
     # Other libraries' warnings and asyncio's errors get the hub's line format.

@@ -1,4 +1,4 @@
-"""JupyterHub's configuration on one machine: no open access, no path relative to the cwd."""
+"""JupyterHub's configuration on one machine: no open access, every file in the data directory."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jupyterhub.orm import new_session_factory
 
 from runai.embedded.accounts.accounts import Accounts
 from runai.embedded.accounts.authenticator import AccountsAuthenticator
@@ -58,9 +59,23 @@ def test_a_machine_that_imports_for_minutes_still_starts(made: Any):
 
 
 def test_every_file_lies_in_the_data_directory(made: Any, tmp_path: Path):
-    assert made.JupyterHub.db_url == f"sqlite:///{tmp_path}/jupyterhub.sqlite"
     assert made.JupyterHub.cookie_secret_file == str(tmp_path / "secrets" / "cookie_secret")
     assert made.JupyterHub.pid_file == ""
+
+
+@pytest.mark.parametrize("name", ["quest?ion", "a%20b", "100%", "a#b", "x;y&z='", "ü \\"])
+def test_the_hubs_database_lies_in_a_data_directory_of_any_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+):
+    directory = DataDirectory(tmp_path / name)
+    directory.prepare(system_users=False)
+    made: Any = configuration(Settings(directory.root, simulate=1), directory)
+    monkeypatch.chdir(directory.root)  # as `runai up` does
+
+    new_session_factory(made.JupyterHub.db_url)().close()
+
+    assert (directory.root / "jupyterhub.sqlite").stat().st_size > 0
+    assert [*tmp_path.iterdir()] == [directory.root]
 
 
 def test_hub_admits_only_accounts_of_the_data_directory(made: Any, tmp_path: Path):

@@ -66,6 +66,20 @@ def test_a_row_in_any_state_comes_back(path):
         store.close()
 
 
+@pytest.mark.parametrize("name", ["quest?ion", "a%20b", "100%", "a#b", "x;y&z='", "ü \\"])
+def test_a_directory_of_any_name_holds_its_database(tmp_path, name):
+    directory = tmp_path / name
+    directory.mkdir()
+
+    for rows in ([], [_row()]):
+        store = SqliteStore(directory / "cluster.sqlite")
+        assert list(store.rows()) == rows
+        store.save([_row()])
+        store.close()
+
+    assert [*tmp_path.iterdir()] == [directory]
+
+
 def test_a_number_of_workers_that_was_set_later_comes_back(path):
     row = _row(elastic=True, workers=2)
     after = scaled(row, workers=4, min_workers=2, by="ana", now=2.0).row

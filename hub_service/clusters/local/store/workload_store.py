@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 from sqlalchemy import (
+    URL,
     Column,
     Float,
     Integer,
@@ -105,7 +106,7 @@ class SqliteStore:
         self._trouble = ""
         self._tried = 0.0
         self._waits = True
-        self._engine = create_engine(f"sqlite:///{path}", hide_parameters=True)
+        self._engine = create_engine(URL.create("sqlite", database=str(path)), hide_parameters=True)
         event.listen(self._engine, "connect", _durable)
         self._connection = self._engine.connect()
         try:
