@@ -10,6 +10,7 @@ import os
 import pwd
 import secrets
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -125,6 +126,27 @@ class DataDirectory:
             raise self._unusable(wrong) from wrong
         return closed
 
+    def check_is_ours(self, command: str) -> None:
+        """Check that this account owns the secrets: files of another one lock the platform out.
+
+        Root is refused as well, since its files would be root's. `command` is for the hint.
+
+        Raises:
+            Forbidden: they belong to another account.
+        """
+        try:
+            folder = self.secrets if self.secrets.exists() else self.root
+            if not folder.exists() or (owner := folder.stat().st_uid) == os.geteuid():
+                return
+            name = _account(owner)
+        except PermissionError:  # a folder above it
+            name = "another account"
+        raise Forbidden(
+            f"The data directory {self.root} belongs to {name}.",
+            hint="Run this as the account that runs `runai up`:"
+            f" sudo -u ACCOUNT runai {command} --data-dir {self.root}",
+        )
+
     def hub_token(self) -> str:
         """Return the secret shared by the hub's process and the service."""
         return (self.secrets / "hub_token").read_text().strip()
@@ -185,13 +207,26 @@ class DataDirectory:
 
 def write_private(path: Path, text: str) -> None:
     """Replace a file atomically by one with mode 0600."""
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    write_all_private({path: text})
+
+
+def write_all_private(texts: Mapping[Path, str]) -> None:
+    """Replace files by ones with mode 0600; all have found room before the first is replaced."""
+    partials: dict[Path, Path] = {}
+    try:
+        for path, text in texts.items():
+            partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            partials[path] = partial
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+        for path, partial in partials.items():
+            partial.replace(path)
+    finally:
+        for partial in partials.values():
+            partial.unlink(missing_ok=True)
 
 
 def _remove_write_permission(path: Path) -> list[Path]:

@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from runai.embedded.directory import DataDirectory, write_private
-from runai.hub_service.wire.errors import Conflict, InvalidRequest, NotFound
+from runai.embedded.directory import DataDirectory, write_all_private
+from runai.hub_service.wire.errors import Conflict, InvalidRequest, NotFound, Unavailable
 
 FIRST_ACCOUNTS = ("admin", "bob", "patty")
 SHORTEST_PASSWORD = 10
@@ -59,6 +59,8 @@ class _Stored:
 
     accounts: dict[str, Account] = field(default_factory=dict)
     removed: dict[str, Removal] = field(default_factory=dict)
+    passwords: dict[str, str | None] = field(default_factory=dict)
+    """Changes of `passwords.txt`: generated passwords by name; None: the line goes."""
 
 
 class Accounts:
@@ -91,7 +93,7 @@ class Accounts:
             passwords = {name: generate_password() for name in FIRST_ACCOUNTS}
             for name, password in passwords.items():
                 stored.accounts[name] = Account(name, _hash(password), admin=name == "admin")
-            self._save_generated(passwords)
+            stored.passwords.update(passwords)
         return passwords
 
     def add(
@@ -152,7 +154,7 @@ class Accounts:
         with self._changing() as stored:
             del stored.accounts[self._known(stored.accounts, name).name]
             stored.removed[name] = Removal(datetime.now(UTC).isoformat())
-            self._save_generated({}, without=name)
+            stored.passwords[name] = None
 
     def ended(self, name: str, removal: Removal) -> None:
         """Record that the hub completed an account's removal.
@@ -178,6 +180,8 @@ class Accounts:
             status = self._path.stat()
         except FileNotFoundError:
             return _Stored()
+        except OSError as failed:
+            raise _unreadable(self._path, failed) from failed
         version = (status.st_mtime_ns, status.st_ino)
         if self._read is None or self._read[0] != version:
             self._read = version, _parse(self._path)
@@ -185,17 +189,35 @@ class Accounts:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[_Stored]:
-        """Lock the file and yield its content; write changes back unless the body fails."""
-        lock = os.open(self._directory.secrets / "accounts.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        """Lock the file and yield its content; write changes back unless the body fails.
+
+        Raises:
+            Unavailable: the disk is full, or a file belongs to another account; nothing changed.
+        """
+        lock = -1
         try:
+            lock = os.open(self._directory.secrets / "accounts.lock", os.O_RDWR | os.O_CREAT, 0o600)
             fcntl.flock(lock, fcntl.LOCK_EX)
             stored = _parse(self._path) if self._path.exists() else _Stored()
             before = _text(stored)
             yield stored
+            texts = {}
+            if stored.passwords:
+                texts[self._directory.passwords] = self._passwords_text(stored.passwords)
             if (text := _text(stored)) != before:
-                write_private(self._path, text)
+                texts[self._path] = text
+            write_all_private(texts)
+        except OSError as failed:
+            raise Unavailable(
+                f"The accounts in {self._directory.secrets} could not be changed:"
+                f" {failed.strerror}. They are as they were.",
+                hint="Is there room on the disk, and do the files belong to the account of"
+                " `runai up`? `runai doctor` names them.",
+                code="not_stored",
+            ) from failed
         finally:
-            os.close(lock)
+            if lock >= 0:
+                os.close(lock)
 
     def _set(self, stored: _Stored, name: str, password: str | None, *, admin: bool) -> str:
         if password is not None and len(password) < SHORTEST_PASSWORD:
@@ -205,7 +227,7 @@ class Accounts:
             )
         made = password or generate_password()
         stored.accounts[name] = Account(name, _hash(made), admin=admin)
-        self._save_generated({} if password else {name: made}, without=name)
+        stored.passwords[name] = None if password else made
         return made
 
     @staticmethod
@@ -216,13 +238,13 @@ class Accounts:
             )
         return accounts[name]
 
-    def _save_generated(self, generated: Mapping[str, str], *, without: str = "") -> None:
-        """Add generated passwords to `passwords.txt`, one `name password` per line."""
+    def _passwords_text(self, changes: Mapping[str, str | None]) -> str:
+        """Return the text of `passwords.txt` with these changes, one `name password` per line."""
         path = self._directory.passwords
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        kept = [line for line in lines if line.split()[:1] not in ([], [without])]
-        new = [f"{name} {password}" for name, password in generated.items()]
-        write_private(path, "".join(f"{line}\n" for line in (*kept, *new)))
+        kept = [line for line in lines if line.strip() and line.split()[0] not in changes]
+        new = [f"{name} {password}" for name, password in changes.items() if password]
+        return "".join(f"{line}\n" for line in (*kept, *new))
 
 
 def generate_password() -> str:
@@ -288,11 +310,21 @@ def _parse(path: Path) -> _Stored:
                 for name, entry in removed
             },
         )
+    except OSError as failed:
+        raise _unreadable(path, failed) from failed
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as wrong:
         raise InvalidRequest(
             f"{path} is damaged.",
             hint="Restore it, or move it away: the next start makes new accounts.",
         ) from wrong
+
+
+def _unreadable(path: Path, failed: OSError) -> Unavailable:
+    return Unavailable(
+        f"The accounts cannot be read: {failed.strerror} ({path}).",
+        hint="Do they belong to the account of `runai up`? `runai doctor` says how to mend it.",
+        code="accounts_unreadable",
+    )
 
 
 def _hash_of(entry: Mapping[str, str]) -> str:

@@ -5,6 +5,7 @@ long (`login_attempts`). Other authenticators work as well: docs/authenticators.
 """
 
 import asyncio
+from collections.abc import Mapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,6 +17,7 @@ from traitlets import Unicode, default
 from runai.embedded.accounts.accounts import Account, Accounts
 from runai.embedded.accounts.login_attempts import PLACE_WITHIN_S, LoginAttempts, NoPlace
 from runai.embedded.directory import DataDirectory
+from runai.hub_service.wire.errors import RunaiError
 
 GUESSES_AT_ONCE = 2  # each hash is costly by design: bounds the CPU
 
@@ -29,6 +31,16 @@ class TooManyLogins(web.HTTPError):
         super().__init__(
             HTTPStatus.TOO_MANY_REQUESTS,
             "Too many people log in at the moment. Try again in some seconds.",
+        )
+
+
+class AccountsAway(web.HTTPError):
+    """HTTP 503: the file of accounts cannot be read."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            HTTPStatus.SERVICE_UNAVAILABLE,
+            "The accounts cannot be read at the moment. An admin of this machine can mend it.",
         )
 
 
@@ -53,7 +65,7 @@ class AccountsAuthenticator(Authenticator):
 
     def check_allowed(self, username: str, authentication: object = None) -> bool:  # noqa: ARG002
         """Return True if the user has an account."""
-        return username in self.accounts.all()
+        return username in self._known()
 
     async def authenticate(
         self,
@@ -64,6 +76,7 @@ class AccountsAuthenticator(Authenticator):
 
         Raises:
             TooManyLogins: too many attempts are in progress.
+            AccountsAway: the accounts cannot be read.
         """
         name = self.normalize_username(data.get("username", ""))
 
@@ -75,6 +88,8 @@ class AccountsAuthenticator(Authenticator):
             account = await self.attempts.answer(name, check)
         except NoPlace:
             raise TooManyLogins from None
+        except RunaiError as failed:
+            raise self._away(failed) from failed
         if account is None:
             return None
         # None keeps JupyterHub's flag: admin rights set on its admin page stay.
@@ -82,14 +97,27 @@ class AccountsAuthenticator(Authenticator):
 
     async def refresh_user(self, user: Any, handler: object = None) -> bool:  # noqa: ANN401, ARG002
         """Return False for a removed account, so that the browser must log in again."""
-        return user.name in self.accounts.all()
+        return user.name in self._known()
 
     def note_for_admins(self) -> str:
         """Return a sentence about accounts under a password attack, "" without any."""
-        slowed = self.attempts.slowed(self.accounts.all())
+        try:
+            slowed = self.attempts.slowed(self.accounts.all())
+        except RunaiError as failed:  # the error page has this note, too
+            return f"{failed.message} There is no login until then."
         return (
             f"Many wrong passwords within the last hour for: {', '.join(slowed)}. Each try to log"
             " in as one of them takes 5 seconds; hub.log has the tries."
             if slowed
             else ""
         )
+
+    def _known(self) -> Mapping[str, Account]:
+        try:
+            return self.accounts.all()
+        except RunaiError as failed:
+            raise self._away(failed) from failed
+
+    def _away(self, failed: RunaiError) -> AccountsAway:
+        self.log.error("%s %s", failed.message, failed.hint)
+        return AccountsAway()

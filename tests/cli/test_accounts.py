@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
 
 import pytest
 
 from runai.embedded.accounts.accounts import Accounts
 from runai.embedded.directory import DataDirectory
+from runai.hub_service.clusters.local.store.workload_store import SqliteStore
 
 
 @pytest.fixture
@@ -97,3 +100,42 @@ def test_a_directory_without_a_platform_is_named(runai, tmp_path):
 
     assert result.exit_code == 1
     assert f"There are no accounts in {tmp_path}." in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["user", "list"],
+        ["user", "add", "ana"],
+        ["user", "passwd", "bob", "--generate"],
+        ["user", "remove", "bob"],
+        ["backup"],
+        ["restore", "a-backup"],
+    ],
+    ids=" ".join,
+)
+def test_another_accounts_platform_is_left_alone(directory, runai, monkeypatch, arguments):
+    owner = directory.secrets.stat().st_uid
+    before = {path: path.lstat().st_mtime_ns for path in directory.root.rglob("*")}
+    # As root does, which may write there: its files would lock the platform out.
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    command, *rest = arguments
+
+    result = runai(command, "--data-dir", str(directory.root), *rest)
+
+    assert result.exit_code == 1
+    name = pwd.getpwuid(owner).pw_name
+    assert f"The data directory {directory.root} belongs to {name}." in result.stderr
+    assert f"sudo -u ACCOUNT runai {command}" in result.stderr
+    assert {path: path.lstat().st_mtime_ns for path in directory.root.rglob("*")} == before
+
+
+def test_a_backup_into_a_folder_of_its_own_may_be_another_accounts(
+    directory, runai, monkeypatch, tmp_path
+):
+    SqliteStore(directory.root / "cluster.sqlite").close()
+    monkeypatch.setattr(os, "geteuid", lambda: directory.secrets.stat().st_uid + 1)
+
+    result = runai("backup", str(tmp_path / "mine"), "--data-dir", str(directory.root))
+
+    assert result.exit_code == 0, result.stderr

@@ -46,6 +46,28 @@ def test_sound_databases_and_a_disk_with_room_are_said(findings, platform):
     assert found["disk"]["text"].endswith(f"GiB are free for {platform}")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="root may give files away")
+@pytest.mark.parametrize("name", ["secrets/accounts.json", "cluster.sqlite", "secrets"])
+def test_a_file_of_another_account_is_named_with_the_way_out(findings, platform, name):
+    (platform / "secrets/accounts.json").write_text('{"accounts": {}}')
+    os.chown(platform / name, 54_321, 54_321)
+
+    found = findings("--data-dir", str(platform))["ownership"]
+
+    assert found["verdict"] == "failure"
+    assert found["text"] == f"the platform's account (uid 0) does not own {platform / name}"
+    assert found["mend"] == f"sudo chown 0 {platform / name}"
+
+
+def test_accounts_that_cannot_be_read_are_a_failure(findings, platform):
+    (platform / "secrets/accounts.json").mkdir()
+
+    found = findings("--data-dir", str(platform))["accounts"]
+
+    assert found["verdict"] == "failure"
+    assert "The accounts cannot be read: Is a directory" in found["text"]
+
+
 def test_a_restoration_that_was_interrupted_is_named_with_the_way_out(findings, platform):
     (platform / "restoring").mkdir()
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from runai.embedded.accounts.accounts import Accounts, Removal
 from runai.embedded.directory import DataDirectory
-from runai.hub_service.wire.errors import Conflict, InvalidRequest, NotFound
+from runai.hub_service.wire.errors import Conflict, InvalidRequest, NotFound, Unavailable
 
 PASSWORD = "correct horse"
 
@@ -246,3 +249,58 @@ def test_the_hash_is_slow_and_salted(directory: DataDirectory):
 
     assert stored["one"]["hashed"].startswith("scrypt$16384$8$1$")
     assert stored["one"]["hashed"] != stored["two"]["hashed"]
+
+
+@contextmanager
+def room_for(size: int) -> Iterator[None]:
+    """Let the kernel refuse files that are longer, as a full disk does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def files_of(directory: DataDirectory) -> dict[str, str]:
+    return {path.name: path.read_text() for path in directory.secrets.iterdir()}
+
+
+@pytest.mark.parametrize("size", [0, 200], ids=["no room", "room for passwords.txt alone"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda accounts: accounts.set_password("bob"),
+        lambda accounts: accounts.set_password("bob", PASSWORD),
+        lambda accounts: accounts.add("carol"),
+        lambda accounts: accounts.remove("bob"),
+    ],
+    ids=["generated", "chosen", "added", "removed"],
+)
+def test_a_change_without_room_changes_nothing_and_leaves_nothing(
+    accounts: Accounts,
+    directory: DataDirectory,
+    change: Callable[[Accounts], object],
+    size: int,
+):
+    passwords = accounts.make_first()
+    before = files_of(directory)
+
+    with room_for(size), pytest.raises(Unavailable, match="could not be changed: File too large"):
+        change(accounts)
+
+    assert files_of(directory) == before
+    assert all(accounts.check(name, password) for name, password in passwords.items())
+
+
+@pytest.mark.parametrize("size", [0, 200])
+def test_first_accounts_without_room_are_made_by_the_next_start(
+    accounts: Accounts, directory: DataDirectory, size: int
+):
+    with room_for(size), pytest.raises(Unavailable):
+        accounts.make_first()
+
+    passwords = accounts.make_first()
+
+    assert kept(directory) == passwords
+    assert accounts.check("admin", passwords["admin"])

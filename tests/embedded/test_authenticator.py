@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,11 @@ from typing import Any
 import pytest
 
 from runai.embedded.accounts.accounts import Accounts
-from runai.embedded.accounts.authenticator import AccountsAuthenticator, TooManyLogins
+from runai.embedded.accounts.authenticator import (
+    AccountsAuthenticator,
+    AccountsAway,
+    TooManyLogins,
+)
 from runai.embedded.accounts.login_attempts import AT_ONCE, MAX_WRONG, LoginAttempts
 from runai.embedded.directory import DataDirectory
 from runai.embedded.hub import EmbeddedHub
@@ -160,6 +165,33 @@ async def test_no_password_reaches_the_log(
 
     assert "50 wrong passwords for ana" in caplog.text
     assert "a-tried-password" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda hub: log_in(hub, "ana", PASSWORD),
+        lambda hub: hub.refresh_user(SimpleNamespace(name="ana")),
+        lambda hub: asyncio.to_thread(hub.check_allowed, "ana"),
+    ],
+    ids=["a login", "a page", "a token"],
+)
+async def test_accounts_that_cannot_be_read_are_503_and_a_note(
+    authenticator: AccountsAuthenticator,
+    caplog: pytest.LogCaptureFixture,
+    ask: Callable[[AccountsAuthenticator], Awaitable[object]],
+):
+    path = DataDirectory(Path(authenticator.data_dir)).accounts
+    path.unlink()
+    path.mkdir()  # a file of another account cannot be read either
+
+    with pytest.raises(AccountsAway) as refused:
+        await ask(authenticator)
+
+    assert refused.value.status_code == 503
+    assert str(path) not in str(refused.value.log_message)
+    assert f"The accounts cannot be read: Is a directory ({path})." in caplog.text
+    assert f"({path}). There is no login" in authenticator.note_for_admins()
 
 
 async def test_the_list_of_accounts_is_what_allows(authenticator: AccountsAuthenticator):

@@ -15,7 +15,7 @@ from runai.embedded.directory import DataDirectory
 from runai.embedded.up import DEFAULT_DATA_DIR
 from runai.hub_service.cli.framework.reporting import Group, output_option
 from runai.hub_service.cli.output import render
-from runai.hub_service.wire.errors import Forbidden, InvalidRequest, NotFound
+from runai.hub_service.wire.errors import InvalidRequest, NotFound
 
 _PASSWORD_STDIN: Final = click.option(
     "--password-stdin", is_flag=True, help="Read the password from standard input."
@@ -38,7 +38,7 @@ DATA_DIR_OPTION: Final = click.option(
 def user(ctx: click.Context, data_dir: str) -> None:
     """Manage the accounts of a platform started with `runai up`.
 
-    On its machine, as whoever started it. A change holds from the next login on.
+    On its machine, as the account that started it. A change holds from the next login on.
     """
     ctx.obj = Path(data_dir).expanduser()
 
@@ -127,14 +127,8 @@ def remove(data_dir: Path, name: str) -> None:
 
 def _accounts(data_dir: Path) -> Accounts:
     directory = DataDirectory(data_dir)
-    try:
-        there = directory.accounts.exists()
-    except PermissionError:
-        raise Forbidden(
-            f"The data directory {data_dir} belongs to somebody else.",
-            hint="Run this as the user who runs `runai up`.",
-        ) from None
-    if not there:
+    directory.check_is_ours("user …")
+    if not directory.accounts.exists():
         raise NotFound(
             f"There are no accounts in {data_dir}.",
             hint="--data-dir names the directory of `runai up` (of `make up`: .data).",

@@ -21,8 +21,11 @@ def backup(folder: Path | None, data_dir: str) -> None:
     Into a new folder below FOLDER (default: `backups` in the data directory), which is
     printed. A ledger on PostgreSQL is not in it: pg_dump copies that.
     """
+    directory = _directory(data_dir)
+    if folder is None:  # in the data directory
+        directory.check_is_ours("backup")
     with at_work("Copying") as tell:
-        made = back_up(_directory(data_dir), folder, tell)
+        made = back_up(directory, folder, tell)
     click.echo(made)
 
 
@@ -33,13 +36,13 @@ def backup(folder: Path | None, data_dir: str) -> None:
 def restore(backup: Path, data_dir: str, stop_unknown: bool) -> None:
     """Put a backup back while the platform is stopped.
 
-    What is there goes aside into the data directory; nothing is deleted. One that was
-    interrupted is finished by the same command.
+    Existing files go aside into the data directory; nothing is deleted. The same command
+    finishes an interrupted one.
     """
+    directory = _directory(data_dir)
+    directory.check_is_ours("restore …")
     with at_work("Putting back") as tell:
-        done = put_back(
-            _directory(data_dir), backup.absolute(), stop_unknown=stop_unknown, tell=tell
-        )
+        done = put_back(directory, backup.absolute(), stop_unknown=stop_unknown, tell=tell)
     for worker in done.stopped:
         click.echo(f"stopped: {worker}")
     click.echo(f"restored: {', '.join(done.databases)}")

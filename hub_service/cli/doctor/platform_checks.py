@@ -11,8 +11,10 @@ from typing import Final
 
 from runai.hub_service.cli.doctor import Finding
 from runai.hub_service.processes import own_process
-from runai.hub_service.wire.errors import Conflict
+from runai.hub_service.wire.errors import Conflict, RunaiError
 
+WRITTEN: Final = ("secrets", "secrets/*", "*.sqlite*", "*.lock", "*.port", "hub.log*")
+"""Files of a data directory that its platform writes."""
 LEAST_FREE_BYTES: Final = 1024**3
 FEW_FREE_BYTES: Final = 5 * 1024**3
 LEAST_FREE_FILES: Final = 10_000
@@ -57,6 +59,24 @@ def check_hub_version() -> Iterator[Finding]:
         yield Finding("failure", subject, f"{' and '.join(missing)} is not installed", mend)
         return
     yield Finding("ok", subject, f"version {found}")
+
+
+def check_accounts(root: Path) -> Iterator[Finding]:
+    """Check that the platform can read its accounts and write its own files."""
+    # Needs the hub extra, which a client lacks.
+    from runai.embedded.accounts.accounts import Accounts  # noqa: PLC0415
+    from runai.embedded.directory import DataDirectory  # noqa: PLC0415
+
+    owner = root.stat().st_uid
+    written = sorted({path for name in WRITTEN for path in root.glob(name)})
+    if lost := [str(path) for path in written if path.lstat().st_uid != owner]:
+        names = " ".join(lost)
+        text = f"the platform's account (uid {owner}) does not own {names}"
+        yield Finding("failure", "ownership", text, f"sudo chown {owner} {names}")
+    try:
+        Accounts(DataDirectory(root)).all()
+    except RunaiError as failed:
+        yield Finding("failure", "accounts", failed.message.rstrip("."), failed.hint)
 
 
 def check_storage(root: Path, databases: Sequence[str]) -> Iterator[Finding]:
