@@ -96,3 +96,31 @@ def test_completion_is_silent_without_a_platform(home, monkeypatch, runai):
 
 def test_the_version_is_the_distributions(runai):
     assert runai("--version").output.startswith("runai 0.")
+
+
+CLIENT_ALONE = """
+import sys
+for name in sys.argv.pop(1).split(","):
+    sys.modules[name] = None
+from runai.hub_service.cli import cli
+cli(prog_name="runai")
+"""
+HUBS = "alembic,fastapi,jupyterhub,psutil,sqlalchemy,uvicorn,yaml"
+
+
+@pytest.mark.parametrize(
+    "command", [["up"], ["user", "list"], ["backup"], ["restore", "x"]], ids=" ".join
+)
+def test_a_client_alone_names_the_platforms_installation(command):
+    done = subprocess.run(
+        [sys.executable, "-c", CLIENT_ALONE, HUBS, *command],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert done.stderr == (
+        "Error: The platform itself is not installed here, only its client.\n"
+        "Hint: pip install 'jupyter-runai[hub]'\n"
+    )

@@ -10,8 +10,7 @@ from typing import Final
 
 import click
 
-from runai.hub_service.cli.framework.reporting import Command
-from runai.hub_service.wire.errors import Unavailable
+from runai.hub_service.cli.framework.reporting import Command, not_installed
 
 _AS_THEY_STAND: Final = {"ignore_unknown_options": True, "help_option_names": []}
 
@@ -25,10 +24,6 @@ def up(arguments: tuple[str, ...]) -> None:
     `runai up --help` shows its options.
     """
     if importlib.util.find_spec("jupyterhub") is None:
-        raise Unavailable(
-            "The platform itself is not installed here, only its client.",
-            hint="pip install 'jupyter-runai[hub]'",
-            code="not_installed",
-        )
+        raise not_installed()
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", "runai.embedded", *arguments])  # noqa: S606 - our own module

@@ -11,7 +11,11 @@ from typing import Final, NamedTuple
 
 import click
 
-from runai.hub_service.cli.framework.reporting import colour_by_environment
+from runai.hub_service.cli.framework.reporting import (
+    ReportedError,
+    colour_by_environment,
+    not_installed,
+)
 
 
 class CommandEntry(NamedTuple):
@@ -114,15 +118,23 @@ class LazyGroup(click.Group):
         return [name for section in SECTIONS.values() for name in section]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command, or return None for an unknown name."""
+        """Import the command, or return None for an unknown name.
+
+        Raises:
+            ReportedError: it needs the platform, and only the client is installed.
+        """
         name = PLURALS.get(cmd_name, cmd_name)
         entry = next((s[name] for s in SECTIONS.values() if name in s), None)
         if entry is None:
             return None
         module, _, attribute = entry.place.partition(":")
-        command: click.Command = getattr(
-            import_module(f"runai.hub_service.cli.{module}"), attribute
-        )
+        try:
+            found = import_module(f"runai.hub_service.cli.{module}")
+        except ModuleNotFoundError as missing:
+            if str(missing.name).startswith("runai"):
+                raise  # a fault of ours
+            raise ReportedError(not_installed(), as_json=False) from missing
+        command: click.Command = getattr(found, attribute)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

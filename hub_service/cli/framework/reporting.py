@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from runai.hub_service.wire.errors import RunaiError
+from runai.hub_service.wire.errors import RunaiError, Unavailable
 from runai.hub_service.wire.printable import for_terminal, json_for_terminal, printable
 
 INTERRUPTED = 130
@@ -55,6 +55,15 @@ def report(error: RunaiError, *, as_json: bool = False, file: Any = None) -> Non
             styled = click.style(title, fg=colour, bold=title == "Error:" or None)
             colour_wanted = colour_by_environment()  # no context is left when click shows an error
             click.echo(f"{styled} {shown}", err=True, file=file, color=colour_wanted)
+
+
+def not_installed() -> Unavailable:
+    """Return the error of a command that needs the platform, where only its client is installed."""
+    return Unavailable(
+        "The platform itself is not installed here, only its client.",
+        hint="pip install 'jupyter-runai[hub]'",
+        code="not_installed",
+    )
 
 
 class _ErrorReporting(click.Command):
