@@ -8,12 +8,14 @@ import contextlib
 import fcntl
 import os
 import pwd
+import re
 import secrets
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from runai.embedded.proxy.public_address import MOST_PORT
 from runai.hub_service.clusters.local.store.cluster_lock import HUB_LOCK
 from runai.hub_service.processes.ports import later_port, port_is_free
 from runai.hub_service.wire.errors import Conflict, Forbidden, InvalidRequest
@@ -187,9 +189,9 @@ class DataDirectory:
         Sessions that outlive a hub keep calling the known port.
         """
         path = self.root / f"{name}.port"
-        known = path.read_text().strip() if path.exists() else ""
-        port = int(known) if known.isdigit() else 0
-        if not port or not port_is_free(port):
+        known = path.read_text(errors="replace").strip() if path.exists() else ""
+        port = int(known) if re.fullmatch("[0-9]{1,5}", known) else 0
+        if not 0 < port <= MOST_PORT or not port_is_free(port):
             port = later_port()
             write_private(path, str(port))
         return port

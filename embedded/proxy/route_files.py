@@ -73,9 +73,12 @@ class RouteFiles:
     def all(self) -> dict[str, dict[str, Any]]:
         """Return the routes by specification, letter for letter as they were added."""
         # A killed hub may leave two files of one route: Caddy uses the first by name.
-        files = sorted(self._folder.rglob("=*"), reverse=True)
-        routes = [json.loads(file.read_text()) for file in files]
-        return {route["routespec"]: route for route in routes}
+        routes = {}
+        for file in sorted(self._folder.rglob("=*"), reverse=True):
+            with suppress(ValueError, LookupError, TypeError):  # damaged: the hub adds it again
+                route = json.loads(file.read_bytes())
+                routes[route["routespec"]] = route
+        return routes
 
     def clear(self) -> None:
         """Remove all routes: their ports may belong to other users by now."""

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from runai.embedded.directory import DataDirectory, write_private
+from runai.embedded.proxy.public_address import MOST_PORT
 from runai.hub_service.wire.errors import Conflict, Forbidden, InvalidRequest
 from unix_accounts import open_folder
 
@@ -108,6 +109,16 @@ def test_a_port_stays_while_it_is_free(directory: DataDirectory):
     assert again == port
     assert moved != port
     assert directory.stable_port("hub") == moved
+
+
+@pytest.mark.parametrize("text", [b"", b"0", b"99999", b"8" * 5000, b"\xff\xfe", b"-1", b"80 80"])
+def test_a_damaged_port_is_chosen_anew(directory: DataDirectory, text: bytes):
+    (directory.root / "hub.port").write_bytes(text)
+
+    port = directory.stable_port("hub")
+
+    assert 0 < port <= MOST_PORT
+    assert directory.stable_port("hub") == port
 
 
 def test_a_private_file_is_replaced_as_a_whole(tmp_path: Path):

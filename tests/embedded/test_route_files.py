@@ -245,3 +245,16 @@ def test_any_changes_leave_what_a_dictionary_would(changes: Sequence[tuple[str, 
 
             assert routes.all() == model
             assert len(files(Path(name))) == len(model)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", "7", '{"routespec": []}'])
+def test_a_damaged_route_is_missing_and_can_be_added_again(
+    routes: RouteFiles, folder: Path, text: str
+):
+    routes.add("/user/bo/", BO, DATA)
+    routes.add("/user/ana/", ANA, DATA)
+    (folder / "@/-user/-ana/=127.0.0.1:1001").write_text(text)
+
+    assert [*routes.all()] == ["/user/bo/"]
+    routes.add("/user/ana/", ANA, DATA)
+    assert {*routes.all()} == {"/user/ana/", "/user/bo/"}

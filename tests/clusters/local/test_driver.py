@@ -92,6 +92,51 @@ async def test_driver_finds_a_worker_exit_after_a_restart(tmp_path):
     assert record.exit_code == 0
 
 
+DAMAGED = {
+    "empty": b"",
+    "cut": b'{"exit_code": 0, "to',
+    "another kind": b"[]",
+    "without fields": b"{}",
+    "of other types": b'{"exit_code": "0", "told": false, "text": ""}',
+    "no text": b"\xff\xfe\x00",
+    "a folder": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("left", "state"),
+    [(True, "succeeded"), (False, "retrying")],
+    ids=["and its program's", "alone"],
+)
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
+async def test_a_damaged_exit_note_counts_as_missing_and_is_named(
+    tmp_path, caplog, content, left, state
+):
+    clock = Clock()
+    async with local_lab(tmp_path, clock, forget=False) as lab:
+        spec, other = lab.job(), lab.job("other")
+        await lab.started(spec)
+        await lab.cluster.submit([other])
+    supervisor = _supervisor(tmp_path, spec.id)
+    await lab.end(spec, 0)
+    await eventually_async(lambda: not _alive(supervisor))
+    folder = tmp_path / "data/jobs" / spec.id / "attempt-1/worker-0"
+    (folder / "exit.json").unlink()
+    if content is None:
+        (folder / "exit.json").mkdir()
+    else:
+        (folder / "exit.json").write_bytes(content)
+    if not left:
+        (folder / "ended.json").unlink()
+
+    async with local_lab(tmp_path, clock) as lab:
+        await lab.until(spec.id, state)
+        await lab.cluster.apply(plan(start(other.id, 1)))
+        await lab.until(other.id, "running")
+
+    assert f"{folder}/exit.json cannot be read" in caplog.text
+
+
 async def test_a_start_that_was_decided_but_not_done_is_done_once(tmp_path):
     clock = Clock()
     async with LocalCluster.open(tmp_path / "data", DEVICES, NODE, clock=clock) as cluster:

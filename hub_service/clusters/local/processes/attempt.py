@@ -13,6 +13,7 @@ runs, or has ended. `supervisor` and its `subreaper` share the names and formats
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import signal
 import struct
@@ -20,12 +21,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 from runai.hub_service.clusters.local.supervisor import process_tree
-from runai.hub_service.clusters.local.supervisor.worker_start import ROOM_S
+from runai.hub_service.clusters.local.supervisor.worker_start import NOT_NOW, ROOM_S
 from runai.hub_service.clusters.states.state import ExitStatus
 from runai.hub_service.model.records import Process
+
+LOG = logging.getLogger("runai.tending")
 
 SUPERVISOR = Path(__file__).parents[1] / "supervisor/subreaper.py"
 STATUS_FD = 3
@@ -154,8 +158,10 @@ class Attempt:
 
     def process(self) -> Process | None:
         """Return the worker's process, if it was started."""
-        told = self._read("process.json")
-        return None if told is None else Process(told["pid"], told["created"])
+        with contextlib.suppress(_DamagedNote):
+            if (told := self._read("process.json", pid=int, created=float | int)) is not None:
+                return Process(told["pid"], told["created"])
+        return None
 
     def ending(self) -> ExitStatus | None:
         """Return the worker's exit, if none of its processes is left."""
@@ -166,7 +172,11 @@ class Attempt:
         return self._ending("ended.json")
 
     def _ending(self, name: str) -> ExitStatus | None:
-        told = self._read(name)
+        try:
+            told = self._read(name, exit_code=int | None, told=bool, text=str)
+        except _DamagedNote as damaged:
+            LOG.warning("%s cannot be read (%s): it counts as missing", self.path / name, damaged)
+            return None
         if told is None:
             return None
         return ExitStatus(told["exit_code"], told=told["told"], text=told["text"])
@@ -179,9 +189,31 @@ class Attempt:
             file.write(text)
         temporary.rename(path)
 
-    def _read(self, name: str) -> dict[str, Any] | None:
+    def _read(self, name: str, **fields: type | UnionType) -> dict[str, Any] | None:
+        """Return a note with fields of these types; None if there is none.
+
+        Supervisors write notes whole, but a repaired disk, a restored folder or a user's program
+        may leave anything.
+
+        Raises:
+            _DamagedNote: it is something else.
+            OSError: it cannot be read for now.
+        """
         try:
             told: dict[str, Any] = json.loads((self.path / name).read_bytes())
+            wrong = [field for field, kind in fields.items() if not isinstance(told[field], kind)]
         except FileNotFoundError:
             return None
+        except OSError as failed:
+            if failed.errno in NOT_NOW:
+                raise
+            raise _DamagedNote(failed.strerror) from failed
+        except (KeyError, RecursionError, TypeError, ValueError) as failed:
+            raise _DamagedNote(f"{type(failed).__name__}: {failed}") from failed
+        if wrong:
+            raise _DamagedNote(f"wrong type: {', '.join(wrong)}")
         return told
+
+
+class _DamagedNote(Exception):
+    """Error: a file of an attempt is no note."""
