@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from typing import ClassVar
 
 import pytest
 from cryptography import x509
@@ -97,6 +98,61 @@ def test_an_authority_for_an_address_without_tls_is_refused(runai, address):
 
 def test_login_names_the_invalid_address(runai):
     assert "'ftp://x' is no address of a JupyterHub." in runai("login", "ftp://x").stderr
+
+
+class FailingHub(BaseHTTPRequestHandler):
+    """A hub with a login form; `replies` are its statuses by path, if not those of a sound one."""
+
+    replies: ClassVar[dict[str, int]] = {}
+
+    def do_GET(self) -> None:
+        pages = {"/hub/api": b'{"version": "6.0"}', "/hub/login": b'<input type="password">'}
+        self.answer(200, pages.get(self.path, b"<h1>500</h1>"))
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.answer(302, b"")
+
+    def answer(self, status: int, body: bytes) -> None:
+        self.send_response(self.replies.get(f"{self.command} {self.path}", status))
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Retry-After", "7")
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@pytest.mark.parametrize(
+    ("request_line", "status", "told"),
+    [
+        *[
+            pytest.param("POST /hub/login", status, "does not accept this password", id=f"{status}")
+            for status in (200, 401, 403)
+        ],
+        pytest.param("POST /hub/login", 429, "Too many people log in at the moment", id="429"),
+        pytest.param("POST /hub/login", 500, "failed with status 500", id="500"),
+        pytest.param("POST /hub/login", 503, "is not ready", id="503"),
+        pytest.param("POST /hub/login", 404, "failed with status 404", id="404"),
+        pytest.param("GET /hub/login", 500, "failed with status 500", id="no form"),
+        pytest.param("GET /hub/api", 500, "failed with status 500", id="no version"),
+        pytest.param("GET /hub/api/user", 500, "failed with status 500", id="no user"),
+    ],
+)
+def test_only_a_refusal_of_the_hub_is_called_a_wrong_password(
+    runai, monkeypatch, request_line, status, told
+):
+    monkeypatch.setattr(FailingHub, "replies", {request_line: status})
+    with ThreadingHTTPServer(("127.0.0.1", 0), FailingHub) as server:
+        Thread(target=server.serve_forever).start()
+        url = f"http://127.0.0.1:{server.server_port}/"
+        result = runai("login", url, "--user", "bob", "--password-stdin", stdin="x\n")
+        server.shutdown()
+
+    assert result.exit_code == 1
+    lines = result.stderr.splitlines()  # the server's log is among them
+    error, hint = (line for line in lines if line.startswith(("Error: ", "Hint: ")))
+    assert told in error
+    assert ("password" in error) == ("accept" in told)
+    assert hint.startswith("Hint: ")
 
 
 @pytest.mark.parametrize(

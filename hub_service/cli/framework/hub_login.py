@@ -23,6 +23,8 @@ _TIMEOUT_S: Final = 30.0  # a login may ask a slow directory
 _XSRF: Final = "_xsrf"
 _STARTING: Final = frozenset({502, 503, 504})
 """Statuses of a proxy while its hub starts."""
+_REFUSED: Final = frozenset({200, 401, 403})
+"""Statuses of a login form after a wrong password; some hubs show the form again with 200."""
 
 
 def hub_root(url: str) -> str:
@@ -89,10 +91,6 @@ class HubLogin:
             Unavailable: no JupyterHub answers there.
         """
         reply = self._send("GET", "hub/api")
-        if reply.status_code in _STARTING:
-            raise Unavailable(
-                f"The hub at {self.root} is not ready.", hint="Try again in a few seconds."
-            )
         try:
             return str(reply.json()["version"])
         except (ValueError, KeyError, TypeError):
@@ -107,7 +105,7 @@ class HubLogin:
 
         A hub with subdomains redirects to the subdomain.
         """
-        reply = self._send("GET", f"{SERVICE}health")
+        reply = self._request("GET", f"{SERVICE}health")  # its status does not matter
         to, own = urlsplit(reply.headers.get("Location", "")), urlsplit(self.root)
         below = str(to.hostname).endswith(f".{own.hostname}") and to.scheme == own.scheme
         root = f"{to.scheme}://{to.netloc}{own.path}" if reply.is_redirect and below else self.root
@@ -119,6 +117,7 @@ class HubLogin:
         Raises:
             Unauthenticated: the hub does not accept the password.
             InvalidRequest: the hub has no such form.
+            Unavailable: the hub failed, or too many people log in.
         """
         page = self._send("GET", "hub/login")
         if page.status_code != httpx.codes.OK or 'type="password"' not in page.text:
@@ -129,11 +128,20 @@ class HubLogin:
             )
         form = {"username": user, "password": password, _XSRF: self._xsrf()}
         reply = self._send("POST", "hub/login", data=form)
-        if not reply.is_redirect:
-            raise Unauthenticated(
-                f"The hub does not accept this password of {user}.",
-                hint="Try again; an admin can give you a new one.",
+        if reply.is_redirect:
+            return
+        if reply.status_code == httpx.codes.TOO_MANY_REQUESTS:
+            raise Unavailable(
+                "Too many people log in at the moment.",
+                hint=f"Try again in {reply.headers.get('Retry-After', '10')} seconds.",
+                code="too_many_logins",
             )
+        if reply.status_code not in _REFUSED:
+            raise self._failed(reply)
+        raise Unauthenticated(
+            f"The hub does not accept this password of {user}.",
+            hint="Try again; an admin can give you a new one.",
+        )
 
     def mint_token(self) -> str:
         """Return a new token of the user that logged in.
@@ -164,6 +172,31 @@ class HubLogin:
         return str(reply.json()["token"])
 
     def _send(self, method: str, path: str, **content: Any) -> httpx.Response:
+        """Return the hub's reply.
+
+        Raises:
+            Unavailable: it does not answer, or failed.
+        """
+        reply = self._request(method, path, **content)
+        if reply.is_server_error:
+            raise self._failed(reply)
+        return reply
+
+    def _failed(self, reply: httpx.Response) -> Unavailable:
+        if reply.status_code in _STARTING:
+            return Unavailable(
+                f"The hub at {self.root} is not ready.",
+                hint="Try again in a few seconds. Does it last? Then its log says why.",
+                code="hub_failed",
+            )
+        return Unavailable(
+            f"The hub at {self.root} failed with status {reply.status_code}.",
+            hint="Its admin finds why in its log (hub.log), often a full disk. Your password may be"
+            " right.",
+            code="hub_failed",
+        )
+
+    def _request(self, method: str, path: str, **content: Any) -> httpx.Response:
         try:
             return self._http.request(method, path, **content)
         except httpx.TransportError as failed:
