@@ -26,6 +26,7 @@ from runai.embedded.proxy.public_address import (
 from runai.embedded.settings import ANSWERS_WITHIN_S, DEFAULT_PORT, Settings
 from runai.hub_service.clusters.local.place import check_place
 from runai.hub_service.clusters.local.store.cluster_lock import check_is_whole
+from runai.hub_service.processes.user_account import expanded
 from runai.hub_service.wire.errors import Forbidden, InvalidRequest, RunaiError, Unavailable
 
 DEFAULT_DATA_DIR = Path("~/.local/share/runai")
@@ -116,7 +117,7 @@ def parse(arguments: Sequence[str]) -> Settings:
     ip = ("" if options.domain else "127.0.0.1") if options.ip is None else options.ip
     gpus = options.gpus
     return Settings(
-        data_dir=Path(options.data_dir).expanduser().absolute(),
+        data_dir=expanded(options.data_dir).absolute(),
         ip=ip,
         port=_number("--port", port, 1, 65535),
         base_url=base_url("--base-url", options.base_url),
@@ -222,7 +223,7 @@ def _become_hub(settings: Settings, directory: DataDirectory) -> None:
 
 
 def _file(option: str, text: str | None, what: str) -> Path | None:
-    path = Path(text).expanduser().absolute() if text else None
+    path = expanded(text).absolute() if text else None
     if path is not None and not path.is_file():
         raise InvalidRequest(f"There is no file {path}.", hint=f"{option} names {what}.")
     return path

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from runai.hub_service.processes.user_account import expanded
 from runai.hub_service.wire.errors import InvalidRequest
 from runai.hub_service.wire.schemas import SubmitRequest
 from runai.widgets.wording import did_you_mean
@@ -303,10 +304,10 @@ def _priority(priority: str | int) -> str | int:
 
 def _directory(workdir: str | os.PathLike[str] | None) -> str:
     try:
-        path = Path(workdir or "").expanduser().absolute()
+        path = expanded(workdir or "").absolute()
         if path.is_dir():
             return str(path)
-    except (OSError, RuntimeError, TypeError):  # too long; ~nobody; no path at all
+    except (OSError, TypeError):  # too long; no path at all
         path = Path(shown(workdir))
     raise InvalidRequest(f"There is no directory {shown(path)}.", hint="Name one that exists.")
 

@@ -14,6 +14,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import httpx
 
+from runai.hub_service.processes.user_account import expanded
 from runai.hub_service.wire.errors import InvalidRequest, Unavailable
 from runai.hub_service.wire.printable import printable
 from runai.hub_service.wire.validation import LONGEST_SHOWN
@@ -64,9 +65,13 @@ def checked_token(token: str) -> str:
 
 
 def config_path(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the path of the file that `runai login` and `runai project use` write."""
-    base = environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    return Path(base) / "runai" / "config.json"
+    """Return the path of the file that `runai login` and `runai project use` write.
+
+    Raises:
+        InvalidRequest: this account has no home directory.
+    """
+    own = environ.get("XDG_CONFIG_HOME")
+    return (Path(own) if own else expanded("~/.config")) / "runai" / "config.json"
 
 
 def read_config(path: Path) -> Connection | None:
@@ -107,8 +112,13 @@ def find_connection(environ: Mapping[str, str] = os.environ) -> Connection:
     Raises:
         Unavailable: neither is configured.
     """
-    stored = read_config(config_path(environ))
     url, token = environ.get("RUNAI_API_URL"), environ.get("JUPYTERHUB_API_TOKEN")
+    try:
+        stored = read_config(config_path(environ))
+    except InvalidRequest as wrong:
+        if not (url and token and wrong.code == "no_home"):
+            raise
+        stored = None
     if url and token:
         project = environ.get("RUNAI_PROJECT") or (stored.project if stored else None)
         return Connection(url, token, project)

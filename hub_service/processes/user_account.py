@@ -14,11 +14,29 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from runai.hub_service.wire.errors import NotFound
+from runai.hub_service.wire.errors import InvalidRequest, NotFound
 
 _PLAIN: Final = re.compile(r"[a-z0-9]([a-z0-9._@-]{0,61}[a-z0-9])?")
 _LONGEST: Final = 200  # bytes; file systems take 255
 _DIGEST_DIGITS: Final = 32
+
+
+def expanded(path: str | os.PathLike[str]) -> Path:
+    """Return a path with `~` and `~USER` replaced by the home directory.
+
+    Raises:
+        InvalidRequest: that account has none, as in a container with a number for an account.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        name = Path(path).parts[0].removeprefix("~")
+        raise InvalidRequest(
+            f"The home directory of {name or f'this account (uid {os.geteuid()})'} is not known,"
+            f" so {path} cannot be found.",
+            hint="Name another path." if name else "Set HOME, or name a path without ~.",
+            code="no_home",
+        ) from None
 
 
 def home_name(user: str) -> str:

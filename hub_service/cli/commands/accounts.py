@@ -15,6 +15,7 @@ from runai.embedded.directory import DataDirectory
 from runai.embedded.up import DEFAULT_DATA_DIR
 from runai.hub_service.cli.framework.reporting import Group, output_option
 from runai.hub_service.cli.output import render
+from runai.hub_service.processes.user_account import expanded
 from runai.hub_service.wire.errors import InvalidRequest, NotFound
 
 _PASSWORD_STDIN: Final = click.option(
@@ -40,7 +41,7 @@ def user(ctx: click.Context, data_dir: str) -> None:
 
     On its machine, as the account that started it. A change holds from the next login on.
     """
-    ctx.obj = Path(data_dir).expanduser()
+    ctx.obj = expanded(data_dir)
 
 
 @user.command()

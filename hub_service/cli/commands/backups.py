@@ -10,6 +10,7 @@ from runai.embedded.directory import DataDirectory
 from runai.hub_service.cli.commands.accounts import DATA_DIR_OPTION
 from runai.hub_service.cli.framework.reporting import Command
 from runai.hub_service.cli.output.spinner import at_work
+from runai.hub_service.processes.user_account import expanded
 
 
 @click.command(cls=Command)
@@ -50,4 +51,4 @@ def restore(backup: Path, data_dir: str, stop_unknown: bool) -> None:
 
 
 def _directory(data_dir: str) -> DataDirectory:
-    return DataDirectory(Path(data_dir).expanduser().absolute())
+    return DataDirectory(expanded(data_dir).absolute())

@@ -9,8 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, distribution, version
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import httpx
 
@@ -31,6 +30,7 @@ from runai.hub_service.client import Client
 from runai.hub_service.client.connection import Connection, config_path, find_connection
 from runai.hub_service.client.tls_trust import untrusted, verification
 from runai.hub_service.processes import own_process
+from runai.hub_service.processes.user_account import expanded
 from runai.hub_service.wire.device_schemas import NodeView
 from runai.hub_service.wire.errors import Forbidden, InvalidRequest, RunaiError, Unauthenticated
 
@@ -307,7 +307,12 @@ def check_data_directory(named: str | None) -> Iterator[Finding]:
     from runai.embedded.directory import DataDirectory  # noqa: PLC0415
     from runai.embedded.up import DEFAULT_DATA_DIR  # noqa: PLC0415
 
-    root = Path(named or DEFAULT_DATA_DIR).expanduser()
+    try:
+        root = expanded(named or DEFAULT_DATA_DIR)
+    except InvalidRequest as no_home:
+        verdict: Literal["failure", "note"] = "failure" if named else "note"
+        yield Finding(verdict, subject, no_home.message.rstrip("."), no_home.hint)
+        return
     try:
         if not root.exists():
             if named:

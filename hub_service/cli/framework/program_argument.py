@@ -7,6 +7,7 @@ from typing import Final
 import click
 
 from runai.hub_service.cli.framework.reporting import Command
+from runai.hub_service.processes.user_account import expanded
 from runai.hub_service.wire.errors import InvalidRequest
 
 _SCRIPT_ENDINGS: Final = (".py", ".sh")
@@ -44,7 +45,7 @@ def absolute_workdir(workdir: str | None) -> Path:
     Raises:
         InvalidRequest: it does not exist.
     """
-    folder = Path(workdir or ".").expanduser().resolve()
+    folder = expanded(workdir or ".").resolve()
     if not folder.is_dir():
         raise InvalidRequest(
             f"There is no directory {folder}.", hint="Name another one with --workdir."

@@ -1,0 +1,86 @@
+"""An account without a home directory, as a number in a container: each command says so."""
+
+from __future__ import annotations
+
+import pwd
+
+import pytest
+
+from runai.embedded.up import parse
+from runai.hub_service.client.connection import find_connection
+from runai.hub_service.processes.user_account import expanded
+from runai.hub_service.wire.errors import InvalidRequest
+from runai.widgets.request import submit_request
+
+pytestmark = pytest.mark.tier("check")
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch):
+    """Take the home directory away."""
+
+    def unknown(uid: int) -> pwd.struct_passwd:
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    for name in ("HOME", "XDG_CONFIG_HOME", "RUNAI_DATA_DIR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *[[name] for name in ("list", "whoami", "logout", "top", "usage", "backup")],
+        ["user", "list"],
+        ["restore", "x"],
+        ["project", "use", "vision"],
+        ["config"],
+        ["submit", "exp", "--workdir", "~/x", "--", "true"],
+        ["backup", "--data-dir", "~nobody-of-this-name/x"],
+    ],
+    ids=" ".join,
+)
+def test_a_command_names_the_missing_home(runai, arguments):
+    result = runai(*arguments)
+
+    assert result.exit_code == 1
+    error, hint = result.stderr.splitlines()
+    assert error.startswith("Error: The home directory of ")
+    assert error.endswith("cannot be found.")
+    assert hint.startswith("Hint: ")
+
+
+def test_a_session_needs_no_home():
+    found = find_connection({"RUNAI_API_URL": "http://x/", "JUPYTERHUB_API_TOKEN": "t"})
+
+    assert (found.url, found.token, found.project) == ("http://x/", "t", None)
+
+
+@pytest.mark.parametrize(
+    ("path", "named"),
+    [("~/x", "this account (uid "), ("~nobody-of-this-name/x", "nobody-of-this-name")],
+)
+def test_a_path_below_an_unknown_home_is_refused(path, named):
+    with pytest.raises(InvalidRequest) as refused:
+        expanded(path)
+
+    assert named in refused.value.message
+
+
+def test_a_notebooks_job_in_an_unknown_home_is_refused():
+    with pytest.raises(InvalidRequest, match="home directory of nobody-of-this-name"):
+        submit_request(["true"], workdir="~nobody-of-this-name")
+
+
+def test_up_without_a_home_wants_a_data_directory(tmp_path):
+    with pytest.raises(InvalidRequest, match="home directory of this account"):
+        parse([])
+
+    assert parse(["--data-dir", str(tmp_path)]).data_dir == tmp_path
+
+
+def test_doctor_goes_on_without_a_home(runai):
+    result = runai("doctor")
+
+    assert result.exit_code == 1
+    assert "note     data directory The home directory of this account" in result.stdout
