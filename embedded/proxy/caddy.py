@@ -5,6 +5,7 @@ The proxy outlives a hub that is killed, and the next hub adopts it. docs/adr/00
 
 import asyncio
 import socket
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,7 +15,12 @@ from traitlets import Bool, List, Unicode
 
 from runai.embedded.proxy import caddy_config
 from runai.embedded.proxy.caddy_process import CaddyProcess, caddy_program
-from runai.embedded.proxy.public_address import EVERY_ADDRESS, check_can_listen, host_and_port
+from runai.embedded.proxy.public_address import (
+    EVERY_ADDRESS,
+    check_can_listen,
+    claimed_port,
+    host_and_port,
+)
 from runai.embedded.proxy.route_files import RouteFiles, path_segments
 from runai.hub_service.clusters.local.processes.worker_process import Watch
 from runai.hub_service.wire.errors import RunaiError, Unavailable
@@ -72,10 +78,7 @@ class CaddyProxy(Proxy):
         else:
             await self._process.end()
             self._routes.clear()  # ports in old routes may belong to other programs
-            for listener in filter(None, (host_and_port(self.public_url), self._redirect())):
-                host, _, port = listener.rpartition(":")
-                check_can_listen(host, int(port))
-            await self._process.start(program, config)
+            await self._listen(program, config)
         self._watch_process()
         self.log.info("Proxy listening on %s", self.public_url)
 
@@ -124,12 +127,30 @@ class CaddyProxy(Proxy):
     async def _start_until_it_serves(self) -> None:
         while True:
             try:
-                await self._process.start(caddy_program(), self._config())
+                await self._listen(caddy_program(), self._config())
             except (RunaiError, OSError) as failed:
                 self.log.warning("The proxy cannot be started: %s", failed)
                 await asyncio.sleep(AGAIN_S)
             else:
                 return self._watch_process()
+
+    async def _listen(self, program: Path, config: dict[str, Any]) -> None:
+        """Start the process on ports that are free.
+
+        Raises:
+            RunaiError: a port is taken, or the process ended before it served.
+        """
+        named = filter(None, (host_and_port(self.public_url), self._redirect()))
+        listeners = [(host, int(port)) for host, _, port in (one.rpartition(":") for one in named)]
+        with ExitStack() as claims:
+            for host, port in listeners:
+                claims.enter_context(claimed_port(host, port))
+            try:
+                await self._process.start(program, config)
+            except Unavailable:
+                for host, port in listeners:  # another program may have taken one since
+                    check_can_listen(host, port)
+                raise
 
     # -- its configuration -----------------------------------------------------------------------
 

@@ -4,8 +4,8 @@ import errno
 import os
 import re
 import socket
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -141,8 +141,27 @@ def host_and_port(url: str) -> str:
     return f"{_bracketed(parts.hostname or '')}:{port}"
 
 
+@contextmanager
+def claimed_port(host: str, port: int) -> Generator[None]:
+    """Check that this process can listen on a port, and keep other platforms from it meanwhile.
+
+    Two Caddys of one account would share the port, as they listen with SO_REUSEPORT, and each would
+    answer a part of the requests. The kernel releases the claim with the process.
+
+    Raises:
+        RunaiError: as `check_can_listen`.
+    """
+    with socket.socket(socket.AF_UNIX) as claim:
+        try:
+            claim.bind(f"\0runai-starts-on-{port}")
+        except OSError as failed:
+            raise _taken(host, port) from failed
+        check_can_listen(host, port)
+        yield
+
+
 def check_can_listen(host: str, port: int) -> None:
-    """Check that this process can listen on a port.
+    """Check that this process can listen on a port; an empty host means every address.
 
     Raises:
         Conflict: another program listens on it.
@@ -155,11 +174,7 @@ def check_can_listen(host: str, port: int) -> None:
     except OSError as failed:
         match failed.errno:
             case errno.EADDRINUSE:
-                other = port + 1 if port < MOST_PORT else port - 1
-                raise Conflict(
-                    f"Port {port} of {plain or 'this machine'} is taken by another program.",
-                    hint=f"Choose another one, for example --port {other}.",
-                ) from failed
+                raise _taken(host, port) from failed
             case errno.EACCES:
                 raise Forbidden(
                     f"Port {port} needs the right CAP_NET_BIND_SERVICE"
@@ -172,6 +187,15 @@ def check_can_listen(host: str, port: int) -> None:
                     f"{host} is no address of this machine: {failed.strerror}.",
                     hint="Name another one with --ip.",
                 ) from failed
+
+
+def _taken(host: str, port: int) -> Conflict:
+    other = port + 1 if port < MOST_PORT else port - 1
+    place = "this machine" if host in EVERY_ADDRESS else host.strip("[]")
+    return Conflict(
+        f"Port {port} of {place} is taken by another program.",
+        hint=f"Choose another one, for example --port {other}.",
+    )
 
 
 def _bind_url(text: str) -> SplitResult:

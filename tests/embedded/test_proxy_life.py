@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
@@ -335,6 +336,37 @@ async def test_a_taken_port_is_a_conflict(proxies: CaddyProxies):
             await proxies.started(public_url=f"http://127.0.0.1:{port}/")
 
     assert processes_in(proxies.root) == []
+
+
+async def test_of_two_platforms_that_start_on_one_port_at_once_one_is_refused(
+    proxies: CaddyProxies,
+):
+    """Two Caddys of one account would listen on it together, each for a part of the requests."""
+    url = f"http://127.0.0.1:{free_port()}/"
+    both = [proxies.new(public_url=url, folder=str(proxies.root / name)) for name in "ab"]
+
+    ends = await asyncio.gather(*(proxy.start() for proxy in both), return_exceptions=True)
+
+    [refused] = [end for end in ends if end is not None]
+    assert isinstance(refused, Conflict)
+    assert f"Port {port_of(both[0])} of 127.0.0.1 is taken" in str(refused)
+    assert [proxy._process.pid() is None for proxy in both] == [end is refused for end in ends]
+
+
+async def test_a_port_that_is_taken_while_the_proxy_starts_is_a_conflict(
+    proxies: CaddyProxies, monkeypatch: pytest.MonkeyPatch
+):
+    proxy, real = proxies.new(), CaddyProcess.start
+    with socket.socket() as other:
+
+        async def start(process: CaddyProcess, program: Path, config: dict[str, Any]) -> None:
+            other.bind(("127.0.0.1", port_of(proxy)))
+            other.listen()
+            await real(process, program, config)
+
+        monkeypatch.setattr(CaddyProcess, "start", start)
+        with pytest.raises(Conflict, match=f"Port {port_of(proxy)} of 127.0.0.1 is taken"):
+            await proxy.start()
 
 
 async def test_a_configuration_that_caddy_refuses_is_a_sentence(
