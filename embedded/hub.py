@@ -5,6 +5,7 @@ the identity endpoint, account removal and a liveness probe of the service.
 """
 
 import asyncio
+import math
 import os
 import shutil
 import signal
@@ -12,6 +13,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NoReturn
@@ -72,6 +74,8 @@ class WhoseToken(SelfAPIHandler):
 
 TERMINAL_VARIABLE = "RUNAI_TERMINAL"
 SERVICE_POLL_SECONDS = 1  # JupyterHub's 30 s would delay the restart of a killed service
+MOST_RESTART_SECONDS = 32  # of a service that cannot start, as for a broken projects.yaml
+FAILS_WITHIN_S = 120  # a start takes half a minute on a busy machine, its delay the same at most
 LOG_LINES_SHOWN = 15
 ANSWER_WITHIN_S = 60  # the hub waits for a server that stops slowly
 INTERRUPTED = 130  # exit status of Ctrl-C in shells
@@ -133,7 +137,7 @@ class EmbeddedHub(app.JupyterHub):
         await super().start()
         for service in self._service_map.values():
             _poll_often(service.spawner)
-            service.observe(lambda change: _poll_often(change.new), "spawner")
+            service.observe(RestartDelay().on_start, "spawner")
         ours, within = self._service_map.get(SERVICE), self.settings_of_up.answers_within
         if ours is not None and ours.managed and within:
             self._probe_task = asyncio.ensure_future(look_after(ours, within, self.log))
@@ -197,6 +201,34 @@ class EmbeddedHub(app.JupyterHub):
             self.proxy.abandon()
 
 
+@dataclass(slots=True)
+class RestartDelay:
+    """Delay of a service's next start: it grows while the service ends at once with an error.
+
+    A service that was killed, or ends without an error, starts again after a second.
+    """
+
+    seconds: float = SERVICE_POLL_SECONDS
+    began: float = -math.inf
+
+    def next(self, now: float, status: int | None) -> float:
+        """Return the delay after the start that follows an end with this exit status."""
+        failed = status is not None and status > 0 and now - self.began < FAILS_WITHIN_S
+        grown = min(2 * self.seconds, MOST_RESTART_SECONDS)
+        self.seconds, self.began = grown if failed else SERVICE_POLL_SECONDS, now
+        return self.seconds
+
+    def on_start(self, change: Any) -> None:  # noqa: ANN401 - traitlets' change
+        """Poll a started service: first after the delay, then each second."""
+        service, spawner = change.owner, change.new
+        if spawner is None:  # a service that runs elsewhere
+            return
+        before = service.proc  # of the start before
+        delay = self.next(time.monotonic(), None if before is None else before.poll())
+        spawner.poll_interval = int(delay)  # JupyterHub begins to poll it
+        IOLoop.current().call_later(delay + 1, _poll_if_it_runs, service, spawner)
+
+
 class ToItsHost(BaseHandler):
     """Redirect from the hub's host to a service's host: users know the hub's alone."""
 
@@ -214,6 +246,11 @@ class ToItsHost(BaseHandler):
         if service is None or not service.host:
             raise HTTPError(HTTPStatus.NOT_FOUND)
         self.redirect(f"{service.host}{self.request.uri}")
+
+
+def _poll_if_it_runs(service: Service, spawner: Spawner) -> None:
+    if service.spawner is spawner:  # not started again meanwhile
+        _poll_often(spawner)
 
 
 def _poll_often(service_process: Spawner | None) -> None:

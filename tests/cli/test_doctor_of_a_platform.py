@@ -5,18 +5,22 @@ from __future__ import annotations
 import os
 import sqlite3
 import subprocess
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
+from ports import free_port
 from runai.embedded.directory import DataDirectory
 from runai.hub_service.cli.doctor.platform_checks import (
     check_command_lines,
     check_descriptors,
     check_room_for_files,
+    check_start,
 )
+from runai.hub_service.clusters.local.store.cluster_lock import claim
 from runai.hub_service.clusters.local.store.workload_store import SqliteStore
+from service_process import Service
 
 
 @pytest.mark.parametrize(("mode", "verdict"), [(0o700, "ok"), (0o750, "failure")])
@@ -172,3 +176,39 @@ def test_a_machine_that_gives_a_process_few_descriptors_is_a_failure(could_have,
     assert found.verdict == verdict
     assert found.text.startswith(f"a process can have {could_have:,} files")
     assert ("LimitNOFILE=65536" in found.mend) == (verdict == "failure")
+
+
+@pytest.fixture
+def failing_start(platform, tmp_path):
+    """Let a service end at a broken projects.yaml, as below a hub that holds its lock."""
+    held = DataDirectory(platform).lock("http://127.0.0.1:8000/ (process 7)")
+    service = Service(tmp_path, free_port())
+    service.log = platform / "hub.log"
+    (tmp_path / "projects.yaml").write_text("projects: {vision: {quotta: 2}}")
+    assert service.popen(RUNAI_DATA_DIR=str(platform)).wait(60) == 2
+    yield service
+    os.close(held)
+
+
+def test_a_service_that_cannot_start_is_reported_with_its_reason(
+    findings, platform, failing_start, tmp_path
+):
+    found = findings("--data-dir", str(platform))["service"]
+
+    assert found["verdict"] == "failure"
+    assert f"{tmp_path}/projects.yaml, line 1" in found["text"]
+    assert "quotta" in found["text"]
+
+
+@pytest.mark.parametrize("since", ["it runs", "it was tried twice", "the hub has ended"])
+def test_a_reason_of_an_earlier_start_is_not_reported(platform, failing_start, since):
+    with ExitStack() as held:
+        if since == "it runs":
+            held.callback(os.close, claim(platform))
+        elif since == "it was tried twice":
+            with failing_start.log.open("a") as log:
+                log.write("Starting service 'runai': [...]\n" * 2)
+        else:
+            (platform / "up.lock").unlink()
+
+        assert [*check_start(platform)] == []

@@ -13,6 +13,7 @@ import pytest
 
 from hub_platform import HubPlatform, running_hub
 from runai.embedded.directory import DataDirectory
+from runai.embedded.hub import FAILS_WITHIN_S, RestartDelay
 from runai.embedded.liveness_probe import MOST_AT_ONCE_S, Silence
 from waiting import eventually
 
@@ -94,3 +95,49 @@ def test_a_service_that_hangs_is_started_again(platform: HubPlatform):
     eventually(lambda: answers(platform), within=120, what="the service answers")
 
     assert "Service runai has answered nothing for 8 s" in log.read_text()
+
+
+KILLED, UNABLE, DONE = -9, 2, 0
+
+
+@pytest.mark.parametrize(
+    ("ends", "delays"),
+    [
+        pytest.param([(5, UNABLE)] * 7, [1, 2, 4, 8, 16, 32, 32, 32], id="cannot start"),
+        pytest.param([(5, KILLED)] * 3, [1, 1, 1, 1], id="killed"),
+        pytest.param([(5, DONE)] * 3, [1, 1, 1, 1], id="stopped"),
+        pytest.param([(5, None)] * 2, [1, 1, 1], id="replaced"),
+        pytest.param([(FAILS_WITHIN_S, UNABLE)] * 3, [1, 1, 1, 1], id="failed after a while"),
+        pytest.param(
+            [(5, UNABLE), (5, UNABLE), (9, KILLED), (5, UNABLE)], [1, 2, 4, 1, 2], id="mended"
+        ),
+    ],
+)
+def test_a_restart_is_delayed_more_each_time_a_service_cannot_start(
+    ends: list[tuple[float, int | None]], delays: list[float]
+):
+    delay, now = RestartDelay(), 1000.0
+    found = [delay.next(now, None)]
+    for lasted, status in ends:
+        now += lasted
+        found.append(delay.next(now, status))
+
+    assert found == delays
+
+
+@pytest.mark.hub
+def test_a_service_that_could_not_start_starts_once_its_projects_are_mended(
+    platform: HubPlatform,
+):
+    log, projects = DataDirectory(platform.data_dir).hub_log, platform.data_dir / "projects.yaml"
+    sound = projects.read_text()
+    projects.write_text("projects: [")
+    os.kill(service_of(platform), signal.SIGKILL)
+    eventually(
+        lambda: log.read_text().count("The GPU service cannot start. ") > 1,
+        within=120,
+        what="two starts fail",
+    )
+    projects.write_text(sound)
+
+    eventually(lambda: answers(platform), within=120, what="the service answers")

@@ -23,6 +23,7 @@ from runai.hub_service.cli.doctor.platform_checks import (
     check_groups,
     check_hub_version,
     check_ownership,
+    check_start,
     check_storage,
 )
 from runai.hub_service.cli.framework.hub_login import hub_root, is_this_machine
@@ -330,6 +331,7 @@ def check_data_directory(named: str | None) -> Iterator[Finding]:
     yield from check_accounts(root)
     yield from check_storage(root, DATABASES)
     yield from check_ownership(root)
+    yield from check_start(root)
     yield check_descriptors(own_process.most())
     yield from check_mps_daemons(root / "mps")
     if open_paths:

@@ -171,6 +171,33 @@ def check_groups(proc: Path = Path("/proc")) -> Finding:
     return Finding("ok", subject, "version 2, and ours to make")
 
 
+CANNOT_START: Final = b"The GPU service cannot start. "
+"""Begin of the line that a service writes to hub.log as it ends."""
+STARTS: Final = b"Starting service 'runai'"
+TAIL_BYTES: Final = 256 * 1024
+
+
+def check_start(root: Path) -> Iterator[Finding]:
+    """Report why the service of a running hub does not start, as hub.log says it."""
+    # Needs the hub extra, which a client lacks.
+    from runai.hub_service.clusters.local.store.cluster_lock import (  # noqa: PLC0415
+        HUB_LOCK,
+        LOCK,
+        holder,
+    )
+
+    log = root / "hub.log"
+    if holder(root / HUB_LOCK) is None or holder(root / LOCK) is not None or not log.exists():
+        return
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - TAIL_BYTES))
+        _, found, after = file.read().rpartition(CANNOT_START)
+    if found and after.count(STARTS) <= 1:  # else a later one has not failed so
+        why = after.partition(b"\n")[0].decode(errors="replace").strip()
+        text = f"it cannot start, and is tried again every half minute: {why}"
+        yield Finding("failure", "service", text, "Mend that; the next try begins by itself.")
+
+
 _SUBJECT: Final = "cluster"
 
 
