@@ -10,6 +10,7 @@ import os
 import pwd
 import resource
 import shutil
+import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -218,7 +219,14 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
                 reason="no_account",
             ) from None
         if not (self.system_users or home.exists()):
-            self._make_home()
+            try:
+                self._make_home()
+            except OSError as failed:  # shutil's has a list of texts
+                why = failed.strerror or "the disk may be full"
+                raise SessionRefused(
+                    f"Your home cannot be made: {why}. Ask an admin of this machine.",
+                    reason="no_home",
+                ) from failed
 
     def _process(self) -> ProcessReport:
         """Return the started process's pid and start time: the kernel reuses pids."""
@@ -232,14 +240,24 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         return ProcessReport(pid=self.pid, created=self._created)
 
     def _make_home(self) -> None:
-        self._home.mkdir(mode=0o700, parents=True)
-        if self.examples_directory:
-            # Only once: users may change or remove the copies.
-            shutil.copytree(
-                self.examples_directory,
-                self._home / "examples",
-                ignore=shutil.ignore_patterns("__pycache__"),
-            )
+        users = Path(self.users_directory)
+        # Without parents: a data directory that was moved away, or its disk, is not made anew.
+        users.mkdir(mode=0o700, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=".", dir=users))  # 0700; no home begins with a dot
+        try:
+            if self.examples_directory:
+                # Only once: users may change or remove the copies.
+                shutil.copytree(
+                    self.examples_directory,
+                    partial / "examples",
+                    ignore=shutil.ignore_patterns("__pycache__"),
+                )
+            partial.rename(self._home)
+        except OSError:
+            if not self._home.exists():  # else another server's start has made it
+                raise
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
 
     async def _admit(self, admission: Admission, request: SessionRequest) -> None:
         """Wait for the allocation; store its id and environment."""
