@@ -352,6 +352,7 @@ class LocalCluster(RecordedCluster):
         self, row: StoredWorkload, worker: WorkerRecord
     ) -> tuple[Instructions, Mapping[str, str]]:
         """Return the supervisor's instructions, and the environment."""
+        self._sqlite.check_is_there()  # a start would make the directories anew
         spec = row.spec
         assert spec.command is not None
         account = self._account(spec)

@@ -151,3 +151,37 @@ def test_a_full_disk_on_which_a_little_fits_is_full(tmp_path, monkeypatch):
     finally:
         store.close()
         disk.gone()
+
+
+@pytest.mark.parametrize("left", ["nothing", "another directory"])
+async def test_a_data_directory_that_is_away_delays_starts_and_ends(tmp_path, left):
+    data, aside = tmp_path / "data", tmp_path / "aside"
+    async with local_lab(tmp_path) as lab:
+        runs, waits = lab.job(), lab.job("waits")
+        await lab.started(runs)
+        await lab.cluster.submit([waits])
+        data.rename(aside)
+        if left == "another directory":  # as the mount point of its disk
+            data.mkdir()
+
+        assert str(data) in lab.cluster.trouble()
+        for refused in (
+            lab.cluster.submit([lab.job("later")]),
+            lab.cluster.apply(plan(start(waits.id, 1))),
+        ):
+            with pytest.raises(Unavailable, match="is gone, or another file"):
+                await refused
+        row = lab.cluster.row(waits.id)
+        assert row is not None
+        with pytest.raises(Unavailable):
+            lab.cluster.start_of(row, row.record.workers[0])
+        assert [*data.glob("*")] == []
+
+        if data.exists():
+            data.rmdir()
+        aside.rename(data)
+        assert lab.cluster.trouble() == ""
+        assert await lab.cluster.apply(plan(start(waits.id, 1))) == []
+        await lab.until(waits.id, "running")
+        await lab.end(runs, 0)
+        assert (await lab.until(runs.id, "succeeded")).attempts == 1

@@ -9,7 +9,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -103,6 +103,7 @@ class SqliteStore:
         check(path)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         self._path = path
+        self._file = _identity(path)
         self._trouble = ""
         self._tried = 0.0
         self._waits = True
@@ -193,12 +194,34 @@ class SqliteStore:
         with self._written():
             self._save_rows(rows, "row", "spec")
 
+    def check_is_there(self) -> None:
+        """Check that the open file is the one at its path.
+
+        Raises:
+            Unavailable: its directory was moved away, or its disk unmounted. Whatever is made at
+                the path meanwhile would be lost for the platform.
+        """
+        if (away := self._away()) is not None:
+            raise away
+
+    def _away(self) -> Unavailable | None:
+        with suppress(OSError):
+            if _identity(self._path) == self._file:
+                return None
+        return Unavailable(
+            f"Nothing can be stored now: {self._path} is gone, or another file than the open one.",
+            hint="What runs goes on. An admin moves the data directory back, or mounts its disk.",
+            code="not_stored",
+            retry_after=TRY_AGAIN_S,
+        )
+
     @contextmanager
     def _written(self, *, soon: bool = False) -> Iterator[None]:
         """Run the block in one transaction; durable on exit.
 
         With `soon` it does not wait for the disk: the next transaction makes both durable.
         """
+        self.check_is_there()
         try:
             self._set_synchronous(wait=not soon)
             with self._connection.begin():
@@ -224,11 +247,13 @@ class SqliteStore:
             self._waits = wait
 
     def trouble(self) -> str:
-        """Return why the last write failed; "" if it succeeded, or would succeed now.
+        """Return why writes fail; "" if the last one succeeded, or would succeed now.
 
         It retries, at most every TRY_AGAIN_S: while submissions are refused and nothing happens, no
         other write would show the recovery.
         """
+        if (away := self._away()) is not None:
+            return away.message
         if self._trouble and time.monotonic() >= self._tried + TRY_AGAIN_S:
             self._tried = time.monotonic()
             try:
@@ -304,6 +329,11 @@ class SqliteStore:
                     for record in records
                 ],
             )
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_dev, found.st_ino
 
 
 def _durable(connection: object, _record: object) -> None:
