@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import subprocess
 from contextlib import ExitStack, closing
@@ -176,6 +177,19 @@ def test_a_machine_that_gives_a_process_few_descriptors_is_a_failure(could_have,
     assert found.verdict == verdict
     assert found.text.startswith(f"a process can have {could_have:,} files")
     assert ("LimitNOFILE=65536" in found.mend) == (verdict == "failure")
+
+
+def test_a_copy_of_a_running_platform_is_named_with_the_original(findings, platform, tmp_path):
+    held = claim(platform)
+    shutil.copytree(platform, tmp_path / "copy")
+
+    found = findings("--data-dir", str(tmp_path / "copy"))["cluster"]
+    os.close(held)
+
+    assert found["verdict"] == "failure"
+    assert found["text"].startswith(
+        f"{tmp_path / 'copy'} is a copy of {platform}, where a platform"
+    )
 
 
 @pytest.fixture

@@ -202,8 +202,9 @@ _SUBJECT: Final = "cluster"
 
 
 def check_ownership(root: Path) -> Iterator[Finding]:
-    """Check the cluster's lock and completeness: its holder runs, and no process waits for it."""
+    """Check the cluster: its place, its completeness, and that its lock's holder runs."""
     # Needs the hub extra, which a client lacks.
+    from runai.hub_service.clusters.local.place import check_place  # noqa: PLC0415
     from runai.hub_service.clusters.local.store.cluster_lock import (  # noqa: PLC0415
         LOCK,
         check_is_whole,
@@ -213,8 +214,9 @@ def check_ownership(root: Path) -> Iterator[Finding]:
 
     try:
         check_is_whole(root)
-    except Conflict as half:
-        yield Finding("failure", _SUBJECT, half.message.rstrip("."), half.hint)
+        check_place(root)
+    except Conflict as refused:
+        yield Finding("failure", _SUBJECT, refused.message.rstrip("."), refused.hint)
     by = holder(root / LOCK)
     if by is None:
         return
