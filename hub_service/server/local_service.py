@@ -24,8 +24,8 @@ from runai.hub_service.api.services.former_members import FormerMembers
 from runai.hub_service.api.services.platform import Platform
 from runai.hub_service.api.views.latest_reports import Present
 from runai.hub_service.clusters.local.driver import LocalCluster
-from runai.hub_service.controller.decision_worker import DecisionWorker
 from runai.hub_service.clusters.local.place import check_place
+from runai.hub_service.controller.decision_worker import DecisionWorker
 from runai.hub_service.controller.forgotten_sessions import ForgottenSessions
 from runai.hub_service.controller.history_recorder import Bookkeeping
 from runai.hub_service.controller.idle.watch import IdleWatch
