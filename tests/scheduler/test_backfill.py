@@ -213,6 +213,6 @@ def test_a_gang_of_different_workers_holds_for_the_largest_first() -> None:
     ids=["estimated", "limited", "limit first", "expected end first", "limit is over"],
 )
 def test_a_run_ends_at_its_time_limit_at_the_latest(
-    fields: dict[str, int], expected: tuple[int, bool]
+    fields: dict[str, Any], expected: tuple[int, bool]
 ) -> None:
     assert end_of(job("j", on="n1:0", started=900, **fields), 1000) == expected

@@ -18,6 +18,7 @@ from runai.hub_service.scheduler import (
     Start,
     Stop,
     WorkerState,
+    changes_between,
     decide,
 )
 from world import looked_at
@@ -123,9 +124,9 @@ def test_index_with_former_members_gives_the_plan_of_its_snapshot(world: Snapsho
     index = Index(plain)
     decide(index)
 
-    index.follow(world)
+    index.apply(changes_between(plain, world))
     assert decide(index) == decide(world)
-    index.follow(plain)
+    index.apply(changes_between(world, plain))
     assert decide(index) == decide(plain)
 
 
