@@ -106,7 +106,7 @@ class KubernetesLab(Lab):
         notes = {"test/stops-in": f"{seconds}s"}
         if isinstance(answer, int):
             notes["test/stops-with"] = str(answer)
-        for pod in self.around.namespace.pods(f"{spec.project}-{spec.name}"):
+        for pod in self._pods(spec):
             self.around.namespace.annotate(pod["metadata"]["name"], notes)
 
     def command(self, on_term: int | str | None) -> tuple[str, ...]:
@@ -151,9 +151,10 @@ class KubernetesLab(Lab):
             await self.nudge()
             found[:] = [
                 pod["metadata"]["name"]
-                for pod in self.around.namespace.pods(f"{spec.project}-{spec.name}")
-                if pod["metadata"]["annotations"][INDEX] == str(worker)
-                and pod["status"]["phase"] == "Running"
+                for pod in self._pods(spec)
+                if spec.array_index is not None
+                or pod["metadata"]["annotations"][INDEX] == str(worker)
+                if pod["status"]["phase"] == "Running"
             ]
             # The informer may lag behind, and the cluster carries out later plans by its own state.
             known = {w.index: w.state for w in (await self.cluster.workload(spec.id)).workers}
@@ -161,6 +162,14 @@ class KubernetesLab(Lab):
 
         await eventually_async(runs, what=f"worker {worker} of {spec.id} runs")
         return f"{self.around.namespace.name}/{found[0]}"
+
+    def _pods(self, spec: WorkloadSpec) -> list[dict[str, Any]]:
+        """Return the pods of a job; of an array's element its own."""
+        if spec.array_index is None:
+            return self.around.namespace.pods(f"{spec.project}-{spec.name}")
+        pods = self.around.namespace.pods(f"{spec.project}-{spec.name.rpartition('-')[0]}")
+        index = str(spec.array_index)
+        return [pod for pod in pods if pod["metadata"]["annotations"][INDEX] == index]
 
     async def pass_time(self, seconds: float) -> None:
         """Do nothing: the API server's clock is the real one."""

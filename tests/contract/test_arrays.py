@@ -14,8 +14,6 @@ from runai.hub_service.scheduler.cycle import decide
 from runai.hub_service.scheduler.model.snapshot import Reason, Wait
 from runai.hub_service.wire.errors import Conflict, InvalidRequest, NotFound
 
-pytestmark = pytest.mark.not_on_kubernetes("not yet")
-
 MANY = 3 * len(DEVICES)
 
 
@@ -34,7 +32,10 @@ async def decided(lab: Lab) -> list[str]:
     """Carry out the scheduler's plan; return the workloads that it starts, in order."""
     made = decide(await lab.cluster.observe())
     assert await lab.cluster.apply(made) == []
-    return [d.workload for d in made.decisions if d.kind == "start"]
+    started = [d.workload for d in made.decisions if d.kind == "start"]
+    for workload in started:
+        await lab.until(workload, "starting", "running")
+    return started
 
 
 async def test_array_is_one_record_until_its_elements_start(lab):
@@ -113,6 +114,7 @@ async def test_unfinished_jobs_count_each_element(lab):
     assert await lab.cluster.unfinished_jobs("ana") == MANY
 
 
+@pytest.mark.not_on_kubernetes("its Job gives a pod its environment")
 async def test_element_has_its_own_record_environment_and_history(lab):
     record = await array(lab)
     before = await lab.cluster.workload("vision/sweep-2")
@@ -169,6 +171,7 @@ async def test_deleted_element_never_starts(lab):
         await lab.cluster.workload("vision/sweep-2")
 
 
+@pytest.mark.not_on_kubernetes("an array is one Job, which is suspended whole")
 async def test_suspended_element_waits_until_it_is_resumed(lab):
     await array(lab)
 
@@ -250,6 +253,7 @@ async def test_what_only_a_job_can_do_is_refused_for_an_array(lab):
         assert "sweep-0 to sweep-11" in found.value.hint
 
 
+@pytest.mark.not_on_kubernetes("the Job controller makes pods by their index")
 async def test_start_of_an_element_twice_does_nothing(lab):
     await array(lab)
     made = plan(start("vision/sweep-5", 0))

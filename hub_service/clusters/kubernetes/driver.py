@@ -4,6 +4,7 @@ The API server alone stores acknowledged state. Sessions are the pods that Jupyt
 service shows and schedules them, and never creates them.
 """
 
+import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
@@ -15,8 +16,19 @@ from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import I
 from runai.hub_service.clusters.kubernetes.informers.job_informers import Changes, Informers
 from runai.hub_service.clusters.kubernetes.informers.node_pool import EVERYTHING, Pool
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
-from runai.hub_service.clusters.kubernetes.objects.job_manifest import AS_NOTEBOOKS, Confinement
-from runai.hub_service.clusters.kubernetes.objects.jobs import Job, resumed, suspended, with_workers
+from runai.hub_service.clusters.kubernetes.objects.job_manifest import (
+    AS_NOTEBOOKS,
+    DELETED_ELEMENTS,
+    PAUSED_ELEMENTS,
+    Confinement,
+)
+from runai.hub_service.clusters.kubernetes.objects.jobs import (
+    Job,
+    paused_text,
+    resumed,
+    suspended,
+    with_workers,
+)
 from runai.hub_service.clusters.kubernetes.scheduling import Scheduling
 from runai.hub_service.clusters.kubernetes.workloads import history, logs
 from runai.hub_service.clusters.kubernetes.workloads.elastic_jobs import ElasticJobs
@@ -28,6 +40,7 @@ from runai.hub_service.clusters.kubernetes.workloads.sessions import PodSessions
 from runai.hub_service.clusters.kubernetes.workloads.submissions import Submissions
 from runai.hub_service.clusters.states.state import StoredWorkload
 from runai.hub_service.clusters.states.worker_bounds import scaled
+from runai.hub_service.model import arrays
 from runai.hub_service.model.cluster import LogChunk
 from runai.hub_service.model.progress import Progress
 from runai.hub_service.model.records import ElasticRules, HistoryEvent, WorkloadId, WorkloadRecord
@@ -62,6 +75,8 @@ class KubernetesCluster:
         elastic_jobs = ElasticJobs(api, informers.take_state, elastic or ElasticRules())
         self.cache = cache = Cache(informers, elastic_jobs, pool, default_project)
         self._api, self._changes, self._clock = api, changes, clock
+        self._deleting = asyncio.Lock()
+        """Held from reading which elements of an array are deleted until one more is stored."""
 
         self.scheduling = Scheduling(
             api,
@@ -121,9 +136,12 @@ class KubernetesCluster:
 
     async def history(self, workload: WorkloadId) -> Sequence[HistoryEvent]:
         """Return the history of a workload; the API server keeps Events for an hour."""
-        record, subject = await self.workload(workload), await self.lookup.subject(workload)
+        record = await self.workload(workload)
+        subjects: Sequence[Job | Pod] = await self.lookup.pods_of(workload)
+        if self.lookup.element(workload) is None:
+            subjects = [await self.lookup.subject(workload)]
         with asking():
-            return await history.read(self._api, record, subject)
+            return await history.read(self._api, record, subjects)
 
     async def suspend(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
         """Remove a Job from the queue, and stop it if it runs."""
@@ -131,7 +149,13 @@ class KubernetesCluster:
         if job.is_suspended and not job.is_held:
             return await self.workload(workload)
         self.cache.forget_promises(job.uid)
-        return await self._change_job(job, suspended(job, by), "Suspended", f"suspended by {by}")
+        change = suspended(job, by)
+        if job.is_array:
+            running = {p.index or 0: () for p in await self.lookup.pods_of(workload) if p.holds}
+            change["metadata"]["annotations"][PAUSED_ELEMENTS] = paused_text(
+                job, {index: job.paused.get(index, ()) for index in running}
+            )
+        return await self._change_job(job, change, "Suspended", f"suspended by {by}")
 
     async def resume(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
         """Return a suspended Job to its old place in the queue."""
@@ -144,7 +168,7 @@ class KubernetesCluster:
         self, workload: WorkloadId, *, workers: int | None, min_workers: int | None, by: str
     ) -> WorkloadRecord:
         """Change the worker bounds of an elastic Job; surplus workers are notified first."""
-        job, record = await self.lookup.job(workload, "scaled"), await self.workload(workload)
+        job, record = await self.lookup.job(workload, "scaled"), await self.lookup.one(workload)
         now = self._clock()
         row = scaled(
             StoredWorkload(record), workers=workers, min_workers=min_workers, by=by, now=now
@@ -166,6 +190,9 @@ class KubernetesCluster:
     async def delete(self, workload: WorkloadId, *, by: str) -> None:
         """Delete a workload's Job or pod; a running Job stays until its pods are gone."""
         await self.workload(workload)
+        if (element := self.lookup.element(workload)) is not None:
+            await self._delete_element(*element, by)
+            return
         subject = await self.lookup.subject(workload)
         if subject.deleted is not None:
             return
@@ -189,7 +216,7 @@ class KubernetesCluster:
 
         Logs of earlier attempts are deleted with their pods.
         """
-        await self.workload(workload)
+        await self.lookup.one(workload)
 
         async def look() -> logs.Look:
             change = self._changes.next
@@ -213,6 +240,25 @@ class KubernetesCluster:
         return {}
 
     # -- inside ------------------------------------------------------------------------------------
+
+    async def _delete_element(self, array: Job, index: int, by: str) -> None:
+        """Store that an element is deleted; the next cycle ends its pod.
+
+        The array's Job goes with its last element.
+        """
+        async with self._deleting:
+            jobs = self.cache.informers.jobs.by_uid()
+            if (job := jobs.get(array.uid)) is None or index in job.deleted_elements:
+                return
+            kept = set(range(job.completions)) - job.deleted_elements - {index}
+            if not kept:
+                has_pods = any(p.holds for p in await self.lookup.pods_of(self.cache.id_of(job)))
+                await self.submissions.delete_job(job, has_pods=has_pods)
+                return
+            deleted = arrays.text(arrays.without(((0, job.completions),), kept))
+            notes = {DELETED_ELEMENTS: deleted}
+            change = {"metadata": {"uid": job.uid, "annotations": notes}}
+            await self._change_job(job, change, "Deleted", f"element {index} deleted by {by}")
 
     async def _change_job(
         self, job: Job, change: Object, word: str, sentence: str

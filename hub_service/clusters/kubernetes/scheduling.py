@@ -1,10 +1,13 @@
 """The scheduler's view of Kubernetes: builds snapshots for the core, carries out its plans."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NoReturn
 
+from runai.hub_service.clusters.kubernetes.actions.array_upkeep import tend_arrays
 from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import DecisionExecutor, at_once
 from runai.hub_service.clusters.kubernetes.actions.node_backoff import Refusals, TurnedAway
 from runai.hub_service.clusters.kubernetes.actions.pdb_backoff import Budgets
@@ -23,6 +26,7 @@ from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import g
 from runai.hub_service.clusters.kubernetes.informers.job_informers import Changes
 from runai.hub_service.clusters.kubernetes.informers.node_pool import Pool
 from runai.hub_service.clusters.kubernetes.objects import project_resource as project_objects
+from runai.hub_service.clusters.kubernetes.objects.array_elements import array_jobs
 from runai.hub_service.clusters.kubernetes.objects.core_objects import (
     RESERVATIONS,
     SCHEDULER,
@@ -33,7 +37,7 @@ from runai.hub_service.clusters.kubernetes.objects.jobs import redrawn
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import Grouping, PodGroup
 from runai.hub_service.clusters.kubernetes.objects.volume_topology import placed
 from runai.hub_service.clusters.kubernetes.snapshot.assumed_state import Bound
-from runai.hub_service.clusters.kubernetes.snapshot.capacity_check import room_for
+from runai.hub_service.clusters.kubernetes.snapshot.capacity_check import room_for, slots
 from runai.hub_service.clusters.kubernetes.snapshot.extended_resources import left_on
 from runai.hub_service.clusters.kubernetes.snapshot.gpu_memory import Sizes
 from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import (
@@ -41,6 +45,7 @@ from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import (
     SnapshotInput,
 )
 from runai.hub_service.clusters.kubernetes.workloads.elastic_jobs import ElasticJobs, elastic_jobs
+from runai.hub_service.model.arrays import split_id
 from runai.hub_service.model.cluster import Refused
 from runai.hub_service.model.records import WorkloadId
 from runai.hub_service.scheduler.model.snapshot import (
@@ -128,6 +133,8 @@ class Scheduling:
         kept = self._budgets.kept(pods)
         take = partial(jobs.take, quietly=True)
         is_left = await hold_no_more(self._api, jobs.by_uid().values(), take)
+        arrays = array_jobs(pods, jobs.by_uid()).values()
+        is_left = await tend_arrays(self._api, arrays, now, take) or is_left
         if await count_again(self._api, pods) or kept or is_left:
             self._changes.requeue()
         if any(pod.is_reservation or pod.grant is not None for pod in pods):
@@ -198,12 +205,13 @@ class Scheduling:
         for found in acting.changed_jobs:
             informers.jobs.take(found, quietly=True)
         cache.doing.awaited.update(dict.fromkeys(acting.freed, now))
+        cache.doing.surplus.update(dict.fromkeys(acting.surplus, now))
         for job in acting.paused:
             cache.forget_promises(job)
         cache.doing.told.update(acting.told)
         cache.doing.doubtful.update(acting.doubtful)
         self._budgets.note(acting.kept)
-        waits = {d.workload: d for d in plan.decisions if isinstance(d, Wait)}
+        waits = _as_lines(plan, self._groups)
         started = {d.workload for d in plan.decisions if isinstance(d, Start)}
         kept = {w: wait for w, wait in cache.waits.items() if w not in started}
         cache.waits = kept | waits if plan.projects == {} else waits
@@ -242,6 +250,7 @@ class Scheduling:
             self._informers.namespaces.objects,
             self._cache.default_project,
             self._cache.doing.still_awaited(jobs, now),
+            lambda request: slots(request, self._informers.machines.objects.values()) + 1,
         )
         waiting = {pod.place for group in found for pod in group.pods if pod.may_be_promised}
         self._cache.promises = {u: p for u, p in self._cache.promises.items() if u in waiting}
@@ -260,9 +269,14 @@ class Scheduling:
         """Return why a decision about a worker cannot be carried out."""
         if workload in self._groups:
             return f"{workload} has no worker {worker}"
+        array, _index = split_id(workload) or ("", 0)
         for job in self._informers.jobs.by_uid().values():
-            if self._cache.id_of(job) == workload:
-                return f"{workload} is {'suspended' if job.is_suspended else 'finished'}"
+            name = self._cache.id_of(job)
+            if name != workload and not (job.is_array and name == array):
+                continue
+            if job.is_array and not job.is_finished and job.is_suspended == job.is_held:
+                return f"{workload} is not among the next elements of {name}"
+            return f"{workload} is {'suspended' if job.is_suspended else 'finished'}"
         return f"there is no workload {workload}"
 
     def _track_broken_gangs(self, now: float) -> None:
@@ -275,3 +289,26 @@ class Scheduling:
             if 0 < up < group.minimum:
                 broken[name] = self._broken_since.get(name, now)
         self._broken_since = broken
+
+
+def _as_lines(plan: Plan, groups: Mapping[WorkloadId, PodGroup]) -> dict[WorkloadId, Wait]:
+    """Return a plan's waits, for each array one: that of its next element.
+
+    So a position counts the lines ahead as a list shows them, and an array is one line.
+    """
+    if all(group.array is None for group in groups.values()):
+        return {wait.workload: wait for wait in plan.decisions if isinstance(wait, Wait)}
+    waits: dict[WorkloadId, Wait] = {}
+    positions = Counter[str]()
+    for wait in plan.decisions:
+        if not isinstance(wait, Wait):
+            continue
+        group, workload = groups.get(wait.workload), wait.workload
+        if group is not None and group.array is not None and not group.has_begun:
+            workload = workload.rpartition("-")[0]
+            if workload in waits:
+                continue
+        project = workload.partition("/")[0]
+        positions[project] += 1
+        waits[workload] = replace(wait, workload=workload, position=positions[project])
+    return waits

@@ -5,7 +5,8 @@ the outcome of a call is unknown, the pod is read again before the next decision
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
 
 from runai.hub_service.clusters.kubernetes.actions.pdb_backoff import Kept
@@ -21,6 +22,7 @@ from runai.hub_service.clusters.kubernetes.events.pod_conditions import (
 )
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_keeper import ReservationKeeper
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import Slot
+from runai.hub_service.clusters.kubernetes.objects.array_elements import ArrayJob
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod, left_out, read_pod
 from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import Grant
 from runai.hub_service.clusters.kubernetes.objects.jobs import (
@@ -30,6 +32,8 @@ from runai.hub_service.clusters.kubernetes.objects.jobs import (
     let_go,
     resizing,
     told,
+    with_elements,
+    with_pauses,
 )
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import PodGroup
 from runai.hub_service.clusters.kubernetes.objects.volume_topology import (
@@ -67,6 +71,8 @@ class DecisionExecutor:
         """UIDs of Jobs that were unsuspended and must create their pods now."""
         self.paused: set[str] = set()
         """UIDs of Jobs that were suspended and must have no pods now."""
+        self.surplus: set[str] = set()
+        """UIDs of waiting pods that their arrays' Jobs remove."""
         self.kept: list[Kept] = []
         """Pods that disruption budgets (PDBs) protect from eviction."""
         self.doubtful: dict[str, Pod] = {}
@@ -175,14 +181,36 @@ class DecisionExecutor:
         if await self._change(decision, group.job, let_go(group.job, now=now)):
             self.freed.add(group.job.uid)
 
+    async def start_elements(
+        self, decision: Start, array: ArrayJob, parallelism: int, now: float
+    ) -> None:
+        """Have an array's Job make the pods of elements that start; each is bound later."""
+        if await self._change(decision, array.job, with_elements(array.job, parallelism, now=now)):
+            self.freed.add(array.job.uid)
+
+    async def pause_elements(
+        self, array: ArrayJob, stops: Sequence[tuple[Stop | Move, Pod]], now: float
+    ) -> None:
+        """Evict elements of an array; it is stored before that they are to go on from there."""
+        change = with_pauses(array.job, [pod.index or 0 for _, pod in stops], now=now)
+        if await self._change(stops[0][0], array.job, change):
+            await at_once(partial(self.stop, decision, pod) for decision, pod in stops)
+
+    async def drop_surplus(self, decision: Wait, array: ArrayJob, pods: Sequence[Pod]) -> None:
+        """Have an array's Job remove the pods of elements that cannot start now."""
+        change = with_elements(array.job, len(array.bound), now=0.0)
+        if await self._change(decision, array.job, change):
+            self.surplus.update(pod.uid for pod in pods)
+
     async def _change(
-        self, decision: Start | Stop | Move | Resize, job: Job, change: Steps
+        self, decision: Start | Stop | Move | Resize | Wait, job: Job, change: Steps
     ) -> bool:
         try:
             found = await self._api.change(job.path, change)
         except ApiError as error:
             # The informer shows the outcome; the JSON Patch tests each value that it changes.
-            self.refused.append(Refused(decision.workload, decision.worker, error.message))
+            worker = "" if isinstance(decision, Wait) else decision.worker
+            self.refused.append(Refused(decision.workload, worker, error.message))
             return False
         self.changed_jobs.append(found)
         return True

@@ -4,7 +4,7 @@ A Job that stops whole is suspended; single pods of a Job are evicted; workers w
 nominated devices.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
@@ -16,12 +16,14 @@ from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import (
 from runai.hub_service.clusters.kubernetes.actions.device_choice import DeviceFinding
 from runai.hub_service.clusters.kubernetes.events.pod_conditions import why
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import Guard, Slot
+from runai.hub_service.clusters.kubernetes.objects.array_elements import ArrayJob
 from runai.hub_service.clusters.kubernetes.objects.core_objects import KubeNode, Pod
 from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import (
     RESUMED,
     Grant,
     told_of_memory,
 )
+from runai.hub_service.clusters.kubernetes.objects.jobs import Job
 from runai.hub_service.clusters.kubernetes.objects.node_affinity import Demands, obstacle
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import PodGroup
 from runai.hub_service.clusters.kubernetes.objects.volume_topology import Claim, Storage
@@ -124,6 +126,7 @@ class PlanCalls:
                     calls.append(partial(self._acting.hold, decision, group, self._now))
             else:
                 calls += self._of_worker(decision, self.pods[decision.worker])
+        calls += self._of_arrays(possible)
         for group in self._groups.values():
             if group.refusal:
                 calls += self._refuse(group)
@@ -200,12 +203,52 @@ class PlanCalls:
             case Resize() if decision.worker not in self._unchanged:
                 return self._resize(decision, pod)
             case Stop() | Move() if pod.node and pod.deleted is None:
-                return [partial(self._acting.stop, decision, pod)]
+                # Elements of an array are paused together (`_of_arrays`).
+                is_single = self._groups[decision.workload].array is None
+                return [partial(self._acting.stop, decision, pod)] if is_single else []
             case Reserve() if not pod.node:
                 return self._reserve(decision, pod)
             case Unreserve():
                 self._promises.pop(pod.place, None)
         return []
+
+    def _of_arrays(self, decisions: Iterable[Decision]) -> list[Call]:
+        """Return the calls about elements of arrays: one for all elements of an array."""
+        stops: dict[str, list[tuple[Stop | Move, Pod]]] = defaultdict(list)
+        starts: dict[str, tuple[int, Start]] = {}
+        waits: dict[str, Wait] = {}
+        arrays: dict[str, ArrayJob] = {}
+        for decision in decisions:
+            group = self._groups.get(decision.workload)
+            if group is None or group.array is None:
+                continue
+            uid, pod = group.array.job.uid, group.first
+            arrays[uid] = group.array
+            match decision:
+                case Stop() | Move() if pod.node and pod.deleted is None:
+                    stops[uid].append((decision, pod))
+                case Start() if group.needs > starts.get(uid, (0,))[0]:
+                    starts[uid] = group.needs, decision
+                case Wait():
+                    waits.setdefault(uid, decision)
+        calls: list[Call] = []
+        for uid, array in arrays.items():
+            needs, start = starts.get(uid, (0, None))
+            is_promised = any(place.startswith(f"{uid}/") for place in self._promises)
+            if start is not None and (needs > array.job.parallelism or array.job.is_held):
+                calls.append(partial(self._acting.start_elements, start, array, needs, self._now))
+            elif start is None and uid in waits and not is_promised:
+                if surplus := array.surplus(self._now):
+                    calls.append(partial(self._acting.drop_surplus, waits[uid], array, surplus))
+                calls += self._array_held_back(array.job, waits[uid])
+            if uid in stops:
+                calls.append(partial(self._acting.pause_elements, array, stops[uid], self._now))
+        return calls
+
+    def _array_held_back(self, job: Job, wait: Wait) -> list[Call]:
+        """Write on an array's Job why its next element waits, before any of them has pods."""
+        sentence = why(wait.reason)
+        return [partial(self._acting.held_back, job, sentence)] if job.is_held else []
 
     def _reserve(self, decision: Reserve, pod: Pod) -> list[Call]:
         """Nominate a node for a worker, and write what its place waits for."""
@@ -231,8 +274,7 @@ class PlanCalls:
 
     def _notes(self, decision: Start, pod: Pod, grant: Grant | None) -> dict[str, str]:
         """Return the annotations of a binding: devices, memory, and whether the Job is resumed."""
-        job = self._groups[decision.workload].job
-        notes = {RESUMED: "1"} if job is not None and job.is_resumed else {}
+        notes = {RESUMED: "1"} if self._groups[decision.workload].is_resumed else {}
         if grant is None or pod.part is None:
             return notes
         device_mib = self._room.device_mib(decision.node)

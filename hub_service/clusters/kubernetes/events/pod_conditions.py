@@ -11,6 +11,7 @@ from typing import Any
 
 from runai.hub_service.clusters.kubernetes.client.api import Api
 from runai.hub_service.clusters.kubernetes.objects.core_objects import SCHEDULER, Pod
+from runai.hub_service.clusters.kubernetes.objects.job_manifest import DELETED
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
 from runai.hub_service.scheduler.model.snapshot import Reason
 
@@ -71,6 +72,24 @@ async def show_waiting(api: Api, pod: Pod, code: str, sentence: str, node: str =
     status = {"conditions": [condition], "nominatedNodeName": node or None}
     body = {"metadata": {"uid": pod.uid}, "status": status}
     await api.patch(pod_path(pod, "status"), body, strategic=True)
+
+
+def ends_for_good(pod: Pod) -> dict[str, Any]:
+    """Return the strategic merge patch of a deleted element's status.
+
+    A pod without a node never ends by itself: no kubelet has it.
+    """
+    condition = {
+        "type": DELETED,
+        "status": "True",
+        "reason": "DeletedByUser",
+        "message": "its user deleted this element of the array",
+        "lastTransitionTime": _now(),
+    }
+    status: dict[str, Any] = {"conditions": [condition]}
+    if not pod.node:
+        status["phase"] = "Failed"
+    return {"metadata": {"uid": pod.uid}, "status": status}
 
 
 async def tell_event(

@@ -70,6 +70,8 @@ GPU_MEMORY_LABEL = "nvidia.com/gpu.memory"  # MiB, by NVIDIA's feature discovery
 PROJECT_LABELS = ("runai/project", "project", "runai/queue", "kai.scheduler/queue")
 KIND_LABEL = "runai/kind"
 GANG_LABEL = "runai/gang"
+ARRAY_LABEL = "runai/array"
+"""Label of an array's Job and its pods: the array's name."""
 ELASTIC_LABEL = "elastic"
 """Label of the original Run:AI."""
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -187,6 +189,9 @@ class Pod:
     address: str = ""
     """Its IP address; "" before it has one."""
     counting: Counting = ""
+    array: str = ""
+    """Name of the job array to which it belongs."""
+    ended: float | None = None
 
     @property
     def key(self) -> str:
@@ -303,6 +308,8 @@ def read_pod(found: Object) -> Pod:
         claims=_claims(metadata["name"], spec),
         address=status.get("podIP", ""),
         counting=read_counting(metadata),
+        array=labels.get(ARRAY_LABEL, ""),
+        ended=_end(status),
     )
 
 
@@ -387,6 +394,16 @@ def _exit_code(status: Object) -> int | None:
         if "terminated" in (state := container.get("state", {}))
     ]
     return next((code for code in ended if code), 0 if ended else None)
+
+
+def _end(status: Object) -> float | None:
+    """Return the time at which the last of a pod's containers ended."""
+    ends = [
+        when(at)
+        for container in status.get("containerStatuses", ())
+        if (at := container.get("state", {}).get("terminated", {}).get("finishedAt"))
+    ]
+    return max(ends, default=None)
 
 
 def _condition(status: Object, kind: str) -> Object:

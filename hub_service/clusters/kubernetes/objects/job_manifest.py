@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 from runai.hub_service.clusters.kubernetes.client.api import Object
 from runai.hub_service.clusters.kubernetes.objects.amounts import smaller, times
 from runai.hub_service.clusters.kubernetes.objects.core_objects import (
+    ARRAY_LABEL,
     ELASTIC_LABEL,
     GANG_LABEL,
     GPU_RESOURCE,
@@ -116,11 +117,19 @@ SPEC = "runai/spec"
 """Annotation of a submitted Job: its specification as JSON."""
 CHECKPOINTS = "runai/checkpoints"
 """Annotation of a submitted Job: its checkpoint directory, as its pods see it."""
+PAUSED_ELEMENTS = "runai/paused-elements"
+"""Annotation of an array's Job: the elements that ran before, with the times of their pauses."""
+DELETED_ELEMENTS = "runai/deleted-elements"
+"""Annotation of an array's Job: the indexes of deleted elements, such as `0,3-9`."""
 SOURCE_FILE = "/run/runai/source.py"
 MOST_SPEC_BYTES = 100_000
 """The API server allows 256 KiB of annotations; the source is in two of them."""
 GANG_SERVICE = "runai-jobs"
 """The chart's headless Service, by which a gang's workers find each other."""
+DELETED = "runai/deleted"
+"""Condition of the pod of an array's element that its user deleted: the element ends for good."""
+OWN_INDEX = "$(RUNAI_ARRAY_INDEX)"
+"""Kubernetes expands it in the variables of an array's pods."""
 _CONTAINER = "worker"
 _SPEC = TypeAdapter(WorkloadSpec)
 
@@ -194,6 +203,7 @@ def manifest(
             hint=f"At most {MOST_SPEC_BYTES}: put the program into a file of your home directory.",
         )
     labels = {"runai/project": spec.project, WORKLOAD_LABEL: spec.name}
+    labels |= {ARRAY_LABEL: spec.name} if spec.is_array else {}
     is_elastic = spec.elastic and spec.workers > 1
     more, rules = job_fields(_CONTAINER) if is_elastic else ({}, ())
     checkpoints = _checkpoints(spec, around)
@@ -214,6 +224,16 @@ def manifest(
         "spec": _pod(spec, around, name, api_url, checkpoints, bounds),
     }
     disrupted = {"type": "DisruptionTarget", "status": "True"}
+    rules = [{"action": "Ignore", "onPodConditions": [disrupted]}, *rules]
+    size: dict[str, Any] = {"completions": spec.workers, "parallelism": spec.workers}
+    size["backoffLimit"] = spec.backoff_limit
+    notes = {}
+    if spec.is_array:
+        size = {"completions": spec.array, "parallelism": 0}
+        size["backoffLimitPerIndex"] = spec.backoff_limit
+        deleted = {"type": DELETED, "status": "True"}
+        rules = [{"action": "FailIndex", "onPodConditions": [deleted]}, *rules]
+        notes = {PAUSED_ELEMENTS: "{}", DELETED_ELEMENTS: ""}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -223,19 +243,16 @@ def manifest(
             "annotations": {
                 SPEC: kept,
                 HELD: "submitted",
+                **notes,
                 **({CHECKPOINTS: checkpoints} if checkpoints else {}),
             },
         },
         "spec": {
             "suspend": True,
             "completionMode": "Indexed",
-            "completions": spec.workers,
-            "parallelism": spec.workers,
-            "backoffLimit": spec.backoff_limit,
+            **size,
             # A pause is no failure, and a new pod starts only when the old one is gone.
-            "podFailurePolicy": {
-                "rules": [{"action": "Ignore", "onPodConditions": [disrupted]}, *rules]
-            },
+            "podFailurePolicy": {"rules": rules},
             "podReplacementPolicy": "Failed",
             **more,
             **({} if ttl_s is None else {"ttlSecondsAfterFinished": ttl_s}),
@@ -266,6 +283,13 @@ def _check(spec: WorkloadSpec, around: PodTemplateSource, api_url: str) -> None:
     if spec.kind == "session" or spec.command is None:
         raise InvalidRequest(
             "On Kubernetes JupyterHub starts sessions.", hint="Submit a job, or start a server."
+        )
+    if spec.is_array and (spec.workers > 1 or spec.elastic):
+        what = "elastic" if spec.elastic else f"of {spec.workers} workers"
+        raise InvalidRequest(
+            f"The elements of {spec.id} are {what}, and on Kubernetes an element is one pod.",
+            hint="Submit such jobs one by one, or an array of jobs of one worker.",
+            code="not_in_array",
         )
     if spec.elastic and spec.workers > 1 and not api_url:
         raise InvalidRequest(
@@ -306,8 +330,13 @@ def _checkpoints(spec: WorkloadSpec, around: PodTemplateSource) -> str:
     }
     for mount in (around.container or {}).get("volumeMounts", ()):
         if mount["name"] in claims and not mount.get("readOnly"):
-            return f"{mount['mountPath'].rstrip('/')}/.runai/{spec.id}/checkpoints"
+            return f"{mount['mountPath'].rstrip('/')}/.runai/{_element(spec)}/checkpoints"
     return ""
+
+
+def _element(spec: WorkloadSpec) -> str:
+    """Return the id that a worker is told; of an array's element it has its own index."""
+    return f"{spec.id}-{OWN_INDEX}" if spec.is_array else spec.id
 
 
 def _pod(
@@ -381,18 +410,23 @@ def _literal(text: str) -> str:
     return text.replace("$", "$$")
 
 
+def _own(text: str) -> str:
+    """Escape text of ours, in which an array's own index is expanded."""
+    return _literal(text).replace(_literal(OWN_INDEX), OWN_INDEX)
+
+
 def _environment(
     spec: WorkloadSpec, job: str, api_url: str, extra: Mapping[str, str]
 ) -> Sequence[Mapping[str, Any]]:
     """Return a worker's variables; the user's win over conveniences, never over identity."""
     index = {"fieldPath": f"metadata.annotations['{INDEX}']"}
     fixed = {
-        "RUNAI_WORKLOAD": spec.id,
+        "RUNAI_WORKLOAD": _element(spec),
         "RUNAI_PROJECT": spec.project,
         "RUNAI_KIND": spec.kind,
         "RUNAI_GPU_FRACTION": str(Decimal(min(spec.gpus, WHOLE_GPU)) / WHOLE_GPU),
         **({"RUNAI_API_URL": api_url} if api_url else {}),
-        **({} if spec.array_index is None else {"RUNAI_ARRAY_INDEX": str(spec.array_index)}),
+        **({"RUNAI_INDEX": "0"} if spec.is_array else {}),
         **extra,
     }
     is_gang = spec.workers > 1 and not spec.elastic  # elastic workers get this from their targets
@@ -405,16 +439,18 @@ def _environment(
         fixed |= {"WORLD_SIZE": str(spec.workers), "LOCAL_RANK": "0", "MASTER_PORT": "29500"}
         fixed |= {"MASTER_ADDR": f"{job}-0.{GANG_SERVICE}"}
     own = {"PYTHONUNBUFFERED": "1", **({} if part is None else SHARING), **spec.env}
-    by_index = ["RUNAI_INDEX", *(["RANK"] if is_gang else [])]
+    of_pod = "RUNAI_ARRAY_INDEX" if spec.is_array else "RUNAI_INDEX"
+    by_index = [of_pod, *(["RANK"] if is_gang else [])]
+    worker = f"{_element(spec)}-0" if spec.is_array else f"{spec.id}-$(RUNAI_INDEX)"
     set_by_binding = {"RUNAI_WORKER", "RUNAI_RESUMED", "NVIDIA_VISIBLE_DEVICES", *OF_MEMORY}
     reserved = {*fixed, *by_index, *set_by_binding}
     return [
         *({"name": name, "valueFrom": {"fieldRef": index}} for name in by_index),
         *([] if part is None else [sees_its_share(), *sees_its_memory()]),
         shown("RUNAI_RESUMED", RESUMED),
-        {"name": "RUNAI_WORKER", "value": f"{spec.id}-$(RUNAI_INDEX)"},
+        {"name": "RUNAI_WORKER", "value": worker},
         *({"name": n, "value": _literal(v)} for n, v in own.items() if n not in reserved),
-        *({"name": n, "value": _literal(v)} for n, v in fixed.items()),
+        *({"name": n, "value": _own(v)} for n, v in fixed.items()),
     ]
 
 

@@ -7,7 +7,7 @@ suspended is not in the queue. Pure.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -21,7 +21,12 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import (
     figure,
     read_pod,
 )
-from runai.hub_service.clusters.kubernetes.objects.job_manifest import CHECKPOINTS, read_spec
+from runai.hub_service.clusters.kubernetes.objects.job_manifest import (
+    CHECKPOINTS,
+    DELETED_ELEMENTS,
+    PAUSED_ELEMENTS,
+    read_spec,
+)
 from runai.hub_service.model.records import ElasticState, WorkloadSpec
 from runai.hub_service.wire.amounts import MOST_WORKERS
 from runai.hub_service.wire.elastic_messages import MessageError, Target
@@ -68,6 +73,8 @@ STARTS = "runai/starts"
 MIN_WORKERS = "runai/min-workers"
 """Annotation of an elastic Job: its minimum of workers, if changed after submission."""
 MOST_TIMES = 1000
+MOST_TIMES_OF_ELEMENT = 8
+"""Thousands of elements share one annotation of 256 KiB."""
 LAST = 1e11
 """Unix seconds: upper bound of times in annotations."""
 Steps = list[dict[str, Any]]
@@ -123,6 +130,12 @@ class Job:
     """Stored state of an elastic job."""
     checkpoint_dir: str = ""
     """Checkpoint directory in the file system of its workers."""
+    ready: int = 0
+    """Number of an array's pods that the Job controller has seen ready."""
+    paused: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    """Elements of an array that ran before, with the times of their pauses."""
+    paused_text: str = field(default="", compare=False)
+    deleted_elements: frozenset[int] = frozenset()
     has_notes: bool = field(default=True, compare=False)
     has_suspend: bool = field(default=True, compare=False)
     has_policy: bool = field(default=True, compare=False)
@@ -152,6 +165,8 @@ class Job:
     @property
     def is_whole(self) -> bool:
         """Return True if the Job is one workload; otherwise each of its pods is one."""
+        if self.is_array:
+            return False
         return self.parallelism <= 1 or self.runs_at_once or self.template.is_gang
 
     @property
@@ -161,6 +176,11 @@ class Job:
         For foreign Jobs the first start is not recorded.
         """
         return len(self.starts) > (self.spec is not None)
+
+    @property
+    def is_array(self) -> bool:
+        """Return True for a job array that was submitted through us."""
+        return self.is_indexed and self.spec is not None and self.spec.is_array
 
     @property
     def is_elastic(self) -> bool:
@@ -227,6 +247,10 @@ def read_job(found: Object) -> Job:
         suspended_by=annotations.get(SUSPENDED_BY, ""),
         elastic=read_elastic(annotations) if submitted is not None and submitted.elastic else None,
         checkpoint_dir=annotations.get(CHECKPOINTS, ""),
+        ready=int(status.get("ready", 0)) if submitted is not None and submitted.is_array else 0,
+        paused=_paused_elements(annotations),
+        paused_text=annotations.get(PAUSED_ELEMENTS, ""),
+        deleted_elements=_indexes_noted(annotations),
         has_notes="annotations" in metadata,
         has_suspend="suspend" in spec,
     )
@@ -284,7 +308,7 @@ def suspended(job: Job, by: str) -> dict[str, Any]:
 
 def resumed(job: Job) -> dict[str, Any]:
     """Return the patch that puts a suspended Job back into the queue."""
-    is_held = job.is_whole and job.may_be_held
+    is_held = (job.is_whole or job.is_array) and job.may_be_held
     notes = {HELD: "resumed" if is_held else None, SUSPENDED_BY: None}
     change = _suspending(job, is_wanted=is_held)
     return {"metadata": {"uid": job.uid, "annotations": notes}, "spec": change}
@@ -298,6 +322,34 @@ def with_workers(job: Job, *, most: int, least: int) -> dict[str, Any]:
     notes = {MIN_WORKERS: str(least)}
     numbers = {"completions": most, "parallelism": most}
     return {"metadata": {"uid": job.uid, "annotations": notes}, "spec": numbers}
+
+
+def with_elements(job: Job, parallelism: int, *, now: float) -> Steps:
+    """Return the patch by which an array's Job makes, or keeps, at most so many pods."""
+    steps = let_go(job, now=now) if job.is_held else _unchanged(job)
+    path = "/spec/parallelism"
+    before = {"op": "test", "path": path, "value": job.parallelism}
+    return [*steps, before, {"op": "replace", "path": path, "value": parallelism}]
+
+
+def with_pauses(job: Job, indexes: Iterable[int], *, now: float) -> Steps:
+    """Return the patch that stores the pauses of an array's elements."""
+    times = {i: (*job.paused.get(i, ()), now) for i in indexes}
+    path = _note(PAUSED_ELEMENTS)
+    before = {"op": "test", "path": path, "value": job.paused_text}
+    changed = {"op": "replace", "path": path, "value": paused_text(job, times)}
+    return [*_unchanged(job), before, changed]
+
+
+def paused_text(job: Job, changed: Mapping[int, tuple[float, ...]]) -> str:
+    """Serialize which elements of an array ran before; ended ones are dropped."""
+    gone = job.done | job.deleted_elements
+    kept = {
+        str(index): [round(at, 3) for at in times[-MOST_TIMES_OF_ELEMENT:]]
+        for index, times in sorted({**job.paused, **changed}.items())
+        if index not in gone
+    }
+    return json.dumps(kept, separators=(",", ":"))
 
 
 def _unchanged(job: Job) -> Steps:
@@ -395,6 +447,21 @@ def _outcome(status: Object) -> Object:
         if found := conditions.get(last) or conditions.get(first):
             return {**found, "type": last}
     return {}
+
+
+def _paused_elements(annotations: Mapping[str, str]) -> Mapping[int, tuple[float, ...]]:
+    try:
+        kept = json.loads(annotations.get(PAUSED_ELEMENTS, "{}"))
+        return {int(index): tuple(map(float, times)) for index, times in kept.items()}
+    except (AttributeError, OverflowError, RecursionError, TypeError, ValueError):
+        return {}  # foreign content
+
+
+def _indexes_noted(annotations: Mapping[str, str]) -> frozenset[int]:
+    try:
+        return _indexes(annotations.get(DELETED_ELEMENTS, ""))
+    except ValueError:
+        return frozenset()  # foreign content
 
 
 def _indexes(text: str) -> frozenset[int]:

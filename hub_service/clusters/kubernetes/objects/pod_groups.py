@@ -1,17 +1,19 @@
 """Groups of pods that form one workload, with its project and queue age.
 
 A Job of one worker, an Indexed Job with all its workers running together, a PyTorchJob, and a Job
-with `runai/gang: "true"` on its pods, are one workload; of everything else each pod is its own.
+with `runai/gang: "true"` on its pods, are one workload; of everything else each pod is its own. Of
+a job array the next elements are shown also before they have pods.
 Pods have their Job's age, so that a recreated pod keeps its place in the queue (R9). A held Job has
 no pods: its workers are built from its template. No API calls; unchanged groups are reused.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from operator import is_, itemgetter
 from typing import NamedTuple
 
+from runai.hub_service.clusters.kubernetes.objects.array_elements import ArrayJob, array_jobs
 from runai.hub_service.clusters.kubernetes.objects.core_objects import PYTORCH_JOB, SCHEDULER, Pod
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
 from runai.hub_service.wire.amounts import MOST_WORKERS
@@ -31,11 +33,31 @@ class PodGroup:
     """The Job of the workload; None: a bare pod."""
     is_clearing: bool = False
     """True while ended pods from before its pause still exist."""
+    array: ArrayJob | None = field(default=None, compare=False)
+    """The job array of which it is an element."""
+    pauses: tuple[float, ...] = ()
+    has_begun: bool = True
+    """False for an element of an array that never ran: the array's record stands for it."""
+    needs: int = field(default=0, compare=False)
+    """The array's parallelism that makes the element's pod; 0: it has one."""
 
     @property
     def first(self) -> Pod:
         """Return a pod that represents all of them."""
         return self.pods[0]
+
+    @property
+    def user(self) -> str:
+        """Return its owner."""
+        job = self.job if self.array is None else self.array.job
+        return self.first.user if job is None or job.spec is None else job.spec.user
+
+    @property
+    def is_resumed(self) -> bool:
+        """Return True if it ran before."""
+        if self.array is not None:
+            return self.first.index in self.array.job.paused
+        return self.job is not None and self.job.is_resumed
 
     @property
     def is_resizable(self) -> bool:
@@ -80,18 +102,23 @@ class Grouping:
         namespaces: Mapping[str, str],
         default_project: str,
         awaited: Collection[str] = (),
+        window: Callable[[Pod], int] = lambda _request: 1,
     ) -> list[PodGroup]:
         """Return the workloads of our scheduler, oldest first.
 
         `jobs` are by UID; `namespaces` maps to projects ("" if none); `awaited` are unsuspended
         Jobs that must still create pods. Pods without a possible decision (finished, gated, deleted
-        before they ran) are left out.
+        before they ran) are left out. `window` is how many waiting elements of an array with such
+        pods are shown.
         """
         clearing: set[str] = set()
         members: dict[str, list[Pod]] = {
             uid: [] for uid, job in jobs.items() if _is_queued(job, uid in awaited)
         }
+        arrays = array_jobs(pods, jobs)
         for pod in pods:
+            if pod.owner is not None and pod.owner.uid in arrays:
+                continue
             if pod.scheduler == SCHEDULER and not pod.is_reservation and _is_schedulable(pod, jobs):
                 members.setdefault(_workload_uid(pod, jobs), []).append(pod)
             elif (
@@ -104,6 +131,9 @@ class Grouping:
             for uid, of in members.items()
             if (draft := self._draft(uid, of, jobs, uid in awaited)) is not None
         ]
+        for uid, array in arrays.items():
+            drafts = _elements(array, window(array.job.template), is_awaited=uid in awaited)
+            found += [(draft.age, draft.first_key, draft.pods[0].place, draft) for draft in drafts]
         self._drafts = {uid: known for uid, known in self._drafts.items() if uid in members}
         result: dict[str, PodGroup] = {}
         kept: dict[str, tuple[_Draft, PodGroup]] = {}
@@ -161,6 +191,8 @@ def name_of(found: Pod | Job) -> str:
     """Return a workload's name in its project: the submitted one, or NAMESPACE.NAME."""
     if isinstance(found, Job) and found.spec is not None:
         return found.spec.name
+    if isinstance(found, Pod) and found.array and found.index is not None:
+        return f"{found.array}-{found.index}"
     return f"{found.namespace}.{found.name}"
 
 
@@ -172,6 +204,8 @@ class _Draft:
     minimum: int
     job: Job | None = None
     first_key: str = ""
+    array: ArrayJob | None = None
+    needs: int = 0
 
 
 class _CachedDraft(NamedTuple):
@@ -186,14 +220,45 @@ class _CachedDraft(NamedTuple):
 
 def _group(draft: _Draft, project: str, label: str, *, is_clearing: bool) -> PodGroup:
     pods = draft.pods
+    if (array := draft.array) is not None:
+        (pod,) = pods
+        index, job = pod.index or 0, array.job
+        pauses = job.paused.get(index, ())
+        has_begun = array.has_begun(index)
+        pods = (replace(pod, worker=f"{label}-0"),)
+        return PodGroup(
+            label,
+            project,
+            draft.age,
+            pods,
+            minimum=1,
+            array=array,
+            pauses=pauses,
+            has_begun=has_begun,
+            needs=draft.needs,
+        )
+    pauses = () if draft.job is None else draft.job.pauses
     if draft.job is not None:
         pods = tuple(_seated(pod, draft.job, label, i) for i, pod in enumerate(pods))
-    return PodGroup(label, project, draft.age, pods, draft.minimum, draft.job, is_clearing)
+    return PodGroup(
+        label, project, draft.age, pods, draft.minimum, draft.job, is_clearing, pauses=pauses
+    )
+
+
+def _elements(array: ArrayJob, waiting: int, *, is_awaited: bool) -> Iterator[_Draft]:
+    """Build the elements of an array that hold a node, and the next ones that wait."""
+    job = array.job
+    held = [(pod, 0) for pod in array.unfinished if pod.node]
+    for pod, needs in [*held, *array.next_elements(waiting, is_awaited=is_awaited)]:
+        seated = replace(pod, seat=f"{job.uid}/{pod.index}")
+        key = f"{job.namespace}/{job.name}-{pod.index:09d}"
+        name = f"{name_of(job)}-{pod.index}"
+        yield _Draft(name, job.created, (seated,), 1, None, key, array, needs)
 
 
 def _is_queued(job: Job, is_awaited: bool) -> bool:  # noqa: FBT001
     """Return True if a Job is a workload even without pods."""
-    if job.template.scheduler != SCHEDULER or job.is_finished:
+    if job.template.scheduler != SCHEDULER or job.is_finished or job.is_array:
         return False
     # After its parallelism was raised while held, a Job is not one workload any more: its pods will
     # be single, but it has none until it is unsuspended.

@@ -36,6 +36,8 @@ class AssumedState:
     doubtful: dict[str, Pod] = field(default_factory=dict)
     awaited: dict[str, float] = field(default_factory=dict)
     """Time at which Jobs were unsuspended that must still create pods, by UID."""
+    surplus: dict[str, float] = field(default_factory=dict)
+    """Time at which an array's Job was told to remove these waiting pods."""
 
     def still_awaited(self, jobs: Mapping[str, Job], now: float) -> Collection[str]:
         """Return the UIDs of Jobs that must still create pods; drop them after 30 s."""
@@ -43,6 +45,10 @@ class AssumedState:
             uid: since
             for uid, since in self.awaited.items()
             if uid in jobs and since <= now < since + MAKES_PODS_WITHIN_S
+        }
+        # If the array was told otherwise before it removed them, they stay, and are of use again.
+        self.surplus = {
+            uid: at for uid, at in self.surplus.items() if at <= now < at + LEAVES_WITHIN_S
         }
         return self.awaited
 
@@ -66,14 +72,14 @@ class AssumedState:
             u: at for u, at in self.evicted.items() if u in here and here[u].deleted is None
         }
         self.told = {u: text for u, text in self.told.items() if u in here and not here[u].node}
-        if not (self.bound or self.evicted or self.told):
+        if not (self.bound or self.evicted or self.told or self.surplus):
             return list(pods)
         return [self._applied(pod) for pod in pods]
 
     def _applied(self, pod: Pod) -> Pod:
         if (bound := self.bound.get(pod.uid)) is not None:
             pod = replace(pod, node=bound.node, bound=bound.at, grant=bound.grant)
-        if (evicted := self.evicted.get(pod.uid)) is not None:
+        if (evicted := self.evicted.get(pod.uid, self.surplus.get(pod.uid))) is not None:
             pod = replace(pod, deleted=evicted + LEAVES_WITHIN_S)
         if (told := self.told.get(pod.uid)) is not None:
             pod = replace(pod, sentence=told)

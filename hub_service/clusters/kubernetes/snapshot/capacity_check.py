@@ -78,6 +78,23 @@ class Room:
         return f"node {node} has no device {missing[0]}" if missing else ""
 
 
+WITHOUT_GPU = 1000
+"""Elements of an array without GPUs that may start in one cycle."""
+
+
+def slots(request: Pod, machines: Iterable[KubeNode]) -> int:
+    """Return an upper bound of the pods with this request that the nodes' devices could hold."""
+    part, many = request.part, 0
+    if not request.gpus and part is None:
+        return WITHOUT_GPU
+    for machine in machines:
+        if part is None:
+            many += machine.gpus // request.gpus
+        elif each := part.milli_of(machine.gpu_memory_mib) // part.devices:
+            many += WHOLE_GPU // each * machine.gpus // part.devices
+    return many
+
+
 def room_for(
     plan: Plan,
     machines: Iterable[KubeNode],

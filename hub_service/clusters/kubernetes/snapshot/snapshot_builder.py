@@ -240,19 +240,20 @@ def _workload(
         name=group.name,
         project=group.project,
         kind="job" if first.kind == "train" else "session",
-        user=first.user if group.job is None or group.job.spec is None else group.job.spec.user,
+        user=group.user,
         preemptible=False if _is_kept(group, world) else None,
         priority=first.priority if first.kind == "train" else None,
         submitted=int(group.submitted),
         workers=tuple(_worker(pod, world, eligible, of_crowd) for pod in shown),
         min_workers=min(group.minimum, len(shown)),
-        pauses=() if group.job is None else tuple(map(int, group.job.pauses)),
+        pauses=tuple(map(int, group.pauses)),
         below_min_since=None if since is None else int(since),
         throughput=shape.throughput,
         checkpointed=shape.checkpointed,
         gpus_min=WHOLE_GPU if most else None,
         gpus_max=MilliGpu(most * WHOLE_GPU) if most else None,
         resize_cost=world.resize_cost_s if most else 0,
+        array_index=None if group.array is None else first.index,
     )
     is_leaving = most and first.node and first.may_be_promised
     promise = world.promises.get(first.place) if is_leaving else None

@@ -32,7 +32,7 @@ class AllocationBuilder:
             if not (devices := known.devices.get(pod.uid)):
                 continue
             job = known.jobs.get(pod.owner.uid) if pod.owner is not None else None
-            whole = job if job is not None and job.is_whole else None
+            whole = job if job is not None and (job.is_whole or job.is_array) else None
             project = project_of(pod, known.namespaces, known.default_project)
             allocation = self._cache.get(
                 pod.uid,
@@ -44,10 +44,11 @@ class AllocationBuilder:
 
 
 def _allocation(pod: Pod, whole: Job | None, project: str, devices: Sequence[int]) -> Allocation:
-    workload = f"{project}/{name_of(whole or pod)}"
+    is_one = whole is None or whole.is_array
+    workload = f"{project}/{name_of(pod if whole is None or whole.is_array else whole)}"
     return Allocation(
         workload,
-        f"{workload}-{0 if whole is None else pod.index or 0}",
+        f"{workload}-{0 if is_one else pod.index or 0}",
         project,
         pod.user if whole is None or whole.spec is None else whole.spec.user,
         shares_of(pod, devices),

@@ -26,8 +26,10 @@ _KINDS: Mapping[str, str] = {
 }
 
 
-async def read(api: Api, record: WorkloadRecord, subject: Job | Pod) -> list[HistoryEvent]:
-    """Return the history of a workload, oldest first.
+async def read(
+    api: Api, record: WorkloadRecord, subjects: Sequence[Job | Pod]
+) -> list[HistoryEvent]:
+    """Return the history of a workload with these objects, oldest first.
 
     Outside the namespace of the notebooks we have no right to read Events, our own included.
 
@@ -35,12 +37,9 @@ async def read(api: Api, record: WorkloadRecord, subject: Job | Pod) -> list[His
         ApiError: the API server does not answer.
     """
     # Event times are whole seconds, so resourceVersions give the order.
+    events = [event for subject in subjects for event in await _events(api, subject)]
     ours = sorted(
-        (
-            e
-            for e in await _events(api, subject)
-            if e.get("source", {}).get("component") == SCHEDULER
-        ),
+        (e for e in events if e.get("source", {}).get("component") == SCHEDULER),
         key=lambda event: int(event["metadata"]["resourceVersion"]),
     )
     by = f"submitted by {record.spec.user}" if record.spec.user else "made"

@@ -2,15 +2,37 @@
 
 import asyncio
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
 
 from runai.hub_service.clusters.kubernetes.cache import Cache
 from runai.hub_service.clusters.kubernetes.informers.job_informers import Changes
+from runai.hub_service.clusters.kubernetes.objects.array_elements import array_jobs
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
 from runai.hub_service.clusters.kubernetes.workloads.agent_allocations import AllocationBuilder
-from runai.hub_service.clusters.kubernetes.workloads.workload_records import RecordBuilder
+from runai.hub_service.clusters.kubernetes.workloads.array_records import (
+    ArrayRecords,
+    arrays_of,
+    element_of,
+)
+from runai.hub_service.clusters.kubernetes.workloads.workload_records import (
+    ClusterState,
+    RecordBuilder,
+)
+from runai.hub_service.clusters.states.user_actions import of_whole_array
+from runai.hub_service.model import arrays
 from runai.hub_service.model.records import Allocation, WorkloadId, WorkloadRecord
 from runai.hub_service.wire.errors import Conflict, NotFound
+
+
+class _Names(Container[str]):
+    """The IDs in use, those of whole arrays and of their elements included."""
+
+    def __init__(self, lookup: "WorkloadLookup") -> None:
+        self._lookup = lookup
+
+    def __contains__(self, workload: object) -> bool:
+        return isinstance(workload, str) and self._lookup.find(workload) is not None
 
 
 class WorkloadLookup:
@@ -21,7 +43,10 @@ class WorkloadLookup:
         self._cache = cache
         self._changes = changes
         self._showing, self._metering = RecordBuilder(), AllocationBuilder()
+        self._arrays = ArrayRecords()
         self._records: Mapping[WorkloadId, WorkloadRecord] = {}
+        self._of_arrays: Mapping[WorkloadId, Sequence[WorkloadRecord]] = {}
+        self._names = _Names(self)
         self._held: Mapping[str, Sequence[Allocation]] = {}
         self._holders: Mapping[WorkloadId, WorkloadRecord] = {}
         self._built_at: asyncio.Event | None = None  # set at the next change after the build
@@ -31,10 +56,32 @@ class WorkloadLookup:
         await self._cache.informers.listed()
         if self._built_at is not self._changes.next:  # many calls come between two changes
             known = self._cache.known()
-            self._records, self._built_at = self._showing.records(known), self._changes.next
+            self._records, self._built_at = self._build(known), self._changes.next
+            self._of_arrays = arrays_of(self._records)
             self._held = self._metering.held_by_node(known)
             self._holders = {w: r for w, r in self._records.items() if r.holds_devices}
         return self._records
+
+    def _build(self, known: ClusterState) -> Mapping[WorkloadId, WorkloadRecord]:
+        records = self._showing.records(known)
+        self._arrays.begin()
+        found = array_jobs(known.pods, known.jobs, finished=True)
+        if not found:
+            return records
+        every = [*records.values(), *(r for a in found.values() for r in self._arrays.of(a, known))]
+        every.sort(key=lambda r: (r.submitted, arrays.array_id(r), r.spec.array_index or 0))
+        return {record.id: record for record in every}
+
+    def find(self, workload: WorkloadId) -> WorkloadRecord | None:
+        """Return the record of a workload, of a whole array or of an element, by the last build."""
+        if parts := self._of_arrays.get(workload):
+            rest = self._records.get(workload)
+            return arrays.whole(rest, [part for part in parts if part is not rest])
+        if (found := self._records.get(workload)) is not None:
+            return found
+        array, index = arrays.split_id(workload) or ("", 0)
+        rest = self._records.get(array)
+        return element_of(rest, index) if rest and arrays.has(rest.left, index) else None
 
     async def workloads(self) -> Sequence[WorkloadRecord]:
         """Return all workloads, oldest first."""
@@ -42,7 +89,8 @@ class WorkloadLookup:
 
     async def names(self) -> Container[WorkloadId]:
         """Return the workload IDs in use."""
-        return await self.records()
+        await self.records()
+        return self._names
 
     async def holders(self) -> Mapping[WorkloadId, WorkloadRecord]:
         """Return the workloads that hold devices."""
@@ -51,7 +99,8 @@ class WorkloadLookup:
 
     async def workload(self, workload: WorkloadId) -> WorkloadRecord:
         """Return one workload, or raise NotFound."""
-        if (found := (await self.records()).get(workload)) is not None:
+        await self.records()
+        if (found := self.find(workload)) is not None:
             return found
         raise NotFound(
             f"There is no workload {workload}.", hint="runai list names those there are."
@@ -70,12 +119,34 @@ class WorkloadLookup:
         await self.records()
         return self._held.get(node, ())
 
+    async def one(self, workload: WorkloadId) -> WorkloadRecord:
+        """Return one workload that is no whole array.
+
+        Raises:
+            Conflict: it is a whole array.
+        """
+        record = await self.workload(workload)
+        if record.spec.is_array:
+            raise of_whole_array(record)
+        return record
+
+    def element(self, workload: WorkloadId) -> tuple[Job, int] | None:
+        """Return an element's array and its index; None: the workload is no element."""
+        array, index = arrays.split_id(workload) or ("", 0)
+        for job in self._cache.informers.jobs.by_uid().values():
+            if job.is_array and index < job.completions and self._cache.id_of(job) == array:
+                return job, index
+        return None
+
     async def subject(self, workload: WorkloadId) -> Job | Pod:
-        """Return the Job or the pod of a workload.
+        """Return the Job or the pod of a workload; of an element its last pod, or the array's Job.
 
         Raises:
             NotFound: the workload has neither.
         """
+        if (element := self.element(workload)) is not None:
+            pods = await self.pods_of(workload)
+            return max(pods, key=lambda pod: (pod.created, pod.name), default=element[0])
         everything: list[Job | Pod] = [
             *self._cache.informers.jobs.by_uid().values(),
             *self._cache.pods(),
@@ -92,6 +163,13 @@ class WorkloadLookup:
             Conflict: the workload is a session, finished or being deleted.
         """
         record = await self.workload(workload)
+        if (element := self.element(workload)) is not None:
+            array = element[0].name if element[0].spec is None else element[0].spec.name
+            raise Conflict(
+                f"{workload} is an element of an array, and cannot be {verb} by itself.",
+                hint=f"Name the array, {array}: all of it is {verb}. An element can be deleted.",
+                code="in_array",
+            )
         subject = await self.subject(workload)
         if not isinstance(subject, Job):
             raise Conflict(
@@ -114,7 +192,11 @@ class WorkloadLookup:
         return subject
 
     async def pods_of(self, workload: WorkloadId) -> list[Pod]:
-        """Return the pods of a workload."""
+        """Return the pods of a workload; an element's has the index of its only worker, 0."""
+        if (element := self.element(workload)) is not None:
+            job, index = element
+            of_job = (p for p in self._cache.pods() if p.owner is not None and p.index == index)
+            return [replace(p, index=0) for p in of_job if p.owner and p.owner.uid == job.uid]
         subject = await self.subject(workload)
         if isinstance(subject, Pod):
             return [subject]

@@ -41,7 +41,7 @@ class PodSessions:
         raise refusal
 
     async def _is_a_pod(self, workload: WorkloadId, text: str) -> Conflict:
-        await self._lookup.workload(workload)
+        await self._lookup.one(workload)
         return Conflict(
             f"{workload} is a pod of Kubernetes: {text}.",
             hint="JupyterHub or its Job starts and stops it.",

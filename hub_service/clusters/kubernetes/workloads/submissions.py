@@ -1,4 +1,4 @@
-"""Submission of jobs: check the request and create one Job per spec."""
+"""Submission of jobs: check the request and create one Job per spec, of a whole array too."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -15,6 +15,7 @@ from runai.hub_service.clusters.kubernetes.objects.job_names import made_under_a
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job, read_job
 from runai.hub_service.clusters.kubernetes.workloads.lookup import WorkloadLookup
 from runai.hub_service.clusters.kubernetes.workloads.notebook_volumes import beside, check_room
+from runai.hub_service.model import arrays
 from runai.hub_service.model.records import WorkloadId, WorkloadRecord, WorkloadSpec
 
 
@@ -47,39 +48,36 @@ class Submissions:
         self._pool = pool
 
     async def submit(self, specs: Sequence[WorkloadSpec]) -> Sequence[WorkloadRecord]:
-        """Create one Job per spec, all or none."""
-        known = await self._lookup.records()
+        """Create one Job per spec; none if any of them is impossible."""
+        if specs and (again := await self.submitted(specs[0].user, specs[0].key)):
+            return again
+        await self._lookup.records()
         seen: set[WorkloadId] = set()
         for spec in specs:
-            if spec.id in known or spec.id in seen:
-                raise taken(spec, f" ({known[spec.id].state})" if spec.id in known else "")
-            seen.add(spec.id)
+            elements = (arrays.element(spec, i) for i in range(spec.array or 0) if spec.is_array)
+            for named in (spec, *elements):
+                there = self._lookup.find(named.id)
+                if there is not None or named.id in seen:
+                    raise taken(named, f" ({there.state})" if there is not None else "")
+                seen.add(named.id)
         around = {user: await self._surroundings(user) for user in {spec.user for spec in specs}}
         for spec in specs:  # reject impossible requests before creating anything
             self._body(spec, around[spec.user])
-        created: list[Job] = []
-        try:
-            for spec in specs:
-                job = await self._make(spec, around[spec.user])
-                created.append(job)
-        except BaseException:
-            # Not crash-safe: if the service dies here, the first Jobs of an array stay, suspended.
-            for job in created:
-                await self.delete_job(job, has_pods=False)
-            raise
+        for spec in specs:
+            await self._make(spec, around[spec.user])
         return [(await self._lookup.records())[spec.id] for spec in specs]
 
     async def submitted(self, user: str, key: str) -> Sequence[WorkloadRecord]:
         """Return the workloads that a user submitted under an idempotency key."""
-        return [
-            r for r in await self._lookup.workloads() if (r.spec.user, r.spec.key) == (user, key)
-        ]
+        known = await self._lookup.workloads() if key else ()
+        return [r for r in known if (r.spec.user, r.spec.key) == (user, key)]
 
     async def unfinished_jobs(self, user: str) -> int:
         """Return the number of a user's unfinished jobs; suspended jobs count as unfinished."""
         return sum(
-            r.spec.user == user and r.spec.kind == "job" and not r.state.finished
+            r.size
             for r in await self._lookup.workloads()
+            if r.spec.user == user and r.spec.kind == "job" and not r.state.finished
         )
 
     async def delete_job(self, job: Job, *, has_pods: bool) -> None:
@@ -107,7 +105,7 @@ class Submissions:
         )
         return self._pool.put_in(body)
 
-    async def _make(self, spec: WorkloadSpec, around: PodTemplateSource) -> Job:
+    async def _make(self, spec: WorkloadSpec, around: PodTemplateSource) -> None:
         found = await made_under_a_free_name(
             self._api,
             f"/apis/batch/v1/namespaces/{self._namespace}/jobs",
@@ -116,7 +114,6 @@ class Submissions:
             lambda there: self._cache.id_of(read_job(there)),
         )
         self._informers.jobs.take(found)
-        return read_job(found)
 
     async def _surroundings(self, user: str) -> PodTemplateSource:
         """Return the settings of the user's notebook, preferably of the default server."""

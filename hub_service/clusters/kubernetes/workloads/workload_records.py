@@ -81,7 +81,7 @@ class RecordBuilder:
         self._cache = Memo[_Shown]()
 
     def records(self, known: ClusterState) -> dict[WorkloadId, WorkloadRecord]:
-        """Return all workloads of our scheduler, oldest first, including finished ones."""
+        """Return all workloads of our scheduler but arrays, oldest first; finished ones too."""
         self._cache.begin()
         pods: dict[str, list[Pod]] = {}
         shown: list[_Shown] = []
@@ -89,7 +89,7 @@ class RecordBuilder:
             if pod.scheduler != SCHEDULER or pod.is_reservation:
                 continue
             job = known.jobs.get(pod.owner.uid) if pod.owner is not None else None
-            if job is None and _is_left(pod):
+            if _is_left(pod) if job is None else job.is_array:
                 continue
             if job is None or not job.is_whole:
                 shown.append(self._of_pod(pod, known))
@@ -215,11 +215,11 @@ def _reason(
     job: Job, state: WorkloadState, wait: Wait | None, stop: Stop | Move | Resize | None
 ) -> StateReason | None:
     if wait is not None:
-        return _as_state_reason(wait.reason)
+        return as_state_reason(wait.reason)
     if state is WorkloadState.SUSPENDED:
         return StateReason("suspended", f"suspended by {job.suspended_by or 'somebody'}")
     if stop is not None and state in (WorkloadState.STOPPING, WorkloadState.PAUSED):
-        return _as_state_reason(stop.reason)
+        return as_state_reason(stop.reason)
     if job.is_held and state in (*_WAITS, WorkloadState.STOPPING) and job.starts:
         return StateReason("held", job.template.sentence)
     return None
@@ -242,7 +242,8 @@ def _outcome(job: Job, workers: Sequence[WorkerRecord]) -> StateReason:
     return StateReason("exit_code", f"{name}ended with exit code {ended[0].exit_code}")
 
 
-def _as_state_reason(why: Reason) -> StateReason:
+def as_state_reason(why: Reason) -> StateReason:
+    """Return a decision's reason as that of a state."""
     return StateReason(why.code, why.text, why.rule, why.for_ or "")
 
 
@@ -280,10 +281,13 @@ def _workers(
         else:
             # Nominated devices belong to the worker, whichever pod it has.
             here = replace(here, seat=f"{job.uid}/{index}")
-            yield _worker(here, name, index, known, attempt=max(1, len(job.starts)))
+            yield record_of_worker(here, name, index, known, attempt=max(1, len(job.starts)))
 
 
-def _worker(pod: Pod, name: str, index: int, known: ClusterState, *, attempt: int) -> WorkerRecord:
+def record_of_worker(
+    pod: Pod, name: str, index: int, known: ClusterState, *, attempt: int
+) -> WorkerRecord:
+    """Build the record of a worker with a pod."""
     if pod.is_finished:  # its annotations still name devices that it does not hold any more
         return WorkerRecord(
             name, index, "finished", started=pod.bound, attempt=attempt, exit_code=pod.exit_code
@@ -317,7 +321,7 @@ def _of_pod(pod: Pod, known: ClusterState) -> WorkloadRecord:
     """Build the record of a single pod, such as a notebook server."""
     project = project_of(pod, known.namespaces, known.default_project)
     spec = _spec_of(pod, project, name_of(pod), None)
-    worker = _worker(pod, f"{spec.id}-0", 0, known, attempt=1 if pod.node else 0)
+    worker = record_of_worker(pod, f"{spec.id}-0", 0, known, attempt=1 if pod.node else 0)
     states = {
         "pending": WorkloadState.QUEUED,
         "reserved": WorkloadState.QUEUED,
@@ -336,7 +340,7 @@ def _of_pod(pod: Pod, known: ClusterState) -> WorkloadRecord:
         state,
         pod.created,
         (worker,),
-        reason=reason if wait is None else _as_state_reason(wait.reason),
+        reason=reason if wait is None else as_state_reason(wait.reason),
         position=None if wait is None else wait.position,
         started=pod.bound,
         attempts=1 if pod.node else 0,

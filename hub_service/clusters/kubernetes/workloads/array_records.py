@@ -1,0 +1,200 @@
+"""Records of a job array: one for the elements that have not begun, and one for each other.
+
+No API calls; records of unchanged elements are reused.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from runai.hub_service.clusters.kubernetes.objects.array_elements import ArrayJob
+from runai.hub_service.clusters.kubernetes.objects.job_manifest import OWN_INDEX
+from runai.hub_service.clusters.kubernetes.objects.jobs import Job
+from runai.hub_service.clusters.kubernetes.workloads.workload_records import (
+    ClusterState,
+    Memo,
+    as_state_reason,
+    record_of_worker,
+)
+from runai.hub_service.model import arrays
+from runai.hub_service.model.records import (
+    Ranges,
+    StateReason,
+    WorkerRecord,
+    WorkloadId,
+    WorkloadRecord,
+    WorkloadState,
+)
+
+_STATES = {
+    "starting": WorkloadState.STARTING,
+    "running": WorkloadState.RUNNING,
+    "stopping": WorkloadState.STOPPING,
+}
+_WAITING = (WorkloadState.QUEUED, WorkloadState.PAUSED)
+
+
+class ArrayRecords:
+    """Builder of arrays' records that reuses the object of an unchanged element."""
+
+    def __init__(self) -> None:
+        """Begin with no record built."""
+        self._cache = Memo[WorkloadRecord]()
+
+    def begin(self) -> None:
+        """Start a new round."""
+        self._cache.begin()
+
+    def of(self, array: ArrayJob, known: ClusterState) -> Iterator[WorkloadRecord]:
+        """Yield the records of an array; a deleted element has one until its pod is gone."""
+        job = array.job
+        assert job.spec is not None
+        begun = set()
+        places = (place.partition("/") for place in known.promises)
+        promised = {int(index) for uid, _, index in places if uid == job.uid}
+        for index in sorted({*array.pods, *job.done, *job.paused, *promised}):
+            pods = array.pods.get(index, ())
+            is_deleted = _is_deleted(job, index)
+            is_shown = index in promised or array.has_begun(index)
+            if not (any(pod.holds for pod in pods) if is_deleted else is_shown):
+                continue
+            begun.add(index)
+            seat, name = f"{job.uid}/{index}", arrays.element_id(job.spec.id, index)
+            inputs = (
+                pods,
+                [known.devices.get(pod.uid) for pod in pods],
+                known.promises.get(seat),
+                known.waits.get(name),
+                known.stops.get(name),
+                (index in job.completed, index in job.failed_indexes, is_deleted),
+                (job.is_suspended, job.is_held, job.outcome),
+                job.paused.get(index),
+            )
+            build = partial(_of_element, array, index, name, known)
+            yield self._cache.get(seat, inputs, build)
+        gone = begun | job.deleted_elements
+        left = arrays.without(((0, job.completions),), gone)
+        if left and job.deleted is None:
+            yield _of_the_rest(job, left, known)
+
+
+def element_of(rest: WorkloadRecord, index: int) -> WorkloadRecord:
+    """Return the record of an element that has not begun."""
+    spec = arrays.element(rest.spec, index)
+    worker = WorkerRecord(f"{spec.id}-0", 0, "pending")
+    return replace(rest, spec=spec, workers=(worker,), left=(), position=None)
+
+
+def _of_the_rest(job: Job, left: Ranges, known: ClusterState) -> WorkloadRecord:
+    assert job.spec is not None
+    state = _state_without_pods(job, WorkloadState.QUEUED)
+    wait = known.waits.get(job.spec.id) if state is WorkloadState.QUEUED else None
+    return WorkloadRecord(
+        job.spec,
+        state,
+        job.created,
+        (),
+        reason=_suspension(job, state) if wait is None else as_state_reason(wait.reason),
+        position=None if wait is None else wait.position,
+        left=left,
+    )
+
+
+def _of_element(
+    array: ArrayJob, index: int, name: WorkloadId, known: ClusterState
+) -> WorkloadRecord:
+    job, pods = array.job, array.pods.get(index, ())
+    assert job.spec is not None
+    spec = arrays.element(job.spec, index)
+    pauses = job.paused.get(index, ())
+    ended = [pod for pod in pods if pod.is_finished]
+    worker = _worker(array, index, known)
+    state = _state(array, index, worker)
+    wait, stop = known.waits.get(name), known.stops.get(name)
+    reason = _suspension(job, state)
+    if _is_deleted(job, index):
+        reason = StateReason("deleted", "deleted by its user")
+    elif state is WorkloadState.SUCCEEDED:
+        reason = StateReason("succeeded", "finished with exit code 0")
+    elif state is WorkloadState.FAILED and worker.exit_code is not None:
+        reason = StateReason("exit_code", f"ended with exit code {worker.exit_code}")
+    elif state is WorkloadState.FAILED:
+        reason = StateReason("failed", job.why)
+    elif wait is not None and state in _WAITING:
+        reason = as_state_reason(wait.reason)
+    elif stop is not None and state in (WorkloadState.STOPPING, WorkloadState.PAUSED):
+        reason = as_state_reason(stop.reason)
+    starts = [pod.bound for pod in pods if pod.bound is not None]
+    ends = [pod.ended for pod in ended if pod.ended is not None]
+    return WorkloadRecord(
+        spec,
+        state,
+        job.created,
+        (worker,),
+        reason=reason,
+        position=wait.position if wait is not None and state in _WAITING else None,
+        started=min(starts, default=None),
+        finished=max(ends, default=job.finished) if state.finished else None,
+        attempts=worker.attempt,
+        pauses=pauses,
+        failures=min(sum(bool(pod.exit_code) for pod in ended), spec.backoff_limit + 1),
+        exit_code=worker.exit_code if state.finished else None,
+        checkpoint_dir=job.checkpoint_dir.replace(OWN_INDEX, str(index)),
+    )
+
+
+def _worker(array: ArrayJob, index: int, known: ClusterState) -> WorkerRecord:
+    job, pod = array.job, array.of(index)
+    assert job.spec is not None
+    name = f"{arrays.element_id(job.spec.id, index)}-0"
+    ran = [p for p in array.pods.get(index, ()) if p.bound is not None or p.node]
+    attempt = max(len(ran) + len(job.paused.get(index, ())), index in job.paused)
+    if pod is None or (pod.is_finished and job.is_suspended and index not in job.done):
+        if index in job.done:
+            code = 0 if index in job.completed else None
+            return WorkerRecord(name, 0, "finished", attempt=attempt, exit_code=code)
+        pod = job.worker(index)
+    seated = replace(pod, seat=f"{job.uid}/{index}")
+    return record_of_worker(seated, name, 0, known, attempt=attempt)
+
+
+def _state(array: ArrayJob, index: int, worker: WorkerRecord) -> WorkloadState:
+    job = array.job
+    if (state := _STATES.get(worker.state)) is not None:
+        is_leaving = job.is_suspended or _is_deleted(job, index)
+        return WorkloadState.STOPPING if is_leaving else state
+    if index in job.completed or (worker.state == "finished" and worker.exit_code == 0):
+        return WorkloadState.SUCCEEDED
+    if index in job.failed_indexes:
+        return WorkloadState.FAILED
+    waits = WorkloadState.PAUSED if index in job.paused else WorkloadState.QUEUED
+    if worker.state == "finished":
+        waits = WorkloadState.RETRYING
+    return _state_without_pods(job, waits)
+
+
+def _state_without_pods(job: Job, waits: WorkloadState) -> WorkloadState:
+    if job.is_finished:
+        return WorkloadState.FAILED
+    return WorkloadState.SUSPENDED if job.is_suspended and not job.is_held else waits
+
+
+def _is_deleted(job: Job, index: int) -> bool:
+    return index in job.deleted_elements or job.deleted is not None
+
+
+def _suspension(job: Job, state: WorkloadState) -> StateReason | None:
+    if state is not WorkloadState.SUSPENDED:
+        return None
+    return StateReason("suspended", f"suspended by {job.suspended_by or 'somebody'}")
+
+
+def arrays_of(
+    records: Mapping[WorkloadId, WorkloadRecord],
+) -> dict[WorkloadId, Sequence[WorkloadRecord]]:
+    """Return the records of each array: of its elements, and of those that have not begun."""
+    found: dict[WorkloadId, list[WorkloadRecord]] = {}
+    for record in records.values():
+        if record.spec.array is not None:
+            found.setdefault(arrays.array_id(record), []).append(record)
+    return dict(found)
