@@ -137,9 +137,12 @@ class KubernetesCluster:
     async def history(self, workload: WorkloadId) -> Sequence[HistoryEvent]:
         """Return the history of a workload; the API server keeps Events for an hour."""
         record = await self.workload(workload)
-        subjects: Sequence[Job | Pod] = await self.lookup.pods_of(workload)
-        if self.lookup.element(workload) is None:
-            subjects = [await self.lookup.subject(workload)]
+        is_element = self.lookup.element(workload) is not None
+        subjects: Sequence[Job | Pod] = (
+            await self.lookup.pods_of(workload)
+            if is_element
+            else [await self.lookup.subject(workload)]
+        )
         with asking():
             return await history.read(self._api, record, subjects)
 
@@ -151,10 +154,9 @@ class KubernetesCluster:
         self.cache.forget_promises(job.uid)
         change = suspended(job, by)
         if job.is_array:
-            running = {p.index or 0: () for p in await self.lookup.pods_of(workload) if p.holds}
-            change["metadata"]["annotations"][PAUSED_ELEMENTS] = paused_text(
-                job, {index: job.paused.get(index, ()) for index in running}
-            )
+            running = {p.index or 0 for p in self.lookup.pods_of_job(job) if p.holds}
+            times = {index: job.paused.get(index, ()) for index in running}
+            change["metadata"]["annotations"][PAUSED_ELEMENTS] = paused_text(job, times)
         return await self._change_job(job, change, "Suspended", f"suspended by {by}")
 
     async def resume(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
@@ -198,7 +200,7 @@ class KubernetesCluster:
             return
         await self._write_event(subject, "Deleted", f"deleted by {by}")
         if isinstance(subject, Job):
-            has_pods = any(pod.holds for pod in await self.lookup.pods_of(workload))
+            has_pods = any(pod.holds for pod in self.lookup.pods_of_job(subject))
             await self.submissions.delete_job(subject, has_pods=has_pods)
             return
         with asking():
@@ -252,7 +254,7 @@ class KubernetesCluster:
                 return
             kept = set(range(job.completions)) - job.deleted_elements - {index}
             if not kept:
-                has_pods = any(p.holds for p in await self.lookup.pods_of(self.cache.id_of(job)))
+                has_pods = any(pod.holds for pod in self.lookup.pods_of_job(job))
                 await self.submissions.delete_job(job, has_pods=has_pods)
                 return
             deleted = arrays.text(arrays.without(((0, job.completions),), kept))

@@ -75,7 +75,7 @@ class Arrays:
         return found
 
     def until_only_running(self) -> None:
-        """Wait until the Job wants no more pods than run, and has no others."""
+        """Wait until the Job wants no more pods than run, and has no more."""
         self.eventually(
             lambda: (
                 self.work.job(JOB)["spec"]["parallelism"] == len(self.runs()) == len(self.left())
@@ -141,7 +141,7 @@ def test_pause_evicts_the_pod_of_its_element_alone(arrays):
 
 
 def test_lower_parallelism_ends_no_running_element(arrays):
-    """Each pod that ever had a node has completed, or was paused for somebody."""
+    """Each pod that ever had a node has completed, or was paused for an owner."""
     with arrays.start():
         arrays.submit(6)
         for turn in range(2):

@@ -96,6 +96,22 @@ def test_manifest_round_trips_a_workload_spec(spec):
     assert (read.template.project, read.template.kind) == ("vision", "train")
 
 
+def test_array_is_one_indexed_job_whose_pods_know_their_element():
+    spec = replace(SPEC, array=5, backoff_limit=2, env={"OF": "$(RUNAI_ARRAY_INDEX)"})
+    job = manifest(spec, surroundings(NOTEBOOK))
+    told, read = environment(job), kept(job)
+
+    assert (read.is_array, read.is_whole, read.is_held, read.spec) == (True, False, True, spec)
+    assert job["metadata"]["labels"]["runai/array"] == spec.name
+    has = job["spec"]
+    assert (has["completions"], has["parallelism"], has["backoffLimitPerIndex"]) == (5, 0, 2)
+    assert [rule["action"] for rule in has["podFailurePolicy"]["rules"]] == ["FailIndex", "Ignore"]
+    own = f"{spec.id}-$(RUNAI_ARRAY_INDEX)"
+    assert (told["RUNAI_WORKLOAD"], told["RUNAI_WORKER"]) == (own, f"{own}-0")
+    assert told["RUNAI_CHECKPOINT_DIR"].endswith(f"/.runai/{own}/checkpoints")
+    assert (told["RUNAI_INDEX"], told["OF"]) == ("0", "$$(RUNAI_ARRAY_INDEX)")
+
+
 def test_a_job_has_what_the_notebook_has_and_nothing_of_its_own():
     job = manifest(SPEC, surroundings(NOTEBOOK))
     pod, container = pod_of(job), pod_of(job)["containers"][0]

@@ -7,7 +7,7 @@ Pure.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 
 from runai.hub_service.clusters.kubernetes.objects.core_objects import SCHEDULER, Pod
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
@@ -31,7 +31,7 @@ class ArrayJob:
         """Return True if an element has ever run."""
         ended = not self.job.is_suspended and any(p.is_finished for p in self.pods.get(index, ()))
         holds = any(pod.holds for pod in self.pods.get(index, ()))
-        return index in self.job.paused or index in self.job.done or ended or holds
+        return index in self.job.paused or self.job.is_over(index) or ended or holds
 
     @property
     def unfinished(self) -> list[Pod]:
@@ -65,30 +65,25 @@ class ArrayJob:
     def next_elements(self, most: int, *, is_awaited: bool) -> Iterator[tuple[Pod, int]]:
         """Yield the next elements that may start, by index, each with the parallelism it needs.
 
-        It is 0 for an element with a pod. An element is left out if its pod is asked for and does
-        not come: a quota of its namespace may forbid it.
+        It is 0 for an element with a pod. None follows one whose pod is asked for and has not come:
+        a quota of the namespace may forbid it.
         """
         if self.job.deleted is not None or self.job.is_suspended != self.job.is_held:
             return
-        is_asked = not (self.job.is_held or is_awaited)
+        asked = 0 if self.job.is_held or is_awaited else self.job.parallelism
         deleted = self.job.deleted_elements
         waiting = [] if self.job.is_suspended else self.unbound
         made = [(p, 0) for p in waiting if not p.is_gated and p.index not in deleted]
-        unmade = (
-            (self.job.worker(index), needs)
-            for index, needs in self.missing()
-            if not (is_asked and needs <= self.job.parallelism)
-            and index not in deleted
-            and not self._fails(index)
-        )
-        found = [*made, *islice(unmade, most)]
+        missing = (m for m in self.missing() if m[0] not in deleted and not self._fails(m[0]))
+        unmade = takewhile(lambda one: one[1] > asked, missing)
+        found = [*made, *((self.job.worker(i), needs) for i, needs in islice(unmade, most))]
         yield from sorted(found, key=lambda one: one[0].index or 0)[:most]
 
     def surplus(self, now: float) -> list[Pod]:
         """Return the waiting pods that go if `parallelism` is lowered to the running ones.
 
-        None if a running pod could go instead: the Job controller removes pods without a node
-        first, so it must have seen all others run.
+        () if a running pod could go instead: the Job controller removes pods without a node first,
+        so it must have seen that each running one has a node.
         """
         bound, job = self.bound, self.job
         is_seen = job.ready == len(bound) < job.parallelism and not job.is_suspended
@@ -105,14 +100,17 @@ class ArrayJob:
         Failed elements are tried again by the Job controller alone. Deleted elements without a pod
         end by one; they get it last.
         """
-        deleted, missing = self.job.deleted_elements, list(self.missing())
+        deleted = self.job.deleted_elements
+        if not deleted and not self.is_retried:
+            return 0
+        missing = list(self.missing())
         is_live = any(index not in deleted for index, _ in missing)
         is_live = is_live or any(pod.index not in deleted for pod in self.unfinished)
         needed = (n for index, n in missing if not is_live or self._fails(index))
         return max(needed, default=0)
 
     def _fails(self, index: int) -> bool:
-        pod = None if self.job.is_suspended or index in self.job.done else self.of(index)
+        pod = None if self.job.is_suspended or self.job.is_over(index) else self.of(index)
         is_over = pod is not None and pod.is_finished and pod.exit_code != 0
         return is_over and index not in self.job.deleted_elements
 

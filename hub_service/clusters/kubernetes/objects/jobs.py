@@ -192,6 +192,10 @@ class Job:
         """Return the indexes that get no pod again."""
         return self.completed | self.failed_indexes
 
+    def is_over(self, index: int) -> bool:
+        """Return True if an index gets no pod again."""
+        return index in self.completed or index in self.failed_indexes
+
     @property
     def minimum(self) -> int:
         """Return how many of the unfinished workers must run together."""

@@ -149,8 +149,8 @@ def _worker(array: ArrayJob, index: int, known: ClusterState) -> WorkerRecord:
     name = f"{arrays.element_id(job.spec.id, index)}-0"
     ran = [p for p in array.pods.get(index, ()) if p.bound is not None or p.node]
     attempt = max(len(ran) + len(job.paused.get(index, ())), index in job.paused)
-    if pod is None or (pod.is_finished and job.is_suspended and index not in job.done):
-        if index in job.done:
+    if pod is None or (pod.is_finished and job.is_suspended and not job.is_over(index)):
+        if job.is_over(index):
             code = 0 if index in job.completed else None
             return WorkerRecord(name, 0, "finished", attempt=attempt, exit_code=code)
         pod = job.worker(index)

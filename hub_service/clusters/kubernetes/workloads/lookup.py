@@ -132,7 +132,9 @@ class WorkloadLookup:
 
     def element(self, workload: WorkloadId) -> tuple[Job, int] | None:
         """Return an element's array and its index; None: the workload is no element."""
-        array, index = arrays.split_id(workload) or ("", 0)
+        if (named := arrays.split_id(workload)) is None:
+            return None
+        array, index = named
         for job in self._cache.informers.jobs.by_uid().values():
             if job.is_array and index < job.completions and self._cache.id_of(job) == array:
                 return job, index
@@ -192,16 +194,18 @@ class WorkloadLookup:
         return subject
 
     async def pods_of(self, workload: WorkloadId) -> list[Pod]:
-        """Return the pods of a workload; an element's has the index of its only worker, 0."""
+        """Return the pods of a workload; an element's has the index of its only worker, 0.
+
+        Raises:
+            Conflict: it is a whole array.
+        """
         if (element := self.element(workload)) is not None:
             job, index = element
-            of_job = (p for p in self._cache.pods() if p.owner is not None and p.index == index)
-            return [replace(p, index=0) for p in of_job if p.owner and p.owner.uid == job.uid]
+            return [replace(pod, index=0) for pod in self.pods_of_job(job) if pod.index == index]
+        await self.one(workload)
         subject = await self.subject(workload)
-        if isinstance(subject, Pod):
-            return [subject]
-        return [
-            pod
-            for pod in self._cache.pods()
-            if pod.owner is not None and pod.owner.uid == subject.uid
-        ]
+        return [subject] if isinstance(subject, Pod) else self.pods_of_job(subject)
+
+    def pods_of_job(self, job: Job) -> list[Pod]:
+        """Return the pods of a Job."""
+        return [p for p in self._cache.pods() if p.owner is not None and p.owner.uid == job.uid]
