@@ -93,7 +93,7 @@ def _each() -> Iterator[Right]:
         ("everywhere", "jupyter-runai.dev", "projects/status", "patch", "show projects' shares"),
         ("jobs", "batch", "jobs", "create delete", "submit and delete jobs"),
         ("jobs", "kubeflow.org", "pytorchjobs", "delete", "delete PyTorchJobs"),
-        ("jobs", "", "pods", "delete", "end the pods of a session"),
+        ("jobs", "", "pods", "delete", "end sessions and elements of arrays"),
         ("jobs", "", "pods/log", "get", "show what a job wrote"),
         ("jobs", "", "persistentvolumeclaims", "get", "give a job its owner's files"),
         ("jobs", "", "events", "list", "show a job's life"),
