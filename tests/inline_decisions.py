@@ -1,13 +1,17 @@
 """The decision worker's protocol without a process: its other end runs in the same event loop.
 
 inline_scheduler   the scheduler of the service, for tests of everything but the worker's process
-InlinePipe         a worker that answers at once; subclasses misbehave
+InlinePipe         a worker that answers at once
+FaultyPipe         a worker that dies, is late, or answers what was not asked
 """
 
 from __future__ import annotations
 
 import asyncio
 import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
 
 from runai.hub_service.controller.decision_messages import Decide, Reply, Request
 from runai.hub_service.controller.decision_process import Decisions
@@ -27,15 +31,14 @@ class InlinePipe:
         return cls()
 
     def send(self, request: Request) -> None:
-        request = pickle.loads(pickle.dumps(request))
-        what = request.what
-        if isinstance(what, Decide):
-            self.reply(Reply(request.number, self._decisions.decide(what)))
-        else:
-            self.reply(Reply(request.number, self._decisions.answer(what)))
+        self.replies.put_nowait(self.reply_to(request))
 
-    def reply(self, reply: Reply) -> None:
-        self.replies.put_nowait(pickle.loads(pickle.dumps(reply)))
+    def reply_to(self, request: Request) -> Reply:
+        what = pickle.loads(pickle.dumps(request.what))
+        decides = isinstance(what, Decide)
+        answer = self._decisions.decide(what) if decides else self._decisions.answer(what)
+        reply: Reply = pickle.loads(pickle.dumps(Reply(request.number, answer)))
+        return reply
 
     async def receive(self) -> Reply:
         reply = await self.replies.get()
@@ -45,6 +48,28 @@ class InlinePipe:
 
     async def close(self) -> None:
         """Do nothing: there is no process."""
+
+
+Fault = Literal["", "dies", "late", "twice", "another number"]
+
+
+class FaultyPipe(InlinePipe):
+    """A worker that has one fault at a request, whenever `next_fault` returns it."""
+
+    def __init__(self, next_fault: Callable[[], Fault]) -> None:
+        super().__init__()
+        self._next_fault = next_fault
+
+    def send(self, request: Request) -> None:
+        fault = self._next_fault()
+        if fault == "dies":
+            self.replies.put_nowait("it was killed by signal 9")
+        elif fault != "late":
+            reply = self.reply_to(request)
+            if fault == "another number":
+                reply = replace(reply, number=reply.number + 7)
+            for _ in range(1 + (fault == "twice")):
+                self.replies.put_nowait(reply)
 
 
 def inline_scheduler() -> DecisionWorker:

@@ -17,6 +17,8 @@ from faults.machine import Machine
 from faults.people import HOUR_S, Act, People
 from faults.service import Disk, Service, dice_of
 from faults.virtual_time import Crash, WallClock
+from inline_decisions import Fault
+from runai.hub_service.controller.decision_worker import DEADLINE_S
 from runai.hub_service.model.records import WorkloadRecord
 from runai.hub_service.wire.errors import Conflict, NotFound, RunaiError, Unavailable
 
@@ -76,6 +78,10 @@ class Hour:
             "database read-only": lambda: self._disk("read-only", dice.choice([5.0, 60.0])),
             "agent away": lambda: self._leaves("agent", dice.choice([20.0, 200.0])),
             "cluster away": lambda: self._leaves("cluster", dice.choice([5.0, 60.0])),
+            "worker dies": lambda: self._worker("dies"),
+            "worker late": lambda: self._worker("late"),
+            "worker answers twice": lambda: self._worker("twice"),
+            "worker answers with another number": lambda: self._worker("another number"),
             "clock jumps an hour on": lambda: self._clock(3600.0),
             "clock jumps an hour back": lambda: self._clock(-3600.0),
         }
@@ -113,6 +119,15 @@ class Hour:
             self._is_well()
 
         self.machine.later(seconds, comes_back)
+
+    def _worker(self, fault: Fault) -> None:
+        """Let the decision worker fail at its next request; one that is late is replaced."""
+
+        def failed() -> None:
+            self.machine.later(DEADLINE_S + 1, self._is_well)
+
+        if self.service is not None:
+            self.service.worker_fault, self.service.worker_failed = fault, failed
 
     def _is_well(self) -> None:
         self.watching.begin_anew()

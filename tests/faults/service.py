@@ -19,10 +19,11 @@ import sqlalchemy as sa
 from faults.machine import Machine, VirtualAttempt
 from faults.meter import Meter, stored
 from faults.virtual_time import VirtualLoop, WallClock, abandon
-from inline_decisions import inline_scheduler
+from inline_decisions import Fault, FaultyPipe
 from runai.hub_service.clusters.local.driver import LocalCluster
 from runai.hub_service.clusters.local.processes import reconciler
 from runai.hub_service.clusters.local.store.workload_store import SqliteStore
+from runai.hub_service.controller.decision_worker import DecisionWorker
 from runai.hub_service.controller.history_recorder import Bookkeeping, held_devices
 from runai.hub_service.controller.loop import Controller, Cycle
 from runai.hub_service.ledger import Ledger
@@ -142,12 +143,24 @@ class Service:
         )
         self.controller = Controller(
             Away(self.cluster, lambda: away("cluster")),
-            inline_scheduler(),
+            DecisionWorker(self._worker),
             on_cycle=on_cycle,
             clock=lambda: clock.true,
         )
+        self.worker_fault: Fault = ""
+        """Fault of the decision worker at its next request."""
+        self.worker_failed: Callable[[], object] = lambda: None
         self._machine = machine
         self.failed: BaseException | None = None
+
+    async def _worker(self) -> FaultyPipe:
+        def next_fault() -> Fault:
+            fault, self.worker_fault = self.worker_fault, ""
+            if fault:
+                self.worker_failed()
+            return fault
+
+        return FaultyPipe(next_fault)
 
     async def run(self, *users: Any) -> None:
         """Run all background tasks of the real service until the users are done."""

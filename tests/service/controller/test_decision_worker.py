@@ -13,11 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import job, project, snapshot
-from inline_decisions import InlinePipe, inline_scheduler
+from inline_decisions import Fault, FaultyPipe, InlinePipe, inline_scheduler
 from runai.hub_service.controller import decision_worker
 from runai.hub_service.controller.decision_messages import (
     Decide,
-    Reply,
     Request,
     difference,
     patched,
@@ -73,57 +72,28 @@ def test_plan_follows_from_the_difference_to_any_earlier_plan(worlds: list[Snaps
 # ---- failures
 
 
-class Misbehaving(InlinePipe):
-    """A worker that fails in one way at its second request, in its first life only."""
+def faulty(*faults: Fault) -> DecisionWorker:
+    """Return a scheduler whose workers have these faults, request by request; then none."""
+    left = list(faults)
 
-    lives = 0
-    how = ""
+    async def start() -> FaultyPipe:
+        return FaultyPipe(lambda: left.pop(0) if left else "")
 
-    def __init__(self) -> None:
-        super().__init__()
-        type(self).lives += 1
-        self._requests = 0
-        self._is_well = type(self).lives > 1
-
-    @classmethod
-    async def start(cls) -> Misbehaving:
-        return cls()
-
-    def send(self, request: Request) -> None:
-        self._requests += 1
-        if self._is_well or self._requests != 2:
-            super().send(request)
-            return
-        if self.how == "dies":
-            self.replies.put_nowait("it was killed by signal 9")
-        if self.how == "twice":
-            super().send(request)
-            self.replies.put_nowait(self.replies._queue[-1])  # type: ignore[attr-defined]
-        if self.how == "another number":
-            super().send(request)
-            answer = self.replies.get_nowait()
-            assert isinstance(answer, Reply)
-            self.reply(Reply(answer.number + 7, answer.answer))
-
-
-@pytest.fixture
-def misbehaving(request, monkeypatch) -> type[Misbehaving]:
-    monkeypatch.setattr(decision_worker, "DEADLINE_S", 0.05)
-    return type("Now", (Misbehaving,), {"how": request.param, "lives": 0})
+    return DecisionWorker(start)
 
 
 @pytest.mark.parametrize(
-    ("misbehaving", "why"),
+    ("fault", "why"),
     [
         pytest.param("dies", "it was killed by signal 9", id="dies"),
         pytest.param("late", "it did not decide within 0.05 seconds", id="late"),
         pytest.param("another number", "it did not decide within 0.05 seconds", id="other number"),
     ],
-    indirect=["misbehaving"],
 )
-async def test_next_decision_is_by_a_new_worker_with_a_whole_snapshot(misbehaving, why):
+async def test_next_decision_is_by_a_new_worker_with_a_whole_snapshot(fault, why, monkeypatch):
+    monkeypatch.setattr(decision_worker, "DEADLINE_S", 0.05)
     later = replace(WORLD, now=1060)
-    async with DecisionWorker(misbehaving.start) as scheduler:
+    async with faulty("", fault) as scheduler:
         await scheduler.decide(WORLD)
         with pytest.raises(Unavailable, match=why):
             await scheduler.decide(later)
@@ -133,10 +103,9 @@ async def test_next_decision_is_by_a_new_worker_with_a_whole_snapshot(misbehavin
         assert scheduler.state() == "runs, replaced 1 times since the service started"
 
 
-@pytest.mark.parametrize("misbehaving", ["twice"], indirect=True)
-async def test_second_answer_to_a_request_is_ignored(misbehaving):
+async def test_second_answer_to_a_request_is_ignored():
     later, latest = replace(WORLD, now=1060), replace(WORLD, now=1100, workloads=(BUSY, WAITS))
-    async with DecisionWorker(misbehaving.start) as scheduler:
+    async with faulty("", "twice") as scheduler:
         plans = [await scheduler.decide(world) for world in (WORLD, later, latest)]
 
         assert plans == [decide(world) for world in (WORLD, later, latest)]
@@ -146,19 +115,7 @@ async def test_second_answer_to_a_request_is_ignored(misbehaving):
 async def test_deadline_doubles_until_a_decision_is_in_time(monkeypatch):
     monkeypatch.setattr(decision_worker, "DEADLINE_S", 0.05)
 
-    class Silent(InlinePipe):
-        lives = 0
-
-        @classmethod
-        async def start(cls) -> Silent:
-            cls.lives += 1
-            return cls()
-
-        def send(self, request: Request) -> None:
-            if Silent.lives == 4:
-                super().send(request)
-
-    async with DecisionWorker(Silent.start) as scheduler:
+    async with faulty("late", "late", "late") as scheduler:
         for seconds in ("0.05", "0.1", "0.2"):
             with pytest.raises(Unavailable, match=f"within {seconds} seconds"):
                 await scheduler.decide(WORLD)
