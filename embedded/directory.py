@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runai.embedded.proxy.public_address import MOST_PORT
-from runai.hub_service.clusters.local.store.cluster_lock import HUB_LOCK
+from runai.hub_service.clusters.local.store.cluster_lock import HUB_LOCK, HUB_TOKEN
 from runai.hub_service.processes.ports import later_port, port_is_free
 from runai.hub_service.wire.errors import Conflict, Forbidden, InvalidRequest
 
@@ -97,7 +97,7 @@ class DataDirectory:
                 # Jobs run as their users, and traverse the root to their own folders; some run
                 # since an earlier start, so it is closed for no instant.
                 folder.chmod(0o711 if system_users and folder == self.root else 0o700)
-            for path in (self.cookie_secret, self.secrets / "hub_token"):
+            for path in (self.cookie_secret, self.root / HUB_TOKEN):
                 if not path.exists():
                     write_private(path, secrets.token_hex(_SECRET_BYTES))
                 path.chmod(0o600)
@@ -151,7 +151,7 @@ class DataDirectory:
 
     def hub_token(self) -> str:
         """Return the secret shared by the hub's process and the service."""
-        return (self.secrets / "hub_token").read_text().strip()
+        return (self.root / HUB_TOKEN).read_text().strip()
 
     def lock(self, note: str) -> int:
         """Lock the directory for this process, also across exec; errors elsewhere quote `note`.

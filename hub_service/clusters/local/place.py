@@ -17,7 +17,14 @@ from typing import Any
 
 from runai.hub_service.clusters.local.processes.attempt import Attempt
 from runai.hub_service.clusters.local.processes.worker_process import is_running
-from runai.hub_service.clusters.local.store.cluster_lock import HUB_LOCK, LOCK, holder, last_holder
+from runai.hub_service.clusters.local.store.cluster_lock import (
+    HUB_LOCK,
+    HUB_TOKEN,
+    LOCK,
+    Holder,
+    holder,
+    last_holder,
+)
 from runai.hub_service.clusters.states.state import ACTIVE, StoredWorkload
 from runai.hub_service.model.records import Process
 from runai.hub_service.sqlite.files import opened_to_read
@@ -44,8 +51,8 @@ def check_place(root: Path) -> None:
     if last.place:
         places.add(Path(last.place))
     for was in sorted(place for place in places if not _is_same(place, root)):
-        is_left = str(was) == last.place and last.inode != _inode(was)  # by a move
-        if not is_left and (by := _platform_of(was)):
+        is_original = _is_original(was, root, last)
+        if is_original and (by := _platform_of(was)):
             raise Conflict(
                 f"{root} is a copy of {was}, where a platform runs: {by}.",
                 hint="Use that one, or stop it and its jobs first. To try something beside it:"
@@ -53,7 +60,7 @@ def check_place(root: Path) -> None:
                 code="copy_of_running",
             )
         running = {
-            *(() if is_left else _running_jobs(was / JOBS)),
+            *(_running_jobs(was / JOBS) if is_original else ()),
             *_running_jobs(root / JOBS),
             *(str(row["id"]) for place, row in rows if place == was and _has_process(row)),
         }
@@ -105,6 +112,25 @@ def _place(log_dir: str, workload: str) -> Path | None:
     return None if root == log_dir else Path(root or "/")
 
 
+def _is_original(was: Path, root: Path, last: Holder) -> bool:
+    """Return False if another platform's directory, or none, lies at a directory's earlier place.
+
+    A copy has another inode than the one that was opened, and a copy and a backup have the
+    original's token.
+    """
+    if str(was) == last.place and last.inode != _inode(was):
+        return False
+    tokens = {_token(was), _token(root)} - {b""}
+    return len(tokens) < 2
+
+
+def _token(root: Path) -> bytes:
+    """Return the secret of a platform's hub; b"" if it cannot be read."""
+    with suppress(OSError):
+        return (root / HUB_TOKEN).read_bytes()
+    return b""
+
+
 def _inode(place: Path) -> int:
     """Return a directory's inode; 0 if it cannot be seen."""
     with suppress(OSError):
@@ -131,7 +157,7 @@ def _platform_of(place: Path) -> str:
 
 
 def _running_jobs(jobs: Path) -> Iterator[str]:
-    """Yield the jobs whose supervisors hold a lock below a folder."""
+    """Yield the jobs with a supervisor that holds a lock below a folder."""
     with suppress(OSError):
         for lock in jobs.glob("*/*/attempt-*/worker-*/lock"):
             if Attempt(lock.parent).holder() is not None:

@@ -208,6 +208,23 @@ async def test_a_moved_directory_starts_beside_the_platform_that_took_its_old_pl
     assert record.log_dir == str(new / "jobs/vision/exp")
 
 
+async def test_a_backup_of_another_machine_starts_beside_a_platform_at_the_same_path(tmp_path):
+    clock, old, new = Clock(), tmp_path / "data", tmp_path / "theirs"
+    DataDirectory(old).prepare(system_users=False)
+    async with local_lab(tmp_path, clock, forget=False) as lab:
+        await lab.cluster.submit([lab.job()])
+    put_backup(old, new)
+    shutil.rmtree(old)  # it was the other machine's
+    DataDirectory(old).prepare(system_users=False)
+
+    async with local_lab(tmp_path, clock) as lab:
+        await lab.started(lab.job("ours"))
+        async with LocalCluster.open(new, DEVICES, NODE, clock=clock) as cluster:
+            [record] = await cluster.workloads()
+
+    assert record.log_dir == str(new / "jobs/vision/exp")
+
+
 async def test_an_interrupted_move_of_paths_is_made_at_the_next_start(tmp_path, monkeypatch):
     clock, old, new = Clock(), tmp_path / "data", tmp_path / "moved"
     async with local_lab(tmp_path, clock, forget=False) as lab:

@@ -23,6 +23,8 @@ LOG = logging.getLogger("runai.service")
 LOCK = "cluster.lock"
 HUB_LOCK = "up.lock"
 """Lock of the platform's hub (`runai up`) on the same directory."""
+HUB_TOKEN = "secrets/hub_token"  # noqa: S105  a path
+"""File of the platform's secret, which a copy and a backup have, too."""
 RESTORING = "restoring"
 """Folder of files still to restore; exists while a backup replaces the data."""
 
