@@ -225,6 +225,22 @@ async def test_a_backup_of_another_machine_starts_beside_a_platform_at_the_same_
     assert record.log_dir == str(new / "jobs/vision/exp")
 
 
+async def test_elements_of_an_array_that_moved_start_in_the_new_place(tmp_path):
+    clock, old, new = Clock(), tmp_path / "data", tmp_path / "moved" / "data"
+    async with local_lab(tmp_path, clock, forget=False) as lab:
+        await lab.cluster.submit([saving(lab, name="sweep", array=3, workdir=str(old))])
+    new.parent.mkdir()
+    old.rename(new)
+
+    async with local_lab(tmp_path / "moved", clock) as lab:
+        await lab.cluster.apply(plan(start("vision/sweep-0", 0)))
+        await eventually_async(new.joinpath("jobs/vision/sweep-0/checkpoints/step").exists)
+        record = await lab.cluster.workload("vision/sweep-0")
+
+    assert (record.spec.workdir, record.log_dir) == (str(new), str(new / "jobs/vision/sweep-0"))
+    assert not old.exists()
+
+
 async def test_an_interrupted_move_of_paths_is_made_at_the_next_start(tmp_path, monkeypatch):
     clock, old, new = Clock(), tmp_path / "data", tmp_path / "moved"
     async with local_lab(tmp_path, clock, forget=False) as lab:
