@@ -65,7 +65,11 @@ class Watching(threading.Thread):
             return
         self.looks += 1
         self._count_reserved(records)
-        found = (*over_granted(records), *over_limits(records, projects), *unexplained(records, ()))
+        found = (
+            *over_granted(records),
+            *over_limits(records, projects, {}),
+            *unexplained(records, ()),
+        )
         for sentence in found:
             self._say(sentence)
         if cycle is None or cycle < self._cycle or not calm or not self.is_calm.is_set():

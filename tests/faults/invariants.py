@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from faults.machine import Machine
 from runai.hub_service.clusters.states.state import ACTIVE
@@ -24,6 +24,8 @@ class Watching:
         self._owed_since: dict[str, float] = {}
         self._waited: set[str] = set()
         """Workloads that waited at the last check: a cycle has decided about them since."""
+        self._ran: dict[str, int] = {}
+        """Milli-GPU that each project ran at the last check."""
         self.found = machine.violations
 
     def begin_anew(self) -> None:
@@ -36,11 +38,12 @@ class Watching:
         now = self._machine.clock.true
         for sentence in (
             *over_granted(records),
-            *over_limits(records, projects),
+            *over_limits(records, projects, self._ran),
             *unexplained(records, self._waited),
         ):
             self._say(sentence)
         self._waited = {r.id for r in records if r.state in WAITING}
+        self._ran = {project.name: running(records, project.name) for project in projects}
         owed = set(owed_projects(records, projects))
         self._owed_since = {name: self._owed_since.get(name, now) for name in owed}
         for name, since in self._owed_since.items():
@@ -71,16 +74,23 @@ def over_granted(records: Sequence[WorkloadRecord]) -> list[str]:
     ]
 
 
-def over_limits(records: Sequence[WorkloadRecord], projects: Sequence[ProjectSpec]) -> list[str]:
-    """Return a sentence for each project that runs more than its limit.
+def running(records: Sequence[WorkloadRecord], project: str) -> int:
+    """Return the milli-GPU of a project's workers that start or run; stopping ones have grace."""
+    mine = [r for r in records if r.spec.project == project]
+    return sum(held(mine, "starting", "running").values())
 
-    Stopping workers do not count: they have their grace period.
+
+def over_limits(
+    records: Sequence[WorkloadRecord], projects: Sequence[ProjectSpec], before: Mapping[str, int]
+) -> list[str]:
+    """Return a sentence for each project above its limit that runs more than `before`.
+
+    Work that ran when the limit was lowered goes on.
     """
     wrong = []
     for project in projects:
-        mine = [r for r in records if r.spec.project == project.name]
-        amount = sum(held(mine, "starting", "running").values())
-        if project.limit is not None and amount > project.limit:
+        amount = running(records, project.name)
+        if project.limit is not None and amount > max(project.limit, before.get(project.name, 0)):
             wrong.append(f"{project.name} runs {amount}, over its limit {project.limit}")
     return wrong
 

@@ -44,6 +44,8 @@ class People:
         self._changes_of_mind(names)
         quota = MilliGpu(dice.choice([0, 1000, 3000]))
         self._change(dice.uniform(1, HOUR_S), ProjectSpec("nlp", quota=quota))
+        lowered = ProjectSpec("audio", quota=MilliGpu(1000), limit=MilliGpu(2000))
+        self._change(dice.uniform(1, HOUR_S), lowered)
 
     def _wants(self, at: float, do: Callable[[Service], Awaitable[object]]) -> None:
         self.acts.append(Act(at, do))

@@ -1,4 +1,4 @@
-"""Projects that change while their work runs: lowered limits and quotas, users who left."""
+"""Projects that change while their work runs: lowered limits and quotas, former members."""
 
 from __future__ import annotations
 

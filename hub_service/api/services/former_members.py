@@ -1,7 +1,7 @@
-"""Users who left a project while workloads of theirs remain in it.
+"""Former members: users with unfinished workloads in a project that they left.
 
-Membership is by name, which projects list, or by group, which JupyterHub knows. The scheduler
-starts nothing for former members; the routes refuse what would ask for GPUs.
+Projects list members by name and groups of JupyterHub. The scheduler starts no workload of a former
+member; routes refuse requests for more GPUs.
 """
 
 import asyncio

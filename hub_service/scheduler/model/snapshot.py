@@ -152,7 +152,7 @@ class Project:
     usage: MilliGpu | None = None
     members: tuple[Name, ...] = ()
     former_members: tuple[Name, ...] = ()
-    """Users who left it: what runs of theirs goes on, and nothing of theirs starts or grows."""
+    """Users who left: their running workers go on; their workloads do not start or grow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

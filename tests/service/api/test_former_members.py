@@ -1,4 +1,4 @@
-"""Users who left a project: what runs of theirs goes on, and nothing of theirs starts or grows."""
+"""Former members of a project: running work goes on, waiting work does not start or grow."""
 
 from __future__ import annotations
 
