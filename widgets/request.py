@@ -21,6 +21,7 @@ from pydantic import ValidationError
 
 from runai.hub_service.processes.user_account import expanded
 from runai.hub_service.wire.errors import InvalidRequest
+from runai.hub_service.wire.printable import printable
 from runai.hub_service.wire.schemas import SubmitRequest
 from runai.widgets.wording import did_you_mean
 
@@ -170,7 +171,7 @@ def shown(value: object) -> str:
         text = str(value)
     except ValueError:  # Python writes no integers of more than 4300 digits
         return "a number of more than 4300 digits"
-    return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 1]}…"
+    return printable(text, LONGEST_SHOWN)
 
 
 def _is_file(path: str) -> bool:
@@ -235,12 +236,15 @@ def environment(given: Mapping[str, Word] | Iterable[str] | None) -> dict[str, s
     if given is None:
         return {}
     if isinstance(given, Mapping):
-        return {_name(name): _word(value, f"env {name}") for name, value in given.items()}
+        return {_name(name): _word(value, f"env {shown(name)}") for name, value in given.items()}
+    if not isinstance(given, Iterable):
+        raise InvalidRequest(f"env is {_kind(given)}.", hint=_HINTS["env"])
     variables = {}
     for text in [given] if isinstance(given, str) else given:
         name, equals, value = _name(text).partition("=")
         if not equals and name not in os.environ:
-            raise InvalidRequest(f"{name} is not set here.", hint=f"Give it as {name}=VALUE.")
+            told = shown(name)
+            raise InvalidRequest(f"{told} is not set here.", hint=f"Give it as {told}=VALUE.")
         variables[name] = value if equals else os.environ[name]
     return variables
 
@@ -248,6 +252,10 @@ def environment(given: Mapping[str, Word] | Iterable[str] | None) -> dict[str, s
 def _name(given: object) -> str:
     if not isinstance(given, str):
         raise InvalidRequest(f"A variable is {_kind(given)}.", hint=_HINTS["env"])
+    try:
+        os.fsencode(given)
+    except UnicodeEncodeError:
+        raise InvalidRequest("A variable is no text.", hint=_HINTS["env"]) from None
     return given
 
 

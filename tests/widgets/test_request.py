@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from runai.hub_service.cli.framework.values import parse_memory_mib
 from runai.hub_service.model.records import SOURCE_PLACEHOLDER
@@ -350,3 +353,46 @@ def test_a_cells_program_imports_what_lies_beside_its_notebook(folder, monkeypat
 
     assert request.with_module_path({}, None) == {"PYTHONPATH": f"{folder}:/somewhere"}
     assert request.with_module_path({"PYTHONPATH": "/mine"}, None) == {"PYTHONPATH": "/mine"}
+
+
+ODD = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(30, 6000).map(lambda digits: 10**digits),
+    st.floats(),
+    st.decimals(),
+    st.text(max_size=70),
+    st.text("0123456789.eE-+ \u0663", max_size=12),
+    st.sampled_from(
+        ["", "9" * 5000, "\udcff", "\x00", "a\nb", "~nobody-here", "1e999999999", "4G"]
+    ),
+    st.binary(max_size=4),
+    st.just(Path("x")),
+    st.lists(st.none() | st.integers() | st.text(max_size=3), max_size=3),
+    st.dictionaries(st.text(max_size=3), st.none() | st.text(max_size=3), max_size=2),
+)
+OPTIONS = (
+    *("gpus", "gpu_memory", "priority", "env", "workdir", "name", "project", "workers", "elastic"),
+    *("min_workers", "array", "preemptible", "backoff_limit", "grace_seconds", "expected_runtime"),
+    *("image", "gpu_type"),
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.dictionaries(st.sampled_from(OPTIONS), ODD, min_size=1, max_size=3), ODD, ODD)
+def test_odd_options_are_a_request_or_one_sentence(options, program, args):
+    for make in (
+        lambda: request.submit_request(["true"], **options),
+        lambda: request.program_command(program, args),
+        lambda: request.cell_command(program if isinstance(program, str) else "1", ["a"]),
+    ):
+        told = ""
+        with suppress(InvalidRequest):
+            try:
+                make()
+            except InvalidRequest as refused:
+                told = str(refused)
+                raise
+        assert len(told) < 500
+        assert "\x00" not in told
