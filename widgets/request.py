@@ -237,16 +237,20 @@ def environment(given: Mapping[str, Word] | Iterable[str] | None) -> dict[str, s
         return {}
     if isinstance(given, Mapping):
         return {_name(name): _word(value, f"env {shown(name)}") for name, value in given.items()}
-    if not isinstance(given, Iterable):
-        raise InvalidRequest(f"env is {_kind(given)}.", hint=_HINTS["env"])
     variables = {}
-    for text in [given] if isinstance(given, str) else given:
+    for text in [given] if isinstance(given, str) else _each(given):
         name, equals, value = _name(text).partition("=")
         if not equals and name not in os.environ:
             told = shown(name)
             raise InvalidRequest(f"{told} is not set here.", hint=f"Give it as {told}=VALUE.")
         variables[name] = value if equals else os.environ[name]
     return variables
+
+
+def _each(given: object) -> Iterable[object]:
+    if not isinstance(given, Iterable):
+        raise InvalidRequest(f"env is {_kind(given)}.", hint=_HINTS["env"])
+    return given
 
 
 def _name(given: object) -> str:
