@@ -10,6 +10,7 @@ from control_plane.kubelet import Kubelet
 from kubernetes_lab import kubernetes_lab
 from labs import plan, start, stop
 from runai.hub_service.model.cluster import LONGEST_LINE_BYTES
+from runai.hub_service.wire.errors import Conflict
 from waiting import eventually_async
 
 pytestmark = pytest.mark.kubernetes
@@ -32,9 +33,9 @@ def pod_of(lab, worker: int = 0) -> str:
     return str(next(name for name in found if f"-exp-{worker}-" in name))
 
 
-async def read(lab, **how) -> list[tuple[int, int, bytes]]:
+async def read(lab, of: str = "vision/exp", **how) -> list[tuple[int, int, bytes]]:
     how = {"worker": None, "tail": None, "follow": False} | how
-    chunks = [c async for c in lab.cluster.logs("vision/exp", **how)]
+    chunks = [c async for c in lab.cluster.logs(of, **how)]
     return [(c.worker, c.attempt, c.lines) for c in chunks]
 
 
@@ -48,6 +49,31 @@ async def test_logs_return_the_lines_of_each_worker(lab, kubelet):
 
     await eventually_async(both)
     assert await read(lab, worker=1, tail=1) == [(1, 1, b"1 two\n")]
+
+
+async def test_element_of_an_array_has_the_logs_and_history_of_its_own_pod(lab, kubelet):
+    await lab.cluster.submit([lab.job(array=3)])
+    await lab.cluster.observe()
+    await lab.cluster.apply(plan(start("vision/exp-0", 0), start("vision/exp-1", 1)))
+    for index in (0, 1):
+        await lab.until(f"vision/exp-{index}", "running")
+        kubelet.write(pod_of(lab, index), f"element {index}")
+
+    async def both() -> bool:
+        written = [await read(lab, f"vision/exp-{index}", worker=0) for index in (0, 1)]
+        return written == [[(0, 1, b"element 0\n")], [(0, 1, b"element 1\n")]]
+
+    async def told() -> bool:
+        history = await lab.cluster.history("vision/exp-1")
+        return [event.kind for event in history] == ["queued", "running"]
+
+    await eventually_async(both)
+    assert await read(lab, "vision/exp-2") == []
+    with pytest.raises(Conflict, match="is an array of 3 jobs"):
+        await read(lab)
+    await eventually_async(told)
+    with pytest.raises(Conflict, match="has its environment by itself"):
+        await lab.cluster.environment("vision/exp-1")
 
 
 async def test_a_job_that_waits_has_written_nothing(lab):
