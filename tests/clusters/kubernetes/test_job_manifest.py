@@ -112,6 +112,39 @@ def test_array_is_one_indexed_job_whose_pods_know_their_element():
     assert (told["RUNAI_INDEX"], told["OF"]) == ("0", "$$(RUNAI_ARRAY_INDEX)")
 
 
+@pytest.mark.parametrize(
+    ("note", "text"),
+    [
+        ("runai/paused-elements", "[]"),
+        ("runai/paused-elements", '{"x": []}'),
+        ("runai/paused-elements", '{"-1": [1], "20000": [1]}'),
+        ("runai/paused-elements", "[" * 100_000),
+        ("runai/deleted-elements", "x"),
+        ("runai/deleted-elements", "-5"),
+        ("runai/deleted-elements", "7-3,99999999999"),
+    ],
+)
+def test_unreadable_notes_on_an_array_are_as_none(note, text):
+    job = manifest(replace(SPEC, array=5), PLAIN)
+    job["metadata"]["annotations"][note] = text
+
+    assert (kept(job).paused, kept(job).deleted_elements) == ({}, frozenset())
+
+
+def test_impossible_times_of_pauses_are_left_out():
+    job = manifest(replace(SPEC, array=5), PLAIN)
+    job["metadata"]["annotations"]["runai/paused-elements"] = '{"2": [1, 1e999, -1, NaN]}'
+
+    assert kept(job).paused == {2: (1.0,)}
+
+
+def test_job_that_says_another_size_than_its_array_is_none():
+    job = manifest(replace(SPEC, array=5), PLAIN)
+    job["spec"]["completions"] = 2_000_000_000
+
+    assert not kept(job).is_array
+
+
 def test_a_job_has_what_the_notebook_has_and_nothing_of_its_own():
     job = manifest(SPEC, surroundings(NOTEBOOK))
     pod, container = pod_of(job), pod_of(job)["containers"][0]

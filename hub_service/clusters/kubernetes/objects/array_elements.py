@@ -127,9 +127,9 @@ def array_jobs(
         and job.template.scheduler == SCHEDULER
     }
     for pod in pods if found else ():
-        if pod.owner is not None and pod.owner.uid in found and pod.index is not None:
-            of_job = found[pod.owner.uid]
-            of_job[pod.index] = (*of_job.get(pod.index, ()), pod)
+        uid, index = "" if pod.owner is None else pod.owner.uid, pod.index
+        if uid in found and index is not None and index < jobs[uid].completions:
+            found[uid][index] = (*found[uid].get(index, ()), pod)
     return {uid: ArrayJob(jobs[uid], by_index) for uid, by_index in found.items()}
 
 

@@ -276,6 +276,7 @@ def read_spec(annotations: Mapping[str, str]) -> WorkloadSpec | None:
         return None
     else:
         is_possible = 0 <= spec.gpus <= MOST_GPUS * WHOLE_GPU and 1 <= spec.workers <= MOST_WORKERS
+        is_possible = is_possible and 1 <= (spec.array or 1) <= MOST_WORKERS
         return spec if is_possible else None
 
 

@@ -180,7 +180,8 @@ class Job:
     @property
     def is_array(self) -> bool:
         """Return True for a job array that was submitted through us."""
-        return self.is_indexed and self.spec is not None and self.spec.is_array
+        is_array = self.is_indexed and self.spec is not None and self.spec.is_array
+        return is_array and self.spec is not None and self.spec.array == self.completions
 
     @property
     def is_elastic(self) -> bool:
@@ -456,7 +457,12 @@ def _outcome(status: Object) -> Object:
 def _paused_elements(annotations: Mapping[str, str]) -> Mapping[int, tuple[float, ...]]:
     try:
         kept = json.loads(annotations.get(PAUSED_ELEMENTS, "{}"))
-        return {int(index): tuple(map(float, times)) for index, times in kept.items()}
+        found = {int(index): tuple(map(float, times)) for index, times in kept.items()}
+        return {
+            index: tuple(at for at in times if 0 <= at < LAST)
+            for index, times in found.items()
+            if 0 <= index < MOST_WORKERS
+        }
     except (AttributeError, OverflowError, RecursionError, TypeError, ValueError):
         return {}  # foreign content
 

@@ -219,30 +219,22 @@ class _CachedDraft(NamedTuple):
 
 
 def _group(draft: _Draft, project: str, label: str, *, is_clearing: bool) -> PodGroup:
-    pods = draft.pods
-    if (array := draft.array) is not None:
-        (pod,) = pods
-        index, job = pod.index or 0, array.job
-        pauses = job.paused.get(index, ())
-        has_begun = array.has_begun(index)
-        pods = (replace(pod, worker=f"{label}-0"),)
-        return PodGroup(
-            label,
-            project,
-            draft.age,
-            pods,
-            minimum=1,
+    pods, job, array = draft.pods, draft.job, draft.array
+    group = PodGroup(label, project, draft.age, pods, draft.minimum, job, is_clearing)
+    if array is not None:
+        index = pods[0].index or 0
+        return replace(
+            group,
+            pods=(replace(pods[0], worker=f"{label}-0"),),
             array=array,
-            pauses=pauses,
-            has_begun=has_begun,
+            pauses=array.job.paused.get(index, ()),
+            has_begun=array.has_begun(index),
             needs=draft.needs,
         )
-    pauses = () if draft.job is None else draft.job.pauses
-    if draft.job is not None:
-        pods = tuple(_seated(pod, draft.job, label, i) for i, pod in enumerate(pods))
-    return PodGroup(
-        label, project, draft.age, pods, draft.minimum, draft.job, is_clearing, pauses=pauses
-    )
+    if job is None:
+        return group
+    seated = tuple(_seated(pod, job, label, i) for i, pod in enumerate(pods))
+    return replace(group, pods=seated, pauses=job.pauses)
 
 
 def _elements(array: ArrayJob, waiting: int, *, is_awaited: bool) -> Iterator[_Draft]:

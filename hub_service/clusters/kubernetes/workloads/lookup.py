@@ -25,6 +25,11 @@ from runai.hub_service.model.records import Allocation, WorkloadId, WorkloadReco
 from runai.hub_service.wire.errors import Conflict, NotFound
 
 
+def _age(record: WorkloadRecord) -> tuple[float, WorkloadId, int]:
+    index = record.spec.array_index
+    return record.submitted, arrays.array_id(record), -1 if index is None else index
+
+
 class _Names(Container[str]):
     """The IDs in use, those of whole arrays and of their elements included."""
 
@@ -69,7 +74,7 @@ class WorkloadLookup:
         if not found:
             return records
         every = [*records.values(), *(r for a in found.values() for r in self._arrays.of(a, known))]
-        every.sort(key=lambda r: (r.submitted, arrays.array_id(r), r.spec.array_index or 0))
+        every.sort(key=_age)
         return {record.id: record for record in every}
 
     def find(self, workload: WorkloadId) -> WorkloadRecord | None:
