@@ -185,6 +185,7 @@ class World:
             or victim.project in {p.name for p in mine}
             or claimant.project in {p.name for p in theirs}
             or any(p.min_runtime for p in theirs)
+            or victim.guaranteed
             or not self.active_after(victim)
         ):
             return False
@@ -268,7 +269,7 @@ def fits_somewhere(workers: list[Worker], usage: Usage, nodes: dict[str, Node]) 
         return True
     worker, rest = workers[0], workers[1:]
     for node in nodes.values():
-        if not node.schedulable:
+        if not node.schedulable or (worker.gpu_types and node.gpu_type not in worker.gpu_types):
             continue
         fitting = []
         for device in range(node.devices):

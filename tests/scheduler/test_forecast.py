@@ -45,7 +45,8 @@ def start_of(world: Snapshot, workload: str, *, cycles: int = 200) -> ExpectedSt
 def test_with_known_run_times_the_expected_start_is_the_real_one(world, random) -> None:
     def known(workload: Workload) -> Workload:
         ran = max((world.now - k.started for k in workload.workers if k.started), default=0)
-        return replace(workload, expected_runtime=ran + random.randint(1, 8))
+        ends = ran + random.randint(1, 8)
+        return replace(workload, expected_runtime=ends, max_runtime=None)
 
     world = replace(world, workloads=tuple(known(workload) for workload in world.workloads))
     real = replayed(world, until=world.now + 60)

@@ -155,7 +155,14 @@ def test_a_place_is_chosen_by_what_it_leaves(
 def arrivals(world: Snapshot) -> list[Workload]:
     """Return single-worker jobs of one project, to be submitted one after another."""
     return [
-        replace(w, project="a", workers=w.workers[:1], min_workers=None, kind="job", priority=None)
+        replace(
+            w,
+            project="a",
+            workers=(replace(w.workers[0], gpu_types=()),),
+            min_workers=None,
+            kind="job",
+            priority=None,
+        )
         for w in world.workloads
     ]
 

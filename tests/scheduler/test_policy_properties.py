@@ -156,6 +156,8 @@ def test_settled_cluster_has_no_waiting_gang_that_fits_without_moves(snapshot: S
         wanted = list(workload.workers[: workload.minimum])
         demand = sum(seen.pending_quota(worker) for worker in wanted)
         if all(
-            p.limit is None or held[p.name] + demand <= p.limit for p in seen.path(workload.project)
+            (p.limit is None or held[p.name] + demand <= p.limit)
+            and (not workload.guaranteed or held[p.name] + demand <= seen.quota(p))
+            for p in seen.path(workload.project)
         ) and not any(p.never_lent for p in world.projects):
             assert not fits_somewhere(wanted, usage, seen.nodes)

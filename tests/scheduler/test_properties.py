@@ -283,6 +283,7 @@ def test_no_gpu_idles_that_a_ready_workload_could_use(snapshot: Snapshot) -> Non
         allowed = all(
             (p.limit is None or held[p.name] + demand <= p.limit)
             and (workload.is_preemptible or built[p.name] + demand <= world.build_quota(p))
+            and (not workload.guaranteed or held[p.name] + demand <= world.quota(p))
             for p in world.path(workload.project)
         )
         assert not (allowed and fits_somewhere(wanted, usage, world.nodes))

@@ -102,46 +102,76 @@ class Vacancies:
 
     def _on(self, node: int, kind: RequestShape, privilege: str) -> list[Leaving]:
         room = self._room
+        self._state.victim_looks += 1
         groups = self._groups(node, privilege)
+        spare = 0
         if kind.is_whole:
             # Count first: is there enough room if all of them leave?
-            idle = room.idle[node] + sum(m.kind.devices for group in groups for m in group)
-            if idle < kind.devices:
+            spare = room.idle[node] + sum([_devices(group) for group in groups]) - kind.devices
+            if spare < 0:
                 return []
-        ranked = sorted((self._leaving(node, group), group) for group in groups)
-        for group in groups:
-            self._book(group, -1)
-        found: dict[Group, None] = {}
-        if room.devices_on(node, kind) is not None:
-            # Orders of staying: the dearest, the largest, or the smallest first.
-            dearest = [group for _, group in reversed(ranked)]
-            largest = sorted(dearest, key=_quota, reverse=True)
-            orders = [dearest, largest, largest[::-1]]
-            # One that suffices alone, of each request.
-            alone: dict[tuple[RequestShape, ...], Group] = {}
-            for _, group in ranked:
-                alone.setdefault(tuple([m.kind for m in group]), group)
-            orders += [[*(g for g in dearest if g is not one), one] for one in alone.values()]
-            found = dict.fromkeys(self._must_leave(node, kind, order) for order in orders)
-        for group in groups:
-            self._book(group, 1)
-        return [self._leaving(node, members) for members in found if members]
+        ranked = sorted([(self._leaving(node, group), group) for group in groups])
+        if len(ranked) == 1:
+            return [leaving for leaving, _ in ranked] if self._suffices(node, kind, groups) else []
+        # Orders of staying: the dearest, the largest, or the smallest first.
+        dearest = [group for _, group in reversed(ranked)]
+        largest = sorted(dearest, key=_quota, reverse=True)
+        orders = [dearest, largest, largest[::-1]]
+        # One that suffices alone, of each request.
+        alone: dict[tuple[RequestShape, ...], Group] = {}
+        for _, group in ranked:
+            alone.setdefault(tuple([member.kind for member in group]), group)
+        orders += [[*(g for g in dearest if g is not one), one] for one in alone.values()]
+        adds_up = kind.is_whole and not (kind.cpu or kind.memory)
+        if adds_up and all(member.kind.is_whole for group in groups for member in group):
+            found = [_must_leave(order, spare) for order in orders]
+        elif self._suffices(node, kind, groups):
+            found = self._try_orders(node, kind, groups, orders)
+        else:
+            return []
+        members = dict.fromkeys([tuple(sorted(leaving, key=self._rank)) for leaving in found])
+        return [self._leaving(node, leaving) for leaving in members if leaving]
 
-    def _must_leave(self, node: int, kind: RequestShape, order: Iterable[Group]) -> Group:
-        """Return the workers that must leave, if workers stay in `order` as far as possible."""
+    def _suffices(self, node: int, kind: RequestShape, groups: Sequence[Group]) -> bool:
+        """Return True if a kind fits once all groups have left, and not before."""
         room = self._room
-        staying: list[Group] = []
-        leaving: list[PlannedWorker] = []
-        for group in order:
-            self._book(group, 1)
-            if room.devices_on(node, kind) is None:
-                self._book(group, -1)
-                leaving += group
-            else:
-                staying.append(group)
-        for group in staying:
+        if room.devices_on(node, kind) is not None:
+            return False
+        for group in groups:
             self._book(group, -1)
-        return tuple(sorted(leaving, key=self._rank))
+        fits = room.devices_on(node, kind) is not None
+        for group in groups:
+            self._book(group, 1)
+        return fits
+
+    def _try_orders(
+        self,
+        node: int,
+        kind: RequestShape,
+        groups: Sequence[Group],
+        orders: Iterable[Sequence[Group]],
+    ) -> list[list[PlannedWorker]]:
+        """Return, for each order, the workers that must leave if workers stay in that order."""
+        room = self._room
+        found: list[list[PlannedWorker]] = []
+        for group in groups:
+            self._book(group, -1)
+        for order in orders:
+            staying: list[Group] = []
+            leaving: list[PlannedWorker] = []
+            for group in order:
+                self._book(group, 1)
+                if room.devices_on(node, kind) is None:
+                    self._book(group, -1)
+                    leaving += group
+                else:
+                    staying.append(group)
+            for group in staying:
+                self._book(group, -1)
+            found.append(leaving)
+        for group in groups:
+            self._book(group, 1)
+        return found
 
     def _groups(self, node: int, privilege: str) -> list[Group]:
         """Return the workers of a node that may move, in groups that move together."""
@@ -254,6 +284,25 @@ class _Ranked:
 
 def _is_within_quota(item: PlannedWorkload) -> bool:
     return item.account.allocated <= item.account.quota
+
+
+def _must_leave(order: Iterable[Group], spare: int) -> list[PlannedWorker]:
+    """Return the workers that must leave, if workers stay in `order` as far as devices are spare.
+
+    Counting is enough for whole devices.
+    """
+    leaving: list[PlannedWorker] = []
+    for group in order:
+        devices = _devices(group)
+        if devices > spare:
+            leaving += group
+        else:
+            spare -= devices
+    return leaving
+
+
+def _devices(group: Group) -> int:
+    return sum([member.kind.devices for member in group])
 
 
 def _quota(group: Group) -> int:
