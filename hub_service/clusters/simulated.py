@@ -127,6 +127,7 @@ class SimulatedCluster(RecordedCluster):
     ) -> AsyncIterator[LogChunk]:
         """Yield nothing, since no process writes; `follow` waits until it is finished."""
         del worker, tail
+        self._one(workload)
         record = await self.workload(workload)
         while follow and not record.state.finished:
             record = await self.wait(workload, record)

@@ -130,6 +130,8 @@ def whole(rest: WorkloadRecord | None, elements: Collection[WorkloadRecord]) -> 
         state=state,
         states=states,
         workers=(),
+        checkpoint_dir="",
+        log_dir="",
         started=min(starts, default=None),
         finished=max(ends, default=None) if state.finished else None,
         exit_code=(next(iter(failed), 0) if state.finished else None),

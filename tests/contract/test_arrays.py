@@ -247,6 +247,7 @@ async def test_what_only_a_job_can_do_is_refused_for_an_array(lab):
         lab.cluster.environment("vision/sweep"),
         lab.cluster.scale("vision/sweep", workers=2, min_workers=None, by="ana"),
         lab.cluster.release("vision/sweep", why="idle"),
+        anext(aiter(lab.cluster.logs("vision/sweep", worker=None, tail=None, follow=False))),
     ):
         with pytest.raises((Conflict, InvalidRequest), match="is an array of 12 jobs") as found:
             await refused

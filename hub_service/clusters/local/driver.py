@@ -276,6 +276,7 @@ class LocalCluster(RecordedCluster):
         self, workload: WorkloadId, *, worker: int | None, tail: int | None, follow: bool
     ) -> AsyncIterator[LogChunk]:
         """Yield the workers' output of all attempts; `follow` continues until the end."""
+        self._one(workload)
         record = await self.workload(workload)
         if worker is not None and not 0 <= worker < len(record.workers):
             raise NotFound(
