@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,7 @@ from control_plane.objects import pod
 from control_plane.scheduling import Scheduler
 from runai.hub_service.model.records import WorkloadRecord, WorkloadSpec
 from runai.hub_service.scheduler.model.quantity import MilliGpu
-from runai.hub_service.wire.errors import Conflict, InvalidRequest, NotFound
+from runai.hub_service.wire.errors import Conflict, InvalidRequest, NotFound, RunaiError
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("witness")]
 
@@ -250,6 +251,38 @@ def test_next_service_knows_paused_and_deleted_elements(arrays):
         assert arrays.until_runs(0, 1)[0] == before[0]
         arrays.work.finish(before[0])
         arrays.until_runs(1, 2)
+
+
+def test_pause_that_is_cut_off_is_made_by_the_next_service(arrays):
+    with FaultyServer(arrays.rights) as server, arrays.start(server.kubeconfig):
+        arrays.submit(3)
+        before = arrays.until_runs(0, 1)
+        server.die_at("POST", "/eviction")
+        arrays.work.create(pod("owner", project="bob"))
+        arrays.eventually(lambda: server.is_down, what="the first one dies")
+    assert arrays.runs() == before
+    with arrays.start():
+        arrays.eventually(lambda: arrays.work.node_of("owner"), what="bob has his GPU")
+        assert arrays.until_runs(0)[0] == before[0]
+        arrays.work.delete("owner")
+        again = arrays.until_runs(0, 1)
+        notes = arrays.work.pod(again[1])["metadata"]["annotations"]
+    assert notes["runai/resumed"] == "1"
+    assert arrays.status().get("failed", 0) == 0
+
+
+def test_deletion_that_is_cut_off_is_made_by_the_next_service(arrays):
+    with FaultyServer(arrays.rights) as server, arrays.start(server.kubeconfig):
+        arrays.submit(3)
+        before = arrays.until_runs(0, 1)
+        server.die_at("PATCH", f"{before[0]}/status")
+        with contextlib.suppress(RunaiError):  # its Event finds no server
+            arrays.delete("sweep-0")
+        arrays.eventually(lambda: server.is_down, what="the first one dies")
+    assert arrays.runs() == before
+    with arrays.start():
+        assert arrays.until_runs(1, 2)[1] == before[1]
+        assert arrays.states() == {"sweep-1": "running 1", "sweep-2": "running 1"}
 
 
 def test_failed_element_is_tried_again_by_itself(arrays):
