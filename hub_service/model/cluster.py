@@ -152,7 +152,7 @@ class Cluster(Driven, Protocol):
     # -- workloads -------------------------------------------------------------------------------
 
     async def submit(self, specs: Sequence[WorkloadSpec]) -> Sequence[WorkloadRecord]:
-        """Store new workloads, all or none (an array is several specs).
+        """Store new workloads, all or none (an array is one of them).
 
         If their user has used their key before, nothing is stored, and the workloads of that
         submission are returned.
