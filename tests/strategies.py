@@ -38,7 +38,12 @@ def nodes(draw: st.DrawFn) -> tuple[Node, ...]:
     sizes = draw(NODES)
     return tuple(
         Node(
-            name=f"n{i}", devices=size, device_memory_mib=MEMORY, cpu_milli=8000, memory_mib=MEMORY
+            name=f"n{i}",
+            devices=size,
+            device_memory_mib=MEMORY,
+            gpu_type=draw(st.sampled_from(["old", "old", "new"])),
+            cpu_milli=8000,
+            memory_mib=MEMORY,
         )
         for i, size in enumerate(sizes)
     )
@@ -84,8 +89,14 @@ def projects(draw: st.DrawFn) -> tuple[Project, ...]:
 @st.composite
 def demands(draw: st.DrawFn, index: int) -> Worker:
     """Draw the requests of one workload's workers."""
-    shape = draw(st.integers(0, 9))
-    worker = Worker(name=f"w{index}", cpu_milli=draw(st.sampled_from([0, 0, 1000, 3000])))
+    shape = draw(st.integers(0, 10))
+    worker = Worker(
+        name=f"w{index}",
+        cpu_milli=draw(st.sampled_from([0, 0, 0, 1000, 3000, 6000])),
+        gpu_types=draw(st.sampled_from([(), (), (), ("new", "old"), ("old", "new"), ("new",)])),
+    )
+    if shape == 10:
+        return replace(worker, cpu_milli=draw(st.sampled_from([2000, 5000])))
     if shape <= 5:
         return replace(worker, gpus=MilliGpu(draw(st.sampled_from([1000, 1000, 1000, 2000, 3000]))))
     if shape <= 7:
@@ -112,6 +123,9 @@ def workloads(draw: st.DrawFn, index: int, owners: list[str]) -> Workload:
         priority=draw(st.sampled_from([None, None, None, 25, 75])) if kind == "job" else None,
         submitted=draw(st.integers(0, 20)),
         expected_runtime=draw(st.sampled_from([None, None, 50, 500])),
+        max_runtime=draw(st.sampled_from([None, None, None, 40, 400])),
+        saves=draw(st.booleans()),
+        guaranteed_workers=draw(st.sampled_from([None, None, None, 1])),
         min_workers=draw(st.integers(1, count)) if draw(st.booleans()) else None,
         workers=tuple(replace(worker, name=f"w{index}-{i}") for i in range(count)),
     )
@@ -247,6 +261,8 @@ class CarelessRoom:
         if not self._may(workload, quota):
             return None
         for name, node in self.nodes.items():
+            if worker.gpu_types and node.gpu_type not in worker.gpu_types:
+                continue
             fitting = [
                 d
                 for d in range(node.devices)

@@ -176,7 +176,7 @@ def test_one_at_a_time_a_room_places_as_decide_does(packing: Packing, world: Sna
     there: list[Workload] = []
     for new in arrivals(world):
         world = snapshot(
-            nodes, [project("a", None)], [*there, new], packing=packing, quota_moves=False
+            nodes, [project("a", None)], [*there, new], packing=packing, phases=("allocate",)
         )
         plan = decide(world)
         kind = kinds.of(new.workers[0], ())

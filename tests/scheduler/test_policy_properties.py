@@ -12,6 +12,7 @@ from builders import settled
 from runai.hub_service.scheduler import (
     Move,
     Plan,
+    Policy,
     Reserve,
     Resize,
     Snapshot,
@@ -72,6 +73,44 @@ def test_consolidation_moves_workers_only_if_the_claimant_needs_their_room(
             if worker.name in theirs:
                 world.put_back(usage, worker)
         assert overbooked(usage, world.nodes)
+
+
+@given(SNAPSHOTS, st.integers(0, 2))
+def test_consolidation_spares_other_projects_within_quota_and_jobs_that_do_not_save(
+    snapshot: Snapshot, most: int
+) -> None:
+    phases = ("allocate", "consolidate")
+    plan, world = looked_at(under(snapshot, phases=phases, moves="saves", max_moves=most))
+    held = world.held_after()
+    parents = {p.parent for p in snapshot.projects}  # their own work gets the rest
+
+    movers = {world.workload_of[d.worker].name for d in losing(plan)}
+    assert len(movers) <= most
+    for move in losing(plan):
+        mover = world.workload_of[move.worker]
+        claimant = next(w for w in snapshot.workloads if w.name == move.reason.for_)
+        assert mover.saves
+        if mover.project not in parents | {claimant.project}:
+            assert held[mover.project] > world.quota(world.projects[mover.project])
+
+
+@given(SNAPSHOTS)
+def test_quota_moves_serve_claims_within_their_quota_and_move_preemptible_jobs(
+    snapshot: Snapshot,
+) -> None:
+    plan, world = looked_at(under(snapshot, phases=Policy().phases))
+    held = world.held_after()
+    parents = {p.parent for p in snapshot.projects}
+
+    for move in losing(plan):
+        if isinstance(move, Move) and move.reason.rule == "R10":
+            mover = world.workload_of[move.worker]
+            claimant = next(w for w in snapshot.workloads if w.name == move.reason.for_)
+            assert (mover.is_preemptible, mover.kind) == (True, "job")
+            assert world.keeps(next(k for k in mover.workers if k.name == move.worker))
+            if claimant.project not in parents:
+                path = world.path(claimant.project)
+                assert all(held[p.name] <= world.quota(p) for p in path)
 
 
 # ---- R8
@@ -153,11 +192,11 @@ def test_settled_cluster_has_no_waiting_gang_that_fits_without_moves(snapshot: S
     for workload in world.workloads:
         if seen.active_after(workload) or not workload.is_preemptible or not rests(seen.plan):
             continue
+        if workload.guaranteed:
+            continue  # E4: it may wait for its quota
         wanted = list(workload.workers[: workload.minimum])
         demand = sum(seen.pending_quota(worker) for worker in wanted)
         if all(
-            (p.limit is None or held[p.name] + demand <= p.limit)
-            and (not workload.guaranteed or held[p.name] + demand <= seen.quota(p))
-            for p in seen.path(workload.project)
+            p.limit is None or held[p.name] + demand <= p.limit for p in seen.path(workload.project)
         ) and not any(p.never_lent for p in world.projects):
             assert not fits_somewhere(wanted, usage, seen.nodes)

@@ -117,8 +117,11 @@ class Search:
             self.stops_too_many = True
             state.roll_back(mark)
             return False
-        # If only a cap was in the way it may start now; else it waits for its victims to end (R7).
-        is_free = self.givers.relieves_caps or "allocate" not in state.policy.phases
+        # If only a cap was in the way, or no victim runs yet, it may start now; else it waits for
+        # its victims to end (R7).
+        is_free = (
+            self.givers.relieves_caps or not self._stops or "allocate" not in state.policy.phases
+        )
         may_start = is_free and not self._unit.falls_short(now=True)
         placed_from = state.mark()
         for standing in (Phase.STARTED, Phase.RESERVED) if may_start else (_RESERVED,):
@@ -141,7 +144,7 @@ class Search:
 
     def _place(self, standing: Phase) -> bool:
         members, found = self._unit.members, self._fit.place
-        if self._moves is not None and not self._fit.fits():
+        if self._moves is not None and standing is _RESERVED and not self._fit.fits():
             return self._moves.make_fit(self._unit)
         if found is None or standing is not _RESERVED or self._unit.item.sizes is not None:
             return place(self._state, members, standing)
