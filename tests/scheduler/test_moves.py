@@ -1,0 +1,261 @@
+"""Moves for claims within their quota, and which jobs `consolidate` may move (R10)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from builders import (
+    applied,
+    cluster,
+    job,
+    moved,
+    project,
+    reserved,
+    running,
+    session,
+    settled,
+    snapshot,
+    stopped,
+)
+from runai.hub_service.scheduler import Policy, Project, Workload, decide
+
+EVERY_PHASE = (*Policy().phases, "consolidate")
+
+
+# ---- R10 (a): claims within their quota
+
+
+BOTH = [project("a", 2, weight=0), project("b", 2, weight=0)]
+KEPT: dict[str, tuple[str, list[Project], list[Workload], tuple[set[str], set[str]]]] = {
+    "a job of a project within its quota moves": (
+        "2x2",
+        BOTH,
+        [job("x", on="n1:0"), job("y", on="n2:0"), job("new", 2, "b")],
+        ({"y-0"}, set()),
+    ),
+    "a session moves it too": (
+        "2x2",
+        BOTH,
+        [job("x", on="n1:0"), job("y", on="n2:0"), session("ana-1", 2, "b")],
+        ({"y-0"}, set()),
+    ),
+    "its own project's job moves, whatever its priority": (
+        "2x2",
+        [project("a", 4)],
+        [session("bo-1", on="n1:0"), job("y", on="n2:0", priority=90), job("new", 2)],
+        ({"y-0"}, set()),
+    ),
+    "both are taken back, and one moves": (
+        "2x2",
+        [project("a", 0, weight=0), project("b", 2, weight=0), project("c", 2, weight=0)],
+        [
+            *[job(f"a{n}", on=f"n{n}:0") for n in (1, 2)],
+            *[job(f"b{n}", 1, "b", on=f"n{n}:1") for n in (1, 2)],
+            job("new", 2, "c"),
+        ],
+        ({"b2-0"}, {"a1-0", "a2-0"}),
+    ),
+    "no more is taken back than moves need": (
+        "2x2",
+        [project("a", 0, weight=0), project("b", 2, weight=0), project("c", 2, weight=0)],
+        [job("a1", on="n1:0"), *[job(f"b{n}", 1, "b", on=f"n{n}:1") for n in (1, 2)],
+         job("new", 2, "c")],
+        ({"b2-0"}, {"a1-0"}),
+    ),
+    "an elastic worker moves with all its GPUs": (
+        "1x4+1x3",
+        [project("a", 4), project("b", 3)],
+        [
+            job("e", 3, on="n2:0,1,2", gpus_min=1000, gpus_max=4000),
+            job("new", 3, "b", nodes=("n2",)),
+        ],
+        ({"e-0"}, set()),
+    ),
+    "a job without a GPU moves for its CPU": (
+        "2x2",
+        BOTH,
+        [job("x", 0, on="n1:", cpu_milli=5000), job("new", 1, "b", nodes=("n1",), cpu_milli=5000)],
+        ({"x-0"}, set()),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("nodes", "owners", "jobs", "expected"), KEPT.values(), ids=KEPT)
+def test_a_claim_within_its_quota_moves_jobs_that_lie_badly(
+    nodes: str, owners: list[Project], jobs: list[Workload], expected: tuple[set[str], set[str]]
+) -> None:
+    world = snapshot(cluster(nodes, cpu_milli=8000), owners, jobs)
+    plan = decide(world)
+
+    assert (moved(plan), stopped(plan)) == expected
+    assert reserved(plan) == {f"{jobs[-1].name}-0"}
+    after = settled(world)
+    assert {jobs[-1].name, *(name[:-2] for name in expected[0])} <= running(after)
+    assert not [d for d in decide(after).decisions if d.kind != "wait"]
+
+
+UNKEPT: dict[str, tuple[list[Project], list[Workload], dict[str, Any]]] = {
+    "beyond its quota": (
+        [project("a", 2), project("b", 1)],
+        [job("x", on="n1:0"), job("y", on="n2:0"), job("new", 2, "b")],
+        {},
+    ),
+    "a parent beyond its quota": (
+        [project("a", 2), project("lab", 1), project("b", 2, parent="lab")],
+        [job("x", on="n1:0"), job("y", on="n2:0"), job("new", 2, "b")],
+        {},
+    ),
+    "for work without a GPU": (
+        BOTH,
+        [job(f"x{n}", on=f"n{n}:0", cpu_milli=5000) for n in (1, 2)]
+        + [job("new", 0, "b", cpu_milli=8000)],
+        {},
+    ),
+    "where the policy does not reclaim": (
+        BOTH,
+        [job("x", on="n1:0"), job("y", on="n2:0"), job("new", 2, "b")],
+        {"phases": ("allocate", "preempt")},
+    ),
+    "where the policy says no": (
+        BOTH,
+        [job("x", on="n1:0"), job("y", on="n2:0"), job("new", 2, "b")],
+        {"quota_moves": False},
+    ),
+    "sessions and preemptible sessions": (
+        BOTH,
+        [
+            session("x-1", on="n1:0"),
+            session("y-1", on="n2:0", preemptible=True),
+            job("new", 2, "b"),
+        ],
+        {},
+    ),
+    "a session beyond its build quota": (
+        [project("a", 2), project("b", 2, build=1)],
+        [job("x", on="n1:0"), job("y", on="n2:0"), session("ana-1", 2, "b")],
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize(("owners", "jobs", "policy"), UNKEPT.values(), ids=UNKEPT)
+def test_a_promise_moves_nothing(
+    owners: list[Project], jobs: list[Workload], policy: dict[str, Any]
+) -> None:
+    plan = decide(snapshot(cluster("2x2", cpu_milli=8000), owners, jobs, **policy))
+
+    assert (moved(plan), stopped(plan)) == (set(), set())
+
+
+# ---- R10 (b): to make room for anybody
+
+
+def saving(name: str, node: int, **fields: Any) -> Workload:
+    """Return a job that saves, on the first device of a node."""
+    return job(name, **{"on": f"n{node}:0", "saves": True, "started": 100, **fields})
+
+
+WHICH: dict[str, tuple[list[Workload], dict[str, Any], set[str]]] = {
+    "the least GPU-time since the start": (
+        [saving("x", 1), saving("y", 2, started=500)],
+        {},
+        {"y-0"},
+    ),
+    "one that saves before one that ran shorter": (
+        [saving("x", 1), saving("y", 2, saves=False, started=990)],
+        {},
+        {"x-0"},
+    ),
+    "one that does not save, where all may move": (
+        [saving("x", 1, saves=False), saving("y", 2, saves=False, started=500)],
+        {},
+        {"y-0"},
+    ),
+    "none that does not save, where the policy says so": (
+        [saving("x", 1, saves=False), saving("y", 2, saves=False)],
+        {"moves": "saves"},
+        set(),
+    ),
+    "of equals the longest run, as for victims": (
+        [saving("x", 1, gpus=0.5, started=100, submitted=1), saving("y", 2, gpus=0.5)],
+        {},
+        {"y-0"},
+    ),
+    "none that was stopped or moved twice within the hour": (
+        [saving(name, n, pauses=(-5000, 300, 800)) for n, name in enumerate("xy", 1)],
+        {"max_moves_per_hour": 2},
+        set(),
+    ),
+    "one that was moved once within the hour": (
+        [saving(name, n, pauses=(-5000, -4000, 800)) for n, name in enumerate("xy", 1)],
+        {"max_moves_per_hour": 2},
+        {"y-0"},
+    ),
+    "none of another project that is within its quota": (
+        [saving("x", 1, project="b"), saving("y", 2, project="b")],
+        {},
+        set(),
+    ),
+    "one of another project that is beyond its quota": (
+        [saving("x", 1, project="c"), saving("y", 2, project="c")],
+        {},
+        {"y-0"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("jobs", "policy", "expected"), WHICH.values(), ids=WHICH)
+def test_consolidation_chooses_the_cheapest_moves(
+    jobs: list[Workload], policy: dict[str, Any], expected: set[str]
+) -> None:
+    owners = [project("a", 1, weight=0), project("b", 9, weight=0), project("c", 0, weight=0)]
+    world = snapshot("3x2", owners, [*jobs, saving("w", 3, kind="session"), job("new", 2)],
+                     phases=EVERY_PHASE, quota_moves=False, **policy)  # fmt: skip
+
+    assert moved(decide(world)) == expected
+
+
+def test_a_plan_moves_no_more_workloads_than_the_policy_says() -> None:
+    jobs = [saving(f"x{n}", n) for n in range(1, 9)]
+    claims = [job(f"new{n}", 2) for n in range(4)]
+    world = snapshot("8x2", [project("a", 0)], [*jobs, *claims], phases=EVERY_PHASE, max_moves=3)
+
+    plan = decide(world)
+
+    assert (len(moved(plan)), len(reserved(plan))) == (3, 3)
+    assert len(moved(decide(applied(world, plan)))) == 1
+
+
+def test_one_long_job_moves_rather_than_two_short_ones() -> None:
+    jobs = [
+        saving("x", 1, gpus=2, on="n1:0,1"),
+        *[saving(f"y{device}", 2, on=f"n2:{device}", started=999) for device in (0, 1)],
+        *[session(f"s-{node}", on=f"n{node}:2") for node in (1, 2)],
+        session("s-3", 2, on="n3:0,1"),
+    ]
+    world = snapshot("3x4", [project("a", 5)], [*jobs, job("new", 3)], phases=EVERY_PHASE)
+
+    assert moved(decide(world)) == {"x-0"}
+
+
+def test_quota_moves_are_not_bounded() -> None:
+    jobs = [saving(f"x{n}", n, pauses=(999, 1000)) for n in (1, 2, 3, 4)]
+    claims = [job(f"new{n}", 2, "b") for n in range(2)]
+    world = snapshot("4x2", [project("a", 4), project("b", 4)], [*jobs, *claims],
+                     phases=EVERY_PHASE, max_moves=0, max_moves_per_hour=1)  # fmt: skip
+
+    assert len(moved(decide(world))) == 2
+
+
+def test_a_project_may_move_its_own_jobs_within_its_quota_until_it_is_beyond() -> None:
+    # The first claim takes a beyond its quota: from then on b's claim may move a's jobs too.
+    jobs = [saving(f"x{n}", n) for n in (1, 2, 3, 4)]
+    claims = [job("first", 2), job("second", 2, "b")]
+    owners = [project("a", 5, weight=0), project("b", 0, weight=0, priority=50)]
+    world = snapshot("4x2", owners, [*jobs, *claims], phases=EVERY_PHASE, quota_moves=False)
+
+    plan = decide(world)
+
+    assert (len(moved(plan)), reserved(plan)) == (2, {"first-0", "second-0"})
