@@ -152,9 +152,18 @@ def test_a_promise_moves_nothing(
 # ---- R10 (b): to make room for anybody
 
 
-def saving(name: str, node: int, **fields: Any) -> Workload:
+def saving(
+    name: str,
+    node: int,
+    *,
+    gpus: float = 1,
+    on: str = "",
+    saves: bool = True,
+    started: int = 100,
+    **fields: Any,
+) -> Workload:
     """Return a job that saves, on the first device of a node."""
-    return job(name, **{"on": f"n{node}:0", "saves": True, "started": 100, **fields})
+    return job(name, gpus, on=on or f"n{node}:0", saves=saves, started=started, **fields)
 
 
 WHICH: dict[str, tuple[list[Workload], dict[str, Any], set[str]]] = {
