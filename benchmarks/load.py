@@ -5,10 +5,15 @@
 Runs the real service on a local cluster with simulated GPUs, in a separate process, filled with the
 hub's token; then, one after another:
 
+    array     while it is filled: the reply to an array of half of the jobs, and its first start
+    idle      CPU use without requests
+    change    the scheduler's part of a cycle after one submission
     opens     requests of the page and a list, in sequence
+    explains  explanations while dry runs have forecasts made
     pages     300 open pages for a minute, with the CPU time of the service
     flood     one user sends 500 requests a second, 200 at once; response times of other users
     loops     three users each submit 200 jobs in sequence
+    kills     the decision worker is killed again and again; until the next decision
 
 `--baseline` measures another interpreter's service first, on the same machine. Each figure comes
 with the generator's own CPU time. `--keep` writes results/load.json.
@@ -27,6 +32,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from statistics import quantiles
@@ -46,6 +52,8 @@ HUB = Path(__file__).with_name("crowd") / "hub.py"
 HUB_TOKEN = "token-of-the-hub"
 PROJECTS, GPUS = 20, 160  # users of odd projects have three servers: 7.5 of a quota of 8
 STARTS_WITHIN_S = 120
+AT_ONCE = 16
+"""Submissions at once while it is filled."""
 PAGES = 300
 FLOOD_A_SECOND, FLOOD_AT_ONCE = 500, 200
 OTHERS = ("whoami", "overview", "projects", "workloads?user=user-001", "submit")
@@ -78,6 +86,12 @@ class Asker:
         self.statuses[reply.status] += 1
         is_json = reply.ok and reply.content_type == "application/json"
         return time.perf_counter() - began, json.loads(raw) if is_json else None
+
+    async def text(self, user: int, path: str) -> str:
+        """Return the text of a reply."""
+        headers = {"Authorization": f"Bearer token-of-{name_of(user)}"}
+        async with self._http.get(path, headers=headers) as reply:
+            return await reply.text()
 
     async def submit(self, user: int) -> tuple[float, Any]:
         """Submit a job that waits."""
@@ -142,9 +156,10 @@ def _end_jobs(data: Path) -> None:
 
 
 def fill(url: str, users: int, jobs: int) -> Measured:
-    """Start each user's two or three sessions; queue one array per user, the first with half."""
+    """Start each user's two or three sessions; queue an array of half of the jobs, and the rest."""
     here, began, sessions = psutil.Process(), time.perf_counter(), 0
     report = ProcessReport(pid=here.pid, created=here.create_time())
+    array: Measured = {}
     with Client(url, HUB_TOKEN, patience_s=120) as hub:
         for number in range(users):
             mine = {"owner": name_of(number), "project": project_of(number)}
@@ -155,19 +170,106 @@ def fill(url: str, users: int, jobs: int) -> Measured:
                     session = hub.wait(session.id, session.version)
                 hub.attach(session.id, report)
                 sessions += 1
-        each = jobs // 2 // (users - 1)
-        for number in range(users):
-            hub.submit(
-                SubmitRequest(
-                    name=f"queued-{name_of(number)}",
-                    owner=name_of(number),
-                    project=project_of(number),
-                    gpus=1,
-                    command=["sleep", "86400"],
-                    array=jobs // 2 if number == 0 else each,
-                )
+
+        def job(number: int, name: str, array: int | None = None) -> SubmitRequest:
+            return SubmitRequest(
+                name=name,
+                owner=name_of(number),
+                project=project_of(number),
+                gpus=1,
+                command=["sleep", "86400"],
+                array=array,
             )
-    return {"sessions": sessions, "queued": jobs, "took_s": round(time.perf_counter() - began, 1)}
+
+        asked = time.perf_counter()
+        first = hub.submit(job(0, "array", jobs // 2)).workloads[0]
+        array["reply_s"] = round(time.perf_counter() - asked, 3)
+        while first.started is None:
+            first = hub.wait(first.id, first.version)
+        array["first_start_s"] = round(time.perf_counter() - asked, 3)
+        others = [job(1 + n % (users - 1), f"queued-{n}") for n in range(jobs // 2)]
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(hub.submit, others))
+    took = round(time.perf_counter() - began, 1)
+    return {"sessions": sessions, "queued": jobs, "took_s": took, "array": array}
+
+
+async def idle(seconds: float) -> Measured:
+    """Ask nothing."""
+    await asyncio.sleep(seconds)
+    return {}
+
+
+async def change(asker: Asker) -> Measured:
+    """Submit single jobs; return the mean of the scheduler's part of the cycles since."""
+    before = await _decided(asker)
+    for _ in range(20):
+        await asker.submit(11)
+        await asyncio.sleep(0.3)
+    after = await _decided(asker)
+    cycles = after[1] - before[1]
+    return {"cycles": cycles, "decide_ms": round(1000 * (after[0] - before[0]) / cycles, 1)}
+
+
+async def _decided(asker: Asker) -> tuple[float, float]:
+    """Return the seconds of all decisions so far, and their number."""
+    found = {}
+    for line in (await asker.text(11, "metrics")).splitlines():
+        if line.startswith("runai_cycle_phase_seconds_") and 'phase="decide"' in line:
+            name, _, value = line.rpartition(" ")
+            found[name.partition("{")[0].rpartition("_")[2]] = float(value)
+    return found["sum"], found["count"]
+
+
+async def explains(asker: Asker) -> Measured:
+    """Ask why a job waits while another user's dry runs have forecasts made."""
+    _, reply = await asker.submit(12)
+    (workload,) = reply["workloads"]
+
+    async def try_on() -> None:
+        wish = {"project": project_of(13), "gpus": 1, "command": ["true"]}
+        while True:
+            await asker.ask(13, "api/v1/workloads?dry_run=true", wish)
+
+    beside = asyncio.create_task(try_on())
+    path = f"api/v1/workloads/{workload['id']}/explanation"
+    took = [(await asker.ask(12, path))[0] for _ in range(40)]
+    beside.cancel()
+    return spread(took)
+
+
+async def kills(asker: Asker, service: psutil.Process, times: int) -> Measured:
+    """Kill the decision worker, and submit a job at once; return the time until its decision."""
+    took: list[float] = []
+    stored: list[str] = []
+    for _ in range(times):
+        for worker in _workers(service):
+            worker.kill()
+        began, (_, reply) = time.perf_counter(), await asker.submit(14)
+        if reply is not None:
+            (seen,) = reply["workloads"]
+            stored.append(seen["id"])
+            while seen["state"] == "queued" and seen["reason"] is None:
+                _, seen = await asker.ask(14, f"api/v1/workloads/{seen['id']}")
+            took.append(time.perf_counter() - began)
+    _, page = await asker.ask(14, f"api/v1/workloads?user={name_of(14)}&limit=2000")
+    listed = Counter(w["id"] for w in page["items"])
+    lost = [workload for workload in stored if not listed[workload]]
+    return {
+        "until_decided": spread(took),
+        "lost": len(lost),
+        "doubled": sum(many > 1 for many in listed.values()),
+    }
+
+
+def _workers(service: psutil.Process) -> list[psutil.Process]:
+    """Return the service's decision worker, and what is forked from it."""
+    found = []
+    for child in service.children(recursive=True):
+        with suppress(psutil.Error):
+            if any("decision_process" in word for word in child.cmdline()):
+                found.append(child)
+    return found
 
 
 async def opens(asker: Asker) -> Measured:
@@ -282,6 +384,7 @@ async def used(process: psutil.Process, part: Callable[[], Awaitable[Measured]])
         "service_cores": round((_cpu(process) - service_cpu) / took, 2),
         "generator_cores": round((_own_cpu() - own) / took, 2),
         "service_MiB": process.memory_info().rss >> 20,
+        "worker_MiB": sum(worker.memory_info().rss for worker in _workers(process)) >> 20,
     }
 
 
@@ -316,10 +419,14 @@ async def measure(python: str, asked: argparse.Namespace) -> Measured:
                 for user in range(asked.users):  # fills the service's cache of token owners
                     await asker.ask(user, "api/v1/whoami")
                 for name, part in {
+                    "idle": lambda: idle(asked.seconds / 2),
+                    "change": lambda: change(asker),
+                    "explains": lambda: explains(asker),
                     "opens": lambda: opens(asker),
                     "pages": lambda: pages(asker, http, asked.users, asked.seconds),
                     "flood": lambda: flood(asker, loud, asked.seconds),
                     "loops": lambda: loops(asker),
+                    "kills": lambda: kills(asker, process, asked.kills),
                 }.items():
                     found[name] = await used(process, part)
                     print(json.dumps({name: found[name]}), file=sys.stderr, flush=True)
@@ -333,6 +440,7 @@ def main() -> None:
     parser.add_argument("--users", type=int, default=200)
     parser.add_argument("--jobs", type=int, default=20_000)
     parser.add_argument("--seconds", type=float, default=60.0, help="of each part")
+    parser.add_argument("--kills", type=int, default=100, help="of the decision worker")
     parser.add_argument("--baseline", metavar="PYTHON", help="whose service is played first")
     parser.add_argument("--keep", action="store_true")
     asked = parser.parse_args()

@@ -271,7 +271,8 @@ def test_words_that_are_no_text_are_named(program, args, sentence, folder):
         ),
         pytest.param(
             {"workdir": "~nobody-here/x"},
-            "There is no directory ~nobody-here/x. Name one that exists.",
+            "The home directory of nobody-here is not known, so ~nobody-here/x cannot be found."
+            " Name another path.",
             id="a home of nobody",
         ),
         pytest.param(
