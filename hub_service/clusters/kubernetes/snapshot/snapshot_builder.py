@@ -250,6 +250,7 @@ def _workload(
         below_min_since=None if since is None else int(since),
         throughput=shape.throughput,
         checkpointed=shape.checkpointed,
+        saves=shape.checkpointed is not None,
         gpus_min=WHOLE_GPU if most else None,
         gpus_max=MilliGpu(most * WHOLE_GPU) if most else None,
         resize_cost=world.resize_cost_s if most else 0,
