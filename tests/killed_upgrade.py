@@ -1,7 +1,7 @@
 """Open a database that needs creation or an upgrade, killed after each statement.
 
 `python killed_upgrade.py cluster|ledger PLACE [again]`: a child opens a missing file or, with
-`again`, a file that lacks a made-up second revision, and kills itself with SIGKILL after its first
+`again`, a file that lacks a made-up newest revision, and kills itself with SIGKILL after its first
 statement, the next child after its second, and so on until one child succeeds. Prints the number of
 kills, and the errors found.
 """
@@ -31,13 +31,13 @@ from runai.hub_service.wire.errors import Unavailable
 
 KINDS = {"cluster": SqliteStore, "ledger": Store}
 
-SECOND = '''"""A second revision, as there may be one."""
+NEWEST = '''"""A newest revision, as there may be one."""
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0101"
-down_revision = "0100"
+revision = "9999"
+down_revision = "{before}"
 
 
 def upgrade():
@@ -49,18 +49,16 @@ def upgrade():
 '''
 
 
-def second_revision(kind: str, place: Path) -> list[tuple[ModuleType, str, object]]:
-    """Write a made-up second revision; return the module attributes that make stores upgrade to it.
-
-    Until the project has a second revision, this is the only interrupted upgrade.
-    """
+def newest_revision(kind: str, place: Path) -> list[tuple[ModuleType, str, object]]:
+    """Write a made-up revision; return the module attributes that make stores upgrade to it."""
     module, latest = (workload_store, workload_store) if kind == "cluster" else (opening, schema)
     migrations = place / "migrations"
     shutil.copytree(module.MIGRATIONS, migrations)
-    text = SECOND.format(table="projects" if kind == "cluster" else "series")
-    (migrations / "versions/rev_0101_made_up.py").write_text(text)
     head = "LATEST" if kind == "cluster" else "HEAD"
-    return [(module, "MIGRATIONS", migrations), (latest, head, "0101")]
+    table = "projects" if kind == "cluster" else "series"
+    text = NEWEST.format(table=table, before=getattr(latest, head))
+    (migrations / "versions/rev_9999_made_up.py").write_text(text)
+    return [(module, "MIGRATIONS", migrations), (latest, head, "9999")]
 
 
 def content(path: Path) -> Iterator[str]:
@@ -94,7 +92,7 @@ def main() -> int:
     if again:
         KINDS[kind](old).close()
         shutil.copy(old, wanted)
-        for module, name, value in second_revision(kind, place):
+        for module, name, value in newest_revision(kind, place):
             setattr(module, name, value)
     KINDS[kind](wanted).close()
     as_it_should_be, wrong = [*content(wanted)], 0

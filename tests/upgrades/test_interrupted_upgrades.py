@@ -60,7 +60,7 @@ def test_a_full_disk_leaves_what_was_there_and_says_so(
         sa.event.remove(sa.Engine, "begin", full_disk)
         OPENED[kind](path).close()
         sa.event.listen(sa.Engine, "begin", full_disk)
-        for change in killed_upgrade.second_revision(kind, tmp_path):
+        for change in killed_upgrade.newest_revision(kind, tmp_path):
             monkeypatch.setattr(*change)
     before = [*killed_upgrade.content(path)]
 
