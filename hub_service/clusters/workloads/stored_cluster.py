@@ -177,7 +177,7 @@ class RecordedCluster:
                 names.add(workload)
 
     def _new(self, spec: WorkloadSpec, now: float) -> Transition:
-        own, logs = ("", "") if spec.is_array else self.directories(spec, now)
+        own, logs = self.directories(spec, now)
         return user_actions.submitted(spec, now=now, checkpoint_dir=own, log_dir=logs)
 
     async def submitted(self, user: str, key: str) -> Sequence[WorkloadRecord]:
