@@ -64,7 +64,7 @@ class Pipe(Protocol):
         """Return the next reply.
 
         Raises:
-                EOFError: the worker is dead; the message says how it ended.
+            EOFError: the worker is dead; the message says how it ended.
         """
 
     async def close(self) -> None:
@@ -144,7 +144,6 @@ class _Life:
     """Snapshot of the worker; None: unknown, so that the next request has a whole one."""
     plan: Plan = field(default_factory=Plan)
     reading: asyncio.Task[None] | None = None
-    why_ended: str = ""
 
 
 class DecisionWorker:

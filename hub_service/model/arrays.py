@@ -32,6 +32,12 @@ def element_id(array: WorkloadId, index: int) -> WorkloadId:
     return f"{array}-{index}"
 
 
+def names_taken(spec: WorkloadSpec) -> list[WorkloadId]:
+    """Return the ids that a submission takes: its own, and of an array those of all elements."""
+    elements = range(spec.array or 0) if spec.is_array else ()
+    return [spec.id, *(element_id(spec.id, index) for index in elements)]
+
+
 def array_id(record: WorkloadRecord) -> WorkloadId:
     """Return the id of the array that a record is, or to which it belongs."""
     return record.id if record.spec.array_index is None else record.id.rpartition("-")[0]

@@ -16,7 +16,6 @@ from runai.hub_service.model.records import (
     WorkloadId,
     WorkloadRecord,
     WorkloadSpec,
-    workload_id,
 )
 from runai.hub_service.model.workload_spec import Site, choose_project, workload_spec
 from runai.hub_service.scheduler.model.snapshot import Wait
@@ -130,9 +129,9 @@ def _check_workdir(platform: Platform, workdir: str) -> None:
 
 def _check_names(spec: WorkloadSpec, taken: Container[WorkloadId]) -> None:
     """Raise Conflict before anything is stored, on dry runs too; the cluster checks once more."""
-    names = [spec.name, *(arrays.element(spec, index).name for index in range(spec.array or 0))]
-    for name in names:
-        if workload_id(spec.project, name) in taken:
+    for workload in arrays.names_taken(spec):
+        if workload in taken:
+            name = workload.partition("/")[2]
             raise Conflict(
                 f"{spec.project} already has a workload named {name}.",
                 hint=f"Choose another name, or delete it: runai delete {name} -p {spec.project}",
@@ -156,10 +155,7 @@ async def _decided(platform: Platform, actor: Actor, record: WorkloadRecord) -> 
 
 async def _shown(platform: Platform, record: WorkloadRecord) -> list[WorkloadRecord]:
     """Return the records of a reply: of an array, those of its first elements."""
-    workload = record.id
-    if record.spec.array_index is not None:
-        workload = workload.rpartition("-")[0]
-    record = await platform.cluster.workload(workload)
+    record = await platform.cluster.workload(arrays.array_id(record))
     spec = record.spec
     if not spec.is_array:
         return [record]

@@ -162,8 +162,7 @@ class RecordedCluster:
         """Raise Conflict if a name is taken by a stored workload, or twice in `specs`."""
         names: set[WorkloadId] = set()
         for spec in specs:
-            elements = range(spec.array or 0) if spec.is_array else ()
-            for workload in (spec.id, *(arrays.element_id(spec.id, i) for i in elements)):
+            for workload in arrays.names_taken(spec):
                 taken = self._rows.record(workload)
                 if taken is not None or workload in names:
                     state = f" ({taken.state})" if taken is not None else ""
