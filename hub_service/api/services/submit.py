@@ -131,12 +131,7 @@ def _check_names(spec: WorkloadSpec, taken: Container[WorkloadId]) -> None:
     """Raise Conflict before anything is stored, on dry runs too; the cluster checks once more."""
     for workload in arrays.names_taken(spec):
         if workload in taken:
-            name = workload.partition("/")[2]
-            raise Conflict(
-                f"{spec.project} already has a workload named {name}.",
-                hint=f"Choose another name, or delete it: runai delete {name} -p {spec.project}",
-                code="name_taken",
-            )
+            raise user_actions.name_taken(workload)
 
 
 def _subject(owner: Actor, actor: Actor) -> str:

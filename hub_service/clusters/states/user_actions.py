@@ -12,6 +12,7 @@ from runai.hub_service.model.records import (
     Process,
     StateReason,
     WorkerRecord,
+    WorkloadId,
     WorkloadRecord,
     WorkloadSpec,
     WorkloadState,
@@ -249,4 +250,14 @@ def of_whole_array(record: WorkloadRecord) -> Conflict:
         f"{record.id} is an array of {spec.array} jobs; this is for one of them.",
         hint=f"Name it: {spec.name}-0 to {spec.name}-{(spec.array or 1) - 1}.",
         code="is_array",
+    )
+
+
+def name_taken(workload: WorkloadId, state: str = "") -> Conflict:
+    """Return the refusal of a name in use; `state` is that of the workload that has it."""
+    project, _, name = workload.partition("/")
+    return Conflict(
+        f"{project} already has a workload named {name}{f' ({state})' if state else ''}.",
+        hint=f"Choose another name, or delete it: runai delete {name} -p {project}",
+        code="name_taken",
     )

@@ -165,14 +165,7 @@ class RecordedCluster:
             for workload in arrays.names_taken(spec):
                 taken = self._rows.record(workload)
                 if taken is not None or workload in names:
-                    state = f" ({taken.state})" if taken is not None else ""
-                    name = workload.partition("/")[2]
-                    raise Conflict(
-                        f"{spec.project} already has a workload named {name}{state}.",
-                        hint="Choose another name, or delete it: runai delete"
-                        f" {name} -p {spec.project}",
-                        code="name_taken",
-                    )
+                    raise user_actions.name_taken(workload, taken.state if taken else "")
                 names.add(workload)
 
     def _new(self, spec: WorkloadSpec, now: float) -> Transition:

@@ -22,7 +22,6 @@ from kubernetes_asyncio.client.api_client import ApiClient
 from kubernetes_asyncio.client.configuration import Configuration
 from kubernetes_asyncio.config.kube_config import KUBE_CONFIG_DEFAULT_LOCATION
 
-from runai.hub_service.model.records import WorkloadSpec
 from runai.hub_service.wire.errors import Conflict, InvalidRequest, Unavailable
 
 _DEEPEST = 200
@@ -424,12 +423,3 @@ def _translate(error: ApiError) -> NoReturn:
     raise Unavailable(
         f"Kubernetes does not do it now: {error.message}.", hint="Try again in a moment."
     ) from error
-
-
-def taken(spec: WorkloadSpec, state: str) -> Conflict:
-    """Return the error for a name in use; `state` describes the workload that has it."""
-    return Conflict(
-        f"{spec.project} already has a workload named {spec.name}{state}.",
-        hint=f"Choose another name, or delete it: runai delete {spec.name} -p {spec.project}",
-        code="name_taken",
-    )

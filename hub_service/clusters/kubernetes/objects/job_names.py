@@ -9,7 +9,8 @@ their Jobs, never by these names.
 import hashlib
 from collections.abc import Callable
 
-from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError, Object, asking, taken
+from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError, Object, asking
+from runai.hub_service.clusters.states.user_actions import name_taken
 from runai.hub_service.model.records import WorkloadSpec
 
 _READABLE = 40
@@ -54,4 +55,4 @@ async def made_under_a_free_name(
             there = await api.get(jobs, fieldSelector=f"metadata.name={name}")
         if spec.id in map(whose, there["items"]):
             break
-    raise taken(spec, "")
+    raise name_taken(spec.id)

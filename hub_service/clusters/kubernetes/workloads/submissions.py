@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from runai.hub_service.clusters.kubernetes.cache import Cache
-from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError, Object, asking, taken
+from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError, Object, asking
 from runai.hub_service.clusters.kubernetes.informers.node_pool import Pool
 from runai.hub_service.clusters.kubernetes.objects.job_manifest import (
     Confinement,
@@ -15,6 +15,7 @@ from runai.hub_service.clusters.kubernetes.objects.job_names import made_under_a
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job, read_job
 from runai.hub_service.clusters.kubernetes.workloads.lookup import WorkloadLookup
 from runai.hub_service.clusters.kubernetes.workloads.notebook_volumes import beside, check_room
+from runai.hub_service.clusters.states.user_actions import name_taken
 from runai.hub_service.model import arrays
 from runai.hub_service.model.records import WorkloadId, WorkloadRecord, WorkloadSpec
 
@@ -54,12 +55,11 @@ class Submissions:
         await self._lookup.records()
         seen: set[WorkloadId] = set()
         for spec in specs:
-            elements = (arrays.element(spec, i) for i in range(spec.array or 0) if spec.is_array)
-            for named in (spec, *elements):
-                there = self._lookup.find(named.id)
-                if there is not None or named.id in seen:
-                    raise taken(named, f" ({there.state})" if there is not None else "")
-                seen.add(named.id)
+            for workload in arrays.names_taken(spec):
+                there = self._lookup.find(workload)
+                if there is not None or workload in seen:
+                    raise name_taken(workload, there.state if there is not None else "")
+                seen.add(workload)
         around = {user: await self._surroundings(user) for user in {spec.user for spec in specs}}
         for spec in specs:  # reject impossible requests before creating anything
             self._body(spec, around[spec.user])
