@@ -35,7 +35,7 @@ from runai.hub_service.simulation.jobs import Job
 from runai.hub_service.simulation.policies import PartPlan, PolicyName, parts_of, quotas_of
 from runai.hub_service.simulation.results import Meter, Results
 from runai.hub_service.simulation.timeline import Timeline
-from runai.hub_service.simulation.traces import TraceRow
+from runai.hub_service.simulation.traces import TraceRow, in_whole_gpus
 from runai.hub_service.wire.errors import InvalidRequest
 
 
@@ -236,6 +236,8 @@ class _Engine:
         """Update a job's progress to `now`, and the meter."""
         since = job.since
         spent = job.advance(now)
+        if job.is_up and job.row.busy_pct is not None:
+            self.meter.use(since + spent, now, job.held * job.row.busy_pct / 100)
         if job.held:
             job.held_s += job.held * self.meter.measured(since, now)
             if spent:
@@ -374,6 +376,8 @@ def simulate(
             project with unlimited quota.
     """
     rows = sorted(rows, key=lambda row: (row.submit_s, row.job))
+    if policy == "static-whole":
+        rows = [in_whole_gpus(row, setting.nodes) for row in rows]
     quotas = quotas_of(setting.projects)
     owners = dict.fromkeys(row.project for row in rows)
     unknown = next((owner for owner in owners if owner not in quotas), None)

@@ -14,7 +14,7 @@ from runai.hub_service.scheduler.model.snapshot import LeftOut, Node, Policy, Pr
 from runai.hub_service.wire.errors import InvalidRequest
 
 PolicyName = Literal[
-    "static-strict", "static", "pool-strict", "pool", "quota", "quota-without-moves"
+    "static-whole", "static-strict", "static", "pool-strict", "pool", "quota", "quota-without-moves"
 ]
 POLICIES: Final[tuple[PolicyName, ...]] = get_args(PolicyName)
 

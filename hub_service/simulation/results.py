@@ -26,6 +26,8 @@ class Results:
     """
 
     allocated_pct: float
+    utilized_pct: float | None
+    """GPU-time that the workloads kept busy, by the trace's `busy_pct`; None: it has none."""
     useful_pct: float
     """Allocated, minus lost work and the cost of pauses."""
     wait_mean_h: float
@@ -94,6 +96,7 @@ class Meter:
         self._capacity = capacity
         self._allocated = 0
         self._held = 0
+        self._used: float | None = None
         self._lost = 0
         self._overhead = 0
         self._violated = 0
@@ -147,6 +150,12 @@ class Meter:
                 lasted = self.measured(since, self.now)
                 self._longest_violation_s = max(self._longest_violation_s, lasted)
 
+    def use(self, start: int, end: int, milli: float) -> None:
+        """Record the milli-GPU that a workload kept busy from `start` to `end`."""
+        self._used = (self._used or 0.0) + milli * self.measured(start, end)
+        if self._timeline is not None:
+            self._timeline.use(start, end, milli)
+
     def lose(self, milli_s: int) -> None:
         """Record lost work, in milli-GPU-seconds."""
         self._lost += milli_s
@@ -190,6 +199,7 @@ class Meter:
         ]
         return Results(
             allocated_pct=share * self._held,
+            utilized_pct=None if self._used is None else share * self._used,
             useful_pct=share * (self._held - self._lost - self._overhead),
             wait_mean_h=sum(waits) / count / _HOUR,
             wait_p50_h=percentile(waits, 50) / _HOUR,
@@ -230,6 +240,6 @@ def jain_index(shares: list[float]) -> float:
     return min(1.0, sum(shares) ** 2 / (len(shares) * squares))
 
 
-def as_json(results: Results) -> dict[str, float | int]:
+def as_json(results: Results) -> dict[str, float | int | None]:
     """Return the results as plain numbers, rounded to 4 decimals."""
     return {k: round(v, 4) if isinstance(v, float) else v for k, v in asdict(results).items()}

@@ -21,7 +21,8 @@ SUFFIXES: Final = (".svg", ".html", ".png")
 
 _LEFT, _TOP, _LANE, _GAP, _WIDTH, _BETWEEN = 112, 84, 40, 10, 520, 28
 _FONT: Final = "DejaVu Sans, Arial, Helvetica, sans-serif"
-_WITHIN, _OVER, _LINE, _INK, _FAINT = "#4c78a8", "#f58518", "#1a1a1a", "#333333", "#e6e6e6"
+_WITHIN, _OVER, _BUSY = "#4c78a8", "#f58518", "#1f3b57"
+_LINE, _INK, _FAINT = "#1a1a1a", "#333333", "#e6e6e6"
 _DAY, _HOUR, _MINUTE = 86400, 3600, 60
 _PLENTY_OF_MARKS = 3
 
@@ -42,6 +43,8 @@ class _Lane:
     """Its quota, or the cluster's GPUs, in milli-GPU."""
     levels: tuple[list[float], ...]
     """Average GPUs in each step, for each column."""
+    busy: tuple[list[float], ...] = ()
+    """Average busy GPUs in each step, for each column; (): not known."""
 
     @property
     def top(self) -> float:
@@ -92,7 +95,7 @@ def draw_svg(
         f"<title>{escape(title)}</title>",
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
         _text(12, 24, title, size=16, weight="bold"),
-        *_legend(width),
+        *_legend(width, shows_busy=bool(lanes[0].busy)),
     ]
     for n, lane in enumerate(lanes):
         y = _TOP + n * (_LANE + _GAP)
@@ -113,7 +116,9 @@ def _whole(columns: Sequence[Column], quotas: Mapping[str, int | None], capacity
     for column in columns:
         each = [column.timeline.gpus(name) for name in quotas]
         levels.append([sum(step) for step in zip(*each, strict=True)])
-    return _Lane("all projects", capacity, tuple(levels))
+    is_known = all(column.results.utilized_pct is not None for column in columns)
+    busy = tuple(column.timeline.busy_gpus() for column in columns) if is_known else ()
+    return _Lane("all projects", capacity, tuple(levels), busy)
 
 
 def _lanes(columns: Sequence[Column], quotas: Mapping[str, int | None]) -> list[_Lane]:
@@ -131,9 +136,11 @@ def _bound_text(lane: _Lane, *, is_whole: bool) -> str:
 
 
 def _summary(results: Results) -> str:
+    used = results.utilized_pct
     return (
-        f"{results.allocated_pct:.1f} % allocated · mean wait {results.wait_mean_h:.2f} h"
-        f" · {results.violation_h:.0f} h of broken quota"
+        f"{results.allocated_pct:.1f} % allocated"
+        + ("" if used is None else f" · {used:.1f} % utilized")
+        + f" · mean wait {results.wait_mean_h:.2f} h · {results.violation_h:.0f} h of broken quota"
     )
 
 
@@ -145,6 +152,8 @@ def _draw_lane(lane: _Lane, n: int, x: int, y: int, *, is_whole: bool) -> list[s
     if over:
         parts.append(_area(level, x, y, top, _OVER))
     parts.append(_area([min(gpus, bound) for gpus in level], x, y, top, _WITHIN))
+    if lane.busy:
+        parts.append(_area(lane.busy[n], x, y, top, _BUSY))
     if lane.bound is not None:
         at = y + _LANE * (1 - lane.bound / WHOLE_GPU / top)
         parts.append(
@@ -162,13 +171,16 @@ def _area(level: Sequence[float], x: int, y: int, top: float, colour: str) -> st
     return f'<path d="{"".join(corners)}V{y + _LANE}Z" fill="{colour}"/>'
 
 
-def _legend(width: int) -> list[str]:
+def _legend(width: int, *, shows_busy: bool) -> list[str]:
     parts = []
-    for n, (colour, word) in enumerate(((_WITHIN, "within quota"), (_OVER, "over quota"))):
-        x = width - 340 + n * 116
+    marks = [(_WITHIN, "within quota"), (_OVER, "over quota")]
+    if shows_busy:
+        marks.insert(0, (_BUSY, "utilized"))
+    x = width - 108 - 116 * len(marks)
+    for colour, word in marks:
         parts.append(f'<rect x="{x}" y="14" width="12" height="12" fill="{colour}"/>')
         parts.append(_text(x + 18, 24, word, size=11))
-    x = width - 340 + 232
+        x += 116
     line = f'stroke="{_LINE}" stroke-dasharray="4 3"'
     parts.append(f'<line x1="{x}" y1="20" x2="{x + 18}" y2="20" {line}/>')
     parts.append(_text(x + 24, 24, "quota", size=11))
@@ -219,7 +231,7 @@ th:first-child {{ text-align: left; }}
 def _html(title: str, svg: str, columns: Sequence[Column]) -> str:
     figures = [as_json(column.results) for column in columns]
     rows = [
-        f"<tr><th>{key}</th>{''.join(f'<td>{each[key]:,}</td>' for each in figures)}</tr>"
+        f"<tr><th>{key}</th>{''.join(f'<td>{_figure(each[key])}</td>' for each in figures)}</tr>"
         for key in figures[0]
     ]
     return _PAGE.format(
@@ -231,6 +243,10 @@ def _html(title: str, svg: str, columns: Sequence[Column]) -> str:
         heads="".join(f"<th>{escape(column.title)}</th>" for column in columns),
         rows="\n".join(rows),
     )
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else f"{value:,}"
 
 
 def _png(svg: str) -> bytes:

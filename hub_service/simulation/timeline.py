@@ -1,4 +1,4 @@
-"""Average allocation of each project over equal steps of time.
+"""Average allocation of each project, and utilization of all, over equal steps of time.
 
 Its size depends only on the number of projects and steps, not on the length of the trace.
 """
@@ -22,6 +22,7 @@ class Timeline:
         self.steps = max(1, min(steps, self.until - since))
         self._sums = {name: array("d", bytes(8 * self.steps)) for name in projects}
         self._levels = dict.fromkeys(self._sums, (since, 0))
+        self._used = array("d", bytes(8 * self.steps))
 
     @property
     def step_s(self) -> float:
@@ -32,10 +33,17 @@ class Timeline:
         """Record a project's allocation in milli-GPU from `now` on."""
         start, level = self._levels[project]
         self._levels[project] = (now, milli)
-        start, end = max(start, self.since), min(now, self.until)
+        self._add(self._sums[project], start, now, level)
+
+    def use(self, start: int, end: int, milli: float) -> None:
+        """Record the milli-GPU that a workload kept busy from `start` to `end`."""
+        self._add(self._used, start, end, milli)
+
+    def _add(self, sums: array[float], start: int, end: int, level: float) -> None:
+        start, end = max(start, self.since), min(end, self.until)
         if not level or end <= start:
             return
-        sums, step = self._sums[project], self.step_s
+        step = self.step_s
         first = int((start - self.since) / step)
         last = min(self.steps - 1, int((end - self.since) / step))
         for n in range(first, last + 1):
@@ -49,4 +57,11 @@ class Timeline:
 
     def gpus(self, project: str) -> list[float]:
         """Return a project's average GPUs in each step."""
-        return [total / self.step_s / 1000 for total in self._sums[project]]
+        return self._averages(self._sums[project])
+
+    def busy_gpus(self) -> list[float]:
+        """Return the average GPUs that all workloads together kept busy in each step."""
+        return self._averages(self._used)
+
+    def _averages(self, sums: array[float]) -> list[float]:
+        return [total / self.step_s / 1000 for total in sums]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import gzip
 import random
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation, Overflow
@@ -15,8 +16,13 @@ from pathlib import Path
 from sys import intern
 from typing import IO, Any, Final
 
-from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, gpu_text
-from runai.hub_service.scheduler.model.snapshot import Workload, WorkloadKind
+from runai.hub_service.scheduler.model.quantity import (
+    WHOLE_GPU,
+    Mib,
+    fraction_of_memory,
+    gpu_text,
+)
+from runai.hub_service.scheduler.model.snapshot import Node, Workload, WorkloadKind
 from runai.hub_service.wire.amounts import MOST_WORKERS
 from runai.hub_service.wire.errors import InvalidRequest
 
@@ -47,6 +53,8 @@ class TraceRow:
     memory_mib: int = 0
     checkpoint_cost_s: int | None = None
     """Cost of a pause; None: no checkpoints, so that it restarts from zero."""
+    busy_pct: float | None = None
+    """Average percentage of the requested GPUs that it keeps busy while it runs; None: unknown."""
     asked: Workload | None = None
     """Complete request, if more is known than the columns (`history`)."""
 
@@ -67,6 +75,7 @@ MOST_DIGITS: Final = 12
 """Maximum number of digits of a number, and of milli-GPU: 1e999999 is a mistake."""
 
 
+_PERCENTAGE: Final = re.compile(r"[0-9]{1,3}(\.[0-9]{1,6})?")
 _NO_NUMBER: Final = Decimal("nan")
 
 
@@ -92,6 +101,14 @@ def _workers(text: str) -> int:
     value = _positive(text)
     if value > MOST_WORKERS:
         message = f"is too large: a job has at most {MOST_WORKERS}"
+        raise ValueError(message)
+    return value
+
+
+def _percentage(text: str) -> float:
+    value = float(text) if _PERCENTAGE.fullmatch(text) else -1.0
+    if not 0 <= value <= 100:  # noqa: PLR2004  percent
+        message = "must be a percentage, from 0 to 100"
         raise ValueError(message)
     return value
 
@@ -147,6 +164,7 @@ OPTIONAL_COLUMNS: Final[Mapping[str, Callable[[str], Any]]] = {
     "cpu_milli": _whole,
     "memory_mib": _whole,
     "checkpoint_cost_s": _whole,
+    "busy_pct": _percentage,
 }
 _COLUMNS: Final = {**REQUIRED_COLUMNS, **OPTIONAL_COLUMNS}
 
@@ -276,6 +294,23 @@ def _contradiction_of_elastic(row: TraceRow) -> tuple[str, str] | None:
     if not least <= whole <= most:
         return "gpus", f"{whole} is not between min_workers {least} and max_workers {most}"
     return None
+
+
+def in_whole_gpus(row: TraceRow, nodes: Sequence[Node]) -> TraceRow:
+    """Return a row whose workers ask for whole GPUs instead of fractions, and do the same work."""
+    workers = row.workers or 1
+    each = row.gpus // workers
+    if row.gpu_memory_mib is not None:
+        device = min((n.device_memory_mib for n in nodes if n.device_memory_mib), default=Mib(0))
+        each = fraction_of_memory(row.gpu_memory_mib, device) if device else WHOLE_GPU
+    if each >= WHOLE_GPU or row.asked is not None:
+        return row
+    return replace(
+        row,
+        gpus=workers * WHOLE_GPU,
+        gpu_memory_mib=None,
+        busy_pct=None if row.busy_pct is None else row.busy_pct * each / WHOLE_GPU,
+    )
 
 
 def shuffled(rows: Iterable[TraceRow], seed: int) -> list[TraceRow]:

@@ -29,6 +29,7 @@ def test_a_reclaimed_job_without_checkpoints_starts_from_zero(jobs, setting):
     assert asdict(run.results) == pytest.approx(
         {
             "allocated_pct": 85,
+            "utilized_pct": None,
             "useful_pct": 65,
             "wait_mean_h": 30 / HOUR,
             "wait_p50_h": 0,
@@ -57,6 +58,35 @@ def test_one_with_checkpoints_goes_on_and_pays_for_it(jobs, setting):
     assert run.results.useful_pct == pytest.approx(100 * (40 * 2 + 60 + 60 * 2) / 340)
     assert run.results.jct_p99_h == pytest.approx(170 / HOUR)
     assert (run.results.pauses, run.results.lost_pct) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("policy", "allocated", "utilized"),
+    [
+        # s1 and s2 hold halves of one GPU 0-100, j1 the other 0-100, on two GPUs for 200 s.
+        pytest.param("quota", 50, 25 * 0.2 + 25 * 0.6, id="fractions"),
+        # s1 and s2 hold a GPU each 0-100, j1 follows 100-200; each does the same work as above.
+        pytest.param("static-whole", 75, 25 * 0.2 + 25 * 0.6, id="whole GPUs"),
+    ],
+)
+def test_utilized_time_is_the_busy_part_of_what_was_requested(
+    jobs, setting, policy, allocated, utilized
+):
+    sessions = jobs(("s1", "a", 0, 0.5, 100), ("s2", "a", 0, 0.5, 100), busy_pct=20.0)
+    rows = [*sessions, *jobs(("t1", "a", 1, 1, 100), busy_pct=60.0)]
+
+    run = simulate(rows, policy, setting(gpus=2, quotas={"a": 2}, every=1, since=0, until=201))
+
+    assert run.results.allocated_pct == pytest.approx(allocated * 200 / 201)
+    assert run.results.utilized_pct == pytest.approx(utilized * 200 / 201)
+
+
+def test_utilized_time_leaves_out_the_reading_of_a_checkpoint(jobs, setting):
+    rows = jobs(*BOB_AND_PATTY, checkpoint_cost_s=10, busy_pct=50.0)
+
+    run = simulate(rows, "quota", setting(nodes=2, quotas=TWO, since=0, until=170))
+
+    assert run.results.utilized_pct == pytest.approx(run.results.useful_pct / 2)
 
 
 def test_a_second_pause_in_the_middle_of_reading_a_checkpoint_keeps_the_work(jobs, setting):
@@ -223,7 +253,7 @@ def test_work_is_conserved_and_no_job_is_lost(rows, policy, quota):
 
     assert run.results.jobs + run.never_ran == len(rows)
     assert 0 < run.results.jain <= 1
-    if policy not in {"static", "static-strict"}:
+    if not policy.startswith("static"):
         assert run.never_ran == 0
         work = sum(row.gpus * row.duration_s for row in rows)
         assert run.results.useful_pct == pytest.approx(100 * work / (4000 * 100_000))

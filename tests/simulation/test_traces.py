@@ -104,6 +104,14 @@ def test_optional_columns_may_be_empty(tmp_path):
             "column workers: 8 GPUs cannot be divided among 3",
             id="indivisible",
         ),
+        *(
+            pytest.param(
+                [f"{HEADER},busy_pct", f"j,a,0,1,5,{busy}"],
+                f"column busy_pct: '{busy}' must be a percentage",
+                id=f"busy-{busy}",
+            )
+            for busy in ("101", "-1", "nan", "1e1", "½", "10%")
+        ),
         pytest.param([HEADER, '"j,a,0,1,5'], "line 2: this is no CSV", id="no-csv"),
         pytest.param(
             [HEADER, f"j,a,0,1,{'9' * 13}"], "column duration_s: '9{13}' is too large", id="endless"

@@ -18,6 +18,7 @@ from runai.hub_service.client import Client
 from runai.hub_service.wire.errors import InvalidRequest, Unavailable
 
 _POLICIES: Final = (
+    "static-whole",
     "static-strict",
     "static",
     "pool-strict",
@@ -43,7 +44,8 @@ _SECONDS = click.IntRange(min=0, max=10**12)  # as many digits as a trace may ha
 @click.option(
     "--policy",
     type=click.Choice(_POLICIES),
-    help="static: every project its private part; pool: no quotas;"
+    help="static: every project its private part, static-whole: of whole GPUs only; pool: no"
+    " quotas;"
     " strict: first in, first out, without skipping. Default: quota, the shipped policy, or with"
     " --history the platform's own.",
 )
@@ -243,6 +245,7 @@ def _lines(figures: dict[str, Any]) -> list[tuple[str, str]]:
     f = figures
     return [
         ("Allocated", f"{f['allocated_pct']:.1f} %  (useful {f['useful_pct']:.1f} %)"),
+        *([] if f["utilized_pct"] is None else [("Utilized", f"{f['utilized_pct']:.1f} %")]),
         ("Wait", _mean_median_p99(f, "wait")),
         ("Submission to end", _mean_median_p99(f, "jct")),
         ("Pauses", f"{f['pauses']}  (moves {f['moves']}, work lost {f['lost_pct']:.2f} %)"),
