@@ -153,8 +153,12 @@ class Worker:
         is_forecast = isinstance(question, Foresee) or bool(
             isinstance(question, WhatIf) and question.foresee
         )
+        running = [child for child in self._children.values() if child.is_forecast]
+        if running and isinstance(question, Foresee):
+            self._reply(Reply(number, Failed("another forecast runs")))
+            return
         if is_forecast:
-            for other in [c for c in self._children.values() if c.is_forecast]:
+            for other in running:
                 self._end(other, "another forecast was asked for")
         gc.freeze()  # a collection in the child would copy every page
         here, there = os.pipe()

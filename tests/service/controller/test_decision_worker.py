@@ -189,3 +189,19 @@ async def test_person_s_forecast_ends_the_one_in_the_background():
         with pytest.raises(Unavailable, match="another forecast was asked for"):
             await background
         assert not psutil.Process(scheduler.pid).children()
+
+
+async def test_forecast_in_the_background_does_not_end_a_person_s():
+    many = tuple(job(f"vision/{n}", 1, "vision", expected_runtime=60 + n) for n in range(3_000))
+    world = replace(WORLD, workloads=many)
+    async with DecisionWorker() as scheduler:
+        await scheduler.decide(world)
+        person = asyncio.ensure_future(scheduler.what_if(world, ["vision/2999"]))
+        await eventually_async(lambda: psutil.Process(scheduler.pid).children())
+
+        with pytest.raises(Unavailable, match="another forecast runs"):
+            await scheduler.forecast()
+
+        plan, starts = await person
+        assert "vision/2999" in starts
+        assert plan == decide(world)
