@@ -144,7 +144,7 @@ def draw(figures: dict[str, dict[str, float]]) -> str:
             _bar(left, y, f["utilized_pct"] * scale, "#1f6f4a"),
             _text(left + 8, y + 25, f"{f['utilized_pct']:.0f} % utilized", 13, "bold", "#ffffff"),
             _text(
-                left + f["allocated_pct"] * scale - 118,
+                left + f["allocated_pct"] * scale + 8,
                 y + 25,
                 f"{f['allocated_pct']:.0f} % allocated",
                 13,

@@ -107,7 +107,7 @@ def _workers(text: str) -> int:
 
 def _percentage(text: str) -> float:
     value = float(text) if _PERCENTAGE.fullmatch(text) else -1.0
-    if not 0 <= value <= 100:  # noqa: PLR2004  percent
+    if not 0 <= value <= 100:
         message = "must be a percentage, from 0 to 100"
         raise ValueError(message)
     return value

@@ -22,6 +22,8 @@ KINDS = (
     "hub frozen",
     "agent killed",
     "agent frozen",
+    "worker killed",
+    "worker frozen",
     "supervisor killed",
     "supervisor frozen",
     "disk full",
@@ -89,11 +91,11 @@ class Breakages:
             return self._ground.platform.service_process()
         if who == "hub":
             return self._ground.hub()
-        return (
-            self._ground.agent()
-            if who == "agent"
-            else self._dice.choice(self._ground.supervisors())
-        )
+        if who == "agent":
+            return self._ground.agent()
+        if who == "worker":
+            return self._ground.worker()
+        return self._dice.choice(self._ground.supervisors())
 
     def _freeze(self, process: psutil.Process) -> None:
         process.suspend()

@@ -42,14 +42,26 @@ class Ground:
         return psutil.Process(self.platform.running.pid)
 
     def agent(self) -> psutil.Process:
-        """Return the node's agent; supervisors are children of the service, too.
+        """Return the node's agent.
 
         Raises:
             LookupError: the agent or the service is being started.
         """
+        return self._child_of_service("runai.hub_service.agent")
+
+    def worker(self) -> psutil.Process:
+        """Return the decision worker.
+
+        Raises:
+            LookupError: the worker or the service is being started.
+        """
+        return self._child_of_service("runai.hub_service.controller.decision_process")
+
+    def _child_of_service(self, module: str) -> psutil.Process:
+        """Return the child that runs a module; supervisors are children of the service, too."""
         for child in self.platform.service_process().children():
             with suppress(psutil.Error):
-                if "runai.hub_service.agent" in child.cmdline():
+                if module in child.cmdline():
                     return child
         raise LookupError
 

@@ -1,4 +1,4 @@
-"""Break service, hub, agent, supervisors, disk, clock and database of a real platform.
+"""Break service, hub, agent, worker, supervisors, disk, clock and database of a real platform.
 
 After every fault nothing is lost, doubled, orphaned, over-granted or left unexplained.
 `make test-all` plays one seed, `make test-long` twenty, `--seed N` one alone.

@@ -95,7 +95,9 @@ def test_waiting_page_says_what_for(platform: Platform, page_of: Callable[[str],
     lab.picture(patty_page, PICTURES, "form-would-wait")
     lab.start(patty_page)
 
-    sentence = patty_page.get_by_text("vision uses 0.5 of its 0.5 build GPUs: bob 0.5")
+    sentence = patty_page.get_by_text(
+        "notebooks of vision may hold 0.5 GPUs together, and hold 0.5: bob 0.5"
+    )
     expect(sentence.first).to_be_visible(timeout=90_000)
     lab.picture(patty_page, PICTURES, "waiting")
 

@@ -81,7 +81,9 @@ def test_a_gpu_is_chosen_waited_for_and_worked_on(
     expect(bo.get_by_text("would wait").first).to_be_visible()
     lab.picture(bo, PICTURES, "kubernetes-form")
     lab.start(bo)
-    reason = bo.get_by_text("Waiting: vision uses 1 of its 1 build GPU: ana 0.5, cy 0.5")
+    reason = bo.get_by_text(
+        "Waiting: notebooks of vision may hold 1 GPU together, and hold 1: ana 0.5, cy 0.5"
+    )
     expect(reason.first).to_be_visible(timeout=SECONDS)
     lab.picture(bo, PICTURES, "kubernetes-waiting")
 

@@ -94,7 +94,7 @@ def test_held_back_job_reports_the_gang_ahead_and_its_expected_start() -> None:
 
     assert waits(plan)["unknown"] == "held_for"
     assert sentence(plan, "unknown") == (
-        "what is idle is kept for gang, which waits longer and is expected to start in 5 minutes"
+        "the free GPUs are kept for gang, which waits longer and is expected to start in 5 minutes"
     )
 
 

@@ -80,7 +80,7 @@ def test_shrink_reason_names_the_job_that_waits_for_the_surplus_gpu() -> None:
 
     (stop,) = [d for d in plan.decisions if isinstance(d, Stop)]
     assert (stop.reason.code, stop.reason.rule, stop.reason.for_) == ("shrunk", "E1", "new")
-    assert stop.reason.text == "new waits for the 1 GPU that it has beyond its minimum"
+    assert stop.reason.text == "1 GPU beyond its minimum: new waits for it"
     assert reserved(plan) == {"new-0"}
 
 

@@ -72,28 +72,28 @@ CASES = {
         "huge",
         "no_such_node",
         ["would start with 4 GPUs instead of 8"],
-        "nothing that is known to end makes room for it",
+        "start unknown: no running job with a known end frees enough GPUs",
     ),
     "a-gang-larger-than-the-cluster": (
         snapshot("1x4", [project("a", 8)], [job("crowd", workers=5)]),
         "crowd",
         "no_such_node",
         ["would start with 4 workers instead of 5"],
-        "nothing that is known to end makes room for it",
+        "start unknown: no running job with a known end frees enough GPUs",
     ),
     "a-selector-that-no-node-has": (
         snapshot("1x4", [project("a", 8)], [job("picky", gpu_types=("h100",))]),
         "picky",
         "no_such_node",
         ["would start if it did not ask for certain nodes"],
-        "nothing that is known to end makes room for it",
+        "start unknown: no running job with a known end frees enough GPUs",
     ),
     "a-project-that-is-not-there": (
         snapshot("1x4", [project("a", 8)], [job("lost", 1, "nobody")]),
         "lost",
         "unknown_project",
         [],
-        "nothing that is known to end makes room for it",
+        "start unknown: no running job with a known end frees enough GPUs",
     ),
     "somebody-who-went-first": (
         snapshot("1x4", [project("a", 4)], [job("first", 4, expected_runtime=600), job("late", 1)]),
@@ -197,7 +197,7 @@ CASES = {
         "other",
         "held_for",
         ["would start if a lent the 4 GPUs it never lends"],
-        "nothing that is known to end makes room for it",
+        "start unknown: no running job with a known end frees enough GPUs",
     ),
     "a-reservation": (
         snapshot(
@@ -212,7 +212,7 @@ CASES = {
         "ana-1",
         "stopping",
         ["would start if exp-7 had gone"],
-        "starts at once, when those that make room have gone",
+        "starts as soon as the jobs that make room for it have stopped",
     ),
 }
 

@@ -188,7 +188,7 @@ def test_start_beyond_the_simulated_cycles_has_only_a_lower_bound() -> None:
     start = start_of(world, "new", cycles=3)
 
     assert (start.at, start.earliest, start.latest) == (None, 1030, None)
-    assert start.text == "not within 30 seconds; further was not looked"
+    assert start.text == "not within 30 seconds, where the forecast ends"
     assert start_of(world, "new").at == 1100
 
 

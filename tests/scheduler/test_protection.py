@@ -79,7 +79,9 @@ def test_a_job_is_not_paused_again_and_again(pauses: tuple[int, ...], expected: 
 
     assert stopped(plan) == expected
     if not expected:
-        assert sentence(plan, "new") == "those who would give way are protected for 1900 s more"
+        assert sentence(plan, "new") == (
+            "the jobs that may be paused for it are in their minimum run time, for 32 minutes more"
+        )
 
 
 def test_another_is_paused_instead_of_one_that_was_paused_already() -> None:

@@ -8,7 +8,6 @@ from runai.hub_service.scheduler.model.quantity import (
     count_text,
     duration_text,
     fraction_of_memory,
-    gpu_holding_text,
     gpu_number,
     memory_of_fraction,
     milli_gpus,
@@ -74,5 +73,4 @@ def test_a_time_is_told_in_the_unit_that_people_use(seconds: int, text: str) -> 
 
 def test_amounts_are_written_as_people_do() -> None:
     assert [gpu_number(m) for m in (0, 1, 999, 1000, 1001)] == [0, 0.001, 0.999, 1, 1.001]
-    assert [gpu_holding_text(m) for m in (1000, 250)] == ["1.0", "0.25"]
     assert [count_text(m) for m in (999, 1000, 1001)] == ["0.999 GPUs", "1 GPU", "1.001 GPUs"]

@@ -22,7 +22,7 @@ def test_every_code_has_its_sentence() -> None:
     case(
         "cy-1",
         "over_build_quota",
-        "vision uses 2 of its 2 build GPUs: ana 1.0, bo 1.0",
+        "notebooks of vision may hold 2 GPUs together, and hold 2: ana 1, bo 1",
         vision,
         session("ana-1", 1, "vision", on="n1:0"),
         session("bo-1", 1, "vision", on="n1:1"),
@@ -67,7 +67,7 @@ def test_every_code_has_its_sentence() -> None:
     case(
         "late",
         "behind",
-        "first went first",
+        "first came first in the queue and took the free GPUs",
         [project("a", 4)],
         job("first", 4),
         job("late", 1),
@@ -75,7 +75,7 @@ def test_every_code_has_its_sentence() -> None:
     case(
         "poor",
         "over_share",
-        "b holds 1 of its fair share of 1 GPU, and 4 of 4 GPUs are in use",
+        "b holds 1 of its fair share of 1 GPU; this asks for 1, and 4 of 4 GPUs are in use",
         [project("a", 3), project("b", 1)],
         job("rich", 3, on="n1:0,1,2"),
         job("own", 1, "b", on="n1:3"),
@@ -84,7 +84,7 @@ def test_every_code_has_its_sentence() -> None:
     case(
         "greedy",
         "over_share",
-        "b holds 0 of its fair share of 0 GPUs, and 4 of 4 GPUs are in use",
+        "b holds 0 of its fair share of 0 GPUs; this asks for 1, and 4 of 4 GPUs are in use",
         [project("a", 4), project("b", 0)],
         job("owner", 4),
         job("greedy", 1, "b"),
@@ -92,7 +92,7 @@ def test_every_code_has_its_sentence() -> None:
     case(
         "passed",
         "behind",
-        "swift went first",
+        "swift came first in the queue and took the free GPUs",
         [project("a", 3), project("b", 2)],
         job("at-home", 2, on="n1:0,1"),
         job("passed", 1),
@@ -101,7 +101,7 @@ def test_every_code_has_its_sentence() -> None:
     case(
         "equal",
         "no_room",
-        "4 of 4 GPUs are in use: a 4.0",
+        "4 of 4 GPUs are in use: a 4",
         [project("a", 4)],
         job("first", 4, on="n1:0,1,2,3"),
         job("equal", 0.5),
@@ -109,7 +109,7 @@ def test_every_code_has_its_sentence() -> None:
     case(
         "spread",
         "fragmented",
-        "2 GPUs are free, but not together as it asks for them",
+        "2 GPUs are free, but not on one node",
         [project("a", 2)],
         *[job(f"h{d}", 0.5, on=f"n1:{d}") for d in range(4)],
         job("spread", 1),
@@ -127,7 +127,7 @@ def test_every_code_has_its_sentence() -> None:
     case(
         "eager",
         "protected",
-        "those who would give way are protected for 40 s more",
+        "the jobs that may be paused for it are in their minimum run time, for 40 seconds more",
         [project("a", 0, min_runtime=60), project("b", 4)],
         job("young", 4, on="n1:0,1,2,3", started=980),
         job("eager", 1, "b"),
@@ -135,7 +135,7 @@ def test_every_code_has_its_sentence() -> None:
     case(
         "other",
         "held_for",
-        "what is idle is kept for a (4)",
+        "the free GPUs are kept for a (4)",
         [project("a", 4, never_lent=4), project("b", 0)],
         job("other", 1, "b"),
     )
@@ -182,13 +182,13 @@ def test_projects_with_equal_usage_are_listed_by_name() -> None:
 
     plan = decide(snapshot("1x4", [project(name, 2) for name in "abc"], jobs))
 
-    assert sentence(plan, "new") == "4 of 4 GPUs are in use: a 2.0, b 2.0"
+    assert sentence(plan, "new") == "4 of 4 GPUs are in use: a 2, b 2"
 
 
 def test_one_gpu_is_in_use() -> None:
     plan = decide(snapshot("1x1", [project("a", 2)], [job("old", on="n1:0"), job("new")]))
 
-    assert sentence(plan, "new") == "1 of 1 GPU is in use: a 1.0"
+    assert sentence(plan, "new") == "1 of 1 GPU is in use: a 1"
 
 
 def test_memory_that_some_device_has_is_not_what_keeps_a_workload_out() -> None:

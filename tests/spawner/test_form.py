@@ -130,7 +130,7 @@ async def test_each_offer_says_what_would_happen(
     [vision] = (await form_choices(hub_client, Person("ana"))).projects
 
     assert (vision.name, vision.summary) == ("vision", "sessions use 1 of 1.5 GPUs")
-    why = "vision uses 1 of its 1.5 build GPUs: bo 1.0; expected to start"
+    why = "notebooks of vision may hold 1.5 GPUs together, and hold 1: bo 1; expected to start"
     said = [(c.label, c.detail, c.waits.partition(" in ")[0], c.refused) for c in vision.choices]
     assert said == [
         ("¼ GPU", "4 GiB (simulated)", "", ""),
@@ -145,7 +145,10 @@ async def test_form_offers_no_project_to_a_user_without_one(hub_client: AsyncCli
     assert (await form_choices(hub_client, Person("out"))).projects == []
 
 
-WHY = "vision uses 1 of its 1.5 build GPUs: bo 1.0; expected to start in 3 minutes"
+WHY = (
+    "notebooks of vision may hold 1.5 GPUs together, and hold 1: bo 1;"
+    " expected to start in 3 minutes"
+)
 VISION = ProjectChoices(
     "vision",
     "sessions use 1 of 1.5 GPUs",

@@ -30,7 +30,7 @@ def test_a_session_gets_a_whole_gpu_and_the_next_waits_with_the_schedulers_sente
         hub.stop_server("ana")
         hub.wait_ready("bo")
 
-    assert waiting == "Waiting: vision uses 1 of its 1 build GPU: ana 1.0 (Q1)"
+    assert waiting == "Waiting: notebooks of vision may hold 1 GPU together, and hold 1: ana 1 (Q1)"
     assert held == {"ana": 1, "bo": 0}
     assert events[-1]["ready"]
     bars = [event["progress"] for event in events if "progress" in event]
@@ -98,7 +98,9 @@ def test_two_halves_share_a_device_and_a_third_waits_until_one_stops(
 
     assert seen == ["GPU-0", "GPU-0"]
     assert held == {"ana": 0.5, "bo": 0.5, "cy": 0}
-    assert waiting.startswith("Waiting: vision uses 1 of its 1 build GPU: ana 0.5, bo 0.5")
+    assert waiting.startswith(
+        "Waiting: notebooks of vision may hold 1 GPU together, and hold 1: ana 0.5, bo 0.5"
+    )
     assert hub.environment("cy")["NVIDIA_VISIBLE_DEVICES"] == "GPU-0"
     hub.stop_all()
     reservations = "/api/v1/namespaces/runai-reservation/pods"
@@ -204,7 +206,7 @@ def test_the_form_offers_profiles_and_gpus_with_what_is_free(kubernetes_hub: Kub
     assert "0 GiB" not in free  # the memory of these is unknown
     assert "nothing keeps their memory apart" in free
     assert "would wait" in taken
-    assert "vision uses 1 of its 1 build GPU: bo 1" in taken
+    assert "notebooks of vision may hold 1 GPU together, and hold 1: bo 1" in taken
     assert "above one GPU only whole ones are." in refused
     assert 'value="one-gpu"' not in without
     assert 'name="gpus"' in without

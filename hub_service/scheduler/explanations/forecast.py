@@ -303,11 +303,11 @@ def retold(start: ExpectedStart, now: int) -> ExpectedStart:
 
 def _sentence(start: ExpectedStart, until: int | None, now: int) -> str:
     if start.at is None and until is None:
-        return "nothing that is known to end makes room for it"
+        return "start unknown: no running job with a known end frees enough GPUs"
     if start.at is None:
-        return f"not within {duration_text((until or now) - now)}; further was not looked"
+        return f"not within {duration_text((until or now) - now)}, where the forecast ends"
     if start.at <= now:
-        return "starts at once, when those that make room have gone"
+        return "starts as soon as the jobs that make room for it have stopped"
     text = f"expected to start in {duration_text(start.at - now)}"
     if not start.is_estimated:
         return text

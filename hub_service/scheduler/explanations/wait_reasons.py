@@ -14,7 +14,6 @@ from runai.hub_service.scheduler.model.quantity import (
     WHOLE_GPU,
     count_text,
     duration_text,
-    gpu_holding_text,
     gpu_text,
 )
 from runai.hub_service.scheduler.model.snapshot import Reason, Workload
@@ -58,7 +57,7 @@ class Reasons:
     def of_loss(self, member: PlannedWorker, loss: Eviction) -> Reason:
         """Return why a worker is stopped: for which workload, and by which rule."""
         if loss.claimant is None:
-            text = f"fewer than its {member.item.minimum} workers have run for too long"
+            text = f"fewer than the {member.item.minimum} workers that it needs ran for too long"
             return Reason(code="stale_gang", rule="R11", text=text)
         return self._of_stop(loss, loss.claimant, member.item, count_text(_held(member)))
 
@@ -73,7 +72,7 @@ class Reasons:
 
     def of_growing(self, members: Sequence[PlannedWorker], node: str) -> Reason:
         """Return the reason of a growth."""
-        text = f"{count_text(sum(map(_held, members)))} more of {node} would be idle"
+        text = f"{count_text(sum(map(_held, members)))} more on {node} was idle"
         return Reason(code="grown", rule="E2", text=text)
 
     def _of_stop(
@@ -81,9 +80,9 @@ class Reasons:
     ) -> Reason:
         who = self._name(claimant, loser)
         if loss.rule == "E2":
-            text = f"{who} waits for the {what} that it has beyond its request"
+            text = f"{what} beyond its request: {who} waits for it"
         elif loss.rule == "E1":
-            text = f"{who} waits for the {what} that it has beyond its minimum"
+            text = f"{what} beyond its minimum: {who} waits for it"
         elif loss.rule == "Q6":
             text = f"{who} is within its quota of GPUs, and needs the CPU or memory that this holds"
         elif loss.rule == "R1":
@@ -172,10 +171,10 @@ class Reasons:
 
     def _of_cap(self, block: Block, account: ProjectNode, unit: PodSet) -> Reason:
         if block.code == "over_build_quota":
+            who = _listing(self._holders_of(account, unit.item))
             text = (
-                f"{account.name} uses {gpu_text(account.build)} of its"
-                f" {count_text(account.build_quota, 'build GPU')}"
-                f"{_listing(self._holders_of(account, unit.item))}"
+                f"notebooks of {account.name} may hold {count_text(account.build_quota)} together,"
+                f" and hold {gpu_text(account.build)}{who}"
             )
         elif block.code == "over_share":
             text = (
@@ -238,7 +237,7 @@ class Reasons:
     def _of_hold(self, hold: Hold, item: PlannedWorkload) -> Reason:
         first = hold.unit.item
         text = (
-            f"what is idle is kept for {self._name(first, item)}, which waits longer and is"
+            f"the free GPUs are kept for {self._name(first, item)}, which waits longer and is"
             f" expected to start in {duration_text(max(0, hold.start - self._state.time))}"
         )
         return Reason(code="held_for", rule="O4", text=text, for_=self._id(first, item))
@@ -249,7 +248,7 @@ class Reasons:
         return Reason(
             code="held_for",
             rule="Q2",
-            text=f"what is idle is kept for {held}",
+            text=f"the free GPUs are kept for {held}",
             for_=keepers[0].name if keepers else None,
         )
 
@@ -258,7 +257,7 @@ class Reasons:
     ) -> Reason | None:
         reserved = self._census.reserved_on(nodes, unit.item)
         if reserved and free + sum(reserved.values()) >= unit.demand:
-            text = f"what is idle is reserved for {self._names_of(reserved, unit.item)}"
+            text = f"the free GPUs are reserved for {self._names_of(reserved, unit.item)}"
             first = self._id(next(iter(reserved)), unit.item)
             return Reason(code="held_for", rule="R7", text=text, for_=first)
         started = self._census.started_on(nodes, unit.item)
@@ -268,7 +267,9 @@ class Reasons:
             # The reason is the project's allocation, not the workload that started first: it stays
             # the same in each cycle, so that waiting users see no new reason at every start.
             return None
-        text = f"{self._names_of(started, unit.item)} went first"
+        text = (
+            f"{self._names_of(started, unit.item)} came first in the queue and took the free GPUs"
+        )
         first = self._id(next(iter(started)), unit.item)
         return Reason(code="behind", rule="O1", text=text, for_=first)
 
@@ -278,8 +279,10 @@ class Reasons:
         item = unit.item
         until = self._reclaim.protected.get(lane)
         if until is not None:
-            seconds = until - self._state.time
-            text = f"those who would give way are protected for {seconds} s more"
+            left = duration_text(until - self._state.time)
+            text = (
+                f"the jobs that may be paused for it are in their minimum run time, for {left} more"
+            )
             return Reason(code="protected", rule="R8", text=text)
         if not unit.demand:
             text = "no node has the CPU and memory that it asks for"
@@ -293,11 +296,11 @@ class Reasons:
         if over is not None and has_rivals:
             text = (
                 f"{over.name} holds {gpu_text(over.allocated)} of its fair share of"
-                f" {count_text(over.fair_share)}, and {used}"
+                f" {count_text(over.fair_share)}; this asks for {gpu_text(unit.demand)}, and {used}"
             )
             return Reason(code="over_share", rule="R2", text=text)
         if lane in self._reclaim.not_proven:
-            text = f"{used}, and no set of jobs to pause was found in the time allowed"
+            text = f"{used}; the search for jobs to pause for it was given up, and is tried again"
             return Reason(code="not_proven", rule="R5", text=text)
         return Reason(code="no_room", rule="P1", text=f"{used}{_listing(users)}")
 
@@ -318,8 +321,9 @@ class Reasons:
         if free < unit.demand or not unit.demand:
             return None
         beside = any(member.kind.cpu or member.kind.memory for member in unit.members)
-        text = f"{count_text(free)} are free, but not together as it asks for them" + (
-            ", or not with the CPU and memory" if beside else ""
+        whole = all(member.worker.gpus >= WHOLE_GPU for member in unit.members)
+        text = f"{count_text(free)} are free, but not on one {'node' if whole else 'device'}" + (
+            " with the CPU and memory that it asks for" if beside else ""
         )
         return Reason(code="fragmented", rule="P2", text=text)
 
@@ -377,6 +381,6 @@ def _listing(held: dict[str, int]) -> str:
     if not held:
         return ""
     most = sorted(held.items(), key=lambda entry: (-entry[1], entry[0]))
-    shown = [f"{name} {gpu_holding_text(milli)}" for name, milli in most[:_SHOWN]]
+    shown = [f"{name} {gpu_text(milli)}" for name, milli in most[:_SHOWN]]
     rest = len(most) - len(shown)
     return ": " + ", ".join(shown) + (f" and {rest} more" if rest else "")

@@ -67,20 +67,11 @@ def gpu_text(milli: int) -> str:
     return str(gpu_number(milli))
 
 
-def gpu_holding_text(milli: int) -> str:
-    """Format the allocation of a user or workload, always with a decimal as in 1.0.
-
-    >>> gpu_holding_text(1000), gpu_holding_text(250)
-    ('1.0', '0.25')
-    """
-    return str(milli / 1000)
-
-
 def count_text(milli: int, noun: str = "GPU") -> str:
     """Format an amount with its noun in singular or plural.
 
-    >>> count_text(1000), count_text(500), count_text(3000, "build GPU")
-    ('1 GPU', '0.5 GPUs', '3 build GPUs')
+    >>> count_text(1000), count_text(500), count_text(3000, "device")
+    ('1 GPU', '0.5 GPUs', '3 devices')
     """
     return f"{gpu_text(milli)} {noun}{'' if milli == WHOLE_GPU else 's'}"
 

@@ -60,7 +60,9 @@ def of(cycle: Cycle) -> Ask:
     [
         pytest.param(0, "expected to start in 110 seconds", id="now"),
         pytest.param(44, "expected to start in 66 seconds", id="later, though it rests"),
-        pytest.param(200, "starts at once, when those that make room have gone", id="overdue"),
+        pytest.param(
+            200, "starts as soon as the jobs that make room for it have stopped", id="overdue"
+        ),
     ],
 )
 async def test_earlier_forecast_is_shown_relative_to_the_present(later, told):
