@@ -13,6 +13,7 @@ hub's token; then, one after another:
     pages     300 open pages for a minute, with the CPU time of the service
     flood     one user sends 500 requests a second, 200 at once; response times of other users
     loops     three users each submit 200 jobs in sequence
+    commands  the same with the command `runai submit`, 40 each, and its start-up alone
     kills     the decision worker is killed again and again; until the next decision
 
 `--baseline` measures another interpreter's service first, on the same machine. Each figure comes
@@ -58,7 +59,7 @@ PAGES = 300
 FLOOD_A_SECOND, FLOOD_AT_ONCE = 500, 200
 OTHERS = ("whoami", "overview", "projects", "workloads?user=user-001", "submit")
 """Requests of other users during a flood, each once a second."""
-SUBMITTERS, SUBMITS = 3, 200
+SUBMITTERS, SUBMITS, COMMANDS = 3, 200, 40
 
 Measured = dict[str, Any]
 
@@ -367,6 +368,34 @@ async def loops(asker: Asker) -> Measured:
     }
 
 
+async def commands(python: str, url: str) -> Measured:
+    """Submit jobs in sequence by the command, as some users."""
+    runai = str(Path(python).with_name("runai"))
+
+    async def timed(user: int, *arguments: str) -> float:
+        token = f"token-of-{name_of(user)}"
+        began = time.perf_counter()
+        process = await asyncio.create_subprocess_exec(
+            *(runai, *arguments),
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, "RUNAI_API_URL": url, "JUPYTERHUB_API_TOKEN": token},
+        )
+        if await process.wait():
+            raise RuntimeError(f"runai {' '.join(arguments)} failed")
+        return time.perf_counter() - began
+
+    async def one(user: int) -> list[float]:
+        submit = ("submit", "-g", "1", "--", "sleep", "600")
+        return [await timed(user, *submit) for _ in range(COMMANDS)]
+
+    start_up = [await timed(11, "--version") for _ in range(COMMANDS)]
+    took = await asyncio.gather(*(one(user) for user in range(11, 11 + SUBMITTERS)))
+    return {
+        "start_up": spread(start_up),
+        "submit": spread([seconds for each in took for seconds in each]),
+    }
+
+
 def spread(seconds: list[float]) -> dict[str, float]:
     """Return the number of values, their median, 99th percentile and maximum, in milliseconds."""
     cuts = quantiles(seconds, n=100, method="inclusive")
@@ -426,6 +455,7 @@ async def measure(python: str, asked: argparse.Namespace) -> Measured:
                     "pages": lambda: pages(asker, http, asked.users, asked.seconds),
                     "flood": lambda: flood(asker, loud, asked.seconds),
                     "loops": lambda: loops(asker),
+                    "commands": lambda: commands(python, url),
                     "kills": lambda: kills(asker, process, asked.kills),
                 }.items():
                     found[name] = await used(process, part)

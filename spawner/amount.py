@@ -82,11 +82,11 @@ Amount(milli_gpus=0, memory_mib=8192))
     if isinstance(written, int) and abs(written) >= 10**LONGEST_TEXT:
         # Python converts at most 4300 digits to text.
         raise InvalidRequest(
-            f"A number of more than {LONGEST_TEXT} digits is no amount of GPU.", hint=_HINT
+            f"A number of more than {LONGEST_TEXT} digits is not a valid amount of GPU.", hint=_HINT
         )
     text = str(written).strip().lower()
     if len(text) > LONGEST_TEXT:  # keeps the parsers below cheap and exact
-        raise InvalidRequest(f"{_shown(text)} is no amount of GPU.", hint=_HINT)
+        raise InvalidRequest(f"{_shown(text)} is not a valid amount of GPU.", hint=_HINT)
     for sign, spelt in _SIGNS.items():
         text = text.replace(sign, spelt)
     if text in _NOTHING:
@@ -95,7 +95,7 @@ Amount(milli_gpus=0, memory_mib=8192))
         return _memory(memory[1], memory[2], text)
     if gpus := _GPUS.fullmatch(text):
         return _gpus(gpus[1], text)
-    raise InvalidRequest(f"{_shown(text)} is no amount of GPU.", hint=_HINT)
+    raise InvalidRequest(f"{_shown(text)} is not a valid amount of GPU.", hint=_HINT)
 
 
 def _memory(number: str, unit: str, text: str) -> Amount:
@@ -119,7 +119,7 @@ def _gpus(number: str, text: str) -> Amount:
             int(below or 1) * (100 if percent else 1)
         )
     except (InvalidOperation, ValueError, ZeroDivisionError):
-        raise InvalidRequest(f"{_shown(text)} is no amount of GPU.", hint=_HINT) from None
+        raise InvalidRequest(f"{_shown(text)} is not a valid amount of GPU.", hint=_HINT) from None
     # Round a third down: a session must not get more than the ledger records.
     milli = math.floor(value * 1000)
     if not below and not percent and milli != value * 1000:

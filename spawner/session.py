@@ -49,13 +49,13 @@ class SessionRequest:
         project = options.get("project") or None
         if project is not None and not (isinstance(project, str) and _PROJECT.fullmatch(project)):
             raise InvalidRequest(
-                "That is no name of a project.", hint="Choose one of the projects on offer."
+                "That is not a valid project name.", hint="Choose one of the projects on offer."
             )
         amount = parse_amount(options.get("gpus", "0"))
         if project is None and not amount.is_nothing:
             raise InvalidRequest(
-                f"{amount.in_words()} cannot be had without a project.",
-                hint="Choose a project, or a session without a GPU.",
+                f"Choose a project to get {amount.in_words()}.",
+                hint="Or choose a notebook without a GPU.",
             )
         return cls(project, amount)
 

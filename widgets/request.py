@@ -286,7 +286,7 @@ def _gpus(amount: Amount) -> Decimal:
     except (InvalidOperation, ValueError):  # Python writes at most 4300 digits
         number = Decimal("NaN")
     if not number.is_finite():
-        raise InvalidRequest(f"{shown(amount)} is no number of GPUs.", hint=_HINTS["gpus"])
+        raise InvalidRequest(f"{shown(amount)} is not a valid number of GPUs.", hint=_HINTS["gpus"])
     if number < 0:
         raise InvalidRequest(
             f"{shown(amount)} GPUs are not possible.", hint="Ask for 0 or more, such as 0.5 or 2."
@@ -300,7 +300,7 @@ def _memory_mib(amount: str) -> int:
     mib = math.ceil(Decimal(found[1]) * _MIB[found[2].lower()]) if found else 0
     if mib < 1:
         raise InvalidRequest(
-            f"{shown(amount)} is no amount of GPU memory.", hint=_HINTS["gpu_memory_mib"]
+            f"{shown(amount)} is not a valid amount of GPU memory.", hint=_HINTS["gpu_memory_mib"]
         )
     return mib
 

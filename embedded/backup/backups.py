@@ -114,6 +114,6 @@ def read_manifest(backup: Path) -> Mapping[str, Any]:
     except (OSError, ValueError, KeyError, RecursionError, TypeError):
         pass
     raise NotFound(
-        f"{backup} is no backup of a platform.",
+        f"{backup} is not a backup of a platform.",
         hint="Name a folder that `runai backup` has made; it prints its name.",
     )

@@ -124,8 +124,8 @@ def find_connection(environ: Mapping[str, str] = os.environ) -> Connection:
         return Connection(url, token, project)
     if stored is None:
         raise Unavailable(
-            "No GPU platform is known here.",
-            hint="Inside a session it is found by itself; elsewhere run `runai login URL` first.",
+            "Not logged in to a GPU platform.",
+            hint="Run `runai login https://YOUR-HUB`; notebooks of the hub need no login.",
             code="not_logged_in",
         )
     return stored

@@ -212,8 +212,8 @@ def _check_shape(request: SubmitRequest) -> None:
         )
     if request.min_workers is not None and request.min_workers > request.workers:
         raise InvalidRequest(
-            f"{request.min_workers} workers cannot be the least of {request.workers}.",
-            hint="Give more --workers or a smaller --min-workers.",
+            f"--min-workers {request.min_workers} is more than --workers {request.workers}.",
+            hint="Ask for more --workers, or lower --min-workers.",
         )
     if request.kind == "session" and (request.workers > 1 or request.array is not None):
         raise InvalidRequest(

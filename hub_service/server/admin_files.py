@@ -81,7 +81,7 @@ class _Reader:
         except ValidationError:
             raise self._error(
                 name,
-                f"{name.value!r} is no name for a project",
+                f"{name.value!r} is not a valid project name",
                 "Use small letters, digits and '-', at most 24.",
             ) from None
         given = {

@@ -50,7 +50,7 @@ def seconds_of(length: str) -> int:
     except ValueError:
         found = 0
     if not isinstance(found, int) or not 0 < found <= LONGEST_S:
-        raise InvalidRequest(f"{length!r} is no length of time.", hint="Write 30d, 12h or 90m.")
+        raise InvalidRequest(f"{length!r} is not a valid duration.", hint="Write 30d, 12h or 90m.")
     return found
 
 

@@ -69,7 +69,7 @@ def write_picture(
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise InvalidRequest(
-            f"{path} is no name for a picture.", hint=f"End it in {', '.join(SUFFIXES)}."
+            f"{path} is not a valid name of a picture.", hint=f"End it in {', '.join(SUFFIXES)}."
         )
     svg = draw_svg(title, columns, quotas, capacity)
     if suffix == ".png":

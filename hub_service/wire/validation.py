@@ -93,12 +93,12 @@ def invalid_request(errors: Sequence[Mapping[str, Any]]) -> InvalidRequest:
     # pydantic adds the type of each union branch to the path, which means nothing to users.
     field = next((part for part in path if part.isidentifier()), "")
     if wrong["type"] == "json_invalid":
-        return InvalidRequest("The body of the request is no JSON.", code="invalid_json")
+        return InvalidRequest("The body of the request is not valid JSON.", code="invalid_json")
     if not field and wrong["type"] == "value_error":
         # A model validator failed: the error concerns several fields.
-        return InvalidRequest(f"This cannot be had: {_requirement(wrong)}.")
+        return InvalidRequest(f"Not possible: {_requirement(wrong)}.")
     if not field:
-        return InvalidRequest("The request has no body that can be read.", code="invalid_json")
+        return InvalidRequest("The request has no valid body.", code="invalid_json")
     if wrong["type"] == "missing":
         return InvalidRequest(f"{field} is missing.", hint=_hint(field, wrong))
     if wrong["type"] == "extra_forbidden":

@@ -119,7 +119,9 @@ def test_a_picture_is_drawn_in_the_format_of_its_name(simulate, files, ending, b
         pytest.param(["--set", "a.qota=1"], {}, "a project has no field qota", id="unknown-field"),
         pytest.param(["--set", "a.quota=-1"], {}, "'-1' is no value for quota", id="bad-value"),
         pytest.param(["--set", "a.quota"], {}, "is no change of a project", id="no-value"),
-        pytest.param(["--picture", "a.gif"], {}, "a.gif is no name for a picture", id="picture"),
+        pytest.param(
+            ["--picture", "a.gif"], {}, "a.gif is not a valid name of a picture", id="picture"
+        ),
         pytest.param(["--picture", "no/a.svg"], {}, "There is no folder no.", id="no-folder"),
         pytest.param(["--from", "50", "--to", "40"], {}, "nothing to measure", id="window"),
         pytest.param(["--set", "a.parent=c"], {}, "there is no such project", id="no-parent"),
@@ -248,6 +250,6 @@ def test_a_length_of_time_has_a_unit(as_user, service):
     result = as_user("admin")("simulate", "--history", "30")
 
     assert result.exit_code == 1
-    assert "'30' is no length of time. Write 30d, 12h or 90m." in result.stderr.replace(
+    assert "'30' is not a valid duration. Write 30d, 12h or 90m." in result.stderr.replace(
         "\nHint: ", " "
     )

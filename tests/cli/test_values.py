@@ -47,13 +47,17 @@ def test_a_value_is_parsed(kind, text, value):
     ("kind", "text", "sentence"),
     [
         pytest.param(GPUS, "-1", "-1 GPUs cannot be: use a number from 0 upwards", id="negative"),
-        pytest.param(GPUS, "half", "'half' is no number of GPUs: use 0.5, 1, 2, …", id="word"),
+        pytest.param(
+            GPUS, "half", "'half' is not a valid number of GPUs: use 0.5, 1, 2, …", id="word"
+        ),
         pytest.param(GPUS, "nan", "nan GPUs cannot be: use a number from 0 upwards", id="nan"),
         pytest.param(GPUS, "inf", "inf GPUs cannot be: use a number from 0 upwards", id="infinite"),
         pytest.param(
             GPUS, "0.0001", "0.0001 GPUs is too fine: use at most three decimals", id="too-fine"
         ),
-        pytest.param(GPUS, "٣", "'٣' is no number of GPUs: use 0.5, 1, 2, …", id="digit-of-others"),
+        pytest.param(
+            GPUS, "٣", "'٣' is not a valid number of GPUs: use 0.5, 1, 2, …", id="digit-of-others"
+        ),
         pytest.param(GPUS, "1e26", "1e26 GPUs cannot be: use at most 100000", id="too-many"),
         pytest.param(GPUS, "1e999999", "1e999999 GPUs cannot be: use at most 100000", id="huge"),
         pytest.param(
@@ -68,7 +72,7 @@ def test_a_value_is_parsed(kind, text, value):
         pytest.param(
             MEMORY,
             "9" * 5000 + "G",
-            f"'{'9' * 59}…' is no size: give a number and a unit, as in 4G or 4096M",
+            f"'{'9' * 59}…' is not a valid size: give a number and a unit, as in 4G or 4096M",
             id="memory-of-many-digits",
         ),
         pytest.param(
@@ -89,13 +93,14 @@ def test_a_value_is_parsed(kind, text, value):
         pytest.param(
             LENGTH,
             "9999999999d",
-            "'9999999999d' is no length of time: give a number and a unit, such as 90m, 2h or 3d",
+            "'9999999999d' is not a valid duration: give a number and a unit, such as 90m, 2h"
+            " or 3d",
             id="length-of-many-digits",
         ),
         pytest.param(
             MEMORY,
             "4096",
-            "'4096' is no size: give a number and a unit, as in 4G or 4096M",
+            "'4096' is not a valid size: give a number and a unit, as in 4G or 4096M",
             id="memory-without-unit",
         ),
         pytest.param(
@@ -108,7 +113,7 @@ def test_a_value_is_parsed(kind, text, value):
             id="unknown-priority",
         ),
         pytest.param(
-            ENV, "1A=x", "'1A' is no name of a variable: write NAME=VALUE", id="name-of-variable"
+            ENV, "1A=x", "'1A' is not a valid variable: write NAME=VALUE", id="name-of-variable"
         ),
         pytest.param(
             ENV,

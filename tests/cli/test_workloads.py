@@ -139,7 +139,7 @@ def test_averages_over_time_are_shown_by_project_and_user(bob, eventually):
         assert eventually(told)[0] == name
         found = {o["name"]: o for o in json.loads(bob("usage", what, "-o", "json").stdout)}
         assert found[name]["allocated_gpu_hours"] > 0
-    assert "is no length of time" in bob("usage", "users", "--since", "soon").stderr
+    assert "is not a valid duration" in bob("usage", "users", "--since", "soon").stderr
 
 
 def test_of_two_workloads_of_a_name_one_must_be_chosen(as_user, tmp_path, monkeypatch):

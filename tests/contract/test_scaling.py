@@ -86,7 +86,7 @@ async def test_a_repeat_changes_nothing(lab: Lab):
         ({"elastic": False, "min_workers": 2}, (4, None), Conflict, "is not elastic"),
         ({"workers": 1, "gpus_max": 4000}, (4, None), Conflict, "is one process"),
         ({}, (1, None), InvalidRequest, "fewer than 2 workers"),
-        ({}, (2, 3), InvalidRequest, "3 workers cannot be the least of 2"),
+        ({}, (2, 3), InvalidRequest, "--min-workers 3 is more than --workers 2"),
     ],
     ids=["no elastic job", "one process", "one worker", "more at least than at most"],
 )

@@ -55,21 +55,27 @@ def test_a_number_with_a_unit_is_memory(written: str, mib: int):
 @pytest.mark.parametrize(
     ("written", "sentence"),
     [
-        ("", "'' is no amount of GPU."),
-        ("-1", "'-1' is no amount of GPU."),
+        ("", "'' is not a valid amount of GPU."),
+        ("-1", "'-1' is not a valid amount of GPU."),
         ("1.5", "'1.5' GPUs are not possible: above one GPU only whole ones are."),
         ("0.3333", "'0.3333' GPUs are too fine."),
-        ("1/0", "'1/0' is no amount of GPU."),
+        ("1/0", "'1/0' is not a valid amount of GPU."),
         ("1/5000", "'1/5000' of a GPU is too little."),
         ("0 GiB", "'0 gib' is no memory at all."),
         ("5000", "'5000' GPUs are more than any machine has."),
-        ("8 XB", "'8 xb' is no amount of GPU."),
-        ("<b>" * 30, f"'{('<b>' * 30)[:39]}…' is no amount of GPU."),
+        ("8 XB", "'8 xb' is not a valid amount of GPU."),
+        ("<b>" * 30, f"'{('<b>' * 30)[:39]}…' is not a valid amount of GPU."),
         ("999999999999 GiB", "'999999999999 gib' is more memory than any GPU has."),
-        pytest.param("9" * 5000 + "g", f"'{'9' * 39}…' is no amount of GPU.", id="digits"),
-        pytest.param("9" * 2_000_000 + "g", f"'{'9' * 39}…' is no amount of GPU.", id="many"),
-        pytest.param("0." + "1" * 5000, f"'0.{'1' * 37}…' is no amount of GPU.", id="decimals"),
-        pytest.param(10**5000, "A number of more than 40 digits is no amount of GPU.", id="number"),
+        pytest.param("9" * 5000 + "g", f"'{'9' * 39}…' is not a valid amount of GPU.", id="digits"),
+        pytest.param(
+            "9" * 2_000_000 + "g", f"'{'9' * 39}…' is not a valid amount of GPU.", id="many"
+        ),
+        pytest.param(
+            "0." + "1" * 5000, f"'0.{'1' * 37}…' is not a valid amount of GPU.", id="decimals"
+        ),
+        pytest.param(
+            10**5000, "A number of more than 40 digits is not a valid amount of GPU.", id="number"
+        ),
         (None, "The amount of GPU is neither text nor a number."),
         (True, "The amount of GPU is neither text nor a number."),
         ({"gpus": 1}, "The amount of GPU is neither text nor a number."),

@@ -112,7 +112,10 @@ def test_the_form_becomes_options(fields: dict[str, list[str]], options: dict[st
     ("fields", "sentence"),
     [
         ({"project": ["vision"], "gpus": ["other"], "amount": [" "]}, "The other amount is empty."),
-        ({"project": ["vision"], "gpus": ["other"], "amount": ["much"]}, "'much' is no amount"),
+        (
+            {"project": ["vision"], "gpus": ["other"], "amount": ["much"]},
+            "'much' is not a valid amount",
+        ),
         ({"_xsrf": ["token"]}, "Nothing was chosen."),
         ({}, "Nothing was chosen."),
         ({"project": ["vision"], "image": ["x"]}, "There is no option 'image'."),

@@ -48,11 +48,13 @@ def test_options_become_a_request(options: dict[str, object], request_: SessionR
             "'1.5' GPUs are not possible: above one GPU only whole ones are.",
             id="one and a half",
         ),
-        pytest.param({"gpus": "0.5"}, "0.5 GPUs cannot be had without a project.", id="no project"),
+        pytest.param({"gpus": "0.5"}, "Choose a project to get 0.5 GPUs.", id="no project"),
         pytest.param(
-            {"project": "../vision", "gpus": 1}, "That is no name of a project.", id="odd project"
+            {"project": "../vision", "gpus": 1},
+            "That is not a valid project name.",
+            id="odd project",
         ),
-        pytest.param({"project": 7, "gpus": 1}, "That is no name of a project.", id="number"),
+        pytest.param({"project": 7, "gpus": 1}, "That is not a valid project name.", id="number"),
         pytest.param({"image": "x"}, "There is no option 'image'.", id="unknown option"),
     ],
 )

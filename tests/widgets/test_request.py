@@ -168,7 +168,8 @@ def test_words_that_are_no_text_are_named(program, args, sentence, folder):
         ),
         pytest.param(
             {"gpus": "many"},
-            "many is no number of GPUs. Ask for a number with at most three decimals, such as 0.5"
+            "many is not a valid number of GPUs. Ask for a number with at most three"
+            " decimals, such as 0.5"
             " or 2.",
             id="no number",
         ),
@@ -185,7 +186,7 @@ def test_words_that_are_no_text_are_named(program, args, sentence, folder):
         ),
         pytest.param(
             {"gpu_memory": "lots"},
-            "lots is no amount of GPU memory. Ask for memory as 4G or 500M.",
+            "lots is not a valid amount of GPU memory. Ask for memory as 4G or 500M.",
             id="no memory",
         ),
         pytest.param(
@@ -232,7 +233,8 @@ def test_words_that_are_no_text_are_named(program, args, sentence, folder):
         ),
         pytest.param(
             {"gpus": 10**5000},
-            "a number of more than 4300 digits is no number of GPUs. Ask for a number with at most"
+            "a number of more than 4300 digits is not a valid number of GPUs. Ask for a"
+            " number with at most"
             " three decimals, such as 0.5 or 2.",
             id="GPUs that Python does not write",
         ),
@@ -244,7 +246,7 @@ def test_words_that_are_no_text_are_named(program, args, sentence, folder):
         ),
         pytest.param(
             {"gpu_memory": "9" * 5000 + "G"},
-            f"{'9' * 59}… is no amount of GPU memory. Ask for memory as 4G or 500M.",
+            f"{'9' * 59}… is not a valid amount of GPU memory. Ask for memory as 4G or 500M.",
             id="too much memory",
         ),
         pytest.param(

@@ -198,8 +198,8 @@ def authorise(
         )
     if actor.admin_elsewhere and Role.ADMIN in ALLOWED[action]:
         raise Forbidden(
-            f"This token is no admin's, though you are one: it lacks {ADMIN_SCOPE}.",
-            hint="Notebooks' own tokens do. Use the pages, or `runai login` outside of notebooks.",
+            f"You are an admin, but this token has no admin rights: it lacks {ADMIN_SCOPE}.",
+            hint="No notebook's token has them. Use the page GPUs, or `runai login` elsewhere.",
             code="missing_scope",
         )
     if workload is not None and project is not None and workload.user == actor.name:

@@ -31,9 +31,9 @@ class JobLimit:
         has = unfinished + self._coming[user]
         if self._most and more and has + more > self._most:
             raise Conflict(
-                f"{user} has {has:,} unfinished jobs; with {more:,} more it would be more than"
+                f"{user} has {has:,} unfinished jobs and submits {more:,} more: the limit is"
                 f" {self._most:,}.",
-                hint="Submit fewer, delete some that wait, or come again when some have ended.",
+                hint="Submit fewer, delete some that wait, or try again when some have ended.",
                 code="too_many_jobs",
             )
 

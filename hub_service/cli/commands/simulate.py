@@ -88,7 +88,9 @@ def simulate(**given: Any) -> None:
     path: Path | None = given["picture"]
     if path is not None and path.suffix.lower() not in run_pictures.SUFFIXES:
         endings = ", ".join(run_pictures.SUFFIXES)
-        raise InvalidRequest(f"{path} is no name for a picture.", hint=f"End it in {endings}.")
+        raise InvalidRequest(
+            f"{path} is not a valid name of a picture.", hint=f"End it in {endings}."
+        )
     if path is not None and not path.parent.is_dir():
         # Fail now, not after a run of a quarter of an hour.
         raise InvalidRequest(f"There is no folder {path.parent}.", hint="Make it first.")

@@ -50,7 +50,9 @@ def parse_memory_mib(text: str) -> int:
     """
     matched = _SIZE.fullmatch(text)
     if matched is None:
-        raise ValueError(f"{shown(text)} is no size: give a number and a unit, as in 4G or 4096M")
+        raise ValueError(
+            f"{shown(text)} is not a valid size: give a number and a unit, as in 4G or 4096M"
+        )
     mib = math.ceil(Decimal(matched[1]) * _MIB_PER_UNIT[matched[2].lower()])
     if mib < 1:
         raise ValueError(f"{shown(text)} is no memory at all: give at least 1M")
@@ -87,7 +89,7 @@ class _Gpus(_ParamType):
         except InvalidOperation:
             gpus = None
         if gpus is None:
-            self.fail(f"{shown(text)} is no number of GPUs: use 0.5, 1, 2, …", param, ctx)
+            self.fail(f"{shown(text)} is not a valid number of GPUs: use 0.5, 1, 2, …", param, ctx)
         if not gpus.is_finite() or gpus < 0:
             self.fail(f"{_cut(text)} GPUs cannot be: use a number from 0 upwards", param, ctx)
         if gpus > MOST_GPUS:
@@ -156,7 +158,7 @@ class _Length(_ParamType):
         try:
             length = int(str(seconds(value)))
         except ValueError as wrong:
-            self.fail(f"{shown(value)} is no length of time: {wrong}", param, ctx)
+            self.fail(f"{shown(value)} is not a valid duration: {wrong}", param, ctx)
         if not length:
             self.fail("no time at all: use 6h, 30d, …", param, ctx)
         if length > LONGEST_S:
@@ -177,7 +179,7 @@ class _Env(_ParamType):
             return value
         name, given, content = str(value).partition("=")
         if not _ENV_NAME.fullmatch(name):
-            self.fail(f"{shown(name)} is no name of a variable: write NAME=VALUE", param, ctx)
+            self.fail(f"{shown(name)} is not a valid variable: write NAME=VALUE", param, ctx)
         if not given:
             own = os.environ.get(name)
             if own is None:

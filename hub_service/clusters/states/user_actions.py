@@ -140,7 +140,7 @@ def regained(row: StoredWorkload, *, by: str) -> Transition:
     (worker, *_) = row.record.workers
     if row.record.released is None:
         raise Conflict(
-            f"{row.id} was not released: it holds what it asked for, or waits for it.",
+            f"{row.id} still has its GPUs, or is waiting for them already.",
             hint="`runai describe` shows it.",
             code="not_released",
         )

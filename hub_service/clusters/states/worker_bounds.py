@@ -39,13 +39,13 @@ def scaled(
     least = min(spec.min_workers, most) if min_workers is None else min_workers
     if most < 2:
         raise InvalidRequest(
-            f"{row.id} cannot have fewer than 2 workers at most.",
-            hint="Whether 1 is enough is said by min_workers (--min-workers).",
+            f"{row.id} is elastic: its --workers must be at least 2.",
+            hint="To let it run with 1 worker, set --min-workers 1.",
         )
     if least > most:
         raise InvalidRequest(
-            f"{least} workers cannot be the least of {most}.",
-            hint="Give more workers or a smaller least number.",
+            f"--min-workers {least} is more than --workers {most}.",
+            hint="Ask for more --workers, or lower --min-workers.",
         )
     if (most, least) == (spec.workers, spec.min_workers):
         return Transition(row)

@@ -120,15 +120,15 @@ class IdleWatch:
         one = self._watched.get(workload)
         if one is None or one.releasing or not due_in(one.rules, one.known, releases=one.releases):
             raise Conflict(
-                f"Nothing is to be taken from {workload}.",
-                hint="More time is given while a project's idle rule is about to take its GPUs.",
+                f"{workload} is not about to lose its GPUs, so there is nothing to extend.",
+                hint="`runai keep` works once its project's rule for idle GPUs warns of an action.",
                 code="nothing_to_keep",
             )
         more = kept(one.known)
         if more is None:
             raise Conflict(
-                f"{workload} was given {minutes(KEEP_S)} more {KEEPS} times since it was idle.",
-                hint="Using its GPU begins anew.",
+                f"{workload} was extended {KEEPS} times already, by {minutes(KEEP_S)} each.",
+                hint="Use its GPU, and the count starts again.",
                 code="kept_too_often",
             )
         one.known = more

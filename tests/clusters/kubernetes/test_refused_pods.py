@@ -75,7 +75,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "training-in-a-bare-pod": (
         {"labels": {"runai/kind": "train"}},
-        "a training that is stopped must be made again: use a Job instead of a bare pod",
+        "training pods must belong to a Job, which makes them again after a pause",
     ),
     "gang-of-nobody-knows-how-many": (
         {"labels": {"runai/gang": "true"}},

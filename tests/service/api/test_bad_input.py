@@ -53,7 +53,7 @@ SUBMISSIONS = [
     pytest.param("ana", {**SESSION, "workers": 2}, 400, "invalid_request",
                  ["A session is one process."], id="a session of two workers"),
     pytest.param("ana", {**JOB, "workers": 2, "min_workers": 3}, 400, "invalid_request",
-                 ["3 workers cannot be the least of 2.", "--workers"], id="minimum above workers"),
+                 ["--min-workers 3 is more than", "--workers 2"], id="minimum above workers"),
     pytest.param("ana", {**SESSION, "elastic": True}, 400, "not_elastic",
                  ["A session cannot be elastic"], id="an elastic session"),
     pytest.param("ana", {**JOB, "elastic": True, "preemptible": False}, 400, "not_elastic",

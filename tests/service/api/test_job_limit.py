@@ -43,7 +43,7 @@ async def test_submission_beyond_job_limit_is_refused_whole_with_a_hint(limited)
             await ana.submit(wish(2), dry_run=dry_run)
         assert refused.value.code == "too_many_jobs"
         assert refused.value.message == (
-            "ana has 9 unfinished jobs; with 2 more it would be more than 10."
+            "ana has 9 unfinished jobs and submits 2 more: the limit is 10."
         )
         assert "delete some that wait" in refused.value.hint
     assert await stored(limited) == MOST - 1

@@ -118,7 +118,7 @@ async def test_by_default_an_idle_session_is_shown_and_told_and_keeps_its_gpu(se
     assert (badge.told, badge.takes, badge.keeps_left) == (False, None, 0)
     assert (later.idle.told, later.allocated, later.state) == (True, 0.5, "running")
     assert await told(ana, "less than 1 % busy for 20 min")
-    with pytest.raises(Conflict, match="Nothing is to be taken"):
+    with pytest.raises(Conflict, match="is not about to lose its GPUs"):
         await ana.keep("vision/lab")
 
 

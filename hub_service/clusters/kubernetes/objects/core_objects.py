@@ -420,5 +420,5 @@ def _half_a_gang(labels: Mapping[str, str], owner: Owner | None) -> str:
 
 def _unsupported(spec: Object, wrong: str, kind: PodKind, owner: Owner | None) -> str:
     if kind == "train" and owner is None:
-        return "a training that is stopped must be made again: use a Job instead of a bare pod"
+        return "training pods must belong to a Job, which makes them again after a pause"
     return wrong or unkept(spec)
