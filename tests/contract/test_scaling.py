@@ -85,7 +85,7 @@ async def test_a_repeat_changes_nothing(lab: Lab):
     [
         ({"elastic": False, "min_workers": 2}, (4, None), Conflict, "is not elastic"),
         ({"workers": 1, "gpus_max": 4000}, (4, None), Conflict, "is one process"),
-        ({}, (1, None), InvalidRequest, "fewer than 2 workers"),
+        ({}, (1, None), InvalidRequest, "--workers must be at least 2"),
         ({}, (2, 3), InvalidRequest, "--min-workers 3 is more than --workers 2"),
     ],
     ids=["no elastic job", "one process", "one worker", "more at least than at most"],

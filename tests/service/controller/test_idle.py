@@ -244,7 +244,7 @@ async def test_the_culler_asks_whether_the_gpu_is_used_and_its_owner_keeps_it_tw
     assert (kept.takes_at - before.takes_at).total_seconds() == pytest.approx(1800, abs=5)
     assert kept.keeps_left == 1
     await ana.keep("vision/lab")
-    with pytest.raises(Conflict, match="30 min more 2 times"):
+    with pytest.raises(Conflict, match="extended 2 times already, by 30 min each"):
         await ana.keep("vision/lab")
 
 
