@@ -43,5 +43,7 @@ def _is_of(workload: WorkloadView, server: Mapping[str, Any]) -> bool:
     """Return True if a session is this server, by its URL /user/NAME/ or /user/NAME/SERVER/."""
     _, _, rest = str(server.get("url", "")).partition("/user/")
     user = unquote(rest.split("/", 1)[0])
-    of_server = workload.kind == "session" and not workload.state.startswith(("ended", "failed"))
+    of_server = workload.kind == "session" and not workload.state.startswith(
+        ("ended", "failed", "timed_out")
+    )
     return of_server and (workload.user, workload.server) == (user, server.get("name", ""))

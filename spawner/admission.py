@@ -22,7 +22,7 @@ RESTART_SECONDS: Final = 30.0  # a restarting service answers again within secon
 RETRY_SECONDS: Final = 0.5
 STALE_SECONDS: Final = 60.0
 _GRANTED: Final = frozenset({"starting", "running"})
-_OVER: Final = frozenset({"ended", "failed", "succeeded"})
+_OVER: Final = frozenset({"ended", "failed", "succeeded", "timed_out"})
 
 
 class _SpawnException5(HTTPError):

@@ -18,7 +18,7 @@ from runai.widgets.link import Link, link
 from runai.widgets.panel import in_a_notebook, jobs_view
 from runai.widgets.request import Amount, Program, Word, program_command, submit_request
 
-FINISHED = frozenset({"succeeded", "failed", "ended"})
+FINISHED = frozenset({"succeeded", "failed", "ended", "timed_out"})
 LONG_POLL_S = 20.0
 SHOWN = 20
 """Jobs of an array that are shown one by one; of more, the array is one line."""
@@ -217,6 +217,7 @@ class Options(TypedDict, total=False):
     backoff_limit: int
     grace_seconds: int
     expected_runtime: int | str | None
+    max_runtime: int | str | None
     image: str | None
     wait: bool
 
@@ -246,6 +247,7 @@ def submit(
     backoff_limit: int = 0,
     grace_seconds: int = 30,
     expected_runtime: int | str | None = None,
+    max_runtime: int | str | None = None,
     image: str | None = None,
     wait: bool = False,
 ) -> Job | Jobs:
@@ -278,6 +280,7 @@ def submit(
         backoff_limit=backoff_limit,
         grace_seconds=grace_seconds,
         expected_runtime=expected_runtime,
+        max_runtime=max_runtime,
         image=image,
         gpu_type=gpu_type,
     )

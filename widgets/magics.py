@@ -108,6 +108,7 @@ class RunaiMagics(Magics):
         "--grace", type=int, default=30, help="seconds between SIGTERM and SIGKILL in a pause"
     )
     @argument("--expected-runtime", help="how long it runs once started, such as 2h")
+    @argument("--time", help="stop it for good after so long of running, such as 8h")
     @argument("--image", help="on Kubernetes: the container image (default: the notebook's)")
     @argument("--dry-run", action="store_true", help="say what would happen, submit nothing")
     @argument("--wait", action="store_true", help="return when it is finished")
@@ -146,6 +147,7 @@ class RunaiMagics(Magics):
             backoff_limit=options.backoff_limit,
             grace_seconds=options.grace,
             expected_runtime=options.expected_runtime,
+            max_runtime=options.time,
             image=options.image,
             gpu_type=options.gpu_type,
         )

@@ -50,6 +50,7 @@ _HINTS = {
     "array": "Ask for 1 job or more.",
     "priority": "Use low, normal, high, or a number from 0 to 1000.",
     "expected_runtime": "Use a number and a unit, such as 90m, 2h or 3d.",
+    "max_runtime": "Use a number and a unit, such as 20m or 8h.",
     "backoff_limit": "Use a number of retries from 0 to 100.",
     "env": "Give it as NAME=VALUE.",
     "gpu_type": "Name it by words of its name, such as A100; `runai list nodes` shows the types.",

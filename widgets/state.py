@@ -5,6 +5,7 @@ The typed dictionaries are the contract with `panel.js`, which repeats them as J
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from datetime import datetime
 from typing import Literal, NotRequired, TypedDict
 
 from runai.hub_service.client.array_lines import counts_text, folded, named
@@ -14,7 +15,7 @@ from runai.widgets.text import elastic_text, limit_text, why
 from runai.widgets.timeline import Point
 from runai.widgets.wording import gpus, percent
 
-FINISHED = frozenset({"succeeded", "failed", "ended"})
+FINISHED = frozenset({"succeeded", "failed", "ended", "timed_out"})
 SHOWN_TOLD = 5
 SHOWN_FINISHED = 5
 """Finished workloads at the end of the table; older ones are left out."""
@@ -78,7 +79,7 @@ class Told(TypedDict):
     """An event of a workload: time (Unix seconds), kind, sentence."""
 
     at: float
-    kind: Literal["paused", "resumed", "failed", "idle"]
+    kind: Literal["paused", "resumed", "failed", "idle", "ends_soon", "timed_out"]
     text: str
 
 
@@ -125,7 +126,7 @@ def panel_state(
         lost="",
         simulated=is_simulated(overview),
         projects=[_bar(project) for project in my_projects(overview, projects)],
-        workloads=[_row(view) for view in (*going, *ended[:SHOWN_FINISHED])],
+        workloads=[_row(view, overview.at) for view in (*going, *ended[:SHOWN_FINISHED])],
         chart=chart,
         notes=[COMPUTE_IS_SHARED] if any(view.limit for view in going) else [],
         told=_recent_events(overview),
@@ -153,7 +154,7 @@ def jobs_state(
     now = {each: view for each in ids for view in named(overview.workloads, each)}
     known = {row["id"]: row for row in before}
     rows = [
-        _row(now[each]) if each in now else _deleted(known[each])
+        _row(now[each], overview.at) if each in now else _deleted(known[each])
         for each in ids
         if each in now or each in known
     ]
@@ -173,7 +174,7 @@ def jobs_state(
 def status_state(overview: Overview, session: str) -> State:
     """Build the one-line status of a session's GPU."""
     found = next((view for view in overview.workloads if view.id == session), None)
-    line = f"{session} is not there any more." if found is None else _status(found)
+    line = f"{session} is not there any more." if found is None else _status(found, overview.at)
     return State(
         view="status",
         lost="",
@@ -186,7 +187,7 @@ def status_state(overview: Overview, session: str) -> State:
     )
 
 
-def _status(view: WorkloadView) -> str:
+def _status(view: WorkloadView, at: datetime) -> str:
     devices = sorted({share.device for worker in view.workers for share in worker.devices})
     parts = [f"GPU {', '.join(map(str, devices))}" if devices else "no GPU now"]
     parts += [f"{gpus(view.allocated)} allocated"] if devices else []
@@ -196,6 +197,7 @@ def _status(view: WorkloadView) -> str:
         limit = f" of {view.limit.memory_mib / 1024:.1f}" if view.limit else ""
         parts.append(f"{view.memory_used_mib / 1024:.1f}{limit} GiB")
     parts += [view.idle.text] if view.idle else []
+    parts += [ending] if (ending := view.time_warning(at)) else []
     return " · ".join(parts) + (" (simulated)" if view.simulated else "")
 
 
@@ -245,7 +247,7 @@ def _bar(project: ProjectView) -> Bar:
     )
 
 
-def _row(view: WorkloadView) -> Row:
+def _row(view: WorkloadView, at: datetime) -> Row:
     return Row(
         id=view.id,
         name=view.name,
@@ -261,7 +263,7 @@ def _row(view: WorkloadView) -> Row:
         exit_code=view.exit_code,
         limit=view.limit.badge if view.limit else "",
         limit_why=limit_text(view.limit) if view.limit else "",
-        idle=view.idle.text if view.idle else "",
+        idle=view.idle.text if view.idle else view.time_warning(at),
         elastic=elastic_text(view),
         progress=view.progress.text if view.progress else "",
         notice=f"{view.name} {view.notice}" if view.notice else "",

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from runai.hub_service.client.array_lines import counts_text
 from runai.hub_service.limits.tiers import COMPUTE_IS_SHARED, gib
+from runai.hub_service.wire.amounts import clock_text
 from runai.hub_service.wire.schemas import (
     HistoryView,
     LimitView,
@@ -174,6 +175,8 @@ def describe(detail: WorkloadDetail) -> Text:
         ("Finished", detail.finished.isoformat(" ", "seconds") if detail.finished else ""),
         ("Exit code", "" if detail.exit_code is None else str(detail.exit_code)),
         ("Attempts", _attempts(detail)),
+        ("Time limit", clock_text(detail.max_runtime) if detail.max_runtime else ""),
+        ("Ends", detail.ends_at.isoformat(" ", "seconds") if detail.ends_at else ""),
         ("Command", " ".join(detail.command or [])),
         ("Directory", detail.workdir),
         ("Checkpoints", detail.checkpoint_dir),

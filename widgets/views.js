@@ -34,7 +34,7 @@ const MANY = 10;
 /** A sign beside the word, so that a state is told by shape as well as by colour. */
 const SIGNS = /** @type {Record<string, string>} */ ({
   queued: "◷", starting: "▷", running: "▶", stopping: "◼", paused: "‖", suspended: "‖",
-  retrying: "↻", succeeded: "✓", failed: "✕", ended: "✓", deleted: "−",
+  retrying: "↻", succeeded: "✓", failed: "✕", ended: "✓", timed_out: "✕", deleted: "−",
 });
 /** What a button says once it is pressed, by what it said before. */
 export const BEGUN = /** @type {Record<string, string>} */ ({
@@ -174,7 +174,7 @@ function workloadRow(row, clicks, act, withProject) {
       h("span", { class: "runai-job", title: row.id }, withProject ? row.id : row.name),
       row.kind === "session" && h("span", { class: "runai-kind" }, "session"),
     ),
-    h("td", { class: "runai-state" }, h("span", { class: "runai-sign", "aria-hidden": "true" }, SIGNS[row.state] ?? "•"), row.state),
+    h("td", { class: "runai-state" }, h("span", { class: "runai-sign", "aria-hidden": "true" }, SIGNS[row.state] ?? "•"), row.state.replace("_", " ")),
     h("td", { class: "runai-number" }, `${gpus(row.allocated)} of ${gpus(row.gpus)}`,
       row.limit && h("span", { class: "runai-limit", title: row.limit_why }, row.limit)),
     h("td", { class: "runai-number", title: simulated }, percent(row.utilized, row.allocated), meter(row)),

@@ -24,7 +24,7 @@ REMOVAL_SCOPES = ("read:users:name", "read:servers", "delete:servers", "delete:u
 EVERY_S = 5.0
 LATE_S = 60.0
 """Time in which jobs may arrive after a removal. The service caches the hub's answers for 30 s."""
-_AT_REST = frozenset({"suspended", "succeeded", "failed", "ended"})
+_AT_REST = frozenset({"suspended", "succeeded", "failed", "ended", "timed_out"})
 
 
 class _NotYet(Exception):

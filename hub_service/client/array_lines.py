@@ -12,7 +12,7 @@ _OF_LINE = re.compile(r"-\[0-[0-9]+\]$")
 
 _FIRST_OF: tuple[WorkloadStateName, ...] = (
     *("running", "starting", "stopping", "paused", "retrying"),
-    *("queued", "suspended", "failed", "succeeded"),
+    *("queued", "suspended", "failed", "timed_out", "succeeded"),
 )
 """Priority of states: a line shows the first one that an element has."""
 
@@ -40,7 +40,9 @@ def counts_text(states: dict[WorkloadStateName, int]) -> str:
     >>> counts_text({"queued": 9988, "running": 12})
     '12 running, 9,988 queued'
     """
-    return ", ".join(f"{states[state]:,} {state}" for state in _FIRST_OF if states.get(state))
+    return ", ".join(
+        f"{states[state]:,} {state.replace('_', ' ')}" for state in _FIRST_OF if states.get(state)
+    )
 
 
 def element_of(rest: WorkloadView, index: int) -> WorkloadView | None:

@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import NoReturn
 
 from runai.hub_service.ledger import Asked, Held, Ledger
@@ -189,6 +190,8 @@ def _has_same_name(one: Workload, other: Workload) -> bool:
 
 
 def _asked(workload: Workload, record: WorkloadRecord, known: str) -> Asked:
+    if workload.max_runtime is not None:  # what is left of its time
+        workload = replace(workload, max_runtime=record.spec.max_runtime)
     text = request_of(workload) if _is_complete(workload, record, known) else known
     return Asked(workload.submitted, text, record.attempts)
 

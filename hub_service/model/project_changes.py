@@ -10,8 +10,9 @@ from typing import Any
 
 from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, MilliGpu, gpu_text
+from runai.hub_service.wire.amounts import clock_text
 from runai.hub_service.wire.errors import InvalidRequest
-from runai.hub_service.wire.schemas import IdlePut
+from runai.hub_service.wire.schemas import IdlePut, TimePut
 
 _DEFAULTS = {field.name: field.default for field in fields(ProjectSpec)}
 _NULLABLE = frozenset(
@@ -37,6 +38,14 @@ def changed_project(spec: ProjectSpec, given: Mapping[str, Any]) -> ProjectSpec:
             hint="Give stop_s: the job is suspended, and can be resumed.",
             code="job_cannot_release",
         )
+    for kind, rules in (("session", changed.time_session), ("job", changed.time_job)):
+        if rules.default_s and rules.most_s and rules.default_s > rules.most_s:
+            raise InvalidRequest(
+                f"The default time limit of {clock_text(rules.default_s)} for {kind}s of project"
+                f" {changed.name} is above their maximum of {clock_text(rules.most_s)}.",
+                hint="Give a smaller default, or a larger maximum.",
+                code="default_above_max_time",
+            )
     if (
         changed.build_quota is not None
         and changed.quota is not None
@@ -56,7 +65,7 @@ def _value(name: str, value: Any, spec: ProjectSpec) -> Any:  # noqa: ANN401  of
         return None if name in _NULLABLE else _DEFAULTS[name]
     if isinstance(value, Decimal):
         return MilliGpu(int(value * WHOLE_GPU))
-    if isinstance(value, IdlePut):
+    if isinstance(value, IdlePut | TimePut):
         return replace(getattr(spec, name), **value.model_dump(exclude_unset=True))
     if isinstance(value, list):
         return tuple(value)

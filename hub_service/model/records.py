@@ -53,6 +53,21 @@ FOR_JOBS = IdleRules(notify_s=None)
 
 
 @dataclass(frozen=True, slots=True)
+class TimeRules:
+    """Time limits of a project's workloads of one kind, in seconds of running."""
+
+    default_s: int | None = None
+    """Limit of a workload that asks for none; None: `most_s`."""
+    most_s: int | None = None
+    """Longest limit that a workload may ask for; None: any."""
+    warn_s: int = 10 * 60
+    """Warn the owner so long before the end; of a short limit a tenth is enough."""
+
+
+NO_TIME_LIMIT = TimeRules()
+
+
+@dataclass(frozen=True, slots=True)
 class ElasticRules:
     """Growth policy of elastic jobs; shrinking never waits."""
 
@@ -110,7 +125,7 @@ def workload_id(project: str, name: str) -> WorkloadId:
 class WorkloadState(StrEnum):
     """State of a workload, as users see it.
 
-    queued → starting → running → succeeded | failed | ended (a session)
+    queued → starting → running → succeeded | failed | ended (a session) | timed_out
     running → stopping → paused (by the scheduler; waits in its old place) → starting → …
     running → stopping → suspended (by its user; out of the queue) → queued | paused → …
     running → retrying (failed, waits for its back-off) → queued → …
@@ -126,11 +141,20 @@ class WorkloadState(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     ENDED = "ended"
+    TIMED_OUT = "timed_out"
 
     @property
     def finished(self) -> bool:
         """Return True if nothing will ever run again under this name."""
-        return self in (WorkloadState.SUCCEEDED, WorkloadState.FAILED, WorkloadState.ENDED)
+        return self in _FINISHED
+
+
+_FINISHED = (
+    WorkloadState.SUCCEEDED,
+    WorkloadState.FAILED,
+    WorkloadState.ENDED,
+    WorkloadState.TIMED_OUT,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +187,8 @@ class WorkloadSpec:
     grace_seconds: int = 30
     expected_runtime: int | None = None
     """Seconds from a start to the end, as its user expects it."""
+    max_runtime: int | None = None
+    """Seconds of running, over all attempts, after which it is stopped for good; None: no limit."""
     array: int | None = None
     """Number of elements of the job array that it is, or to which it belongs."""
     array_index: int | None = None
@@ -284,6 +310,10 @@ class WorkloadRecord:
     """First start; `attempts` counts starts, `pauses` stops by the scheduler, `failures` errors."""
     finished: float | None = None
     attempts: int = 0
+    ran_s: float = 0.0
+    """Seconds of running before `runs_since`, pauses not counted; see `model.time_limits`."""
+    runs_since: float | None = None
+    """Time since which it runs; None: it does not, or is told to stop."""
     pauses: tuple[float, ...] = ()
     failures: int = 0
     exit_code: int | None = None
@@ -349,6 +379,8 @@ class ProjectSpec:
     admin_groups: tuple[str, ...] = ()
     idle_session: IdleRules = FOR_SESSIONS
     idle_job: IdleRules = FOR_JOBS
+    time_session: TimeRules = NO_TIME_LIMIT
+    time_job: TimeRules = NO_TIME_LIMIT
 
 
 @dataclass(frozen=True, slots=True)

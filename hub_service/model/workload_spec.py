@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from runai.hub_service.model import time_limits
 from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.scheduler.model.quantity import (
     WHOLE_GPU,
@@ -192,6 +193,9 @@ def workload_spec(
         backoff_limit=request.backoff_limit,
         grace_seconds=request.grace_seconds,
         expected_runtime=request.expected_runtime,
+        max_runtime=time_limits.limit_of(
+            request.max_runtime, request.expected_runtime, request.kind, project
+        ),
         array=request.array,
         source=request.source,
         server=request.server,

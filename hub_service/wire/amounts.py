@@ -30,6 +30,18 @@ def seconds(value: object) -> object:
     return int(found[1]) * _PER_UNIT[found[2].lower()]
 
 
+def clock_text(seconds: int) -> str:
+    """Format a limit as users write it: 90s, 20m, 8h; the largest unit that is exact.
+
+    >>> [clock_text(seconds) for seconds in (90, 1200, 28800, 172800, 5400)]
+    ['90s', '20m', '8h', '48h', '90m']
+    """
+    for unit, size in (("h", 3600), ("m", 60)):
+        if seconds and seconds % size == 0:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
 Text = Annotated[str, StringConstraints(pattern=r"^\s*0*[1-9]\d{0,7}\s*[smhdSMHD]?\s*$")]
 """Input of `seconds` as OpenAPI describes it."""
 _Bounded = Annotated[int, Field(ge=1, le=LONGEST_S)]

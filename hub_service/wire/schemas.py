@@ -68,7 +68,7 @@ class NotificationView(Wire):
     """An event of one of the caller's workloads."""
 
     at: datetime
-    kind: Literal["paused", "resumed", "failed", "idle"]
+    kind: Literal["paused", "resumed", "failed", "idle", "ends_soon", "timed_out"]
     workload: str
     text: str
 
@@ -113,6 +113,17 @@ class IdlePut(Wire):
     release_s: IdleSeconds | None = None
     """Sessions only: they continue without their GPUs."""
     stop_s: IdleSeconds | None = None
+
+
+class TimePut(Wire):
+    """Limits of a workload's running time, in seconds; null is none."""
+
+    default_s: Seconds | None = None
+    """Of a workload that asks for none; null: `most_s`."""
+    most_s: Seconds | None = None
+    """The longest that a workload may ask for."""
+    warn_s: Seconds = 600
+    """Its owner is warned so long before the end, or a tenth of the limit if that is less."""
 
 
 class IdleView(Wire):
@@ -206,6 +217,11 @@ class SubmitRequest(Wire):
     grace_seconds: Annotated[int, Field(ge=0, le=3600)] = 30
     expected_runtime: Seconds | None = None
     """The user's estimate from start to end: seconds, or text such as 2h."""
+    max_runtime: Seconds | None = None
+    """Limit of its running, pauses not counted: seconds, or text such as 8h; null: the project's.
+
+    It is stopped for good then (`timed_out`).
+    """
     source: Annotated[str, StringConstraints(max_length=1_000_000)] = ""
     image: ImageName | None = None
     owner: UserName | None = None
@@ -262,7 +278,7 @@ class WorkerView(Wire):
 
 WorkloadStateName = Literal[
     "queued", "starting", "running", "stopping", "paused", "suspended", "retrying",
-    "succeeded", "failed", "ended",
+    "succeeded", "failed", "ended", "timed_out",
 ]  # fmt: skip
 
 
@@ -292,6 +308,15 @@ class WorkloadView(Wire):
     reason: ReasonView | None = None
     expected_start: ExpectedStartView | None = None
     """None: it does not wait, or the scheduler has not predicted its start yet."""
+    max_runtime: int | None = None
+    """Limit of its running time in seconds; null: none."""
+    ran_s: float = 0
+    """Seconds that it ran before `runs_since`, pauses not counted."""
+    runs_since: datetime | None = None
+    ends_at: datetime | None = None
+    """When its limit stops it for good; null: it does not run now, or has no limit."""
+    warns_at: datetime | None = None
+    """When its owner is warned of that."""
     pauses: int = 0
     attempts: int = 0
     failures: int = 0
@@ -327,6 +352,13 @@ class WorkloadView(Wire):
     """Whether the caller may pause, resume and stop it."""
     version: str = ""
     """Opaque; changes with state, allocation or reason; see `?changed_from=VERSION`."""
+
+    def time_warning(self, now: datetime) -> str:
+        """Return the warning before the end of its time; "" before that is due."""
+        if self.ends_at is None or self.warns_at is None or now < self.warns_at:
+            return ""
+        left = max(0, round((self.ends_at - now).total_seconds()))
+        return f"its time limit ends it in {f'{left // 60} min' if left >= 60 else f'{left} s'}"
 
     @property
     def size(self) -> int:
@@ -423,6 +455,9 @@ class ProjectPut(Wire):
     idle_session: IdlePut | None = None
     idle_job: IdlePut | None = None
     """Omitted fields of `idle_session` and `idle_job` stay unchanged; null is the default."""
+    time_session: TimePut | None = None
+    time_job: TimePut | None = None
+    """Limits of running time; omitted fields stay unchanged, null is the default: no limit."""
 
 
 class ProjectView(Wire):
@@ -453,6 +488,8 @@ class ProjectView(Wire):
     utilized: float | None = None
     idle_session: IdlePut = IdlePut()
     idle_job: IdlePut = IdlePut(notify_s=None)
+    time_session: TimePut = TimePut()
+    time_job: TimePut = TimePut()
     may_admin: bool = False
     may_submit: bool = False
     notes: list[str] = []

@@ -20,7 +20,7 @@ from runai.hub_service.wire.schemas import (
     WorkloadView,
 )
 
-FINISHED = frozenset({"succeeded", "failed", "ended"})
+FINISHED = frozenset({"succeeded", "failed", "ended", "timed_out"})
 STATES = ("queued", "starting", "running", "stopping", "paused", "suspended", "retrying")
 """Lasting states; all further ones are final."""
 

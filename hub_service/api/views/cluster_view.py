@@ -12,6 +12,7 @@ from runai.hub_service.api.views.workload_queues import WAITING, ProjectSums, Qu
 from runai.hub_service.controller.idle.watch import IdleNow
 from runai.hub_service.controller.notifications import Recent
 from runai.hub_service.ledger import Totals
+from runai.hub_service.model import time_limits
 from runai.hub_service.model.arrays import element_id
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.progress import Progress
@@ -107,11 +108,13 @@ class ReadModel:
         if not was_begun(record):
             return site
         idle_now = self.idle(record.id)
+        warns = time_limits.warns_at(record, self.spec(record.spec.project))
         held = [(w.node, share.device) for w in record.workers for share in w.devices]
         return (
             site,
             self.progress.get(record.id),
             idle_now and idle_now.said,
+            warns,
             self.present.notice(self.at, record.id),
             [device and device.uuid for device in (self.device(*each) for each in held)],
         )

@@ -6,9 +6,9 @@ filtering happens here.
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from runai.hub_service.api.auth.permissions import Action, Actor, is_member, is_project_admin, may
 from runai.hub_service.api.views.cluster_view import ReadModel, Seat
@@ -19,9 +19,11 @@ from runai.hub_service.api.views.memory_limit_views import limit_view, process_v
 from runai.hub_service.api.views.progress_views import metrics_view, progress_view
 from runai.hub_service.api.views.start_views import start_view
 from runai.hub_service.api.views.workload_queues import ProjectSums
+from runai.hub_service.model import time_limits
 from runai.hub_service.model.records import (
     HistoryEvent,
     ProjectSpec,
+    TimeRules,
     WorkerRecord,
     WorkloadRecord,
     WorkloadSpec,
@@ -40,6 +42,7 @@ from runai.hub_service.wire.schemas import (
     HistoryView,
     ProjectView,
     ReasonView,
+    TimePut,
     WorkerView,
     WorkloadDetail,
     WorkloadView,
@@ -181,6 +184,11 @@ class Viewer:
             "finished": _maybe_time(record.finished),
             "reason": self._reason(record),
             "expected_start": start_view(start) if start else None,
+            "max_runtime": spec.max_runtime,
+            "ran_s": record.ran_s,
+            "runs_since": _maybe_time(record.runs_since),
+            "ends_at": _maybe_time(time_limits.ends_at(record)),
+            "warns_at": _maybe_time(time_limits.warns_at(record, world.spec(spec.project))),
             "pauses": len(record.pauses),
             "attempts": record.attempts,
             "failures": record.failures,
@@ -292,6 +300,8 @@ class Viewer:
             utilized=sums.utilized,
             idle_session=idle_rules(spec.idle_session),
             idle_job=idle_rules(spec.idle_job),
+            time_session=_time_rules(spec.time_session),
+            time_job=_time_rules(spec.time_job),
             may_admin=actor.admin or is_project_admin(actor, spec),
             may_submit=may(actor, Action.SUBMIT, spec),
             notes=[
@@ -350,6 +360,11 @@ def _above_limit(allocated: int, limit: MilliGpu | None) -> list[str]:
 
 _RUNS = (WorkloadState.STARTING, WorkloadState.RUNNING)
 _PUBLIC_REASONS = {"failed": "failed", "not_started": "could not be started"}
+
+
+@lru_cache(maxsize=256)
+def _time_rules(rules: TimeRules) -> TimePut:
+    return TimePut(**asdict(rules))
 
 
 def _time(seconds: float) -> datetime:

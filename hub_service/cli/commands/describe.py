@@ -17,6 +17,7 @@ from runai.hub_service.client import Client
 from runai.hub_service.client.array_lines import counts_text
 from runai.hub_service.limits.tiers import COMPUTE_IS_SHARED
 from runai.hub_service.scheduler.model.quantity import duration_text
+from runai.hub_service.wire.amounts import clock_text
 from runai.hub_service.wire.device_schemas import NodeView
 from runai.hub_service.wire.errors import NotFound
 from runai.hub_service.wire.explanation_schemas import ExplanationView
@@ -43,7 +44,7 @@ def workload_lines(w: WorkloadDetail, now: datetime) -> Lines:
         ("Project", w.project),
         ("User", w.user),
         ("Kind", f"{w.kind}, {'preemptible' if w.preemptible else 'never preempted'}"),
-        ("State", w.state),
+        ("State", w.state.replace("_", " ")),
         ("Jobs", counts_text(w.states)),
         ("Reason", why),
         ("GPUs asked", render.asked(w) + least),
@@ -67,6 +68,7 @@ def workload_lines(w: WorkloadDetail, now: datetime) -> Lines:
         ("Retries", f"up to {w.backoff_limit}" if w.backoff_limit else ""),
         ("Grace period", f"{w.grace_seconds} s"),
         ("Expected runtime", duration_text(w.expected_runtime) if w.expected_runtime else ""),
+        ("Time limit", _time_limit(w, now)),
         ("Array index", "" if w.array_index is None else f"{w.array_index} of {w.array}"),
         ("Command", shlex.join(w.command) if w.command else ""),
         ("Image", w.image),
@@ -76,6 +78,14 @@ def workload_lines(w: WorkloadDetail, now: datetime) -> Lines:
         ("Logs", w.log_dir),
     ]
     return [(key, value) for key, value in lines if value]
+
+
+def _time_limit(w: WorkloadDetail, now: datetime) -> str:
+    if w.max_runtime is None:
+        return ""
+    since = 0.0 if w.runs_since is None else max(0.0, (now - w.runs_since).total_seconds())
+    text = f"{clock_text(w.max_runtime)} of running, {duration_text(round(w.ran_s + since))} used"
+    return text if w.ends_at is None else f"{text}; ends it at {render.clock(w.ends_at)}"
 
 
 def _limit(w: WorkloadDetail) -> str:

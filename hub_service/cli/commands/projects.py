@@ -17,6 +17,7 @@ from runai.hub_service.cli.framework.values import GPUS, UNLIMITED_GPUS, project
 from runai.hub_service.cli.framework.workload_names import PROJECT_NAME
 from runai.hub_service.cli.output import render
 from runai.hub_service.client import Client
+from runai.hub_service.wire.amounts import clock_text
 from runai.hub_service.wire.errors import Conflict, NotFound
 from runai.hub_service.wire.schemas import ProjectView
 
@@ -35,6 +36,20 @@ _IDLE: Final = {
     "release-idle": ("idle_session", "release_s", "Give a session's idle GPU to others"),
     "stop-idle-sessions": ("idle_session", "stop_s", "Stop a session whose GPU is idle"),
     "stop-idle-jobs": ("idle_job", "stop_s", "Suspend a job whose GPUs are idle"),
+}
+
+
+_TIME: Final = {
+    "default-time-jobs": ("time_job", "default_s", "Time limit of a job that asks for none"),
+    "max-time-jobs": ("time_job", "most_s", "Longest time limit of a job"),
+    "default-time-sessions": (
+        "time_session",
+        "default_s",
+        "Time limit of a session that asks for none",
+    ),
+    "max-time-sessions": ("time_session", "most_s", "Longest time limit of a session"),
+    "warn-time-jobs": ("time_job", "warn_s", "Warn a job's user so long before its limit"),
+    "warn-time-sessions": ("time_session", "warn_s", "Warn a session's user so long before"),
 }
 
 
@@ -64,6 +79,10 @@ def _field_options(command: F) -> F:
         *(
             click.option(f"--{name}", metavar="TIME", help=f"{what}, after so long (30m), or none.")
             for name, (_, _, what) in _IDLE.items()
+        ),
+        *(
+            click.option(f"--{name}", metavar="TIME", help=f"{what} (8h), or none.")
+            for name, (_, _, what) in _TIME.items()
         ),
         click.option("--parent", type=PROJECT_NAME, help="The project it is a part of, or none."),
         click.option(
@@ -205,7 +224,7 @@ def _changes(options: dict[str, Any], before: ProjectView | None) -> dict[str, A
         value: Decimal | int | str | None = options[field]
         if value is not None:
             changes[field] = None if value == "none" else value
-    for name, (field, step, _) in _IDLE.items():
+    for name, (field, step, _) in (_IDLE | _TIME).items():
         after = options[name.replace("-", "_")]
         if after is not None:
             changes.setdefault(field, {})[step] = None if after == "none" else after
@@ -245,6 +264,11 @@ def _summary(p: ProjectView) -> str:
     parts = [f"quota {render.quota(p.quota)}", f"build quota {render.quota(p.build_quota)}"]
     if p.limit is not None:
         parts.append(f"limit {render.gpus(p.limit)}")
+    for kind, rules in (("jobs", p.time_job), ("sessions", p.time_session)):
+        if (own := rules.default_s or rules.most_s) is not None:
+            parts.append(
+                f"{kind} at most {clock_text(rules.most_s or own)}, unasked {clock_text(own)}"
+            )
     if p.members or p.groups:
         parts.append(f"members {render.listed([*p.members, *(f'group {g}' for g in p.groups)])}")
     return ", ".join(parts)

@@ -117,6 +117,13 @@ SHOWN = 10
     help="How long it runs once started, if you know: tells others, and you, when GPUs are free.",
 )
 @click.option(
+    "--time",
+    "max_runtime",
+    metavar="8h",
+    help="Stop it for good after so long of running, pauses not counted (30s, 20m, 8h). A short"
+    " limit may let it start sooner. Default: the project's.",
+)
+@click.option(
     "--image",
     metavar="name",
     help="On Kubernetes: the container image. Default: that of your notebook.",
@@ -142,6 +149,7 @@ def submit(
     backoff_limit: int,
     grace: int,
     expected_runtime: str | None,
+    max_runtime: str | None,
     image: str | None,
     dry_run: bool,
     wait: bool,
@@ -181,6 +189,7 @@ def submit(
         backoff_limit=backoff_limit,
         grace_seconds=grace,
         expected_runtime=expected_runtime,
+        max_runtime=max_runtime,
         image=image,
     )
     with Client.discover() as client:

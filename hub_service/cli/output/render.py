@@ -34,6 +34,7 @@ _STYLES = {
     "stopping": "yellow",
     "suspended": "magenta",
     "failed": "red",
+    "timed_out": "red",
     "succeeded": "dim",
     "ended": "dim",
 }
@@ -117,7 +118,7 @@ def clock(at: datetime | None) -> str:
 
 def state(name: str, text: str = "") -> Text:
     """Return a state, or the text of several, in its colour."""
-    return Text(text or name, style=_STYLES.get(name, ""))
+    return Text(text or name.replace("_", " "), style=_STYLES.get(name, ""))
 
 
 def reason(why: ReasonView | None) -> str:

@@ -19,7 +19,9 @@ from runai.hub_service.wire.schemas import ProjectView, WorkloadView
 Cell = str | Text
 T = TypeVar("T")
 
-_REASON_STATES: Final = frozenset({"queued", "paused", "stopping", "retrying", "failed"})
+_REASON_STATES: Final = frozenset(
+    {"queued", "paused", "stopping", "retrying", "failed", "timed_out"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +97,11 @@ def _part(
     return part
 
 
-def _why(w: WorkloadView) -> Cell:
+def _why(w: WorkloadView, now: datetime) -> Cell:
     if w.idle is not None:
         return Text(w.idle.text, style="yellow")
+    if ending := w.time_warning(now):
+        return Text(ending, style="yellow")
     why = render.reason(w.reason) if w.state in _REASON_STATES or w.released else ""
     return "; ".join([*([why] if why else []), w.expected_start.text]) if w.expected_start else why
 
@@ -140,7 +144,7 @@ def workload_table(now: datetime) -> Table[WorkloadView]:
                 is_wide=True,
             ),
             Column("PAUSES", lambda w: str(w.pauses), lambda w: w.pauses, is_wide=True),
-            Column("REASON", _why),
+            Column("REASON", lambda w: _why(w, now)),
         ),
         fold="REASON",
     )

@@ -22,7 +22,7 @@ from runai.hub_service.client.array_lines import counts_text
 from runai.hub_service.wire.errors import Unavailable
 from runai.hub_service.wire.schemas import WorkloadView
 
-FINISHED: Final = frozenset({"succeeded", "failed", "ended"})
+FINISHED: Final = frozenset({"succeeded", "failed", "ended", "timed_out"})
 _PATIENCE_S: Final = 600.0
 """Maximum downtime of the service, for a restart or an upgrade."""
 _SIGNALLED: Final = 128
@@ -32,7 +32,7 @@ _SIGNALLED: Final = 128
 def exit_code_of(workload: WorkloadView) -> int:
     """Return the exit code as of a shell; 1 for a failure without a code."""
     if workload.exit_code is None:
-        return int(workload.state == "failed")
+        return int(workload.state in {"failed", "timed_out"})
     return workload.exit_code if workload.exit_code >= 0 else _SIGNALLED - workload.exit_code
 
 

@@ -8,7 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from runai.hub_service.clusters.states import membership, resize
-from runai.hub_service.clusters.states.outcomes import LONGEST_BACK_OFF_S, settle
+from runai.hub_service.clusters.states.outcomes import (
+    LONGEST_BACK_OFF_S,
+    runs_no_more,
+    settle,
+)
 from runai.hub_service.clusters.states.state import (
     ACTIVE,
     ExitStatus,
@@ -16,6 +20,7 @@ from runai.hub_service.clusters.states.state import (
     StoredWorkload,
     Transition,
 )
+from runai.hub_service.model import time_limits
 from runai.hub_service.model.records import (
     Process,
     StateReason,
@@ -64,6 +69,7 @@ def started(
         workers=workers,
         attempts=attempt,
         started=record.started if record.started is not None else now,
+        runs_since=record.runs_since if record.runs_since is not None else now,
         reason=None,
         position=None,
         not_before=None,
@@ -106,6 +112,7 @@ def stopped(
     )
     record = replace(row.record, workers=workers, reason=reason, position=None)
     whole = all(w.state == "stopping" for w in workers if w.state in ACTIVE)
+    record = runs_no_more(record, now) if whole else record
     halt = row.halt or ("paused" if whole else "")
     row = replace(row, record=record, halt=halt, stopping_since=now)
     row = _with_state(membership.sized(row, now=now), now)
@@ -172,8 +179,26 @@ def exited(row: StoredWorkload, index: int, ending: ExitStatus, *, now: float) -
     return _chain(Transition(row, tuple(events)), settle(row, now=now))
 
 
+def timed_out(row: StoredWorkload, *, now: float) -> Transition:
+    """Stop a workload for good that has used up its time; it may save within its grace."""
+    workers = tuple(
+        # A session that waits to regain its GPUs still runs.
+        replace(w, state="running") if w.state == "pending" and w.process is not None else w
+        for w in row.record.workers
+    )
+    row = replace(row, record=replace(row.record, workers=workers), halt="timed_out")
+    reason = StateReason("timed_out", time_limits.end_text(row.record))
+    return stopped(row, range(len(workers)), reason, now=now)
+
+
 def due(row: StoredWorkload, *, now: float) -> Transition | None:
-    """Return the transition that time alone causes: a due retry, or an attach timeout."""
+    """Return the transition that time alone causes: a retry, an attach timeout, a time limit."""
+    since = row.record.runs_since
+    if since is not None and since > now and row.spec.max_runtime is not None:
+        # The clock was set back: count from here, or the limit would come too late.
+        return Transition(replace(row, record=replace(row.record, runs_since=now)))
+    if _is_limited(row) and time_limits.has_run_out(row.record, now):
+        return timed_out(row, now=now)
     if _waits_to_be_attached(row) and row.granted is not None and row.granted > now:
         # The clock was set back: restart the timeout, so that a session waits at most its length.
         return Transition(replace(row, granted=now))
@@ -197,10 +222,17 @@ def next_due(row: StoredWorkload) -> float | None:
     if record.state is WorkloadState.RETRYING:
         return record.not_before
     waits = _waits_to_be_attached(row)
-    return row.granted + ATTACH_WITHIN_S if waits and row.granted is not None else None
+    attach = row.granted + ATTACH_WITHIN_S if waits and row.granted is not None else None
+    end = time_limits.ends_at(record) if _is_limited(row) else None
+    return min((when for when in (attach, end) if when is not None), default=None)
 
 
 # -- parts ---------------------------------------------------------------------------------------
+
+
+def _is_limited(row: StoredWorkload) -> bool:
+    """Return True if a time limit is to end a workload that is not being stopped already."""
+    return row.spec.max_runtime is not None and row.record.runs_since is not None
 
 
 def _waits_to_be_attached(row: StoredWorkload) -> bool:

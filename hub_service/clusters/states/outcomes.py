@@ -7,7 +7,13 @@ from dataclasses import replace
 
 from runai.hub_service.clusters.states.membership import is_of_its_end
 from runai.hub_service.clusters.states.state import StoredWorkload, Transition
-from runai.hub_service.model.records import StateReason, WorkerRecord, WorkloadState
+from runai.hub_service.model import time_limits
+from runai.hub_service.model.records import (
+    StateReason,
+    WorkerRecord,
+    WorkloadRecord,
+    WorkloadState,
+)
 
 BACK_OFF_S = 10.0
 LONGEST_BACK_OFF_S = 300.0
@@ -20,18 +26,34 @@ def settle(row: StoredWorkload, *, now: float) -> Transition:
     assert not row.active
     if row.intent == "delete":
         return Transition(None)
+    row = replace(row, record=runs_no_more(row.record, now))
     ended = [w for w in row.record.workers if w.state == "finished"]
     begun = [w for w in ended if is_of_its_end(row, w)]
     if row.spec.kind == "session":
-        return _finish(row, WorkloadState.ENDED, now=now)
+        state = WorkloadState.TIMED_OUT if row.halt == "timed_out" else WorkloadState.ENDED
+        return _finish(row, state, now=now)
     if begun and all(w.exit_code == 0 for w in begun):
         reason = StateReason("succeeded", "finished with exit code 0")
         return _finish(_with_reason(row, reason), WorkloadState.SUCCEEDED, now=now)
     if row.halt == "failed":
-        return _failed(row, now=now)
-    if row.halt == "lost":
-        return _lost(row, now=now)
-    return _paused(row, now=now)
+        step = _failed(row, now=now)
+    elif row.halt == "lost":
+        step = _lost(row, now=now)
+    else:
+        step = _paused(row, now=now)
+    assert step.row is not None
+    is_over = row.halt == "timed_out" or time_limits.has_run_out(row.record, now)
+    if step.row.record.state.finished or not is_over:
+        return step
+    reason = StateReason("timed_out", time_limits.end_text(row.record))
+    return _finish(_with_reason(row, reason), WorkloadState.TIMED_OUT, now=now)
+
+
+def runs_no_more(record: WorkloadRecord, now: float) -> WorkloadRecord:
+    """Return the record with its time of running up to now; a repeat changes nothing."""
+    if record.runs_since is None:
+        return record
+    return replace(record, ran_s=time_limits.seconds_run(record, now), runs_since=None)
 
 
 def _finish(row: StoredWorkload, state: WorkloadState, *, now: float) -> Transition:

@@ -36,7 +36,7 @@ class StoredWorkload:
 
     record: WorkloadRecord
     intent: Literal["run", "suspend", "delete"] = "run"
-    halt: Literal["", "paused", "failed", "lost", "done"] = ""
+    halt: Literal["", "paused", "failed", "lost", "done", "timed_out"] = ""
     """Why the whole workload is stopping; "": it is not."""
     resumed: bool = False
     """True if it was stopped before, so that its next start finds a checkpoint."""

@@ -15,6 +15,7 @@ from runai.hub_service.clusters.states.membership import (
 from runai.hub_service.clusters.states.resize import for_core_while_resizing
 from runai.hub_service.clusters.states.state import StoredWorkload
 from runai.hub_service.clusters.workloads.capacity_check import device_memory
+from runai.hub_service.model import time_limits
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import ElasticRules, ProjectRecord, WorkerRecord, WorkloadState
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, Mib, MilliGpu
@@ -37,6 +38,7 @@ _WANTS_DEVICES = (
     WorkloadState.STARTING,
     WorkloadState.RUNNING,
 )
+_UP = ("starting", "running")
 _STATES = {
     "pending": WorkerState.PENDING,
     "reserved": WorkerState.RESERVED,
@@ -90,6 +92,7 @@ def wants_devices(row: StoredWorkload) -> bool:
 def _drawn(row: StoredWorkload, shown: Sequence[WorkerRecord], rules: ElasticRules) -> Workload:
     record, spec = row.record, row.spec
     elastic = record.elastic
+    starts = [int(w.started) for w in shown if w.started is not None and w.state in _UP]
     return Workload(
         name=record.id,
         project=spec.project,
@@ -99,6 +102,11 @@ def _drawn(row: StoredWorkload, shown: Sequence[WorkerRecord], rules: ElasticRul
         priority=spec.priority if spec.kind == "job" else None,
         submitted=int(record.submitted),
         expected_runtime=spec.expected_runtime,
+        max_runtime=None
+        if spec.max_runtime is None
+        else time_limits.bound_for_core(
+            spec.max_runtime, record.ran_s, record.runs_since, min(starts, default=None)
+        ),
         min_workers=min(spec.min_workers, len(shown)),
         workers=tuple(_worker(row, worker) for worker in shown),
         pauses=tuple(int(at) for at in record.pauses),

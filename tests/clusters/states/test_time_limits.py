@@ -1,0 +1,172 @@
+"""Time limits in the state machine: what counts, when it ends, and the state afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from runai.hub_service.clusters.states import lifecycle, user_actions
+from runai.hub_service.clusters.states.state import ExitStatus, Grant, StoredWorkload, Transition
+from runai.hub_service.model.records import Process, StateReason, WorkloadSpec
+from runai.hub_service.model.time_limits import ends_at, seconds_run
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.scheduler.model.snapshot import DeviceShare
+
+LIMIT = 100
+ON = Grant(0, "n1", (DeviceShare(0, MilliGpu(1000)),))
+Step = Callable[[StoredWorkload, float], Transition | None]
+
+
+def submitted(**fields: Any) -> StoredWorkload:
+    fields = {"kind": "job", "command": ("train",), "max_runtime": LIMIT} | fields
+    spec = WorkloadSpec("vision", "exp", "ana", gpus=MilliGpu(1000), **fields)
+    row = user_actions.submitted(spec, now=0.0, checkpoint_dir="/c", log_dir="").row
+    assert row is not None
+    return row
+
+
+def starts(row: StoredWorkload, now: float) -> Transition:
+    return lifecycle.started(row, [ON], now=now)
+
+
+def runs(row: StoredWorkload, now: float) -> Transition:
+    return lifecycle.running(row, 0, Process(4711, now), now=now)
+
+
+def pauses(row: StoredWorkload, now: float) -> Transition:
+    return lifecycle.stopped(row, [0], StateReason("reclaimed", "reclaimed"), now=now)
+
+
+def suspends(row: StoredWorkload, now: float) -> Transition:
+    return user_actions.suspended(row, by="ana", now=now)
+
+
+def passes(row: StoredWorkload, now: float) -> Transition | None:
+    return lifecycle.due(row, now=now)
+
+
+def exits(code: int | None, *, told: bool = False, lost: bool = False) -> Step:
+    ending = ExitStatus(code, told=told, lost=lost)
+    return lambda row, now: lifecycle.exited(row, 0, ending, now=now)
+
+
+UP: Sequence[tuple[float, Step]] = [(10, starts), (15, runs)]
+STORIES: dict[str, tuple[dict[str, Any], Sequence[tuple[float, Step]], tuple[str, float]]] = {
+    "a job within its limit runs on": ({}, [*UP, (109, passes)], ("running", 99)),
+    "a job at its limit is stopped": ({}, [*UP, (110, passes)], ("stopping", 100)),
+    "a stopped job times out": (
+        {},
+        [*UP, (110, passes), (112, exits(-15, told=True))],
+        ("timed_out", 100),
+    ),
+    "a job that ends itself at its limit has succeeded": (
+        {},
+        [*UP, (110, passes), (112, exits(0, told=True))],
+        ("succeeded", 100),
+    ),
+    "a pause does not count": (
+        {},
+        [*UP, (60, pauses), (65, exits(-15, told=True)), (500, starts), (549, passes)],
+        ("starting", 99),
+    ),
+    "a job ends after all its attempts": (
+        {},
+        [*UP, (60, pauses), (65, exits(-15, told=True)), (500, starts), (550, passes)],
+        ("stopping", 100),
+    ),
+    "a suspended job counts no more": (
+        {},
+        [*UP, (60, suspends), (65, exits(-15, told=True)), (900, passes)],
+        ("suspended", 50),
+    ),
+    "a job that is paused at its limit is not requeued": (
+        {},
+        [*UP, (110, pauses), (112, exits(-15, told=True))],
+        ("timed_out", 100),
+    ),
+    "a job that is suspended while it times out is not resumed": (
+        {},
+        [*UP, (110, passes), (111, suspends), (112, exits(143, told=True))],
+        ("timed_out", 100),
+    ),
+    "a failure before the limit is tried again": (
+        {"backoff_limit": 1},
+        [*UP, (50, exits(1))],
+        ("retrying", 40),
+    ),
+    "a failure after the limit is not tried again": (
+        {"backoff_limit": 1},
+        [*UP, (111, exits(1))],
+        ("timed_out", 101),
+    ),
+    "a failure without a retry stays a failure": ({}, [*UP, (111, exits(1))], ("failed", 101)),
+    "a job that was lost at its limit is not started again": (
+        {},
+        [*UP, (120, exits(None, lost=True))],
+        ("timed_out", 110),
+    ),
+    "a session times out": (
+        {"kind": "session", "command": None},
+        [*UP, (110, passes), (112, exits(None))],
+        ("timed_out", 100),
+    ),
+    "a session that its user ends has ended": (
+        {"kind": "session", "command": None},
+        [*UP, (50, exits(None))],
+        ("ended", 40),
+    ),
+    "a session without its GPUs still counts": (
+        {"kind": "session", "command": None},
+        [
+            *UP,
+            (20, lambda row, now: user_actions.released(row, why="idle", now=now)),
+            (30, lambda row, _: user_actions.regained(row, by="ana")),
+            (110, passes),
+        ],
+        ("stopping", 100),
+    ),
+    "a clock that is set back starts the present run anew": (
+        {},
+        [*UP, (5, passes), (105, passes)],
+        ("stopping", 100),
+    ),
+    "a workload without a limit runs on": (
+        {"max_runtime": None},
+        [*UP, (10_000, passes)],
+        ("running", 9990),
+    ),
+}
+
+
+@pytest.mark.parametrize(("fields", "story", "outcome"), STORIES.values(), ids=STORIES)
+def test_a_time_limit(
+    fields: dict[str, Any], story: Sequence[tuple[float, Step]], outcome: tuple[str, float]
+) -> None:
+    row, now = submitted(**fields), 0.0
+    for now, step in story:
+        if (after := step(row, now)) is not None:
+            assert after.row is not None
+            row = after.row
+
+    assert outcome == (row.record.state, seconds_run(row.record, now))
+
+
+def test_the_next_transition_is_due_at_the_end_of_the_time() -> None:
+    row = runs(starts(submitted(), 10.0).row, 15.0).row  # type: ignore[arg-type]
+    assert row is not None
+
+    assert lifecycle.next_due(row) == ends_at(row.record) == 110.0
+
+
+def test_the_reason_of_a_timeout_says_how_to_go_on() -> None:
+    row = submitted(max_runtime=8 * 3600)
+    for now, step in [*UP, (30_000.0, passes)]:
+        row = step(row, now).row  # type: ignore[union-attr,assignment]
+
+    assert row.record.reason is not None
+    assert row.record.reason.code == "timed_out"
+    assert row.record.reason.text == (
+        "ran 8h, its time limit: submit it again, with --time 12h or so; its checkpoints are in /c"
+    )

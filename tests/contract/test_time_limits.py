@@ -1,0 +1,81 @@
+"""Time limits on every kind of cluster: running counts, pauses do not, and the end is for good."""
+
+from __future__ import annotations
+
+import pytest
+
+from contract.looking import kinds, seen
+from labs import plan, start, stop
+from runai.hub_service.model.time_limits import ends_at
+
+LIMIT_S = 6
+"""Longer than a pod takes to start; the time of Kubernetes is the real one."""
+
+
+@pytest.mark.parametrize("on_term", [None, 143], ids=["signal", "143"])
+async def test_a_job_that_ran_its_time_out_is_not_started_again(lab, on_term):
+    spec = lab.job(on_term=on_term, max_runtime=LIMIT_S, backoff_limit=3)
+    await lab.started(spec)
+
+    await lab.pass_time(LIMIT_S)
+
+    record = await lab.until(spec.id, "timed_out")
+    assert (record.allocated, record.reason.code) == (0, "timed_out")
+    assert record.finished is not None
+    assert record.ran_s >= LIMIT_S
+    assert "--time" in record.reason.text
+    assert await seen(lab, spec.id) is None
+
+
+async def test_a_pause_does_not_count(lab):
+    spec = lab.job(max_runtime=3600)
+    await lab.started(spec)
+    first = await lab.cluster.workload(spec.id)
+    await lab.pass_time(100)
+
+    await lab.cluster.apply(plan(stop(spec.id)))
+    paused = await lab.until(spec.id, "paused")
+    await lab.pass_time(1000)
+    waits = await seen(lab, spec.id)
+    await lab.cluster.apply(plan(start(spec.id, 3)))
+    resumed = await lab.until(spec.id, "running")
+
+    assert first.runs_since is not None
+    assert paused.runs_since is None
+    assert paused.ran_s < 1000
+    assert 3600 - paused.ran_s <= waits.max_runtime < 3601 - paused.ran_s
+    assert resumed.ran_s == paused.ran_s
+    assert ends_at(resumed) == resumed.runs_since + 3600 - paused.ran_s
+
+
+async def test_the_core_is_shown_what_is_left_and_what_has_passed(lab):
+    spec = lab.job(max_runtime=3600)
+    await lab.started(spec)
+    await lab.pass_time(100)
+
+    record, shown = await lab.cluster.workload(spec.id), await seen(lab, spec.id)
+
+    end = ends_at(record)
+    assert end is not None
+    assert end <= shown.workers[0].started + shown.max_runtime < end + 2
+
+
+async def test_a_gang_ends_as_a_whole(lab):
+    spec = lab.job(workers=2, max_runtime=LIMIT_S)
+    await lab.started(spec)
+
+    await lab.pass_time(LIMIT_S)
+
+    record = await lab.until(spec.id, "timed_out")
+    assert {worker.state for worker in record.workers} == {"finished"}
+
+
+@pytest.mark.not_on_kubernetes("its history has Events, which have no such kinds")
+async def test_the_history_has_the_end(lab):
+    spec = lab.job(max_runtime=LIMIT_S)
+    await lab.started(spec)
+
+    await lab.pass_time(LIMIT_S)
+    await lab.until(spec.id, "timed_out")
+
+    assert (await kinds(lab, spec.id))[-3:] == ["stopping", "exited", "timed_out"]

@@ -1,0 +1,119 @@
+"""Limits of new workloads, the warning before the end, and the bound that the core is shown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runai.hub_service.model import time_limits
+from runai.hub_service.model.records import (
+    ProjectSpec,
+    TimeRules,
+    WorkloadRecord,
+    WorkloadSpec,
+    WorkloadState,
+)
+from runai.hub_service.wire.errors import InvalidRequest
+
+H = 3600
+
+
+def project(**rules: int) -> ProjectSpec:
+    return ProjectSpec("vision", time_job=TimeRules(**rules))
+
+
+@pytest.mark.parametrize(
+    ("asked", "rules", "limit"),
+    [
+        (None, {}, None),
+        (2 * H, {}, 2 * H),
+        (None, {"default_s": 8 * H}, 8 * H),
+        (None, {"default_s": 8 * H, "most_s": 48 * H}, 8 * H),
+        (None, {"most_s": 48 * H}, 48 * H),
+        (48 * H, {"default_s": 8 * H, "most_s": 48 * H}, 48 * H),
+    ],
+    ids=["none", "asked", "default", "default below the maximum", "maximum", "up to the maximum"],
+)
+def test_a_limit_is_what_was_asked_for_else_the_projects(asked, rules, limit) -> None:
+    assert limit == time_limits.limit_of(asked, None, "job", project(**rules))
+
+
+def test_the_rules_of_jobs_are_not_those_of_sessions() -> None:
+    assert time_limits.limit_of(None, None, "session", project(default_s=H)) is None
+
+
+def test_a_limit_above_the_maximum_is_refused_with_both_numbers_and_a_way_out() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        time_limits.limit_of(72 * H, None, "job", project(most_s=48 * H))
+
+    assert refused.value.code == "over_max_time"
+    assert "72h" in refused.value.message
+    assert "48h" in refused.value.message
+    assert "--time 48h" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("asked", "rules"), [(H, {}), (None, {"default_s": H})], ids=["own", "project's"]
+)
+def test_an_expectation_beyond_the_limit_is_refused(asked, rules) -> None:
+    assert time_limits.limit_of(asked, H, "job", project(**rules)) == H
+    with pytest.raises(InvalidRequest) as refused:
+        time_limits.limit_of(asked, H + 1, "job", project(**rules))
+
+    assert refused.value.code == "over_time_limit"
+
+
+def record(limit: int | None, ran_s: float, since: float | None) -> WorkloadRecord:
+    spec = WorkloadSpec("vision", "exp", "ana", "job", ("true",), max_runtime=limit)
+    blank = WorkloadRecord(spec, WorkloadState.RUNNING, 0.0, ())
+    return replace(blank, ran_s=ran_s, runs_since=since)
+
+
+@pytest.mark.parametrize(
+    ("limit", "warn_s", "before"),
+    [(8 * H, 600, 600), (1000, 600, 100), (8 * H, 60, 60)],
+    ids=["as the project says", "a tenth of a short limit", "a shorter rule"],
+)
+def test_the_warning_comes_before_the_end(limit, warn_s, before) -> None:
+    running = record(limit, 0.0, 1000.0)
+
+    assert time_limits.warns_at(running, project(warn_s=warn_s)) == 1000 + limit - before
+
+
+def test_no_warning_comes_without_a_limit_or_a_run() -> None:
+    assert time_limits.warns_at(record(None, 0.0, 0.0), project()) is None
+    assert time_limits.warns_at(record(H, 0.0, None), project()) is None
+
+
+@given(
+    limit=st.integers(1, 10**6),
+    ran=st.floats(0, 10**6),
+    since=st.floats(0, 10**9),
+    late=st.integers(0, 100),
+)
+def test_the_bound_of_an_attempt_reaches_the_end_and_less_than_two_seconds_more(
+    limit: int, ran: float, since: float, late: int
+) -> None:
+    ran, started = min(ran, limit), int(since) + late
+    end = time_limits.ends_at(record(limit, ran, since))
+    bound = time_limits.bound_for_core(limit, ran, since, started)
+
+    assert end is not None
+    assert max(started, end) - 1e-6 <= started + bound <= max(started, end) + 2
+
+
+def test_the_bound_of_a_waiting_workload_is_what_is_left() -> None:
+    assert time_limits.bound_for_core(100, 30.5, None, None) == 70
+    assert time_limits.bound_for_core(100, 130.0, None, None) == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "rules", "limit"),
+    [(None, {}, None), (None, {"default_s": 5}, 5), (9, {"most_s": 7}, 7), (3, {"most_s": 7}, 3)],
+    ids=["none", "default", "cut to the maximum", "below the maximum"],
+)
+def test_a_workload_made_without_us_stays_within_the_maximum(asked, rules, limit) -> None:
+    assert limit == time_limits.limit_within(asked, TimeRules(**rules))
