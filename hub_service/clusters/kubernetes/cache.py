@@ -5,6 +5,7 @@ our own writes, so after a crash the next service sees the same cluster.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from runai.hub_service.clusters.kubernetes.informers.job_informers import Informers
 from runai.hub_service.clusters.kubernetes.informers.node_pool import Pool
@@ -12,12 +13,14 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import name_of, project_of
 from runai.hub_service.clusters.kubernetes.objects.pytorch_job import adopted
+from runai.hub_service.clusters.kubernetes.objects.run_time import Timed, timed
 from runai.hub_service.clusters.kubernetes.snapshot.assumed_state import AssumedState
 from runai.hub_service.clusters.kubernetes.snapshot.device_ids import DeviceIds
 from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import NominatedPlacement
 from runai.hub_service.clusters.kubernetes.workloads.elastic_jobs import ElasticJobs
 from runai.hub_service.clusters.kubernetes.workloads.workload_records import ClusterState
-from runai.hub_service.model.records import WorkloadId
+from runai.hub_service.model.records import ProjectSpec, WorkloadId
+from runai.hub_service.model.time_limits import limit_within, rules_of
 from runai.hub_service.scheduler.model.snapshot import Move, Resize, Stop, Wait
 
 
@@ -65,7 +68,24 @@ class Cache:
             self.waits,
             self.stops,
             {uid: state for uid, state in states.items() if state is not None},
+            self.limited(pods),
         )
+
+    def limited(self, pods: Sequence[Pod]) -> dict[str, Timed]:
+        """Return the Jobs, elements and single pods that have a time limit (`run_time.timed`)."""
+        projects = {p.spec.name: p.spec for p in self.informers.projects.objects.values()}
+        return timed(pods, self.informers.jobs.by_uid(), partial(self._limit_of, projects))
+
+    def _limit_of(self, projects: Mapping[str, ProjectSpec], found: Job | Pod) -> int | None:
+        """Return the time limit of a Job or a pod, within its project's maximum."""
+        if isinstance(found, Job) and found.spec is not None:
+            return found.spec.max_runtime
+        pod = found.template if isinstance(found, Job) else found
+        name = project_of(pod, self.informers.namespaces.objects, self.default_project)
+        if name not in projects or pod.kind == "inference":
+            return pod.max_runtime
+        kind = "job" if pod.kind == "train" else "session"
+        return limit_within(pod.max_runtime, rules_of(projects[name], kind))
 
     def id_of(self, found: Job | Pod) -> WorkloadId:
         """Return the workload ID of a Job or a pod."""

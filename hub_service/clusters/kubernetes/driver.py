@@ -24,6 +24,7 @@ from runai.hub_service.clusters.kubernetes.objects.job_manifest import (
 )
 from runai.hub_service.clusters.kubernetes.objects.jobs import (
     Job,
+    Ran,
     paused_text,
     resumed,
     suspended,
@@ -152,7 +153,10 @@ class KubernetesCluster:
         if job.is_suspended and not job.is_held:
             return await self.workload(workload)
         self.cache.forget_promises(job.uid)
-        change = suspended(job, by)
+        now = self._clock()
+        limited = self.cache.limited(self.lookup.pods_of_job(job)).values()
+        ran = {o.element: Ran(o.seconds_at(now), now) for o in limited if o.subject.uid == job.uid}
+        change = suspended(job, by, ran)
         if job.is_array:
             running = {p.index or 0 for p in self.lookup.pods_of_job(job) if p.holds}
             times = {index: job.paused.get(index, ()) for index in running}

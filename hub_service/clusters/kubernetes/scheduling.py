@@ -13,6 +13,7 @@ from runai.hub_service.clusters.kubernetes.actions.node_backoff import Refusals,
 from runai.hub_service.clusters.kubernetes.actions.pdb_backoff import Budgets
 from runai.hub_service.clusters.kubernetes.actions.plan_executor import PlanCalls
 from runai.hub_service.clusters.kubernetes.actions.project_status import ProjectStatuses
+from runai.hub_service.clusters.kubernetes.actions.time_limits import end_timed_out
 from runai.hub_service.clusters.kubernetes.actions.unconfirmed import (
     count_again,
     hold_no_more,
@@ -23,7 +24,10 @@ from runai.hub_service.clusters.kubernetes.client.api import Api
 from runai.hub_service.clusters.kubernetes.events.event_queue import EventQueue
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_keeper import ReservationKeeper
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import guards
-from runai.hub_service.clusters.kubernetes.informers.job_informers import Changes
+from runai.hub_service.clusters.kubernetes.informers.job_informers import (
+    TRIES_AGAIN_IN_S,
+    Changes,
+)
 from runai.hub_service.clusters.kubernetes.informers.node_pool import Pool
 from runai.hub_service.clusters.kubernetes.objects import project_resource as project_objects
 from runai.hub_service.clusters.kubernetes.objects.array_elements import array_jobs
@@ -101,6 +105,7 @@ class Scheduling:
         )
         self._broken_since: dict[WorkloadId, float] = {}
         self._statuses = ProjectStatuses(api)
+        self._alarm: asyncio.TimerHandle | None = None
         self._groups: dict[WorkloadId, PodGroup] = {}
         """The workloads of the last snapshot."""
 
@@ -135,6 +140,14 @@ class Scheduling:
         is_left = await hold_no_more(self._api, jobs.by_uid().values(), take)
         arrays = array_jobs(pods, jobs.by_uid()).values()
         is_left = await tend_arrays(self._api, arrays, now, take) or is_left
+        limited = self._cache.limited(pods)
+        ended, failed = await end_timed_out(self._api, limited.values(), self.events, now, take)
+        if ended:
+            self._cache.doing.evicted.update(dict.fromkeys(ended, now))
+            pods, found = self._pods_and_groups(now)
+            limited = self._cache.limited(pods)
+        is_left = is_left or failed
+        self._wake_at(min((t for one in limited.values() if (t := one.ends_at)), default=None), now)
         if await count_again(self._api, pods) or kept or is_left:
             self._changes.requeue()
         if any(pod.is_reservation or pod.grant is not None for pod in pods):
@@ -163,6 +176,7 @@ class Scheduling:
                 broken=self.sharing.broken(pods, held),
                 broken_since=self._broken_since,
                 kept=kept,
+                limited=limited,
                 shapes={name: self._elastic.shape(job, now) for name, job in drawn.items()},
                 resize_cost_s=self._elastic.rules.resize_cost_s,
             ),
@@ -171,8 +185,8 @@ class Scheduling:
     async def apply(self, plan: Plan) -> Sequence[Refused]:
         """Carry out the decisions in the plan's order; return the refused ones."""
         cache, informers = self._cache, self._informers
-        acting = DecisionExecutor(self._api, self.sharing, self.events)
         pods = cache.pods()
+        acting = DecisionExecutor(self._api, self.sharing, self.events, cache.limited(pods))
         machines = self._nodes(pods)
         held = cache.slots.held(pods)
         calls = PlanCalls(
@@ -228,6 +242,14 @@ class Scheduling:
         return acting.refused
 
     # -- inside ------------------------------------------------------------------------------------
+
+    def _wake_at(self, when: float | None, now: float) -> None:
+        """Run a cycle at the next end of a time limit, besides all that changes cause."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        wait = None if when is None else max(TRIES_AGAIN_IN_S, when - now)
+        loop = asyncio.get_running_loop()
+        self._alarm = None if wait is None else loop.call_later(wait, self._changes.unseen.set)
 
     def _nodes(self, pods: Iterable[Pod]) -> list[KubeNode]:
         """Return the nodes with the memory of their devices."""

@@ -15,7 +15,7 @@ from runai.hub_service.clusters.kubernetes.objects.array_elements import ArrayJo
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.objects.jobs import with_elements
 
-_CHANGED = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)
+CHANGED = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)
 
 
 async def tend_arrays(
@@ -41,7 +41,7 @@ async def tend_arrays(
             await call()
         except ApiError as error:
             # Changed meanwhile: the informer will show it.
-            failed = failed or error.status not in _CHANGED
+            failed = failed or error.status not in CHANGED
 
     calls: list[Call] = []
     for array in arrays:

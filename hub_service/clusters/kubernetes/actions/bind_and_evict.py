@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
+from types import MappingProxyType
 
 from runai.hub_service.clusters.kubernetes.actions.pdb_backoff import Kept
 from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError, Object
@@ -27,6 +28,7 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod, left
 from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import Grant
 from runai.hub_service.clusters.kubernetes.objects.jobs import (
     Job,
+    Ran,
     Steps,
     held,
     let_go,
@@ -36,6 +38,7 @@ from runai.hub_service.clusters.kubernetes.objects.jobs import (
     with_pauses,
 )
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import PodGroup
+from runai.hub_service.clusters.kubernetes.objects.run_time import Timed
 from runai.hub_service.clusters.kubernetes.objects.volume_topology import (
     VOLUMES,
     Claim,
@@ -54,8 +57,18 @@ Call = Callable[[], Awaitable[None]]
 class DecisionExecutor:
     """Executor of one plan's decisions, and their outcomes."""
 
-    def __init__(self, api: Api, sharing: ReservationKeeper, events: EventQueue) -> None:
-        """Begin with no outcomes; `events` is the background queue of Events."""
+    def __init__(
+        self,
+        api: Api,
+        sharing: ReservationKeeper,
+        events: EventQueue,
+        limited: Mapping[str, Timed] = MappingProxyType({}),
+    ) -> None:
+        """Begin with no outcomes; `events` is the background queue of Events.
+
+        `limited` are the workloads with a time limit: a stop notes how long they ran.
+        """
+        self._limited = limited
         self._api = api
         self._sharing = sharing
         self._events = events
@@ -154,21 +167,28 @@ class DecisionExecutor:
         assert group.job is not None
         sentence = why(decision.reason)
         up = [pod for pod in group.pods if pod.node and pod.deleted is None]
-        change = held(group.job, now=now, why=sentence, priority=group.first.priority)
+        ran = self._ran(group.job.uid, now)
+        change = held(group.job, now=now, why=sentence, priority=group.first.priority, ran=ran)
         if await self._change(decision, group.job, change):
             for pod in up:
                 self._events.tell(pod, "Preempted", sentence, leaves=True)
             self.evicted.update(pod.uid for pod in up)
             self.paused.add(group.job.uid)
 
-    async def resize(self, decision: Resize, group: PodGroup) -> None:
+    def _ran(self, job: str, now: float) -> dict[int, Ran]:
+        """Return what a whole Job ran until now, for its patch; {} without a limit."""
+        found = self._limited.get(job)
+        return {} if found is None else {0: Ran(found.seconds_at(now), now)}
+
+    async def resize(self, decision: Resize, group: PodGroup, now: float) -> None:
         """Stop a Job's only pod so that it restarts on other devices of its node.
 
         This does not count as a pause.
         """
         assert group.job is not None
         sentence = why(decision.reason)
-        change = resizing(group.job, why=sentence, priority=group.first.priority)
+        ran = self._ran(group.job.uid, now)
+        change = resizing(group.job, why=sentence, priority=group.first.priority, ran=ran)
         if await self._change(decision, group.job, change):
             up = [pod for pod in group.pods if pod.node and pod.deleted is None]
             for pod in up:
@@ -192,7 +212,10 @@ class DecisionExecutor:
         self, array: ArrayJob, stops: Sequence[tuple[Stop | Move, Pod]], now: float
     ) -> None:
         """Evict elements of an array; it is stored before that they are to go on from there."""
-        change = with_pauses(array.job, [pod.index or 0 for _, pod in stops], now=now)
+        indexes = [pod.index or 0 for _, pod in stops]
+        limited = {i: self._limited.get(f"{array.job.uid}/{i}") for i in indexes}
+        ran = {i: Ran(one.seconds_at(now), now) for i, one in limited.items() if one is not None}
+        change = with_pauses(array.job, indexes, now=now, ran=ran)
         if await self._change(stops[0][0], array.job, change):
             await at_once(partial(self.stop, decision, pod) for decision, pod in stops)
 

@@ -190,7 +190,8 @@ class PlanCalls:
     def _resize(self, decision: Resize, pod: Pod) -> list[Call]:
         """Restart a worker on other devices of its node; the latest decision counts."""
         self._promise(pod, decision)
-        call = partial(self._acting.resize, decision, self._groups[decision.workload])
+        group = self._groups[decision.workload]
+        call = partial(self._acting.resize, decision, group, self._now)
         return [call] if pod.deleted is None else []
 
     def _of_worker(self, decision: Decision, pod: Pod) -> list[Call]:

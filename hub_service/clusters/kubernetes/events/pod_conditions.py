@@ -11,7 +11,7 @@ from typing import Any
 
 from runai.hub_service.clusters.kubernetes.client.api import Api
 from runai.hub_service.clusters.kubernetes.objects.core_objects import SCHEDULER, Pod
-from runai.hub_service.clusters.kubernetes.objects.job_manifest import DELETED
+from runai.hub_service.clusters.kubernetes.objects.job_manifest import DELETED, TIMED_OUT
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
 from runai.hub_service.scheduler.model.snapshot import Reason
 
@@ -74,16 +74,23 @@ async def show_waiting(api: Api, pod: Pod, code: str, sentence: str, node: str =
     await api.patch(pod_path(pod, "status"), body, strategic=True)
 
 
-def ends_for_good(pod: Pod) -> dict[str, Any]:
-    """Return the strategic merge patch of a deleted element's status.
+_FOR_GOOD = {
+    DELETED: ("DeletedByUser", "its user deleted this element of the array"),
+    TIMED_OUT: ("TimedOut", "it ran its time out"),
+}
+
+
+def ends_for_good(pod: Pod, kind: str = DELETED) -> dict[str, Any]:
+    """Return the strategic merge patch of a pod's status by which its Job does not try it again.
 
     A pod without a node never ends by itself: no kubelet has it.
     """
+    reason, message = _FOR_GOOD[kind]
     condition = {
-        "type": DELETED,
+        "type": kind,
         "status": "True",
-        "reason": "DeletedByUser",
-        "message": "its user deleted this element of the array",
+        "reason": reason,
+        "message": message,
         "lastTransitionTime": _now(),
     }
     status: dict[str, Any] = {"conditions": [condition]}

@@ -78,6 +78,8 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 HELD = "runai/held"
 """Annotation: the scheduler keeps the Job suspended; the value is why it waits."""
 PRIORITY = "runai/priority"
+MAX_RUNTIME = "runai/max-runtime"
+"""Annotation of a Job or a pod: its time limit in seconds of running."""
 PYTORCH_JOB = "PyTorchJob"
 """Kind of Kubeflow."""
 REPLICA_INDEX = "training.kubeflow.org/replica-index"
@@ -192,6 +194,8 @@ class Pod:
     array: str = ""
     """Name of the job array to which it belongs."""
     ended: float | None = None
+    max_runtime: int | None = None
+    """Its time limit in seconds, as its annotation says."""
 
     @property
     def key(self) -> str:
@@ -310,6 +314,7 @@ def read_pod(found: Object) -> Pod:
         counting=read_counting(metadata),
         array=labels.get(ARRAY_LABEL, ""),
         ended=_end(status),
+        max_runtime=figure(annotations.get(MAX_RUNTIME, "")) or None,
     )
 
 

@@ -23,6 +23,7 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import (
     GPU_TYPE_LABEL,
     HELD,
     INDEX,
+    MAX_RUNTIME,
     PRIORITY,
     SCHEDULER,
     WORKLOAD_LABEL,
@@ -128,6 +129,8 @@ GANG_SERVICE = "runai-jobs"
 """The chart's headless Service, by which a gang's workers find each other."""
 DELETED = "runai/deleted"
 """Condition of the pod of an array's element that its user deleted: the element ends for good."""
+TIMED_OUT = "runai/timed-out"
+"""Condition of a pod that ran its time out, and annotation of its Job: the indexes of such pods."""
 OWN_INDEX = "$(RUNAI_ARRAY_INDEX)"
 """Kubernetes expands it in the variables of an array's pods."""
 _CONTAINER = "worker"
@@ -225,6 +228,10 @@ def manifest(
     }
     disrupted = {"type": "DisruptionTarget", "status": "True"}
     rules = [{"action": "Ignore", "onPodConditions": [disrupted]}, *rules]
+    if spec.max_runtime is not None:
+        over = {"type": TIMED_OUT, "status": "True"}
+        action = "FailIndex" if spec.is_array else "FailJob"
+        rules = [{"action": action, "onPodConditions": [over]}, *rules]
     size: dict[str, Any] = {"completions": spec.workers, "parallelism": spec.workers}
     size["backoffLimit"] = spec.backoff_limit
     notes = {}
@@ -244,6 +251,7 @@ def manifest(
                 SPEC: kept,
                 HELD: "submitted",
                 **notes,
+                **({} if spec.max_runtime is None else {MAX_RUNTIME: str(spec.max_runtime)}),
                 **({CHECKPOINTS: checkpoints} if checkpoints else {}),
             },
         },

@@ -9,12 +9,13 @@ suspended is not in the queue. Pure.
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from runai.hub_service.clusters.kubernetes.client.api import Object
 from runai.hub_service.clusters.kubernetes.objects.amounts import when
 from runai.hub_service.clusters.kubernetes.objects.core_objects import (
     HELD,
+    MAX_RUNTIME,
     PRIORITY,
     PYTORCH_JOB,
     Pod,
@@ -25,8 +26,10 @@ from runai.hub_service.clusters.kubernetes.objects.job_manifest import (
     CHECKPOINTS,
     DELETED_ELEMENTS,
     PAUSED_ELEMENTS,
+    TIMED_OUT,
     read_spec,
 )
+from runai.hub_service.model import arrays
 from runai.hub_service.model.records import ElasticState, WorkloadSpec
 from runai.hub_service.wire.amounts import MOST_WORKERS
 from runai.hub_service.wire.elastic_messages import MessageError, Target
@@ -77,6 +80,17 @@ MOST_TIMES_OF_ELEMENT = 8
 """Thousands of elements share one annotation of 256 KiB."""
 LAST = 1e11
 """Unix seconds: upper bound of times in annotations."""
+RAN = "runai/ran"
+"""Annotation: how long it ran until its last stop; of an array each element, by its index."""
+
+
+class Ran(NamedTuple):
+    """Seconds of running until an instant, as noted on a Job."""
+
+    seconds: float = 0.0
+    until: float = 0.0
+
+
 Steps = list[dict[str, Any]]
 """A JSON Patch."""
 _KUEUE = "kueue.x-k8s.io/queue-name"
@@ -136,6 +150,10 @@ class Job:
     """Elements of an array that ran before, with the times of their pauses."""
     paused_text: str = field(default="", compare=False)
     deleted_elements: frozenset[int] = frozenset()
+    ran: Mapping[int, Ran] = field(default_factory=dict)
+    """Running time until the last stop: of a whole Job at 0, of an array by element."""
+    timed_out: frozenset[int] = frozenset()
+    """Elements that ran their time out; 0: a whole Job."""
     has_notes: bool = field(default=True, compare=False)
     has_suspend: bool = field(default=True, compare=False)
     has_policy: bool = field(default=True, compare=False)
@@ -255,7 +273,9 @@ def read_job(found: Object) -> Job:
         ready=int(status.get("ready", 0)) if submitted is not None and submitted.is_array else 0,
         paused=_paused_elements(annotations),
         paused_text=annotations.get(PAUSED_ELEMENTS, ""),
-        deleted_elements=_indexes_noted(annotations),
+        deleted_elements=_indexes_noted(annotations, DELETED_ELEMENTS),
+        ran=ran_noted(annotations),
+        timed_out=timed_out_noted(annotations),
         has_notes="annotations" in metadata,
         has_suspend="suspend" in spec,
     )
@@ -267,19 +287,32 @@ def redrawn(job: Job, change: Callable[[Pod], Pod]) -> Job:
     return replace(job, template=change(job.template), templates=templates)
 
 
-def held(job: Job, *, now: float, why: str, priority: int) -> Steps:
-    """Return the patch that suspends a Job and lets it wait in the queue."""
-    notes = {HELD: why, PAUSES: _text((*job.pauses, now)), PRIORITY: str(priority)}
+def held(
+    job: Job, *, now: float, why: str, priority: int, ran: Mapping[int, Ran] | None = None
+) -> Steps:
+    """Return the patch that suspends a Job and lets it wait in the queue.
+
+    `ran` is its running time until now, if it has a limit.
+    """
+    notes = _ran_notes(job, ran) | {
+        HELD: why,
+        PAUSES: _text((*job.pauses, now)),
+        PRIORITY: str(priority),
+    }
     return [*_unchanged(job), *_noted(job, notes), *_suspend(job, is_wanted=True)]
 
 
-def resizing(job: Job, *, why: str, priority: int) -> Steps:
+def _ran_notes(job: Job, ran: Mapping[int, Ran] | None) -> dict[str, str]:
+    return {RAN: ran_text(job, ran)} if ran else {}
+
+
+def resizing(job: Job, *, why: str, priority: int, ran: Mapping[int, Ran] | None = None) -> Steps:
     """Return the patch that restarts a Job's only pod with other devices.
 
     The Job waits in the queue as a held one: if the service dies now, it restarts with the devices
     that are free.
     """
-    notes = {HELD: why, PRIORITY: str(priority)}
+    notes = _ran_notes(job, ran) | {HELD: why, PRIORITY: str(priority)}
     if job.elastic is not None:
         notes[ELASTIC] = elastic_text(replace(job.elastic, resizes=job.elastic.resizes + 1))
     return [*_unchanged(job), *_noted(job, notes), *_suspend(job, is_wanted=True)]
@@ -305,9 +338,9 @@ def told(job: Job, why: str) -> Steps:
     return [*_unchanged(job), *_noted(job, {HELD: why})]
 
 
-def suspended(job: Job, by: str) -> dict[str, Any]:
+def suspended(job: Job, by: str, ran: Mapping[int, Ran] | None = None) -> dict[str, Any]:
     """Return the patch that takes a Job out of the queue, in any state."""
-    notes = {HELD: None, SUSPENDED_BY: by}
+    notes = {HELD: None, SUSPENDED_BY: by, **_ran_notes(job, ran)}
     return {"metadata": {"annotations": notes}, "spec": _suspending(job, is_wanted=True)}
 
 
@@ -337,13 +370,28 @@ def with_elements(job: Job, parallelism: int, *, now: float) -> Steps:
     return [*steps, before, {"op": "replace", "path": path, "value": parallelism}]
 
 
-def with_pauses(job: Job, indexes: Iterable[int], *, now: float) -> Steps:
+def ended_for_good(job: Job, ran: Mapping[int, Ran]) -> dict[str, Any]:
+    """Return the patch that notes which elements ran their time out; of a whole Job its 0."""
+    count = job.completions if job.is_array else 1
+    going = set(range(count)) - job.timed_out.union(ran)
+    over = arrays.text(arrays.without(((0, count),), going))
+    notes = {TIMED_OUT: over, **_ran_notes(job, ran)}
+    change: dict[str, Any] = {"metadata": {"uid": job.uid, "annotations": notes}}
+    if job.spec is None:  # it has no rule for the condition of its pods
+        policy = {"activeDeadlineSeconds": 1}
+        change["spec"] = {"runPolicy": policy} if job.kind == PYTORCH_JOB else policy
+    return change
+
+
+def with_pauses(
+    job: Job, indexes: Iterable[int], *, now: float, ran: Mapping[int, Ran] | None = None
+) -> Steps:
     """Return the patch that stores the pauses of an array's elements."""
     times = {i: (*job.paused.get(i, ()), now) for i in indexes}
     path = _note(PAUSED_ELEMENTS)
     before = {"op": "test", "path": path, "value": job.paused_text}
     changed = {"op": "replace", "path": path, "value": paused_text(job, times)}
-    return [*_unchanged(job), before, changed]
+    return [*_unchanged(job), before, changed, *_noted(job, _ran_notes(job, ran))]
 
 
 def paused_text(job: Job, changed: Mapping[int, tuple[float, ...]]) -> str:
@@ -396,7 +444,10 @@ def _note(name: str) -> str:
 def _as_scaled(
     spec: WorkloadSpec | None, completions: int, metadata: Object
 ) -> WorkloadSpec | None:
-    """Return the submitted spec with the Job's current worker bounds, which are authoritative."""
+    """Return the submitted spec with the Job's time limit and worker bounds, as they are now."""
+    limit = figure(metadata.get("annotations", {}).get(MAX_RUNTIME, ""))
+    if spec is not None and spec.max_runtime is not None and limit:
+        spec = replace(spec, max_runtime=limit)
     if spec is None or not spec.elastic or spec.workers == 1:
         return spec
     changed = figure(metadata.get("annotations", {}).get(MIN_WORKERS, ""))
@@ -416,6 +467,8 @@ def drawn_pod(
     annotations = template.get("metadata", {}).get("annotations", {})
     if priority := metadata.get("annotations", {}).get(PRIORITY):
         annotations = {PRIORITY: priority} | annotations
+    if limit := metadata.get("annotations", {}).get(MAX_RUNTIME):
+        annotations = {MAX_RUNTIME: limit} | annotations
     owner = {"kind": kind, "controller": True, "name": metadata["name"], "uid": metadata["uid"]}
     described = {
         "uid": metadata["uid"],
@@ -467,9 +520,34 @@ def _paused_elements(annotations: Mapping[str, str]) -> Mapping[int, tuple[float
         return {}  # foreign content
 
 
-def _indexes_noted(annotations: Mapping[str, str]) -> frozenset[int]:
+def ran_noted(annotations: Mapping[str, str]) -> Mapping[int, Ran]:
+    """Return the noted running times, by index; {} if they are unreadable."""
     try:
-        return _indexes(annotations.get(DELETED_ELEMENTS, ""))
+        kept = json.loads(annotations.get(RAN, "{}"))
+        found = {int(i): Ran(float(seconds), float(at)) for i, (seconds, at) in kept.items()}
+    except (AttributeError, OverflowError, RecursionError, TypeError, ValueError):
+        return {}  # foreign content
+    return {i: ran for i, ran in found.items() if 0 <= ran.seconds < LAST and 0 <= ran.until < LAST}
+
+
+def ran_text(job: Job, changed: Mapping[int, Ran]) -> str:
+    """Serialize running times; elements that have ended need none."""
+    kept = {
+        str(i): [round(ran.seconds, 3), round(ran.until, 3)]
+        for i, ran in sorted({**job.ran, **changed}.items())
+        if not (job.is_array and i in job.done | job.deleted_elements)
+    }
+    return json.dumps(kept, separators=(",", ":"))
+
+
+def timed_out_noted(annotations: Mapping[str, str]) -> frozenset[int]:
+    """Return the elements that ran their time out; 0: a whole Job."""
+    return _indexes_noted(annotations, TIMED_OUT)
+
+
+def _indexes_noted(annotations: Mapping[str, str], name: str) -> frozenset[int]:
+    try:
+        return _indexes(annotations.get(name, ""))
     except ValueError:
         return frozenset()  # foreign content
 

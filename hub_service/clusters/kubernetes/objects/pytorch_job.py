@@ -26,6 +26,8 @@ from runai.hub_service.clusters.kubernetes.objects.jobs import (
     Job,
     drawn_pod,
     queued_by_kueue,
+    ran_noted,
+    timed_out_noted,
     times_noted,
 )
 from runai.hub_service.scheduler.model.quantity import MilliGpu
@@ -86,6 +88,8 @@ def read_pytorch_job(found: Object) -> Job:
         failed=sum(each.get("failed", 0) for each in counts),
         starts=times_noted(annotations, STARTS),
         pauses=times_noted(annotations, PAUSES),
+        ran=ran_noted(annotations),
+        timed_out=timed_out_noted(annotations),
         suspended_by=annotations.get(SUSPENDED_BY, ""),
         has_notes="annotations" in metadata,
         has_policy="runPolicy" in spec,

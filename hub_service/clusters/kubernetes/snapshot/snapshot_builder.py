@@ -19,6 +19,7 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import (
 )
 from runai.hub_service.clusters.kubernetes.objects.node_affinity import Demands, may_go, wanted
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import PodGroup
+from runai.hub_service.clusters.kubernetes.objects.run_time import Timed, bound_of
 from runai.hub_service.clusters.kubernetes.snapshot.extended_resources import (
     dealt,
     is_crowd,
@@ -85,6 +86,8 @@ class SnapshotInput:
     """UIDs of pods that disruption budgets protect from eviction."""
     shapes: Mapping[str, Shape] = field(default_factory=dict)
     """Properties of elastic jobs with several workers, by workload."""
+    limited: Mapping[str, Timed] = field(default_factory=dict)
+    """Time limits and running times, by Job, element or pod (`run_time.timed`)."""
     resize_cost_s: int = 0
     """Cost in seconds of restarting an elastic job of one process on other devices."""
 
@@ -140,6 +143,7 @@ class SnapshotBuilder:
         ]
         since = world.broken_since.get(group.name)
         shape, is_kept = world.shapes.get(group.name), _is_kept(group, world)
+        time = _time_of(group, world)
         known = self._built.get(group.name)
         if (
             known is not None
@@ -147,6 +151,7 @@ class SnapshotBuilder:
             and not known.is_crowd
             and known.places == places
             and (known.since, known.shape, known.is_kept) == (since, shape, is_kept)
+            and known.time == time
             and (known.group is group or known.group == group)
         ):
             return known
@@ -156,7 +161,7 @@ class SnapshotBuilder:
         # The core ignores many fields of a pod: reuse an equal result.
         if known is not None and known.workload == workload:
             workload = known.workload
-        return _BuiltWorkload(group, places, since, shape, is_kept, is_crowd(shown), workload)
+        return _BuiltWorkload(group, places, since, shape, is_kept, is_crowd(shown), time, workload)
 
 
 class _BuiltWorkload(NamedTuple):
@@ -168,7 +173,20 @@ class _BuiltWorkload(NamedTuple):
     shape: Shape | None
     is_kept: bool
     is_crowd: bool
+    time: tuple[int, float, float | None] | None
     workload: Workload
+
+
+def _time_of(group: PodGroup, world: SnapshotInput) -> tuple[int, float, float | None] | None:
+    """Return a group's time limit and running times; None: it has no limit."""
+    if group.array is not None:
+        key, spec = f"{group.array.job.uid}/{group.first.index}", group.array.job.spec
+        if key not in world.limited and spec is not None and spec.max_runtime is not None:
+            return spec.max_runtime, 0.0, None  # it has not begun
+    else:
+        key = group.first.uid if group.job is None else group.job.uid
+    found = world.limited.get(key)
+    return None if found is None else found.numbers
 
 
 def _is_kept(group: PodGroup, world: SnapshotInput) -> bool:
@@ -236,6 +254,7 @@ def _workload(
     since = world.broken_since.get(group.name)
     most = first.part.most if group.is_resizable and first.part is not None else 0
     of_crowd = eligible.for_crowd(shown, world) if is_crowd(shown) else {}
+    time = _time_of(group, world)
     drawn = Workload(
         name=group.name,
         project=group.project,
@@ -244,6 +263,7 @@ def _workload(
         preemptible=False if _is_kept(group, world) else None,
         priority=first.priority if first.kind == "train" else None,
         submitted=int(group.submitted),
+        max_runtime=None if time is None else bound_of(time, shown),
         workers=tuple(_worker(pod, world, eligible, of_crowd) for pod in shown),
         min_workers=min(group.minimum, len(shown)),
         pauses=tuple(map(int, group.pauses)),

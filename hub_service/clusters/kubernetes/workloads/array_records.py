@@ -15,6 +15,7 @@ from runai.hub_service.clusters.kubernetes.workloads.workload_records import (
     Memo,
     as_state_reason,
     record_of_worker,
+    with_time_limit,
 )
 from runai.hub_service.model import arrays
 from runai.hub_service.model.records import (
@@ -69,6 +70,7 @@ class ArrayRecords:
                 (index in job.completed, index in job.failed_indexes, is_deleted),
                 (job.is_suspended, job.is_held, job.outcome),
                 job.paused.get(index),
+                (known.numbers(seat), index in job.timed_out),
             )
             build = partial(_of_element, array, index, name, known)
             yield self._cache.get(seat, inputs, build)
@@ -126,7 +128,7 @@ def _of_element(
         reason = as_state_reason(stop.reason)
     starts = [pod.bound for pod in pods if pod.bound is not None]
     ends = [pod.ended for pod in ended if pod.ended is not None]
-    return WorkloadRecord(
+    record = WorkloadRecord(
         spec,
         state,
         job.created,
@@ -141,6 +143,7 @@ def _of_element(
         exit_code=worker.exit_code if state.finished else None,
         checkpoint_dir=job.checkpoint_dir.replace(OWN_INDEX, str(index)),
     )
+    return with_time_limit(record, known.numbers(f"{job.uid}/{index}"))
 
 
 def _worker(array: ArrayJob, index: int, known: ClusterState) -> WorkerRecord:
@@ -166,7 +169,7 @@ def _state(array: ArrayJob, index: int, worker: WorkerRecord) -> WorkloadState:
     if index in job.completed or (worker.state == "finished" and worker.exit_code == 0):
         return WorkloadState.SUCCEEDED
     if index in job.failed_indexes:
-        return WorkloadState.FAILED
+        return WorkloadState.TIMED_OUT if index in job.timed_out else WorkloadState.FAILED
     waits = WorkloadState.PAUSED if index in job.paused else WorkloadState.QUEUED
     if worker.state == "finished":
         waits = WorkloadState.RETRYING

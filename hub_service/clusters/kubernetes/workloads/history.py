@@ -22,6 +22,7 @@ _KINDS: Mapping[str, str] = {
     "Resized": "resized",
     "Scheduled": "running",
     "Suspended": "suspended",
+    "TimedOut": "stopping",
     "Waiting": "waiting",
 }
 

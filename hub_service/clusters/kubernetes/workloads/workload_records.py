@@ -13,6 +13,7 @@ from runai.hub_service.clusters.kubernetes.actions.node_backoff import turned_aw
 from runai.hub_service.clusters.kubernetes.objects.core_objects import SCHEDULER, Pod
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import name_of, project_of
+from runai.hub_service.clusters.kubernetes.objects.run_time import Timed
 from runai.hub_service.clusters.kubernetes.snapshot.device_ids import shares_of
 from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import NominatedPlacement
 from runai.hub_service.model.records import (
@@ -24,6 +25,7 @@ from runai.hub_service.model.records import (
     WorkloadSpec,
     WorkloadState,
 )
+from runai.hub_service.model.time_limits import end_text
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, MilliGpu
 from runai.hub_service.scheduler.model.snapshot import DeviceShare, Move, Reason, Resize, Stop, Wait
 from runai.hub_service.wire.amounts import MOST_WORKERS
@@ -71,6 +73,13 @@ class ClusterState:
     """Why workloads were last stopped."""
     elastic: Mapping[str, ElasticState] = field(default_factory=dict)
     """States of elastic jobs, by the UIDs of their Jobs."""
+    limited: Mapping[str, Timed] = field(default_factory=dict)
+    """Time limits and running times, by Job, element or pod (`run_time.timed`)."""
+
+    def numbers(self, key: str) -> tuple[int, float, float | None] | None:
+        """Return the time limit and running times of a Job, element or pod; None: no limit."""
+        found = self.limited.get(key)
+        return None if found is None else found.numbers
 
 
 class RecordBuilder:
@@ -111,6 +120,7 @@ class RecordBuilder:
             known.devices.get(pod.uid),
             known.promises.get(pod.place),
             known.waits.get(f"{project}/{name_of(pod)}"),
+            known.numbers(pod.uid),
         )
         return self._cache.get(pod.uid, inputs, lambda: _shown(_of_pod(pod, known)))
 
@@ -130,6 +140,7 @@ class RecordBuilder:
             known.waits.get(workload),
             known.stops.get(workload),
             known.elastic.get(job.uid),
+            known.numbers(job.uid),
         )
         return self._cache.get(job.uid, inputs, lambda: _shown(record_of_job(job, pods, known)))
 
@@ -171,7 +182,7 @@ def record_of_job(job: Job, pods: Sequence[Pod], known: ClusterState) -> Workloa
     starts = job.starts or tuple(sorted(p.bound for p in pods if p.bound is not None))[:1]
     wait = known.waits.get(spec.id) if state in _WAITS else None
     codes = [w.exit_code for w in workers if w.exit_code is not None]
-    return WorkloadRecord(
+    record = WorkloadRecord(
         spec,
         state,
         job.created,
@@ -189,6 +200,20 @@ def record_of_job(job: Job, pods: Sequence[Pod], known: ClusterState) -> Workloa
         checkpoint_dir=job.checkpoint_dir,
         elastic=known.elastic.get(job.uid),
     )
+    return with_time_limit(record, known.numbers(job.uid))
+
+
+def with_time_limit(
+    record: WorkloadRecord, numbers: tuple[int, float, float | None] | None
+) -> WorkloadRecord:
+    """Return a record with its limit, running time, and the reason if it ran its time out."""
+    if numbers is not None:
+        limit, ran, since = numbers
+        spec = replace(record.spec, max_runtime=limit)
+        record = replace(record, spec=spec, ran_s=ran, runs_since=since)
+    if record.state is WorkloadState.TIMED_OUT:
+        record = replace(record, reason=StateReason("timed_out", end_text(record)))
+    return record
 
 
 _WAITS = (WorkloadState.QUEUED, WorkloadState.PAUSED)
@@ -203,7 +228,8 @@ def _state_of_job(job: Job, workers: Sequence[WorkerRecord]) -> WorkloadState:
         up = WorkloadState.RUNNING if "running" in active else WorkloadState.STARTING
         return WorkloadState.STOPPING if is_leaving else up
     if job.outcome:
-        return WorkloadState.SUCCEEDED if job.outcome == "Complete" else WorkloadState.FAILED
+        failed = WorkloadState.TIMED_OUT if 0 in job.timed_out else WorkloadState.FAILED
+        return WorkloadState.SUCCEEDED if job.outcome == "Complete" else failed
     if job.is_suspended and not job.is_held:
         return WorkloadState.SUSPENDED
     if job.failed and not job.is_held:
@@ -335,7 +361,7 @@ def _of_pod(pod: Pod, known: ClusterState) -> WorkloadRecord:
     wait = known.waits.get(spec.id) if state in _WAITS else None
     refusal = turned_away(pod)
     reason = StateReason("turned_away", refusal) if refusal else None
-    return WorkloadRecord(
+    record = WorkloadRecord(
         spec,
         state,
         pod.created,
@@ -346,6 +372,7 @@ def _of_pod(pod: Pod, known: ClusterState) -> WorkloadRecord:
         attempts=1 if pod.node else 0,
         exit_code=pod.exit_code,
     )
+    return with_time_limit(record, known.numbers(pod.uid))
 
 
 def _spec_of(pod: Pod, project: str, name: str, job: Job | None) -> WorkloadSpec:
