@@ -42,13 +42,9 @@ def holding(
 
 
 MEANWHILE: dict[str, tuple[Workload, dict[str, str]]] = {
-    "who ends in time may use what is held": (
-        job("short", submitted=20, expected_runtime=300),
-        {"short-0": "n1:1"},
-    ),
-    "who ends a second late goes where nothing is held": (
-        job("long", submitted=20, expected_runtime=301),
-        {"long-0": "n2:1"},
+    "a job that only expects to end in time goes where nothing is held": (
+        job("hopeful", submitted=20, expected_runtime=10),
+        {"hopeful-0": "n2:1"},
     ),
     "a job whose time limit ends in time may use what is held": (
         job("limited", submitted=20, max_runtime=300),
@@ -116,8 +112,8 @@ def test_a_gang_that_would_starve_starts_when_it_was_expected_to() -> None:
 def test_a_run_of_unknown_length_is_expected_to_last_as_long_again() -> None:
     # It has run for 100 s: the gang is expected in another 100 s.
     runs = [job("r", on="n1:0", started=900), job("full", 2, on="n2:0,1", started=100)]
-    short = job("short", submitted=20, expected_runtime=100)
-    long = job("long", submitted=20, expected_runtime=101)
+    short = job("short", submitted=20, max_runtime=100)
+    long = job("long", submitted=20, max_runtime=101)
 
     assert started(decide(holding([*runs, GANG, short]))) == {"short-0"}
     assert waits(decide(holding([*runs, GANG, long])))["long"] == "held_for"
@@ -132,8 +128,8 @@ def test_gang_with_unknown_start_time_holds_no_gpus() -> None:
 
 def test_a_gang_of_several_workers_holds_several_nodes() -> None:
     gang = job("gang", 2, workers=2, submitted=10)
-    late = job("late", submitted=20, expected_runtime=501)
-    in_time = job("in-time", submitted=21, expected_runtime=500)
+    late = job("late", submitted=20, max_runtime=501)
+    in_time = job("in-time", submitted=21, max_runtime=500)
 
     plan = decide(holding([*RUNS, gang, late, in_time]))
 

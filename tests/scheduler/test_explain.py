@@ -199,6 +199,27 @@ CASES = {
         ["would start if a lent the 4 GPUs it never lends"],
         "start unknown: no running job with a known end frees enough GPUs",
     ),
+    "a-place-kept-for-an-older-gang": (
+        snapshot(
+            "2x2",
+            [project("a", 8)],
+            [
+                job("soon", on="n1:0", started=0, max_runtime=1700),
+                job("later", on="n2:0", started=0, max_runtime=1900),
+                job("filler", on="n2:1", started=0, max_runtime=1900),
+                job("gang", 2),
+                job("late", submitted=20),
+            ],
+            backfill=True,
+        ),
+        "late",
+        "held_for",
+        ["would start now with a limit of 10 minutes in time (--time)"],
+        (
+            "expected to start in 15 minutes"
+            " (run times are estimated: between 6 minutes and 15 minutes)"
+        ),
+    ),
     "a-reservation": (
         snapshot(
             "1x2",

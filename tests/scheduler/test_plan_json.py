@@ -101,6 +101,7 @@ CHANGES = (
         workers=st.none() | st.integers(1, 9),
         priority=TIMES,
         preemptible=st.none() | st.booleans(),
+        max_runtime=st.none() | st.integers(1, 9),
         anywhere=st.booleans(),
     )
     | st.builds(AllowMoves)

@@ -193,6 +193,11 @@ def _reply(viewer: Viewer, records: Sequence[WorkloadRecord], *, dry_run: bool) 
         if record.reason is not None and not record.allocated:
             waits.setdefault(record.reason.text, record)
     notes = [f"{record.spec.name} waits: {text}" for text, record in waits.items()]
+    if any(record.reason and record.reason.rule == "O4" for record in waits.values()):
+        notes.append(
+            "a limit in time (--time) that ends before then would let it start now:"
+            " runai describe names one"
+        )
     asked = records[0].spec
     if asked.command is not None and not asked.gpus and not asked.gpu_memory_mib:
         notes.append(f"{asked.name} asks for no GPU; --gpus 1 asks for one")

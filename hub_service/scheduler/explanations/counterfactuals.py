@@ -30,6 +30,8 @@ MOST_TOLD = 3
 _ENDINGS_TRIED = 6
 _PRIORITY_HIGH = 75
 _WHOLE = 1000
+_LIMITS_TRIED = (300, 600, 1200, 1800, 3600, 7200, 14400, 28800, 43200, 86400)
+"""Time limits in seconds, as users write them: five minutes to a day."""
 
 
 class Trials:
@@ -121,6 +123,7 @@ class Search:
             "over_build_quota": (self._earliest_end, self._raise_caps, self._preemptible),
             "over_limit": (self._earliest_end, self._smaller_request, self._raise_caps),
             "held_for": (
+                self._short_limit,
                 self._without_named,
                 self._lend_reserved,
                 self._earliest_end,
@@ -243,6 +246,14 @@ class Search:
                 yield SetProject(project=account.name, setting=setting, value=value)  # type: ignore[arg-type]  # the keywords above
 
     # ---- the workload itself
+
+    def _short_limit(self) -> Counterfactual | None:
+        """Find the longest time limit with which it may use what is held (O4)."""
+        if self._reason.rule != "O4":
+            return None
+        now = self._workload.max_runtime
+        limits = [limit for limit in _LIMITS_TRIED if now is None or limit < now]
+        return self._largest(limits, lambda limit: self._ask(max_runtime=limit))
 
     def _raise_priority(self) -> Counterfactual | None:
         if self._workload.kind != "job" or self._workload.rank >= _PRIORITY_HIGH:

@@ -81,6 +81,9 @@ class Wording:
             return f"would start with {count_text(change.gpus)}{each} instead of {before}"
         if change.priority is not None:
             return f"would start with priority {change.priority} instead of {workload.rank}"
+        if change.max_runtime is not None:
+            limit = duration_text(change.max_runtime)
+            return f"would start now with a limit of {limit} in time (--time)"
         if change.preemptible:
             return "would start if it were preemptible (and may then be stopped at any time)"
         return "would start if it did not ask for certain nodes"

@@ -44,6 +44,8 @@ class AskOtherwise:
     workers: Positive | None = None
     priority: int | None = None
     preemptible: bool | None = None
+    max_runtime: Positive | None = None
+    """Limit of its running time, in seconds."""
     anywhere: bool = False
     """True removes the node selector, GPU types and named nodes."""
 

@@ -143,5 +143,6 @@ def _asking(workload: Workload, change: AskOtherwise) -> Workload:
         workers=workers,
         min_workers=minimum,
         priority=workload.priority if change.priority is None else change.priority,
+        max_runtime=workload.max_runtime if change.max_runtime is None else change.max_runtime,
         preemptible=workload.preemptible if change.preemptible is None else change.preemptible,
     )

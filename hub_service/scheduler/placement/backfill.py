@@ -179,9 +179,8 @@ class Holds:
         if unit is hold.unit or mine.is_fixed:
             return True  # Q1: build GPUs are always available
         workload, left = mine.workload, hold.start - self._state.time
-        if any(
-            t is not None and t <= left for t in (workload.expected_runtime, workload.max_runtime)
-        ):
+        # A limit, which is kept; an expectation costs nobody anything who errs.
+        if workload.max_runtime is not None and workload.max_runtime <= left:
             return True
         if mine.account is theirs.account:
             return unit.key < hold.unit.key
