@@ -17,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader, Template, select_autoescape
 
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.limits.tiers import COMPUTE_IS_SHARED
+from runai.hub_service.wire.amounts import clock_text
 from runai.hub_service.wire.device_schemas import NodeView
 from runai.hub_service.wire.errors import InvalidRequest, RunaiError
 from runai.hub_service.wire.schemas import Overview, ProjectView, SubmitRequest
@@ -230,6 +231,13 @@ def _memory(milli: int, nodes: Sequence[NodeView]) -> str:
 
 
 def _summary(project: ProjectView) -> str:
+    rules = project.time_session
+    own = rules.default_s or rules.most_s
+    most = f" · at most {clock_text(rules.most_s)}" if rules.most_s else ""
+    return _room(project) + (f" · {clock_text(own)} unless you say" if own else "") + most
+
+
+def _room(project: ProjectView) -> str:
     room = build_room(project)
     used = f"{project.build_allocated:g}"
     if room is None:
@@ -255,6 +263,7 @@ def _rendered(offer: Offer, last: SessionRequest | None, trouble: str, sharing: 
         chosen=chosen,
         marks={project.name: marked(project) for project in projects},
         written=last.amount.text() if last else "",
+        time=last.options().get("time", "") if last else "",
         trouble=trouble,
         sharing=sharing,
         other=OTHER,

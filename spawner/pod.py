@@ -74,6 +74,7 @@ def with_session(pod: V1Pod, request: SessionRequest) -> V1Pod:
             "runai/priority": SESSION_PRIORITY,
             **(pod.metadata.annotations or {}),
             **_part(amount),
+            **({} if request.time is None else {"runai/max-runtime": str(request.time)}),
         }
     return pod
 

@@ -13,6 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pydantic import TypeAdapter, ValidationError
+
+from runai.hub_service.wire.amounts import Seconds, clock_text
 from runai.hub_service.wire.errors import InvalidRequest
 from runai.hub_service.wire.schemas import SubmitRequest
 from runai.hub_service.wire.validation import checked
@@ -22,7 +25,7 @@ LONGEST_NAME: Final = 38
 GRACE_SECONDS: Final = 30
 _DIGEST_LETTERS: Final = 16  # 80 bits
 _PROJECT: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,22}[a-z0-9])?")
-OPTIONS: Final = ("project", "gpus")
+OPTIONS: Final = ("project", "gpus", "time")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +34,12 @@ class SessionRequest:
 
     project: str | None = None
     amount: Amount = NO_GPU
+    time: int | None = None
+    """Limit of its running time in seconds; None: the project's."""
 
     @classmethod
     def parse(cls, options: Mapping[str, Any]) -> "SessionRequest":
-        """Parse user options: `project`, and `gpus` as a number or text.
+        """Parse user options: `project`, `gpus` as a number or text, `time` such as 8h.
 
         Empty options are a session without a GPU.
 
@@ -44,7 +49,7 @@ class SessionRequest:
         if unknown := sorted(set(options) - set(OPTIONS)):
             raise InvalidRequest(
                 f"There is no option {', '.join(repr(name[:40]) for name in unknown)}.",
-                hint=f"A session takes {' and '.join(OPTIONS)}.",
+                hint=f"A session takes {', '.join(OPTIONS)}.",
             )
         project = options.get("project") or None
         if project is not None and not (isinstance(project, str) and _PROJECT.fullmatch(project)):
@@ -57,11 +62,12 @@ class SessionRequest:
                 f"Choose a project to get {amount.in_words()}.",
                 hint="Or choose a notebook without a GPU.",
             )
-        return cls(project, amount)
+        return cls(project, amount, _time(options.get("time") or None))
 
     def options(self) -> dict[str, str]:
         """Return the user options that JupyterHub stores for the next start."""
-        return {"project": self.project or "", "gpus": self.amount.text()}
+        time = {} if self.time is None else {"time": clock_text(self.time)}
+        return {"project": self.project or "", "gpus": self.amount.text(), **time}
 
     @property
     def is_workload(self) -> bool:
@@ -86,8 +92,21 @@ class SessionRequest:
                 "gpus": self.amount.gpus if not self.amount.memory_mib else None,
                 "gpu_memory_mib": self.amount.memory_mib or None,
                 "grace_seconds": GRACE_SECONDS,
+                "max_runtime": self.time,
             },
         )
+
+
+_SECONDS: Final[TypeAdapter[int]] = TypeAdapter(Seconds)
+
+
+def _time(given: object) -> int | None:
+    try:
+        return None if given is None else _SECONDS.validate_python(given)
+    except ValidationError:
+        raise InvalidRequest(
+            f"{str(given)[:40]!r} is no time.", hint="Write for example 20m or 8h, or nothing."
+        ) from None
 
 
 def session_name(user: str, server: str = "") -> str:

@@ -170,7 +170,7 @@ class TestRendered:
     def test_each_choice_has_a_label_of_its_own(self):
         labels = re.findall(r"<label[^>]*>([^<]*)</label>", render([VISION], last={}))
 
-        assert labels == ["¼ GPU", "½ GPU", "1 GPU", "Without a GPU", "Other amount"]
+        assert labels == ["¼ GPU", "½ GPU", "1 GPU", "Without a GPU", "Other amount", "Ends after"]
 
     def test_form_shows_why_a_choice_would_wait(self):
         html = render([VISION], last={})

@@ -81,7 +81,29 @@ def test_the_submission_is_a_session_in_the_owners_name():
         "gpus": Decimal("0.35"),
         "gpu_memory_mib": None,
         "grace_seconds": 30,
+        "max_runtime": None,
     }
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds", "stored"),
+    [("8h", 28800, "8h"), (" 90 m", 5400, "90m"), ("20", 20, "20s"), ("", None, None)],
+    ids=["hours", "minutes", "seconds", "none"],
+)
+def test_a_time_limit_is_read_and_stored_as_users_write_it(given, seconds, stored):
+    request = SessionRequest.parse({"project": "vision", "gpus": "0.5", "time": given})
+
+    assert request.submission(owner="ana", server="").max_runtime == seconds
+    assert request.options().get("time") == stored
+    assert SessionRequest.parse(request.options()) == request
+
+
+@pytest.mark.parametrize("given", ["soon", "0h", "-1h", 1.5, ["8h"]])
+def test_a_time_that_is_none_is_refused_with_an_example(given):
+    with pytest.raises(InvalidRequest) as refused:
+        SessionRequest.parse({"project": "vision", "time": given})
+
+    assert "8h" in refused.value.hint
 
 
 @pytest.mark.parametrize(
