@@ -11,6 +11,8 @@ from runai.hub_service.scheduler.model.quantity import duration_text
 from runai.hub_service.wire.amounts import clock_text
 from runai.hub_service.wire.errors import InvalidRequest
 
+WARNING = "at its time limit of "
+"""Words by which a warning is found in a history."""
 WARN_PART = 10
 """Part of a short limit that is enough for the warning: a tenth."""
 
@@ -110,4 +112,4 @@ def warning_text(record: WorkloadRecord, now: float) -> str:
     """Return the warning before the end."""
     end, limit = ends_at(record), record.spec.max_runtime or 0
     left = duration_text(max(0, round((now if end is None else end) - now)))
-    return f"ends in {left}, at its time limit of {clock_text(limit)}: save what you need"
+    return f"ends in {left}, {WARNING}{clock_text(limit)}: save what you need"

@@ -10,7 +10,7 @@ from typing import Literal
 
 from runai.hub_service.model.records import WorkloadRecord, WorkloadState
 
-Kind = Literal["paused", "resumed", "failed", "idle"]
+Kind = Literal["paused", "resumed", "failed", "idle", "ends_soon", "timed_out"]
 
 RECENT_S = 3600.0
 MOST = 1000
@@ -38,18 +38,22 @@ class Seen:
     """True if it was paused and does not run again yet."""
     is_idle: bool = False
     """True if its owner was notified of idle GPUs."""
+    ends_soon: bool = False
+    """True if its owner is to know of the end of its time."""
 
 
 NEVER_RAN = Seen(WorkloadState.QUEUED, 0)
 """State of workloads that wait for their first start, without any event yet."""
 
 
-def seen(record: WorkloadRecord, before: Seen | None, *, is_idle: bool) -> Seen:
+def seen(
+    record: WorkloadRecord, before: Seen | None, *, is_idle: bool, ends_soon: bool = False
+) -> Seen:
     """Return the state of a workload to compare with later."""
     paused = before is not None and len(record.pauses) > before.pauses
     away = paused or record.state is WorkloadState.PAUSED or (before is not None and before.away)
     runs = record.state is WorkloadState.RUNNING or record.state.finished
-    return Seen(record.state, len(record.pauses), away and not runs, is_idle)
+    return Seen(record.state, len(record.pauses), away and not runs, is_idle, ends_soon)
 
 
 def happened(before: Seen, now: Seen) -> list[Kind]:
@@ -62,6 +66,8 @@ def happened(before: Seen, now: Seen) -> list[Kind]:
         kinds.append("resumed")
     if now.state is WorkloadState.FAILED and before.state is not WorkloadState.FAILED:
         kinds.append("failed")
+    if now.state is WorkloadState.TIMED_OUT and before.state is not WorkloadState.TIMED_OUT:
+        kinds.append("timed_out")
     if now.is_idle and not before.is_idle:
         kinds.append("idle")
     return kinds

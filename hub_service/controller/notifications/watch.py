@@ -25,6 +25,8 @@ from runai.hub_service.controller.notifications.news import (
 from runai.hub_service.model.changes import Broadcast, compared, is_same_workload
 from runai.hub_service.model.cluster import Cluster
 from runai.hub_service.model.records import WorkloadId, WorkloadRecord, WorkloadState
+from runai.hub_service.model.time_limits import WARNING, warning_text
+from runai.hub_service.model.time_limits import warns_at as warns_at_of
 from runai.hub_service.wire.errors import RunaiError
 
 LOG = logging.getLogger("runai.notifications")
@@ -90,6 +92,7 @@ class Notifier:
             self._seen.pop(before[was].id, None)
             self._active.pop(before[was].id, None)
         # Few of thousands change, and most wait for their first start or have finished.
+        projects = {p.spec.name: p.spec for p in await self._cluster.projects()}
         candidates = self._active | {record.id: record for record in differences.come(records)}
         for place, (workload, record) in enumerate(candidates.items()):
             if place % AT_A_TIME == 0:
@@ -105,11 +108,31 @@ class Notifier:
                 continue  # no further events after the end
             idle = self._idle(workload)
             is_idle = idle is not None and idle.level not in {None, Do.BADGE}
-            self._seen[workload] = seen(record, last, is_idle=is_idle)
+            warns_at = warns_at_of(record, projects.get(record.spec.project))
+            ends_soon = warns_at is not None and self._clock() >= warns_at
+            self._seen[workload] = seen(record, last, is_idle=is_idle, ends_soon=ends_soon)
+            if ends_soon and (last is None or not last.ends_soon):
+                await self._warn(record)
             for kind in happened(last, self._seen[workload]) if last is not None else ():
                 self._tell(await self._notification(kind, record))
         self._records = records
         return clock() - began
+
+    async def _warn(self, record: WorkloadRecord) -> None:
+        """Warn of the end of a workload's time once in a run, also if the service was restarted."""
+        now, since = self._clock(), record.runs_since or 0.0
+        with suppress(RunaiError):  # deleted since, or not writable now
+            events = await self._cluster.history(record.id)
+            if any(WARNING in e.text and e.at >= int(since) for e in events):
+                return
+            text = warning_text(record, now)
+            await self._cluster.note(record.id, text)
+            spec = record.spec
+            self._tell(
+                Notification(
+                    now, "ends_soon", record.id, spec.project, spec.user, f"{record.id} {text}"
+                )
+            )
 
     async def _notification(self, kind: Kind, record: WorkloadRecord) -> Notification:
         history_kind, sentence = _SENTENCES[kind]
@@ -154,6 +177,8 @@ _SENTENCES: dict[Kind, tuple[str, str]] = {
     "paused": ("stopping", "{} was paused"),
     "resumed": ("starting", "{} runs again"),
     "failed": ("failed", "{} failed"),
+    "timed_out": ("timed_out", "{} timed out"),
+    "ends_soon": ("warning", "{} ends soon"),
     "idle": ("warning", "{} keeps no GPU busy"),
 }
 """Kind of the history entry with details, and the sentence, for each kind of event."""

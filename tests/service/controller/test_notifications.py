@@ -52,6 +52,7 @@ FAILED, QUEUED = WorkloadState.FAILED, WorkloadState.QUEUED
         (Seen(RUNNING, 0), Seen(WorkloadState.SUSPENDED, 0), []),
         (Seen(RUNNING, 0), Seen(FAILED, 0), ["failed"]),
         (Seen(FAILED, 0), Seen(FAILED, 0), []),
+        (Seen(RUNNING, 0), Seen(WorkloadState.TIMED_OUT, 0), ["timed_out"]),
         (Seen(RUNNING, 0), Seen(RUNNING, 0, is_idle=True), ["idle"]),
         (Seen(RUNNING, 0, is_idle=True), Seen(RUNNING, 0, is_idle=True), []),
     ],
@@ -92,6 +93,36 @@ async def test_a_pause_and_the_return_are_told_once_with_the_reason():
         (kind, "vision/exp") for kind in ("paused", "resumed", "idle")
     ]
     assert "nlp takes back what is its own" in told[0].text
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["same service", "restarted service"])
+async def test_the_end_of_a_limit_is_told_once_before_it_comes_and_once_when_it_came(restarts):
+    lab, recent = SimulatedLab(), Recent()
+
+    def made() -> Notifier:
+        return Notifier(lab.simulated, lambda _: None, recent, [], Broadcast(), clock=lab.clock)
+
+    notifier = made()
+    async with running(lab.simulated):
+        job = lab.job(max_runtime=8 * 3600)
+        await lab.started(job)
+        await notifier.look()
+        await lab.pass_time(8 * 3600 - 601)
+        await notifier.look()
+        assert list(recent.of("ana", lab.clock())) == []
+        await lab.pass_time(1)
+        await notifier.look()
+        notifier = made() if restarts else notifier
+        await notifier.look()
+        history = [e.text for e in await lab.cluster.history(job.id) if e.kind == "warning"]
+        await lab.pass_time(600)
+        await lab.until(job.id, "timed_out")
+        await notifier.look()
+
+    told = list(reversed(recent.of("ana", lab.clock())))
+    assert [one.kind for one in told] == ["ends_soon", "timed_out"]
+    assert history == ["ends in 10 minutes, at its time limit of 8h: save what you need"]
+    assert "--time 12h" in told[1].text
 
 
 # -- delivery over HTTP --------------------------------------------------------------------------
