@@ -11,7 +11,7 @@ from typing import Any
 from runai.hub_service.clusters.kubernetes.client.api import Object
 from runai.hub_service.clusters.kubernetes.objects.amounts import gpus, gpus_text, when
 from runai.hub_service.clusters.workloads.snapshot_builder import project_for_core
-from runai.hub_service.model.records import ProjectRecord, ProjectSpec
+from runai.hub_service.model.records import ProjectRecord, ProjectSpec, TimeRules
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.scheduler.model.snapshot import Project, ProjectShare
 
@@ -39,6 +39,8 @@ def read_project(found: Object) -> ProjectRecord:
             groups=tuple(map(str, spec.get("groups", ()))),
             admins=tuple(map(str, spec.get("admins", ()))),
             admin_groups=tuple(map(str, spec.get("adminGroups", ()))),
+            time_session=_time_rules(spec.get("sessionTime", {})),
+            time_job=_time_rules(spec.get("jobTime", {})),
         ),
         when(metadata["creationTimestamp"]),
     )
@@ -73,12 +75,29 @@ def _fields(spec: ProjectSpec) -> dict[str, Any]:
         "priority": spec.priority,
         "neverLent": gpus_text(spec.never_lent) if spec.never_lent else None,
         "minRuntimeSeconds": spec.min_runtime or None,
+        "jobTime": _time_fields(spec.time_job),
+        "sessionTime": _time_fields(spec.time_session),
         "nodeTypes": {k: list(v) for k, v in types.items() if v is not None} or None,
         "members": list(spec.members) or None,
         "groups": list(spec.groups) or None,
         "admins": list(spec.admins) or None,
         "adminGroups": list(spec.admin_groups) or None,
     }
+
+
+_TIMES = {"default_s": "defaultSeconds", "most_s": "maxSeconds", "warn_s": "warnSeconds"}
+
+
+def _time_rules(spec: Mapping[str, Any]) -> TimeRules:
+    return TimeRules(**{name: int(spec[key]) for name, key in _TIMES.items() if key in spec})
+
+
+def _time_fields(rules: TimeRules) -> dict[str, int | None] | None:
+    """Return the fields of time limits; null removes one. None: all are at their defaults."""
+    if rules == TimeRules():
+        return None
+    warn = None if rules.warn_s == TimeRules().warn_s else rules.warn_s
+    return {"defaultSeconds": rules.default_s, "maxSeconds": rules.most_s, "warnSeconds": warn}
 
 
 def misplaced(projects: Iterable[ProjectRecord]) -> dict[str, str]:
