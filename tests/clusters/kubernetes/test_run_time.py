@@ -1,0 +1,115 @@
+"""Running time of Jobs and pods, as their pods and the notes of stops show it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from clusters.kubernetes.worlds import a_job, a_pod
+from runai.hub_service.clusters.kubernetes.objects.array_elements import ArrayJob
+from runai.hub_service.clusters.kubernetes.objects.core_objects import Owner, Pod
+from runai.hub_service.clusters.kubernetes.objects.jobs import Job, Ran, ran_noted, ran_text
+from runai.hub_service.clusters.kubernetes.objects.run_time import bound_of, timed
+from runai.hub_service.clusters.kubernetes.workloads.array_records import ArrayRecords
+from runai.hub_service.clusters.kubernetes.workloads.workload_records import ClusterState
+from runai.hub_service.model.records import WorkloadSpec, WorkloadState
+
+LIMIT = 1000
+GANG = a_job("gang", 2)
+
+
+def worker(index: int, **fields: Any) -> Pod:
+    fields = {"node": "n", "bound": 100.0} | fields
+    return a_pod(f"{fields}-{index}", of=GANG, index=index, **fields)
+
+
+def ended(index: int, bound: float, at: float) -> Pod:
+    return worker(index, bound=bound, ended=at, is_finished=True, exit_code=1)
+
+
+def limits(pods: list[Pod], job: Job = GANG) -> Any:
+    return timed(pods, {job.uid: job}, lambda _: LIMIT).get(job.uid)
+
+
+@pytest.mark.parametrize(
+    ("noted", "pods", "ran", "since"),
+    [
+        (Ran(), [], 0, None),
+        (Ran(), [worker(0), worker(1, bound=103.0)], 0, 100),
+        (Ran(), [worker(0, node="", bound=None)], 0, None),
+        (Ran(), [ended(0, 100, 150), worker(0, bound=200.0)], 50, 200),
+        (Ran(), [ended(0, 100, 150), ended(1, 100, 160)], 60, None),
+        (Ran(), [ended(1, 100, 150), worker(0)], 0, 100),
+        (Ran(30, 150), [ended(0, 100, 150), worker(0, bound=200.0)], 30, 200),
+        (Ran(30, 150), [worker(0)], 30, 150),
+        (Ran(30, 150), [worker(0, deleted=180.0)], 30, None),
+    ],
+    ids=[
+        "nothing ran",
+        "a gang runs from its first worker on",
+        "a waiting pod does not run",
+        "a failed attempt counts",
+        "workers side by side count once",
+        "a failed worker of a gang that goes on counts once",
+        "what ended before a stop is in its note",
+        "what runs on after a note counts from there",
+        "a pod that is told to stop counts no more",
+    ],
+)
+def test_running_time(noted, pods, ran, since) -> None:
+    found = limits(pods, replace(GANG, ran={0: noted}))
+
+    assert (found.ran, found.since) == (ran, since)
+
+
+def test_the_end_follows_from_what_is_left() -> None:
+    found = limits([worker(0)], replace(GANG, ran={0: Ran(300, 50)}))
+
+    assert found.ends_at == 800
+    assert found.seconds_at(150) == 350
+    assert bound_of(found.numbers, [worker(0)]) == 700
+
+
+def test_a_pod_that_its_controller_makes_again_has_no_limit_of_its_own() -> None:
+    lone, owned = a_pod("lab", node="n", bound=1.0), a_pod("web", node="n", bound=1.0)
+    owned = replace(owned, owner=Owner("ReplicaSet", "web", "web"))
+
+    assert set(timed([lone, owned], {}, lambda _: LIMIT)) == {lone.uid}
+
+
+def test_what_has_no_limit_is_left_out() -> None:
+    assert timed([worker(0), a_pod("lab", node="n", bound=1.0)], {}, lambda _: None) == {}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"0":1}', '{"a":[1,2]}', '{"0":[1e999,1]}'])
+def test_a_note_that_cannot_be_read_is_none(text) -> None:
+    assert ran_noted({"runai/ran": text}) == {}
+
+
+def test_notes_survive_their_text() -> None:
+    job = replace(GANG, ran={0: Ran(1.5, 2.5)})
+
+    assert ran_noted({"runai/ran": ran_text(job, {0: Ran(7.25, 9.5)})}) == {0: Ran(7.25, 9.5)}
+    assert ran_noted({"runai/ran": ran_text(job, {})}) == job.ran
+
+
+def test_the_pods_of_a_job_that_are_workloads_of_their_own_have_no_limit() -> None:
+    crowd = a_job("crowd", 3, is_indexed=False)
+    pods = [a_pod("crowd-0", of=crowd, node="n", bound=1.0)]
+
+    assert timed(pods, {crowd.uid: crowd}, lambda _: LIMIT) == {}
+
+
+def test_a_timed_out_element_keeps_its_reason_when_its_pod_is_gone() -> None:
+    asked = WorkloadSpec("vision", "sweep", "ana", "job", ("true",), array=2, max_runtime=LIMIT)
+    sweep = a_job("sweep", 2, spec=asked, failed_indexes=frozenset({1}), timed_out=frozenset({1}))
+    known = ClusterState([], {sweep.uid: sweep}, {}, "vision")
+    builder = ArrayRecords()
+    builder.begin()
+    shown = {r.id: r for r in builder.of(ArrayJob(sweep, {}), known)}
+
+    assert shown["vision/sweep-1"].state is WorkloadState.TIMED_OUT
+    assert shown["vision/sweep-1"].reason is not None
+    assert shown["vision/sweep-1"].reason.code == "timed_out"

@@ -1,0 +1,146 @@
+"""Time limits on a real API server: Jobs, elements of arrays, and what was made without us."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from clusters.kubernetes.test_arrays import Arrays
+from control_plane.objects import job, pod
+from control_plane.scheduling import Scheduler
+from runai.hub_service.model.records import WorkloadSpec
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+
+pytestmark = pytest.mark.kubernetes
+
+LIMIT_S = 5000
+Eventually = Callable[..., Any]
+
+
+class Clock:
+    """The real time, and what a test adds to it."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.ahead
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def arrays(lab: Any, rights: Any, eventually: Eventually) -> Arrays:
+    lab.node("gpu-0", gpus=2)
+    lab.project("patty", quota=2)
+    return Arrays(lab, rights, eventually)
+
+
+def scheduler(arrays: Arrays, clock: Clock) -> Scheduler:
+    arrays.scheduler = Scheduler(arrays.rights, namespace=arrays.work.name, clock=clock)
+    return arrays.scheduler
+
+
+def submit(arrays: Arrays, **fields: Any) -> None:
+    spec = WorkloadSpec("patty", "exp", "patty", "job", ("train",), gpus=MilliGpu(1000))
+    spec = replace(spec, image="example/train", max_runtime=LIMIT_S, backoff_limit=3, **fields)
+    arrays.scheduler.call(arrays.scheduler.cluster.submit([spec]))
+
+
+def state(arrays: Arrays, name: str) -> str:
+    return str(arrays.workload(name).state)
+
+
+def test_a_job_ends_whose_time_ran_out_while_the_service_was_down(arrays, clock, eventually):
+    with scheduler(arrays, clock):
+        submit(arrays)
+        eventually(lambda: state(arrays, "exp") == "running", what="it runs")
+    clock.ahead += LIMIT_S
+
+    with scheduler(arrays, clock):
+        eventually(lambda: state(arrays, "exp") == "timed_out", what="it times out")
+        record = arrays.workload("exp")
+
+    assert record.ran_s >= LIMIT_S
+    conditions = arrays.work.job("patty-exp")["status"]["conditions"]
+    assert "PodFailurePolicy" in {c.get("reason") for c in conditions}
+
+
+def test_a_suspension_does_not_count(arrays, clock, eventually):
+    with scheduler(arrays, clock) as here:
+        submit(arrays)
+        eventually(lambda: state(arrays, "exp") == "running", what="it runs")
+        clock.ahead += 1000
+        here.call(here.cluster.suspend("patty/exp", by="patty"))
+        eventually(lambda: state(arrays, "exp") == "suspended", what="it is suspended")
+        ran = arrays.workload("exp").ran_s
+        clock.ahead += LIMIT_S
+        here.call(here.cluster.resume("patty/exp", by="patty"))
+        eventually(lambda: state(arrays, "exp") == "running", what="it runs again")
+
+        assert 1000 <= ran < LIMIT_S
+        assert arrays.workload("exp").ran_s == ran
+
+
+def test_elements_end_one_by_one_and_are_not_tried_again(arrays, clock):
+    with scheduler(arrays, clock):
+        arrays.submit(3, max_runtime=LIMIT_S, backoff_limit=3)
+        first = arrays.until_runs(0, 1)
+        arrays.work.finish(first[0])
+        arrays.until_runs(1, 2)
+        clock.ahead += LIMIT_S
+        arrays.until_over()
+
+        assert {n: s.split()[0] for n, s in arrays.states().items()} == {
+            "sweep-0": "succeeded",
+            "sweep-1": "timed_out",
+            "sweep-2": "timed_out",
+        }
+        assert arrays.workload("sweep-1").reason.code == "timed_out"
+
+
+@pytest.mark.parametrize("workers", [1, 2], ids=["one pod", "a gang"])
+def test_a_job_made_without_us_ends_by_its_annotation(arrays, clock, eventually, workers):
+    mine = job("plain", project="patty", workers=workers, gang=workers > 1)
+    mine["metadata"].setdefault("annotations", {})["runai/max-runtime"] = str(LIMIT_S)
+    arrays.work.create(mine)
+    name = f"{arrays.work.name}.plain"
+    with scheduler(arrays, clock):
+        eventually(lambda: state(arrays, name) == "running", what="it runs")
+        clock.ahead += LIMIT_S
+        eventually(lambda: state(arrays, name) == "timed_out", what="it times out")
+
+        assert arrays.workload(name).spec.max_runtime == LIMIT_S
+
+
+@pytest.mark.parametrize(
+    ("notes", "rules"),
+    [
+        ({"runai/max-runtime": str(LIMIT_S)}, {}),
+        ({}, {"defaultSeconds": LIMIT_S}),
+        ({"runai/max-runtime": str(9 * LIMIT_S)}, {"maxSeconds": LIMIT_S}),
+    ],
+    ids=["its own", "the project's default", "the project's maximum"],
+)
+def test_a_session_ends_by_its_limit(lab, arrays, clock, eventually, notes, rules):
+    lab.project("labs", quota=2, sessionTime=rules)
+    kind = {"runai/kind": "build"}
+    arrays.work.create(pod("lab", project="labs", labels=kind, annotations=notes))
+    with scheduler(arrays, clock) as here:
+        eventually(lambda: arrays.work.node_of("lab"), what="it runs")
+        name = f"labs/{arrays.work.name}.lab"
+        assert here.call(here.cluster.workload(name)).spec.max_runtime == LIMIT_S
+        clock.ahead += LIMIT_S
+
+        eventually(lambda: "lab" not in names(arrays), what="it is gone")
+
+
+def names(arrays: Arrays) -> set[str]:
+    return {found["metadata"]["name"] for found in arrays.work.pods()}
