@@ -330,7 +330,11 @@ def _sentence(wrong: ValidationError) -> InvalidRequest:
     error = wrong.errors(include_url=False, include_context=False)[0]
     field = str(error["loc"][0]) if error["loc"] else ""
     value = "" if field in _SECRET else f" {shown(error['input'])!r}"
-    what = field.replace("gpu_memory_mib", "gpu_memory").replace("_", " ")
+    what = (
+        field.replace("gpu_memory_mib", "gpu_memory")
+        .replace("max_runtime", "time limit")
+        .replace("_", " ")
+    )
     return InvalidRequest(
         f"The {what}{value} is not possible.", hint=_HINTS.get(field, error["msg"] + ".")
     )

@@ -145,6 +145,29 @@ def test_inside_a_session_its_own_project_is_the_default(as_user, monkeypatch):
     assert "-p nlp" in result.stderr
 
 
+def test_time_limits_of_a_project_bind_its_jobs(admin, bob):
+    changed = admin(
+        *("project", "set", "vision", "--default-time-jobs", "8h", "--max-time-jobs", "48h"),
+        *("--max-time-sessions", "12h", "--warn-time-jobs", "5m"),
+    )
+    jobs, sessions = (described(admin, "vision")[f"time_{kind}"] for kind in ("job", "session"))
+    refused = bob("submit", "long", "-p", "vision", "--time", "72h", "--", "true")
+    allowed = bob("submit", "-p", "vision", "--dry-run", "-o", "json", "--", "true")
+    wrong = admin("project", "set", "vision", "--max-time-jobs", "1h")
+    admin(
+        *("project", "set", "vision", "--default-time-jobs", "none", "--max-time-jobs", "none"),
+        *("--max-time-sessions", "none", "--warn-time-jobs", "10m"),
+    )
+
+    assert "jobs at most 48h, unasked 8h" in changed.stdout
+    assert jobs == {"default_s": 28800, "most_s": 172800, "warn_s": 300}
+    assert sessions == {"default_s": None, "most_s": 43200, "warn_s": 600}
+    assert "72h is above the maximum of 48h for jobs of project vision" in refused.stderr
+    assert json.loads(allowed.stdout)["workloads"][0]["max_runtime"] == 28800
+    assert "default time limit of 8h" in wrong.stderr
+    assert described(admin, "vision")["time_job"]["most_s"] is None
+
+
 def test_idle_gpus_are_left_alone_until_a_project_says_otherwise(admin):
     before = described(admin, "vision")
     changed = admin("project", "set", "vision", "--release-idle", "30m", "--stop-idle-jobs", "2h")

@@ -30,7 +30,16 @@ def test_a_job_is_answered_at_once_and_runs_to_its_end(bob, eventually):
         pytest.param(
             [
                 *("-g", "2", "-p", "vision", "--priority", "high", "--workdir", "work"),
-                *("--expected-runtime", "2h", "--backoff-limit", "3", "--grace", "5"),
+                *(
+                    "--expected-runtime",
+                    "2h",
+                    "--time",
+                    "3h",
+                    "--backoff-limit",
+                    "3",
+                    "--grace",
+                    "5",
+                ),
             ],
             "job vision/exp1 submitted: ",
             {
@@ -40,6 +49,7 @@ def test_a_job_is_answered_at_once_and_runs_to_its_end(bob, eventually):
                 "backoff_limit": 3,
                 "grace_seconds": 5,
                 "expected_runtime": 7200,
+                "max_runtime": 10800,
                 "priority": 75,
                 "kind": "job",
                 "preemptible": True,

@@ -236,6 +236,11 @@ def test_a_description_leaves_out_what_was_not_asked():
             {"State": "paused", "Reason": "nlp needs its GPUs"},
             id="why it is paused",
         ),
+        pytest.param(
+            {"max_runtime": 28800, "ran_s": 3600, "runs_since": NOW - timedelta(hours=2)},
+            {"Time limit": "8h of running, 3 hours used"},
+            id="how much of its time it has used",
+        ),
     ],
 )
 def test_a_description_tells(fields, expected):
@@ -248,6 +253,18 @@ def test_a_description_tells(fields, expected):
 
 def test_table_prints_markup_in_user_names_as_text(printed):
     assert "[red]eve[/red]" in printed(WORKLOADS, [workload("exp-1", user="[red]eve[/red]")])
+
+
+def test_the_end_of_a_limit_is_said_once_its_warning_is_due():
+    ends, soon = NOW + timedelta(seconds=500), NOW - timedelta(seconds=1)
+    rows = WORKLOADS.rows(
+        [
+            workload("soon", state="running", ends_at=ends, warns_at=soon),
+            workload("later", state="running", ends_at=ends, warns_at=ends),
+        ]
+    )
+
+    assert [str(row[-1]) for row in rows] == ["its time limit ends it in 8 min", ""]
 
 
 def test_idle_gpus_are_said_where_the_reason_stands(printed):

@@ -160,6 +160,8 @@ def at_the_end(
             continue
         work = [machine.work[w.name] for w in record.workers]
         given_up = record.state == "failed" and record.failures > record.spec.backoff_limit
+        limit = record.spec.max_runtime
+        given_up |= record.state == "timed_out" and limit is not None and record.ran_s >= limit
         if record.state != "succeeded" and not given_up:
             why = record.reason.text if record.reason else "nobody knows why"
             wrong.append(f"{record.id} is {record.state} at the end: {why}")

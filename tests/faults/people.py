@@ -81,6 +81,7 @@ class People:
             priority=dice.choice([25, 50, 50, 75]),
             grace_seconds=dice.choice([1, 5, 10]),
             backoff_limit=dice.choice([0, 2]),
+            max_runtime=dice.choice([None, None, None, 400]),
         )
         spec = replace(spec, min_workers=spec.workers)
         seconds = dice.choice([5.0, 60.0, 300.0, 900.0])

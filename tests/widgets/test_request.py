@@ -202,6 +202,11 @@ def test_words_that_are_no_text_are_named(program, args, sentence, folder):
             id="no length of time",
         ),
         pytest.param(
+            {"max_runtime": "soon"},
+            "The time limit 'soon' is not possible. Use a number and a unit, such as 20m or 8h.",
+            id="no time",
+        ),
+        pytest.param(
             {"workers": 0},
             "The workers '0' is not possible. Ask for 1 worker or more.",
             id="no worker",
@@ -378,7 +383,7 @@ ODD = st.one_of(
 OPTIONS = (
     *("gpus", "gpu_memory", "priority", "env", "workdir", "name", "project", "workers", "elastic"),
     *("min_workers", "array", "preemptible", "backoff_limit", "grace_seconds", "expected_runtime"),
-    *("image", "gpu_type"),
+    *("image", "gpu_type", "max_runtime"),
 )
 
 

@@ -64,6 +64,35 @@ async def test_a_running_job_is_adopted_after_a_restart(tmp_path):
     assert (record.exit_code, record.attempts) == (5, 1)
 
 
+async def test_a_job_ends_after_a_restart_whose_time_ran_out_meanwhile(tmp_path):
+    clock = Clock()
+    async with local_lab(tmp_path, clock, forget=False) as lab:
+        spec = lab.job(on_term=143, max_runtime=3600)
+        await lab.started(spec)
+    clock.at += 4000
+
+    async with local_lab(tmp_path, clock) as lab:
+        record = await lab.until(spec.id, "timed_out")
+
+    assert (record.exit_code, record.ran_s) == (143, 4000)
+
+
+async def test_a_restart_keeps_the_time_that_a_job_has_run(tmp_path):
+    clock = Clock()
+    async with local_lab(tmp_path, clock, forget=False) as lab:
+        spec = lab.job(on_term=143, max_runtime=3600)
+        await lab.started(spec)
+        await lab.pass_time(100)
+        await lab.cluster.apply(plan(stop(spec.id)))
+        await lab.until(spec.id, "paused")
+    clock.at += 4000
+
+    async with local_lab(tmp_path, clock) as lab:
+        record = await lab.cluster.workload(spec.id)
+
+    assert (record.state, record.ran_s) == ("paused", 100)
+
+
 async def test_an_adopted_job_can_be_stopped(tmp_path):
     clock = Clock()
     async with local_lab(tmp_path, clock, forget=False) as lab:

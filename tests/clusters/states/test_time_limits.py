@@ -20,8 +20,8 @@ Step = Callable[[StoredWorkload, float], Transition | None]
 
 
 def submitted(**fields: Any) -> StoredWorkload:
-    fields = {"kind": "job", "command": ("train",), "max_runtime": LIMIT} | fields
-    spec = WorkloadSpec("vision", "exp", "ana", gpus=MilliGpu(1000), **fields)
+    asked: dict[str, Any] = {"kind": "job", "command": ("train",), "max_runtime": LIMIT} | fields
+    spec = WorkloadSpec("vision", "exp", "ana", gpus=MilliGpu(1000), **asked)
     row = user_actions.submitted(spec, now=0.0, checkpoint_dir="/c", log_dir="").row
     assert row is not None
     return row
