@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from contract.looking import kinds, seen
+from contract.test_arrays import array, decided
 from labs import plan, start, stop
 from runai.hub_service.model.time_limits import ends_at
 
@@ -60,14 +61,32 @@ async def test_the_core_is_shown_what_is_left_and_what_has_passed(lab):
     assert end <= shown.workers[0].started + shown.max_runtime < end + 2
 
 
-async def test_a_gang_ends_as_a_whole(lab):
-    spec = lab.job(workers=2, max_runtime=LIMIT_S)
+@pytest.mark.parametrize(
+    "fields", [{}, {"elastic": True, "min_workers": 1}], ids=["gang", "elastic"]
+)
+async def test_all_workers_end_together(lab, fields):
+    spec = lab.job(workers=2, max_runtime=LIMIT_S, **fields)
     await lab.started(spec)
 
     await lab.pass_time(LIMIT_S)
 
     record = await lab.until(spec.id, "timed_out")
     assert {worker.state for worker in record.workers} == {"finished"}
+
+
+async def test_each_element_of_an_array_has_the_whole_limit(lab):
+    await array(lab, 2, max_runtime=LIMIT_S, gpus=4)
+    assert await decided(lab) == ["vision/sweep-0"]
+    await lab.until("vision/sweep-0", "running")
+
+    await lab.pass_time(LIMIT_S)
+    await lab.until("vision/sweep-0", "timed_out")
+    shown = await seen(lab, "vision/sweep-1")
+
+    assert shown.max_runtime == LIMIT_S
+    assert await decided(lab) == ["vision/sweep-1"]
+    second = await lab.cluster.workload("vision/sweep-1")
+    assert (second.ran_s, second.spec.max_runtime) == (0, LIMIT_S)
 
 
 async def test_the_history_ends_with_it(lab):

@@ -179,7 +179,7 @@ class Holds:
         if unit is hold.unit or mine.is_fixed:
             return True  # Q1: build GPUs are always available
         workload, left = mine.workload, hold.start - self._state.time
-        # A limit, which is kept; an expectation costs nobody anything who errs.
+        # A limit is kept; a wrong expectation has no consequence.
         if workload.max_runtime is not None and workload.max_runtime <= left:
             return True
         if mine.account is theirs.account:
