@@ -86,7 +86,7 @@ class RunaiMagics(Magics):
     @argument("--name", help="name of the job (default: the next free job-N)")
     @argument("-g", "--gpus", help="GPUs of each worker, a fraction or whole (default: none)")
     @argument("--gpu-memory", help="GPU memory instead of GPUs, such as 4G")
-    @argument("--gpu-type", help="on GPUs of this type alone, such as A100 (default: any)")
+    @argument("--gpu-type", help="on GPUs of these types alone, as H100,A100: the first preferred")
     @argument("-p", "--project", help="project that pays for it (default: the session's)")
     @argument("--priority", default="normal", help="low, normal or high")
     @argument("--workers", type=int, default=1, help="processes that start together")

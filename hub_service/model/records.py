@@ -360,6 +360,7 @@ class ProjectSpec:
     """A project's settings, as its admins set them (`projects.yaml`, `runai project set`).
 
     `quota` and `limit` None mean unlimited; `build_quota` and `weight` None mean "as the quota".
+    With `quota_by_type`, `quota` is its sum.
     """
 
     name: str
@@ -381,6 +382,7 @@ class ProjectSpec:
     idle_job: IdleRules = FOR_JOBS
     time_session: TimeRules = NO_TIME_LIMIT
     time_job: TimeRules = NO_TIME_LIMIT
+    quota_by_type: Mapping[str, MilliGpu | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,11 @@ Pure. It refuses requests that are contradictory or can never run; requests that
 accepted.
 """
 
-import re
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from runai.hub_service.model import time_limits
+from runai.hub_service.model.gpu_types import largest_entry, types_meant
 from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.scheduler.model.quantity import (
     WHOLE_GPU,
@@ -172,7 +172,7 @@ def workload_spec(
         _check_asks_for_gpus(request)
         gpu_types = types_meant(request.gpu_type, site.gpu_types)
     needed = WHOLE_GPU if request.elastic else gpus
-    _check_fits_project(request, needed, min_workers, preemptible, project, site)
+    _check_fits_project(request, needed, min_workers, preemptible, gpu_types, project, site)
     command = None if request.command is None else tuple(request.command)
     return WorkloadSpec(
         project=project.name,
@@ -263,6 +263,7 @@ def _check_fits_project(
     gpus: MilliGpu,
     min_workers: int,
     preemptible: bool,  # noqa: FBT001  one of several facts
+    gpu_types: Collection[str],
     project: ProjectSpec,
     site: Site,
 ) -> None:
@@ -272,11 +273,16 @@ def _check_fits_project(
         each = fraction_of_memory(request.gpu_memory_mib, site.largest_device_mib)
     asked = MilliGpu(each * min_workers)
     check_limit(asked, project, site.projects)
-    room = build_quota(project)
+    rooms = [build_quota(project)]
+    if project.quota_by_type is not None:
+        types = gpu_types or site.gpu_types
+        rooms.append(largest_entry(project.quota_by_type, types, site.gpu_types))
+    room = min((r for r in rooms if r is not None), default=None)
     if not preemptible and room is not None and asked > room:
+        on = "" if room == rooms[0] else " on GPUs of one type"
         raise InvalidRequest(
             f"{count_text(asked)} for a session are more than project {project.name} may ever give"
-            f" to sessions: its build quota is {gpu_text(room)}.",
+            f" to sessions: its build quota{on} is {gpu_text(room)}.",
             hint="Ask for fewer, submit a job, or let it be stopped for others (--preemptible).",
             code="over_build_quota",
         )
@@ -327,36 +333,3 @@ def _yours(yours: Sequence[str]) -> str:
     if not yours:
         return "You are not a member of any project: ask a project's admin to add you."
     return f"Yours: {', '.join(yours)}."
-
-
-_BETWEEN = re.compile(r"[\s_-]+")
-
-
-def types_meant(asked: str, there: Iterable[str]) -> tuple[str, ...]:
-    """Return the types of that name, or with all of its words in their names.
-
-    >>> types_meant("a100", ["NVIDIA A100-SXM4-80GB", "NVIDIA L4", "NVIDIA A100-PCIE-40GB"])
-    ('NVIDIA A100-PCIE-40GB', 'NVIDIA A100-SXM4-80GB')
-    >>> types_meant("A100 80GB", ["NVIDIA-A100-SXM4-80GB", "NVIDIA-A100-PCIE-40GB"])
-    ('NVIDIA-A100-SXM4-80GB',)
-    >>> types_meant("nvidia l4", ["NVIDIA L4", "NVIDIA L4 24GB"])
-    ('NVIDIA L4',)
-
-    Raises:
-        InvalidRequest: there is none; the hint lists the existing types.
-    """
-    known = sorted({name for name in there if name})
-    words = _words(asked)
-    exactly = [name for name in known if _words(name) == words]
-    meant = exactly or [name for name in known if words and {*words} <= {*_words(name)}]
-    if meant:
-        return tuple(meant)
-    raise InvalidRequest(
-        f"There is no GPU of type {asked}.",
-        hint=f"There is {' and '.join(known)}." if known else "No node says which type it has.",
-        code="no_such_gpu_type",
-    )
-
-
-def _words(name: str) -> list[str]:
-    return [word for word in _BETWEEN.split(name.lower()) if word]

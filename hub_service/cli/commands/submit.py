@@ -42,8 +42,9 @@ SHOWN = 10
 )
 @click.option(
     "--gpu-type",
-    metavar="name",
-    help="On GPUs of this type alone: words of its name, such as A100. Default: any.",
+    metavar="name,...",
+    help="On GPUs of these types alone, the first preferred: words of its name, such as A100."
+    " Default: any.",
 )
 @click.option(
     "-p",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+from runai.hub_service.model.gpu_types import types_meant
 from runai.hub_service.model.records import ProjectSpec
-from runai.hub_service.model.workload_spec import Site, types_meant, workload_spec
+from runai.hub_service.model.workload_spec import Site, workload_spec
 from runai.hub_service.wire.errors import InvalidRequest
 from runai.hub_service.wire.schemas import SubmitRequest
 
@@ -71,15 +72,20 @@ def test_the_image_of_a_session_is_chosen_elsewhere():
     [
         pytest.param("NVIDIA A100-SXM4-80GB", (A100,), id="its name"),
         pytest.param("nvidia-a100-sxm4-80gb", (A100,), id="its name as labels write it"),
-        pytest.param("A100", (SMALL, A100), id="a word that several have"),
+        pytest.param("A100", (A100, SMALL), id="a word that several have"),
         pytest.param("a100 40gb", (SMALL,), id="two words"),
         pytest.param("l4", (L4,), id="a word, in small letters"),
+        pytest.param("l4,a100 40gb", (L4, SMALL), id="two names, the first preferred"),
+        pytest.param("a100 40gb, L4", (SMALL, L4), id="two names the other way round"),
+        pytest.param(
+            "nvidia a100 sxm4 80gb,a100", (A100, SMALL), id="a type twice counts where it is first"
+        ),
     ],
 )
-def test_gpu_type_matches_every_type_with_the_requested_words(asked, meant):
+def test_gpu_type_means_types_with_its_words_in_order_of_preference(asked, meant):
     spec = spec_of(gpus=1, gpu_type=asked)
 
-    assert set(spec.gpu_types) == set(meant)
+    assert spec.gpu_types == meant
 
 
 def test_request_without_gpu_type_accepts_any_type():
@@ -92,6 +98,18 @@ def test_unknown_gpu_type_is_refused_with_list_of_existing_types(asked):
         spec_of(gpus=1, gpu_type=asked)
 
     assert wrong.value.hint == f"There is {A100} and {L4} and {SMALL}."
+
+
+@pytest.mark.parametrize("asked", ["A100,H100", "H100, A100"])
+def test_unknown_gpu_type_is_refused_beside_a_known_one(asked):
+    with pytest.raises(InvalidRequest, match="There is no GPU of type H100"):
+        spec_of(gpus=1, gpu_type=asked)
+
+
+@pytest.mark.parametrize("asked", ["A100,", ",", "A100,,L4"])
+def test_empty_gpu_type_is_refused(asked):
+    with pytest.raises(InvalidRequest, match="There is no GPU of type"):
+        spec_of(gpus=1, gpu_type=asked)
 
 
 def test_where_no_node_says_what_it_has_that_is_said():

@@ -150,17 +150,17 @@ def unkept(spec: Object) -> str:
 
 
 def wanted(demands: Demands, label: str) -> tuple[str, ...]:
-    """Return the values that a pod accepts for a node label; () if it accepts any."""
+    """Return the values that a pod accepts for a node label, in its order; () if any."""
     for key, value in demands.selector:
         if key == label:
             return (value,)
-    found: set[str] = set()
+    found: dict[str, None] = {}
     for term in demands.terms or ():
         values = [e.values for e in term.labels if (e.key, e.operator) == (label, "In")]
         if not values:
             return ()
-        found.update(values[0])
-    return tuple(sorted(found))
+        found.update(dict.fromkeys(values[0]))
+    return tuple(found)
 
 
 def read_taints(spec: Object) -> tuple[Taint, ...]:

@@ -1,0 +1,154 @@
+"""GPU types by words of their names: of requests, and of quota tables `{"h100": 2, "*": 4}`.
+
+Pure. The scheduler guarantees exact types only: an entry of a table is the quota of one type, and
+`*` that of all others together.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+
+from runai.hub_service.scheduler.model.quantity import MilliGpu, gpu_text
+from runai.hub_service.wire.errors import InvalidRequest
+
+OTHERS = "*"
+
+QuotaTable = Mapping[str, MilliGpu | None]
+"""Quota by name of a type; None: unlimited."""
+
+
+def total(table: QuotaTable) -> MilliGpu | None:
+    """Return the sum of a table; None: an entry is unlimited.
+
+    >>> total({"h100": MilliGpu(2000), "*": MilliGpu(500)})
+    2500
+    """
+    return _sum(table.values())
+
+
+def by_node_type(table: QuotaTable, there: Collection[str]) -> dict[str, MilliGpu | None]:
+    """Return a table by the names of the nodes' types.
+
+    A name that no node has stays; of several types that have its words the first is meant. Names
+    that mean the same type add up.
+
+    >>> by_node_type({"h100": MilliGpu(2000), "k40": None}, ["NVIDIA-H100-SXM5"])
+    {'NVIDIA-H100-SXM5': 2000, 'k40': None}
+    """
+    found: dict[str, MilliGpu | None] = {}
+    for name, amount in table.items():
+        gpu_type = _meant(name, there)[0]
+        found[gpu_type] = _sum([amount, found.get(gpu_type, MilliGpu(0))])
+    return found
+
+
+def checked_table(table: QuotaTable, there: Collection[str]) -> dict[str, MilliGpu | None]:
+    """Return a table to store, by the names of the nodes' types where a node has the type.
+
+    Raises:
+        InvalidRequest: a name means several types, or two names mean the same one.
+    """
+    found: dict[str, str] = {}
+    for name in table:
+        meant = _meant(name, there)
+        if len(meant) > 1:
+            raise InvalidRequest(
+                f"A quota of {name} GPUs is ambiguous: {' and '.join(meant)} are of that name.",
+                hint="Give each type its own quota, by more words of its name.",
+                code="ambiguous_gpu_type",
+            )
+        if meant[0] in found:
+            raise InvalidRequest(
+                f"{found[meant[0]]} and {name} are the same GPU type: {meant[0]}.",
+                hint="Give the quota of a type once.",
+                code="ambiguous_gpu_type",
+            )
+        found[meant[0]] = name
+    return by_node_type(table, there)
+
+
+def table_notes(table: QuotaTable, there: Collection[str]) -> list[str]:
+    """Return a sentence for each entry that guarantees something else than it seems to."""
+    notes = []
+    for name, amount in table.items():
+        meant = _meant(name, there)
+        if len(meant) > 1:
+            notes.append(
+                f"{' and '.join(meant)} are both called {name}: the quota is of {meant[0]}."
+            )
+        elif name != OTHERS and meant[0] not in there:
+            share = "unlimited" if amount is None else gpu_text(amount)
+            notes.append(
+                f"No node has a GPU of type {name}: the quota of {share} counts once one has."
+            )
+    return notes
+
+
+def largest_entry(
+    table: QuotaTable, types: Collection[str], there: Collection[str]
+) -> MilliGpu | None:
+    """Return the largest entry for one of these types, out of those there; None: unlimited.
+
+    A workload is charged to one entry, however many it could have used.
+    """
+    known = by_node_type(table, there)
+    entries = [known.get(t, known.get(OTHERS, MilliGpu(0))) for t in types] or [*known.values()]
+    bounded = [entry for entry in entries if entry is not None]
+    return max(bounded) if len(bounded) == len(entries) else None
+
+
+def _sum(amounts: Collection[MilliGpu | None]) -> MilliGpu | None:
+    bounded = [amount for amount in amounts if amount is not None]
+    return MilliGpu(sum(bounded)) if len(bounded) == len(amounts) else None
+
+
+def _meant(name: str, there: Collection[str]) -> list[str]:
+    return [name] if name == OTHERS else types_named(name, there) or [name]
+
+
+_BETWEEN = re.compile(r"[\s_-]+")
+
+
+def types_meant(asked: str, there: Iterable[str]) -> tuple[str, ...]:
+    """Return the types of these names, separated by commas, in their order of preference.
+
+    A name means the type of that name, else each type with all of its words.
+
+    >>> types_meant("a100", ["NVIDIA A100-SXM4-80GB", "NVIDIA L4", "NVIDIA A100-PCIE-40GB"])
+    ('NVIDIA A100-PCIE-40GB', 'NVIDIA A100-SXM4-80GB')
+    >>> types_meant("l4, A100 80GB", ["NVIDIA-A100-SXM4-80GB", "NVIDIA-A100-PCIE-40GB", "L4"])
+    ('L4', 'NVIDIA-A100-SXM4-80GB')
+    >>> types_meant("nvidia l4", ["NVIDIA L4", "NVIDIA L4 24GB"])
+    ('NVIDIA L4',)
+
+    Raises:
+        InvalidRequest: a name means none; the hint lists the existing types.
+    """
+    known = sorted({name for name in there if name})
+    meant: dict[str, None] = {}
+    for name in asked.split(","):
+        found = types_named(name, known)
+        if not found:
+            raise InvalidRequest(
+                f"There is no GPU of type {name.strip() or asked}.",
+                hint=f"There is {' and '.join(known)}."
+                if known
+                else "No node says which type it has.",
+                code="no_such_gpu_type",
+            )
+        meant.update(dict.fromkeys(found))
+    return tuple(meant)
+
+
+def types_named(name: str, there: Iterable[str]) -> list[str]:
+    """Return the types of that name, else with all of its words, sorted; [] if there is none.
+
+    >>> types_named("h100", ["NVIDIA A100"])
+    []
+    """
+    known, words = sorted({*there} - {""}), _words(name)
+    exactly = [t for t in known if _words(t) == words]
+    return exactly or [t for t in known if words and {*words} <= {*_words(t)}]
+
+
+def _words(name: str) -> list[str]:
+    return [word for word in _BETWEEN.split(name.lower()) if word]
