@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 from decimal import Decimal
 from typing import Any
 
+from runai.hub_service.model.gpu_types import total
 from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, MilliGpu, gpu_text
 from runai.hub_service.wire.amounts import clock_text
@@ -30,7 +31,10 @@ def changed_project(spec: ProjectSpec, given: Mapping[str, Any]) -> ProjectSpec:
     Raises:
         InvalidRequest: the result is contradictory.
     """
-    changed = replace(spec, **{n: _value(n, v, spec) for n, v in given.items()})
+    values = {n: _value(n, v, spec) for n, v in given.items()}
+    if "quota" in values:
+        values |= _quota(values["quota"])
+    changed = replace(spec, **values)
     if changed.idle_job.release_s is not None:
         raise InvalidRequest(
             f"idle_job.release_s is {changed.idle_job.release_s} for project {changed.name}:"
@@ -60,6 +64,13 @@ def changed_project(spec: ProjectSpec, given: Mapping[str, Any]) -> ProjectSpec:
     return changed
 
 
+def _quota(value: MilliGpu | dict[str, MilliGpu | None] | None) -> dict[str, Any]:
+    """Return the fields of a quota: its table if it is one, and the sum of that."""
+    if isinstance(value, dict):
+        return {"quota": total(value), "quota_by_type": value}
+    return {"quota": value, "quota_by_type": None}
+
+
 def _value(name: str, value: Any, spec: ProjectSpec) -> Any:  # noqa: ANN401  of any field
     if value is None:
         return None if name in _NULLABLE else _DEFAULTS[name]
@@ -67,6 +78,8 @@ def _value(name: str, value: Any, spec: ProjectSpec) -> Any:  # noqa: ANN401  of
         return MilliGpu(int(value * WHOLE_GPU))
     if isinstance(value, IdlePut | TimePut):
         return replace(getattr(spec, name), **value.model_dump(exclude_unset=True))
+    if isinstance(value, dict):
+        return {n: None if v is None else _value(n, v, spec) for n, v in value.items()}
     if isinstance(value, list):
         return tuple(value)
     return value

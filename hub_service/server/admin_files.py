@@ -2,7 +2,7 @@
 
     projects:
       vision:
-        quota: 2.5            # GPUs; unlimited is possible
+        quota: 2.5            # GPUs; unlimited is possible; by type: {h100: 2, "*": 4}
         build_quota: 1.5      # the part that sessions may use; default: the quota
         limit: 4              # default: none
         members: [ana, bob]   # JupyterHub users; groups: [...] for groups
@@ -109,6 +109,8 @@ class _Reader:
         if value is None and key.value in _MAY_BE_UNLIMITED and _is_empty(node):
             # An empty value is more likely a typing error than "no bound".
             raise self._error(key, f"{key.value} has no value", "Write unlimited if that is meant.")
+        if key.value == "quota" and isinstance(value, dict):
+            value = self._table(key, value)
         if value == "unlimited" and key.value in _MAY_BE_UNLIMITED:
             value = None
         try:
@@ -118,6 +120,15 @@ class _Reader:
             text = f"project {project}: {error.message.rstrip('.')}"
             raise self._error(key, text, error.hint) from None
         return getattr(put, key.value)
+
+    def _table(self, key: yaml.ScalarNode, table: dict[Any, Any]) -> dict[str, object]:
+        """Return a quota by GPU type, whose entries may be unlimited but not empty."""
+        for name, amount in table.items():
+            if amount is None:
+                raise self._error(
+                    key, f"the quota of {name} has no value", "Write unlimited if that is meant."
+                )
+        return {str(n): None if v == "unlimited" else v for n, v in table.items()}
 
     def _pairs(
         self, node: yaml.Node, what: str, word: str

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from runai.hub_service.model.gpu_types import total
 from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.model.request_codec import workload_of
 from runai.hub_service.scheduler.model.fields import InvalidSnapshot
@@ -159,10 +160,15 @@ class Today:
 
 
 def _spec(project: Project) -> ProjectSpec:
+    table = project.quota_by_type
+    quota = MilliGpu(0) if isinstance(project.quota, LeftOut) else project.quota
+    if table is not None:
+        quota = total(table)
     return ProjectSpec(
         name=project.name,
         parent=project.parent,
-        quota=MilliGpu(0) if isinstance(project.quota, LeftOut) else project.quota,
+        quota=quota,
+        quota_by_type=table,
         build_quota=project.build_quota,
         limit=project.limit,
         weight=project.weight,

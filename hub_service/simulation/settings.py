@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, Final
@@ -71,12 +71,14 @@ def read_cluster(text: str) -> list[Node]:
 
 
 def projects_for_core(
-    specs: Sequence[ProjectSpec], created: Mapping[str, int] | None = None
+    specs: Sequence[ProjectSpec],
+    created: Mapping[str, int] | None = None,
+    gpu_types: Collection[str] = (),
 ) -> list[Project]:
     """Convert project specs to the scheduler's projects; `created` defaults to 0 for all."""
     parents, ages = {spec.parent for spec in specs}, created or {}
     return [
-        project_for_core(ProjectRecord(spec, created=ages.get(spec.name, 0)), parents)
+        project_for_core(ProjectRecord(spec, created=ages.get(spec.name, 0)), parents, gpu_types)
         for spec in specs
     ]
 

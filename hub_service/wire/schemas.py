@@ -5,10 +5,19 @@ GPUs on the wire are decimal numbers (0.5), memory is in MiB, times are RFC 3339
 Unknown fields are errors. Only `client` and `api` use these; clusters use `clusters.records`.
 """
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    model_validator,
+)
 
 from runai.hub_service.wire.amounts import (
     LONGEST_S,
@@ -203,7 +212,8 @@ class SubmitRequest(Wire):
     gpus: Gpus | None = None
     gpu_memory_mib: Annotated[int, Field(ge=1, le=MOST_MEMORY_MIB)] | None = None
     gpu_type: Line | None = None
-    """Words of the GPU type's name, such as A100, or all of it; None: any."""
+    """GPU types in order of preference, separated by commas: words of each name, such as A100, or
+    all of it; None: any."""
     workers: Annotated[int, Field(ge=1, le=MOST_WORKERS)] = 1
     min_workers: PositiveInt | None = None
     """None: all workers (a gang), or 1 for an elastic job."""
@@ -432,14 +442,28 @@ class SubmitReply(Wire):
 UserNames = Annotated[list[UserName], Field(max_length=10_000)]
 
 
+def _form_of_quota(value: object) -> str:
+    return "table" if isinstance(value, Mapping) else "number"
+
+
+GpusByType = Annotated[dict[Line, Gpus | None], Field(min_length=1, max_length=100)]
+"""GPUs by words of a type's name, `*` for all other types together; null: unlimited."""
+
+Quota = Annotated[
+    Annotated[Gpus, Tag("number")] | Annotated[GpusByType, Tag("table")],
+    Discriminator(_form_of_quota),
+]
+
+
 class ProjectPut(Wire):
     """Create a project, or change the given fields of an existing one.
 
-    `quota`, `limit` null: unlimited. Omitted fields stay unchanged (a new project: the default).
+    `quota`, `limit` null: unlimited; `quota` may be a table by GPU type. Omitted fields stay
+    unchanged (a new project: the default).
     """
 
     parent: ProjectName | None = None
-    quota: Gpus | None = None
+    quota: Quota | None = None
     build_quota: Gpus | None = None
     limit: Gpus | None = None
     weight: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
@@ -466,6 +490,8 @@ class ProjectView(Wire):
     name: str
     parent: str | None = None
     quota: float | None
+    quota_by_type: dict[str, float | None] | None = None
+    """The quota by GPU type, if it is given so; `quota` is the sum."""
     build_quota: float | None
     limit: float | None = None
     weight: int | None = None

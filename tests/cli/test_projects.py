@@ -50,6 +50,30 @@ def test_only_what_is_named_is_changed(admin):
     assert after["members"] == before["members"]
 
 
+def test_quota_by_gpu_type_is_set_shown_and_replaced_by_a_number(admin):
+    result = admin("project", "set", "vision", "--quota", "k40=0.5,*=1")
+    before = json.loads(admin("project", "list", "-o", "json").output)
+    listed = admin("project", "list").output
+    admin("project", "set", "vision", "--quota", "1")
+    after = json.loads(admin("project", "list", "-o", "json").output)
+
+    assert "quota 1.5 (k40 0.5, * 1)" in result.output
+    assert "No node has a GPU of type k40: the quota of 0.5 counts once one has." in result.stderr
+    assert "1.5 (k40 0.5, * 1)" in listed
+    (typed,) = [p for p in before if p["name"] == "vision"]
+    (plain,) = [p for p in after if p["name"] == "vision"]
+    assert (typed["quota"], typed["quota_by_type"]) == (1.5, {"k40": 0.5, "*": 1})
+    assert (plain["quota"], plain["quota_by_type"]) == (1, None)
+
+
+@pytest.mark.parametrize("quota", ["h100=", "=2", "h100=2,4", "h100=2,h100=1", "h100=many"])
+def test_quota_by_gpu_type_that_cannot_be_read_is_refused(admin, quota):
+    result = admin("project", "set", "vision", "--quota", quota)
+
+    assert result.exit_code == 2
+    assert "Invalid value for '--quota'" in result.stderr
+
+
 def test_more_quota_than_there_is_is_accepted_and_said(admin):
     result = admin("project", "set", "vision", "--quota", "4")
 

@@ -26,6 +26,19 @@ async def test_projects_are_kept_and_the_core_sees_them(lab):
     assert (vision.quota, vision.parent, vision.members) == (2500, "lab", ("ana",))
 
 
+async def test_quota_by_type_is_kept_and_the_core_sees_the_types_of_the_nodes(lab):
+    await lab.cluster.put_project(ProjectSpec("all", quota=MilliGpu(1000)))
+    (gpu_type,) = {node.gpu_type for node in (await lab.cluster.observe()).nodes if node.devices}
+    table = {gpu_type.lower(): MilliGpu(2000), "k40": None, "*": MilliGpu(500)}
+    spec = ProjectSpec("vision", quota=None, quota_by_type=table)
+    await lab.cluster.put_project(spec)
+
+    assert [p.spec for p in await lab.cluster.projects() if p.spec.name == "vision"] == [spec]
+    found = {project.name: project for project in (await lab.cluster.observe()).projects}
+    assert found["all"].quota_by_type is None
+    assert found["vision"].quota_by_type == {gpu_type: 2000, "k40": None, "*": 500}
+
+
 async def test_projects_stay_a_tree(lab):
     for name, parent in [("a", None), ("b", "a"), ("c", "b")]:
         await lab.cluster.put_project(ProjectSpec(name, parent=parent))

@@ -90,6 +90,13 @@ def _projects(viewer: Viewer) -> Iterator[Metric]:
             amounts[limit][name,] = float("inf") if milli is None else milli / 1000
         amounts["fair_share"][name,] = share.fair_share / 1000 if share else 0.0
     yield gauge("runai_workloads", "Workloads.", ["project", "state"], states)
+    by_type = {
+        (name, gpu_type): float("inf") if milli is None else milli / 1000
+        for name, project in world.projects.items()
+        for gpu_type, milli in (project.spec.quota_by_type or {}).items()
+    }
+    text = "GPUs that are guaranteed by a quota table."
+    yield gauge("runai_gpus_quota_by_type", text, ["project", "type"], by_type)
     for name, text in (
         ("allocated", "GPUs that are granted."),
         ("utilized", "GPUs that are kept busy."),

@@ -22,6 +22,10 @@ function valueOf(field) {
   const typed = field.value.trim();
   if (field.dataset.kind === "names") return typed.split(/[\s,]+/).filter(Boolean);
   if (!typed) return null;
+  if (field.name === "quota" && typed.includes("=")) {
+    const parts = typed.split(",").map((part) => part.split("=").map((word) => word.trim()));
+    return Object.fromEntries(parts.map(([type, gpus]) => [type, gpus === "none" ? null : gpus]));
+  }
   return field.dataset.kind === "number" ? Number(typed) : typed;
 }
 
@@ -51,6 +55,7 @@ const FORMS = {
     async preview(form) {
       const set = Object.entries(changed(form)).filter(([name]) => TRIED.includes(name))
         .map(([setting, value]) => ({ project: form.dataset.project, setting, value: value === null ? null : String(value) }));
+      if (set.some(({ value }) => value === "[object Object]")) return ["A quota by GPU type cannot be tried before it is set."];
       if (!set.length) return ["Change a number first."];
       return effects(await call("POST", "plan", { set }));
     },

@@ -31,7 +31,6 @@ def project_fields(project: ProjectView, *, admin: bool) -> list[ProjectField]:
     if not admin:
         return members
     amounts: list[tuple[str, str, float | None, str]] = [
-        ("quota", "Quota", project.quota, "guaranteed GPUs; empty: unlimited"),
         ("build_quota", "Quota for sessions", project.build_quota, "part of it; empty: all"),
         ("limit", "Limit", project.limit, "never more than this; empty: none"),
         ("never_lent", "Never lent", project.never_lent, "GPUs that wait for their owners"),
@@ -42,7 +41,12 @@ def project_fields(project: ProjectView, *, admin: bool) -> list[ProjectField]:
         ("min_runtime", "Minimum run time", project.min_runtime, "seconds before a job is paused"),
     ]
     admins = _names(project.admins)
+    table = project.quota_by_type
+    parts = (f"{name}={'none' if v is None else _gpus(v)}" for name, v in (table or {}).items())
+    quota = _gpus(project.quota) if table is None else ", ".join(parts)
+    hint = "guaranteed GPUs, or by type: h100=2, *=4; empty: unlimited"
     return [
+        ProjectField("quota", "Quota", quota, hint, "gpus"),
         *(ProjectField(name, label, _gpus(v), hint, "gpus") for name, label, v, hint in amounts),
         *(ProjectField(name, label, _gpus(v), hint, "number") for name, label, v, hint in numbers),
         *members,

@@ -1,10 +1,13 @@
 """Routes of projects: list, show, create or change, delete."""
 
+from dataclasses import replace
+
 from fastapi import APIRouter
 
 from runai.hub_service.api.auth.permissions import Action, authorise
 from runai.hub_service.api.middleware.request_bodies import UniqueKeys
 from runai.hub_service.api.services.platform import Caller, On
+from runai.hub_service.model.gpu_types import checked_table
 from runai.hub_service.model.project_changes import changed_project
 from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.wire.base_schema import ProjectName
@@ -41,8 +44,12 @@ async def put(name: ProjectName, change: ProjectPut, on: On, caller: Caller) -> 
     def changed(known: ProjectSpec | None) -> ProjectSpec:
         own = known is not None and given.keys() <= _BY_PROJECT_ADMINS
         authorise(caller, Action.SET_MEMBERS if own else Action.SET_PROJECT, known)
-        return changed_project(known or ProjectSpec(name), given)
+        spec = changed_project(known or ProjectSpec(name), given)
+        if "quota" in given and spec.quota_by_type is not None:
+            return replace(spec, quota_by_type=checked_table(spec.quota_by_type, types))
+        return spec
 
+    types = (await on.viewer(caller, progress_of=())).world.gpu_types
     changed((await on.project_specs()).get(name))  # refuse before anything is stored
     record = await on.cluster.change_project(name, changed)
     if on.members is not None:

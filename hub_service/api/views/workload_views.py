@@ -20,6 +20,7 @@ from runai.hub_service.api.views.progress_views import metrics_view, progress_vi
 from runai.hub_service.api.views.start_views import start_view
 from runai.hub_service.api.views.workload_queues import ProjectSums
 from runai.hub_service.model import time_limits
+from runai.hub_service.model.gpu_types import table_notes
 from runai.hub_service.model.records import (
     HistoryEvent,
     ProjectSpec,
@@ -279,6 +280,9 @@ class Viewer:
             name=spec.name,
             parent=spec.parent,
             quota=_gpus(spec.quota),
+            quota_by_type=None
+            if spec.quota_by_type is None
+            else {name: _gpus(amount) for name, amount in spec.quota_by_type.items()},
             build_quota=_gpus(build_quota(spec)),
             limit=_gpus(spec.limit),
             weight=spec.weight,
@@ -306,6 +310,7 @@ class Viewer:
             may_submit=may(actor, Action.SUBMIT, spec),
             notes=[
                 *_above_limit(sums.allocated, spec.limit),
+                *table_notes(spec.quota_by_type or {}, world.gpu_types),
                 *(self._former_members(spec.name) if inside else ()),
             ],
         )

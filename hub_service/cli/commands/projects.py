@@ -13,7 +13,7 @@ import click
 from runai.hub_service.cli.commands.listing import show_projects
 from runai.hub_service.cli.framework.cli_config import use_project
 from runai.hub_service.cli.framework.reporting import Group, output_option
-from runai.hub_service.cli.framework.values import GPUS, UNLIMITED_GPUS, project_put
+from runai.hub_service.cli.framework.values import GPUS, QUOTA, UNLIMITED_GPUS, project_put
 from runai.hub_service.cli.framework.workload_names import PROJECT_NAME
 from runai.hub_service.cli.output import render
 from runai.hub_service.client import Client
@@ -57,7 +57,9 @@ def _field_options(command: F) -> F:
     """Add one option for each numeric field of a project."""
     options = [
         click.option(
-            "--quota", type=UNLIMITED_GPUS, help="GPUs guaranteed to it, or none (no bound)."
+            "--quota",
+            type=QUOTA,
+            help="GPUs guaranteed to it, or none (no bound); by type: 'h100=2,*=4'.",
         ),
         click.option("--build-quota", type=UNLIMITED_GPUS, help="The part that sessions may use."),
         click.option("--limit", type=UNLIMITED_GPUS, help="What it never exceeds, or none."),
@@ -156,6 +158,7 @@ def set_(name: str, **options: Any) -> None:
 
     \b
     runai project set vision --quota 4 --limit none
+    runai project set vision --quota 'h100=2,*=4'
     runai project set vision --add-member ana --remove-member bo
     """  # noqa: D301 - \b is click's mark of a block
     with Client.discover() as client:
@@ -221,7 +224,7 @@ def _changes(options: dict[str, Any], before: ProjectView | None) -> dict[str, A
         "never_lent",
         "min_runtime",
     ):
-        value: Decimal | int | str | None = options[field]
+        value: Decimal | int | str | dict[str, Decimal | None] | None = options[field]
         if value is not None:
             changes[field] = None if value == "none" else value
     for name, (field, step, _) in (_IDLE | _TIME).items():
@@ -261,7 +264,7 @@ def _print_result(what: str, notes: Sequence[str]) -> None:
 
 
 def _summary(p: ProjectView) -> str:
-    parts = [f"quota {render.quota(p.quota)}", f"build quota {render.quota(p.build_quota)}"]
+    parts = [f"quota {render.quota_of(p)}", f"build quota {render.quota(p.build_quota)}"]
     if p.limit is not None:
         parts.append(f"limit {render.gpus(p.limit)}")
     for kind, rules in (("jobs", p.time_job), ("sessions", p.time_session)):

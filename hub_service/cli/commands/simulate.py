@@ -175,7 +175,9 @@ def _read_input(given: dict[str, Any]) -> _ReplayInput:
     found = (_from_files if given["history"] is None else _from_history)(given)
     specs = settings.with_changes(found.specs, given["changes"])
     rows = found.rows if given["seed"] is None else traces.shuffled(found.rows, given["seed"])
-    projects = settings.projects_for_core(specs, found.created)
+    projects = settings.projects_for_core(
+        specs, found.created, {node.gpu_type for node in found.nodes}
+    )
     return replace(found, rows=rows, projects=projects)
 
 

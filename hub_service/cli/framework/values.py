@@ -113,6 +113,30 @@ class _UnlimitedGpus(_Gpus):
         return super().convert(value, param, ctx)
 
 
+class _Quota(_UnlimitedGpus):
+    """GPUs, `none`, or a table by GPU type: `h100=2,*=4`."""
+
+    name = "gpus|none|type=gpus,..."
+
+    def convert(  # type: ignore[override]
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Decimal | str | dict[str, Decimal | None]:
+        """Parse a number, `none` or a table."""
+        text = str(value)
+        if "=" not in text:
+            return super().convert(text, param, ctx)
+        table: dict[str, Decimal | None] = {}
+        for part in text.split(","):
+            name, sign, amount = (word.strip() for word in part.partition("="))
+            if not sign or not name:
+                self.fail(f"{shown(part)} is no quota of a GPU type: use h100=2,*=4", param, ctx)
+            if name in table:
+                self.fail(f"the quota of {shown(name)} is given twice", param, ctx)
+            gpus = super().convert(amount, param, ctx)
+            table[name] = gpus if isinstance(gpus, Decimal) else None
+        return table
+
+
 class _Memory(_ParamType):
     """Device memory in MiB."""
 
@@ -190,6 +214,7 @@ class _Env(_ParamType):
 
 GPUS = _Gpus()
 UNLIMITED_GPUS = _UnlimitedGpus()
+QUOTA = _Quota()
 MEMORY = _Memory()
 PRIORITY = _Priority()
 LENGTH = _Length()

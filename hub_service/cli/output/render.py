@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from runai.hub_service.wire.printable import for_terminal, json_for_terminal, printable
-from runai.hub_service.wire.schemas import ReasonView, WorkloadView
+from runai.hub_service.wire.schemas import ProjectView, ReasonView, WorkloadView
 
 SIMULATED_NOTE = (
     "* simulated: derived from the CPU time and memory of the processes that hold the device"
@@ -58,6 +58,14 @@ def quota(amount: float | None) -> str:
     ('2.5', 'none')
     """
     return "none" if amount is None else gpus(amount)
+
+
+def quota_of(project: ProjectView) -> str:
+    """Format a project's quota, with its parts if it is given by GPU type: `6 (h100 2, * 4)`."""
+    table = project.quota_by_type
+    if table is None:
+        return quota(project.quota)
+    return f"{quota(project.quota)} ({', '.join(f'{t} {quota(v)}' for t, v in table.items())})"
 
 
 def asked(workload: WorkloadView) -> str:

@@ -159,7 +159,7 @@ def project_table(*, simulated: bool = False) -> Table[ProjectView]:
             Column("ALLOCATED", lambda p: render.gpus(p.allocated), lambda p: p.allocated),
             Column(
                 "QUOTA",
-                lambda p: render.quota(p.quota),
+                render.quota_of,
                 lambda p: endless if p.quota is None else p.quota,
             ),
             Column("OVER QUOTA", lambda p: render.gpus(p.over_quota), lambda p: p.over_quota),

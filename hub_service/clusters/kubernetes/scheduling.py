@@ -163,13 +163,17 @@ class Scheduling:
         if self._elastic.failed:
             self._changes.requeue()
         records = list(self._informers.projects.objects.values())
+        machines_now = self._nodes(pods)
+        types = {machine.gpu_type for machine in machines_now}
         return self._drawing.snapshot(
             now,
             SnapshotInput(
-                machines=self._nodes(pods),
+                machines=machines_now,
                 pods=pods,
                 groups=found,
-                projects=project_objects.for_core(records, project_objects.misplaced(records)),
+                projects=project_objects.for_core(
+                    records, project_objects.misplaced(records), types
+                ),
                 devices=held,
                 promises=self._cache.promises,
                 closed=self.sharing.closed(pods),

@@ -4,7 +4,7 @@ It has the workloads that hold or request devices. Pure. The same functions show
 a row changes the snapshot.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import ceil
 
 from runai.hub_service.clusters.states.membership import (
@@ -17,6 +17,7 @@ from runai.hub_service.clusters.states.state import StoredWorkload
 from runai.hub_service.clusters.workloads.capacity_check import device_memory
 from runai.hub_service.model import time_limits
 from runai.hub_service.model.device import Device
+from runai.hub_service.model.gpu_types import by_node_type
 from runai.hub_service.model.records import ElasticRules, ProjectRecord, WorkerRecord, WorkloadState
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, Mib, MilliGpu
 from runai.hub_service.scheduler.model.snapshot import (
@@ -56,10 +57,12 @@ def snapshot(
 ) -> Snapshot:
     """Return everything that a decision may depend on, with the given `workloads`."""
     parents = {project.spec.parent for project in projects}
+    drawn = tuple(_node(name, devices) for name, devices in sorted(nodes.items()))
+    types = {node.gpu_type for node in drawn}
     return Snapshot(
         now=int(now),
-        nodes=tuple(_node(name, devices) for name, devices in sorted(nodes.items())),
-        projects=tuple(project_for_core(project, parents) for project in projects),
+        nodes=drawn,
+        projects=tuple(project_for_core(project, parents, types) for project in projects),
         workloads=workloads,
     )
 
@@ -168,15 +171,19 @@ def _node(name: str, devices: Sequence[Device]) -> Node:
     )
 
 
-def project_for_core(project: ProjectRecord, parents: set[str | None]) -> Project:
-    """Convert a project; `parents` are the names of projects with children."""
+def project_for_core(
+    project: ProjectRecord, parents: set[str | None], gpu_types: Collection[str] = ()
+) -> Project:
+    """Convert a project; `parents` are the projects with children, `gpu_types` the nodes' types."""
     spec = project.spec
     # The quota of a parent without one is the sum of its children's (S3).
     left_out = spec.quota == 0 and spec.name in parents
+    table = None if spec.quota_by_type is None else by_node_type(spec.quota_by_type, gpu_types)
     return Project(
         name=spec.name,
         parent=spec.parent,
         quota=LeftOut.SUM_OF_CHILDREN if left_out else spec.quota,
+        quota_by_type=table,
         build_quota=spec.build_quota,
         limit=spec.limit,
         weight=spec.weight,

@@ -42,6 +42,14 @@ def record(name: str, parent: str | None = None, created: float = 1.0) -> Projec
         pytest.param(FULL, id="everything"),
         pytest.param(ProjectSpec("vision"), id="nothing"),
         pytest.param(ProjectSpec("vision", quota=None), id="unlimited"),
+        pytest.param(
+            ProjectSpec(
+                "vision",
+                quota=None,
+                quota_by_type={"h100": MilliGpu(2000), "l4": None, "*": MilliGpu(500)},
+            ),
+            id="a table by GPU type",
+        ),
     ],
 )
 def test_a_project_is_read_as_it_was_written(spec):

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.kubernetes
         pytest.param({"quota": "0.1234"}, "three decimals", id="too fine a quota"),
         pytest.param({"quota": "many"}, "must be a number of GPUs", id="no number"),
         pytest.param({"buildQuota": "unlimited"}, "three decimals", id="unlimited build quota"),
+        pytest.param({"quotaByType": {"h100": "many"}}, "must be a number of GPUs", id="no table"),
         pytest.param({"weight": -1}, "greater than or equal to 0", id="negative weight"),
         pytest.param({"parent": "wrong"}, "its own parent", id="its own parent"),
         pytest.param({"members": ["ana", "ana"]}, "Duplicate value", id="a member twice"),
@@ -34,6 +35,7 @@ def test_the_api_server_refuses(plane, spec, says):
 def test_the_api_server_takes_quotas_of_whole_gpus_parts_and_without_end(lab):
     for number, quota in enumerate([0, 2, "0.5", "2.125", "unlimited"]):
         lab.project(f"vision-{number}", quota=quota)
+        lab.project(f"typed-{number}", quotaByType={"h100": quota, "*": 1})
 
 
 def test_kubectl_shows_how_a_project_stands(lab, rights, eventually):

@@ -4,13 +4,14 @@ Parents are checked here: the API server accepts any parent. An unknown parent, 
 written to the status, and the project becomes a root without quota.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from runai.hub_service.clusters.kubernetes.client.api import Object
 from runai.hub_service.clusters.kubernetes.objects.amounts import gpus, gpus_text, when
 from runai.hub_service.clusters.workloads.snapshot_builder import project_for_core
+from runai.hub_service.model.gpu_types import total
 from runai.hub_service.model.records import ProjectRecord, ProjectSpec, TimeRules
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.scheduler.model.snapshot import Project, ProjectShare
@@ -22,11 +23,13 @@ def read_project(found: Object) -> ProjectRecord:
     """Parse a project."""
     metadata, spec = found["metadata"], found.get("spec", {})
     types = spec.get("nodeTypes", {})
+    table = {name: gpus(amount) for name, amount in spec.get("quotaByType", {}).items()} or None
     return ProjectRecord(
         ProjectSpec(
             name=metadata["name"],
             parent=str(spec.get("parent") or "") or None,
-            quota=gpus(spec.get("quota", 0)),
+            quota=gpus(spec.get("quota", 0)) if table is None else total(table),
+            quota_by_type=table,
             build_quota=gpus(spec["buildQuota"]) if "buildQuota" in spec else None,
             limit=gpus(spec["limit"]) if "limit" in spec else None,
             weight=None if spec.get("weight") is None else int(spec["weight"]),
@@ -66,9 +69,11 @@ def change(spec: ProjectSpec, version: str) -> dict[str, Any]:
 
 def _fields(spec: ProjectSpec) -> dict[str, Any]:
     types = {"build": spec.node_types_build, "train": spec.node_types_train}
+    table = spec.quota_by_type or {}
     return {
         "parent": spec.parent,
         "quota": gpus_text(spec.quota),
+        "quotaByType": {name: gpus_text(amount) for name, amount in table.items()} or None,
         "buildQuota": None if spec.build_quota is None else gpus_text(spec.build_quota),
         "limit": None if spec.limit is None else gpus_text(spec.limit),
         "weight": spec.weight,
@@ -122,19 +127,23 @@ def _ancestors(name: str, parents: Mapping[str, str | None]) -> list[str]:
     return path
 
 
-def for_core(projects: Iterable[ProjectRecord], wrong: Mapping[str, str]) -> list[Project]:
-    """Return the projects for the core, oldest first.
+def for_core(
+    projects: Iterable[ProjectRecord], wrong: Mapping[str, str], gpu_types: Collection[str] = ()
+) -> list[Project]:
+    """Return the projects for the core, oldest first; `gpu_types` are those of the nodes.
 
     A misplaced project is a root with quota 0.
     """
     placed = [
-        replace(record, spec=replace(record.spec, parent=None, quota=MilliGpu(0)))
+        replace(
+            record, spec=replace(record.spec, parent=None, quota=MilliGpu(0), quota_by_type=None)
+        )
         if record.spec.name in wrong
         else record
         for record in sorted(projects, key=lambda record: (record.created, record.spec.name))
     ]
     parents = {record.spec.parent for record in placed}
-    return [project_for_core(record, parents) for record in placed]
+    return [project_for_core(record, parents, gpu_types) for record in placed]
 
 
 def status(share: ProjectShare | None, pending: int, wrong: str) -> dict[str, Any]:
