@@ -158,6 +158,7 @@ def _magic(content: bytes) -> object:
         interactive=options.interactive,
         elastic=options.elastic,
         min_workers=options.min_workers,
+        saves=options.saves,
         preemptible=options.preemptible,
         backoff_limit=options.backoff_limit,
         grace_seconds=options.grace,

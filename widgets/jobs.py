@@ -210,6 +210,7 @@ class Options(TypedDict, total=False):
     workers: int
     elastic: bool
     min_workers: int | None
+    saves: bool
     env: Mapping[str, Word] | Iterable[str] | None
     workdir: str | PathLike[str] | None
     interactive: bool
@@ -239,6 +240,7 @@ def submit(
     workers: int = 1,
     elastic: bool = False,
     min_workers: int | None = None,
+    saves: bool = False,
     array: int | None = None,
     env: Mapping[str, Word] | Iterable[str] | None = None,
     workdir: str | PathLike[str] | None = None,
@@ -275,6 +277,7 @@ def submit(
         workers=workers,
         elastic=elastic,
         min_workers=min_workers,
+        saves=saves,
         array=array,
         preemptible=preemptible,
         backoff_limit=backoff_limit,

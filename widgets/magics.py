@@ -92,6 +92,7 @@ class RunaiMagics(Magics):
     @argument("--workers", type=int, default=1, help="processes that start together")
     @argument("--elastic", action="store_true", help="as many GPUs as there are, while it runs")
     @argument("--min-workers", type=int, help="so many workers are enough (elastic: 1)")
+    @argument("--saves", action="store_true", help="saves its work when it is paused: may be moved")
     @argument("--array", type=int, help="submit so many jobs, numbered by RUNAI_ARRAY_INDEX")
     @argument(
         "-e",
@@ -142,6 +143,7 @@ class RunaiMagics(Magics):
             workers=options.workers,
             elastic=options.elastic,
             min_workers=options.min_workers,
+            saves=options.saves,
             array=options.array,
             preemptible=options.preemptible,
             backoff_limit=options.backoff_limit,

@@ -10,7 +10,7 @@ from typing import Literal, NotRequired, TypedDict
 
 from runai.hub_service.client.array_lines import counts_text, folded, named
 from runai.hub_service.limits.tiers import COMPUTE_IS_SHARED
-from runai.hub_service.wire.schemas import Overview, ProjectView, WorkloadView
+from runai.hub_service.wire.schemas import SAVES, Overview, ProjectView, WorkloadView
 from runai.widgets.text import elastic_text, limit_text, why
 from runai.widgets.timeline import Point
 from runai.widgets.wording import gpus, percent
@@ -52,6 +52,8 @@ class Row(TypedDict):
     """Idle time of its GPUs, and the consequence; "" while they are used."""
     elastic: str
     """Current and most GPUs, and the speed; "" if it is not elastic."""
+    saves: str
+    """What it does when it is paused; "" if it is not known to save its work, or has ended."""
     progress: str
     """The job's own progress report, "" without one."""
     notice: str
@@ -265,6 +267,7 @@ def _row(view: WorkloadView, at: datetime) -> Row:
         limit_why=limit_text(view.limit) if view.limit else "",
         idle=view.idle.text if view.idle else view.time_warning(at),
         elastic=elastic_text(view),
+        saves=SAVES if view.saves and view.state not in FINISHED else "",
         progress=view.progress.text if view.progress else "",
         notice=f"{view.name} {view.notice}" if view.notice else "",
         simulated=view.simulated,
@@ -284,6 +287,7 @@ def _deleted(row: Row) -> Row:
         "limit": "",
         "idle": "",
         "elastic": "",
+        "saves": "",
         "progress": "",
         "notice": "",
         "actions": [],

@@ -9,6 +9,7 @@ from runai.hub_service.client.array_lines import counts_text
 from runai.hub_service.limits.tiers import COMPUTE_IS_SHARED, gib
 from runai.hub_service.wire.amounts import clock_text
 from runai.hub_service.wire.schemas import (
+    SAVES,
     HistoryView,
     LimitView,
     ProjectView,
@@ -164,6 +165,7 @@ def describe(detail: WorkloadDetail) -> Text:
         ("Priority", str(detail.priority)),
         ("GPUs", f"{gpus(detail.allocated)} allocated of {gpus(detail.gpus)} asked for"),
         ("Elastic", elastic_text(detail)),
+        ("When paused", SAVES if detail.saves else ""),
         ("Progress", detail.progress.text if detail.progress else ""),
         ("Reported", detail.reported.text if detail.reported else ""),
         ("Utilized", _utilized(detail)),

@@ -101,6 +101,8 @@ class ElasticState:
     """Number of resizes."""
     finishers: tuple[str, ...] = ()
     """Workers that had trained when the first rank finished: their exits decide the outcome."""
+    saves: bool = False
+    """True once a worker has reported: the job uses the protocol, and saves when it is stopped."""
 
 
 SOURCE_PLACEHOLDER = "{source}"
@@ -179,6 +181,8 @@ class WorkloadSpec:
     min_workers: int = 1
     elastic: bool = False
     """`min_workers` to `workers` processes of one GPU each; or one of one GPU to `gpus_max`."""
+    saves: bool = False
+    """True if its user says that it saves its work when it is stopped, and goes on from there."""
     gpus_max: MilliGpu = MilliGpu(0)
     """Maximum of an elastic job of one process."""
     preemptible: bool = True
@@ -329,6 +333,11 @@ class WorkloadRecord:
     """Indexes of an array's elements without a record of their own; this one stands for them."""
     states: Mapping[WorkloadState, int] = field(default_factory=dict)
     """Number of elements by state, of a whole array that was asked for by its name."""
+
+    @property
+    def saves(self) -> bool:
+        """Return True if it is known to save its work when it is stopped (R4, R10)."""
+        return self.spec.saves or (self.elastic is not None and self.elastic.saves)
 
     @property
     def size(self) -> int:

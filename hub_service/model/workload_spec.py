@@ -187,6 +187,7 @@ def workload_spec(
         workers=request.workers,
         min_workers=min_workers,
         elastic=request.elastic,
+        saves=request.saves,
         gpus_max=gpus_max,
         preemptible=preemptible,
         priority=_priority(request),
@@ -222,6 +223,12 @@ def _check_shape(request: SubmitRequest) -> None:
     if request.kind == "session" and (request.workers > 1 or request.array is not None):
         raise InvalidRequest(
             "A session is one process.", hint="Submit a job for several workers or an array."
+        )
+    if request.kind == "session" and request.saves:
+        raise InvalidRequest(
+            "A session cannot save its work when it is stopped: it ends.",
+            hint="Submit a job, or leave --saves out.",
+            code="not_saving",
         )
 
 

@@ -193,6 +193,10 @@ MOST_PROGRAM_BYTES = 2**20
 # -- workloads -----------------------------------------------------------------------------------
 
 
+SAVES = "saves its work when it is paused: first to give way, and may be moved"
+"""Meaning of a workload's `saves`, for its user."""
+
+
 class SubmitRequest(Wire):
     """Request for a job, or (the spawner, `--interactive`) a session.
 
@@ -219,6 +223,8 @@ class SubmitRequest(Wire):
     """None: all workers (a gang), or 1 for an elastic job."""
     elastic: bool = False
     """Whether the number of GPUs follows the free capacity at run time (docs/elastic.md)."""
+    saves: bool = False
+    """Whether it saves its work when it is paused, and goes on from there."""
     array: Annotated[int, Field(ge=1, le=MOST_WORKERS)] | None = None
     priority: Literal["low", "normal", "high"] | Annotated[int, Field(ge=0, le=1000)] = "normal"
     preemptible: bool | None = None
@@ -353,6 +359,8 @@ class WorkloadView(Wire):
     """Ranges of indexes that have no entry of their own, begin and end: this one is theirs."""
     states: dict[WorkloadStateName, int] = {}
     """Number of jobs by state, of an array that was asked for by its name."""
+    saves: bool = False
+    """Whether it is known to save its work when it is paused: it gives way first, and may move."""
     progress: ProgressView | None = None
     """None: it has reported no progress."""
     released: datetime | None = None

@@ -75,6 +75,12 @@ def test_a_job_is_answered_at_once_and_runs_to_its_end(bob, eventually):
             {"min_workers": 2},
             id="an elastic job",
         ),
+        pytest.param(
+            ["-g", "0.5", "--saves"],
+            "job vision/exp1 submitted: ",
+            {"saves": True},
+            id="a job that saves",
+        ),
     ],
 )
 def test_submit_sends_the_requested_options(bob, tmp_path, options, said, expected):

@@ -192,6 +192,25 @@ async def test_pause_removes_all_ranks_and_resume_starts_a_new_generation(lab):
     assert (told.gen, told.ranks, told.reason) == (3, ("vision/e-0",), Reason.START)
 
 
+async def test_job_whose_worker_once_reported_saves_over_a_pause_and_a_restart(lab):
+    spec = elastic(lab)
+    await lab.cluster.submit([spec])
+    before = await seen(lab, spec.id)
+    await lab.cluster.apply(plan(start(spec.id, 0, worker=0)))
+    await lab.until(spec.id, "running")
+    await eventually_async(lambda: _trains(lab, 1))
+    await lab.tell(spec, "running", 0)
+    told = await seen(lab, spec.id)
+    await lab.cluster.apply(plan(stop(spec.id, 0)))
+    await lab.until(spec.id, "paused")
+    paused = await seen(lab, spec.id)
+    await lab.cluster.apply(plan(start(spec.id, 1, worker=0)))
+    await lab.until(spec.id, "running")
+    again = await seen(lab, spec.id)
+
+    assert [drawn.saves for drawn in (before, told, paused, again)] == [False, True, True, True]
+
+
 async def test_a_joiner_waits_for_the_checkpoint_of_the_last_rank(lab):
     spec = await training(lab, 1)
     await joined(lab, spec, 0)

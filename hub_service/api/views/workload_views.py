@@ -196,6 +196,7 @@ class Viewer:
             "exit_code": record.exit_code,
             "notice": world.present.notice(world.at, record.id, reads=reads),
             "elastic": elastic_view(record),
+            "saves": record.saves,
             "array": spec.array,
             "array_index": spec.array_index,
             "left": list(record.left),

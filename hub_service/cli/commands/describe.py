@@ -22,7 +22,7 @@ from runai.hub_service.wire.device_schemas import NodeView
 from runai.hub_service.wire.errors import NotFound
 from runai.hub_service.wire.explanation_schemas import ExplanationView
 from runai.hub_service.wire.printable import for_terminal
-from runai.hub_service.wire.schemas import ProjectView, WorkloadDetail
+from runai.hub_service.wire.schemas import SAVES, ProjectView, WorkloadDetail
 
 _WORKLOAD_WORDS = ("job", "jobs", "session", "sessions", "workload", "workloads")
 _PROJECT_WORDS = ("project", "projects")
@@ -49,6 +49,7 @@ def workload_lines(w: WorkloadDetail, now: datetime) -> Lines:
         ("Reason", why),
         ("GPUs asked", render.asked(w) + least),
         ("Elastic", w.elastic.text if w.elastic else ""),
+        ("When paused", SAVES if w.saves else ""),
         ("Speed", w.elastic.speed if w.elastic else ""),
         ("Progress", w.progress.text if w.progress else ""),
         ("Reported", w.reported.text if w.reported else ""),

@@ -77,6 +77,12 @@ SHOWN = 10
     help="With --workers: so many are enough. Default: all; with --elastic 1.",
 )
 @click.option(
+    "--saves",
+    is_flag=True,
+    help="It saves its work when it is paused (SIGTERM), and goes on from there: first to give way,"
+    " and may be moved. Known of an elastic job whose workers report.",
+)
+@click.option(
     "--array",
     type=WORKERS,
     metavar="N",
@@ -143,6 +149,7 @@ def submit(
     workers: int,
     elastic: bool,
     min_workers: int | None,
+    saves: bool,
     array: int | None,
     priority: str | int | None,
     env: tuple[EnvPair, ...],
@@ -184,6 +191,7 @@ def submit(
         workers=workers,
         elastic=elastic or None,
         min_workers=min_workers,
+        saves=saves or None,
         array=array,
         priority=priority,
         preemptible=preemptible or None,

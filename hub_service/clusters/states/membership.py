@@ -105,7 +105,8 @@ def heard(row: StoredWorkload, statuses: Mapping[str, Status]) -> Transition:
                 speeds[status.gpus] = (known + status.samples_per_s) / 2
         if status.global_batch and status.state is WorkerPhase.RUNNING:
             state = replace(state, global_batch=status.global_batch, steps=status.steps)
-    return Transition(_with(row, replace(state, phases=phases, throughput=speeds)))
+    saves = state.saves or bool(told)
+    return Transition(_with(row, replace(state, phases=phases, throughput=speeds, saves=saves)))
 
 
 def _is_speed(status: Status, record: WorkloadRecord) -> bool:

@@ -114,7 +114,7 @@ def _drawn(row: StoredWorkload, shown: Sequence[WorkerRecord], rules: ElasticRul
         workers=tuple(_worker(row, worker) for worker in shown),
         pauses=tuple(int(at) for at in record.pauses),
         checkpointed=_checkpointed(row),
-        saves=elastic is not None and bool(elastic.phases),
+        saves=record.saves,
         below_min_since=None if row.below_min_since is None else int(row.below_min_since),
         gpus_min=WHOLE_GPU if spec.gpus_max else None,
         gpus_max=spec.gpus_max or None,

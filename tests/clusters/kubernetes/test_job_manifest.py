@@ -16,9 +16,16 @@ from runai.hub_service.clusters.kubernetes.objects.job_manifest import (
     manifest,
     surroundings,
 )
-from runai.hub_service.clusters.kubernetes.objects.jobs import MIN_WORKERS, read_job
-from runai.hub_service.model.records import WorkloadSpec
+from runai.hub_service.clusters.kubernetes.objects.jobs import (
+    ELASTIC,
+    MIN_WORKERS,
+    elastic_text,
+    read_elastic,
+    read_job,
+)
+from runai.hub_service.model.records import ElasticState, WorkloadSpec
 from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.wire.elastic_messages import WorkerPhase
 from runai.hub_service.wire.errors import InvalidRequest
 
 MADE = {"uid": "u", "namespace": "lab", "creationTimestamp": "2026-01-01T00:00:00Z"}
@@ -84,8 +91,9 @@ def kept(job):
         replace(SPEC, workers=3, min_workers=3, array_index=4, expected_runtime=60, image="a/b:1"),
         replace(SPEC, gpus=MilliGpu(0), env={}, source="", node_type="a100", grace_seconds=5),
         replace(SPEC, gpu_types=("NVIDIA-A100", "NVIDIA-H100")),
+        replace(SPEC, saves=True),
     ],
-    ids=["one worker", "gang", "without GPUs", "types of GPUs"],
+    ids=["one worker", "gang", "without GPUs", "types of GPUs", "saving"],
 )
 def test_manifest_round_trips_a_workload_spec(spec):
     read = kept(manifest(spec, PLAIN))
@@ -94,6 +102,7 @@ def test_manifest_round_trips_a_workload_spec(spec):
     assert (read.is_held, read.is_whole, read.may_be_held) == (True, True, True)
     assert (read.template.gpus, read.template.priority) == (spec.gpus // 1000, spec.priority)
     assert (read.template.project, read.template.kind) == ("vision", "train")
+    assert read.template.saves is spec.saves
 
 
 def test_array_is_one_indexed_job_whose_pods_know_their_element():
@@ -221,6 +230,12 @@ def test_manifest_drops_visible_devices_from_the_environment_of_a_spec():
 def test_manifest_refuses_unsupported_specs(spec, around, text):
     with pytest.raises(InvalidRequest, match=text):
         manifest(spec, around)
+
+
+def test_elastic_state_of_a_job_keeps_that_it_saves_and_no_phases():
+    state = ElasticState(saves=True, phases={"vision/exp-0": WorkerPhase.RUNNING})
+
+    assert read_elastic({ELASTIC: elastic_text(state)}) == replace(state, phases={})
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,19 @@ def test_a_pod_is_to_the_core(fields, state):
     assert drawn(a_pod("a", **fields)).workloads[0].workers[0].state is state
 
 
+@pytest.mark.parametrize(
+    ("of_pod", "of_job", "expected"),
+    [(False, False, False), (True, False, True), (False, True, True)],
+    ids=["of neither", "of the pod", "of its Job"],
+)
+def test_annotation_tells_the_core_that_a_job_saves(of_pod, of_job, expected):
+    job = a_job("j", 2)
+    job = replace(job, template=replace(job.template, saves=of_job))
+    pods = [a_pod(f"j-{i}", of=job, saves=of_pod) for i in range(2)]
+
+    assert drawn(*pods, jobs=[job]).workloads[0].saves is expected
+
+
 def test_devices_that_are_promised_are_held():
     pod = a_pod("a")
 

@@ -56,6 +56,8 @@ SUBMISSIONS = [
                  ["A session without a command", "server"], id="a session of nobody"),
     pytest.param("ana", {**SESSION, "workers": 2}, 400, "invalid_request",
                  ["A session is one process."], id="a session of two workers"),
+    pytest.param("ana", {**SESSION, "saves": True}, 400, "not_saving",
+                 ["A session cannot save its work", "--saves"], id="a session that saves"),
     pytest.param("ana", {**JOB, "workers": 2, "min_workers": 3}, 400, "invalid_request",
                  ["--min-workers 3 is more than", "--workers 2"], id="minimum above workers"),
     pytest.param("ana", {**SESSION, "elastic": True}, 400, "not_elastic",

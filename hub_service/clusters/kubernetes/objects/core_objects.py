@@ -80,6 +80,8 @@ HELD = "runai/held"
 PRIORITY = "runai/priority"
 MAX_RUNTIME = "runai/max-runtime"
 """Annotation of a Job or a pod: its time limit in seconds of running."""
+SAVES = "runai/saves"
+"""Annotation of a Job or pod: "true" if it saves its work when it is stopped."""
 PYTORCH_JOB = "PyTorchJob"
 """Kind of Kubeflow."""
 REPLICA_INDEX = "training.kubeflow.org/replica-index"
@@ -143,6 +145,8 @@ class Pod:
     """True if the pod has the gang label; pods of an Indexed Job need none."""
     is_elastic: bool = False
     """True if the pod has the elastic label."""
+    saves: bool = False
+    """True if the pod's annotation says that it saves its work when it is stopped."""
     node: str = ""
     is_finished: bool = False
     is_gated: bool = False
@@ -289,6 +293,7 @@ def read_pod(found: Object) -> Pod:
         owner=owner,
         is_gang=labels.get(GANG_LABEL) == "true",
         is_elastic=is_elastic,
+        saves=annotations.get(SAVES) == "true",
         node=node,
         is_finished=status.get("phase") in _FINISHED,
         is_gated=bool(spec.get("schedulingGates")),

@@ -25,6 +25,7 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import (
     INDEX,
     MAX_RUNTIME,
     PRIORITY,
+    SAVES,
     SCHEDULER,
     WORKLOAD_LABEL,
 )
@@ -220,6 +221,7 @@ def manifest(
             },
             "annotations": {
                 PRIORITY: str(spec.priority),
+                **({SAVES: "true"} if spec.saves else {}),
                 **({} if (part := _part(spec)) is None else part.annotations),
                 **({"runai/source": spec.source} if spec.source else {}),
             },

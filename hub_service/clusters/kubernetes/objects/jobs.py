@@ -18,6 +18,7 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import (
     MAX_RUNTIME,
     PRIORITY,
     PYTORCH_JOB,
+    SAVES,
     Pod,
     figure,
     read_pod,
@@ -52,6 +53,7 @@ def read_elastic(annotations: Mapping[str, str]) -> ElasticState:
             sized=None if kept.get("sized") is None else float(kept["sized"]),
             resizes=int(kept.get("resizes", 0)),
             finishers=tuple(map(str, kept.get("finishers", ()))),
+            saves=kept.get("saves") is True,
         )
     except (
         *(AttributeError, MessageError, TypeError, ValueError),
@@ -465,10 +467,10 @@ def drawn_pod(
     metadata = found["metadata"]
     labels = {**(labels or {}), **template.get("metadata", {}).get("labels", {})}
     annotations = template.get("metadata", {}).get("annotations", {})
-    if priority := metadata.get("annotations", {}).get(PRIORITY):
-        annotations = {PRIORITY: priority} | annotations
-    if limit := metadata.get("annotations", {}).get(MAX_RUNTIME):
-        annotations = {MAX_RUNTIME: limit} | annotations
+    own = metadata.get("annotations", {})
+    annotations = {
+        key: own[key] for key in (PRIORITY, MAX_RUNTIME, SAVES) if own.get(key)
+    } | annotations
     owner = {"kind": kind, "controller": True, "name": metadata["name"], "uid": metadata["uid"]}
     described = {
         "uid": metadata["uid"],

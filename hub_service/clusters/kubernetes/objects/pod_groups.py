@@ -53,6 +53,12 @@ class PodGroup:
         return self.first.user if job is None or job.spec is None else job.spec.user
 
     @property
+    def saves(self) -> bool:
+        """Return True if its pod or its Job says that it saves its work when it is stopped."""
+        job = self.job if self.array is None else self.array.job
+        return self.first.saves or (job is not None and job.template.saves)
+
+    @property
     def is_resumed(self) -> bool:
         """Return True if it ran before."""
         if self.array is not None:

@@ -63,6 +63,8 @@ class Shape:
     """Names of workers that were lost too often."""
     throughput: Mapping[str, int] = field(default_factory=dict)
     checkpointed: int | None = None
+    saves: bool = False
+    """True if a worker has ever reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +272,7 @@ def _workload(
         below_min_since=None if since is None else int(since),
         throughput=shape.throughput,
         checkpointed=shape.checkpointed,
-        saves=shape.checkpointed is not None,
+        saves=shape.saves or group.saves,
         gpus_min=WHOLE_GPU if most else None,
         gpus_max=MilliGpu(most * WHOLE_GPU) if most else None,
         resize_cost=world.resize_cost_s if most else 0,

@@ -110,6 +110,7 @@ class ElasticJobs:
             throughput=throughput_for_core(state.throughput, most, pays_from=self.rules.pays_from),
             # A worker that reports its phase saves a checkpoint when it is stopped.
             checkpointed=max(since, default=None) if state.phases else None,
+            saves=state.saves,
         )
 
     async def settled(
@@ -278,7 +279,7 @@ class ElasticJobs:
         self._known[job.uid] = replace(state, **news)
 
 
-_REPORTED = ("phases", "throughput", "global_batch", "steps")
+_REPORTED = ("phases", "throughput", "global_batch", "steps", "saves")
 """Fields of a state that workers report."""
 
 

@@ -387,6 +387,7 @@ def _spec_of(pod: Pod, project: str, name: str, job: Job | None) -> WorkloadSpec
         gpus=MilliGpu(pod.gpus * WHOLE_GPU) if pod.part is None else pod.part.gpus,
         gpu_memory_mib=0 if pod.part is None else pod.part.mib,
         elastic=pod.may_be_resized,
+        saves=pod.saves,
         gpus_max=MilliGpu(0 if pod.part is None else pod.part.most * WHOLE_GPU),
         workers=workers,
         min_workers=workers if job is None else min(job.minimum, workers),
