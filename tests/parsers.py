@@ -159,6 +159,7 @@ def _magic(content: bytes) -> object:
         elastic=options.elastic,
         min_workers=options.min_workers,
         saves=options.saves,
+        guaranteed_workers=options.guaranteed_workers,
         preemptible=options.preemptible,
         backoff_limit=options.backoff_limit,
         grace_seconds=options.grace,

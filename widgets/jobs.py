@@ -206,10 +206,11 @@ class Options(TypedDict, total=False):
     gpu_type: str | None
     name: str | None
     project: str | None
-    priority: str | int
+    priority: str | int | None
     workers: int
     elastic: bool
     min_workers: int | None
+    guaranteed_workers: int | None
     saves: bool
     env: Mapping[str, Word] | Iterable[str] | None
     workdir: str | PathLike[str] | None
@@ -236,10 +237,11 @@ def submit(
     gpu_type: str | None = None,
     name: str | None = None,
     project: str | None = None,
-    priority: str | int = "normal",
+    priority: str | int | None = None,
     workers: int = 1,
     elastic: bool = False,
     min_workers: int | None = None,
+    guaranteed_workers: int | None = None,
     saves: bool = False,
     array: int | None = None,
     env: Mapping[str, Word] | Iterable[str] | None = None,
@@ -277,6 +279,7 @@ def submit(
         workers=workers,
         elastic=elastic,
         min_workers=min_workers,
+        guaranteed_workers=guaranteed_workers,
         saves=saves,
         array=array,
         preemptible=preemptible,

@@ -88,10 +88,11 @@ class RunaiMagics(Magics):
     @argument("--gpu-memory", help="GPU memory instead of GPUs, such as 4G")
     @argument("--gpu-type", help="on GPUs of these types alone, as H100,A100: the first preferred")
     @argument("-p", "--project", help="project that pays for it (default: the session's)")
-    @argument("--priority", default="normal", help="low, normal or high")
+    @argument("--priority", help="low, normal or high (default: normal)")
     @argument("--workers", type=int, default=1, help="processes that start together")
     @argument("--elastic", action="store_true", help="as many GPUs as there are, while it runs")
     @argument("--min-workers", type=int, help="so many workers are enough (elastic: 1)")
+    @argument("--guaranteed-workers", type=int, help="elastic: so many no other project takes")
     @argument("--saves", action="store_true", help="saves its work when it is paused: may be moved")
     @argument("--array", type=int, help="submit so many jobs, numbered by RUNAI_ARRAY_INDEX")
     @argument(
@@ -143,6 +144,7 @@ class RunaiMagics(Magics):
             workers=options.workers,
             elastic=options.elastic,
             min_workers=options.min_workers,
+            guaranteed_workers=options.guaranteed_workers,
             saves=options.saves,
             array=options.array,
             preemptible=options.preemptible,

@@ -183,6 +183,8 @@ class WorkloadSpec:
     """`min_workers` to `workers` processes of one GPU each; or one of one GPU to `gpus_max`."""
     saves: bool = False
     """True if its user says that it saves its work when it is stopped, and goes on from there."""
+    guaranteed_workers: int | None = None
+    """Workers of an elastic job that are within the quota or wait, and that nobody else takes."""
     gpus_max: MilliGpu = MilliGpu(0)
     """Maximum of an elastic job of one process."""
     preemptible: bool = True

@@ -164,6 +164,7 @@ def workload_spec(
     preemptible = request.kind == "job" if request.preemptible is None else request.preemptible
     at_least = 1 if request.elastic else request.workers
     min_workers = at_least if request.min_workers is None else request.min_workers
+    _check_guarantee(request, min_workers)
     gpus_max = MilliGpu(0)
     if request.elastic and request.workers == 1:
         gpus_max = MilliGpu(max(gpus, site.most_devices * WHOLE_GPU))
@@ -188,6 +189,7 @@ def workload_spec(
         min_workers=min_workers,
         elastic=request.elastic,
         saves=request.saves,
+        guaranteed_workers=request.guaranteed_workers,
         gpus_max=gpus_max,
         preemptible=preemptible,
         priority=_priority(request),
@@ -229,6 +231,24 @@ def _check_shape(request: SubmitRequest) -> None:
             "A session cannot save its work when it is stopped: it ends.",
             hint="Submit a job, or leave --saves out.",
             code="not_saving",
+        )
+
+
+def _check_guarantee(request: SubmitRequest, min_workers: int) -> None:
+    asked = request.guaranteed_workers
+    if asked is None:
+        return
+    if not request.elastic:
+        raise InvalidRequest(
+            f"{asked} guaranteed workers are asked for, and the job is not elastic.",
+            hint="Give --elastic, or leave --guaranteed-workers out.",
+            code="not_elastic",
+        )
+    if not min_workers <= asked <= request.workers:
+        raise InvalidRequest(
+            f"{asked} guaranteed workers are not between the least ({min_workers}) and all"
+            f" ({request.workers}).",
+            hint=f"Give --guaranteed-workers from {min_workers} to {request.workers}.",
         )
 
 

@@ -225,6 +225,8 @@ class SubmitRequest(Wire):
     """Whether the number of GPUs follows the free capacity at run time (docs/elastic.md)."""
     saves: bool = False
     """Whether it saves its work when it is paused, and goes on from there."""
+    guaranteed_workers: PositiveInt | None = None
+    """Workers of an elastic job that wait for the quota, and that no other project takes."""
     array: Annotated[int, Field(ge=1, le=MOST_WORKERS)] | None = None
     priority: Literal["low", "normal", "high"] | Annotated[int, Field(ge=0, le=1000)] = "normal"
     preemptible: bool | None = None
@@ -401,6 +403,8 @@ class WorkloadDetail(WorkloadView):
     backoff_limit: int = 0
     grace_seconds: int = 30
     expected_runtime: int | None = None
+    guaranteed_workers: int | None = None
+    """Workers that no other project takes; None: as the rules have it."""
     image: str = ""
     gpu_types: list[str] = []
     """Acceptable types of GPUs, of which it uses one; empty: any type."""

@@ -211,6 +211,16 @@ async def test_job_whose_worker_once_reported_saves_over_a_pause_and_a_restart(l
     assert [drawn.saves for drawn in (before, told, paused, again)] == [False, True, True, True]
 
 
+async def test_guaranteed_workers_reach_the_core_as_many_as_there_are(lab):
+    spec = elastic(lab, guaranteed_workers=3)
+    await lab.cluster.submit([spec])
+    before = await seen(lab, spec.id)
+    await lab.cluster.scale(spec.id, workers=2, min_workers=None, by="ana")
+    after = await seen(lab, spec.id)
+
+    assert (before.guaranteed_workers, after.guaranteed_workers) == (3, 2)
+
+
 async def test_a_joiner_waits_for_the_checkpoint_of_the_last_rank(lab):
     spec = await training(lab, 1)
     await joined(lab, spec, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from contract.looking import seen
 from labs import plan, start, stop
 from runai.hub_service.wire.errors import Conflict
 
@@ -96,6 +97,14 @@ async def test_a_session_with_a_command_is_started_by_the_cluster_and_not_tried_
 
     record = await lab.until(spec.id, "ended")
     assert record.exit_code == 1
+
+
+@pytest.mark.parametrize("priority", [0, 70, 100])
+async def test_priority_of_a_session_reaches_the_core(lab, priority):
+    spec = lab.session(priority=priority)
+    await lab.cluster.submit([spec])
+
+    assert (await seen(lab, spec.id)).priority == priority
 
 
 async def test_a_released_session_goes_on_and_gets_its_gpus_again(lab):

@@ -306,6 +306,15 @@ def test_values_of_variables_become_text():
     assert request.environment("A=b c") == {"A": "b c"}
 
 
+@pytest.mark.parametrize(
+    ("options", "named"), [({}, False), ({"priority": "normal"}, True)], ids=["none", "normal"]
+)
+def test_priority_is_asked_for_only_if_it_is_named(options, named):
+    asked = request.submit_request(["true"], interactive=True, **options)
+
+    assert ("priority" in asked.model_fields_set) is named
+
+
 def test_without_an_amount_no_gpu_is_asked_for():
     made = request.submit_request(["true"])
 

@@ -152,6 +152,7 @@ class Viewer:
             backoff_limit=spec.backoff_limit,
             grace_seconds=spec.grace_seconds,
             expected_runtime=spec.expected_runtime,
+            guaranteed_workers=spec.guaranteed_workers,
             image=spec.image,
             gpu_types=list(spec.gpu_types),
             reported=metrics_view(self.world.progress.get(record.id)),

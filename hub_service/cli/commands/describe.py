@@ -49,6 +49,12 @@ def workload_lines(w: WorkloadDetail, now: datetime) -> Lines:
         ("Reason", why),
         ("GPUs asked", render.asked(w) + least),
         ("Elastic", w.elastic.text if w.elastic else ""),
+        (
+            "Guaranteed",
+            f"{w.guaranteed_workers} of its workers: no other project takes them"
+            if w.guaranteed_workers
+            else "",
+        ),
         ("When paused", SAVES if w.saves else ""),
         ("Speed", w.elastic.speed if w.elastic else ""),
         ("Progress", w.progress.text if w.progress else ""),

@@ -77,6 +77,12 @@ SHOWN = 10
     help="With --workers: so many are enough. Default: all; with --elastic 1.",
 )
 @click.option(
+    "--guaranteed-workers",
+    type=WORKERS,
+    metavar="N",
+    help="With --elastic: so many wait for the quota, and no other project takes them.",
+)
+@click.option(
     "--saves",
     is_flag=True,
     help="It saves its work when it is paused (SIGTERM), and goes on from there: first to give way,"
@@ -149,6 +155,7 @@ def submit(
     workers: int,
     elastic: bool,
     min_workers: int | None,
+    guaranteed_workers: int | None,
     saves: bool,
     array: int | None,
     priority: str | int | None,
@@ -191,6 +198,7 @@ def submit(
         workers=workers,
         elastic=elastic or None,
         min_workers=min_workers,
+        guaranteed_workers=guaranteed_workers,
         saves=saves or None,
         array=array,
         priority=priority,

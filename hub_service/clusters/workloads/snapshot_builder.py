@@ -102,7 +102,7 @@ def _drawn(row: StoredWorkload, shown: Sequence[WorkerRecord], rules: ElasticRul
         user=spec.user,
         kind=spec.kind,
         preemptible=spec.preemptible,
-        priority=spec.priority if spec.kind == "job" else None,
+        priority=spec.priority,
         submitted=int(record.submitted),
         expected_runtime=spec.expected_runtime,
         max_runtime=None
@@ -111,6 +111,8 @@ def _drawn(row: StoredWorkload, shown: Sequence[WorkerRecord], rules: ElasticRul
             spec.max_runtime, record.ran_s, record.runs_since, min(starts, default=None)
         ),
         min_workers=min(spec.min_workers, len(shown)),
+        # A job may have been scaled below its guarantee, or show fewer workers while it shrinks.
+        guaranteed_workers=spec.guaranteed_workers and min(spec.guaranteed_workers, len(shown)),
         workers=tuple(_worker(row, worker) for worker in shown),
         pauses=tuple(int(at) for at in record.pauses),
         checkpointed=_checkpointed(row),

@@ -201,11 +201,12 @@ def test_parts_of_gpus_are_asked_for_by_annotations(asks, notes):
 
 
 def test_an_elastic_job_of_one_process_asks_the_scheduler_for_its_devices_not_the_kubelet():
-    spec = replace(SPEC, elastic=True, gpus_max=MilliGpu(8000))
+    spec = replace(SPEC, elastic=True, gpus_max=MilliGpu(8000), guaranteed_workers=1)
     made = manifest(spec, PLAIN)
 
     assert pod_of(made)["containers"][0]["resources"] == {}
     template = kept(made).template
+    assert template.guaranteed == 1
     assert template.part == Part(milli=1000, devices=2, most=8)
     assert (template.unsupported, template.is_blind) == ("", "")
     assert (template.gpus, template.milli_gpus()) == (0, 2000)

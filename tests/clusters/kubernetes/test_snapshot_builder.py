@@ -7,6 +7,11 @@ from dataclasses import replace
 import pytest
 
 from clusters.kubernetes.worlds import a_job, a_machine, a_pod
+from runai.hub_service.clusters.kubernetes.objects.core_objects import (
+    PRIORITIES,
+    SCHEDULER,
+    read_pod,
+)
 from runai.hub_service.clusters.kubernetes.objects.node_affinity import Taint
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import Grouping
 from runai.hub_service.clusters.kubernetes.snapshot.device_ids import DeviceIds
@@ -114,6 +119,53 @@ def test_annotation_tells_the_core_that_a_job_saves(of_pod, of_job, expected):
     pods = [a_pod(f"j-{i}", of=job, saves=of_pod) for i in range(2)]
 
     assert drawn(*pods, jobs=[job]).workloads[0].saves is expected
+
+
+@pytest.mark.parametrize("kind", ["train", "build", "inference"])
+@pytest.mark.parametrize(
+    ("spec", "notes", "expected"),
+    [
+        ({}, {}, None),
+        ({"priority": 0}, {}, None),
+        ({"priority": 0, "priorityClassName": "idle"}, {}, 0),
+        ({"priority": 7, "priorityClassName": "small"}, {}, 7),
+        ({"priority": 0, "priorityClassName": "idle"}, {"runai/priority": "60"}, 60),
+        ({}, {"runai/priority": "0"}, 0),
+    ],
+    ids=["none", "no class", "a class of 0", "a class of 7", "an annotation", "annotation 0"],
+)
+def test_priority_is_the_named_one_or_else_the_kinds(kind, spec, notes, expected):
+    found = read_pod(
+        {
+            "metadata": {
+                "uid": "u",
+                "namespace": "lab",
+                "name": "a",
+                "creationTimestamp": "2026-01-01T00:00:00Z",
+                "labels": {"runai/kind": kind},
+                "annotations": notes,
+            },
+            "spec": {"containers": [], "schedulerName": SCHEDULER, **spec},
+        }
+    )
+
+    assert found.priority == (PRIORITIES[kind] if expected is None else expected)
+
+
+@pytest.mark.parametrize("priority", [0, 100, 125])
+def test_priority_of_a_session_is_shown_to_the_core(priority):
+    assert drawn(a_pod("a", priority=priority)).workloads[0].priority == priority
+
+
+@pytest.mark.parametrize(
+    ("least", "expected"), [(1, 2), (0, None)], ids=["an elastic job", "a gang"]
+)
+def test_annotation_guarantees_workers_of_elastic_jobs_alone(least, expected):
+    job = a_job("j", 2, least=least)
+    job = replace(job, template=replace(job.template, guaranteed=3))
+    pods = [a_pod(f"j-{i}", of=job) for i in range(2)]
+
+    assert drawn(*pods, jobs=[job]).workloads[0].guaranteed_workers == expected
 
 
 def test_devices_that_are_promised_are_held():

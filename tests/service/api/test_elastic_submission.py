@@ -50,6 +50,27 @@ def test_sizes_between_which_it_is_resized(asked, sizes):
     assert spec.elastic
 
 
+def test_guaranteed_workers_are_stored():
+    assert stored(workers=4, min_workers=2, guaranteed_workers=3).guaranteed_workers == 3
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ({"elastic": False}, "2 guaranteed workers .* not elastic"),
+        ({"workers": 8, "min_workers": 3}, r"2 guaranteed workers .* least \(3\) and all \(8\)"),
+        ({}, r"2 guaranteed workers .* least \(1\) and all \(1\)"),
+    ],
+    ids=["not elastic", "fewer than the least", "more than there are"],
+)
+def test_impossible_guaranteed_workers_are_refused_by_name(asked, named):
+    request = SubmitRequest(
+        command=["train"], gpus=1, guaranteed_workers=2, **{"elastic": True, **asked}
+    )
+    with pytest.raises(InvalidRequest, match=named):
+        workload_spec(request, user="ana", project=ProjectSpec("vision"), site=Site({}, [], 16_000))
+
+
 def test_only_what_it_needs_at_least_counts_against_the_limit():
     assert stored(gpus=6).gpus == 6000
     with pytest.raises(InvalidRequest, match="4 GPUs are more than project vision may ever hold"):

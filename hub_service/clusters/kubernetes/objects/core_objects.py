@@ -82,6 +82,8 @@ MAX_RUNTIME = "runai/max-runtime"
 """Annotation of a Job or a pod: its time limit in seconds of running."""
 SAVES = "runai/saves"
 """Annotation of a Job or pod: "true" if it saves its work when it is stopped."""
+GUARANTEED = "runai/guaranteed-workers"
+"""Annotation of an elastic Job or its pods: its workers that no other project takes."""
 PYTORCH_JOB = "PyTorchJob"
 """Kind of Kubeflow."""
 REPLICA_INDEX = "training.kubeflow.org/replica-index"
@@ -147,6 +149,8 @@ class Pod:
     """True if the pod has the elastic label."""
     saves: bool = False
     """True if the pod's annotation says that it saves its work when it is stopped."""
+    guaranteed: int | None = None
+    """Guaranteed workers of its elastic Job, as its annotation says."""
     node: str = ""
     is_finished: bool = False
     is_gated: bool = False
@@ -294,6 +298,7 @@ def read_pod(found: Object) -> Pod:
         is_gang=labels.get(GANG_LABEL) == "true",
         is_elastic=is_elastic,
         saves=annotations.get(SAVES) == "true",
+        guaranteed=figure(annotations.get(GUARANTEED, "")),
         node=node,
         is_finished=status.get("phase") in _FINISHED,
         is_gated=bool(spec.get("schedulingGates")),
@@ -384,7 +389,10 @@ def _priority(spec: Object, annotations: Mapping[str, str], kind: PodKind) -> in
     said = figure(annotations.get(PRIORITY, ""))
     if said is not None:
         return said
-    own: int = spec.get("priority") or PRIORITIES[kind]
+    # The API server writes 0 to a pod that names no class.
+    own: int | None = spec.get("priority")
+    if own is None or (own == 0 and not spec.get("priorityClassName")):
+        return PRIORITIES[kind]
     return own
 
 

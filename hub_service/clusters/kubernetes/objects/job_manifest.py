@@ -21,6 +21,7 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import (
     GANG_LABEL,
     GPU_RESOURCE,
     GPU_TYPE_LABEL,
+    GUARANTEED,
     HELD,
     INDEX,
     MAX_RUNTIME,
@@ -222,6 +223,7 @@ def manifest(
             "annotations": {
                 PRIORITY: str(spec.priority),
                 **({SAVES: "true"} if spec.saves else {}),
+                **({GUARANTEED: str(n)} if (n := spec.guaranteed_workers) else {}),
                 **({} if (part := _part(spec)) is None else part.annotations),
                 **({"runai/source": spec.source} if spec.source else {}),
             },

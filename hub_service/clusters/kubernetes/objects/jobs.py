@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from runai.hub_service.clusters.kubernetes.client.api import Object
 from runai.hub_service.clusters.kubernetes.objects.amounts import when
 from runai.hub_service.clusters.kubernetes.objects.core_objects import (
+    GUARANTEED,
     HELD,
     MAX_RUNTIME,
     PRIORITY,
@@ -216,6 +217,11 @@ class Job:
     def is_over(self, index: int) -> bool:
         """Return True if an index gets no pod again."""
         return index in self.completed or index in self.failed_indexes
+
+    @property
+    def may_be_guaranteed(self) -> bool:
+        """Return True if it may have guaranteed workers: it is elastic."""
+        return self.is_elastic or self.least > 0 or self.template.may_be_resized
 
     @property
     def minimum(self) -> int:
@@ -468,9 +474,8 @@ def drawn_pod(
     labels = {**(labels or {}), **template.get("metadata", {}).get("labels", {})}
     annotations = template.get("metadata", {}).get("annotations", {})
     own = metadata.get("annotations", {})
-    annotations = {
-        key: own[key] for key in (PRIORITY, MAX_RUNTIME, SAVES) if own.get(key)
-    } | annotations
+    inherited = (PRIORITY, MAX_RUNTIME, SAVES, GUARANTEED)
+    annotations = {key: own[key] for key in inherited if own.get(key)} | annotations
     owner = {"kind": kind, "controller": True, "name": metadata["name"], "uid": metadata["uid"]}
     described = {
         "uid": metadata["uid"],

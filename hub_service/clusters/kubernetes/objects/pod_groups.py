@@ -59,6 +59,12 @@ class PodGroup:
         return self.first.saves or (job is not None and job.template.saves)
 
     @property
+    def guaranteed(self) -> int | None:
+        """Return the guaranteed workers of an elastic Job; None: it is none, or asks for none."""
+        job = self.job
+        return job.template.guaranteed if job is not None and job.may_be_guaranteed else None
+
+    @property
     def is_resumed(self) -> bool:
         """Return True if it ran before."""
         if self.array is not None:

@@ -388,6 +388,7 @@ def _spec_of(pod: Pod, project: str, name: str, job: Job | None) -> WorkloadSpec
         gpu_memory_mib=0 if pod.part is None else pod.part.mib,
         elastic=pod.may_be_resized,
         saves=pod.saves,
+        guaranteed_workers=pod.guaranteed if job is not None and job.may_be_guaranteed else None,
         gpus_max=MilliGpu(0 if pod.part is None else pod.part.most * WHOLE_GPU),
         workers=workers,
         min_workers=workers if job is None else min(job.minimum, workers),
