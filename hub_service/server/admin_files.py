@@ -22,9 +22,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from runai.hub_service.model.project_changes import changed_project
 from runai.hub_service.model.records import ProjectSpec
-from runai.hub_service.scheduler import Policy
+from runai.hub_service.scheduler import SHIPPED, Policy, Snapshot
 from runai.hub_service.scheduler.model.fields import InvalidSnapshot
-from runai.hub_service.scheduler.model.snapshot_json import policy_from_json
+from runai.hub_service.scheduler.model.snapshot_json import policy_from_json, snapshot_to_json
 from runai.hub_service.wire.base_schema import ProjectName
 from runai.hub_service.wire.errors import InvalidRequest
 from runai.hub_service.wire.schemas import ProjectPut
@@ -196,12 +196,17 @@ def _is_empty(node: yaml.Node) -> bool:
     return isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null"
 
 
-def read_policy(path: Path) -> Policy:
-    """Return the policy of a file; omitted fields have their defaults.
+_SHIPPED = snapshot_to_json(Snapshot(policy=SHIPPED))["policy"]
+
+
+def read_policy(path: Path | None) -> Policy:
+    """Return the policy of a file; omitted fields are those of the shipped policy, as without one.
 
     Raises:
         InvalidRequest: the file cannot be read, or has an invalid value.
     """
+    if path is None:
+        return SHIPPED
     try:
         fields = yaml.load(path.read_text(encoding="utf-8-sig"), _Loader)  # noqa: S506 - a safe one
     except (OSError, UnicodeDecodeError) as unreadable:
@@ -216,7 +221,8 @@ def read_policy(path: Path) -> Policy:
             f"{path} is no YAML.", hint="One `field: value` a line; docs/policy.md lists them."
         ) from wrong
     try:
-        return policy_from_json({} if fields is None else fields)
+        fields = {} if fields is None else fields
+        return policy_from_json({**_SHIPPED, **fields} if isinstance(fields, dict) else fields)
     except InvalidSnapshot as wrong:
         raise InvalidRequest(
             f"{path}: {wrong}.", hint="docs/policy.md lists the fields."

@@ -65,7 +65,7 @@ async def serve_kubernetes(config: Config, where: KubernetesConfig) -> None:
     config.data_dir.mkdir(parents=True, exist_ok=True)
     stopped, serves, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
     on_signal(stopped.set)
-    policy = None if config.policy_file is None else read_policy(config.policy_file)
+    policy = read_policy(config.policy_file)
     pool_of(where)  # report a wrong value before the wait for the Lease
     identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
     alive = answering(config.host, where.alive_port)
@@ -129,7 +129,7 @@ async def lead(
     reviewing: Api,
     users: HubAuthenticator | None,
     scheduler: DecisionWorker,
-    policy: Policy | None,
+    policy: Policy,
     stopped: asyncio.Event,
     serves: asyncio.Event,
     pod: OwnPod,
@@ -196,7 +196,7 @@ async def lead(
         ).run(),
         ledger.run(),
     ]
-    if policy is not None and policy.history_weight:
+    if policy.history_weight:
         await past.begin()  # before the first scheduling cycle
         work.append(past.run())
     if users is not None:

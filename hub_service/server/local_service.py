@@ -149,7 +149,7 @@ async def serve_here(config: Config) -> None:
     assert starting is not None
     # Until this service has the cluster's lock, a signal may simply cancel the start.
     on_signal(starting.cancel)
-    policy = None if config.policy_file is None else read_policy(config.policy_file)
+    policy = read_policy(config.policy_file)
     node = node_name()
     devices = devices_of(config, node)
     # A random port must be known before jobs get the address; a configured one may be in use until
@@ -221,7 +221,7 @@ async def serve_here(config: Config) -> None:
         if not config.agent_token:
             agent = agent_environment(os.environ, url=own_url, token=agent_token, node=node)
             work.append(keep_agent_running(agent))
-        if policy is not None and policy.history_weight:
+        if policy.history_weight:
             await past.begin()  # before the first scheduling cycle
             work.append(past.run())
         if users is not None:

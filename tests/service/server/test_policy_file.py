@@ -1,5 +1,6 @@
 """The scheduler's policy file as operators write it, and its effect on the controller."""
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -7,30 +8,41 @@ import pytest
 from builders import cluster, job, project, snapshot
 from inline_decisions import inline_scheduler
 from runai.hub_service.controller.loop import Controller
-from runai.hub_service.scheduler import Policy, Start
+from runai.hub_service.scheduler import SHIPPED, Policy, Start
 from runai.hub_service.server.admin_files import read_policy
 from runai.hub_service.wire.errors import InvalidRequest
 
 
-def test_policy_file_keeps_defaults_of_missing_settings(tmp_path):
+def test_policy_file_keeps_the_shipped_values_of_missing_settings(tmp_path):
     path = tmp_path / "policy.yaml"
     path.write_text("packing: spread\nmax_pauses_per_hour: 2\n")
 
-    assert read_policy(path) == Policy(packing="spread", max_pauses_per_hour=2)
+    assert read_policy(path) == replace(SHIPPED, packing="spread", max_pauses_per_hour=2)
 
 
-def test_an_empty_file_is_the_default(tmp_path):
+def test_an_empty_file_is_the_shipped_policy(tmp_path):
     path = tmp_path / "policy.yaml"
     path.write_text("# nothing chosen yet\n")
 
-    assert read_policy(path) == Policy()
+    assert read_policy(path) == SHIPPED
+
+
+def test_a_service_without_a_policy_file_has_the_shipped_policy():
+    assert read_policy(None) == SHIPPED
+
+
+def test_phases_of_a_policy_file_win_over_the_shipped_ones(tmp_path):
+    path = tmp_path / "policy.yaml"
+    path.write_text("phases: [allocate, reclaim]\n")
+
+    assert read_policy(path) == replace(SHIPPED, phases=("allocate", "reclaim"))
 
 
 def test_a_policy_file_may_begin_with_a_byte_order_mark(tmp_path):
     path = tmp_path / "policy.yaml"
     path.write_text("\ufeffpacking: spread\n", encoding="utf-8")
 
-    assert read_policy(path) == Policy(packing="spread")
+    assert read_policy(path) == replace(SHIPPED, packing="spread")
 
 
 @pytest.mark.parametrize(
