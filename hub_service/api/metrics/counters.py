@@ -8,7 +8,14 @@ from collections import Counter as Tally
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from runai.hub_service.controller.loop import Cycle
-from runai.hub_service.scheduler.model.snapshot import Decision, Start, Workload
+from runai.hub_service.scheduler.model.snapshot import (
+    Decision,
+    Move,
+    Resize,
+    Start,
+    Stop,
+    Workload,
+)
 
 CYCLE_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10)
 WAIT_BUCKETS = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600, 7 * 24 * 3600)
@@ -35,6 +42,12 @@ class Happened:
         self._decisions = Counter(
             "runai_decisions", "Decisions by kind.", ["kind"], registry=registry
         )
+        self._stops = Counter(
+            "runai_stops",
+            "Stops, moves and resizes of workers, by the rule that they follow.",
+            ["kind", "rule"],
+            registry=registry,
+        )
         self._refused = Counter(
             "runai_decisions_refused",
             "Decisions that could not be carried out.",
@@ -57,6 +70,13 @@ class Happened:
         decided: Tally[type[Decision]] = Tally(map(type, cycle.plan.decisions))
         for decision, number in decided.items():
             self._decisions.labels(decision.kind).inc(number)
+        taken = Tally(
+            (d.kind, d.reason.rule)
+            for d in cycle.plan.decisions
+            if isinstance(d, Stop | Move | Resize)
+        )
+        for (kind, rule), number in taken.items():
+            self._stops.labels(kind, rule).inc(number)
         self._refused.inc(len(cycle.refused))
         refused = {refusal.workload for refusal in cycle.refused}
         if not decided[Start]:

@@ -10,11 +10,15 @@ from asyncio.subprocess import PIPE, STDOUT
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from prometheus import prometheus
+from runai.hub_service.api.metrics.counters import Happened
 from runai.hub_service.clusters.simulated import SimulatedCluster
+from runai.hub_service.controller.loop import Cycle
 from runai.hub_service.model.device import Device
+from runai.hub_service.scheduler.model.snapshot import Move, Plan, Reason, Stop, StopCode
 from runai.hub_service.wire.agent_reports import AgentReport, DeviceSample, UsageSample
 from runai.hub_service.wire.schemas import SubmitRequest
 from waiting import eventually_async
@@ -191,6 +195,24 @@ async def test_the_originals_names_are_there_with_its_units(busy):
     }
     assert samples(text, "runai_node_gpu_used_memory_bytes")["lab",] == 2 * 2048 * 2**20
     assert samples(text, "runai_mig_mode_gpu_count")["lab",] == 0
+
+
+def test_stops_and_moves_are_counted_by_their_rule():
+    def why(code: StopCode, rule: str) -> Reason:
+        return Reason(code=code, rule=rule, text="because")
+
+    decisions = (
+        *(Stop(workload="a", worker=w, reason=why("reclaimed", "Q6")) for w in ("a-0", "a-1")),
+        Move(workload="b", worker="b-0", node="n", devices=(), reason=why("consolidated", "R10")),
+    )
+    registry = CollectorRegistry()
+    Happened(registry).count(Cycle(plan=Plan(decisions=decisions)))
+
+    counts = {
+        (kind, rule): registry.get_sample_value("runai_stops_total", {"kind": kind, "rule": rule})
+        for kind, rule in (("stop", "Q6"), ("move", "R10"), ("stop", "R10"))
+    }
+    assert counts == {("stop", "Q6"): 2, ("move", "R10"): 1, ("stop", "R10"): None}
 
 
 async def test_a_wait_is_counted_when_it_ends(busy):

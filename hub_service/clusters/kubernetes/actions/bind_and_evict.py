@@ -144,7 +144,7 @@ class DecisionExecutor:
                 self._refuse(decision, pod, error)
             return
         self.evicted.add(pod.uid)
-        self._events.tell(pod, "Preempted", why(decision.reason), leaves=True)
+        self._events.tell(pod, _event_of(decision), why(decision.reason), leaves=True)
 
     async def _leave_out(self, pod: Pod) -> str:
         """Exclude the pod's end from its Job's count; return the resourceVersion that is excluded.
@@ -171,7 +171,7 @@ class DecisionExecutor:
         change = held(group.job, now=now, why=sentence, priority=group.first.priority, ran=ran)
         if await self._change(decision, group.job, change):
             for pod in up:
-                self._events.tell(pod, "Preempted", sentence, leaves=True)
+                self._events.tell(pod, _event_of(decision), sentence, leaves=True)
             self.evicted.update(pod.uid for pod in up)
             self.paused.add(group.job.uid)
 
@@ -300,6 +300,10 @@ def promised(decision: Reserve) -> str:
     """Return the sentence that names the workloads a reserved place waits for."""
     leaving = ", ".join(decision.waits_for)
     return f"its place on {decision.node} is kept until {leaving} left it (R7)"
+
+
+def _event_of(decision: Stop | Move) -> str:
+    return "Moved" if isinstance(decision, Move) else "Preempted"
 
 
 async def at_once(calls: Iterable[Call]) -> None:
