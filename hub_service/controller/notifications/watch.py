@@ -24,7 +24,12 @@ from runai.hub_service.controller.notifications.news import (
 )
 from runai.hub_service.model.changes import Broadcast, compared, is_same_workload
 from runai.hub_service.model.cluster import Cluster
-from runai.hub_service.model.records import WorkloadId, WorkloadRecord, WorkloadState
+from runai.hub_service.model.records import (
+    HistoryEvent,
+    WorkloadId,
+    WorkloadRecord,
+    WorkloadState,
+)
 from runai.hub_service.model.time_limits import WARNING, warning_text
 from runai.hub_service.model.time_limits import warns_at as warns_at_of
 from runai.hub_service.wire.errors import RunaiError
@@ -136,11 +141,14 @@ class Notifier:
 
     async def _notification(self, kind: Kind, record: WorkloadRecord) -> Notification:
         history_kind, sentence = _SENTENCES[kind]
-        why = ""
+        why = moved = ""
         with suppress(RunaiError):  # deleted since, or its history is not readable now
             events = await self._cluster.history(record.id)
             why = next((e.text for e in reversed(events) if e.kind == history_kind), "")
-        text = sentence.format(record.id) + (f": {why}" if why else "")
+            if kind in {"paused", "resumed"}:
+                moved = _move(events, is_over=kind == "resumed")
+        text = f"{record.id} was {moved}" if moved else sentence.format(record.id)
+        text += f": {why}" if why and not moved else ""
         spec = record.spec
         return Notification(self._clock(), kind, record.id, spec.project, spec.user, text)
 
@@ -171,6 +179,19 @@ class Notifier:
                     await asyncio.sleep(self._again_s * attempt)
                 else:
                     break
+
+
+_MOVED = "moved to "
+"""Beginning of the scheduler's reason of a move, which the history keeps."""
+
+
+def _move(events: Sequence[HistoryEvent], *, is_over: bool) -> str:
+    """Return the last stop, if it was a move, with the time to its running again; else ""."""
+    stop = next((e for e in reversed(events) if e.kind == "stopping"), None)
+    if stop is None or not stop.text.startswith(_MOVED):
+        return ""
+    again = next((e for e in reversed(events) if e.kind == "running" and e.at >= stop.at), None)
+    return stop.text + (f", {again.at - stop.at:.0f} s" if is_over and again is not None else "")
 
 
 _SENTENCES: dict[Kind, tuple[str, str]] = {

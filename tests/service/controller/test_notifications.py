@@ -9,6 +9,7 @@ import hashlib
 import hmac
 import json
 import logging
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ from runai.hub_service.controller.notifications.channels import Undelivered, Web
 from runai.hub_service.controller.notifications.news import Seen, happened
 from runai.hub_service.model.changes import Broadcast
 from runai.hub_service.model.records import WorkloadState
+from runai.hub_service.scheduler.model.snapshot import Move, Reason
 from runai.hub_service.server.settings import Config
 from runai.hub_service.wire.errors import InvalidRequest
 from waiting import eventually_async
@@ -123,6 +125,29 @@ async def test_the_end_of_a_limit_is_told_once_before_it_comes_and_once_when_it_
     assert [one.kind for one in told] == ["ends_soon", "timed_out"]
     assert history == ["ends in 10 minutes, at its time limit of 8h: save what you need"]
     assert "--time 12h" in told[1].text
+
+
+async def test_a_move_is_told_with_its_place_and_then_its_duration():
+    lab, recent = SimulatedLab(), Recent()
+    notifier = Notifier(lab.simulated, {}.get, recent, [], Broadcast(), clock=Clock())
+    why = "moved to n2 to make room for vision/big"
+    async with running(lab.simulated):
+        job = lab.job()
+        await lab.started(job)
+        await notifier.look()
+        reason = Reason(code="consolidated", rule="R10", text=why)
+        move = Move(workload=job.id, worker=f"{job.id}-0", node="n2", devices=(), reason=reason)
+        await lab.cluster.apply(plan(move))
+        await lab.until(job.id, "paused")
+        await notifier.look()
+        await lab.pass_time(40)
+        await lab.cluster.apply(plan(start(job.id, 0)))
+        await lab.until(job.id, "running")
+        await notifier.look()
+
+    told = [one.text for one in reversed(recent.of("ana", Clock()()))]
+    assert told[0] == f"vision/exp was {why}"
+    assert re.fullmatch(f"vision/exp was {why}, 4[0-9] s", told[1])
 
 
 # -- delivery over HTTP --------------------------------------------------------------------------
