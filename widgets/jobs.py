@@ -204,6 +204,8 @@ class Options(TypedDict, total=False):
     gpus: Amount | None
     gpu_memory: str | None
     gpu_type: str | None
+    cpu: Amount | None
+    memory: str | None
     name: str | None
     project: str | None
     priority: str | int | None
@@ -235,6 +237,8 @@ def submit(
     gpus: Amount | None = None,
     gpu_memory: str | None = None,
     gpu_type: str | None = None,
+    cpu: Amount | None = None,
+    memory: str | None = None,
     name: str | None = None,
     project: str | None = None,
     priority: str | int | None = None,
@@ -270,6 +274,8 @@ def submit(
         program_command(program, args),
         gpus=gpus,
         gpu_memory=gpu_memory,
+        cpu=cpu,
+        memory=memory,
         priority=priority,
         env=env,
         workdir=workdir,

@@ -87,6 +87,8 @@ class RunaiMagics(Magics):
     @argument("-g", "--gpus", help="GPUs of each worker, a fraction or whole (default: none)")
     @argument("--gpu-memory", help="GPU memory instead of GPUs, such as 4G")
     @argument("--gpu-type", help="on GPUs of these types alone, as H100,A100: the first preferred")
+    @argument("--cpu", help="CPUs of each worker, such as 0.5 or 4 (default: 1 without a GPU)")
+    @argument("--memory", help="memory of each worker, such as 16G (default: 1G without a GPU)")
     @argument("-p", "--project", help="project that pays for it (default: the session's)")
     @argument("--priority", help="low, normal or high (default: normal)")
     @argument("--workers", type=int, default=1, help="processes that start together")
@@ -134,6 +136,8 @@ class RunaiMagics(Magics):
             command,
             gpus=options.gpus,
             gpu_memory=options.gpu_memory,
+            cpu=options.cpu,
+            memory=options.memory,
             priority=options.priority,
             env=env if cell is None else with_module_path(env, options.workdir),
             workdir=options.workdir,

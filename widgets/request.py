@@ -45,6 +45,8 @@ _HINTS = {
     "project": "%runai_list names your projects.",
     "gpus": "Ask for a number with at most three decimals, such as 0.5 or 2.",
     "gpu_memory_mib": "Ask for memory as 4G or 500M.",
+    "cpu": "Ask for CPUs as 0.5 or 4.",
+    "memory_mib": "Ask for memory as 4G or 500M.",
     "workers": "Ask for 1 worker or more.",
     "min_workers": "Ask for 1 worker or more.",
     "guaranteed_workers": "Ask for 1 worker or more.",
@@ -65,6 +67,7 @@ def submit_request(
     *,
     gpus: Amount | None = None,
     gpu_memory: str | None = None,
+    memory: str | None = None,
     priority: str | int | None = None,
     env: Mapping[str, Word] | Iterable[str] | None = None,
     workdir: str | os.PathLike[str] | None = None,
@@ -86,7 +89,10 @@ def submit_request(
         "command": list(command),
         "kind": "session" if interactive else "job",
         "gpus": None if gpus is None else _gpus(gpus),
-        "gpu_memory_mib": None if gpu_memory is None else _memory_mib(str(gpu_memory)),
+        "gpu_memory_mib": None
+        if gpu_memory is None
+        else _memory_mib(str(gpu_memory), "GPU memory"),
+        "memory_mib": None if memory is None else _memory_mib(str(memory), "memory"),
         **({} if priority is None else {"priority": _priority(priority)}),
         "env": environment(env),
         "workdir": _directory(workdir),
@@ -296,13 +302,13 @@ def _gpus(amount: Amount) -> Decimal:
     return number
 
 
-def _memory_mib(amount: str) -> int:
+def _memory_mib(amount: str, what: str) -> int:
     """Parse a size with its unit in MiB, rounded up, as the command line does."""
     found = _MEMORY.fullmatch(amount)
     mib = math.ceil(Decimal(found[1]) * _MIB[found[2].lower()]) if found else 0
     if mib < 1:
         raise InvalidRequest(
-            f"{shown(amount)} is not a valid amount of GPU memory.", hint=_HINTS["gpu_memory_mib"]
+            f"{shown(amount)} is not a valid amount of {what}.", hint=_HINTS["gpu_memory_mib"]
         )
     return mib
 
@@ -331,11 +337,7 @@ def _sentence(wrong: ValidationError) -> InvalidRequest:
     error = wrong.errors(include_url=False, include_context=False)[0]
     field = str(error["loc"][0]) if error["loc"] else ""
     value = "" if field in _SECRET else f" {shown(error['input'])!r}"
-    what = (
-        field.replace("gpu_memory_mib", "gpu_memory")
-        .replace("max_runtime", "time limit")
-        .replace("_", " ")
-    )
+    what = field.removesuffix("_mib").replace("max_runtime", "time limit").replace("_", " ")
     return InvalidRequest(
         f"The {what}{value} is not possible.", hint=_HINTS.get(field, error["msg"] + ".")
     )

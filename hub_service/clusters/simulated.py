@@ -12,7 +12,7 @@ from runai.hub_service.clusters.states.retention import RetentionPolicy
 from runai.hub_service.clusters.states.state import ACTIVE, ExitStatus, StoredWorkload
 from runai.hub_service.clusters.workloads.stored_cluster import RecordedCluster
 from runai.hub_service.model.cluster import LogChunk
-from runai.hub_service.model.device import Device
+from runai.hub_service.model.device import Device, NodeCapacity
 from runai.hub_service.model.progress import Progress
 from runai.hub_service.model.records import HistoryEvent, Process, ProjectRecord, WorkloadId
 from runai.hub_service.wire.errors import Conflict
@@ -72,10 +72,11 @@ class SimulatedCluster(RecordedCluster):
         clock: Callable[[], float],
         store: MemoryStore | None = None,
         keeping: RetentionPolicy | None = None,
+        capacities: Mapping[str, NodeCapacity] | None = None,
     ) -> None:
         """Load the rows of `store`, if any."""
         store = store if store is not None else MemoryStore()
-        super().__init__(store, nodes, keeping=keeping, clock=clock)
+        super().__init__(store, nodes, capacities=capacities, keeping=keeping, clock=clock)
         self._pids = 100_000
 
     async def run(self) -> NoReturn:

@@ -1,4 +1,4 @@
-"""One GPU of a node."""
+"""The GPUs of a node, and its CPU and memory."""
 
 from dataclasses import dataclass
 
@@ -23,3 +23,11 @@ class Device:
     def healthy(self) -> bool:
         """Return True if workloads may be placed on it."""
         return not self.fault
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCapacity:
+    """CPU and memory of a node that workloads may request together; None: without a bound."""
+
+    cpu_milli: int | None = None
+    memory_mib: int | None = None

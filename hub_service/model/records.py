@@ -177,6 +177,9 @@ class WorkloadSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     gpus: MilliGpu = MilliGpu(0)
     gpu_memory_mib: int = 0
+    cpu_milli: int = 0
+    """Thousandths of a CPU requested by each worker; 0: none. `memory_mib` is the same."""
+    memory_mib: int = 0
     workers: int = 1
     min_workers: int = 1
     elastic: bool = False

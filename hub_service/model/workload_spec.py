@@ -62,6 +62,8 @@ def elastic_gpus(request: SubmitRequest) -> MilliGpu:
     return milli
 
 
+CPU_MILLI, MEMORY_MIB = 1000, 1024
+"""Request of a worker without a GPU that names none: nothing else would make it wait."""
 PRIORITIES = {"low": 25, "normal": 50, "high": 75}
 SESSION_PRIORITY = 100
 LONGEST_NAME = 38
@@ -83,6 +85,8 @@ class Site:
     """True if jobs run in container images."""
     gpu_types: Collection[str] = ()
     """Types of its devices."""
+    default_cpu: bool = True
+    """True if a worker without a GPU requests CPU and memory although it names none."""
 
 
 def known_project(
@@ -175,6 +179,7 @@ def workload_spec(
     needed = WHOLE_GPU if request.elastic else gpus
     _check_fits_project(request, needed, min_workers, preemptible, gpu_types, project, site)
     command = None if request.command is None else tuple(request.command)
+    cpu, memory = _beside_gpus(request, site)
     return WorkloadSpec(
         project=project.name,
         name=_name(request, project.name, site.taken),
@@ -185,6 +190,8 @@ def workload_spec(
         env=dict(request.env),
         gpus=gpus,
         gpu_memory_mib=request.gpu_memory_mib or 0,
+        cpu_milli=cpu,
+        memory_mib=memory,
         workers=request.workers,
         min_workers=min_workers,
         elastic=request.elastic,
@@ -283,6 +290,20 @@ def _gpus(request: SubmitRequest) -> MilliGpu:
             code="not_whole",
         )
     return milli
+
+
+def _beside_gpus(request: SubmitRequest, site: Site) -> tuple[int, int]:
+    """Return the CPU and memory that each worker requests.
+
+    In Kubernetes' pods a worker without a GPU requests what its user's notebook does.
+    """
+    has_default = (
+        not (request.gpus or request.gpu_memory_mib or request.elastic) and site.default_cpu
+    )
+    cpu, memory = (CPU_MILLI, MEMORY_MIB) if has_default else (0, 0)
+    if request.cpu is not None:
+        cpu = int(request.cpu * 1000)
+    return cpu, memory if request.memory_mib is None else request.memory_mib
 
 
 def _check_fits_project(

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+import psutil
+
 from runai.hub_service.agent.devices.sources import open_devices
 from runai.hub_service.api.app import create_app
 from runai.hub_service.api.auth.authentication import SharedTokens
@@ -34,7 +36,7 @@ from runai.hub_service.controller.usage_history import UsageHistory
 from runai.hub_service.ledger import Ledger
 from runai.hub_service.limits.sharing import MpsSharing, Sharing, TimeSliced
 from runai.hub_service.model.cluster import Cluster
-from runai.hub_service.model.device import Device
+from runai.hub_service.model.device import Device, NodeCapacity
 from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.processes.log_lines import begin_logging
 from runai.hub_service.processes.own_process import end_with_parent, take_all
@@ -88,6 +90,30 @@ def devices_of(config: Config, node: str) -> list[Device]:
         return source.devices()
     finally:
         source.close()
+
+
+CPUS_PER_SIMULATED_GPU = 8
+RESERVED_PART = 8
+"""One part in so many is kept back; of fewer CPUs than that, none."""
+
+
+def capacity_of(config: Config, devices: Sequence[Device]) -> NodeCapacity:
+    """Return the CPU and memory that this machine's workloads may request together.
+
+    An eighth of both stays with the system, the hub, and notebooks without a project. Simulated
+    GPUs stand for a machine larger than this one.
+    """
+    if devices and all(device.simulated for device in devices):
+        cpus, memory = CPUS_PER_SIMULATED_GPU * len(devices), None
+    else:
+        there = len(os.sched_getaffinity(0))
+        cpus = there - there // RESERVED_PART
+        memory = psutil.virtual_memory().total // 2**20
+        memory -= memory // RESERVED_PART
+    return NodeCapacity(
+        1000 * (cpus if config.cpus is None else config.cpus),
+        memory if config.memory_mib is None else config.memory_mib,
+    )
 
 
 def sharing_of(config: Config, devices: Sequence[Device]) -> Sharing:
@@ -168,6 +194,7 @@ async def serve_here(config: Config) -> None:
         elastic=config.elastic,
         keeping=config.keeping,
         job_files=config.job_files,
+        capacity=capacity_of(config, devices),
         open_files=open_files,
     )
     async with opened as cluster, hub_users(config) as users, DecisionWorker() as scheduler:
@@ -201,7 +228,6 @@ async def serve_here(config: Config) -> None:
             present=Present(sharing),
             callers=Callers(config.allowance),
             jobs=JobLimit(config.allowance.unfinished_jobs),
-            cpu_jobs=cluster.cpu_jobs,
         )
         platform.checks = {"database": cluster.trouble, "scheduler": platform.controller.trouble}
         own_url = url_of(config, listening)

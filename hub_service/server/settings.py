@@ -16,6 +16,7 @@ from runai.hub_service.clusters.states.retention import RetentionPolicy
 from runai.hub_service.controller.notifications import NotificationSettings
 from runai.hub_service.model.records import ElasticRules
 from runai.hub_service.processes.log_lines import LogFormat
+from runai.hub_service.wire.amounts import MOST_GPUS, MOST_MEMORY_MIB
 from runai.hub_service.wire.errors import InvalidRequest
 
 T = TypeVar("T")
@@ -30,6 +31,8 @@ MOST_PID = 2**22
 """Linux's upper bound of a PID."""
 _QUANTITY = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?(m|[kMGT]|[KMGT]i)?")
 """A Kubernetes quantity of CPU or memory, without exponents."""
+_SIZE = re.compile(r"([0-9]{1,9})([MGT])")
+_MIB = {"M": 1, "G": 1024, "T": 1024 * 1024}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,10 @@ class Config:
     """Retention of finished workloads (single machine only)."""
     job_files: int = MOST_JOB_FILES
     """Maximum number of files in a job's own directory (single machine only); 0: no limit."""
+    cpus: int | None = None
+    """CPUs that workloads may request together (single machine only); None: by the machine."""
+    memory_mib: int | None = None
+    """Memory that they may request together, as `cpus`."""
     kubernetes: KubernetesConfig | None = None
     """None: the cluster is this machine."""
     notify: NotificationSettings = field(default_factory=NotificationSettings)
@@ -150,6 +157,8 @@ class Config:
             elastic=_elastic_rules(environ),
             keeping=_keeping(environ),
             job_files=_count_or(MOST_JOB_FILES, "RUNAI_JOB_FILES", environ, MOST_EVER_FILES),
+            cpus=_count_or(None, "RUNAI_CPUS", environ, MOST_GPUS),
+            memory_mib=_memory("RUNAI_MEMORY", environ),
             kubernetes=_kubernetes(environ),
             notify=NotificationSettings.from_environment(environ),
             allowance=_allowance(environ),
@@ -224,6 +233,18 @@ def _count(name: str, environ: Mapping[str, str], most: int = 1024) -> int:
 
 def _count_or(default: T, name: str, environ: Mapping[str, str], most: int = 1024) -> int | T:
     return _count(name, environ, most) if environ.get(name) else default
+
+
+def _memory(name: str, environ: Mapping[str, str]) -> int | None:
+    """Return MiB, from a whole number of them, of G or of T; None if the variable is unset."""
+    value = environ.get(name, "")
+    if not value:
+        return None
+    found = _SIZE.fullmatch(value)
+    mib = int(found[1]) * _MIB[found[2]] if found else 0
+    if not 0 < mib <= MOST_MEMORY_MIB:
+        raise _invalid(name, environ, "a size such as 56G or 500M")
+    return mib
 
 
 def _quantity(name: str, environ: Mapping[str, str]) -> str:

@@ -50,7 +50,7 @@ Seconds = Annotated[_Bounded, BeforeValidator(seconds, json_schema_input_type=_B
 
 
 MOST_GPUS: Final = 100_000
-"""Maximum for one worker."""
+"""Maximum for one worker; of CPUs too."""
 MOST_MEMORY_MIB: Final = 1_000_000_000
 """Maximum for one worker's GPU."""
 MOST_LINES: Final = 1_000_000

@@ -59,6 +59,9 @@ Gpus = Annotated[
 ]
 """GPUs of one worker or of a project. The service checks: whole, or a fraction below 1."""
 
+Cpus = Gpus
+"""CPUs of one worker, in thousandths too."""
+
 
 def _reject_timestamps(value: object) -> object:
     """Reject strings that pydantic would parse as seconds or milliseconds since 1970."""

@@ -29,6 +29,7 @@ from runai.hub_service.wire.amounts import (
 )
 from runai.hub_service.wire.base_schema import (
     Argument,
+    Cpus,
     EnvName,
     Gpus,
     ImageName,
@@ -215,6 +216,10 @@ class SubmitRequest(Wire):
     env: Annotated[dict[EnvName, Argument], Field(max_length=1000)] = {}
     gpus: Gpus | None = None
     gpu_memory_mib: Annotated[int, Field(ge=1, le=MOST_MEMORY_MIB)] | None = None
+    cpu: Cpus | None = None
+    """CPUs of each worker; None: none beside a GPU, else the platform's default."""
+    memory_mib: Annotated[int, Field(ge=0, le=MOST_MEMORY_MIB)] | None = None
+    """Main memory of each worker; None: as for `cpu`."""
     gpu_type: Line | None = None
     """GPU types in order of preference, separated by commas: words of each name, such as A100, or
     all of it; None: any."""
@@ -316,6 +321,9 @@ class WorkloadView(Wire):
     gpus: float
     """GPUs requested by all workers together. Memory counts as its part of a device, once known."""
     gpu_memory_mib: int | None = None
+    cpu: float = 0
+    """CPUs requested by all workers together; `memory_mib` is the same."""
+    memory_mib: int = 0
     allocated: float = 0
     """GPUs allocated to it now."""
     workers: list[WorkerView] = []

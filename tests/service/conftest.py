@@ -41,7 +41,6 @@ from runai.hub_service.api.services.platform import Platform
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.clusters.local.driver import LocalCluster
 from runai.hub_service.clusters.simulated import SimulatedCluster
-from runai.hub_service.clusters.workloads.cpu_job_queue import CpuJobQueue
 from runai.hub_service.controller.history_recorder import Bookkeeping
 from runai.hub_service.controller.idle.watch import IdleWatch
 from runai.hub_service.controller.loop import Controller
@@ -151,7 +150,6 @@ def platform_on(tmp_path: Path) -> PlatformOn:
             prefix=PREFIX,
             version="test",
             workdir_exists=is_directory,
-            cpu_jobs=getattr(cluster, "cpu_jobs", CpuJobQueue()),
         )
         listening = await listen("127.0.0.1", 0)
         url = f"http://127.0.0.1:{listening.getsockname()[1]}{PREFIX}"

@@ -15,7 +15,7 @@ from runai.hub_service.api.views.start_views import start_view
 from runai.hub_service.api.views.workload_views import Viewer
 from runai.hub_service.clusters.states import user_actions
 from runai.hub_service.clusters.states.state import StoredWorkload
-from runai.hub_service.clusters.workloads.cpu_job_queue import as_shown
+from runai.hub_service.clusters.workloads.snapshot_builder import with_rows
 from runai.hub_service.controller.decision_messages import Known, is_known
 from runai.hub_service.model import arrays
 from runai.hub_service.model.records import WorkloadId, WorkloadRecord, WorkloadSpec
@@ -88,14 +88,11 @@ async def what_if(platform: Platform, actor: Actor, question: PlanQuestion) -> W
     specs = _added_specs(platform, viewer, actor, question)
     ended = _ended(viewer, question, cycle.snapshot)
     changes: list[Change] = [*_settings(viewer, question), EndWorkloads(workloads=ended)]
-    cpu_jobs = platform.cpu_jobs
-    now, chosen = cpu_jobs.otherwise(cycle.snapshot)
-    before = as_shown(now, cycle.plan, chosen)
     rows = _added(platform, specs)
-    other, chosen = cpu_jobs.otherwise(changed(cycle.snapshot, changes), rows, ended)
+    other = with_rows(changed(cycle.snapshot, changes), rows)
     plan, _ = await platform.scheduler.what_if(other)
     mine = {row.id for row in rows}
-    return _difference(viewer, before, as_shown(other, plan, chosen), mine)
+    return _difference(viewer, (cycle.snapshot, cycle.plan), (other, plan), mine)
 
 
 async def _next_of_array(platform: Platform, record: WorkloadRecord) -> WorkloadId:
@@ -131,11 +128,10 @@ def _added_specs(
             raise InvalidRequest("An added workload names no project.", hint="Name one: nlp.")
         project = known_project(request.project, projects, sorted(projects))
         most = (world.largest_device_mib, world.most_devices)
-        site = Site(projects, taken, *most, images=True)
+        site = Site(projects, taken, *most, images=True, default_cpu=not platform.images)
         if request.command is None:  # it will never run
             request = request.model_copy(update={"command": ["true"]})  # noqa: PLW2901
         new = workload_spec(request, user=actor.name, project=project, site=site)
-        platform.cpu_jobs.refuse(new)
         taken.add(new.id)
         specs.append(new)
     return specs

@@ -27,7 +27,6 @@ from runai.hub_service.api.views.start_views import Forecasts
 from runai.hub_service.api.views.view_cache import MEASURED_FOR_S, DrawnViews
 from runai.hub_service.api.views.workload_queues import LastQueues
 from runai.hub_service.api.views.workload_views import Viewer
-from runai.hub_service.clusters.workloads.cpu_job_queue import CpuJobQueue
 from runai.hub_service.controller.decision_worker import DecisionWorker
 from runai.hub_service.controller.history_recorder import Holdings
 from runai.hub_service.controller.idle.watch import IdleWatch
@@ -64,8 +63,6 @@ class Platform:
     """Messages to and from workers of elastic jobs over the API; None: over files."""
     programs: Programs | None = None
     """Runner of programs beside workloads; None: users start them on this machine."""
-    cpu_jobs: CpuJobQueue = field(default_factory=CpuJobQueue)
-    """Selects the workloads without a GPU that the scheduler sees."""
     clock: Callable[[], float] = time.time
     present: Present = field(default_factory=Present)
     recent: Recent = field(default_factory=Recent)

@@ -9,7 +9,7 @@ from runai.hub_service.api.auth.permissions import Action, Actor, authorise, is_
 from runai.hub_service.api.services.platform import Platform
 from runai.hub_service.api.views.workload_views import Viewer
 from runai.hub_service.clusters.states import user_actions
-from runai.hub_service.clusters.workloads.cpu_job_queue import as_shown
+from runai.hub_service.clusters.workloads.snapshot_builder import with_rows
 from runai.hub_service.model import arrays
 from runai.hub_service.model.records import (
     StateReason,
@@ -106,9 +106,8 @@ def _spec(
         )
     _check_workdir(platform, request.workdir)
     most = (world.largest_device_mib, world.most_devices)
-    site = Site(projects, taken, *most, platform.images, world.gpu_types)
+    site = Site(projects, taken, *most, platform.images, world.gpu_types, not platform.images)
     spec = workload_spec(request, user=owner.name, project=project, site=site, key=key)
-    platform.cpu_jobs.refuse(spec)
     if request.name is not None:
         _check_names(spec, taken)
     return spec
@@ -166,10 +165,9 @@ async def _dry_run_reply(platform: Platform, viewer: Viewer, spec: WorkloadSpec)
     rows = user_actions.rows_of(spec, now=platform.clock(), most=MOST_TRIED)
     # Only the controller observes the cluster: it would miss a change observed elsewhere.
     snapshot = (await platform.controller.cycle()).snapshot
-    other, chosen = platform.cpu_jobs.otherwise(snapshot, rows)
+    other = with_rows(snapshot, rows)
     plan, starts = await platform.scheduler.what_if(other, [row.id for row in rows[:_FORESEEN]])
     viewer = replace(viewer, world=replace(viewer.world, starts=starts))
-    _, plan = as_shown(other, plan, chosen)
     waits = {d.workload: d for d in plan.decisions if isinstance(d, Wait)}
     if spec.is_array and waits:  # one line of the queue, at the place of its first one
         first = next((waits[row.id].position for row in rows if row.id in waits), 1)

@@ -178,6 +178,8 @@ class Viewer:
             "priority": spec.priority,
             "gpus": self._asked(record) / 1000,
             "gpu_memory_mib": spec.gpu_memory_mib or None,
+            "cpu": spec.cpu_milli * spec.workers / 1000,
+            "memory_mib": spec.memory_mib * spec.workers,
             "allocated": record.allocated / 1000,
             "workers": [self._worker(worker) for worker in record.workers],
             "min_workers": spec.min_workers,

@@ -59,6 +59,8 @@ def workload_lines(w: WorkloadDetail, now: datetime) -> Lines:
         ("Speed", w.elastic.speed if w.elastic else ""),
         ("Progress", w.progress.text if w.progress else ""),
         ("Reported", w.reported.text if w.reported else ""),
+        ("CPUs", render.gpus(w.cpu) if w.cpu else ""),
+        ("Memory", render.memory(w.memory_mib) if w.memory_mib else ""),
         ("GPU memory", "" if w.gpu_memory_mib is None else render.memory(w.gpu_memory_mib)),
         ("Allocated", f"{render.gpus(w.allocated)} on {render.devices(w)}" if w.allocated else "0"),
         ("Utilized", f"{busy} now, {average} on average while allocated"),

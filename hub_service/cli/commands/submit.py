@@ -15,6 +15,7 @@ from runai.hub_service.cli.framework.program_argument import (
 )
 from runai.hub_service.cli.framework.reporting import output_option
 from runai.hub_service.cli.framework.values import (
+    CPUS,
     ENV,
     GPUS,
     MEMORY,
@@ -45,6 +46,10 @@ SHOWN = 10
     metavar="name,...",
     help="On GPUs of these types alone, the first preferred: words of its name, such as A100."
     " Default: any.",
+)
+@click.option("--cpu", type=CPUS, help="CPUs of each worker: 0.5, 4. Default: 1 without a GPU.")
+@click.option(
+    "--memory", type=MEMORY, help="Memory of each worker, as in 16G. Default: 1G without a GPU."
 )
 @click.option(
     "-p",
@@ -149,6 +154,8 @@ def submit(
     gpus: Decimal | None,
     gpu_memory: int | None,
     gpu_type: str | None,
+    cpu: Decimal | None,
+    memory: int | None,
     project: str | None,
     interactive: bool,
     preemptible: bool,
@@ -195,6 +202,8 @@ def submit(
         gpus=gpus,
         gpu_memory_mib=gpu_memory,
         gpu_type=gpu_type,
+        cpu=cpu,
+        memory_mib=memory,
         workers=workers,
         elastic=elastic or None,
         min_workers=min_workers,

@@ -78,6 +78,7 @@ class _Gpus(_ParamType):
     """GPUs as a decimal number."""
 
     name = "gpus"
+    unit = "GPUs"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
@@ -89,14 +90,26 @@ class _Gpus(_ParamType):
         except InvalidOperation:
             gpus = None
         if gpus is None:
-            self.fail(f"{shown(text)} is not a valid number of GPUs: use 0.5, 1, 2, …", param, ctx)
+            text = f"{shown(text)} is not a valid number of {self.unit}: use 0.5, 1, 2, …"
+            self.fail(text, param, ctx)
         if not gpus.is_finite() or gpus < 0:
-            self.fail(f"{_cut(text)} GPUs cannot be: use a number from 0 upwards", param, ctx)
+            self.fail(
+                f"{_cut(text)} {self.unit} cannot be: use a number from 0 upwards", param, ctx
+            )
         if gpus > MOST_GPUS:
-            self.fail(f"{_cut(text)} GPUs cannot be: use at most {MOST_GPUS}", param, ctx)
+            self.fail(f"{_cut(text)} {self.unit} cannot be: use at most {MOST_GPUS}", param, ctx)
         if gpus != gpus.quantize(Decimal("0.001")):
-            self.fail(f"{_cut(text)} GPUs is too fine: use at most three decimals", param, ctx)
+            self.fail(
+                f"{_cut(text)} {self.unit} is too fine: use at most three decimals", param, ctx
+            )
         return gpus
+
+
+class _Cpus(_Gpus):
+    """CPUs as a decimal number."""
+
+    name = "cpus"
+    unit = "CPUs"
 
 
 class _UnlimitedGpus(_Gpus):
@@ -213,6 +226,7 @@ class _Env(_ParamType):
 
 
 GPUS = _Gpus()
+CPUS = _Cpus()
 UNLIMITED_GPUS = _UnlimitedGpus()
 QUOTA = _Quota()
 MEMORY = _Memory()

@@ -5,7 +5,6 @@ It decides about directories, accounts and supervisors' instructions. Workers ou
 
 import asyncio
 import contextlib
-import os
 import time
 from collections.abc import (
     AsyncGenerator,
@@ -46,12 +45,11 @@ from runai.hub_service.clusters.local.store.cluster_lock import LOCK, sole_owner
 from runai.hub_service.clusters.local.store.workload_store import SqliteStore
 from runai.hub_service.clusters.states.retention import RetentionPolicy
 from runai.hub_service.clusters.states.state import ACTIVE, StoredWorkload
-from runai.hub_service.clusters.workloads.cpu_job_queue import CpuJobQueue
 from runai.hub_service.clusters.workloads.stored_cluster import RecordedCluster
 from runai.hub_service.clusters.workloads.worker_environment import elastic_dir
 from runai.hub_service.limits.sharing import Sharing
 from runai.hub_service.model.cluster import LogChunk
-from runai.hub_service.model.device import Device
+from runai.hub_service.model.device import Device, NodeCapacity
 from runai.hub_service.model.progress import Progress
 from runai.hub_service.model.records import (
     SOURCE_PLACEHOLDER,
@@ -86,6 +84,7 @@ def on_this_machine(row: StoredWorkload, node: str, devices: int) -> StoredWorkl
     return replace(row, record=replace(row.record, workers=tuple(workers)), resize=resize)
 
 
+UNBOUNDED = NodeCapacity()
 OWN_DIR = ".local/share/runai"
 """Directory of a user's job files, in the home of their own account."""
 
@@ -110,7 +109,7 @@ class LocalCluster(RecordedCluster):
         keeping: RetentionPolicy | None = None,
         job_files: int = 0,
         open_files: int = 0,
-        cores: int = 0,
+        capacity: NodeCapacity = UNBOUNDED,
         clock: Callable[[], float] = time.time,
         machine: ProcessControl = THIS_MACHINE,
     ) -> None:
@@ -118,6 +117,7 @@ class LocalCluster(RecordedCluster):
         super().__init__(
             store,
             {node_name: devices},
+            capacities={node_name: capacity},
             api_url=api_url,
             sharing=sharing,
             elastic=elastic,
@@ -125,7 +125,6 @@ class LocalCluster(RecordedCluster):
             clock=clock,
         )
         self._data_dir = data_dir
-        self.cpu_jobs = CpuJobQueue(cores or len(os.sched_getaffinity(0)))
         for row in list(self._rows.values()):
             self._rows[row.id] = on_this_machine(row, node_name, len(devices))
         self._system_users = system_users
@@ -155,15 +154,14 @@ class LocalCluster(RecordedCluster):
         keeping: RetentionPolicy | None = None,
         job_files: int = 0,
         open_files: int = 0,
-        cores: int = 0,
+        capacity: NodeCapacity = UNBOUNDED,
         clock: Callable[[], float] = time.time,
     ) -> AsyncGenerator[Self]:
         """Open the cluster of a data directory; wait while another service has it open.
 
         A job may have `job_files` files in its own directory; 0: no limit. It starts with a limit
-        of `open_files` descriptors; 0: the service's. Jobs without a GPU are bounded by the number
-        of CPU `cores`; 0: as many as this process may use. On exit, watching stops and files are
-        closed; workers keep running.
+        of `open_files` descriptors; 0: the service's. Workloads request their CPU and memory out of
+        `capacity`. On exit, watching stops and files are closed; workers keep running.
         """
         data_dir = _make_data_dir(Path(data_dir))
         check_place(data_dir)
@@ -184,7 +182,7 @@ class LocalCluster(RecordedCluster):
                     keeping=keeping,
                     job_files=job_files,
                     open_files=open_files,
-                    cores=cores,
+                    capacity=capacity,
                     clock=clock,
                 )
                 try:

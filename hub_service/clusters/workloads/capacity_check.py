@@ -4,12 +4,13 @@ A plan made from an older snapshot can thus never overfill a device (P3), nor st
 minimum (P4). Pure.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runai.hub_service.clusters.states.resize import coming
 from runai.hub_service.clusters.states.state import ACTIVE, StoredWorkload
-from runai.hub_service.model.device import Device
+from runai.hub_service.model.device import Device, NodeCapacity
 from runai.hub_service.model.records import WorkloadSpec, WorkloadState
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, memory_of_fraction
 from runai.hub_service.scheduler.model.snapshot import DeviceShare, Reserve, Resize, Start
@@ -23,6 +24,27 @@ class Held:
     mib: dict[tuple[str, int], int] = field(default_factory=dict)
     by_memory: dict[tuple[str, int], int] = field(default_factory=dict)
     """Number of shares of a device that were requested in MiB."""
+    capacities: Mapping[str, NodeCapacity] = field(default_factory=dict)
+    cpu_milli: Counter[str] = field(default_factory=Counter)
+    memory_mib: Counter[str] = field(default_factory=Counter)
+    """By node, as `cpu_milli`."""
+
+    def book_beside(self, spec: WorkloadSpec, node: str, sign: int = 1) -> None:
+        """Add a worker's CPU and memory; subtract them with sign -1."""
+        self.cpu_milli[node] += sign * spec.cpu_milli
+        self.memory_mib[node] += sign * spec.memory_mib
+
+    def lacks(self, spec: WorkloadSpec, node: str) -> str:
+        """Return what a node has too little of for the booked workers, "" if nothing.
+
+        Nothing holds back a worker that requests none, although a smaller setting may have left
+        the node with less than runs on it.
+        """
+        has = self.capacities.get(node, NodeCapacity())
+        if spec.cpu_milli and has.cpu_milli is not None and self.cpu_milli[node] > has.cpu_milli:
+            return "CPU"
+        full = has.memory_mib is not None and self.memory_mib[node] > has.memory_mib
+        return "memory" if spec.memory_mib and full else ""
 
     def book(
         self, spec: WorkloadSpec, node: str, shares: Iterable[DeviceShare], mib: int, sign: int = 1
@@ -46,11 +68,15 @@ class Held:
 
 
 WITHOUT_GPU = 1000
-"""Elements of an array without GPUs that may start in one cycle."""
+"""Elements of an array without GPUs that may start in one cycle, on a node without a bound."""
 
 
-def slots(spec: WorkloadSpec, nodes: Mapping[str, Sequence[Device]]) -> int:
-    """Return an upper bound of the workloads with this request that the devices could hold."""
+def slots(
+    spec: WorkloadSpec,
+    nodes: Mapping[str, Sequence[Device]],
+    capacities: Mapping[str, NodeCapacity],
+) -> int:
+    """Return an upper bound of the workloads with this request that the nodes could hold."""
     devices = [device for found in nodes.values() for device in found]
     if spec.gpu_memory_mib:
         many = sum(device.memory_mib // spec.gpu_memory_mib for device in devices)
@@ -59,15 +85,32 @@ def slots(spec: WorkloadSpec, nodes: Mapping[str, Sequence[Device]]) -> int:
         if spec.gpus < WHOLE_GPU:
             many = WHOLE_GPU // spec.gpus * len(devices)
     else:
-        many = WITHOUT_GPU
+        many = sum(_without_gpu(spec, capacities.get(name, NodeCapacity())) for name in nodes)
     return many // spec.min_workers
 
 
-def held_by(rows: Iterable[StoredWorkload], nodes: Mapping[str, Sequence[Device]]) -> Held:
-    """Sum the shares of starting, running and stopping workers, and of their pending resizes."""
-    held, memory = Held(), {name: device_memory(devices) for name, devices in nodes.items()}
+def _without_gpu(spec: WorkloadSpec, has: NodeCapacity) -> int:
+    """Return how many workers without a GPU one node could hold."""
+    many = WITHOUT_GPU
+    if spec.cpu_milli and has.cpu_milli is not None:
+        many = min(many, has.cpu_milli // spec.cpu_milli)
+    if spec.memory_mib and has.memory_mib is not None:
+        many = min(many, has.memory_mib // spec.memory_mib)
+    return many
+
+
+def held_by(
+    rows: Iterable[StoredWorkload],
+    nodes: Mapping[str, Sequence[Device]],
+    capacities: Mapping[str, NodeCapacity],
+) -> Held:
+    """Sum what starting, running and stopping workers hold, and their pending resizes."""
+    held = Held(capacities=capacities)
+    memory = {name: device_memory(devices) for name, devices in nodes.items()}
     for row in rows:
         for worker in row.record.workers:
+            if worker.state in ACTIVE:
+                held.book_beside(row.spec, worker.node)
             if worker.state in ACTIVE and worker.devices:
                 mib = memory.get(worker.node, 0)
                 held.book(row.spec, worker.node, (*worker.devices, *coming(row)), mib)
@@ -110,13 +153,20 @@ def refusal_of_place(
             continue
         mib = device_memory(nodes[decision.node])
         held.book(spec, decision.node, decision.devices, mib)
+        if isinstance(decision, Start):
+            held.book_beside(spec, decision.node)
         booked.append((decision, mib))
         if (full := held.overfilled(decision.node, decision.devices, mib)) is not None:
             refusal = f"device {full} of {decision.node} has no room for it"
             break
+        if isinstance(decision, Start) and (what := held.lacks(spec, decision.node)):
+            refusal = f"{decision.node} has too little {what} for it"
+            break
     if refusal and held is not None:
         for decision, mib in booked:
             held.book(spec, decision.node, decision.devices, mib, sign=-1)
+            if isinstance(decision, Start):
+                held.book_beside(spec, decision.node, sign=-1)
     return refusal
 
 

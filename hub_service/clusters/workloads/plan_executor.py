@@ -18,7 +18,7 @@ from runai.hub_service.clusters.workloads.capacity_check import (
 )
 from runai.hub_service.clusters.workloads.workload_index import WorkloadIndexer
 from runai.hub_service.model.cluster import Refused
-from runai.hub_service.model.device import Device
+from runai.hub_service.model.device import Device, NodeCapacity
 from runai.hub_service.model.records import StateReason, WorkloadId
 from runai.hub_service.scheduler.model.snapshot import (
     Decision,
@@ -40,6 +40,7 @@ class PlanSteps:
         self,
         rows: WorkloadIndexer,
         nodes: Mapping[str, Sequence[Device]],
+        capacities: Mapping[str, NodeCapacity],
         *,
         now: float,
         free_port: Callable[[], int],
@@ -53,7 +54,7 @@ class PlanSteps:
         self._nodes = nodes
         self._now = now
         self._free_port = free_port
-        self._held = held_by(rows.holding(), nodes)
+        self._held = held_by(rows.holding(), nodes, capacities)
 
     def take(self, plan: Plan) -> None:
         """Convert the decisions in order; a workload's starts together, and its stops together.

@@ -5,6 +5,7 @@ a row changes the snapshot.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from math import ceil
 
 from runai.hub_service.clusters.states.membership import (
@@ -16,7 +17,7 @@ from runai.hub_service.clusters.states.resize import for_core_while_resizing
 from runai.hub_service.clusters.states.state import StoredWorkload
 from runai.hub_service.clusters.workloads.capacity_check import device_memory
 from runai.hub_service.model import time_limits
-from runai.hub_service.model.device import Device
+from runai.hub_service.model.device import Device, NodeCapacity
 from runai.hub_service.model.gpu_types import by_node_type
 from runai.hub_service.model.records import ElasticRules, ProjectRecord, WorkerRecord, WorkloadState
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, Mib, MilliGpu
@@ -54,10 +55,14 @@ def snapshot(
     nodes: Mapping[str, Sequence[Device]],
     projects: Sequence[ProjectRecord],
     workloads: tuple[Workload, ...],
+    capacities: Mapping[str, NodeCapacity],
 ) -> Snapshot:
     """Return everything that a decision may depend on, with the given `workloads`."""
     parents = {project.spec.parent for project in projects}
-    drawn = tuple(_node(name, devices) for name, devices in sorted(nodes.items()))
+    drawn = tuple(
+        _node(name, devices, capacities.get(name, NodeCapacity()))
+        for name, devices in sorted(nodes.items())
+    )
     types = {node.gpu_type for node in drawn}
     return Snapshot(
         now=int(now),
@@ -65,6 +70,12 @@ def snapshot(
         projects=tuple(project_for_core(project, parents, types) for project in projects),
         workloads=workloads,
     )
+
+
+def with_rows(snapshot: Snapshot, rows: Sequence[StoredWorkload]) -> Snapshot:
+    """Return a snapshot with the workloads of `rows` added, which are stored nowhere."""
+    added = [w for row in rows if (w := workload_for_core(row)) is not None]
+    return replace(snapshot, workloads=(*snapshot.workloads, *added))
 
 
 def workload_for_core(
@@ -152,6 +163,8 @@ def _worker(row: StoredWorkload, worker: WorkerRecord) -> Worker:
         devices=tuple(share.device for share in worker.devices),
         started=int(worker.started) if placed and worker.started is not None else None,
         gone_by=_gone_by(row) if worker.state == "stopping" else None,
+        cpu_milli=spec.cpu_milli,
+        memory_mib=Mib(spec.memory_mib),
         gpu_types=spec.gpu_types,
         node_selector={NODE_TYPE_LABEL: spec.node_type} if spec.node_type else {},
     )
@@ -163,12 +176,14 @@ def _gone_by(row: StoredWorkload) -> int | None:
     return None if since is None else ceil(since + row.spec.grace_seconds)
 
 
-def _node(name: str, devices: Sequence[Device]) -> Node:
+def _node(name: str, devices: Sequence[Device], has: NodeCapacity) -> Node:
     return Node(
         name=name,
         devices=len(devices),
         device_memory_mib=Mib(device_memory(devices)),
         gpu_type=devices[0].name if devices else "",
+        cpu_milli=has.cpu_milli,
+        memory_mib=None if has.memory_mib is None else Mib(has.memory_mib),
         broken_devices=tuple(device.index for device in devices if device.fault),
     )
 

@@ -29,7 +29,6 @@ from runai.hub_service.clusters.workloads import snapshot_builder
 from runai.hub_service.clusters.workloads.agent_allocations import Allocations
 from runai.hub_service.clusters.workloads.capacity_check import slots
 from runai.hub_service.clusters.workloads.change_signal import ChangeSignal
-from runai.hub_service.clusters.workloads.cpu_job_queue import CpuJobQueue
 from runai.hub_service.clusters.workloads.plan_executor import PlanSteps
 from runai.hub_service.clusters.workloads.queue_status import tell
 from runai.hub_service.clusters.workloads.stored_projects import RecordedProjects
@@ -38,7 +37,7 @@ from runai.hub_service.clusters.workloads.workload_index import WorkloadIndexer
 from runai.hub_service.limits.sharing import Sharing, TimeSliced
 from runai.hub_service.model import arrays
 from runai.hub_service.model.cluster import ProjectChange, Refused, Seen
-from runai.hub_service.model.device import Device
+from runai.hub_service.model.device import Device, NodeCapacity
 from runai.hub_service.model.records import (
     Allocation,
     ElasticRules,
@@ -65,6 +64,7 @@ class RecordedCluster:
         store: Store,
         nodes: Mapping[str, Sequence[Device]],
         *,
+        capacities: Mapping[str, NodeCapacity] | None = None,
         api_url: str = "",
         sharing: Sharing | None = None,
         elastic: ElasticRules | None = None,
@@ -76,13 +76,14 @@ class RecordedCluster:
         self._sharing = sharing or TimeSliced()
         self._store = store
         self._nodes = {name: tuple(devices) for name, devices in nodes.items()}
+        self._capacities = dict(capacities or {})
         self._api_url = api_url
         self._clock = clock
         self._rows = WorkloadIndexer(
             store.rows(),
             keeping or RetentionPolicy(),
             make=lambda spec, now: _row_of(self._new(spec, now)),
-            slots=lambda spec: slots(spec, self._nodes),
+            slots=lambda spec: slots(spec, self._nodes, self._capacities),
         )
         self._waking = ChangeSignal()
         self._projects = RecordedProjects(
@@ -93,7 +94,6 @@ class RecordedCluster:
             announce=self._waking.announce,
         )
         self._allocations = Allocations()
-        self.cpu_jobs = CpuJobQueue()
 
     # -- for subclasses to override --------------------------------------------------------------
 
@@ -130,16 +130,22 @@ class RecordedCluster:
         self._waking.observed()
         now = self._clock()
         drawn = self._rows.for_core(now, self._elastic)
-        drawn = self.cpu_jobs.observed(drawn, lambda workload: self._row(workload).spec)
-        return snapshot_builder.snapshot(now, self._nodes, self._projects.records(), drawn)
+        projects = self._projects.records()
+        return snapshot_builder.snapshot(now, self._nodes, projects, drawn, self._capacities)
 
     async def apply(self, plan: Plan) -> Sequence[Refused]:
         """Carry out the decisions in the plan's order; a refused one costs only itself."""
-        carried = PlanSteps(self._rows, self._nodes, now=self._clock(), free_port=self.free_port)
+        carried = PlanSteps(
+            self._rows,
+            self._nodes,
+            self._capacities,
+            now=self._clock(),
+            free_port=self.free_port,
+        )
         carried.take(plan)
         self._keep(carried.steps, quietly=True)
         await tell(
-            self.cpu_jobs.waits(carried.waits),
+            carried.waits,
             self._rows,
             self._store,
             clock=self._clock,

@@ -1,4 +1,4 @@
-"""Jobs without a GPU above the machine's limit: the API says that they wait, and why."""
+"""Jobs without a GPU on a full machine: the API says that they wait, and for what."""
 
 from __future__ import annotations
 
@@ -10,54 +10,34 @@ import pytest
 
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
 from runai.hub_service.clusters.simulated import SimulatedCluster
-from runai.hub_service.clusters.workloads.cpu_job_queue import CpuJobQueue
-from runai.hub_service.wire.errors import InvalidRequest
+from runai.hub_service.model.device import NodeCapacity
 from runai.hub_service.wire.explanation_schemas import PlanQuestion
 from runai.hub_service.wire.schemas import SubmitRequest
 from waiting import eventually_async
 
-FULL = (
-    "ana runs 2 of at most 2 workers without a GPU (2 for the only core);"
-    " the next starts when one ends"
-)
-
 
 @pytest.fixture
 async def ana(platform_on) -> AsyncIterator[object]:
-    """Return ana's client; each user may run two workers without a GPU."""
+    """Return ana's client of a machine with two CPUs."""
     devices = SimulatedDevices(5, node="lab").devices()
-    cluster = SimulatedCluster({"lab": devices}, clock=time.time)
-    cluster.cpu_jobs = CpuJobQueue(1)
+    capacities = {"lab": NodeCapacity(2000)}
+    cluster = SimulatedCluster({"lab": devices}, clock=time.time, capacities=capacities)
     async with platform_on(cluster) as served:
         yield await served.client("ana")
 
 
-MANY = 34
-"""Jobs of an array: more than a submission waits for one by one."""
-
-
 def wish(name: str, **fields: object) -> SubmitRequest:
-    told: dict[str, object] = {"name": name, "project": "vision", "command": ["true"], "gpus": 0}
+    told: dict[str, object] = {"name": name, "project": "vision", "command": ["true"]}
     return SubmitRequest.model_validate(told | fields)
 
 
-def waiting(workloads) -> dict[str, tuple[int | None, str]]:
-    return {w.name: (w.reason.position, w.reason.text) for w in workloads if w.reason}
-
-
-@pytest.mark.parametrize("many", [pytest.param(5, id="few"), pytest.param(MANY, id="many")])
-async def test_submission_and_its_dry_run_say_which_jobs_of_an_array_wait(ana, many):
+@pytest.mark.parametrize("many", [pytest.param(5, id="few"), pytest.param(34, id="many")])
+async def test_array_starts_as_many_jobs_as_there_are_cpus(ana, many):
     tried = await ana.submit(wish("exp", array=many), dry_run=True)
+    assert [w.name for w in tried.workloads if w.reason is None] == ["exp-0", "exp-1"]
 
-    assert await ana.workloads() == []
-    # The array is one line of the queue.
-    assert waiting(tried.workloads) == {f"exp-{n}": (1, FULL) for n in range(2, many)}
-    assert [note for note in tried.notes if "waits" in note] == [
-        f"{next(w.name for w in tried.workloads if w.reason)} waits: {FULL}"
-    ]
+    await ana.submit(wish("exp", array=many))
 
-    reply = await ana.submit(wish("exp", array=many))
-    assert waiting(reply.workloads) == waiting(tried.workloads)
     states = Counter({w.state: w.size for w in await ana.workloads() if w.left})
     assert states + Counter(w.state for w in await ana.workloads() if not w.left) == {
         "running": 2,
@@ -65,79 +45,25 @@ async def test_submission_and_its_dry_run_say_which_jobs_of_an_array_wait(ana, m
     }
 
 
-async def test_array_of_which_none_starts_is_answered_with_why_it_waits(ana):
-    await ana.submit(wish("first", array=2))
-
-    reply = await ana.submit(wish("exp", array=MANY))
-
-    assert {text for _, text in waiting(reply.workloads).values()} == {FULL}
-    assert len(waiting(reply.workloads)) == MANY
-
-
-async def test_dry_run_counts_what_waits_already(ana):
-    await ana.submit(wish("first"))
-    await ana.submit(wish("gang", workers=2))
-
-    tried = await ana.submit(wish("small"), dry_run=True)
-
-    older = FULL.replace("runs 2", "runs 1").replace(
-        "the next starts when one ends", "an older one that needs more is next"
-    )
-    assert waiting(tried.workloads) == {"small": (2, older)}
-
-
-async def test_place_is_behind_what_waits_for_a_gpu_in_its_project(ana):
-    await ana.submit(wish("big", gpus=4))
-    await ana.submit(wish("exp", array=3))
-
-    await ana.submit(wish("later", gpus=4))
-
-    places = {w.name: w.reason.position for w in await ana.workloads() if w.reason}
-    assert places == {"later": 1, "exp": 2}
-
-
 @pytest.mark.parametrize(
-    "ask",
+    ("fields", "cpu", "memory"),
     [
-        pytest.param(lambda ana, gang: ana.submit(gang), id="submission"),
-        pytest.param(lambda ana, gang: ana.submit(gang, dry_run=True), id="dry run"),
-        pytest.param(lambda ana, gang: ana.what_if(PlanQuestion(add=(gang,))), id="what if"),
+        pytest.param({}, 1, 1024, id="default without a GPU"),
+        pytest.param({"gpus": 1}, 0, 0, id="default with a GPU"),
+        pytest.param({"gpu_memory_mib": 100}, 0, 0, id="default with GPU memory"),
+        pytest.param({"elastic": True}, 0, 0, id="default of an elastic job"),
+        pytest.param({"gpus": 1, "cpu": "1.5", "memory_mib": 2048}, 1.5, 2048, id="with a GPU"),
+        pytest.param({"cpu": "0.25"}, 0.25, 1024, id="CPU alone"),
+        pytest.param({"workers": 2, "cpu": 1}, 2, 2048, id="each of two workers"),
+        pytest.param({"cpu": 0, "memory_mib": 0}, 0, 0, id="none"),
     ],
 )
-async def test_gang_above_the_bound_is_refused_with_the_way_out(ana, ask):
-    with pytest.raises(InvalidRequest) as refused:
-        await ask(ana, wish("gang", workers=3))
+async def test_workload_requests_the_cpu_and_memory_that_it_names_or_else_the_default(
+    ana, fields, cpu, memory
+):
+    (shown,) = (await ana.submit(wish("exp", **fields))).workloads
 
-    assert refused.value.code == "too_many_workers"
-    assert refused.value.message == (
-        "3 workers without a GPU cannot run at once: one user may run 2 on this machine"
-        " (2 for the only core)."
-    )
-    assert "--array" in refused.value.hint
-    assert await ana.workloads() == []
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        pytest.param({"workers": 3, "min_workers": 2}, id="that starts with fewer"),
-        pytest.param({"workers": 3, "gpus": 1}, id="with a GPU each"),
-        pytest.param({"workers": 3, "gpus": 0, "gpu_memory_mib": 100}, id="with GPU memory each"),
-    ],
-)
-async def test_job_that_fits_the_bound_is_not_refused(ana, fields):
-    reply = await ana.submit(wish("exp", **fields))
-
-    assert waiting(reply.workloads) == {}
-
-
-async def test_explanation_has_the_reason_of_a_job_that_the_scheduler_is_not_shown(ana):
-    await ana.submit(wish("exp", array=3))
-
-    told = await ana.explanation("vision/exp-2")
-
-    assert (told.reason.text, told.reason.position) == (FULL, 1)
-    assert (told.expected_start, told.counterfactuals) == (None, ())
+    assert (shown.cpu, shown.memory_mib, shown.state) == (cpu, memory, "running")
 
 
 @pytest.mark.parametrize(
@@ -160,7 +86,7 @@ async def test_explanation_has_the_reason_of_a_job_that_the_scheduler_is_not_sho
         ),
     ],
 )
-async def test_predicted_plan_respects_limit_of_jobs_without_gpus(ana, question, expected):
+async def test_predicted_plan_counts_cpus(ana, question, expected):
     await ana.submit(wish("exp", array=4))
 
     async def effects() -> dict[str, tuple[str | None, str | None]]:
