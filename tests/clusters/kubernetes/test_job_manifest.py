@@ -360,6 +360,56 @@ def test_bounds_come_from_the_admin_or_else_the_notebook(of_notebook, by_admin, 
     assert found["limits"]["nvidia.com/gpu"] == "2"
 
 
+@pytest.mark.parametrize(
+    ("own", "by_admin", "limits", "requests"),
+    [
+        pytest.param(
+            {"cpu_milli": 500},
+            {},
+            {"cpu": "3000m", "memory": "4Gi"},
+            {"cpu": "500m", "memory": "1Gi"},
+            id="CPU below the notebook's limit",
+        ),
+        pytest.param(
+            {"cpu_milli": 4000},
+            {},
+            {"cpu": "4000m", "memory": "4Gi"},
+            {"cpu": "4000m", "memory": "1Gi"},
+            id="CPU above the notebook's limit",
+        ),
+        pytest.param(
+            {"memory_mib": 512},
+            {},
+            {"cpu": "3000m", "memory": "512Mi"},
+            {"cpu": "500m", "memory": "512Mi"},
+            id="memory",
+        ),
+        pytest.param(
+            {"cpu_milli": 2000, "memory_mib": 2048},
+            {"cpu": "2", "memory": "4Gi"},
+            {"cpu": "2", "memory": "4Gi"},
+            {"cpu": "2000m", "memory": "2048Mi"},
+            id="up to the admin's limits",
+        ),
+    ],
+)
+def test_job_requests_its_own_cpu_and_memory_before_its_notebooks(own, by_admin, limits, requests):
+    bounds = Confinement(limits=by_admin)
+
+    found = resources_of(manifest(replace(SPEC, **own), beside(BOUNDS), bounds=bounds))
+
+    assert {k: v for k, v in found["limits"].items() if k != "nvidia.com/gpu"} == limits
+    assert found["requests"] == requests
+
+
+@pytest.mark.parametrize("own", [{"cpu_milli": 2001}, {"memory_mib": 1025}], ids=["CPU", "memory"])
+def test_request_above_the_admins_limit_is_refused_with_both_numbers(own):
+    bounds = Confinement(limits={"cpu": "2", "memory": "1Gi"})
+
+    with pytest.raises(InvalidRequest, match=r"(2001m of cpu.*, 2|1025Mi of memory.*, 1Gi)\."):
+        manifest(replace(SPEC, **own), beside(BOUNDS), bounds=bounds)
+
+
 def test_job_pod_stays_in_the_user_namespace_of_its_notebook():
     notebook = {"spec": {**NOTEBOOK["spec"], "hostUsers": False}}
 

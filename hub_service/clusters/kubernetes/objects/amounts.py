@@ -77,6 +77,15 @@ def smaller(one: str, other: str) -> str:
     return one if _amount(one) <= _amount(other) else other
 
 
+def larger(one: str, other: str) -> str:
+    """Return the larger of two amounts.
+
+    >>> larger("1Gi", "1G"), larger("500m", "1")
+    ('1Gi', '1')
+    """
+    return one if _amount(one) >= _amount(other) else other
+
+
 def gpus(value: Any) -> MilliGpu | None:  # noqa: ANN401  an int or a string, as the CRD allows
     """Return an amount of GPUs in milli-GPU; None is unlimited.
 

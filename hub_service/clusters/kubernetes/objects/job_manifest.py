@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from runai.hub_service.clusters.kubernetes.client.api import Object
-from runai.hub_service.clusters.kubernetes.objects.amounts import smaller, times
+from runai.hub_service.clusters.kubernetes.objects.amounts import larger, smaller, times
 from runai.hub_service.clusters.kubernetes.objects.core_objects import (
     ARRAY_LABEL,
     ELASTIC_LABEL,
@@ -61,13 +61,30 @@ class Confinement:
 
         A notebook's limits are multiplied by the worker's GPUs. Requests are the notebook's own,
         once: without them Kubernetes would use the limits, and a job would wait for idle CPUs.
+        The job's own come first, and raise its limits.
+
+        Raises:
+            InvalidRequest: the job requests more than the admin's limits allow.
         """
         count = max(1, (spec.gpus_max or spec.gpus) // WHOLE_GPU)
         allowed, asked = (notebook.get(kind) or {} for kind in ("limits", "requests"))
         limits = {name: times(str(allowed[name]), count) for name in _BOUNDED if name in allowed}
+        own = _own_requests(spec)
+        if "cpu" in own and "cpu" in limits:
+            limits["cpu"] = larger(limits["cpu"], own["cpu"])
+        if "memory" in own:
+            limits["memory"] = own["memory"]
+        for name in own.keys() & self.limits.keys():
+            if self.limits[name] and smaller(own[name], self.limits[name]) != own[name]:
+                raise InvalidRequest(
+                    f"{own[name]} of {name} for each worker are more than the limit of jobs here,"
+                    f" {self.limits[name]}.",
+                    hint="Ask for less, or ask an admin for a higher limit.",
+                    code="over_limit",
+                )
         limits |= {name: amount for name, amount in self.limits.items() if amount}
         requests = dict.fromkeys(limits, "0")
-        requests |= {name: str(asked[name]) for name in _BOUNDED if name in asked}
+        requests |= {name: str(asked[name]) for name in _BOUNDED if name in asked} | own
         for name in limits.keys() & requests.keys():
             requests[name] = smaller(requests[name], limits[name])
         return {"limits": limits, "requests": requests}
@@ -468,3 +485,9 @@ def _environment(
 
 
 _BOUNDED = ("cpu", "memory", "ephemeral-storage")
+
+
+def _own_requests(spec: WorkloadSpec) -> dict[str, str]:
+    """Return the CPU and memory that each worker requests, as quantities."""
+    cpu = {"cpu": f"{spec.cpu_milli}m"} if spec.cpu_milli else {}
+    return cpu | ({"memory": f"{spec.memory_mib}Mi"} if spec.memory_mib else {})

@@ -386,6 +386,8 @@ def _spec_of(pod: Pod, project: str, name: str, job: Job | None) -> WorkloadSpec
         command=None,
         gpus=MilliGpu(pod.gpus * WHOLE_GPU) if pod.part is None else pod.part.gpus,
         gpu_memory_mib=0 if pod.part is None else pod.part.mib,
+        cpu_milli=pod.cpu_milli,
+        memory_mib=pod.memory_mib,
         elastic=pod.may_be_resized,
         saves=pod.saves,
         guaranteed_workers=pod.guaranteed if job is not None and job.may_be_guaranteed else None,
