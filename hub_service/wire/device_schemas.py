@@ -53,3 +53,9 @@ class NodeView(Wire):
 
     name: str
     devices: list[DeviceView]
+    cpus: float | None = None
+    """CPUs that workloads may request together; None: without a bound."""
+    cpus_allocated: float = 0
+    memory_mib: int | None = None
+    """Main memory, as `cpus`."""
+    memory_allocated_mib: int = 0

@@ -99,11 +99,11 @@ lab-ana  nlp      ana   ended      0/0.5  -     3d
 def test_workloads_in_width(printed):
     expected = (
         "NAME   PROJECT  USER  STATE      GPUS  UTIL  AGE  KIND  PRIORITY  WORKERS  DEVICES"
-        "  AVG UTIL  GPU MEMORY  PAUSES  REASON\n"
+        "  CPUS  MEMORY  AVG UTIL  GPU MEMORY  PAUSES  REASON\n"
         "exp-1  vision   bob   running    1/1   80%*  5m   job   50        1        box:3  "
-        "  75%*      1.5G        0\n"
+        "  -     -       75%*      1.5G        0\n"
         "exp-3  vision   bob   suspended  0/4G  -     5m   job   50        1        -      "
-        "  -         -           2\n"
+        "  -     -       -         -           2\n"
     )
     assert expected == printed(WORKLOADS, [RUNNING, BY_MEMORY], wide=True)
 

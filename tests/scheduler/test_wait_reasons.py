@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from builders import cluster, job, project, sentence, session, snapshot, waits
 from runai.hub_service.scheduler import Project, Stop, Wait, Workload, decide
+from runai.hub_service.scheduler.model.quantity import Mib
 
 
 def test_every_code_has_its_sentence() -> None:
@@ -265,3 +268,39 @@ def test_project_shares_describe_the_cluster_after_the_plan() -> None:
 
     assert (shares["a"].allocated, shares["a"].over_quota) == (2000, 1000)
     assert (shares["b"].allocated, shares["b"].over_quota) == (2000, 0)
+
+
+@pytest.mark.parametrize(
+    ("there", "asks", "code", "text"),
+    [
+        pytest.param(
+            [job("long", 0, on="n1:", cpu_milli=5000), job("short", 0, on="n1:", cpu_milli=9000)],
+            {"gpus": 0, "cpu_milli": 4000},
+            "no_room",
+            "needs 4 CPUs on one node; n1 has 2 of 16 CPUs free, held by short and long",
+            id="CPU",
+        ),
+        pytest.param(
+            [job("big", 0, on="n1:", memory_mib=60 * 1024)],
+            {"gpus": 0, "memory_mib": 16 * 1024, "cpu_milli": 1000},
+            "no_room",
+            "needs 16 GiB of memory on one node; n1 has 4 GiB of 64 GiB of memory free,"
+            " held by big",
+            id="memory",
+        ),
+        pytest.param(
+            [job("busy", 0, on="n1:", cpu_milli=15_500)],
+            {"gpus": 1, "cpu_milli": 1000},
+            "fragmented",
+            "needs 1 CPU on one node; n1 has 0.5 of 16 CPUs free, held by busy; 2 GPUs are free",
+            id="with free GPUs",
+        ),
+    ],
+)
+def test_wait_for_cpu_or_memory_names_the_amounts_and_the_holders(there, asks, code, text) -> None:
+    nodes = [replace(node, memory_mib=Mib(64 * 1024)) for node in cluster("1x2", cpu_milli=16_000)]
+    asks = dict(asks)
+    claim = job("new", asks.pop("gpus"), **asks)
+    plan = decide(snapshot(nodes, [project("a", 0)], [*there, claim]))
+
+    assert (waits(plan), sentence(plan, "new")) == ({"new": code}, text)

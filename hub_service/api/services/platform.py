@@ -123,6 +123,7 @@ class Platform:
             workloads=workloads,
             projects={record.spec.name: record for record in await self.cluster.projects()},
             devices=await self.cluster.devices(),
+            snapshot=self.controller.last.snapshot,
             shares=self.controller.last.plan.projects,
             meter=self.ledger,
             starts=self.forecasts.of(self.controller.last, self.scheduler.forecast),

@@ -1,5 +1,6 @@
 """Read model of the cluster at one instant: records, devices, shares and measurements."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,7 +20,7 @@ from runai.hub_service.model.progress import Progress
 from runai.hub_service.model.records import ProjectRecord, ProjectSpec, WorkloadId, WorkloadRecord
 from runai.hub_service.scheduler.model.explanation import ExpectedStart
 from runai.hub_service.scheduler.model.quantity import MilliGpu
-from runai.hub_service.scheduler.model.snapshot import ProjectShare
+from runai.hub_service.scheduler.model.snapshot import ProjectShare, Snapshot, WorkerState
 from runai.hub_service.wire.agent_reports import ProcessSample
 
 
@@ -34,6 +35,18 @@ class Seat(NamedTuple):
     mps: str | None
     others: frozenset[str]
     """Accounts of processes that belong to no holder of the device."""
+
+
+class BesideGpus(NamedTuple):
+    """CPU and memory of a node: what workloads may request, and what those that run do."""
+
+    cpus: float | None = None
+    cpus_allocated: float = 0
+    memory_mib: int | None = None
+    memory_allocated_mib: int = 0
+
+
+_HOLDS = (WorkerState.RUNNING, WorkerState.STOPPING)
 
 
 class Meter(Protocol):
@@ -91,6 +104,28 @@ class ReadModel:
     """Orders workloads into queues, or returns the previous queues."""
     idle: Callable[[WorkloadId], IdleNow | None] = lambda _workload: None
     """Idle state of a workload; None: it is not idle."""
+
+    snapshot: Snapshot = field(default_factory=Snapshot)
+    """What the last cycle observed."""
+
+    @cached_property
+    def beside_gpus(self) -> Mapping[str, BesideGpus]:
+        """Return CPU and memory by node, as the last cycle counted them."""
+        cpu, memory = Counter[str](), Counter[str]()
+        for workload in self.snapshot.workloads:
+            for worker in workload.workers:
+                if worker.node and worker.state in _HOLDS:
+                    cpu[worker.node] += worker.cpu_milli
+                    memory[worker.node] += worker.memory_mib
+        return {
+            node.name: BesideGpus(
+                cpus=None if node.cpu_milli is None else node.cpu_milli / 1000,
+                cpus_allocated=cpu[node.name] / 1000,
+                memory_mib=node.memory_mib,
+                memory_allocated_mib=memory[node.name],
+            )
+            for node in self.snapshot.nodes
+        }
 
     def spec(self, project: str) -> ProjectSpec | None:
         """Return a project, if it still exists."""

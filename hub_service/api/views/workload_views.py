@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from functools import cached_property, lru_cache
 
 from runai.hub_service.api.auth.permissions import Action, Actor, is_member, is_project_admin, may
-from runai.hub_service.api.views.cluster_view import ReadModel, Seat
+from runai.hub_service.api.views.cluster_view import BesideGpus, ReadModel, Seat
 from runai.hub_service.api.views.device_views import device_view
 from runai.hub_service.api.views.elastic_views import elastic_view
 from runai.hub_service.api.views.idle_views import idle_rules, idle_view
@@ -341,7 +341,11 @@ class Viewer:
         holding = self.world.queues.holding
         open_ = frozenset(name for name in holding.by_project if self.sees_all_of(name))
         return [
-            NodeView(name=name, devices=[self._device(name, seat, open_) for seat in seats])
+            NodeView(
+                name=name,
+                devices=[self._device(name, seat, open_) for seat in seats],
+                **self.world.beside_gpus.get(name, BesideGpus())._asdict(),
+            )
             for name, seats in self.world.seats.items()
         ]
 

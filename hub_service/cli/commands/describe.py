@@ -211,5 +211,7 @@ def _show_node(nodes: Sequence[NodeView], name: str, output: str) -> None:
         render.show_json(node)
         return
     tables.node_table().show(tables.devices_of([node]), wide=True)
+    if line := tables.beside_gpus(node):
+        click.echo(for_terminal(line))
     if any(d.simulated for d in node.devices):
         click.echo(render.SIMULATED_NOTE)

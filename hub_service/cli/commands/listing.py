@@ -16,6 +16,7 @@ from runai.hub_service.client import Client
 from runai.hub_service.client.array_lines import folded
 from runai.hub_service.client.calls import FIRST_PAGE, Which
 from runai.hub_service.wire.device_schemas import NodeView
+from runai.hub_service.wire.printable import for_terminal
 from runai.hub_service.wire.schemas import WorkloadPage, WorkloadStateName, WorkloadView
 
 _KINDS: Final = {
@@ -120,6 +121,8 @@ def _show_nodes(nodes: Sequence[NodeView], output: str) -> None:
         render.show_json(nodes)
         return
     tables.node_table().show(tables.devices_of(nodes), wide=output == "wide")
+    for line in filter(None, map(tables.beside_gpus, nodes)):
+        click.echo(for_terminal(line))
     note_simulated(any_simulated(nodes))
 
 

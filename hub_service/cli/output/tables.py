@@ -132,6 +132,18 @@ def workload_table(now: datetime) -> Table[WorkloadView]:
             ),
             Column("DEVICES", render.devices, is_wide=True),
             Column(
+                "CPUS",
+                lambda w: render.gpus(w.cpu) if w.cpu else "-",
+                lambda w: w.cpu,
+                is_wide=True,
+            ),
+            Column(
+                "MEMORY",
+                lambda w: render.memory(w.memory_mib or None),
+                lambda w: w.memory_mib,
+                is_wide=True,
+            ),
+            Column(
                 "AVG UTIL",
                 lambda w: render.share(w.utilized_average, w.gpus, simulated=w.simulated),
                 _busy(lambda w: w.gpus, lambda w: w.utilized_average),
@@ -267,3 +279,19 @@ def node_table() -> Table[DeviceOf]:
         ),
         fold="HELD BY",
     )
+
+
+def beside_gpus(node: NodeView) -> str:
+    """Return what of a node's CPU and memory is requested, "" without a bound.
+
+    >>> node = NodeView(name="n1", devices=[], cpus=16, cpus_allocated=2.5, memory_mib=65536)
+    >>> beside_gpus(node)
+    'n1: 2.5 of 16 CPUs and 0M of 64G memory requested'
+    """
+    parts = []
+    if node.cpus is not None:
+        parts.append(f"{render.gpus(node.cpus_allocated)} of {render.gpus(node.cpus)} CPUs")
+    if node.memory_mib is not None:
+        used = render.memory(node.memory_allocated_mib)
+        parts.append(f"{used} of {render.memory(node.memory_mib)} memory")
+    return f"{node.name}: {' and '.join(parts)} requested" if parts else ""

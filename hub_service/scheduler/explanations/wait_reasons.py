@@ -12,6 +12,7 @@ from typing import TypeVar
 from runai.hub_service.scheduler.explanations.cycle_counts import Census, nodes_of
 from runai.hub_service.scheduler.model.quantity import (
     WHOLE_GPU,
+    MilliGpu,
     count_text,
     duration_text,
     gpu_text,
@@ -232,7 +233,9 @@ class Reasons:
         if block is not None and block.code == "held_for":
             return self._of_never_lent(unit)
         first = self._of_others_first(unit, lane, nodes, free) if free < unit.demand else None
-        return first or self._of_scattered(unit, free) or self._of_full(unit, lane, nodes, free)
+        return (
+            first or self._of_scattered(unit, nodes, free) or self._of_full(unit, lane, nodes, free)
+        )
 
     def _of_hold(self, hold: Hold, item: PlannedWorkload) -> Reason:
         first = hold.unit.item
@@ -285,7 +288,7 @@ class Reasons:
             )
             return Reason(code="protected", rule="R8", text=text)
         if not unit.demand:
-            text = "no node has the CPU and memory that it asks for"
+            text = self._beside(unit, nodes) or "no node has the CPU and memory that it asks for"
             return Reason(code="no_room", rule="P5", text=text)
         total = self._census.devices_on(nodes) * WHOLE_GPU
         verb = "is" if total - free <= WHOLE_GPU else "are"
@@ -312,7 +315,7 @@ class Reasons:
             (a for a in unit.item.account.path if a.allocated + unit.demand > a.fair_share), None
         )
 
-    def _of_scattered(self, unit: PodSet, free: int) -> Reason | None:
+    def _of_scattered(self, unit: PodSet, nodes: frozenset[int], free: int) -> Reason | None:
         total = len(unit.members)
         fitting = self._census.fitting(unit)
         if 0 < fitting < total:
@@ -325,7 +328,38 @@ class Reasons:
         text = f"{count_text(free)} are free, but not on one {'node' if whole else 'device'}" + (
             " with the CPU and memory that it asks for" if beside else ""
         )
+        if beside and (lacks := self._beside(unit, nodes)):
+            text = f"{lacks}; {count_text(free)} are free"
         return Reason(code="fragmented", rule="P2", text=text)
+
+    def _beside(self, unit: PodSet, nodes: frozenset[int]) -> str:
+        """Return a worker's lack of CPU or memory on every node, with the holders; "": none.
+
+        The numbers are of the node where most is free.
+        """
+        now, state = self._state.now, self._state
+        kind = next((m.kind for m in unit.members if m.kind.cpu or m.kind.memory), None)
+        if kind is None or not nodes:
+            return ""
+        for of_cpu, asked, free in ((True, kind.cpu, now.cpu), (False, kind.memory, now.memory)):
+            best = max(sorted(nodes), key=free.__getitem__)
+            if asked <= free[best]:
+                continue
+            node = state.nodes[best]
+            total = (node.cpu_milli if of_cpu else node.memory_mib) or 0
+            held: dict[PlannedWorkload, int] = {}
+            for member in state.on_node.get(best, ()):
+                if (booking := member.booking) is not None:
+                    amount = booking.cpu if of_cpu else booking.memory
+                    held[member.item] = held.get(member.item, 0) + amount
+            by = sorted((i for i in held if held[i]), key=lambda item: (-held[item], item.age))
+            amount_text = _cpus if of_cpu else _memory
+            text = (
+                f"needs {amount_text(asked)} on one node; {node.name} has"
+                f" {_part(max(0, free[best]), of_cpu=of_cpu)} of {amount_text(total)} free"
+            )
+            return f"{text}, held by {self._names_of(by, unit.item)}" if by else text
+        return ""
 
     # ---- names
 
@@ -368,6 +402,21 @@ def _entitlement(account: ProjectNode) -> str:
     if account.fair_share > account.quota:
         return f"fair share of {count_text(account.fair_share)}"
     return f"quota of {count_text(account.quota)}"
+
+
+def _cpus(milli: int) -> str:
+    return count_text(milli, "CPU")
+
+
+def _memory(mib: int) -> str:
+    return f"{_part(mib, of_cpu=False)} of memory"
+
+
+def _part(amount: int, *, of_cpu: bool) -> str:
+    if of_cpu:
+        return gpu_text(MilliGpu(amount))
+    gib, rest = divmod(amount, 1024)
+    return f"{amount} MiB" if rest else f"{gib} GiB"
 
 
 def _names(things: Collection[T], name: Callable[[T], str]) -> str:

@@ -98,3 +98,27 @@ async def test_predicted_plan_counts_cpus(ana, question, expected):
 
     await eventually_async(is_as_expected)
     assert await effects() == expected
+
+
+async def test_node_shows_the_cpus_that_running_workloads_request(ana):
+    await ana.submit(wish("exp", array=3, cpu="0.75", memory_mib=512))
+
+    async def shown() -> tuple[float | None, float, int | None, int]:
+        (node,) = await ana.nodes()
+        return node.cpus, node.cpus_allocated, node.memory_mib, node.memory_allocated_mib
+
+    async def is_counted() -> bool:  # from the cycle after the start
+        return await shown() == (2, 1.5, None, 1024)
+
+    await eventually_async(is_counted)
+
+
+async def test_waiting_job_is_told_the_cpus_that_it_lacks_and_who_holds_them(ana):
+    await ana.submit(wish("long", cpu=2))
+
+    (shown,) = (await ana.submit(wish("new", cpu="0.5"))).workloads
+
+    assert shown.reason is not None
+    assert shown.reason.text == (
+        "needs 0.5 CPUs on one node; lab has 0 of 2 CPUs free, held by vision/long"
+    )
