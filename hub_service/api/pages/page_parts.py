@@ -207,7 +207,8 @@ class ShownDevice(NamedTuple):
 
 
 def _node(node: NodeView, workloads: Mapping[str, WorkloadView]) -> dict[str, Any]:
-    return {"name": node.name, "devices": [_device(d, workloads) for d in node.devices]}
+    devices = [_device(device, workloads) for device in node.devices]
+    return {**node.model_dump(exclude={"devices"}), "devices": devices}
 
 
 def _device(device: DeviceView, workloads: Mapping[str, WorkloadView]) -> ShownDevice:
