@@ -141,7 +141,7 @@ async def test_only_a_running_session_can_be_released(lab):
     for workload in ("vision/lab-ana", "vision/exp1"):
         with pytest.raises(Conflict, match="no session that runs"):
             await lab.cluster.release(workload, why="idle")
-        with pytest.raises(Conflict, match="was not released"):
+        with pytest.raises(Conflict, match="still has its GPUs"):
             await lab.cluster.regain(workload, by="ana")
 
 

@@ -132,7 +132,7 @@ def product(operator, *values):
                 {"matchExpressions": [product("In", "T4")]},
                 {"matchExpressions": [label("In", "a"), product("In", "L4")]},
             ),
-            ("L4", "T4"),
+            ("T4", "L4"),
             id="each of two terms",
         ),
         pytest.param(
