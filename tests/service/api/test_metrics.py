@@ -18,7 +18,14 @@ from runai.hub_service.api.metrics.counters import Happened
 from runai.hub_service.clusters.simulated import SimulatedCluster
 from runai.hub_service.controller.loop import Cycle
 from runai.hub_service.model.device import Device
-from runai.hub_service.scheduler.model.snapshot import Move, Plan, Reason, Stop, StopCode
+from runai.hub_service.scheduler.model.snapshot import (
+    Decision,
+    Move,
+    Plan,
+    Reason,
+    Stop,
+    StopCode,
+)
 from runai.hub_service.wire.agent_reports import AgentReport, DeviceSample, UsageSample
 from runai.hub_service.wire.schemas import SubmitRequest
 from waiting import eventually_async
@@ -201,7 +208,7 @@ def test_stops_and_moves_are_counted_by_their_rule():
     def why(code: StopCode, rule: str) -> Reason:
         return Reason(code=code, rule=rule, text="because")
 
-    decisions = (
+    decisions: tuple[Decision, ...] = (
         *(Stop(workload="a", worker=w, reason=why("reclaimed", "Q6")) for w in ("a-0", "a-1")),
         Move(workload="b", worker="b-0", node="n", devices=(), reason=why("consolidated", "R10")),
     )

@@ -129,7 +129,7 @@ async def test_the_end_of_a_limit_is_told_once_before_it_comes_and_once_when_it_
 
 async def test_a_move_is_told_with_its_place_and_then_its_duration():
     lab, recent = SimulatedLab(), Recent()
-    notifier = Notifier(lab.simulated, {}.get, recent, [], Broadcast(), clock=Clock())
+    notifier = Notifier(lab.simulated, lambda _: None, recent, [], Broadcast(), clock=Clock())
     why = "moved to n2 to make room for vision/big"
     async with running(lab.simulated):
         job = lab.job()

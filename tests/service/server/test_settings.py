@@ -264,7 +264,7 @@ def test_a_file_of_projects_may_begin_with_a_byte_order_mark(tmp_path):
     ("text", "line", "said"),
     [
         ("project:\n  vision:\n", 1, "no section 'project'"),
-        ("projects:\n  Vision:\n    quota: 1", 2, "'Vision' is no name"),
+        ("projects:\n  Vision:\n    quota: 1", 2, "'Vision' is not a valid project name"),
         ("projects:\n  vision:\n    quota: 1\n  vision:\n", 4, "'vision' is there twice"),
         ("projects:\n  a:\nprojects:\n  b:\n", 3, "section 'projects' is there twice"),
         ("projects:\n  vision:\n    quota: 1\n    quota: 2", 4, "field 'quota' is there twice"),
