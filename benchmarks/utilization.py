@@ -10,8 +10,8 @@ results/utilization.json and docs/pictures/utilization.svg.
 Assumptions, with the published figures behind them:
 
     notebooks  a researcher has one open for nine hours of each working day, asks for half a GPU,
-               and keeps 10.5 % of a GPU busy: the mean of Alibaba's PAI (Weng et al., NSDI 2022;
-               affinode.io/case-studies/alibaba-gpu-v2020)
+               and keeps 10.5 % of a GPU busy: the mean of all workloads of Alibaba's PAI (Weng et
+               al., NSDI 2022; affinode.io/case-studies/alibaba-gpu-v2020)
     jobs       sizes and durations of Microsoft's Philly (Jeon et al., ATC 2019): 90 % have one GPU,
                median 25 minutes, 1 % beyond six days; here a week at most. A job keeps its GPUs
                busy for 51 % of a time below six hours, 75 % above a day, and 63 % between
