@@ -76,14 +76,17 @@ def slots(
     nodes: Mapping[str, Sequence[Device]],
     capacities: Mapping[str, NodeCapacity],
 ) -> int:
-    """Return an upper bound of the workloads with this request that the nodes could hold."""
+    """Return an upper bound of the workloads with this request that the nodes could hold.
+
+    One more requests more than all devices, so that fair shares are those of any larger number:
+    rests of devices count too, and memory as its part of the largest device.
+    """
     devices = [device for found in nodes.values() for device in found]
     if spec.gpu_memory_mib:
-        many = sum(device.memory_mib // spec.gpu_memory_mib for device in devices)
+        largest = max((device.memory_mib for device in devices), default=0)
+        many = largest * len(devices) // spec.gpu_memory_mib
     elif spec.gpus:
         many = WHOLE_GPU * len(devices) // spec.gpus
-        if spec.gpus < WHOLE_GPU:
-            many = WHOLE_GPU // spec.gpus * len(devices)
     else:
         many = sum(_without_gpu(spec, capacities.get(name, NodeCapacity())) for name in nodes)
     return many // spec.min_workers

@@ -4,7 +4,7 @@ A start is refused if its devices have been given to another pod since the plan 
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import Slot
 from runai.hub_service.clusters.kubernetes.objects.core_objects import KubeNode, Pod
@@ -82,17 +82,18 @@ WITHOUT_GPU = 1000
 """Elements of an array without GPUs that may start in one cycle."""
 
 
-def slots(request: Pod, machines: Iterable[KubeNode]) -> int:
-    """Return an upper bound of the pods with this request that the nodes' devices could hold."""
-    part, many = request.part, 0
-    if not request.gpus and part is None:
-        return WITHOUT_GPU
-    for machine in machines:
-        if part is None:
-            many += machine.gpus // request.gpus
-        elif each := part.milli_of(machine.gpu_memory_mib) // part.devices:
-            many += WHOLE_GPU // each * machine.gpus // part.devices
-    return many
+def slots(request: Pod, machines: Collection[KubeNode]) -> int:
+    """Return an upper bound of the pods with this request that the nodes' devices could hold.
+
+    One more requests more than all devices, so that fair shares are those of any larger number:
+    rests of nodes and devices count too, and memory as its part of the largest device.
+    """
+    part, devices = request.part, sum(machine.gpus for machine in machines)
+    if part is None:
+        return devices // request.gpus if request.gpus else WITHOUT_GPU
+    found = {part.milli_of(machine.gpu_memory_mib) for machine in machines}
+    least = min(found - {0}, default=0)
+    return WHOLE_GPU * devices // least if least else 0
 
 
 def room_for(
