@@ -162,6 +162,7 @@ def describe(detail: WorkloadDetail) -> Text:
         ("Kind", f"{detail.kind}, {'' if detail.preemptible else 'not '}preemptible"),
         ("State", detail.state),
         ("Reason", reason(detail.reason)),
+        ("Moved", detail.moved.removeprefix("moved ")),
         ("Priority", str(detail.priority)),
         ("GPUs", f"{gpus(detail.allocated)} allocated of {gpus(detail.gpus)} asked for"),
         ("Elastic", elastic_text(detail)),

@@ -5,7 +5,7 @@ cluster converts them to the scheduler's snapshot. Times are Unix seconds, GPUs 
 MiB.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
@@ -302,6 +302,20 @@ class HistoryEvent:
     at: float
     kind: str
     text: str
+
+
+_MOVED = "moved to "
+"""Beginning of the scheduler's reason of a move."""
+
+
+def last_move(history: Sequence[HistoryEvent]) -> str:
+    """Return the last stop if it was a move, and how long it took if it is over; else ""."""
+    stop = next((e for e in reversed(history) if e.kind == "stopping"), None)
+    if stop is None or not stop.text.startswith(_MOVED):
+        return ""
+    later = history[history.index(stop) :]
+    again = next((e for e in later if e.kind == "running"), None)
+    return stop.text if again is None else f"{stop.text}, {again.at - stop.at:.0f} s"
 
 
 @dataclass(frozen=True, slots=True)

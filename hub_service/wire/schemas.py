@@ -413,6 +413,8 @@ class WorkloadDetail(WorkloadView):
     expected_runtime: int | None = None
     guaranteed_workers: int | None = None
     """Workers that no other project takes; None: as the rules have it."""
+    moved: str = ""
+    """Where it moved for whom, and the seconds that took; empty: its last stop was no move."""
     image: str = ""
     gpu_types: list[str] = []
     """Acceptable types of GPUs, of which it uses one; empty: any type."""

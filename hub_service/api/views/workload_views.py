@@ -29,6 +29,7 @@ from runai.hub_service.model.records import (
     WorkloadRecord,
     WorkloadSpec,
     WorkloadState,
+    last_move,
 )
 from runai.hub_service.model.workload_spec import build_quota
 from runai.hub_service.scheduler.model.quantity import (
@@ -159,6 +160,7 @@ class Viewer:
             checkpoint_dir=record.checkpoint_dir,
             log_dir=record.log_dir,
             processes=process_views(record, self.world.present, self.world.at),
+            moved=last_move(history),
             history=[HistoryView(at=_time(e.at), kind=e.kind, text=e.text) for e in history],
         )
 

@@ -47,6 +47,7 @@ def workload_lines(w: WorkloadDetail, now: datetime) -> Lines:
         ("State", w.state.replace("_", " ")),
         ("Jobs", counts_text(w.states)),
         ("Reason", why),
+        ("Moved", w.moved.removeprefix("moved ")),
         ("GPUs asked", render.asked(w) + least),
         ("Elastic", w.elastic.text if w.elastic else ""),
         (

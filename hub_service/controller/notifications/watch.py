@@ -25,10 +25,10 @@ from runai.hub_service.controller.notifications.news import (
 from runai.hub_service.model.changes import Broadcast, compared, is_same_workload
 from runai.hub_service.model.cluster import Cluster
 from runai.hub_service.model.records import (
-    HistoryEvent,
     WorkloadId,
     WorkloadRecord,
     WorkloadState,
+    last_move,
 )
 from runai.hub_service.model.time_limits import WARNING, warning_text
 from runai.hub_service.model.time_limits import warns_at as warns_at_of
@@ -146,7 +146,7 @@ class Notifier:
             events = await self._cluster.history(record.id)
             why = next((e.text for e in reversed(events) if e.kind == history_kind), "")
             if kind in {"paused", "resumed"}:
-                moved = _move(events, is_over=kind == "resumed")
+                moved = last_move(events)
         text = f"{record.id} was {moved}" if moved else sentence.format(record.id)
         text += f": {why}" if why and not moved else ""
         spec = record.spec
@@ -179,19 +179,6 @@ class Notifier:
                     await asyncio.sleep(self._again_s * attempt)
                 else:
                     break
-
-
-_MOVED = "moved to "
-"""Beginning of the scheduler's reason of a move, which the history keeps."""
-
-
-def _move(events: Sequence[HistoryEvent], *, is_over: bool) -> str:
-    """Return the last stop, if it was a move, with the time to its running again; else ""."""
-    stop = next((e for e in reversed(events) if e.kind == "stopping"), None)
-    if stop is None or not stop.text.startswith(_MOVED):
-        return ""
-    again = next((e for e in reversed(events) if e.kind == "running" and e.at >= stop.at), None)
-    return stop.text + (f", {again.at - stop.at:.0f} s" if is_over and again is not None else "")
 
 
 _SENTENCES: dict[Kind, tuple[str, str]] = {

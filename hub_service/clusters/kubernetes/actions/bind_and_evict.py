@@ -168,8 +168,11 @@ class DecisionExecutor:
         sentence = why(decision.reason)
         up = [pod for pod in group.pods if pod.node and pod.deleted is None]
         ran = self._ran(group.job.uid, now)
-        change = held(group.job, now=now, why=sentence, priority=group.first.priority, ran=ran)
+        moves, priority = isinstance(decision, Move), group.first.priority
+        change = held(group.job, now=now, why=sentence, priority=priority, moves=moves, ran=ran)
         if await self._change(decision, group.job, change):
+            if moves:
+                self._events.tell(group.job, "Moved", sentence)
             for pod in up:
                 self._events.tell(pod, _event_of(decision), sentence, leaves=True)
             self.evicted.update(pod.uid for pod in up)
@@ -200,6 +203,9 @@ class DecisionExecutor:
         assert group.job is not None
         if await self._change(decision, group.job, let_go(group.job, now=now)):
             self.freed.add(group.job.uid)
+            if moved := group.job.moved:
+                seconds = now - group.job.pauses[-1] if group.job.pauses else 0
+                self._events.tell(group.job, "Resumed", f"{moved}, {seconds:.0f} s")
 
     async def start_elements(
         self, decision: Start, array: ArrayJob, parallelism: int, now: float

@@ -72,6 +72,8 @@ def elastic_text(state: ElasticState) -> str:
 
 
 PAUSES = "runai/pauses"
+MOVED = "runai/moved"
+"""Annotation: why a held Job moves; gone once it runs again."""
 """Annotation: times at which the scheduler stopped it, as a JSON list of Unix seconds."""
 SUSPENDED_BY = "runai/suspended-by"
 STARTS = "runai/starts"
@@ -140,6 +142,8 @@ class Job:
     """Indexes that failed for good (`backoffLimitPerIndex`): they get no pod again."""
     starts: tuple[float, ...] = ()
     pauses: tuple[float, ...] = ()
+    moved: str = ""
+    """Why it moves, while it is held for that."""
     spec: WorkloadSpec | None = None
     """The submitted specification; None if not submitted through us."""
     suspended_by: str = ""
@@ -274,6 +278,7 @@ def read_job(found: Object) -> Job:
         failed_indexes=_indexes(status.get("failedIndexes", "")),
         starts=times_noted(annotations, STARTS),
         pauses=times_noted(annotations, PAUSES),
+        moved=annotations.get(MOVED, ""),
         spec=submitted,
         suspended_by=annotations.get(SUSPENDED_BY, ""),
         elastic=read_elastic(annotations) if submitted is not None and submitted.elastic else None,
@@ -296,7 +301,13 @@ def redrawn(job: Job, change: Callable[[Pod], Pod]) -> Job:
 
 
 def held(
-    job: Job, *, now: float, why: str, priority: int, ran: Mapping[int, Ran] | None = None
+    job: Job,
+    *,
+    now: float,
+    why: str,
+    priority: int,
+    moves: bool = False,
+    ran: Mapping[int, Ran] | None = None,
 ) -> Steps:
     """Return the patch that suspends a Job and lets it wait in the queue.
 
@@ -307,6 +318,8 @@ def held(
         PAUSES: _text((*job.pauses, now)),
         PRIORITY: str(priority),
     }
+    if moves:
+        notes[MOVED] = why
     return [*_unchanged(job), *_noted(job, notes), *_suspend(job, is_wanted=True)]
 
 
@@ -329,8 +342,8 @@ def resizing(job: Job, *, why: str, priority: int, ran: Mapping[int, Ran] | None
 def let_go(job: Job, *, now: float) -> Steps:
     """Return the patch that unsuspends a held Job."""
     notes = {STARTS: _text((*job.starts, now))}
-    gone = {"op": "remove", "path": _note(HELD)}
-    return [*_unchanged(job), *_noted(job, notes), gone, *_suspend(job, is_wanted=False)]
+    gone = [{"op": "remove", "path": _note(name)} for name in (HELD, *([MOVED] * bool(job.moved)))]
+    return [*_unchanged(job), *_noted(job, notes), *gone, *_suspend(job, is_wanted=False)]
 
 
 def freed(job: Job) -> Steps:
@@ -348,7 +361,7 @@ def told(job: Job, why: str) -> Steps:
 
 def suspended(job: Job, by: str, ran: Mapping[int, Ran] | None = None) -> dict[str, Any]:
     """Return the patch that takes a Job out of the queue, in any state."""
-    notes = {HELD: None, SUSPENDED_BY: by, **_ran_notes(job, ran)}
+    notes = {HELD: None, MOVED: None, SUSPENDED_BY: by, **_ran_notes(job, ran)}
     return {"metadata": {"annotations": notes}, "spec": _suspending(job, is_wanted=True)}
 
 

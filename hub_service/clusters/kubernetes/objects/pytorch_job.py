@@ -20,6 +20,7 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import (
     Pod,
 )
 from runai.hub_service.clusters.kubernetes.objects.jobs import (
+    MOVED,
     PAUSES,
     STARTS,
     SUSPENDED_BY,
@@ -88,6 +89,7 @@ def read_pytorch_job(found: Object) -> Job:
         failed=sum(each.get("failed", 0) for each in counts),
         starts=times_noted(annotations, STARTS),
         pauses=times_noted(annotations, PAUSES),
+        moved=annotations.get(MOVED, ""),
         ran=ran_noted(annotations),
         timed_out=timed_out_noted(annotations),
         suspended_by=annotations.get(SUSPENDED_BY, ""),

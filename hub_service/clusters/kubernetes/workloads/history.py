@@ -16,10 +16,11 @@ from runai.hub_service.model.records import HistoryEvent, WorkloadRecord
 
 _KINDS: Mapping[str, str] = {
     "Deleted": "stopping",
-    "LetGo": "starting",
+    "Moved": "stopping",
     "Preempted": "stopping",
     "Queued": "queued",
     "Resized": "resized",
+    "Resumed": "running",
     "Scheduled": "running",
     "Suspended": "suspended",
     "TimedOut": "stopping",
