@@ -22,8 +22,10 @@ from live import Live, Log, Submission, lines
 from runai.hub_service.controller.history_recorder import Bookkeeping
 from runai.hub_service.ledger import Ledger
 from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
+from runai.hub_service.model.request_codec import request_of
 from runai.hub_service.scheduler import Policy
 from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.scheduler.model.snapshot import Worker, Workload
 from runai.hub_service.scheduler.model.snapshot_json import snapshot_to_json
 from runai.hub_service.simulation.engine import Run, Setting, simulate
 from runai.hub_service.simulation.history import EVERY_S, Today, left_out, rows_of
@@ -177,6 +179,19 @@ def test_malformed_past_request_raises_invalid_request_with_the_cause(asked, why
         rows_of([past])
 
     assert said.value.hint == "Is this client as new as the platform?"
+
+
+@pytest.mark.parametrize("saves", [True, False])
+def test_recorded_job_that_saves_does_so_when_it_is_replayed(saves):
+    workload = Workload(
+        name="a/x", project="a", workers=(Worker(name="x-0", gpus=MilliGpu(1000)),), saves=saves
+    )
+    asked = json.loads(request_of(workload))
+
+    (row,) = rows_of([a_past(asked=asked)])
+
+    assert row.asked is not None
+    assert row.asked.saves is saves
 
 
 # ---- durations, and unknown fields

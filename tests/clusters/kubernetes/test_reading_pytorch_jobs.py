@@ -9,7 +9,14 @@ import pytest
 from clusters.kubernetes.worlds import a_pod
 from control_plane.kubeflow import pytorch_job
 from runai.hub_service.clusters.kubernetes.objects.core_objects import HELD, PYTORCH_JOB, Owner, Pod
-from runai.hub_service.clusters.kubernetes.objects.jobs import Job, held, let_go, resumed, suspended
+from runai.hub_service.clusters.kubernetes.objects.jobs import (
+    MOVED,
+    Job,
+    held,
+    let_go,
+    resumed,
+    suspended,
+)
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import Grouping
 from runai.hub_service.clusters.kubernetes.objects.pytorch_job import adopted, read_pytorch_job
 
@@ -182,3 +189,14 @@ def test_pytorch_job_managed_elsewhere_may_not_be_suspended():
     job = read(pytorch_job("t", workers=1, managedBy="kueue.x-k8s.io/multikueue"))
 
     assert not job.may_be_held
+
+
+def test_move_is_noted_on_the_job_until_it_runs_again():
+    noted = {HELD: "waits", MOVED: "moved to n2 (R10)"}
+    waiting = read(pytorch_job("t", workers=1, suspend=True), metadata={"annotations": noted})
+    path = "/metadata/annotations/runai~1moved"
+    moving = held(read(pytorch_job("t", workers=1)), now=1.0, why="w", priority=50, moves=True)
+
+    assert waiting.moved == "moved to n2 (R10)"
+    assert {"op": "add", "path": path, "value": "w"} in moving
+    assert {"op": "remove", "path": path} in let_go(waiting, now=2.0)

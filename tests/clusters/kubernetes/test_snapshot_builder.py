@@ -12,6 +12,7 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import (
     SCHEDULER,
     read_pod,
 )
+from runai.hub_service.clusters.kubernetes.objects.jobs import PAUSES, held, times_noted
 from runai.hub_service.clusters.kubernetes.objects.node_affinity import Taint
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import Grouping
 from runai.hub_service.clusters.kubernetes.snapshot.device_ids import DeviceIds
@@ -227,3 +228,13 @@ def test_pod_on_a_deleted_node_does_not_block_another_pod():
     lost = a_pod("lost", node="gpu-9", bound=5.0)
 
     assert started(drawn(lost, a_pod("a"))) == ["lab/a"]
+
+
+def test_move_of_a_whole_job_counts_in_the_pauses_that_the_core_is_shown():
+    job = a_job("j")
+    pod = a_pod("j-0", of=job, index=0, node="n", bound=3.0)
+    steps = held(job, now=7.0, why="moved to n2 (R10)", priority=50, moves=True)
+    notes = {step["path"].rpartition("/")[2]: step["value"] for step in steps}
+    times = times_noted({PAUSES: notes["runai~1pauses"]}, PAUSES)
+
+    assert drawn(pod, jobs=[replace(job, pauses=times)]).workloads[0].pauses == (7,)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from runai.hub_service.clusters.states.state import ExitStatus, Grant, StoredWor
 from runai.hub_service.clusters.states.user_actions import submitted
 from runai.hub_service.clusters.states.worker_bounds import scaled
 from runai.hub_service.model.records import (
+    ElasticState,
     HistoryEvent,
     Process,
     ProjectRecord,
@@ -94,6 +96,19 @@ def test_a_number_of_workers_that_was_set_later_comes_back(path):
     store.close()
     assert found == after
     assert (found.spec.workers, found.spec.min_workers, len(found.record.workers)) == (4, 2, 4)
+
+
+def test_elastic_job_that_reported_still_saves_after_a_restart(path):
+    row = _row("elastic", workers=2, min_workers=1, elastic=True)
+    row = replace(row, record=replace(row.record, elastic=ElasticState(saves=True)))
+    store = SqliteStore(path)
+    store.save([row])
+    store.close()
+
+    store = SqliteStore(path)
+
+    assert [again.record.saves for again in store.rows()] == [True]
+    store.close()
 
 
 def test_any_text_of_a_user_comes_back(path):
