@@ -39,6 +39,26 @@ async def test_quota_by_type_is_kept_and_the_core_sees_the_types_of_the_nodes(la
     assert found["vision"].quota_by_type == {gpu_type: 2000, "k40": None, "*": 500}
 
 
+async def test_a_map_of_a_project_loses_the_entries_that_a_change_leaves_out(lab):
+    before = ProjectSpec(
+        "vision",
+        quota=MilliGpu(3000),
+        quota_by_type={"h100": MilliGpu(2000), "*": MilliGpu(1000)},
+        node_types_build=("l4",),
+        node_types_train=("big",),
+    )
+    after = replace(
+        before,
+        quota=MilliGpu(1000),
+        quota_by_type={"*": MilliGpu(1000)},
+        node_types_build=None,
+    )
+    for spec in (before, after, replace(after, quota_by_type=None)):
+        await lab.cluster.put_project(spec)
+
+        assert [record.spec for record in await lab.cluster.projects()] == [spec]
+
+
 async def test_projects_stay_a_tree(lab):
     for name, parent in [("a", None), ("b", "a"), ("c", "b")]:
         await lab.cluster.put_project(ProjectSpec(name, parent=parent))

@@ -41,6 +41,7 @@ def test_the_api_server_takes_quotas_of_whole_gpus_parts_and_without_end(lab):
 def test_kubectl_shows_how_a_project_stands(lab, rights, eventually):
     lab.node("gpu-0", gpus=2)
     lab.project("vision", quota="1.5")
+    lab.project("nlp", quotaByType={"h100": 2, "*": "0.5"})
     for name in ("one", "two", "three"):
         lab.namespace.create(job(name, project="vision"))
 
@@ -50,7 +51,12 @@ def test_kubectl_shows_how_a_project_stands(lab, rights, eventually):
             what="the table is right",
         )
 
+        quotas = eventually(
+            lambda: row[1] if len(row := _row(lab, "nlp")) > 4 else None, what="that of a table"
+        )
+
     assert table[0] == "vision"
+    assert set(quotas.split(",")) == {"h100=2", "*=0.5"}
 
 
 WANTED = ["1.5", "2", "2", "1"]

@@ -43,9 +43,9 @@ class ProjectStatuses:
         wrong = project_objects.misplaced(records.values())
         found = {
             name: project_objects.status(
-                plan.projects.get(name), pending[name], wrong.get(name, "")
+                record.spec, plan.projects.get(name), pending[name], wrong.get(name, "")
             )
-            for name in records
+            for name, record in records.items()
         }
         self._written = {name: was for name, was in self._written.items() if name in found}
         await at_once(

@@ -59,12 +59,19 @@ def manifest(spec: ProjectSpec) -> dict[str, Any]:
     }
 
 
-def change(spec: ProjectSpec, version: str) -> dict[str, Any]:
-    """Return the patch that replaces a project's spec; unset fields are removed.
+def change(spec: ProjectSpec, found: Object) -> dict[str, Any]:
+    """Return the merge patch that replaces the spec of the object `found`; unset fields go.
 
-    It fails unless `version` is still the current resourceVersion.
+    It fails unless `found` is still the object's current version.
     """
-    return {"metadata": {"resourceVersion": version}, "spec": _fields(spec)}
+    there, fields = found.get("spec", {}), _fields(spec)
+    for key, value in fields.items():
+        if isinstance(value, dict):  # a merge patch keeps the entries of a map that it leaves out
+            fields[key] = {**dict.fromkeys(there.get(key, {})), **value}
+    return {
+        "metadata": {"resourceVersion": found["metadata"]["resourceVersion"]},
+        "spec": fields,
+    }
 
 
 def _fields(spec: ProjectSpec) -> dict[str, Any]:
@@ -146,9 +153,14 @@ def for_core(
     return [project_for_core(record, parents, gpu_types) for record in placed]
 
 
-def status(share: ProjectShare | None, pending: int, wrong: str) -> dict[str, Any]:
+def status(
+    spec: ProjectSpec, share: ProjectShare | None, pending: int, wrong: str
+) -> dict[str, Any]:
     """Return the status for `kubectl get projects`; `wrong` is why its parent is invalid."""
+    table = spec.quota_by_type or {}
+    parts = ",".join(f"{name}={gpus_text(amount)}" for name, amount in table.items())
     return {
+        "quota": parts or gpus_text(spec.quota),
         "fairShare": gpus_text(share.fair_share if share else 0),
         "allocated": gpus_text(share.allocated if share else 0),
         "pending": gpus_text(pending),

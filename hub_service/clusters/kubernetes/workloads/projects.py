@@ -95,8 +95,7 @@ class KeptProjects:
             body = self._pool.put_in(project_objects.manifest(spec))
             return await self._api.create(project_objects.PROJECTS, body)
         path = f"{project_objects.PROJECTS}/{spec.name}"
-        version = over["metadata"]["resourceVersion"]
-        return await self._api.patch(path, project_objects.change(spec, version))
+        return await self._api.patch(path, project_objects.change(spec, over))
 
     async def delete_project(self, name: str) -> None:
         """Delete a project that has neither children nor workloads.
