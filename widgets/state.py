@@ -70,6 +70,8 @@ class Bar(TypedDict):
 
     name: str
     quota: float | None
+    quota_parts: str
+    """The quotas by GPU type in words; "": it is one number."""
     allocated: float
     sessions: float
     over_quota: float
@@ -241,6 +243,7 @@ def _bar(project: ProjectView) -> Bar:
     return Bar(
         name=project.name,
         quota=project.quota,
+        quota_parts=project.quota_parts(),
         allocated=project.allocated,
         sessions=project.build_allocated,
         over_quota=project.over_quota,

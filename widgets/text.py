@@ -144,12 +144,13 @@ def _quota_line(project: ProjectView, scale: float, width: int) -> str:
     bar = ""
     for sign, end in ends:
         bar = bar.ljust(round(BAR * min(end, scale) / scale), sign)
+    parts = f" ({found})" if (found := project.quota_parts()) else ""
     busy = "" if project.utilized is None else f", {measured(project.utilized)} utilized"
     over = f", {gpus(project.over_quota)} over quota" if project.over_quota else ""
     waiting = f", {count(project.waiting, 'workload')} waiting" if project.waiting else ""
     return (
         f"{project.name.ljust(width)} {bar.ljust(BAR)} {gpus(project.allocated)} allocated"
-        f" of {gpus(project.quota)} quota{over}{busy}{waiting}"
+        f" of {gpus(project.quota)}{parts} quota{over}{busy}{waiting}"
     )
 
 
@@ -166,6 +167,7 @@ def describe(detail: WorkloadDetail) -> Text:
         ("Priority", str(detail.priority)),
         ("GPUs", f"{gpus(detail.allocated)} allocated of {gpus(detail.gpus)} asked for"),
         ("Elastic", elastic_text(detail)),
+        ("GPU type", detail.gpu_type_text()),
         ("When paused", SAVES if detail.saves else ""),
         ("Progress", detail.progress.text if detail.progress else ""),
         ("Reported", detail.reported.text if detail.reported else ""),

@@ -16,7 +16,7 @@ import { h } from "./nodes.js";
  *   pauses: number, exit_code: number | null, limit: string, limit_why: string, idle: string, elastic: string, saves: string, progress: string, notice: string,
  *   simulated: boolean, recent: (number | null)[], actions: Action[],
  *   version: string}} Row
- * @typedef {{name: string, quota: number | null, allocated: number, sessions: number,
+ * @typedef {{name: string, quota: number | null, quota_parts: string, allocated: number, sessions: number,
  *   over_quota: number, utilized: number | null, waiting: number}} Bar
  * @typedef {import("./chart.js").Chart} Chart
  * @typedef {import("./nodes.js").Node_} Node_
@@ -103,6 +103,7 @@ function quotaBar(bar, scale) {
   const free = Math.max(0, (bar.quota ?? 0) - bar.allocated);
   const words = [
     `${gpus(bar.allocated)} of ${gpus(bar.quota)} GPUs allocated`,
+    bar.quota_parts && `by type ${bar.quota_parts}`,
     bar.over_quota > 0 && `${gpus(bar.over_quota)} over quota`,
     bar.utilized !== null && `${measured(bar.utilized)} utilized`,
     bar.waiting > 0 && `${bar.waiting} waiting`,

@@ -294,6 +294,8 @@ class WorkerView(Wire):
     index: int
     state: str
     node: str = ""
+    gpu_type: str = ""
+    """Type of the devices that it holds."""
     devices: list[DeviceShareView] = []
     started: datetime | None = None
     exit_code: int | None = None
@@ -324,6 +326,8 @@ class WorkloadView(Wire):
     cpu: float = 0
     """CPUs requested by all workers together; `memory_mib` is the same."""
     memory_mib: int = 0
+    gpu_types: list[str] = []
+    """Acceptable types of GPUs, the preferred first, of which it uses one; empty: any type."""
     allocated: float = 0
     """GPUs allocated to it now."""
     workers: list[WorkerView] = []
@@ -381,6 +385,16 @@ class WorkloadView(Wire):
     version: str = ""
     """Opaque; changes with state, allocation or reason; see `?changed_from=VERSION`."""
 
+    def gpu_types_held(self) -> list[str]:
+        """Return the types of the devices that its workers hold."""
+        return list(dict.fromkeys(w.gpu_type for w in self.workers if w.gpu_type))
+
+    def gpu_type_text(self) -> str:
+        """Return the type that it got, and those that it asked for in order; "" if neither."""
+        asked = ", else ".join(self.gpu_types)
+        held = " and ".join(self.gpu_types_held())
+        return f"{held} (asked for {asked})" if held and asked else held or asked
+
     def time_warning(self, now: datetime) -> str:
         """Return the warning before the end of its time; "" before that is due."""
         if self.ends_at is None or self.warns_at is None or now < self.warns_at:
@@ -416,8 +430,6 @@ class WorkloadDetail(WorkloadView):
     moved: str = ""
     """Where it moved for whom, and the seconds that took; empty: its last stop was no move."""
     image: str = ""
-    gpu_types: list[str] = []
-    """Acceptable types of GPUs, of which it uses one; empty: any type."""
     reported: MetricsView | None = None
     """All metrics and parameters it reported (`runai.reporter`)."""
     checkpoint_dir: str = ""
@@ -542,6 +554,11 @@ class ProjectView(Wire):
     may_submit: bool = False
     notes: list[str] = []
     """Sentences on what it holds above its limit, and on users who left it."""
+
+    def quota_parts(self) -> str:
+        """Return the quotas by GPU type, as in `h100 2, * 4`; "" if the quota is one number."""
+        table = (self.quota_by_type or {}).items()
+        return ", ".join(f"{t} {'none' if v is None else f'{round(v, 3):g}'}" for t, v in table)
 
 
 class Overview(Wire):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from builders import (
@@ -11,6 +13,7 @@ from builders import (
     places,
     project,
     reserved,
+    sentence,
     session,
     snapshot,
     started,
@@ -229,6 +232,29 @@ def test_sessions_stay_within_the_build_quota_of_the_type_and_of_the_project() -
 
     assert started(plan) == {"ana-1-0", "cy-1-0"}
     assert waits(plan) == {"bo-1": "over_build_quota", "di-1": "over_build_quota"}
+
+
+def test_a_wait_within_a_table_names_the_type_and_the_numbers() -> None:
+    world = snapshot(
+        NODES,
+        [table("x", {"a100": 2, "*": 2}), table("y", {"a100": 2})],
+        [
+            asking("a100", session("ana-1", 2, "x", on="n1:0,1")),
+            asking("a100", session("bo-1", 1, "x")),
+            asking("a100", job("y-1", 2, "y", on="n1:2,3")),
+            asking("a100", job("y-2", 2, "y")),
+            asking("a100", job("x-1", 1, "x")),
+        ],
+    )
+    plan = decide(replace(world, policy=replace(world.policy, name_others=False)))
+
+    assert {name: sentence(plan, name) for name in ("bo-1", "y-2", "x-1")} == {
+        "bo-1": "notebooks of x on a100 may hold 2 GPUs together, and hold 2: ana 2",
+        "y-2": "y on a100 holds 2 of its fair share of 2 GPUs; this asks for 2, and 4 of 4 GPUs of"
+        " type a100 are in use",
+        "x-1": "x on a100 holds 2 of its fair share of 2 GPUs; this asks for 1, and 4 of 4 GPUs of"
+        " type a100 are in use",
+    }
 
 
 def test_a_limit_is_one_for_all_types() -> None:

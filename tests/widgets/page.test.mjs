@@ -16,7 +16,7 @@ const row = (given = {}) => ({
   actions: [{ verb: "suspend", label: "Pause" }, { verb: "delete", label: "Stop" }], ...given,
 });
 const bar = (given = {}) => ({
-  name: "vision", quota: 2.5, allocated: 3.5, sessions: 0.5, over_quota: 1, utilized: 2, waiting: 1, ...given,
+  name: "vision", quota: 2.5, quota_parts: "", allocated: 3.5, sessions: 0.5, over_quota: 1, utilized: 2, waiting: 1, ...given,
 });
 const chart = (given = {}) => ({
   allocated: 4, utilized: 3, since: 0, until: 600, step_s: 4, points: [[2, 4, 1], [596, 4, 2], [602, 4, 3]], quota: 2.5, ...given,
@@ -56,6 +56,11 @@ test("an unlimited quota has no mark", () => {
   const nodes = drawn({ projects: [bar({ quota: null })] });
   assert.equal(find(nodes, "class", "runai-mark"), undefined);
   assert.match(text(find(nodes, "class", "runai-words")), /^3\.5 of ∞ GPUs/);
+});
+
+test("quotas by GPU type stand beside their sum", () => {
+  const nodes = drawn({ projects: [bar({ quota: 6, quota_parts: "h100 2, * 4" })] });
+  assert.match(text(find(nodes, "class", "runai-words")), /^3\.5 of 6 GPUs allocated · by type h100 2, \* 4/);
 });
 
 test("each button is labelled with what it does and to whom", () => {

@@ -162,6 +162,7 @@ def _project_row(project: ProjectView, depth: int, scale: float, capacity: float
     over = max(0.0, project.allocated - quota)
     build = min(project.build_allocated, project.allocated - over)
     figures = [f"{project.allocated:g} of {'∞' if project.quota is None else f'{project.quota:g}'}"]
+    figures += [f"by type {parts}"] if (parts := project.quota_parts()) else []
     figures += [f"{over:g} over quota"] if over else []
     figures += [f"{project.utilized:.2f} utilized"] if project.utilized is not None else []
     figures += [f"fair share {project.fair_share:g}"] if project.fair_share else []

@@ -151,7 +151,10 @@ class ReadModel:
             idle_now and idle_now.said,
             warns,
             self.present.notice(self.at, record.id),
-            [device and device.uuid for device in (self.device(*each) for each in held)],
+            [
+                device and (device.uuid, device.name)
+                for device in (self.device(*each) for each in held)
+            ],
         )
 
     def measured_at(self, record: WorkloadRecord) -> Measured | None:

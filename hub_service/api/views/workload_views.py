@@ -155,7 +155,6 @@ class Viewer:
             expected_runtime=spec.expected_runtime,
             guaranteed_workers=spec.guaranteed_workers,
             image=spec.image,
-            gpu_types=list(spec.gpu_types),
             reported=metrics_view(self.world.progress.get(record.id)),
             checkpoint_dir=record.checkpoint_dir,
             log_dir=record.log_dir,
@@ -182,6 +181,7 @@ class Viewer:
             "gpu_memory_mib": spec.gpu_memory_mib or None,
             "cpu": spec.cpu_milli * spec.workers / 1000,
             "memory_mib": spec.memory_mib * spec.workers,
+            "gpu_types": list(spec.gpu_types),
             "allocated": record.allocated / 1000,
             "workers": [self._worker(worker) for worker in record.workers],
             "min_workers": spec.min_workers,
@@ -246,11 +246,13 @@ class Viewer:
         return spec.gpus * spec.workers
 
     def _worker(self, worker: WorkerRecord) -> WorkerView:
+        held = (self.world.device(worker.node, share.device) for share in worker.devices)
         return WorkerView(
             name=worker.name,
             index=worker.index,
             state=worker.state,
             node=worker.node,
+            gpu_type=next((device.name for device in held if device), ""),
             devices=self.shares(worker),
             started=_maybe_time(worker.started),
             exit_code=worker.exit_code,

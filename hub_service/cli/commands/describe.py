@@ -82,7 +82,7 @@ def workload_lines(w: WorkloadDetail, now: datetime) -> Lines:
         ("Array index", "" if w.array_index is None else f"{w.array_index} of {w.array}"),
         ("Command", shlex.join(w.command) if w.command else ""),
         ("Image", w.image),
-        ("GPU type", " or ".join(w.gpu_types)),
+        ("GPU type", w.gpu_type_text()),
         ("Directory", w.workdir),
         ("Checkpoints", w.checkpoint_dir),
         ("Logs", w.log_dir),

@@ -62,10 +62,8 @@ def quota(amount: float | None) -> str:
 
 def quota_of(project: ProjectView) -> str:
     """Format a project's quota, with its parts if it is given by GPU type: `6 (h100 2, * 4)`."""
-    table = project.quota_by_type
-    if table is None:
-        return quota(project.quota)
-    return f"{quota(project.quota)} ({', '.join(f'{t} {quota(v)}' for t, v in table.items())})"
+    parts = project.quota_parts()
+    return f"{quota(project.quota)} ({parts})" if parts else quota(project.quota)
 
 
 def asked(workload: WorkloadView) -> str:

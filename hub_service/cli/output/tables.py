@@ -131,6 +131,7 @@ def workload_table(now: datetime) -> Table[WorkloadView]:
                 is_wide=True,
             ),
             Column("DEVICES", render.devices, is_wide=True),
+            Column("GPU TYPE", lambda w: w.gpu_type_text() or "-", is_wide=True),
             Column(
                 "CPUS",
                 lambda w: render.gpus(w.cpu) if w.cpu else "-",

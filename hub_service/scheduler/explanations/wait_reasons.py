@@ -292,7 +292,7 @@ class Reasons:
             return Reason(code="no_room", rule="P5", text=text)
         total = self._census.devices_on(nodes) * WHOLE_GPU
         verb = "is" if total - free <= WHOLE_GPU else "are"
-        used = f"{gpu_text(total - free)} of {count_text(total)} {verb} in use"
+        used = f"{gpu_text(total - free)} of {self._amount_on(nodes, total)} {verb} in use"
         users = self._census.projects_on(nodes)
         has_rivals = any(name != item.workload.project for name in users)
         over = self._over(unit, lane)
@@ -306,6 +306,13 @@ class Reasons:
             text = f"{used}; the search for jobs to pause for it was given up, and is tried again"
             return Reason(code="not_proven", rule="R5", text=text)
         return Reason(code="no_room", rule="P1", text=f"{used}{_listing(users)}")
+
+    def _amount_on(self, nodes: frozenset[int], total: int) -> str:
+        """Return an amount of these nodes' GPUs, with their type if others have another one."""
+        types = {self._state.nodes[node].gpu_type for node in nodes}
+        if len(types) > 1 or types >= {node.gpu_type for node in self._state.nodes}:
+            return count_text(total)
+        return f"{count_text(total)} of type {types.pop()}" if any(types) else count_text(total)
 
     def _over(self, unit: PodSet, lane: EquivalenceClass) -> ProjectNode | None:
         """Return the account whose fair share is too small, if that prevents a reclaim (R2)."""
@@ -381,7 +388,8 @@ class Reasons:
 
     def _holders_of(self, account: ProjectNode, reader: PlannedWorkload) -> dict[str, int]:
         """Return allocations of a build quota by user. Empty if the reader may not see them."""
-        if self._state.policy.name_others or account.name == reader.workload.project:
+        project = account.parent if account.gpu_type and account.parent else account
+        if self._state.policy.name_others or project.name == reader.workload.project:
             return self._census.session_holders(account)
         return {}
 

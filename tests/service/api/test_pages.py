@@ -206,6 +206,12 @@ def test_the_parts_of_a_bar_are_sessions_jobs_and_what_is_over_quota():
     assert row["figures"] == ["3 of 2", "1 over quota"]
 
 
+def test_the_figures_of_a_project_name_its_quotas_by_type():
+    [row] = project_rows([project("a", quota=6, quota_by_type={"h100": 2, "*": 4})], 8)
+
+    assert row["figures"] == ["0 of 6", "by type h100 2, * 4"]
+
+
 def test_a_project_without_a_bound_is_never_over_it():
     [row] = project_rows([project("a", quota=None, allocated=3)], 4)
 
