@@ -13,7 +13,7 @@ from tornado.web import HTTPError
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.wire.errors import Conflict, NotFound, RunaiError, Unavailable
 from runai.hub_service.wire.program_schemas import ProcessReport
-from runai.hub_service.wire.schemas import SubmitRequest, WorkloadDetail
+from runai.hub_service.wire.schemas import SubmitReply, SubmitRequest, WorkloadDetail
 
 T = TypeVar("T")
 
@@ -106,14 +106,14 @@ class Admission:
         self._say(_granted(detail))
         return detail
 
-    async def check(self, request: SubmitRequest) -> None:
+    async def check(self, request: SubmitRequest) -> SubmitReply:
         """Dry-run a submission.
 
         Raises:
             SessionRefused: it could never be granted, or the service does not answer.
         """
         try:
-            await self._retrying(lambda: self._client.submit(request, dry_run=True))
+            return await self._retrying(lambda: self._client.submit(request, dry_run=True))
         except RunaiError as error:
             raise SessionRefused.of(error) from error
 

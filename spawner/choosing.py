@@ -84,7 +84,12 @@ class SessionChoosing(LoggingConfigurable):
             )
         last = {key: value for key, value in self._last_options().items() if key in OPTIONS}
         return form.render(
-            offer.projects, free=offer.free, last=last, trouble=trouble, sharing=self.sharing
+            offer.projects,
+            free=offer.free,
+            gpu_types=offer.gpu_types,
+            last=last,
+            trouble=trouble,
+            sharing=self.sharing,
         )
 
     def get_state(self) -> dict[str, Any]:

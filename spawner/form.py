@@ -80,6 +80,8 @@ class Offer(NamedTuple):
 
     projects: Sequence[ProjectChoices] = ()
     free: FreeMap = FreeMap()
+    gpu_types: Sequence[str] = ()
+    """Types of GPU to choose from, if there are several."""
 
 
 def offers(project: ProjectView, nodes: Sequence[NodeView]) -> list[Amount]:
@@ -138,13 +140,19 @@ async def form_choices(client: AsyncClient, person: Person) -> Offer:
         for project in overview.projects
         if person.is_member(project)
     ]
-    return Offer(projects, free_map(overview.nodes))
+    return Offer(projects, free_map(overview.nodes), _gpu_types(overview.nodes))
+
+
+def _gpu_types(nodes: Sequence[NodeView]) -> Sequence[str]:
+    types = sorted({device.name for node in nodes for device in node.devices})
+    return types if len(types) > 1 else ()
 
 
 def render(
     projects: Sequence[ProjectChoices],
     *,
     free: FreeMap | None = None,
+    gpu_types: Sequence[str] = (),
     last: Mapping[str, Any],
     trouble: str = "",
     sharing: str = COMPUTE_IS_SHARED,
@@ -156,7 +164,7 @@ def render(
     request = None
     with suppress(InvalidRequest):  # options of an earlier version or another spawner
         request = SessionRequest.parse(last) if last else None
-    return _rendered(Offer(projects, free or FreeMap()), request, trouble, sharing)
+    return _rendered(Offer(projects, free or FreeMap(), gpu_types), request, trouble, sharing)
 
 
 def options_of(fields: Mapping[str, Sequence[str]]) -> dict[str, str]:
@@ -263,6 +271,8 @@ def _rendered(offer: Offer, last: SessionRequest | None, trouble: str, sharing: 
         chosen=chosen,
         marks={project.name: marked(project) for project in projects},
         written=last.amount.text() if last else "",
+        gpu_types=offer.gpu_types,
+        gpu_type_chosen=last.gpu_type if last else None,
         time=last.options().get("time", "") if last else "",
         trouble=trouble,
         sharing=sharing,

@@ -55,6 +55,7 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - the base class's
         super().__init__(*args, **kwargs)
         self._request = SessionRequest()
+        self._gpu_types: Sequence[str] = ()
         self._progress = Progress()
         self._pod_created = asyncio.Event()
         self._launch_timeout = self.start_timeout
@@ -125,6 +126,7 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
             self._request = session_request(self._decided())
         self._launch_timeout = self.start_timeout
         self.start_timeout += round(self.queue_timeout)
+        self._gpu_types = ()
         if self._request.is_workload:
             await self._check(self._request)
 
@@ -143,15 +145,17 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
         submission = self._submission(request)
         async with self._client(self._log_request(f"a dry run in {request.project}")) as client:
             # Without a name: the pod has its own.
-            await Admission(client, self._progress.say).check(
+            tried = await Admission(client, self._progress.say).check(
                 submission.model_copy(update={"name": None})
             )
+        # The service knows which nodes' types the words of a name mean.
+        self._gpu_types = tried.workloads[0].gpu_types
 
     # -- the pod ---------------------------------------------------------------------------------
 
     async def get_pod_manifest(self) -> V1Pod:
         """Return the base class's pod with the chosen GPUs."""
-        return with_session(await super().get_pod_manifest(), self._request)
+        return with_session(await super().get_pod_manifest(), self._request, self._gpu_types)
 
     def get_env(self) -> dict[str, Any]:
         """Return the server's environment with its identity for the service."""

@@ -4,14 +4,19 @@ Pure: adds project, kind, scheduler and GPUs to KubeSpawner's pod, by the labels
 resources that our scheduler reads; parses a pod of the API server.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
 from kubernetes_asyncio.client import (
+    V1Affinity,
     V1EnvVar,
     V1EnvVarSource,
+    V1NodeAffinity,
+    V1NodeSelector,
+    V1NodeSelectorRequirement,
+    V1NodeSelectorTerm,
     V1ObjectFieldSelector,
     V1Pod,
     V1ResourceRequirements,
@@ -22,6 +27,7 @@ from runai.spawner.session import SessionRequest
 
 SCHEDULER: Final = "runai-scheduler"
 GPU_RESOURCE: Final = "nvidia.com/gpu"
+GPU_TYPE_LABEL: Final = "nvidia.com/gpu.product"
 SESSION_PRIORITY: Final = "100"
 VISIBLE_DEVICES: Final = "metadata.annotations['runai/visible-devices']"
 """Written by the scheduler at binding, so that containers see only their devices."""
@@ -49,8 +55,11 @@ def environment(request: SessionRequest, *, workload: str, api_url: str = "") ->
     return env | _SHARING if _is_shared(amount) else env
 
 
-def with_session(pod: V1Pod, request: SessionRequest) -> V1Pod:
-    """Set a pod's GPUs to the session's choice in place; earlier GPU settings are removed."""
+def with_session(pod: V1Pod, request: SessionRequest, gpu_types: Sequence[str] = ()) -> V1Pod:
+    """Set a pod's GPUs to the session's choice in place; earlier GPU settings are removed.
+
+    `gpu_types` are the nodes' types that it may use, the preferred first; empty: any.
+    """
     amount = request.amount
     container = next(c for c in pod.spec.containers if c.name == "notebook")
     whole = 0 if _is_shared(amount) else amount.milli_gpus // 1000
@@ -76,7 +85,23 @@ def with_session(pod: V1Pod, request: SessionRequest) -> V1Pod:
             **_part(amount),
             **({} if request.time is None else {"runai/max-runtime": str(request.time)}),
         }
+        if gpu_types:
+            _keep_to_types(pod, gpu_types)
     return pod
+
+
+def _keep_to_types(pod: V1Pod, gpu_types: Sequence[str]) -> None:
+    is_of = V1NodeSelectorRequirement(key=GPU_TYPE_LABEL, operator="In", values=list(gpu_types))
+    affinity = pod.spec.affinity = pod.spec.affinity or V1Affinity()
+    of_node = affinity.node_affinity = affinity.node_affinity or V1NodeAffinity()
+    required = of_node.required_during_scheduling_ignored_during_execution
+    # One of the terms must hold, so each gets the types.
+    terms = required.node_selector_terms if required else [V1NodeSelectorTerm()]
+    for term in terms:
+        term.match_expressions = [*(term.match_expressions or ()), is_of]
+    of_node.required_during_scheduling_ignored_during_execution = V1NodeSelector(
+        node_selector_terms=terms
+    )
 
 
 @dataclass(frozen=True, slots=True)

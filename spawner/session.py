@@ -24,8 +24,9 @@ from runai.spawner.amount import NO_GPU, Amount, parse_amount
 LONGEST_NAME: Final = 38
 GRACE_SECONDS: Final = 30
 _DIGEST_LETTERS: Final = 16  # 80 bits
+_GPU_TYPE: Final = re.compile(r"[ -~]{1,200}")
 _PROJECT: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,22}[a-z0-9])?")
-OPTIONS: Final = ("project", "gpus", "time")
+OPTIONS: Final = ("project", "gpus", "time", "gpu_type")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +37,14 @@ class SessionRequest:
     amount: Amount = NO_GPU
     time: int | None = None
     """Limit of its running time in seconds; None: the project's."""
+    gpu_type: str | None = None
+    """Types of GPU in order of preference, as `--gpu-type` takes them; None: any."""
 
     @classmethod
     def parse(cls, options: Mapping[str, Any]) -> "SessionRequest":
         """Parse user options: `project`, `gpus` as a number or text, `time` such as 8h.
 
-        Empty options are a session without a GPU.
+        `gpu_type` is such as h100. Empty options are a session without a GPU.
 
         Raises:
             InvalidRequest: an option is unknown or its value is not valid.
@@ -62,12 +65,14 @@ class SessionRequest:
                 f"Choose a project to get {amount.in_words()}.",
                 hint="Or choose a notebook without a GPU.",
             )
-        return cls(project, amount, _time(options.get("time") or None))
+        gpu_type = None if amount.is_nothing else _gpu_type(options.get("gpu_type") or None)
+        return cls(project, amount, _time(options.get("time") or None), gpu_type)
 
     def options(self) -> dict[str, str]:
         """Return the user options that JupyterHub stores for the next start."""
         time = {} if self.time is None else {"time": clock_text(self.time)}
-        return {"project": self.project or "", "gpus": self.amount.text(), **time}
+        kind = {} if self.gpu_type is None else {"gpu_type": self.gpu_type}
+        return {"project": self.project or "", "gpus": self.amount.text(), **time, **kind}
 
     @property
     def is_workload(self) -> bool:
@@ -93,6 +98,7 @@ class SessionRequest:
                 "gpu_memory_mib": self.amount.memory_mib or None,
                 "grace_seconds": GRACE_SECONDS,
                 "max_runtime": self.time,
+                "gpu_type": self.gpu_type,
             },
         )
 
@@ -107,6 +113,14 @@ def _time(given: object) -> int | None:
         raise InvalidRequest(
             f"{str(given)[:40]!r} is no time.", hint="Write for example 20m or 8h, or nothing."
         ) from None
+
+
+def _gpu_type(given: object) -> str | None:
+    if given is None or (isinstance(given, str) and _GPU_TYPE.fullmatch(given)):
+        return given
+    raise InvalidRequest(
+        f"{str(given)[:40]!r} is no type of GPU.", hint="Choose one on offer, or any."
+    )
 
 
 def session_name(user: str, server: str = "") -> str:

@@ -172,6 +172,17 @@ class TestRendered:
 
         assert labels == ["¼ GPU", "½ GPU", "1 GPU", "Without a GPU", "Other amount", "Ends after"]
 
+    def test_types_of_gpu_are_on_offer_where_there_are_several(self):
+        last = {"project": "vision", "gpus": "1", "gpu_type": "L4"}
+        html = render([VISION], gpu_types=["H100", "L4"], last=last)
+
+        assert re.findall(r"<option([^>]*)>(\w+)</option>", html) == [
+            (' value=""', "any"),
+            ("", "H100"),
+            (" selected", "L4"),
+        ]
+        assert "runai-gpu-type" not in render([VISION], last=last)
+
     def test_form_shows_why_a_choice_would_wait(self):
         html = render([VISION], last={})
 

@@ -35,6 +35,7 @@ def env(pod: V1Pod) -> dict[str, str]:
 def test_both_sides_call_things_alike():
     assert names.SCHEDULER == core_objects.SCHEDULER
     assert names.GPU_RESOURCE == core_objects.GPU_RESOURCE
+    assert names.GPU_TYPE_LABEL == core_objects.GPU_TYPE_LABEL
 
 
 @pytest.mark.parametrize("gpus", ["1", "4"])
@@ -132,6 +133,27 @@ def test_other_containers_are_left_alone():
 
     assert sidecar.resources.limits == {"cpu": "1"}
     assert [v.value for v in sidecar.env] == ["none"]
+
+
+@pytest.mark.parametrize("terms", [None, [[], []]], ids=["no affinity", "two terms"])
+def test_a_pod_keeps_to_the_types_of_gpu_in_their_order(terms: list[list[Any]] | None):
+    required = [{"matchExpressions": term} for term in terms] if terms else None
+    pod = make_pod(
+        name="jupyter-ana",
+        cmd=["lab"],
+        port=8888,
+        image="lab",
+        image_pull_policy="Always",
+        scheduler_name="another",
+        node_affinity_required=required,
+    )
+    with_session(pod, asked("1"), ["H100", "L4"])
+
+    rule = pod.spec.affinity.node_affinity.required_during_scheduling_ignored_during_execution
+    found = [term.match_expressions for term in rule.node_selector_terms]
+    assert len(found) == (len(terms) if terms else 1)
+    for [is_of] in found:
+        assert (is_of.key, is_of.values) == (core_objects.GPU_TYPE_LABEL, ["H100", "L4"])
 
 
 @pytest.mark.parametrize(

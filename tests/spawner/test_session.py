@@ -33,6 +33,16 @@ NAMES = st.text(max_size=50) | st.from_regex(r"[a-z0-9/-]{1,12}", fullmatch=True
             id="memory",
         ),
         pytest.param({"project": "vision"}, SessionRequest("vision"), id="a project, no GPU"),
+        pytest.param(
+            {"project": "vision", "gpus": "1", "gpu_type": "h100,a100"},
+            SessionRequest("vision", Amount(1000), gpu_type="h100,a100"),
+            id="types of GPU in order",
+        ),
+        pytest.param(
+            {"project": "vision", "gpus": "0", "gpu_type": "h100"},
+            SessionRequest("vision"),
+            id="a type, and no GPU after all",
+        ),
     ],
 )
 def test_options_become_a_request(options: dict[str, object], request_: SessionRequest):
@@ -55,6 +65,11 @@ def test_options_become_a_request(options: dict[str, object], request_: SessionR
             id="odd project",
         ),
         pytest.param({"project": 7, "gpus": 1}, "That is not a valid project name.", id="number"),
+        pytest.param(
+            {"project": "vision", "gpus": 1, "gpu_type": "a\nb"},
+            "'a\\nb' is no type of GPU.",
+            id="odd type",
+        ),
         pytest.param({"image": "x"}, "There is no option 'image'.", id="unknown option"),
     ],
 )
@@ -82,6 +97,7 @@ def test_the_submission_is_a_session_in_the_owners_name():
         "gpu_memory_mib": None,
         "grace_seconds": 30,
         "max_runtime": None,
+        "gpu_type": None,
     }
 
 
