@@ -120,6 +120,7 @@ def shown_workload(workload: WorkloadView) -> dict[str, Any]:
     return {
         **{name: getattr(workload, name) for name in type(workload).model_fields},
         "finished": workload.state in FINISHED,
+        "gpu_type": workload.gpu_type_text(),
     }
 
 
