@@ -5,8 +5,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from runai.hub_service.wire.base_schema import Gpus, Line, ProjectName, Wire
-from runai.hub_service.wire.schemas import ExpectedStartView, ReasonView, SubmitRequest
+from runai.hub_service.wire.base_schema import Line, ProjectName, Wire
+from runai.hub_service.wire.schemas import ExpectedStartView, Quota, ReasonView, SubmitRequest
 
 
 class HolderView(Wire):
@@ -57,12 +57,20 @@ class SettingChange(Wire):
     """A hypothetical value of one setting of a project.
 
     `value` is in GPUs, or a whole number (`min_runtime`: seconds). None: no bound of `quota` or
-    `limit`, the default of `weight` and `build_quota`, 0 for `never_lent`; else invalid.
+    `limit`, the default of `weight` and `build_quota`, 0 for `never_lent`; else invalid. `quota`
+    may be a table by GPU type.
     """
 
     project: ProjectName
     setting: Setting
-    value: Gpus | None
+    value: Quota | None
+
+    @model_validator(mode="after")
+    def _has_its_form(self) -> Self:
+        """Reject a table of anything but the quota."""
+        if isinstance(self.value, dict) and self.setting != "quota":
+            raise ValueError(f"{self.setting} is one number, not a table by GPU type")
+        return self
 
 
 class PlanQuestion(Wire):

@@ -54,8 +54,7 @@ const FORMS = {
   project: {
     async preview(form) {
       const set = Object.entries(changed(form)).filter(([name]) => TRIED.includes(name))
-        .map(([setting, value]) => ({ project: form.dataset.project, setting, value: value === null ? null : String(value) }));
-      if (set.some(({ value }) => value === "[object Object]")) return ["A quota by GPU type cannot be tried before it is set."];
+        .map(([setting, value]) => ({ project: form.dataset.project, setting, value: value === null || typeof value === "object" ? value : String(value) }));
       if (!set.length) return ["Change a number first."];
       return effects(await call("POST", "plan", { set }));
     },

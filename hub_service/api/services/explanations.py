@@ -7,6 +7,7 @@ listed.
 
 from collections import Counter
 from collections.abc import Container, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from runai.hub_service.api.auth.permissions import Actor, no_such_workload
@@ -18,7 +19,14 @@ from runai.hub_service.clusters.states.state import StoredWorkload
 from runai.hub_service.clusters.workloads.snapshot_builder import with_rows
 from runai.hub_service.controller.decision_messages import Known, is_known
 from runai.hub_service.model import arrays
-from runai.hub_service.model.records import WorkloadId, WorkloadRecord, WorkloadSpec
+from runai.hub_service.model.gpu_types import checked_table
+from runai.hub_service.model.project_changes import changed_project
+from runai.hub_service.model.records import (
+    ProjectSpec,
+    WorkloadId,
+    WorkloadRecord,
+    WorkloadSpec,
+)
 from runai.hub_service.model.workload_spec import Site, known_project, workload_spec
 from runai.hub_service.scheduler.model.explanation import Change, EndWorkloads, SetProject
 from runai.hub_service.scheduler.model.quantity import milli_gpus
@@ -89,7 +97,8 @@ async def what_if(platform: Platform, actor: Actor, question: PlanQuestion) -> W
     ended = _ended(viewer, question, cycle.snapshot)
     changes: list[Change] = [*_settings(viewer, question), EndWorkloads(workloads=ended)]
     rows = _added(platform, specs)
-    other = with_rows(changed(cycle.snapshot, changes), rows)
+    then = _with_tables(changed(cycle.snapshot, changes), viewer, question)
+    other = with_rows(then, rows)
     plan, _ = await platform.scheduler.what_if(other)
     mine = {row.id for row in rows}
     return _difference(viewer, (cycle.snapshot, cycle.plan), (other, plan), mine)
@@ -151,11 +160,26 @@ def _settings(viewer: Viewer, question: PlanQuestion) -> list[SetProject]:
     return [
         SetProject(project=change.project, setting=change.setting, value=_value(change))
         for change in question.set
+        if not isinstance(change.value, dict)
     ]
+
+
+def _with_tables(snapshot: Snapshot, viewer: Viewer, question: PlanQuestion) -> Snapshot:
+    """Return the snapshot with the quotas by GPU type of a question."""
+    types = viewer.world.gpu_types
+    tables = {}
+    for change in question.set:
+        if isinstance(change.value, dict):
+            spec = changed_project(ProjectSpec(change.project), {"quota": change.value})
+            table = checked_table(spec.quota_by_type or {}, types)
+            tables[change.project] = {"quota": spec.quota, "quota_by_type": table}
+    projects = tuple(replace(p, **tables.get(p.name, {})) for p in snapshot.projects)
+    return replace(snapshot, projects=projects)
 
 
 def _value(change: SettingChange) -> int | None:
     value = change.value
+    assert not isinstance(value, dict), "tables are set by `_with_tables`"
     if change.setting in _WHOLE_NUMBERS:
         if value is None and change.setting == "weight":
             return None

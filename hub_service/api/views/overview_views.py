@@ -1,13 +1,16 @@
 """Overview of all that a caller may see, at one instant."""
 
 import heapq
+from collections import Counter
 from datetime import UTC, datetime
 
+from runai.hub_service.api.views.cluster_view import ReadModel
 from runai.hub_service.api.views.workload_queues import place
 from runai.hub_service.api.views.workload_views import Viewer
+from runai.hub_service.model.gpu_types import by_node_type
 from runai.hub_service.model.records import WorkloadRecord
 from runai.hub_service.model.workload_spec import build_quota
-from runai.hub_service.scheduler.model.quantity import gpu_text
+from runai.hub_service.scheduler.model.quantity import MilliGpu, gpu_text
 from runai.hub_service.wire.schemas import NotificationView, Overview
 
 TOLD = 10
@@ -91,7 +94,25 @@ def _notes(viewer: Viewer) -> list[str]:
                 f"{word} add up to {gpu_text(total)} GPUs,"
                 f" the cluster has {gpu_text(viewer.world.capacity)}."
             )
-    return notes
+    return [*notes, *_notes_by_type(viewer.world)]
+
+
+def _notes_by_type(world: ReadModel) -> list[str]:
+    """Return a sentence for each GPU type of which more is guaranteed than there is."""
+    specs = [record.spec for record in world.projects.values()]
+    parents = {spec.parent for spec in specs}  # the core divides their children's quotas alone
+    promised = Counter[str]()
+    for spec in specs:
+        if spec.quota_by_type and spec.name not in parents:
+            table = by_node_type(spec.quota_by_type, world.gpu_types)
+            promised.update({t: amount for t, amount in table.items() if amount})
+    there = Counter(d.name for devices in world.devices.values() for d in devices)
+    return [
+        f"Quotas of {gpu_type} add up to {gpu_text(MilliGpu(amount))} GPUs,"
+        f" the cluster has {there[gpu_type]} of them."
+        for gpu_type, amount in sorted(promised.items())
+        if gpu_type in there and amount > 1000 * there[gpu_type]
+    ]
 
 
 def _more(waiting: int) -> list[str]:

@@ -184,6 +184,17 @@ async def test_admins_are_told_when_the_quotas_are_more_than_there_is(simulated)
     assert (await ana.overview()).notes == []
 
 
+async def test_admins_are_told_of_which_type_more_is_guaranteed_than_there_is(simulated):
+    root = await simulated.client("root")
+    gpu_type = (await root.nodes())[0].devices[0].name
+    for name in ("vision", "nlp"):
+        await root.put_project(name, ProjectPut(quota={gpu_type: Decimal(3), "*": Decimal(1)}))
+
+    assert f"Quotas of {gpu_type} add up to 6 GPUs, the cluster has 5 of them." in (
+        (await root.overview()).notes
+    )
+
+
 async def test_a_project_is_created_changed_by_field_and_deleted(simulated):
     root = await simulated.client("root")
     await root.put_project("new", ProjectPut(quota=Decimal("1.5"), members=["zoe"]))

@@ -85,6 +85,30 @@ async def test_admin_sees_predicted_starts_and_the_cluster_stays_unchanged(simul
     assert (await root.project("vision")).limit == 4
 
 
+async def test_a_quota_by_type_is_tried_before_it_is_set(simulated):
+    root, ana = await simulated.client("root"), await simulated.client("ana")
+    await four_hold_a_gpu_each(simulated, ana)
+    node = (await root.nodes())[0]
+    new = [job("new", "2", "nlp")]
+    table = setting("nlp", "quota", {node.devices[0].name: "0", "*": "4"})
+
+    before = await root.what_if(PlanQuestion(add=new))
+    after = await root.what_if(PlanQuestion(add=new, set=[table]))
+
+    assert [outcomes(answer)["nlp/new"][1] for answer in (before, after)] == [
+        "starts later",
+        "waits",
+    ]
+    assert (await root.project("nlp")).quota_by_type is None
+    with pytest.raises(NotFound, match="no project none"):
+        await root.what_if(PlanQuestion(set=[setting("none", "quota", {"*": "1"})]))
+
+
+def test_only_a_quota_is_a_table():
+    with pytest.raises(ValueError, match="limit is one number"):
+        setting("vision", "limit", {"*": "1"})
+
+
 def _present(answer, workload):
     return next(e.before for e in answer.effects if e.workload == workload)
 
