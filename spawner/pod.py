@@ -92,11 +92,15 @@ def with_session(pod: V1Pod, request: SessionRequest, gpu_types: Sequence[str] =
 
 def _keep_to_types(pod: V1Pod, gpu_types: Sequence[str]) -> None:
     is_of = V1NodeSelectorRequirement(key=GPU_TYPE_LABEL, operator="In", values=list(gpu_types))
-    affinity = pod.spec.affinity = pod.spec.affinity or V1Affinity()
-    of_node = affinity.node_affinity = affinity.node_affinity or V1NodeAffinity()
+    spec: Any = pod.spec  # the stubs know no field that is not set
+    if spec.affinity is None:
+        spec.affinity = V1Affinity()
+    if spec.affinity.node_affinity is None:
+        spec.affinity.node_affinity = V1NodeAffinity()
+    of_node = spec.affinity.node_affinity
     required = of_node.required_during_scheduling_ignored_during_execution
     # One of the terms must hold, so each gets the types.
-    terms = required.node_selector_terms if required else [V1NodeSelectorTerm()]
+    terms = [V1NodeSelectorTerm()] if required is None else required.node_selector_terms
     for term in terms:
         term.match_expressions = [*(term.match_expressions or ()), is_of]
     of_node.required_during_scheduling_ignored_during_execution = V1NodeSelector(

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 from runai.hub_service.api.auth.permissions import Actor, no_such_workload
 from runai.hub_service.api.services.platform import Platform
@@ -167,7 +168,7 @@ def _settings(viewer: Viewer, question: PlanQuestion) -> list[SetProject]:
 def _with_tables(snapshot: Snapshot, viewer: Viewer, question: PlanQuestion) -> Snapshot:
     """Return the snapshot with the quotas by GPU type of a question."""
     types = viewer.world.gpu_types
-    tables = {}
+    tables: dict[str, dict[str, Any]] = {}
     for change in question.set:
         if isinstance(change.value, dict):
             spec = changed_project(ProjectSpec(change.project), {"quota": change.value})
