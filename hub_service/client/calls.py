@@ -25,7 +25,7 @@ from runai.hub_service.wire.program_schemas import (
     LogLine,
     ProcessReport,
 )
-from runai.hub_service.wire.usage_schemas import UsageKind, UsageOf, UsageSeries
+from runai.hub_service.wire.usage_schemas import PastWorkload, UsageKind, UsageOf, UsageSeries
 from runai.hub_service.wire.validation import check_project_name, check_text, check_workload_id
 
 T = TypeVar("T")
@@ -413,9 +413,9 @@ def usage_by(
     return Call("GET", f"{API}/usage/by/{kind}", list[UsageOf], _params(given))
 
 
-def history(since: datetime) -> Call[list[schemas.PastWorkload]]:
+def history(since: datetime) -> Call[list[PastWorkload]]:
     """Return all workloads with allocations after a time; for hub admins."""
-    return Call("GET", f"{API}/history", list[schemas.PastWorkload], _params([("since", since)]))
+    return Call("GET", f"{API}/history", list[PastWorkload], _params([("since", since)]))
 
 
 def snapshot() -> Call[dict[str, Any]]:

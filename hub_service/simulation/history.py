@@ -28,7 +28,7 @@ from runai.hub_service.scheduler.model.snapshot_json import snapshot_from_json
 from runai.hub_service.simulation.traces import TraceRow
 from runai.hub_service.wire.amounts import LONGEST_S, seconds
 from runai.hub_service.wire.errors import InvalidRequest
-from runai.hub_service.wire.schemas import PastWorkload
+from runai.hub_service.wire.usage_schemas import PastWorkload
 
 RESUME_S: Final = 60
 """Assumed cost of a pause for a job: save, start and read its checkpoint."""

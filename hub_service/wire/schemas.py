@@ -7,7 +7,7 @@ Unknown fields are errors. Only `client` and `api` use these; clusters use `clus
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     BeforeValidator,
@@ -587,24 +587,3 @@ class WhoAmI(Wire):
     projects: list[str]
     default_project: str | None
     version: str
-
-
-# -- usage ---------------------------------------------------------------------------------------
-
-
-class PastWorkload(Wire):
-    """A past workload as recorded in the ledger; simulations replay it."""
-
-    id: str
-    project: str
-    user: str
-    kind: Literal["job", "session"]
-    submitted: datetime
-    gpus: float
-    """Average allocation while it had one."""
-    held_s: float
-    """Seconds with an allocation; pauses do not count."""
-    starts: int = 1
-    """Number of starts."""
-    asked: dict[str, Any] | None = None
-    """Its request as in a snapshot, equal workers once with their `count`; None: not recorded."""

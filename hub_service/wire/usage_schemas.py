@@ -1,7 +1,7 @@
 """The wire contract of usage: allocation and utilization over a time range."""
 
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from runai.hub_service.wire.base_schema import Wire
 
@@ -76,3 +76,21 @@ class UsageOf(Wire):
     allocated_gpu_hours: float
     used_gpu_hours: float
     idle_gpu_hours: float
+
+
+class PastWorkload(Wire):
+    """A past workload as recorded in the ledger; simulations replay it."""
+
+    id: str
+    project: str
+    user: str
+    kind: Literal["job", "session"]
+    submitted: datetime
+    gpus: float
+    """Average allocation while it had one."""
+    held_s: float
+    """Seconds with an allocation; pauses do not count."""
+    starts: int = 1
+    """Number of starts."""
+    asked: dict[str, Any] | None = None
+    """Its request as in a snapshot, equal workers once with their `count`; None: not recorded."""

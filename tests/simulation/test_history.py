@@ -33,7 +33,7 @@ from runai.hub_service.simulation.jobs import PERMILLE
 from runai.hub_service.simulation.settings import projects_for_core
 from runai.hub_service.simulation.traces import TraceRow
 from runai.hub_service.wire.errors import InvalidRequest
-from runai.hub_service.wire.schemas import PastWorkload
+from runai.hub_service.wire.usage_schemas import PastWorkload
 
 NODES = {"old": (2, "NVIDIA L4"), "new": (2, "NVIDIA A100"), "shared": (1, "NVIDIA L4")}
 PROJECTS = [

@@ -93,6 +93,7 @@ def test_a_quota_bar_tells_sessions_over_quota_and_what_is_utilized():
         {
             "name": "vision",
             "quota": 2.5,
+            "quota_parts": "",
             "allocated": 3.5,
             "sessions": 0.5,
             "over_quota": 1.0,

@@ -20,8 +20,13 @@ from runai.hub_service.model.records import WorkloadId, WorkloadSpec
 from runai.hub_service.wire.agent_reports import AgentReply, AgentReport, PodDevices
 from runai.hub_service.wire.base_schema import Time
 from runai.hub_service.wire.errors import Forbidden, InvalidRequest, NotFound
-from runai.hub_service.wire.schemas import PastWorkload
-from runai.hub_service.wire.usage_schemas import UsageKind, UsageOf, UsagePoint, UsageSeries
+from runai.hub_service.wire.usage_schemas import (
+    PastWorkload,
+    UsageKind,
+    UsageOf,
+    UsagePoint,
+    UsageSeries,
+)
 
 router = APIRouter(tags=["usage"])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -34,9 +35,8 @@ def jobs(draw: st.DrawFn, number: int) -> WorkloadSpec:
     )
 
 
-def array_of_forty(**asked: int) -> WorkloadSpec:
-    gpus = MilliGpu(asked.pop("gpus", 0))
-    return WorkloadSpec("b", "job0", "x", "job", ("train",), gpus=gpus, array=40, **asked)
+def array_of_forty(**asked: Any) -> WorkloadSpec:
+    return WorkloadSpec("b", "job0", "x", "job", ("train",), array=40, **asked)
 
 
 async def cluster_with(
@@ -64,7 +64,7 @@ def with_all_elements(seen: Snapshot, specs: Sequence[WorkloadSpec]) -> Snapshot
     devices=st.integers(2, 6),
     quotas=st.tuples(st.sampled_from([0, 500, 2000]), st.sampled_from([0, 1000, 4000])),
 )
-@example(specs=(array_of_forty(gpus=300),), devices=4, quotas=(0, 4000))
+@example(specs=(array_of_forty(gpus=MilliGpu(300)),), devices=4, quotas=(0, 4000))
 @example(specs=(array_of_forty(gpu_memory_mib=5000),), devices=6, quotas=(0, 4000))
 def test_starts_and_fair_shares_are_those_of_all_elements(specs, devices, quotas):
     cluster = asyncio.run(cluster_with(specs, devices, quotas))
