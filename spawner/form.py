@@ -249,8 +249,8 @@ def _room(project: ProjectView) -> str:
     room = build_room(project)
     used = f"{project.build_allocated:g}"
     if room is None:
-        return f"sessions use {used} GPUs"
-    return f"sessions use {used} of {room / 1000:g} GPUs"
+        return f"notebooks use {used} GPUs"
+    return f"notebooks use {used} of {room / 1000:g} GPUs"
 
 
 @cache

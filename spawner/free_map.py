@@ -36,8 +36,8 @@ def free_map(nodes: Sequence[NodeView]) -> FreeMap:
     if not devices:
         return FreeMap()
     whole = sum(_free(device) == 1 for device in devices)
-    words = f"{_number(sum(map(_free, devices)))} of {len(devices)} GPUs free now"
-    words += f", {whole} of them whole" if 0 < whole < len(devices) else ""
+    words = f"{_number(sum(map(_free, devices)))} of {len(devices)} GPUs free"
+    words += f" ({whole} whole)" if 0 < whole < len(devices) else ""
     drawn = [] if len(devices) > MOST_DEVICES else [_node(n) for n in nodes if n.devices]
     return FreeMap(words, drawn)
 

@@ -92,7 +92,11 @@ class RunaiMagics(Magics):
     @argument("-p", "--project", help="project that pays for it (default: the session's)")
     @argument("--priority", help="low, normal or high (default: normal)")
     @argument("--workers", type=int, default=1, help="processes that start together")
-    @argument("--elastic", action="store_true", help="as many GPUs as there are, while it runs")
+    @argument(
+        "--elastic",
+        action="store_true",
+        help="use idle GPUs while it runs, and give them back when they are needed",
+    )
     @argument("--min-workers", type=int, help="so many workers are enough (elastic: 1)")
     @argument("--guaranteed-workers", type=int, help="elastic: so many no other project takes")
     @argument("--saves", action="store_true", help="saves its work when it is paused: may be moved")
@@ -227,7 +231,7 @@ class RunaiMagics(Magics):
     @argument("name", nargs="+", help="names of workloads, or project/name")
     @line_magic
     def runai_suspend(self, line: str) -> Jobs:
-        """Pause jobs until they are resumed."""
+        """Suspend jobs: they leave the queue until they are resumed."""
         return _find_jobs(_parse(self.runai_suspend, line)).suspend()
 
     @_in_one_sentence

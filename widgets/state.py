@@ -302,17 +302,17 @@ def _actions(view: WorkloadView) -> list[Action]:
     if not view.mine:
         return []
     if view.state in FINISHED:
-        return [{"verb": "delete", "label": "Remove"}]
+        return [{"verb": "delete", "label": "Delete"}]
     actions: list[Action] = []
     if view.kind == "job" and view.state == "suspended":
         actions.append({"verb": "resume", "label": "Resume"})
     elif view.kind == "job" and view.state != "stopping":
-        actions.append({"verb": "suspend", "label": "Pause"})
+        actions.append({"verb": "suspend", "label": "Suspend"})
     if view.elastic is not None and view.elastic.workers > 1:
         workers = view.elastic.workers
         actions.append({"verb": "scale", "label": "Add a worker", "workers": workers + 1})
         if workers > 2:  # one process alone is a job of another kind
-            actions.append({"verb": "scale", "label": "One worker less", "workers": workers - 1})
+            actions.append({"verb": "scale", "label": "Remove a worker", "workers": workers - 1})
     if view.idle is not None and view.idle.keeps_left:
         actions.append({"verb": "keep", "label": "Keep 30 more minutes"})
     if view.idle is not None and view.idle.releasable:

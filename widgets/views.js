@@ -38,8 +38,8 @@ const SIGNS = /** @type {Record<string, string>} */ ({
 });
 /** What a button says once it is pressed, by what it said before. */
 export const BEGUN = /** @type {Record<string, string>} */ ({
-  Pause: "Pausing…", Resume: "Resuming…", Stop: "Stopping…", Remove: "Removing…",
-  "Add a worker": "Adding…", "One worker less": "Taking one back…",
+  Suspend: "Suspending…", Resume: "Resuming…", Stop: "Stopping…", Delete: "Deleting…",
+  "Add a worker": "Adding…", "Remove a worker": "Removing…",
   "Keep 30 more minutes": "Keeping…", "Give GPU back": "Giving back…", "Get GPU back": "Asking…",
 });
 
@@ -55,7 +55,7 @@ export function view(state, clicks, act, want) {
   const shown = hasFilter ? workloads.filter((row) => isWanted(row, clicks.wanted)) : workloads;
   return [
     h("div", { class: `runai runai-${state.view}`, key: "all" },
-      state.lost && h("p", { class: "runai-lost", role: "status", key: "lost" }, `Not up to date: ${state.lost}`),
+      state.lost && h("p", { class: "runai-lost", role: "status", key: "lost" }, `Disconnected: ${state.lost}`),
       ["panel", "quota"].includes(state.view) && h("section", { key: "quota", "aria-label": "Quota" },
         h("header", {}, h("h3", {}, "Quota"), state.simulated && simulatedBadge()),
         projects.length ? quotaBars(projects) : h("p", { class: "runai-none" }, "You are in no project."),

@@ -45,11 +45,11 @@ class Tier(StrEnum):
 _WHY = {
     Tier.FRAMEWORKS: (
         "PyTorch, TensorFlow, JAX and CuPy keep to the share; a workload whose processes together"
-        " exceed it is told, and its largest process is ended within ten seconds."
+        " exceed it is warned; its largest process is killed after ten seconds."
     ),
     Tier.MPS: (
         "CUDA refuses every process more than the share; a workload whose processes together"
-        " exceed it is told, and its largest process is ended within ten seconds."
+        " exceed it is warned; its largest process is killed after ten seconds."
     ),
     Tier.DRIVER: "The driver refuses the workload's processes together more than the share.",
 }
@@ -79,7 +79,9 @@ def strongest(states: list[TierState]) -> Tier:
     return max(had, key=order.index, default=Tier.FRAMEWORKS)
 
 
-COMPUTE_IS_SHARED = "Memory is limited, compute is shared equally among active sessions."
+COMPUTE_IS_SHARED = (
+    "You get the memory shown. Compute is shared equally with active users of the same GPU."
+)
 """Shown next to every GPU fraction."""
 
 

@@ -58,7 +58,7 @@ class UsageSeries(Wire):
             )
         if self.used_gpu_hours > self.allocated_gpu_hours:
             warnings.append(
-                "More was used than allocated: who holds a part of a GPU may compute on what its"
+                "More was used than allocated: a fraction of a GPU may compute on what its"
                 " neighbours leave idle."
             )
         return warnings

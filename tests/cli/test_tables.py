@@ -223,7 +223,8 @@ def test_a_description_leaves_out_what_was_not_asked():
             },
             {
                 "Memory limit": "8G, hard limit: The driver refuses more.",
-                "Sharing": "Memory is limited, compute is shared equally among active sessions.",
+                "Sharing": "You get the memory shown. Compute is shared equally with active users"
+                " of the same GPU.",
                 "Notice": "uses too much",
             },
             id="how strictly memory is kept",

@@ -41,7 +41,7 @@ async def test_one_that_waits_asks_for_other_numbers_at_once(lab: Lab):
 
     await scaled(lab, spec, workers=3)
     assert await wanted(lab) == (3, 2)
-    assert "ana lets it have 2 to 4 workers" in [
+    assert "ana set its workers to 2 to 4" in [
         event.text for event in await lab.cluster.history(spec.id)
     ]
 

@@ -76,18 +76,18 @@ def test_a_click_on_the_page_adds_a_worker_and_one_in_the_panel_takes_it_back_wh
     page: Page = page_of("bob")
     page.goto(f"{platform.url}/{SERVICE}")
     row = page.locator(f"[id='w:vision/{NAME}']")
-    expect_size(row, "Trains on 2 of 1 to 2 GPUs")
-    expect(page.get_by_role("button", name=f"One worker less {NAME}")).to_have_count(0)
+    expect_size(row, "Training on 2 of 1 to 2 GPUs")
+    expect(page.get_by_role("button", name=f"Remove a worker {NAME}")).to_have_count(0)
 
     page.get_by_role("button", name=f"Add a worker {NAME}").click()
-    expect_size(row, "Trains on 3 of 1 to 3 GPUs")
+    expect_size(row, "Training on 3 of 1 to 3 GPUs")
     trains_on(bob, 3, of=3)
 
     page.goto(f"{platform.url}/{SERVICE}workloads/vision/{NAME}")
     life = page.locator("#life")
-    expect(life).to_contain_text("bob lets it have 1 to 3 workers")
+    expect(life).to_contain_text("bob set its workers to 1 to 3")
     expect(life.locator("svg title").filter(has_text=re.compile("3"))).not_to_have_count(0)
-    less = page.get_by_role("button", name=f"One worker less {NAME}")
+    less = page.get_by_role("button", name=f"Remove a worker {NAME}")
     expect(less).to_have_attribute("data-body", '{"workers": 2}')
     lab.whole_picture(page, PICTURES, "page-elastic")
 
@@ -103,6 +103,6 @@ def test_a_click_on_the_page_adds_a_worker_and_one_in_the_panel_takes_it_back_wh
     panel = page.locator(".runai-panel")
     expect_size(panel, "3 of 1 to 3 GPUs")
 
-    panel.get_by_role("button", name=f"One worker less {NAME}").click()
+    panel.get_by_role("button", name=f"Remove a worker {NAME}").click()
     expect_size(panel, "2 of 1 to 2 GPUs")
     trains_on(bob, 2, of=2)

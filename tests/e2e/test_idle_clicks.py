@@ -75,7 +75,7 @@ def test_idle_gpus_are_kept_and_given_back_in_the_panel_while_a_cell_runs_and_on
     panel = page.locator(".runai-panel")
     expect(page.locator(".jp-InputPrompt").last).to_contain_text("[*]", timeout=SECONDS)
 
-    panel.get_by_role("button", name="Remove has-ended").click()
+    panel.get_by_role("button", name="Delete has-ended").click()
     expect(panel.get_by_role("row").filter(has_text="has-ended")).to_have_count(0, timeout=SECONDS)
     assert "vision/has-ended" not in {each.id for each in bob.workloads()}
 

@@ -66,7 +66,7 @@ def press(page: Page, name: str) -> None:
 
 def test_a_job_is_paused_and_resumed_where_it_is_listed_and_the_change_is_said(bob, platform):
     look(bob, platform)
-    bob.get_by_role("button", name="Pause acts-counts").click()
+    bob.get_by_role("button", name="Suspend acts-counts").click()
     expect(state(bob, COUNTING_JOB)).to_have_text("suspended", timeout=SECONDS)
     said = bob.locator("#said")
     expect(said).to_have_text("vision/acts-counts: suspended")
@@ -87,7 +87,7 @@ def test_on_its_page_it_is_paused_and_resumed_by_keys_and_its_output_goes_on(bob
 
     first = latest()
     eventually(lambda: latest() > first + 5)
-    press(bob, "Pause acts-counts")
+    press(bob, "Suspend acts-counts")
     shown = bob.locator("#what .state")
     expect(shown).to_have_text("suspended", timeout=SECONDS)
     expect(bob.get_by_role("button", name="Resume acts-counts")).to_be_focused()

@@ -191,9 +191,9 @@ def test_an_admin_sees_what_a_change_would_pause_before_making_it(platform, work
     look(bob, platform, "projects/vision")
     expect(bob.locator("form")).to_have_count(0)
     look(admin, platform, "projects/nlp")
-    admin.get_by_label("Quota for sessions").fill("0")
+    admin.get_by_label("Notebook quota").fill("0")
     admin.get_by_label("Quota", exact=True).fill("0")
-    admin.get_by_role("button", name="What would change").click()
+    admin.get_by_role("button", name="Preview effect").click()
 
     expect(admin.locator(".outcome")).to_contain_text("would pause nlp/pat-", timeout=SECONDS)
     assert workloads["admin"].project("nlp").quota == 2.5
@@ -239,7 +239,7 @@ def test_without_scripts_the_pages_can_be_read(platform, workloads, page_of, bro
 
     expect(page.locator("#workloads tr")).to_have_count(5)
     expect(page.locator("#headline")).to_contain_text("average utilization")
-    page.get_by_role("link", name="Consumption").click()
+    page.get_by_role("link", name="Usage").click()
     expect(page.locator("#main")).to_contain_text("vision")
 
 

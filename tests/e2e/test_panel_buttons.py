@@ -61,7 +61,7 @@ PANEL = [
   - cell
   - cell:
     - link "Output and history of exp1"
-    - button "Pause exp1"
+    - button "Suspend exp1"
     - button "Stop exp1"
 """,
 ]
@@ -93,7 +93,7 @@ def test_buttons_work_while_a_cell_runs(platform: Platform, busy_page: Page) -> 
     expect_busy(busy_page)
     for part in PANEL:  # the tree that screen readers get
         expect(panel).to_match_aria_snapshot(part, timeout=SECONDS)
-    panel.get_by_role("button", name="Pause exp1").click()
+    panel.get_by_role("button", name="Suspend exp1").click()
     expect(state).to_contain_text("suspended", timeout=SECONDS)
     said = panel.get_by_role("status").filter(has_text="exp1: suspended")
     expect(said).to_have_count(1, timeout=SECONDS)
@@ -130,7 +130,7 @@ def test_in_notebook_7_the_panel_is_live_and_used_by_keyboard(
 
     expect(state).to_contain_text("running", timeout=SECONDS)
     expect_busy(page)
-    button = panel.get_by_role("button", name="Pause exp1")
+    button = panel.get_by_role("button", name="Suspend exp1")
     button.focus()
     page.keyboard.press("Enter")
     expect(state).to_contain_text("suspended", timeout=SECONDS)

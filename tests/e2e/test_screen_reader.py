@@ -27,7 +27,7 @@ FRAME = """
   - link "GPUs"
   - navigation "Pages":
     - link "Now"
-    - link "Consumption"
+    - link "Usage"
     - link "Submit a job"
 """
 
@@ -109,8 +109,8 @@ GPUS = [
       - cell
       - cell
       - cell
-      - cell "Pause heard Stop heard":
-        - button "Pause heard"
+      - cell "Suspend heard Stop heard":
+        - button "Suspend heard"
         - button "Stop heard"
 """,
 ]
@@ -119,7 +119,7 @@ WORKLOAD = [
     r"""
 - region "vision/heard running":
   - heading "vision/heard running" [level=1]
-  - button "Pause heard"
+  - button "Suspend heard"
   - button "Stop heard"
   - term: user
   - definition: bob
@@ -159,7 +159,7 @@ PROJECT = [
 """,
     """
 - paragraph:
-  - button "What would change"
+  - button "Preview effect"
   - button "Save"
 - status
 """,
@@ -167,7 +167,7 @@ PROJECT = [
 
 CONSUMPTION = [
     """
-- heading "Consumption, the last 24 hours" [level=1]
+- heading "Usage, the last 24 hours" [level=1]
 """,
     """
 - heading "By project" [level=2]
@@ -294,7 +294,7 @@ def test_the_form_that_starts_a_server_is_told_as_a_group_of_choices(platform, p
 
 FORM = [
     r"""
-- paragraph: /\d.* of 5 GPUs free now/
+- paragraph: /\d.* of 5 GPUs free/
 """,
     """
 - radio "½ GPU"

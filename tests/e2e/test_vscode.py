@@ -74,7 +74,7 @@ def test_the_panel_is_live_and_its_buttons_go_through_the_kernel(platform, envir
         assert "running" in (row.text_content() or "")
         assert "in-vscode" in "".join(here.texts), "without widgets there is text"
 
-        shown.get_by_role("button", name="Pause in-vscode").focus()
+        shown.get_by_role("button", name="Suspend in-vscode").focus()
         shown.keyboard.press("Enter")
         until(lambda: "suspended" in (row.text_content() or ""), "the pause is shown")
         assert bob.workload("vision/in-vscode").state == "suspended"

@@ -132,7 +132,7 @@ async def test_each_offer_says_what_would_happen(
     await Admission(hub_client, lambda _: None).admit(submission("bo", "1"), within_s=60)
     [vision] = (await form_choices(hub_client, Person("ana"))).projects
 
-    assert (vision.name, vision.summary) == ("vision", "sessions use 1 of 1.5 GPUs")
+    assert (vision.name, vision.summary) == ("vision", "notebooks use 1 of 1.5 GPUs")
     why = "notebooks of vision may hold 1.5 GPUs together, and hold 1: bo 1; expected to start"
     said = [(c.label, c.detail, c.waits.partition(" in ")[0], c.refused) for c in vision.choices]
     assert said == [
@@ -154,7 +154,7 @@ WHY = (
 )
 VISION = ProjectChoices(
     "vision",
-    "sessions use 1 of 1.5 GPUs",
+    "notebooks use 1 of 1.5 GPUs",
     (
         Choice(Amount(milli_gpus=250), "¼ GPU", "4 GiB"),
         Choice(Amount(milli_gpus=500), "½ GPU", "8 GiB"),
@@ -170,7 +170,14 @@ class TestRendered:
     def test_each_choice_has_a_label_of_its_own(self):
         labels = re.findall(r"<label[^>]*>([^<]*)</label>", render([VISION], last={}))
 
-        assert labels == ["¼ GPU", "½ GPU", "1 GPU", "Without a GPU", "Other amount", "Ends after"]
+        assert labels == [
+            "¼ GPU",
+            "½ GPU",
+            "1 GPU",
+            "Without a GPU",
+            "Other: a fraction, or memory",
+            "Ends after",
+        ]
 
     def test_types_of_gpu_are_on_offer_where_there_are_several(self):
         last = {"project": "vision", "gpus": "1", "gpu_type": "L4"}

@@ -31,13 +31,11 @@ def node(*allocated: float | None, name: str = "box") -> NodeView:
 @pytest.mark.parametrize(
     ("nodes", "words"),
     [
-        pytest.param([node(1, 0.5, 0)], "1.5 of 3 GPUs free now, 1 of them whole", id="mixed"),
-        pytest.param([node(1, 1)], "0 of 2 GPUs free now", id="full"),
-        pytest.param([node(0, 0)], "2 of 2 GPUs free now", id="empty"),
-        pytest.param([node(None, 0)], "1 of 2 GPUs free now, 1 of them whole", id="one taken out"),
-        pytest.param(
-            [node(0), node(1, name="b")], "1 of 2 GPUs free now, 1 of them whole", id="two"
-        ),
+        pytest.param([node(1, 0.5, 0)], "1.5 of 3 GPUs free (1 whole)", id="mixed"),
+        pytest.param([node(1, 1)], "0 of 2 GPUs free", id="full"),
+        pytest.param([node(0, 0)], "2 of 2 GPUs free", id="empty"),
+        pytest.param([node(None, 0)], "1 of 2 GPUs free (1 whole)", id="one taken out"),
+        pytest.param([node(0), node(1, name="b")], "1 of 2 GPUs free (1 whole)", id="two"),
         pytest.param([], "", id="no GPUs"),
     ],
 )
@@ -55,7 +53,7 @@ def test_each_device_is_drawn_and_read_out():
 def test_of_a_large_cluster_only_the_sentence_is_left():
     drawn = free_map([node(*[0.0] * 65)])
 
-    assert drawn.words == "65 of 65 GPUs free now"
+    assert drawn.words == "65 of 65 GPUs free"
     assert not drawn.nodes
 
 

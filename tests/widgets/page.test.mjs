@@ -13,7 +13,7 @@ const row = (given = {}) => ({
   id: "vision/a", name: "a", project: "vision", kind: "job", state: "running", gpus: 1, allocated: 1,
   utilized: 0.5, average: 0.25, reason: "", pauses: 0, exit_code: null, limit: "", limit_why: "", idle: "", elastic: "", saves: "", progress: "", notice: "",
   simulated: true, recent: [], version: "1",
-  actions: [{ verb: "suspend", label: "Pause" }, { verb: "delete", label: "Stop" }], ...given,
+  actions: [{ verb: "suspend", label: "Suspend" }, { verb: "delete", label: "Stop" }], ...given,
 });
 const bar = (given = {}) => ({
   name: "vision", quota: 2.5, quota_parts: "", allocated: 3.5, sessions: 0.5, over_quota: 1, utilized: 2, waiting: 1, ...given,
@@ -64,8 +64,8 @@ test("quotas by GPU type stand beside their sum", () => {
 });
 
 test("each button is labelled with what it does and to whom", () => {
-  assert.deepEqual(labels(drawn()), ["Pause a", "Stop a"]);
-  assert.deepEqual(labels(drawn({}, clicks({ confirming: "vision/a" }))), ["Pause a", "Really stop a"]);
+  assert.deepEqual(labels(drawn()), ["Suspend a", "Stop a"]);
+  assert.deepEqual(labels(drawn({}, clicks({ confirming: "vision/a" }))), ["Suspend a", "Really stop a"]);
 });
 
 test("many workloads are counted, and found by words of name, project, kind or state", () => {
@@ -86,10 +86,10 @@ test("a workload's output and life are a page away, where there is a page", () =
 });
 
 test("a click that has begun stands where the buttons were, an error below", () => {
-  const nodes = drawn({}, clicks({ busy: new Map([["vision/a", "Pausing…"]]), errors: new Map([["vision/a", "No."]]) }));
+  const nodes = drawn({}, clicks({ busy: new Map([["vision/a", "Suspending…"]]), errors: new Map([["vision/a", "No."]]) }));
   assert.deepEqual(labels(nodes), [undefined]);
-  assert.equal(text(find(nodes, "aria-disabled", "true")), "Pausing…");
-  assert.equal(text(find(nodes, "role", "status")), "Pausing…");
+  assert.equal(text(find(nodes, "aria-disabled", "true")), "Suspending…");
+  assert.equal(text(find(nodes, "role", "status")), "Suspending…");
   assert.equal(text(find(nodes, "role", "alert")), "No.");
 });
 
@@ -143,7 +143,7 @@ test("a status is its one line", () => {
 });
 
 test("a picture that is out of date says so", () => {
-  assert.equal(text(find(drawn({ lost: "It is away." }), "class", "runai-lost")), "Not up to date: It is away.");
+  assert.equal(text(find(drawn({ lost: "It is away." }), "class", "runai-lost")), "Disconnected: It is away.");
 });
 
 test("nothing is drawn of what a view does not show", () => {
@@ -312,10 +312,10 @@ test("outside JupyterHub a click goes to the kernel, and its answer is shown", (
   const el = install().createElement("div");
   const here = model({ state: state(), service: "" });
   const leave = panel.render({ model: here, el });
-  button(el, "Pause a").onclick();
+  button(el, "Suspend a").onclick();
   return Promise.resolve().then(() => {
     assert.deepEqual(here.sent, [{ verb: "suspend", workload: "vision/a" }]);
-    assert.match(el.textContent, /Pausing…/);
+    assert.match(el.textContent, /Suspending…/);
     here.tell("msg:custom", { workload: "vision/a", error: "It is finished." });
     assert.match(el.textContent, /It is finished\./);
     leave();
@@ -326,7 +326,7 @@ test("the button that was pressed stays while its meaning changes, and so does t
   const el = install().createElement("div");
   const here = model({ state: state(), service: "" });
   const leave = panel.render({ model: here, el });
-  const pressed = button(el, "Pause a");
+  const pressed = button(el, "Suspend a");
   pressed.onclick();
   here.values.state = state({ workloads: [row({ version: "2", state: "suspended", actions: [{ verb: "resume", label: "Resume" }] })] });
   here.tell("change:state");
@@ -338,10 +338,10 @@ test("what was begun is over when the workload has changed", () => {
   const el = install().createElement("div");
   const here = model({ state: state(), service: "" });
   const leave = panel.render({ model: here, el });
-  button(el, "Pause a").onclick();
+  button(el, "Suspend a").onclick();
   here.values.state = state({ workloads: [row({ version: "2", state: "stopping", actions: [] })] });
   here.tell("change:state");
-  assert.doesNotMatch(el.textContent, /Pausing…/);
+  assert.doesNotMatch(el.textContent, /Suspending…/);
   leave();
 });
 

@@ -20,13 +20,13 @@ def panel_of(*workloads, projects=(), simulated=True):
 @pytest.mark.parametrize(
     ("given", "labels"),
     [
-        pytest.param(workload("a", "running"), ["Pause", "Stop"], id="a running job"),
-        pytest.param(workload("a", "paused"), ["Pause", "Stop"], id="paused by the scheduler"),
+        pytest.param(workload("a", "running"), ["Suspend", "Stop"], id="a running job"),
+        pytest.param(workload("a", "paused"), ["Suspend", "Stop"], id="paused by the scheduler"),
         pytest.param(workload("a", "suspended"), ["Resume", "Stop"], id="paused by its user"),
         pytest.param(workload("a", "stopping"), ["Stop"], id="already on its way out"),
-        pytest.param(workload("a", "succeeded"), ["Remove"], id="a finished job"),
+        pytest.param(workload("a", "succeeded"), ["Delete"], id="a finished job"),
         pytest.param(workload("a", kind="session"), ["Stop"], id="a session is never paused"),
-        pytest.param(workload("a", "ended", kind="session"), ["Remove"], id="an ended session"),
+        pytest.param(workload("a", "ended", kind="session"), ["Delete"], id="an ended session"),
         pytest.param(workload("a", mine=False), [], id="somebody else's"),
     ],
 )
@@ -193,7 +193,7 @@ def test_an_elastic_job_says_on_how_many_gpus_it_trains(elastic, said):
             4,
             [
                 {"verb": "scale", "label": "Add a worker", "workers": 5},
-                {"verb": "scale", "label": "One worker less", "workers": 3},
+                {"verb": "scale", "label": "Remove a worker", "workers": 3},
             ],
         ),
     ],
@@ -245,7 +245,7 @@ IDLE = {"since": NOON, "text": "idle for 12 min", "takes": "release", "keeps_lef
             id="waits for it",
         ),
         pytest.param(
-            {"idle": IDLE | {"keeps_left": 0}}, "idle for 12 min", ["Pause", "Stop"], id="a job"
+            {"idle": IDLE | {"keeps_left": 0}}, "idle for 12 min", ["Suspend", "Stop"], id="a job"
         ),
         pytest.param({"kind": "session"}, "", ["Stop"], id="in use"),
     ],

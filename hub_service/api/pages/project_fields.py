@@ -31,13 +31,28 @@ def project_fields(project: ProjectView, *, admin: bool) -> list[ProjectField]:
     if not admin:
         return members
     amounts: list[tuple[str, str, float | None, str]] = [
-        ("build_quota", "Quota for sessions", project.build_quota, "part of it; empty: all"),
+        (
+            "build_quota",
+            "Notebook quota",
+            project.build_quota,
+            "part that notebooks may use; empty: all",
+        ),
         ("limit", "Limit", project.limit, "never more than this; empty: none"),
-        ("never_lent", "Never lent", project.never_lent, "GPUs that wait for their owners"),
+        (
+            "never_lent",
+            "Never lent",
+            project.never_lent,
+            "GPUs of the quota kept idle for its members",
+        ),
     ]
     numbers: list[tuple[str, str, float | None, str]] = [
-        ("weight", "Weight", project.weight, "of its part of what is left; empty: as the quota"),
-        ("priority", "Priority", project.priority, "for what is left over; 100 is usual"),
+        (
+            "weight",
+            "Weight",
+            project.weight,
+            "share of idle GPUs beside other projects; empty: as the quota",
+        ),
+        ("priority", "Priority", project.priority, "higher gets idle GPUs first; 100 is usual"),
         ("min_runtime", "Minimum run time", project.min_runtime, "seconds before a job is paused"),
     ]
     admins = _names(project.admins)

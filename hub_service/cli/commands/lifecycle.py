@@ -25,7 +25,7 @@ _NAMES = click.argument("names", nargs=-1, type=WORKLOAD_NAME, metavar="NAME..."
 @_NAMES
 @in_project
 def suspend(names: tuple[str, ...], project: str | None) -> None:
-    """Pause jobs until they are resumed; they give their GPUs back.
+    """Suspend jobs: they give their GPUs back and leave the queue until they are resumed.
 
     A running job gets SIGTERM and its grace period for a checkpoint. Sessions are not
     suspended but deleted.

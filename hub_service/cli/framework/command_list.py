@@ -42,7 +42,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
         ),
         "suspend": CommandEntry(
             "commands.lifecycle:suspend",
-            "Pause jobs until they are resumed; they give their GPUs back.",
+            "Suspend jobs: they give their GPUs back and leave the queue until they are resumed.",
         ),
         "resume": CommandEntry(
             "commands.lifecycle:resume", "Put suspended jobs back into the queue."

@@ -190,7 +190,7 @@ class KubernetesCluster:
         ]
         self.cache.doing.scaled(job, leaving, now)
         self.cache.informers.jobs.take(found)
-        await self._write_event(job, "Scaled", f"{by} lets it have {least} to {most} workers")
+        await self._write_event(job, "Scaled", f"{by} set its workers to {least} to {most}")
         return await self.workload(workload)
 
     async def delete(self, workload: WorkloadId, *, by: str) -> None:

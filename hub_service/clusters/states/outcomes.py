@@ -108,7 +108,7 @@ def _paused(row: StoredWorkload, *, now: float) -> Transition:
     row = replace(row, record=replace(row.record, pauses=pauses), resumed=True, losses=0)
     if row.intent == "suspend":
         return _suspended(row)
-    return _rest(row, WorkloadState.PAUSED, "paused; waits in its old place of the queue")
+    return _rest(row, WorkloadState.PAUSED, "paused, and keeps its place in the queue")
 
 
 def _suspended(row: StoredWorkload) -> Transition:

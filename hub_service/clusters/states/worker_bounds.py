@@ -50,7 +50,7 @@ def scaled(
     if (most, least) == (spec.workers, spec.min_workers):
         return Transition(row)
     row = _with_numbers(row, most, least)
-    text = f"{by} lets it have {least} to {most} workers"
+    text = f"{by} set its workers to {least} to {most}"
     surplus = [w.index for w in row.record.workers[most:] if w.state in {"starting", "running"}]
     if not surplus:
         return Transition(trimmed(row), (("scaled", text),))

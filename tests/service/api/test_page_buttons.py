@@ -17,13 +17,13 @@ IDLE = IdleView(since=AT, text="idle", keeps_left=1, releasable=True)
 ELASTIC = ElasticView(workers=3, least=1, training=3, most=4, text="")
 
 STATES: dict[str, tuple[dict[str, Any], set[str]]] = {
-    "running": ({"state": "running"}, {"Pause", "Stop"}),
-    "paused": ({"state": "paused"}, {"Pause", "Stop"}),
+    "running": ({"state": "running"}, {"Suspend", "Stop"}),
+    "paused": ({"state": "paused"}, {"Suspend", "Stop"}),
     "suspended": ({"state": "suspended"}, {"Resume", "Stop"}),
     "finished": ({"state": "succeeded", "finished": AT}, {"Delete"}),
     "elastic": (
         {"state": "running", "elastic": ELASTIC},
-        {"Pause", "Add a worker", "One worker less", "Stop"},
+        {"Suspend", "Add a worker", "Remove a worker", "Stop"},
     ),
     "idle": (
         {"state": "running", "kind": "session", "idle": IDLE},
