@@ -53,11 +53,32 @@ def test_plurals_mean_the_same(plural, name, context):
     assert cli.get_command(context, plural) is cli.get_command(context, name)
 
 
-def test_an_unknown_command_is_misuse(runai):
-    result = runai("sbmit")
+@pytest.mark.parametrize(
+    ("written", "hint"),
+    [
+        pytest.param("sbmit", "Did you mean 'submit'?", id="typing error"),
+        pytest.param("bash", "Use: runai exec NAME -it -- bash.", id="command of the original"),
+        pytest.param("xyzzy", "No such command 'xyzzy'.", id="nothing like it"),
+    ],
+)
+def test_an_unknown_command_is_misuse_with_the_way_out(runai, written, hint):
+    result = runai(written)
 
     assert result.exit_code == 2
-    assert "No such command 'sbmit'" in result.output
+    assert f"No such command '{written}'." in result.output
+    assert hint in result.output
+
+
+@pytest.mark.parametrize("command", [(), ("project",), ("help",), ("help", "submit")], ids=" ".join)
+def test_help_is_no_misuse(runai, command):
+    result = runai(*command)
+
+    assert result.exit_code == 0
+    assert "Usage: " in result.output
+
+
+def test_version_is_a_command_and_an_option(runai):
+    assert runai("version").output == runai("--version").output
 
 
 def test_the_help_imports_nothing_that_is_slow(home):

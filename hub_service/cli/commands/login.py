@@ -12,13 +12,18 @@ import click
 from runai.hub_service.cli.commands import projects
 from runai.hub_service.cli.framework.cli_config import forget, inside_session, remember
 from runai.hub_service.cli.framework.hub_login import HubLogin, hub_root
-from runai.hub_service.cli.framework.reporting import Command, Group, output_option
+from runai.hub_service.cli.framework.reporting import (
+    Command,
+    Group,
+    output_option,
+    show_help_without,
+)
 from runai.hub_service.cli.framework.workload_names import PROJECT_NAME
 from runai.hub_service.cli.output import render
 from runai.hub_service.cli.output.spinner import at_work
 from runai.hub_service.client import Client
 from runai.hub_service.client.connection import config_path, find_connection
-from runai.hub_service.wire.errors import InvalidRequest
+from runai.hub_service.wire.errors import InvalidRequest, Unavailable
 from runai.hub_service.wire.schemas import WhoAmI
 
 _READ = "-"
@@ -156,8 +161,13 @@ def _lines(me: WhoAmI, client: Client) -> list[tuple[str, str]]:
 @click.pass_context
 def config(ctx: click.Context) -> None:
     """Show or change what the command remembers."""
-    if ctx.invoked_subcommand is None:
-        ctx.invoke(show)
+    if ctx.invoked_subcommand is not None:
+        return
+    try:
+        find_connection()
+    except Unavailable:  # nothing is remembered
+        show_help_without((), ctx)
+    ctx.invoke(show)
 
 
 @config.command()

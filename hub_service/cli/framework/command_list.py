@@ -5,6 +5,7 @@ them.
 """
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import version
 from typing import Final, NamedTuple
@@ -15,6 +16,7 @@ from runai.hub_service.cli.framework.reporting import (
     ReportedError,
     colour_by_environment,
     not_installed,
+    show_help_without,
 )
 
 
@@ -89,6 +91,10 @@ SECTIONS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
         "completion": CommandEntry(
             "framework.completion:completion", "Print a shell's completion script."
         ),
+        "version": CommandEntry("framework.command_list:version_", "Print the version."),
+        "help": CommandEntry(
+            "framework.command_list:help_", "Print the commands, or one's options."
+        ),
     },
     "Platform": {
         "up": CommandEntry("commands.up:up", "Start the whole platform on this machine."),
@@ -108,10 +114,35 @@ SECTIONS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
 }
 
 PLURALS: Final = {"projects": "project", "users": "user"}
+INSTEAD: Final = {
+    "attach": "runai logs NAME -f",
+    "bash": "runai exec NAME -it -- bash",
+    "get": "runai list",
+    "port-forward": "kubectl port-forward on Kubernetes; jobs on one machine listen on it",
+    "status": "runai list",
+}
+"""What to write instead of commands of the original `runai`, kubectl and Slurm."""
 
 
 class LazyGroup(click.Group):
     """A group that imports a command only when it runs."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Print the help of `runai` alone."""
+        show_help_without(args, ctx)
+        return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; suggest what was meant by an unknown one."""
+        name = args[0]
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
+            meant = INSTEAD.get(name)
+            near = get_close_matches(name, self.list_commands(ctx), n=1)
+            hint = f" Use: {meant}." if meant else f" Did you mean '{near[0]}'?" if near else ""
+            ctx.fail(f"No such command '{name}'.{hint}")
+        return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the order of the sections."""
@@ -146,8 +177,27 @@ class LazyGroup(click.Group):
 
 def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        click.echo(f"runai {version('jupyter-runai')}")
+        _echo_version()
         ctx.exit()
+
+
+def _echo_version() -> None:
+    click.echo(f"runai {version('jupyter-runai')}")
+
+
+@click.command("version")
+def version_() -> None:
+    """Print the version."""
+    _echo_version()
+
+
+@click.command("help")
+@click.argument("command", nargs=-1)
+@click.pass_context
+def help_(ctx: click.Context, command: tuple[str, ...]) -> None:
+    """Print the commands, or one's options."""
+    assert ctx.parent is not None
+    cli.main([*command, "--help"], prog_name=ctx.parent.info_name, standalone_mode=False)
 
 
 @click.group(

@@ -8,7 +8,7 @@ import codecs
 import errno
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from io import TextIOWrapper
 from typing import Any, Final, TypeVar
@@ -93,6 +93,19 @@ class Group(_ErrorReporting, click.Group):
     """A group of commands that report errors as sentences."""
 
     command_class = Command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Print the help of a group without a command: it is no misuse."""
+        if not self.invoke_without_command:
+            show_help_without(args, ctx)
+        return super().parse_args(ctx, args)
+
+
+def show_help_without(args: Sequence[str], ctx: click.Context) -> None:
+    """Print the help and exit with 0 if there are no arguments."""
+    if not args and not ctx.resilient_parsing:
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
 
 
 def output_option(*formats: str) -> Callable[[F], F]:
