@@ -96,6 +96,15 @@ def test_projects_and_nodes_are_listed_as_tables_and_as_the_api_said(bob):
     assert len(nodes) == 5 + 1  # the note is the last line
 
 
+def test_names_alone_are_listed_one_in_a_line(bob):
+    bob("submit", "a", *SLEEP)
+    bob("submit", "sweep", "--array", "3", "-g", "1", *SLEEP)
+
+    assert "vision/a" in bob("list", "-o", "name").stdout.splitlines()
+    assert bob("list", "projects", "-o", "name").stdout.split() == ["vision", "nlp", "capped"]
+    assert len(bob("list", "nodes", "-o", "name").stdout.split()) == 1
+
+
 def test_simulated_devices_are_marked_wherever_they_are_shown(bob, eventually):
     bob("submit", "a", "-g", "1", *SLEEP)
     eventually(lambda: state(bob, "a") == "running")

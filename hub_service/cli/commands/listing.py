@@ -3,7 +3,7 @@
 `list` focuses on requests and states, `top` on allocation and utilization; both show all four.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Final, get_args
 
@@ -47,7 +47,7 @@ _KINDS: Final = {
 @click.option("--mine", is_flag=True, help="Only what you may pause, resume and delete.")
 @click.option("--elements", is_flag=True, help="The jobs of arrays one by one, once they begin.")
 @click.option("--all", "everything", is_flag=True, help=f"All of them, not the first {FIRST_PAGE}.")
-@output_option("table", "wide", "json")
+@output_option("table", "wide", "json", "name")
 def list_(
     what: str,
     project: str | None,
@@ -73,7 +73,7 @@ def list_(
         else:
             only = "session" if kind == "sessions" else None
             which = Which(project, user, state, only, mine=mine or None)
-            if everything or output == "json":
+            if everything or output in {"json", "name"}:
                 show_workloads(client.workloads(which), output, elements=elements)
                 return
             page = client.workload_page(which)
@@ -95,6 +95,9 @@ def show_workloads(
     if output == "json":
         render.show_json(workloads)
         return
+    if output == "name":
+        _show_names(workload.id for workload in workloads)
+        return
     if not workloads:
         click.echo("There are no workloads. `runai submit` makes one.", err=True)
         return
@@ -108,6 +111,9 @@ def show_projects(client: Client, output: str) -> None:
     if output == "json":
         render.show_json(client.projects())
         return
+    if output == "name":
+        _show_names(project.name for project in client.projects())
+        return
     seen = client.overview()
     simulated = any_simulated(seen.nodes)
     tables.project_table(simulated=simulated).show(seen.projects, wide=output == "wide")
@@ -120,10 +126,19 @@ def _show_nodes(nodes: Sequence[NodeView], output: str) -> None:
     if output == "json":
         render.show_json(nodes)
         return
+    if output == "name":
+        _show_names(node.name for node in nodes)
+        return
     tables.node_table().show(tables.devices_of(nodes), wide=output == "wide")
     for line in filter(None, map(tables.beside_gpus, nodes)):
         click.echo(for_terminal(line))
     note_simulated(any_simulated(nodes))
+
+
+def _show_names(names: Iterable[str]) -> None:
+    """Print one name in a line, for a shell's loop; an array once, as its whole."""
+    for name in names:
+        click.echo(for_terminal(name))
 
 
 def any_simulated(nodes: Sequence[NodeView]) -> bool:
