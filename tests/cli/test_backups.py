@@ -258,4 +258,4 @@ def test_where_there_is_none_it_is_said(command, runai, tmp_path):
     result = runai(command, *arguments, "--data-dir", str(tmp_path / "none"))
 
     assert result.exit_code == 1
-    assert "no backup of a platform" in result.stderr or "There is no platform" in result.stderr
+    assert "not a backup of a platform" in result.stderr or "There is no platform" in result.stderr

@@ -34,7 +34,7 @@ def test_on_a_new_computer_only_the_login_is_missing(findings):
     assert found["packages"]["verdict"] == "ok"
     assert found["JupyterHub"]["verdict"] == "ok"
     assert found["login"]["verdict"] == "failure"
-    assert "runai login URL" in found["login"]["mend"]
+    assert "runai login https://YOUR-HUB" in found["login"]["mend"]
 
 
 def test_the_library_of_the_same_name_is_found_out(findings, tmp_path, monkeypatch):

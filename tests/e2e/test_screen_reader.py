@@ -197,7 +197,7 @@ SUBMIT = [
 - textbox "Command"
 """,
     """
-- checkbox "as many GPUs as there are, changed while it runs"
+- 'checkbox "Elastic: use idle GPUs, and give them back when they are needed"'
 - paragraph:
   - button "What would happen"
   - button "Submit"
