@@ -38,7 +38,7 @@ from runai.hub_service.simulation.traces import TraceRow, read_trace, shuffled
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "philly.json"
 PICTURE = HERE.parent / "docs" / "pictures" / "philly-static-against-quotas.png"
-PAGE = HERE.parent / "docs" / "simulation.md"
+PAGE = HERE.parent / "docs" / "dev" / "philly.md"
 DATA = HERE.parent.parent / "shared" / "data"
 
 DAY = 86400
