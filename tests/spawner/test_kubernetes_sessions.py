@@ -170,7 +170,10 @@ def test_the_queue_has_its_own_time_out(kubernetes_hub: KubernetesHub, eventuall
         pass
 
     assert said[-1]["failed"]
-    assert "No GPU was granted within 20 seconds: notebooks of vision may hold 1" in said[-1]["message"]
+    assert (
+        "No GPU was granted within 20 seconds: notebooks of vision may hold 1"
+        in said[-1]["message"]
+    )
     eventually(lambda: hub.pod("bo", "hurried") == {})
 
 
