@@ -1,6 +1,7 @@
 """Exact division of a global batch among any number of workers (the plan).
 
-Sizes and offsets are integers, weights fractions; no framework is imported. Rules: docs/elastic.md.
+Sizes and offsets are integers, weights fractions; no framework is imported.
+Rules: docs/dev/elastic.md.
 """
 
 from __future__ import annotations

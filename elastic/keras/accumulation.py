@@ -2,8 +2,8 @@
 
 A micro-batch's gradient is added times its weight; everything else (clipping, weight decay,
 schedules, moments, EMA, loss scale) is done by the plain optimizer once per update. `training` sets
-weights and boundaries; `Periodic` (`runai.ga.keras`) counts itself. docs/elastic.md explains why
-Keras's own `gradient_accumulation_steps` is not used.
+weights and boundaries; `Periodic` (`runai.ga.keras`) counts itself. docs/dev/elastic.md explains
+why Keras's own `gradient_accumulation_steps` is not used.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Target and status messages between a cluster and an elastic job's workers.
 
 Their fields, JSON and files (`target.json`, `status/WORKER.json` in `RUNAI_ELASTIC_DIR`); see
-docs/elastic.md. Standard library only: workers import it.
+docs/dev/elastic.md. Standard library only: workers import it.
 """
 
 from __future__ import annotations

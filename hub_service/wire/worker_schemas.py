@@ -1,4 +1,4 @@
-"""The wire contract between the service and the pods of elastic jobs (docs/elastic.md).
+"""The wire contract between the service and the pods of elastic jobs (docs/dev/elastic.md).
 
 The same messages as in `elastic_messages`, which workers read from files; these schemas validate
 them at the API.

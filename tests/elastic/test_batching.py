@@ -1,4 +1,4 @@
-"""The plan: the samples of an update that each rank computes (I1 of docs/elastic.md)."""
+"""The plan: the samples of an update that each rank computes (I1 of docs/dev/elastic.md)."""
 
 from __future__ import annotations
 

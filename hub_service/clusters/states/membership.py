@@ -1,4 +1,4 @@
-"""Membership of elastic jobs: pure transitions of the target (elastic.md).
+"""Membership of elastic jobs: pure transitions of the target (docs/dev/elastic.md).
 
 A joiner counts once it is ready. `followed` runs after every change of a row, the rest at exits.
 """

@@ -1,7 +1,7 @@
 """The gradient that an optimizer accumulates over several micro-batches.
 
 The sum is stored beside `.grad`, which between two updates holds the last micro-batch alone:
-clipping or unscaling it does no harm (docs/elastic.md).
+clipping or unscaling it does no harm (docs/migration.md).
 """
 
 from __future__ import annotations
