@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-DOCUMENTATION = Path(__file__).parents[1] / "docs/kubernetes.md"
+DOCUMENTATION = Path(__file__).parents[1] / "docs/kubernetes_notebooks.md"
 
 # The settings of KubeSpawner in zero-to-jupyterhub 4.4, and of the chart around it.
 AS_ZERO_TO_JUPYTERHUB = """
@@ -67,7 +67,7 @@ c.JupyterHub.load_roles = [
 ]
 """
 
-# The values of docs/kubernetes.md, applied as zero-to-jupyterhub does.
+# The values of docs/kubernetes_notebooks.md, applied as zero-to-jupyterhub does.
 DOCUMENTED = """
 import yaml
 

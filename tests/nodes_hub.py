@@ -1,4 +1,4 @@
-"""A real JupyterHub in a pod beside the chart, configured as docs/kubernetes.md says.
+"""A real JupyterHub in a pod beside the chart, configured as docs/kubernetes_notebooks.md says.
 
 Equals zero-to-jupyterhub's installation as far as the tests need it: our spawner replaces
 KubeSpawner, notebook servers are pods on the nodes, and the service authenticates users by the hub.

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-PAGE = TESTS.parent / "docs/kubernetes.md"
+PAGE = TESTS.parent / "docs/dev/kubernetes.md"
 
 
 def reasons() -> list[str]:
