@@ -52,8 +52,8 @@ test-long: $(VENV)/.installed-dev ## boundaries of the API, 500 seeds of faults,
 test-versions: | $(BIN)/python ## the tests of `make test` on the lowest and the newest versions of what we depend on
 	.ci/versions $(ARGS)
 
-test-cluster: $(VENV)/.installed-dev ## play Bob and Patty on a cluster of yours (RUNAI_CLUSTER_CONTEXT=…; docs/kubernetes.md)
-	@test -n '$(RUNAI_CLUSTER_CONTEXT)' || { echo 'Which cluster? RUNAI_CLUSTER_CONTEXT=NAME (kubectl config get-contexts; docs/kubernetes.md)' >&2; exit 2; }
+test-cluster: $(VENV)/.installed-dev ## play Bob and Patty on a cluster of yours (RUNAI_CLUSTER_CONTEXT=…; docs/kubernetes_operate.md)
+	@test -n '$(RUNAI_CLUSTER_CONTEXT)' || { echo 'Which cluster? RUNAI_CLUSTER_CONTEXT=NAME (kubectl config get-contexts; docs/kubernetes_operate.md)' >&2; exit 2; }
 	RUNAI_CLUSTER_CONTEXT='$(RUNAI_CLUSTER_CONTEXT)' RUNAI_REQUIRE=own_cluster $(BIN)/python -m pytest -n0 tests/own_cluster $(ARGS)
 
 mutants: $(VENV)/.installed-dev ## break the scheduler on purpose: does a test fail? (ARGS="'*.scheduler.shares.*'"; hours for all)

@@ -1,4 +1,4 @@
-"""Fixtures of the tests on a cluster of one's own: `make test-cluster`, docs/kubernetes.md.
+"""Fixtures of the tests on a cluster of one's own: `make test-cluster`, docs/kubernetes_operate.md.
 
 release   the chart, installed on that cluster for all of them; it is empty before each test
 """
