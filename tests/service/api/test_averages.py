@@ -80,7 +80,7 @@ def series(used: float, allocated: float, **given: float | None) -> UsageSeries:
     return UsageSeries.model_validate(usual | given)
 
 
-PARTS = "More was used than allocated: who holds a part of a GPU may compute on what its neighbours"
+PARTS = "More was used than allocated: a fraction of a GPU may compute on what its neighbours"
 
 
 @pytest.mark.parametrize(
