@@ -242,7 +242,11 @@ def _summary(project: ProjectView) -> str:
     rules = project.time_session
     own = rules.default_s or rules.most_s
     most = f" · at most {clock_text(rules.most_s)}" if rules.most_s else ""
-    return _room(project) + (f" · {clock_text(own)} unless you say" if own else "") + most
+    return (
+        _room(project)
+        + (f" · ends after {clock_text(own)} unless you choose another time" if own else "")
+        + most
+    )
 
 
 def _room(project: ProjectView) -> str:

@@ -19,6 +19,7 @@ from markupsafe import Markup
 
 from runai.hub_service.api.pages.page_parts import shown_workload
 from runai.hub_service.client.array_lines import counts_text
+from runai.hub_service.wire.amounts import clock_text
 from runai.hub_service.wire.schemas import WorkloadView
 
 PAGES = files("runai.hub_service.api.pages")
@@ -52,6 +53,7 @@ def templates(prefix: str) -> Environment:
     environment.filters |= {
         "counts": counts_text,
         "anchor": lambda label: label.lower().replace(" ", "-"),
+        "clock": clock_text,
         "gpus": _gpus,
         "hours": _hours,
         "measured": _measured,

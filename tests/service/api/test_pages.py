@@ -13,9 +13,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+from jinja2 import nodes
 
 from runai.hub_service.api.pages.page_parts import life, project_rows, quota_of_all
 from runai.hub_service.api.pages.page_reply import pieces
+from runai.hub_service.api.pages.templates import templates
 from runai.hub_service.wire.schemas import HistoryView, ProjectPut, ProjectView, SubmitRequest
 
 PAGES = Path(__file__).parents[3] / "hub_service/api/pages"
@@ -32,6 +34,22 @@ async def submitted(served, name: str = "exp1", **fields) -> None:
     await client.submit(
         SubmitRequest(name=name, project="vision", command=["train"], gpus=1, **fields)
     )
+
+
+@pytest.mark.parametrize("template", sorted(each.name for each in PAGES.glob("*.html")))
+def test_every_filter_of_a_template_exists(template):
+    """Jinja looks up a filter inside an `if` when the branch is taken, in the middle of a page."""
+    environment = templates("/")
+    parsed = environment.parse((PAGES / template).read_text(encoding="utf-8"))
+    named = {each.name for each in parsed.find_all(nodes.Filter)}
+    assert named - set(environment.filters) == set()
+
+
+async def test_the_page_of_a_workload_says_its_time_limit_and_its_end(simulated):
+    await submitted(simulated, max_runtime=5400)
+    text = (await page(simulated, "ana", "workloads/vision/exp1")).text
+
+    assert re.search(r"<dt>time limit</dt><dd>90m, ends it at <time", text)
 
 
 async def test_the_first_paint_has_everything_in_it(simulated):
