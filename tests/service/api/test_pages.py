@@ -49,7 +49,7 @@ async def test_the_page_of_a_workload_says_its_time_limit_and_its_end(simulated)
     await submitted(simulated, max_runtime=5400)
     text = (await page(simulated, "ana", "workloads/vision/exp1")).text
 
-    assert re.search(r"<dt>time limit</dt><dd>90m, ends it at <time", text)
+    assert re.search(r"<dt>time limit</dt><dd>90m, ends at <time", text)
 
 
 async def test_the_first_paint_has_everything_in_it(simulated):
