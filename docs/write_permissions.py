@@ -1,6 +1,6 @@
-"""Write docs/permissions.md from the table that the tests are made of (tests/authz.yaml).
+"""Write docs/permissions.md from the table of the tests (tests/authz.yaml).
 
-`make docs` runs it; `tests/meta/test_docs.py` holds the page to the table.
+`make docs` runs it; `tests/meta/test_docs.py` compares the page with the table.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COLUMNS = {
     "member": "member",
     "project admin": "project admin",
     "admin": "hub admin",
-    READS: "token that only reads",
+    READS: "read-only token",
     "outsider": "other user",
     "service": "service",
     "hub": "hub",
@@ -34,16 +34,16 @@ COLUMNS = {
 }
 WORDS = {
     "let in": "✓",
-    "403": "–",  # noqa: RUF001  a dash where nothing is
+    "403": "–",  # noqa: RUF001  a dash for refused
     "404": "hidden",
-    "400": "asked more",
+    "400": "incomplete",
     "401": "–",  # noqa: RUF001  the same
     "sent to the login": "login",
 }
 
 
 def page() -> str:
-    """Return the page with both tables between their marks; all else is written by hand."""
+    """Return the page with both tables between their marks; the rest is written by hand."""
     text = PAGE.read_text(encoding="utf-8")
     for mark, lines in (("table", _table()), ("rest", _rest())):
         before, start, rest = text.partition(f"<!-- {mark} -->\n")
@@ -53,31 +53,23 @@ def page() -> str:
 
 
 def _table() -> Iterator[str]:
-    yield f"| to | by | {' | '.join(COLUMNS.values())} |"
+    yield f"| action | route, commands, buttons | {' | '.join(COLUMNS.values())} |"
     yield f"|---|---|{':-:|' * len(COLUMNS)}"
     for row in ROWS:
         cells = [_told(row, role) for role in COLUMNS]
-        yield f"| {_thing(row)}{row['what']} | {_by(row)} | {' | '.join(cells)} |"
+        yield f"| {row['what']} | {_by(row)} | {' | '.join(cells)} |"
 
 
 def _told(row: dict[str, Any], role: str) -> str:
-    # One column for all whose token only reads.
+    # One column for all read-only tokens.
     told = {WORDS[expected(row, reader)] for reader in READERS}
     if role == READS and not row.get("submits") and len(told) > 1:
         return "as its user"
     return WORDS[expected(row, role)]
 
 
-def _thing(row: dict[str, Any]) -> str:
-    """Say of what, where the words say `it` or `one`."""
-    path = row["route"].partition(" ")[2]
-    if "workloads/{project}" in path and path.startswith("/api"):
-        return "a workload: "
-    return "a project: " if path.startswith("/api/v1/projects/") else ""
-
-
 def _by(row: dict[str, Any]) -> str:
-    # A hub's own places stand for names.
+    # Placeholders for names.
     named = [each.replace("{node}", "NODE") for each in row.get("by", ())]
     return "<br>".join(f"`{each}`" for each in [row["route"], *named])
 
