@@ -1,7 +1,7 @@
 """Write docs/_static/play_data.js: one story under several rules, as the scheduler decides it.
 
-`make docs` runs it; `tests/meta/test_docs.py` holds the file to the code. The story is played on a
-cluster of rows in virtual time, by the platform's own controller; docs/_static/play.js shows it.
+`make docs` runs it; `tests/meta/test_docs.py` compares the file with the code. The platform's own
+controller plays the story on a simulated cluster in virtual time; docs/_static/play.js shows it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LAST_MINUTE = 120
 
 @dataclass(frozen=True)
 class Submission:
-    """Somebody asks for something, and how long it works."""
+    """One submission of the story, and how long it runs."""
 
     minute: int
     spec: WorkloadSpec
@@ -34,13 +34,13 @@ class Submission:
 
 @dataclass(frozen=True)
 class Moment:
-    """How it stands from some minute on, and what has just happened."""
+    """The state from one minute on, and its news."""
 
     minute: float
     devices: list[list[tuple[str, float]]]
-    """Who holds how much of each GPU."""
+    """Names and shares of the workloads on each GPU."""
     jobs: list[tuple[str, str, str]]
-    """Name, state, and why it waits."""
+    """Name, state and reason of a wait."""
     news: list[str]
 
 
@@ -73,11 +73,11 @@ EVEN = (
 )
 RULES: dict[str, tuple[ProjectSpec, ...]] = {
     "guaranteed quotas: 2.5 and 2.5": EVEN,
-    "private parts: nobody lends": tuple(replace(p, limit=p.quota) for p in EVEN),
+    "private parts: no project lends": tuple(replace(p, limit=p.quota) for p in EVEN),
     "a larger quota for vision: 4 and 1": (
         replace(EVEN[0], quota=milli_gpus(4)), replace(EVEN[1], quota=milli_gpus(1)),
     ),
-    "nobody is paused in their first 20 minutes": tuple(
+    "no job is paused in its first 20 minutes": tuple(
         replace(p, min_runtime=20 * MINUTE) for p in EVEN
     ),
 }  # fmt: skip
@@ -112,7 +112,7 @@ async def played(projects: tuple[ProjectSpec, ...]) -> list[Moment]:
                 left[record.id] -= STEP_S
                 if left[record.id] <= 0:
                     cluster.complete(record.id)
-        for _ in range(3):  # what was freed is given out in the same instant
+        for _ in range(3):  # freed GPUs are assigned at the same instant
             await controller.cycle()
         moment = await _moment(cluster, at / MINUTE, told)
         if moment.news or not moments:
@@ -135,7 +135,7 @@ async def _moment(cluster: SimulatedCluster, minute: float, told: dict[str, int]
     news: list[str] = []
     for record in await cluster.workloads():
         for worker in record.workers:
-            # What is reserved is still somebody else's.
+            # Reserved devices still belong to the stopping workload.
             for share in () if worker.state == "reserved" else worker.devices:
                 held[share.device].append((record.spec.name, share.gpus / 1000))
         waits = record.state in {"queued", "paused"}

@@ -124,6 +124,20 @@ def test_every_link_between_pages_leads_somewhere(pages):
     assert dead == []
 
 
+def test_every_page_is_in_one_part_of_the_site(checkout):
+    docs = checkout / "docs"
+    entries = [
+        (page.parent / entry).relative_to(docs).with_suffix(".md").as_posix()
+        for page in docs.rglob("*.md")
+        for tree in re.findall(r"```\{toctree\}\n(.*?)```", page.read_text(), re.DOTALL)
+        for entry in re.findall(r"^[\w/]+$", tree, re.MULTILINE)
+    ]
+    expected = {path.relative_to(docs).as_posix() for path in docs.rglob("*.md")} - {"index.md"}
+    outside = {name for name in expected if name.startswith(("adr/", "dev/"))}
+
+    assert sorted(entries) == sorted(expected - outside)
+
+
 def projects_page(checkout):
     return (checkout / "docs/projects.md").read_text(encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""Plain words in docstrings and comments: few sentences whose subject is a pronoun."""
+"""Plain words in docstrings, comments and pages: few sentences whose subject is a pronoun."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ PRONOUNS = re.compile(
     re.MULTILINE,
 )
 WORDS = re.compile(r"[A-Za-z][A-Za-z'-]*")
+CODE_BLOCK = re.compile(r"```.*?```", re.DOTALL)
+CODE_SPAN = re.compile(r"`[^`]*`")
 MOST = 2.0
 """Per 1,000 words of a folder; JupyterHub has 0.9, kopf 1.1."""
 MOST_OF_FILE = 8.0
@@ -29,24 +31,47 @@ HELP = "hub_service/cli/commands"
 @pytest.mark.parametrize(
     "folder",
     [
-        *("benchmarks", "elastic", "embedded", "examples", "hub_service"),
+        *("benchmarks", "docs", "elastic", "embedded", "examples", "hub_service"),
         *("spawner", "tests", "widgets"),
     ],
 )
 def test_sentences_name_their_subject(checkout, folder):
+    paths = sorted((checkout / folder).rglob("*.py"))
+
+    _check(checkout, {path: [*_prose(path)] for path in paths})
+
+
+def test_sentences_of_pages_name_their_subject(checkout):
+    paths = [*checkout.glob("*.md"), *sorted((checkout / "docs").rglob("*.md"))]
+    old = checkout / "docs/adr"  # decisions stay as they were written
+    made = checkout / "docs/cli.md"
+
+    _check(
+        checkout,
+        {path: [_written(path)] for path in paths if path != made and not path.is_relative_to(old)},
+    )
+
+
+def _check(checkout: Path, found: dict[Path, list[str]]) -> None:
+    """Check the rate of all files together, and the number of hits of each."""
     hits = words = 0
     worst: dict[str, int] = {}
-    for path in sorted((checkout / folder).rglob("*.py")):
-        prose = [*_prose(path)]
-        found = sum(len(PRONOUNS.findall(piece)) for piece in prose)
+    for path, prose in found.items():
+        many = sum(len(PRONOUNS.findall(piece)) for piece in prose)
         length = sum(len(WORDS.findall(piece)) for piece in prose)
-        hits, words = hits + found, words + length
+        hits, words = hits + many, words + length
         name = str(path.relative_to(checkout))
-        if found > FEW and 1000 * found > MOST_OF_FILE * length and not name.startswith(HELP):
-            worst[name] = found
+        if many > FEW and 1000 * many > MOST_OF_FILE * length and not name.startswith(HELP):
+            worst[name] = many
 
     assert worst == {}
     assert 1000 * hits <= MOST * words
+
+
+def _written(path: Path) -> str:
+    """Return the prose of a page, without blocks and spans of code."""
+    text = CODE_BLOCK.sub("", path.read_text(encoding="utf-8"))
+    return CODE_SPAN.sub("x", text)
 
 
 def _prose(path: Path) -> Iterator[str]:
