@@ -49,7 +49,10 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
         " nvidia.com/gpu."
     ).tag(config=True)
 
-    sharing = "Those who share a GPU take turns on it, and nothing keeps their memory apart yet."
+    sharing = (
+        "Compute is shared equally with active users of the same GPU. PyTorch and TensorFlow keep"
+        " to your memory in images built like the platform's; other programs have no limit."
+    )
     start_timeout: int
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - the base class's

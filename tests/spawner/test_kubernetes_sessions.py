@@ -207,7 +207,7 @@ def test_the_form_offers_profiles_and_gpus_with_what_is_free(kubernetes_hub: Kub
     assert 'value="one-gpu"' in free
     assert "free now" in free
     assert "0 GiB" not in free  # the memory of these is unknown
-    assert "nothing keeps their memory apart" in free
+    assert "PyTorch and TensorFlow keep to your memory" in free
     assert "would wait" in taken
     assert "notebooks of vision may hold 1 GPU together, and hold 1: bo 1" in taken
     assert "above one GPU only whole ones are." in refused

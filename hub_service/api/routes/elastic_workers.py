@@ -49,6 +49,7 @@ def _messages(on: Platform, caller: Actor) -> WorkerMessages:
     authorise(caller, Action.TRAIN)
     if on.workers is None:
         raise NotFound(
-            "Workers share a directory with the platform here.", hint="See docs/elastic.md."
+            "Workers share a directory with the platform here.",
+            hint="docs/dev/elastic.md describes its files.",
         )
     return on.workers

@@ -30,7 +30,7 @@ _TIMEOUT_S: Final = 5.0
 _SCOPES: Final = frozenset(
     {"list:users", "read:users:groups", "read:roles:users", "read:servers", "read:groups"}
 )
-"""Scopes that the service needs in the hub (docs/kubernetes.md: `loadRoles`)."""
+"""Scopes that the service needs in the hub (docs/kubernetes_notebooks.md: `loadRoles`)."""
 
 
 def examine_cluster(environ: Mapping[str, str]) -> list[Finding]:
@@ -189,7 +189,7 @@ async def check_pods_of_agents(api: Api, where: KubernetesConfig) -> AsyncIterat
 def check_hub(hub: HubConfig | None) -> Iterable[Finding]:
     """Check that JupyterHub accepts the service's token, with the needed scopes."""
     subject = "hub token"
-    role = "hub.loadRoles in JupyterHub's values gives them (docs/kubernetes.md)."
+    role = "hub.loadRoles in JupyterHub's values gives them (docs/kubernetes_notebooks.md)."
     if hub is None:
         text = "the service knows no JupyterHub: JUPYTERHUB_API_URL is not set"
         return [Finding("failure", subject, text, "helm upgrade the chart, as it is.")]
@@ -202,7 +202,7 @@ def check_hub(hub: HubConfig | None) -> Iterable[Finding]:
         )
     except (httpx.HTTPError, httpx.InvalidURL) as failed:
         text = f"JupyterHub cannot be reached at {hub.api_url} ({type(failed).__name__})"
-        return [Finding("failure", subject, text, "jupyterhub.hubApi names it; does it run?")]
+        return [Finding("failure", subject, text, "jupyterhub.apiUrl names it; does it run?")]
     if reply.status_code != httpx.codes.OK:
         text = f"JupyterHub does not know the service's token (status {reply.status_code})"
         mend = "The Secret's key and hub.services.runai.apiToken must be the same."

@@ -46,6 +46,9 @@ from runai.hub_service.scheduler.state.request_shape import NODE_TYPE_LABEL
 from runai.hub_service.wire.amounts import MOST_GPUS, MOST_WORKERS
 from runai.hub_service.wire.errors import InvalidRequest
 
+_BOUNDED = ("cpu", "memory", "ephemeral-storage")
+"""Resources whose limits and requests a job takes from its notebook."""
+
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
@@ -482,9 +485,6 @@ def _environment(
         *({"name": n, "value": _literal(v)} for n, v in own.items() if n not in reserved),
         *({"name": n, "value": _own(v)} for n, v in fixed.items()),
     ]
-
-
-_BOUNDED = ("cpu", "memory", "ephemeral-storage")
 
 
 def _own_requests(spec: WorkloadSpec) -> dict[str, str]:

@@ -72,9 +72,9 @@ def elastic_text(state: ElasticState) -> str:
 
 
 PAUSES = "runai/pauses"
+"""Annotation: times at which the scheduler stopped it, as a JSON list of Unix seconds."""
 MOVED = "runai/moved"
 """Annotation: why a held Job moves; gone once it runs again."""
-"""Annotation: times at which the scheduler stopped it, as a JSON list of Unix seconds."""
 SUSPENDED_BY = "runai/suspended-by"
 STARTS = "runai/starts"
 """Annotation: times at which it was unsuspended, in the same format."""
