@@ -192,6 +192,39 @@ def test_time_limits_of_a_project_bind_its_jobs(admin, bob):
     assert described(admin, "vision")["time_job"]["most_s"] is None
 
 
+def test_options_of_a_project_set_its_fields_and_none_unsets_them(admin):
+    made = admin("project", "create", "lab", "--group", "lab", "--admin-group", "heads")
+    set_ = admin(
+        *("project", "set", "vision", "--parent", "lab", "--priority", "120", "--weight", "3"),
+        *("--never-lent", "0.5", "--min-runtime", "600", "--stop-idle-sessions", "3h"),
+        *("--default-time-sessions", "8h", "--warn-time-sessions", "5m", "--add-admin", "ana"),
+        *("--node-types-build", "a100", "--node-types-train", "h100, a100"),
+        *("--add-group", "students", "--add-admin-group", "staff"),
+    )
+    after = described(admin, "vision")
+    unset = admin(
+        *("project", "set", "vision", "--parent", "none", "--stop-idle-sessions", "none"),
+        *("--node-types-build", "none", "--remove-admin", "ana", "--remove-group", "students"),
+        *("--remove-admin-group", "staff"),
+    )
+    last = described(admin, "vision")
+
+    assert (made.exit_code, set_.exit_code, unset.exit_code) == (0, 0, 0), set_.stderr
+    assert [described(admin, "lab")[people] for people in ("groups", "admin_groups")] == [
+        ["lab"],
+        ["heads"],
+    ]
+    assert (after["parent"], after["priority"], after["weight"]) == ("lab", 120, 3)
+    assert (after["never_lent"], after["min_runtime"]) == (0.5, 600)
+    assert (after["idle_session"]["stop_s"], last["idle_session"]["stop_s"]) == (10800, None)
+    assert after["time_session"] == {"default_s": 28800, "most_s": None, "warn_s": 300}
+    assert (after["node_types_build"], after["node_types_train"]) == (["a100"], ["h100", "a100"])
+    people = ("admins", "groups", "admin_groups")
+    assert [after[field] for field in people] == [["ana"], ["students"], ["staff"]]
+    assert [last[field] for field in people] == [[], [], []]
+    assert (last["parent"], last["node_types_build"]) == (None, None)
+
+
 def test_idle_gpus_are_left_alone_until_a_project_says_otherwise(admin):
     before = described(admin, "vision")
     changed = admin("project", "set", "vision", "--release-idle", "30m", "--stop-idle-jobs", "2h")

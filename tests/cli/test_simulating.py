@@ -81,6 +81,15 @@ def test_a_changed_quota_changes_the_answer(simulate):
     assert json.loads(result.stdout)["pauses"] == 0
 
 
+def test_an_option_chooses_the_policy(simulate):
+    pauses = {
+        policy: json.loads(simulate("--policy", policy, "-o", "json").stdout)["pauses"]
+        for policy in ("quota", "pool")
+    }
+
+    assert pauses == {"quota": 1, "pool": 0}
+
+
 def test_a_cluster_may_be_a_file(simulate, files):
     nodes = [{"name": "dgx-1", "devices": 2, "device_memory_mib": 81920}]
     (files / "nodes.json").write_text(json.dumps(nodes))

@@ -76,6 +76,18 @@ def test_a_job_is_answered_at_once_and_runs_to_its_end(bob, eventually):
             id="an elastic job",
         ),
         pytest.param(
+            ["--elastic", "--workers", "3", "--guaranteed-workers", "2"],
+            "job vision/exp1 submitted: ",
+            {"guaranteed_workers": 2},
+            id="an elastic job with guaranteed workers",
+        ),
+        pytest.param(
+            ["--cpu", "0.5", "--memory", "2G"],
+            "job vision/exp1 submitted: ",
+            {"cpu": 0.5, "memory_mib": 2048},
+            id="CPUs and memory",
+        ),
+        pytest.param(
             ["-g", "0.5", "--saves"],
             "job vision/exp1 submitted: ",
             {"saves": True},

@@ -118,5 +118,8 @@ def test_once_prints_into_a_terminals_scrollback_what_a_pipe_gets(bob):
     assert bob("top", "jobs", "--once").stdout.splitlines()[0].split()[:4] == [
         *("NAME", "PROJECT", "USER", "STATE")
     ]
+    order = ("top", "nodes", "--once", "--sort", "gpu")
+    ordered, reversed_ = bob(*order).stdout, bob(*order, "--reverse").stdout
+    assert ordered.splitlines()[1] != reversed_.splitlines()[1]
     refused = bob("top", "jobs", "--sort", "colour")
     assert (refused.exit_code, "There is no column 'colour'" in refused.stderr) == (1, True)

@@ -23,6 +23,9 @@ def test_the_live_system_says_what_would_start_stop_and_wait(as_user, bob, event
     table = as_user("admin")("schedule", "--live", "--add", "nlp 2 GPUs", "--set", "nlp.quota=3")
     answer = as_user("admin")("schedule", "--live", "--add", "nlp 2 GPUs", "-o", "json")
     nothing = bob("schedule", "--live", "--set", "vision.quota=3")
+    ended = as_user("admin")(
+        *("schedule", "--live", "--end", "vision/a", "--add", "nlp 1 GPU", "-o", "json")
+    )
 
     assert table.exit_code == 0, table.stderr
     header, *rows = table.stdout.splitlines()
@@ -33,6 +36,7 @@ def test_the_live_system_says_what_would_start_stop_and_wait(as_user, bob, event
     after = {e["workload"]: e["after"] for e in json.loads(answer.stdout)["effects"]}
     assert after["nlp/job-1"] == "starts later"
     assert sorted(after.values()) == ["starts later", "stops", "stops"]
+    assert [e["after"] for e in json.loads(ended.stdout)["effects"]] == ["gone", "starts"]
     assert nothing.stdout.startswith("Nothing that you may see would change.")
     assert state(bob, "e") == "running"
 

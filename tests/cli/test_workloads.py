@@ -105,6 +105,17 @@ def test_names_alone_are_listed_one_in_a_line(bob):
     assert len(bob("list", "nodes", "-o", "name").stdout.split()) == 1
 
 
+def test_elements_of_an_array_are_listed_once_they_begin(bob, eventually):
+    bob("submit", "sweep", "--array", "3", "-g", "1", *SLEEP)
+    eventually(lambda: state(bob, "sweep-0") == "running")
+
+    _, folded = table(bob("list").stdout)
+    _, elements = table(bob("list", "--elements").stdout)
+
+    assert folded[0][0] == "sweep-[0-2]"
+    assert "sweep-0" in [row[0] for row in elements]
+
+
 def test_simulated_devices_are_marked_wherever_they_are_shown(bob, eventually):
     bob("submit", "a", "-g", "1", *SLEEP)
     eventually(lambda: state(bob, "a") == "running")

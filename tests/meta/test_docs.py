@@ -99,20 +99,6 @@ def test_every_decision_says_how_we_would_know_we_were_wrong(checkout):
         assert headings == expected, path.name
 
 
-def test_every_make_command_named_in_the_docs_exists(checkout, pages):
-    makefile = (checkout / "Makefile").read_text(encoding="utf-8")
-    offered = set(re.findall(r"^([a-z-]+):.*##", makefile, re.MULTILINE))
-    named = {
-        name
-        for page in pages
-        for name in re.findall(
-            r"(?:`|^)make ([a-z-]+)", page.read_text(encoding="utf-8"), re.MULTILINE
-        )
-    }
-
-    assert named <= offered
-
-
 def test_every_link_between_pages_leads_somewhere(pages):
     dead = sorted(
         f"{page.name}: {target}"
