@@ -332,3 +332,20 @@ DEFAULTS: dict[str, dict[str, object]] = {
 )
 def test_tables_state_the_codes_defaults(page: str, name: str, value: object):
     assert re.search(rf"(?<![\w.]){re.escape(str(value))}(?![\w.])", rows(page)[name][-1])
+
+
+def test_limits_in_sentences_are_the_defaults_of_the_named_variables():
+    stated = [
+        (page, name, int(number.replace(",", "")))
+        for page, text in PAGES.items()
+        for number, name in re.findall(r"(\d[\d,]*)[^|(\n]*\(`(RUNAI_\w+)`\)", text)
+    ]
+    known = DEFAULTS["docs/reference.md"]
+    day_s = 86_400
+
+    assert len(stated) > 5
+    assert [
+        (page, name, number)
+        for page, name, number in stated
+        if known[name] not in {number, number * day_s}
+    ] == []
