@@ -248,7 +248,10 @@ def running_hub(data_dir: Path) -> Iterator[HubPlatform]:
     directory.prepare(system_users=False)
     for user in USERS + LEAVERS:
         Accounts(directory).add(user, PASSWORD)
-    (data_dir / "jupyterhub_config.py").write_text(OWN_CONFIG)
+    # JUPYTER_NO_CONFIG leaves a folder there for each server.
+    (data_dir / "tmp").mkdir()
+    own_config = f'{OWN_CONFIG}c.Spawner.environment["TMPDIR"] = "{data_dir}/tmp"\n'
+    (data_dir / "jupyterhub_config.py").write_text(own_config)
     (data_dir / "projects.yaml").write_text(PROJECTS)
     platform = HubPlatform(data_dir, free_port())
     try:

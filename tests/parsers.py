@@ -76,11 +76,12 @@ def _json(content: bytes) -> Any:
         return None
 
 
-FOLDER = Path(tempfile.mkdtemp(prefix="runai-parsers-"))
+_PLACE = tempfile.TemporaryDirectory(prefix="runai-parsers-")  # removed with the process
+FOLDER = Path(_PLACE.name)
 
 
 def _as_file(read: Callable[[Path], object]) -> Callable[[bytes], object]:
-    path = Path(tempfile.mkdtemp(prefix="runai-parsers-")) / "file.yaml"
+    path = Path(tempfile.mkdtemp(dir=FOLDER)) / "file.yaml"
 
     def reading(content: bytes) -> object:
         path.write_bytes(content)
@@ -103,14 +104,14 @@ def _message(model: Any) -> Callable[[bytes], object]:
 
 
 def _target(content: bytes) -> object:
-    folder = Path(tempfile.gettempdir()) / "runai-parsers-target"
+    folder = FOLDER / "elastic-target"
     folder.mkdir(exist_ok=True)
     (folder / "target.json").write_bytes(content)
     return ElasticFiles(folder).target()
 
 
 def _statuses(content: bytes) -> object:
-    folder = Path(tempfile.gettempdir()) / "runai-parsers-status"
+    folder = FOLDER / "elastic-status"
     (folder / "status").mkdir(parents=True, exist_ok=True)
     (folder / "status" / "exp1-0.json").write_bytes(content)
     return ElasticDir(folder, None).statuses(["vision/exp1-0"])

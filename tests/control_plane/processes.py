@@ -324,6 +324,7 @@ class ProcessKubelet:
         env["PATH"] = f"{Path(sys.executable).parent}:{env.get('PATH', os.defpath)}"
         homes = [*mounts.values(), self._place(pod, "home")]
         env["HOME"] = str(homes[0])
+        env["TMPDIR"] = str(self._place(pod, "tmp"))  # JUPYTER_NO_CONFIG leaves a folder there
         for variable in container.get("env", ()):
             source = variable.get("valueFrom")
             if source is None:
