@@ -11,7 +11,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: audit bench bench-openb check clean docs fix help mutants pictures test test-all test-cluster test-long test-versions up
+.PHONY: audit bench bench-openb check clean docs fix help mutants pictures release-check test test-all test-cluster test-long test-versions up
 
 # Skips of these capabilities are failures (tests/capabilities.py): make test RUNAI_REQUIRE=browser,hub
 export RUNAI_REQUIRE
@@ -74,6 +74,9 @@ audit: $(VENV)/.installed-dev ## ask for known vulnerabilities of what is instal
 	@test -x $(VENV)/audit/bin/pip-audit || { $(BIN)/python -m venv $(VENV)/audit && \
 		$(VENV)/audit/bin/pip install --quiet --disable-pip-version-check pip-audit; }
 	@.ci/audit $(VENV)/audit/bin/pip-audit "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+
+release-check: | $(BIN)/python ## build sdist and wheel, install them anew, play a job, uninstall (minutes; the network)
+	@PYTHON=$(abspath $(BIN))/python .ci/release-check
 
 fix: $(VENV)/.installed-dev ## let ruff repair what it can
 	$(BIN)/ruff format
