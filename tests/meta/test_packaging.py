@@ -7,11 +7,13 @@ import importlib
 import importlib.metadata
 import json
 import os
+import re
 import runpy
 import subprocess
 import zipfile
 
 import pytest
+import yaml
 
 of_the_wheel = pytest.mark.tier("test")  # the wheel is built and installed: not before each commit
 
@@ -163,6 +165,29 @@ def test_every_entry_point_loads(metadata):
         module, _, attribute = target.partition(":")
 
         assert hasattr(importlib.import_module(module), attribute), target
+
+
+def test_package_images_chart_and_citation_have_one_version(checkout, metadata):
+    chart = yaml.safe_load((checkout / "helm/Chart.yaml").read_text())
+    citation = yaml.safe_load((checkout / "CITATION.cff").read_text())
+    release = re.search(r"^## (\S+)", (checkout / "docs/changelog.md").read_text(), re.MULTILINE)
+    pages = [*(checkout / "images").glob("*.Dockerfile"), *(checkout / "docs").rglob("*.md")]
+    tags = {
+        tag
+        for page in pages
+        for tag in re.findall(r"REGISTRY/[\w-]+(?::|, tag: \")([\w.-]+)", page.read_text())
+    }
+
+    assert release
+    assert {chart["version"], chart["appVersion"], citation["version"], release[1], *tags} == {
+        metadata["project"]["version"]
+    }
+
+
+def test_workflow_of_github_calls_the_unattended_run(checkout):
+    workflow = yaml.safe_load((checkout / ".github/workflows/ci.yml").read_text())
+
+    assert any(".ci/run" in step.get("run", "") for step in workflow["jobs"]["run"]["steps"])
 
 
 def test_one_distribution_provides_runai():
