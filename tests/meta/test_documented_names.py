@@ -70,14 +70,14 @@ YOURS = {
     *("api/v1/openapi.json", "docs/snapshots/NAME.json"),
 }
 """Names of files that readers write and programs make, of a route, and of a kind of file."""
-OTHERS = {
-    "docker": {"--build-arg"},
-    "helm": {"--api-versions", "--create-namespace", "--include-crds", "--namespace", "--repo"}
-    | {"--reuse-values", "--set", "--values", "--version"},
-    "kubectl": {"--from-literal", "--server-side"},
-    "your training": {"--lr"},
-}
-"""Options of other programs."""
+OTHERS = {"--api-versions", "--build-arg", "--lr"}
+"""Options of other programs that sentences name."""
+OTHER_PROGRAMS = re.compile(
+    r"(?:kubectl|helm|docker|systemctl|pip|python3? -m (?:pip|venv)) (?:[^`\n]*\\\n)*[^`\n]*"
+)
+"""Command lines of other programs, to the end of the line."""
+HINTS = "hub_service/(cli/doctor|clusters/kubernetes)/"
+"""Code whose sentences name values of the chart."""
 
 
 def found_commands(
@@ -94,9 +94,6 @@ def found_commands(
 
 
 COMMANDS = dict(found_commands(cli))
-
-HINTS = "hub_service/(cli/doctor|clusters/kubernetes)/"
-"""Code whose sentences name values of the chart."""
 
 
 class Kind(NamedTuple):
@@ -140,7 +137,7 @@ def is_trait(name: str) -> bool:
 
 def is_option(name: str) -> bool:
     named = any(name in option.opts for command in COMMANDS.values() for option in command.params)
-    return named or f'"{name}"' in CODE or any(name in options for options in OTHERS.values())
+    return named or f'"{name}"' in CODE or name in OTHERS
 
 
 def is_in_code(name: str) -> bool:
@@ -148,7 +145,11 @@ def is_in_code(name: str) -> bool:
 
 
 KINDS = {
-    "options": Kind(r"(?<![\w-])(--[a-z][a-z-]+)", is_option),
+    "options": Kind(
+        r"(?<![\w-])(--[a-z][a-z-]+)",
+        is_option,
+        {page: OTHER_PROGRAMS.sub("", text) for page, text in PAGES.items()},
+    ),
     "variables": Kind(r"\b(RUNAI_[A-Z_]*[A-Z])\b", is_in_code),
     "routes": Kind(
         r"`((?:[A-Z]+ )?(?:/services/runai/|/?api/v1/|/?health|/?metrics)[\w/{}.?=&]*)`",
@@ -209,12 +210,15 @@ def lines() -> Iterator[object]:
                     if re.match("runai |%%?runai_", command) and "..." not in command:
                         found[command] = None
         sentences = FENCE.sub("", text)
-        found |= dict.fromkeys(re.findall(r"`(?:sudo )?((?:runai |%runai_)[^`\n?[]+)`", sentences))
+        found |= dict.fromkeys(
+            re.findall(r"`(?:sudo )?((?:runai (?!\d)|%runai_)[^`\n?[]+)`", sentences)
+        )
         yield from (pytest.param(line, id=f"{Path(page).stem}: {line}") for line in found)
 
 
 @pytest.mark.parametrize("line", list(lines()))
-def test_documented_command_lines_are_parsed(line: str):
+def test_documented_command_lines_are_parsed(line: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("NAME", "a value of yours")  # `-e NAME` passes it on
     words = shlex.split(line, comments=True)
     if line.startswith("%"):
         magic = getattr(RunaiMagics, words[0].lstrip("%"))
