@@ -3,21 +3,32 @@
 `list` focuses on requests and states, `top` on allocation and utilization; both show all four.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Final, get_args
+from typing import Any, Final, TypeVar, get_args
 
 import click
 
 from runai.hub_service.cli.framework.reporting import Command, output_option
 from runai.hub_service.cli.framework.workload_names import PROJECT_NAME
 from runai.hub_service.cli.output import render, tables
+from runai.hub_service.cli.output.watching import Watched, watch
 from runai.hub_service.client import Client
 from runai.hub_service.client.array_lines import folded
 from runai.hub_service.client.calls import FIRST_PAGE, Which
 from runai.hub_service.wire.device_schemas import NodeView
+from runai.hub_service.wire.errors import NotFound
 from runai.hub_service.wire.printable import for_terminal
-from runai.hub_service.wire.schemas import WorkloadPage, WorkloadStateName, WorkloadView
+from runai.hub_service.wire.schemas import (
+    Overview,
+    ProjectView,
+    WorkloadPage,
+    WorkloadStateName,
+    WorkloadView,
+)
+
+T = TypeVar("T")
 
 _KINDS: Final = {
     "jobs": "jobs",
@@ -30,6 +41,7 @@ _KINDS: Final = {
     "nodes": "nodes",
     "node": "nodes",
 }
+_TABLES: Final = frozenset({"table", "wide"})
 
 
 @click.command(name="list", cls=Command)
@@ -47,6 +59,13 @@ _KINDS: Final = {
 @click.option("--mine", is_flag=True, help="Only what you may pause, resume and delete.")
 @click.option("--elements", is_flag=True, help="The jobs of arrays one by one, once they begin.")
 @click.option("--all", "everything", is_flag=True, help=f"All of them, not the first {FIRST_PAGE}.")
+@click.option(
+    "-w",
+    "--watch",
+    "watched",
+    is_flag=True,
+    help="Print the list, then a line for each change, until Ctrl-C.",
+)
 @output_option("table", "wide", "json", "name")
 def list_(
     what: str,
@@ -56,6 +75,7 @@ def list_(
     mine: bool,
     elements: bool,
     everything: bool,
+    watched: bool,
     output: str,
 ) -> None:
     """List jobs and sessions, projects or nodes.
@@ -66,13 +86,18 @@ def list_(
     """
     with Client.discover() as client:
         kind = _KINDS[what]
+        only = "session" if kind == "sessions" else None
+        which = Which(project, user, state, only, mine=mine or None)
         if kind == "projects":
-            show_projects(client, output)
+            (_watch_projects if watched else show_projects)(client, output)
         elif kind == "nodes":
-            _show_nodes(client.nodes(), output)
+            if watched:
+                _watch_nodes(client, output)
+            else:
+                _show_nodes(client.nodes(), output)
+        elif watched:
+            _watch_workloads(client, which, output, elements=elements)
         else:
-            only = "session" if kind == "sessions" else None
-            which = Which(project, user, state, only, mine=mine or None)
             if everything or output in {"json", "name"}:
                 show_workloads(client.workloads(which), output, elements=elements)
                 return
@@ -139,6 +164,109 @@ def _show_names(names: Iterable[str]) -> None:
     """Print one name in a line, for a shell's loop; an array once, as its whole."""
     for name in names:
         click.echo(for_terminal(name))
+
+
+def _watch_workloads(client: Client, which: Which, output: str, *, elements: bool) -> None:
+    def lines(workloads: Iterable[WorkloadView]) -> Iterable[WorkloadView]:
+        return workloads if elements or output not in _TABLES else folded(workloads)
+
+    def in_event(seen: Overview) -> Iterable[WorkloadView]:
+        return lines(
+            w
+            for w in seen.workloads
+            if which.project in {None, w.project}
+            and which.user in {None, w.user}
+            and which.kind in {None, w.kind}
+            and (w.mine or not which.mine)
+        )
+
+    def is_deleted(workload: str) -> bool:
+        try:
+            client.workload(workload)
+        except NotFound:
+            return True
+        return False
+
+    watch(
+        client,
+        _watched(
+            lambda: tables.workload_table(datetime.now(UTC)),
+            in_event,
+            lambda w: w.id,
+            output,
+            is_listed=lambda w: which.state in {None, w.state},
+            is_deleted=is_deleted,
+        ),
+        lines(client.workloads(replace(which, state=None))),
+    )
+
+
+def _watch_projects(client: Client, output: str) -> None:
+    simulated = any_simulated(client.nodes())
+
+    def in_event(seen: Overview) -> Iterable[ProjectView]:
+        return seen.projects
+
+    def table() -> tables.Table[ProjectView]:
+        return tables.project_table(simulated=simulated)
+
+    watch(client, _watched(table, in_event, lambda p: p.name, output))
+
+
+def _watch_nodes(client: Client, output: str) -> None:
+    """Watch devices in a table, as `list` shows them, else whole nodes."""
+    if output in _TABLES:
+        devices = _watched(
+            tables.node_table,
+            lambda seen: tables.devices_of(seen.nodes),
+            lambda at: f"{at.node} {at.device.device}",
+            output,
+        )
+        watch(client, devices)
+        return
+    nodes: Watched[NodeView] = _watched(
+        tables.node_table, lambda seen: seen.nodes, lambda node: node.name, output
+    )
+
+    def compared(node: NodeView) -> tuple[Any, ...]:
+        table = tables.node_table()
+        devices = (table.compared(at, wide=True) for at in tables.devices_of([node]))
+        return node.cpus_allocated, node.memory_allocated_mib, *devices
+
+    watch(client, replace(nodes, compared=compared))
+
+
+def _watched(
+    table: Callable[[], tables.Table[Any]],
+    in_event: Callable[[Overview], Iterable[T]],
+    name: Callable[[T], str],
+    output: str,
+    **lists: Any,
+) -> Watched[T]:
+    """Return what is watched; it prints later rows below the first ones."""
+    wide = output != "table"
+    layout: render.Layout | None = None
+
+    def show(rows: Sequence[Any]) -> None:
+        nonlocal layout
+        if output == "name":
+            _show_names(map(name, rows))
+        elif output == "json":
+            for row in rows:
+                render.show_json(row)
+        else:
+            layout = table().show(rows, wide=wide, below=layout)
+
+    def show_deleted(gone: str) -> None:
+        if output in _TABLES:
+            click.echo(f"{for_terminal(gone)} deleted")
+        elif output == "json":
+            render.show_json({"deleted": gone})
+
+    def compared(row: T) -> tuple[Any, ...]:
+        return table().compared(row, wide=wide)
+
+    return Watched(in_event, name, compared, show, show_deleted, **lists)
 
 
 def any_simulated(nodes: Sequence[NodeView]) -> bool:

@@ -5,6 +5,7 @@ text, never markup, since users choose the names.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -150,10 +151,22 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(names) or "-"
 
 
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The columns of a printed table, for rows that are printed below it later."""
+
+    shown: Sequence[int]
+    widths: Sequence[int]
+
+
 def show_table(
-    header: Sequence[str], rows: Sequence[Sequence[str | Text]], *, fold: str = ""
-) -> None:
-    """Print a table with a header line.
+    header: Sequence[str],
+    rows: Sequence[Sequence[str | Text]],
+    *,
+    fold: str = "",
+    below: Layout | None = None,
+) -> Layout:
+    """Print a table with a header line, or rows alone `below` an earlier table.
 
     A narrow terminal wraps the column `fold` and leaves out columns from the right; it cuts none.
     """
@@ -162,11 +175,22 @@ def show_table(
     widths = [
         max(cell_len(str(cell)) for cell in column) for column in zip(header, *cells, strict=True)
     ]
-    shown = _fitting(header, widths, console.width, fold)
-    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+    is_first = below is None
+    if below is None:
+        below = Layout(_fitting(header, widths, console.width, fold), widths)
+    shown = below.shown
+    table = Table(
+        box=None,
+        pad_edge=False,
+        padding=(0, _GAP, 0, 0),
+        header_style="bold",
+        show_header=is_first,
+    )
     for index in shown:
         wraps = header[index] == fold or not index  # the first has the name, whole on its lines
-        table.add_column(header[index], no_wrap=not wraps, overflow="fold")
+        aligned = not is_first and header[index] != fold
+        least = min(below.widths[index], console.width) if aligned else None
+        table.add_column(header[index], no_wrap=not wraps, overflow="fold", min_width=least)
     for row in cells:
         table.add_row(*(row[index] for index in shown))
     with console.capture() as printed:
@@ -174,6 +198,7 @@ def show_table(
     # rich pads cells to the column's width: strip the blanks at each line's end.
     for line in printed.get().splitlines():
         click.echo(line.rstrip())
+    return below
 
 
 def _fitting(header: Sequence[str], widths: Sequence[int], width: int, fold: str) -> list[int]:

@@ -36,6 +36,8 @@ class Column(Generic[T]):
     """Only shown with `-o wide`."""
     part: Callable[[T], float | None] | None = None
     """Fraction from 0 to 1 to draw as a bar; None: not measured."""
+    compared: Callable[[T], Any] | None = None
+    """The value that `list --watch` compares, without measurements and ages; None: the cell."""
 
     def order(self, things: Iterable[T], *, reverse: bool = False) -> list[T]:
         """Sort rows by this column: names from a to z, amounts from the largest."""
@@ -65,14 +67,28 @@ class Table(Generic[T]):
         shown = self.shown(wide=wide)
         return [[column.cell(thing) for column in shown] for thing in things]
 
+    def compared(self, thing: T, *, wide: bool = False) -> tuple[Any, ...]:
+        """Return what of a row differs after a change."""
+        return tuple(
+            str(column.cell(thing)) if column.compared is None else column.compared(thing)
+            for column in self.shown(wide=wide)
+        )
+
     def column(self, name: str) -> Column[T] | None:
         """Return the column for a heading as typed by a user: `util`, `avg-util`."""
         wanted = name.replace("-", " ").upper()
         return next((c for c in self.columns if c.heading == wanted), None)
 
-    def show(self, things: Sequence[T], *, wide: bool = False) -> None:
-        """Print the table with these rows."""
-        render.show_table(self.header(wide=wide), self.rows(things, wide=wide), fold=self.fold)
+    def show(
+        self, things: Sequence[T], *, wide: bool = False, below: render.Layout | None = None
+    ) -> render.Layout:
+        """Print the table with these rows, or the rows alone `below` an earlier table."""
+        rows = self.rows(things, wide=wide)
+        return render.show_table(self.header(wide=wide), rows, fold=self.fold, below=below)
+
+
+def _nothing(_: object) -> None:
+    """Compare nothing: the column changes without an event."""
 
 
 def _busy(of: Callable[[T], float], utilized: Callable[[T], float | None]) -> Callable[[T], float]:
@@ -106,6 +122,13 @@ def _why(w: WorkloadView, now: datetime) -> Cell:
     return "; ".join([*([why] if why else []), w.expected_start.text]) if w.expected_start else why
 
 
+def _cause(w: WorkloadView, now: datetime) -> tuple[Any, ...]:
+    """Return what `_why` depends on, without its times."""
+    shown = w.state in _REASON_STATES or w.released is not None
+    why = (w.reason.code, w.reason.position) if w.reason is not None and shown else None
+    return w.idle is not None, bool(w.time_warning(now)), why
+
+
 def workload_table(now: datetime) -> Table[WorkloadView]:
     """Return the columns of workloads; `now` is the end of their age."""
     return Table(
@@ -120,8 +143,14 @@ def workload_table(now: datetime) -> Table[WorkloadView]:
                 lambda w: render.share(w.utilized, w.allocated, simulated=w.simulated),
                 _busy(lambda w: w.allocated, lambda w: w.utilized),
                 part=_part(lambda w: w.allocated, lambda w: w.utilized),
+                compared=_nothing,
             ),
-            Column("AGE", lambda w: render.age(w.submitted, now), lambda w: now - w.submitted),
+            Column(
+                "AGE",
+                lambda w: render.age(w.submitted, now),
+                lambda w: now - w.submitted,
+                compared=_nothing,
+            ),
             Column("KIND", lambda w: w.kind, is_wide=True),
             Column("PRIORITY", lambda w: str(w.priority), lambda w: w.priority, is_wide=True),
             Column(
@@ -149,15 +178,17 @@ def workload_table(now: datetime) -> Table[WorkloadView]:
                 lambda w: render.share(w.utilized_average, w.gpus, simulated=w.simulated),
                 _busy(lambda w: w.gpus, lambda w: w.utilized_average),
                 is_wide=True,
+                compared=_nothing,
             ),
             Column(
                 "GPU MEMORY",
                 lambda w: render.memory(w.memory_used_mib),
                 lambda w: w.memory_used_mib or -1,
                 is_wide=True,
+                compared=_nothing,
             ),
             Column("PAUSES", lambda w: str(w.pauses), lambda w: w.pauses, is_wide=True),
-            Column("REASON", lambda w: _why(w, now)),
+            Column("REASON", lambda w: _why(w, now), compared=lambda w: _cause(w, now)),
         ),
         fold="REASON",
     )
@@ -187,6 +218,7 @@ def project_table(*, simulated: bool = False) -> Table[ProjectView]:
                 lambda p: render.share(p.utilized, p.allocated, simulated=simulated),
                 _busy(lambda p: p.allocated, lambda p: p.utilized),
                 part=_part(lambda p: p.allocated, lambda p: p.utilized),
+                compared=_nothing,
             ),
             Column("WAITING", lambda p: str(p.waiting), lambda p: p.waiting),
             Column(
@@ -238,6 +270,12 @@ def _held_by(at: DeviceOf) -> str:
     return render.listed(holders)
 
 
+def _holders(at: DeviceOf) -> tuple[Any, ...]:
+    """Return the holders of `_held_by` without the memory that they use."""
+    held = [(a.workload or a.user, a.gpus) for a in at.device.allocations]
+    return held, [o.account for o in at.device.others]
+
+
 def _model(at: DeviceOf) -> Cell:
     name = f"{at.device.name}{'*' if at.device.simulated else ''}"
     return name if at.device.healthy else Text(f"{name} broken", style="red")
@@ -264,9 +302,15 @@ def node_table() -> Table[DeviceOf]:
                 lambda at: render.share(at.device.utilized, 1, simulated=at.device.simulated),
                 _busy(lambda _: 1, lambda at: at.device.utilized),
                 part=_part(lambda _: 1, lambda at: at.device.utilized),
+                compared=_nothing,
             ),
-            Column("MEMORY", _memory_used, lambda at: at.device.memory_used_mib or -1),
-            Column("HELD BY", _held_by),
+            Column(
+                "MEMORY",
+                _memory_used,
+                lambda at: at.device.memory_used_mib or -1,
+                compared=_nothing,
+            ),
+            Column("HELD BY", _held_by, compared=_holders),
             Column(
                 "HEALTH",
                 lambda at: (

@@ -1,0 +1,126 @@
+"""`runai list --watch`: the list, then a line for each change."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runai.hub_service.cli.output.watching import PrintedRows
+
+WATCH = [sys.executable, "-u", "-m", "runai.hub_service.cli", "list", "--watch"]
+SLEEP = ("--", "sleep", "600")
+
+CONTENTS = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 3))
+
+
+@given(CONTENTS, st.lists(CONTENTS, max_size=8))
+def test_the_last_printed_lines_are_the_last_event(first, events):
+    printed = PrintedRows[tuple[str, int]](lambda row: row[1])
+    screen: dict[str, int] = {}
+
+    def show(contents):
+        rows = {name: (name, content) for name, content in contents.items()}
+        changed = dict(printed.changed(rows))
+        assert all(screen.get(name) != content for name, content in changed.items())
+        screen.update(changed)
+        return rows
+
+    show(first)
+    for event in events:
+        for name in printed.missing(show(event)):
+            printed.forget(name)
+            del screen[name]
+
+    left_out = first.keys() - set().union(*events)
+    assert {name: screen[name] for name in screen.keys() - left_out} == (
+        {**events[-1]} if events else {}
+    )
+
+
+def test_a_row_that_leaves_the_list_is_printed_a_last_time():
+    printed = PrintedRows[str](lambda state: state, lambda state: state == "running")
+    states = ["queued", "running", "failed", "failed", "running"]
+
+    assert [printed.changed({"a": state}) for state in states] == [
+        *([], ["running"], ["failed"], [], ["running"])
+    ]
+
+
+@contextmanager
+def watching(user, *arguments: str) -> Iterator[IO[str]]:
+    """Run the command of a user until it is interrupted as by Ctrl-C; yield its output."""
+    with subprocess.Popen(
+        [*WATCH, *arguments],
+        env=os.environ | user.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stdout is not None
+        try:
+            yield running.stdout
+        finally:
+            running.send_signal(signal.SIGINT)
+        _, errors = running.communicate()
+    assert running.returncode == 130
+    assert errors.strip() == ""
+
+
+def until(output: IO[str], *words: str) -> list[str]:
+    """Read lines until one has all words; return that line's words."""
+    for line in output:
+        if set(words) <= set(line.split()):
+            return line.split()
+    raise AssertionError(words)
+
+
+def test_a_watched_list_prints_the_table_then_each_change(bob):
+    bob("submit", "exp1", "-g", "5", *SLEEP)
+    with watching(bob) as output:
+        assert output.readline().split()[:4] == ["NAME", "PROJECT", "USER", "STATE"]
+        until(output, "exp1", "running", "5/5")
+        bob("submit", "exp2", "-g", "1", *SLEEP)
+        assert "NAME" not in until(output, "exp2", "queued", "0/1")
+        bob("suspend", "exp1")
+        until(output, "exp1", "suspended")
+        bob("delete", "exp1")
+        until(output, "vision/exp1", "deleted")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        pytest.param(["nodes"], ["box", "vision/exp1"], id="nodes"),
+        pytest.param(["projects"], ["vision", "0.5"], id="projects"),
+        pytest.param(["-o", "name"], ["vision/exp1"], id="names"),
+        pytest.param(["sessions", "-o", "name"], ["vision/lab"], id="sessions"),
+        pytest.param(["--state", "running"], ["exp1", "running"], id="state"),
+    ],
+)
+def test_every_list_can_be_watched(bob, arguments, words):
+    with watching(bob, *arguments) as output:
+        bob("submit", "exp1", "-g", "0.5", *SLEEP)
+        bob("submit", "lab", "--interactive", *SLEEP)
+        until(output, *words)
+
+
+def test_a_change_of_a_workload_is_an_object_in_json(bob):
+    with watching(bob, "-o", "json") as output:
+        bob("submit", "exp1", "-g", "8", *SLEEP)
+        text = ""
+        for line in output:
+            text += line
+            if line == "}\n":
+                break
+
+    assert json.loads(text)["id"] == "vision/exp1"
