@@ -119,6 +119,24 @@ def test_the_version_is_the_distributions(runai):
     assert runai("--version").output.startswith("runai 0.")
 
 
+def all_commands(command, context):
+    yield command
+    for name in command.list_commands(context) if isinstance(command, click.Group) else ():
+        yield from all_commands(command.get_command(context, name), context)
+
+
+def test_whatever_is_printed_as_json_is_printed_as_yaml(context):
+    formats = [
+        {"json", "yaml"} & {*param.type.choices}
+        for command in all_commands(cli, context)
+        for param in command.params
+        if param.name == "output"
+    ]
+
+    assert len(formats) > 10
+    assert [each for each in formats if each != {"json", "yaml"}] == []
+
+
 CLIENT_ALONE = """
 import sys
 for name in sys.argv.pop(1).split(","):
@@ -144,4 +162,18 @@ def test_a_client_alone_names_the_platforms_installation(command):
     assert done.stderr == (
         "Error: The platform itself is not installed here, only its client.\n"
         "Hint: pip install 'jupyter-runai[hub]'\n"
+    )
+
+
+def test_yaml_without_its_library_is_refused_before_anything_is_done(home):
+    done = subprocess.run(
+        [sys.executable, "-c", CLIENT_ALONE, "yaml", "submit", "-o", "yaml", "--", "true"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (
+        1,
+        "Error: -o yaml needs PyYAML: pip install pyyaml\n",
     )

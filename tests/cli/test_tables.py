@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import json
+from contextlib import redirect_stdout
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from runai.hub_service.cli.commands import describe
-from runai.hub_service.cli.output import tables
+from runai.hub_service.cli.output import render, tables
 from runai.hub_service.wire.device_schemas import AllocationView, DeviceView, NodeView, OthersView
 from runai.hub_service.wire.schemas import (
     DeviceShareView,
@@ -282,3 +288,40 @@ def test_idle_gpus_are_said_where_the_reason_stands(printed):
     )
 
     assert [str(row[-1]) for row in rows] == [idle.text, gone.text]
+
+
+def test_later_rows_stand_below_the_columns_of_the_first(capsys):
+    layout = WORKLOADS.show([RUNNING, DONE])
+    WORKLOADS.show([workload("a", "queued")], below=layout)
+
+    assert (
+        capsys.readouterr().out
+        == """\
+NAME     PROJECT  USER  STATE    GPUS   UTIL  AGE  REASON
+exp-1    vision   bob   running  1/1    80%*  5m
+lab-ana  nlp      ana   ended    0/0.5  -     3d
+a        vision   bob   queued   0/1    -     5m
+"""
+    )
+
+
+DATA = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(), DATA, max_size=3))
+@pytest.mark.parametrize(
+    ("output", "parse"),
+    [pytest.param("json", json.loads, id="json"), pytest.param("yaml", yaml.safe_load, id="yaml")],
+)
+def test_printed_data_is_the_reply_and_moves_no_cursor(output, parse, reply):
+    with redirect_stdout(io.TextIOWrapper(io.BytesIO(), "utf-8")) as out:
+        render.show_data(reply, output)
+        out.flush()
+        text = out.buffer.getvalue().decode()
+
+    assert parse(text) == reply
+    assert text.replace("\n", "").isprintable()

@@ -98,8 +98,8 @@ def passwd(data_dir: Path, name: str, generate: bool, password_stdin: bool) -> N
 def list_(data_dir: Path, output: str) -> None:
     """List the accounts."""
     accounts = _accounts(data_dir).all().values()
-    if output == "json":
-        render.show_json([{"name": a.name, "admin": a.admin} for a in accounts])
+    if output in render.DATA:
+        render.show_data([{"name": a.name, "admin": a.admin} for a in accounts], output)
         return
     rows = [[a.name, "yes" if a.admin else "-"] for a in accounts]
     render.show_table(("NAME", "ADMIN"), rows)

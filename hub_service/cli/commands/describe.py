@@ -155,10 +155,11 @@ def explanation_lines(explanation: ExplanationView) -> Lines:
 def _show_workload(
     workload: WorkloadDetail, explanation: ExplanationView | None, output: str
 ) -> None:
-    if output == "json":
+    if output in render.DATA:
         whole = workload.model_dump(mode="json")
-        render.show_json(
-            {**whole, "explanation": explanation.model_dump(mode="json") if explanation else None}
+        render.show_data(
+            {**whole, "explanation": explanation.model_dump(mode="json") if explanation else None},
+            output,
         )
         return
     lines = workload_lines(workload, datetime.now(UTC))
@@ -195,8 +196,8 @@ def _code(exit_code: int | None) -> str:
 
 
 def _show_project(project: ProjectView, output: str) -> None:
-    if output == "json":
-        render.show_json(project)
+    if output in render.DATA:
+        render.show_data(project, output)
         return
     columns = tables.project_table().columns
     lines = [(c.heading.capitalize(), str(c.cell(project))) for c in columns]
@@ -208,8 +209,8 @@ def _show_node(nodes: Sequence[NodeView], name: str, output: str) -> None:
     if node is None:
         known = ", ".join(n.name for n in nodes) or "none"
         raise NotFound(f"There is no node '{name}'.", hint=f"Nodes: {known}.")
-    if output == "json":
-        render.show_json(node)
+    if output in render.DATA:
+        render.show_data(node, output)
         return
     tables.node_table().show(tables.devices_of([node]), wide=True)
     if line := tables.beside_gpus(node):

@@ -98,7 +98,7 @@ def list_(
         elif watched:
             _watch_workloads(client, which, output, elements=elements)
         else:
-            if everything or output in {"json", "name"}:
+            if everything or output in {*render.DATA, "name"}:
                 show_workloads(client.workloads(which), output, elements=elements)
                 return
             page = client.workload_page(which)
@@ -117,8 +117,8 @@ def show_workloads(
     workloads: Sequence[WorkloadView], output: str, *, elements: bool = False
 ) -> None:
     """Print workloads, an array as one line; if there are none, a note on standard error."""
-    if output == "json":
-        render.show_json(workloads)
+    if output in render.DATA:
+        render.show_data(workloads, output)
         return
     if output == "name":
         _show_names(workload.id for workload in workloads)
@@ -133,8 +133,8 @@ def show_workloads(
 
 def show_projects(client: Client, output: str) -> None:
     """Print all projects, followed by the notes on their quotas for admins."""
-    if output == "json":
-        render.show_json(client.projects())
+    if output in render.DATA:
+        render.show_data(client.projects(), output)
         return
     if output == "name":
         _show_names(project.name for project in client.projects())
@@ -148,8 +148,8 @@ def show_projects(client: Client, output: str) -> None:
 
 
 def _show_nodes(nodes: Sequence[NodeView], output: str) -> None:
-    if output == "json":
-        render.show_json(nodes)
+    if output in render.DATA:
+        render.show_data(nodes, output)
         return
     if output == "name":
         _show_names(node.name for node in nodes)
@@ -251,17 +251,19 @@ def _watched(
         nonlocal layout
         if output == "name":
             _show_names(map(name, rows))
-        elif output == "json":
+        elif output in render.DATA:
             for row in rows:
-                render.show_json(row)
+                if output == "yaml":
+                    click.echo("---")  # one document for each change
+                render.show_data(row, output)
         else:
             layout = table().show(rows, wide=wide, below=layout)
 
     def show_deleted(gone: str) -> None:
         if output in _TABLES:
             click.echo(f"{for_terminal(gone)} deleted")
-        elif output == "json":
-            render.show_json({"deleted": gone})
+        elif output in render.DATA:
+            render.show_data({"deleted": gone}, output)
 
     def compared(row: T) -> tuple[Any, ...]:
         return table().compared(row, wide=wide)

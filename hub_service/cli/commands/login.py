@@ -140,8 +140,8 @@ def whoami(output: str) -> None:
     """Show who you are to the platform."""
     with Client.discover() as client:
         me = client.whoami()
-        if output == "json":
-            render.show_json(me)
+        if output in render.DATA:
+            render.show_data(me, output)
             return
         render.show_lines(_lines(me, client))
 
@@ -176,8 +176,8 @@ def show(output: str = "table") -> None:
     """Show the service and the default project in use."""
     found = find_connection()
     source = "this session" if inside_session() else str(config_path())
-    if output == "json":
-        render.show_json({"url": found.url, "project": found.project, "source": source})
+    if output in render.DATA:
+        render.show_data({"url": found.url, "project": found.project, "source": source}, output)
         return
     render.show_lines(
         [("Service", found.url), ("Default project", found.project or "-"), ("From", source)]

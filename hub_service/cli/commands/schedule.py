@@ -67,6 +67,8 @@ def schedule(
         return
     if added or settings or ended:
         raise click.UsageError("--add, --set and --end ask the running platform: add --live.")
+    if output == "yaml":
+        raise click.UsageError("The plan of a snapshot is JSON: leave -o yaml out.")
     if snapshot is None:
         raise click.UsageError(
             "Name a snapshot, or - for standard input; or ask the running platform with --live."

@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 
 from runai.hub_service.cli.framework.reporting import Command, output_option
-from runai.hub_service.cli.output.render import show_json, show_lines
+from runai.hub_service.cli.output import render
 from runai.hub_service.cli.output.spinner import at_work
 from runai.hub_service.client import Client
 from runai.hub_service.wire.errors import InvalidRequest, Unavailable
@@ -128,10 +128,10 @@ def simulate(**given: Any) -> None:
             err=True,
         )
     figures = as_json(run.results)
-    if given["output"] == "json":
-        show_json(figures)
+    if given["output"] in render.DATA:
+        render.show_data(figures, given["output"])
     else:
-        show_lines(_lines(figures))
+        render.show_lines(_lines(figures))
     if timeline is not None and path is not None:
         timeline.close()
         column = run_pictures.Column(title=policy, results=run.results, timeline=timeline)

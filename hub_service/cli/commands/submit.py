@@ -220,13 +220,13 @@ def submit(
     )
     with Client.discover() as client:
         reply = client.submit(request, dry_run=dry_run)
-        if output == "json":
-            render.show_json(reply)
+        if output in render.DATA:
+            render.show_data(reply, output)
         else:
             _print_result(reply)
         if wait and not dry_run:
             code = waiting.wait_for(
-                client, [reply.array] if reply.array else reply.ids(), quiet=output == "json"
+                client, [reply.array] if reply.array else reply.ids(), quiet=output in render.DATA
             )
             click.get_current_context().exit(code)
 

@@ -1,6 +1,6 @@
 """`runai top`: allocation and utilization, live on a terminal.
 
-In a pipe, with `--once` or as JSON it prints one table.
+In a pipe, with `--once` or as JSON or YAML it prints one table.
 """
 
 import sys
@@ -74,8 +74,8 @@ def top(
     with Client.discover() as client:
         overview = client.overview()
         seen = top_views.see(overview, asked, datetime.now(UTC))
-        if output == "json":
-            _show_json(overview, asked, seen)
+        if output in render.DATA:
+            _show_data(overview, asked, seen, output)
         elif not seen.things and asked.idle:
             click.echo("No GPU that you may see is idle.", err=True)
         elif not seen.things:
@@ -87,11 +87,13 @@ def top(
             note_simulated(any_simulated(overview.nodes))
 
 
-def _show_json(overview: Overview, asked: Asked, seen: Seen) -> None:
+def _show_data(overview: Overview, asked: Asked, seen: Seen, output: str) -> None:
     if asked.view == "nodes":
-        render.show_json([node for node in overview.nodes if asked.node in {None, node.name}])
+        render.show_data(
+            [node for node in overview.nodes if asked.node in {None, node.name}], output
+        )
     else:
-        render.show_json(seen.things)
+        render.show_data(seen.things, output)
 
 
 def _show_averages(client: Client, overview: Overview) -> None:

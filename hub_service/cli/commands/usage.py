@@ -39,8 +39,8 @@ def usage(what: str, since: int, output: str) -> None:
     with at_work("Adding up"), Client.discover() as client:
         found = client.usage_by(KINDS[what], since=datetime.now(UTC) - timedelta(seconds=since))
         simulated = any(d.simulated for node in client.nodes() for d in node.devices)
-    if output == "json":
-        render.show_json(found)
+    if output in render.DATA:
+        render.show_data(found, output)
         return
     if not found:
         click.echo("Nobody that you may see held a GPU then.", err=True)

@@ -30,8 +30,8 @@ def doctor(ctx: click.Context, data_dir: str | None, output: str) -> None:
     """
     with at_work("Examining this computer and the way to the hub"):
         findings = examine(data_dir)
-    if output == "json":
-        render.show_json([finding._asdict() for finding in findings])
+    if output in render.DATA:
+        render.show_data([finding._asdict() for finding in findings], output)
     else:
         for finding in findings:
             _show(finding)

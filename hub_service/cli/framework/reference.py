@@ -21,7 +21,8 @@ Inside a notebook session `runai` finds the hub by itself. Elsewhere log in once
 
     runai login http://127.0.0.1:8000
 
-`NAME` is `exp1`, or `project/exp1` where that is not unique. `-o json` prints what the API said.
+`NAME` is `exp1`, or `project/exp1` where that is not unique. `-o json` and `-o yaml` print what the
+API said; YAML needs PyYAML (`pip install pyyaml`).
 Exit codes: 0 done; 1 refused, with one sentence and a hint on standard error; 2 misuse;
 130 Ctrl-C; with `submit --wait` and `exec`, the program's own.
 

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from io import TextIOWrapper
 from typing import Any, Final, TypeVar
 
@@ -108,12 +109,27 @@ def show_help_without(args: Sequence[str], ctx: click.Context) -> None:
         ctx.exit()
 
 
+def _check_yaml(_ctx: click.Context, _param: click.Parameter, output: str) -> str:
+    """Fail before the command has an effect whose result could not be printed."""
+    if output == "yaml" and find_spec("yaml") is None:
+        raise ReportedError(
+            Unavailable("-o yaml needs PyYAML: pip install pyyaml", code="not_installed"),
+            as_json=False,
+        )
+    return output
+
+
 def output_option(*formats: str) -> Callable[[F], F]:
-    """Return the decorator that adds `-o`; the first format is the default."""
+    """Return the decorator that adds `-o`; the first format is the default.
+
+    `json` brings `yaml` with it.
+    """
+    at = formats.index("json") + 1
     return click.option(
         "-o",
         "--output",
-        type=click.Choice(formats),
+        type=click.Choice([*formats[:at], "yaml", *formats[at:]]),
+        callback=_check_yaml,
         default=formats[0],
         show_default=True,
         help="How to print it.",

@@ -4,10 +4,12 @@ Tables are as wide as needed in a pipe, and wrapped and coloured on a terminal. 
 text, never markup, since users choose the names.
 """
 
+import json
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import click
 from pydantic import BaseModel
@@ -233,10 +235,34 @@ def show_lines(lines: Sequence[tuple[str, str]]) -> None:
         click.echo(f"{click.style(f'{key}:'.ljust(width), bold=True)} {shown}")
 
 
-def show_json(value: BaseModel | Sequence[BaseModel | dict[str, Any]] | dict[str, Any]) -> None:
-    """Print an API reply as JSON."""
+DATA: Final = frozenset({"json", "yaml"})
+"""Values of `-o` for programs."""
+
+
+def show_data(
+    value: BaseModel | Sequence[BaseModel | dict[str, Any]] | dict[str, Any], output: str
+) -> None:
+    """Print an API reply as `-o json` or `-o yaml`."""
     plain = [_plain(v) for v in value] if isinstance(value, Sequence) else _plain(value)
-    click.echo(json_for_terminal(plain, indent=2))
+    if output == "yaml":
+        click.echo(_yaml(plain), nl=False)
+    else:
+        click.echo(json_for_terminal(plain, indent=2))
+
+
+def _yaml(plain: Any) -> str:
+    """Return YAML that is safe on a terminal: letters, or escapes if a text has any other sign."""
+    import yaml  # noqa: PLC0415 - no library of the base install; `output_option` checked it
+
+    text = json.dumps(plain, ensure_ascii=False)
+    is_safe = text.isprintable() and _encodes_all()
+    # From JSON, so that it has types that YAML knows.
+    shown: str = yaml.safe_dump(json.loads(text), allow_unicode=is_safe, sort_keys=False)
+    return shown
+
+
+def _encodes_all() -> bool:
+    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
 
 def _plain(value: BaseModel | dict[str, Any]) -> dict[str, Any]:

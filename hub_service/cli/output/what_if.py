@@ -122,8 +122,8 @@ def ask(added: Sequence[str], settings: Sequence[str], ended: Sequence[str], out
     question = checked(PlanQuestion, asked)
     with at_work("Asking the scheduler"), Client.discover() as client:
         answer = client.what_if(question)
-    if output == "json":
-        render.show_json(answer)
+    if output in render.DATA:
+        render.show_data(answer, output)
         return
     _show(answer)
 
