@@ -219,7 +219,7 @@ class Options(TypedDict, total=False):
     interactive: bool
     preemptible: bool | None
     backoff_limit: int
-    grace_seconds: int
+    grace_seconds: int | str
     expected_runtime: int | str | None
     max_runtime: int | str | None
     image: str | None
@@ -253,7 +253,7 @@ def submit(
     interactive: bool = False,
     preemptible: bool | None = None,
     backoff_limit: int = 0,
-    grace_seconds: int = 30,
+    grace_seconds: int | str = 30,
     expected_runtime: int | str | None = None,
     max_runtime: int | str | None = None,
     image: str | None = None,

@@ -113,7 +113,7 @@ class RunaiMagics(Magics):
     @argument("--preemptible", action="store_true", default=None, help="may be paused for others")
     @argument("--backoff-limit", type=int, default=0, help="retries after a failure")
     @argument(
-        "--grace", type=int, default=30, help="seconds between SIGTERM and SIGKILL in a pause"
+        "--grace", default="30s", help="time between SIGTERM and SIGKILL in a pause, such as 2m"
     )
     @argument("--expected-runtime", help="how long it runs once started, such as 2h")
     @argument("--time", help="stop it for good after so long of running, such as 8h")

@@ -54,6 +54,7 @@ _HINTS = {
     "priority": "Use low, normal, high, or a number from 0 to 1000.",
     "expected_runtime": "Use a number and a unit, such as 90m, 2h or 3d.",
     "max_runtime": "Use a number and a unit, such as 20m or 8h.",
+    "grace_seconds": "Use a number and a unit up to an hour, such as 30s or 2m.",
     "backoff_limit": "Use a number of retries from 0 to 100.",
     "env": "Give it as NAME=VALUE.",
     "gpu_type": "Name it by words of its name, such as A100; `runai list nodes` shows the types.",

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, StringConstraints
 _DURATION = re.compile(r"\s*(\d{1,9})\s*([smhd]?)\s*", re.IGNORECASE | re.ASCII)
 _PER_UNIT = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 LONGEST_S = 10 * 366 * 86400
+LONGEST_GRACE_S = 3600
 
 
 def seconds(value: object) -> object:
@@ -47,6 +48,14 @@ Text = Annotated[str, StringConstraints(pattern=r"^\s*0*[1-9]\d{0,7}\s*[smhdSMHD
 _Bounded = Annotated[int, Field(ge=1, le=LONGEST_S)]
 Seconds = Annotated[_Bounded, BeforeValidator(seconds, json_schema_input_type=_Bounded | Text)]
 """A duration of at least a second and at most ten years."""
+_Protection = Annotated[int, Field(ge=0, le=LONGEST_S)]
+Protection = Annotated[
+    _Protection, BeforeValidator(seconds, json_schema_input_type=_Protection | Text)
+]
+"""A duration of at most ten years; 0 is none."""
+_Grace = Annotated[int, Field(ge=0, le=LONGEST_GRACE_S)]
+Grace = Annotated[_Grace, BeforeValidator(seconds, json_schema_input_type=_Grace | Text)]
+"""A duration of at most an hour; 0 is none."""
 
 
 MOST_GPUS: Final = 100_000

@@ -20,9 +20,10 @@ from pydantic import (
 )
 
 from runai.hub_service.wire.amounts import (
-    LONGEST_S,
     MOST_MEMORY_MIB,
     MOST_WORKERS,
+    Grace,
+    Protection,
     Seconds,
     Text,
     seconds,
@@ -237,7 +238,7 @@ class SubmitRequest(Wire):
     preemptible: bool | None = None
     """None: True for a job, False for a session."""
     backoff_limit: Annotated[int, Field(ge=0, le=100)] = 0
-    grace_seconds: Annotated[int, Field(ge=0, le=3600)] = 30
+    grace_seconds: Grace = 30
     expected_runtime: Seconds | None = None
     """The user's estimate from start to end: seconds, or text such as 2h."""
     max_runtime: Seconds | None = None
@@ -503,7 +504,7 @@ class ProjectPut(Wire):
     weight: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
     priority: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
     never_lent: Gpus | None = None
-    min_runtime: Annotated[int, Field(ge=0, le=LONGEST_S)] | None = None
+    min_runtime: Protection | None = None
     node_types_build: Annotated[list[Line], Field(max_length=100)] | None = None
     node_types_train: Annotated[list[Line], Field(max_length=100)] | None = None
     members: UserNames | None = None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +14,7 @@ import pytest
 
 from runai.hub_service.cli import cli
 from runai.hub_service.cli.framework.command_list import SECTIONS
-from runai.hub_service.cli.framework.reference import reference
+from runai.hub_service.cli.framework.reference import placeholder, reference
 
 ENTRIES = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 # These pass `--help` on to other programs.
@@ -119,22 +122,70 @@ def test_the_version_is_the_distributions(runai):
     assert runai("--version").output.startswith("runai 0.")
 
 
-def all_commands(command, context):
-    yield command
+def all_commands(command=cli, path="runai"):
+    yield path, command
+    context = click.Context(command)
     for name in command.list_commands(context) if isinstance(command, click.Group) else ():
-        yield from all_commands(command.get_command(context, name), context)
+        yield from all_commands(command.get_command(context, name), f"{path} {name}")
 
 
-def test_whatever_is_printed_as_json_is_printed_as_yaml(context):
+def test_whatever_is_printed_as_json_is_printed_as_yaml():
     formats = [
         {"json", "yaml"} & {*param.type.choices}
-        for command in all_commands(cli, context)
+        for _, command in all_commands()
         for param in command.params
         if param.name == "output"
     ]
 
     assert len(formats) > 10
     assert [each for each in formats if each != {"json", "yaml"}] == []
+
+
+PLACEHOLDERS = {
+    *("NAME", "DURATION", "N", "AMOUNT", "TYPE", "VALUE", "FILE", "DIR", "COLUMN", "ADDRESS"),
+    *("PROJECT", "SETTING", "FIELD", "PATH"),
+}
+
+
+def options():
+    for path, command in all_commands():
+        for option in command.params:
+            if isinstance(option, click.Option) and not option.hidden:
+                yield pytest.param(command, option, id=f"{path} {option.opts[-1]}")
+
+
+@pytest.mark.parametrize(("command", "option"), [*options()])
+def test_an_option_is_explained_by_a_sentence_and_its_value_by_a_placeholder(command, option):
+    assert re.fullmatch(r"[A-Z]\w+ .+[^.]\.", option.help or "")
+    if not option.is_flag and not isinstance(option.type, click.Choice):
+        words = re.findall(r"[A-Z]{2,}|\bN\b", placeholder(option, command))
+        assert set(words) - {"GPU"} <= PLACEHOLDERS
+
+
+def examples(command):
+    """Return the command lines in a command's help."""
+    blocks = re.findall(r"\x08\n(.*?)(?:\n\n|\Z)", inspect.cleandoc(command.help or ""), re.DOTALL)
+    return [line for block in blocks for line in block.splitlines()]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(command, id=path)
+        for path, command in all_commands()
+        if command.params and not isinstance(command, click.Group)
+    ],
+)
+def test_the_help_of_a_command_has_examples_that_are_understood(command, runai, monkeypatch):
+    lines = examples(command)
+
+    assert len(lines) >= 2
+    monkeypatch.setattr(click.Command, "invoke", lambda *_: None)
+    for line in lines:
+        words = shlex.split(re.split(r"\s{2,}| < ", line)[0])
+        if words[0] == "runai":
+            result = runai(*words[1:])
+            assert result.exit_code == 0, (line, result.output)
 
 
 CLIENT_ALONE = """

@@ -92,7 +92,6 @@ REFUSED = {
         "eve is not among the members of vision.",
     ),
     "unknown": ("admin", ["use", "audio"], "There is no project audio."),
-    "no length of time": ("admin", ["set", "vision", "--release-idle", "soon"], "idle_session is"),
     "too short a time": ("admin", ["set", "vision", "--release-idle", "10s"], "idle_session is"),
 }
 

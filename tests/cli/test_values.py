@@ -8,11 +8,15 @@ import click
 import pytest
 
 from runai.hub_service.cli.framework.values import (
+    ANY_DURATION,
+    DURATION,
+    DURATION_OR_NONE,
     ENV,
     GPUS,
-    LENGTH,
+    GRACE,
     MEMORY,
     PRIORITY,
+    TRACE_TIME,
     UNLIMITED_GPUS,
 )
 
@@ -35,6 +39,16 @@ GIB = 1024
         pytest.param(MEMORY, "0.3G", 308, id="rounded-up"),
         pytest.param(PRIORITY, "High", "high", id="word"),
         pytest.param(PRIORITY, "60", 60, id="number"),
+        pytest.param(DURATION, "30s", 30, id="seconds"),
+        pytest.param(DURATION, "20m", 1200, id="minutes"),
+        pytest.param(DURATION, "8h", 8 * 3600, id="hours"),
+        pytest.param(DURATION, "2d", 2 * 86400, id="days"),
+        pytest.param(DURATION, "90", 90, id="bare-number-of-seconds"),
+        pytest.param(DURATION_OR_NONE, "None", "none", id="no-duration"),
+        pytest.param(ANY_DURATION, "0", 0, id="no-time"),
+        pytest.param(GRACE, "1h", 3600, id="longest-grace"),
+        pytest.param(TRACE_TIME, "1772366400", 1772366400, id="second-of-a-trace"),
+        pytest.param(TRACE_TIME, "2h", 7200, id="hour-of-a-trace"),
         pytest.param(ENV, "A=b=c", ("A", "b=c"), id="pair"),
         pytest.param(ENV, "A=", ("A", ""), id="empty-value"),
     ],
@@ -85,17 +99,25 @@ def test_a_value_is_parsed(kind, text, value):
             id="priority-of-many-digits",
         ),
         pytest.param(
-            LENGTH,
+            DURATION,
             "800000d",
             "'800000d' is too long: use at most ten years (3660d)",
             id="length-of-centuries",
         ),
         pytest.param(
-            LENGTH,
+            DURATION,
             "9999999999d",
             "'9999999999d' is not a valid duration: give a number and a unit, such as 90m, 2h"
             " or 3d",
             id="length-of-many-digits",
+        ),
+        pytest.param(DURATION, "0", "'0' is too short: use at least 1s", id="no-length"),
+        pytest.param(GRACE, "2h", "'2h' is too long: use at most 1h", id="grace-of-hours"),
+        pytest.param(
+            DURATION_OR_NONE,
+            "soon",
+            "'soon' is not a valid duration: give a number and a unit, such as 90m, 2h or 3d",
+            id="length-in-words",
         ),
         pytest.param(
             MEMORY,

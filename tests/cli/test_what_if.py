@@ -79,7 +79,8 @@ def test_words_become_a_request(text, request_):
     [
         ("vision.quota=6", ("vision", "quota", "6")),
         (" vision.limit = none", ("vision", "limit", None)),
-        ("vision.min_runtime=60", ("vision", "min_runtime", "60")),
+        ("vision.min_runtime=60", ("vision", "min_runtime", 60)),
+        ("vision.min_runtime=10m", ("vision", "min_runtime", 600)),
     ],
 )
 def test_words_become_a_setting(text, change):

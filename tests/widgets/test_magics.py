@@ -44,13 +44,13 @@ def test_options_reach_the_job(notebook):
 
     job = bob(
         "%runai_submit endless.py -g 0.25 --name opts -p vision --priority high --workers 2"
-        " -e A=1 -e 'B=two words' --backoff-limit 3 --grace 5 --expected-runtime 90m --time 2h"
+        " -e A=1 -e 'B=two words' --backoff-limit 3 --grace 2m --expected-runtime 90m --time 2h"
         " --saves"
     ).value
 
     detail = job.detail
     assert (detail.priority, detail.gpus, len(detail.workers)) == (75, 0.5, 2)
-    assert (detail.backoff_limit, detail.grace_seconds, detail.expected_runtime) == (3, 5, 5400)
+    assert (detail.backoff_limit, detail.grace_seconds, detail.expected_runtime) == (3, 120, 5400)
     assert detail.max_runtime == 7200
     assert detail.saves
     assert "saves its work when it is paused" in str(job.describe())

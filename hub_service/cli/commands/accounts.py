@@ -29,7 +29,8 @@ DATA_DIR_OPTION: Final = click.option(
     default=str(DEFAULT_DATA_DIR),
     show_default=True,
     type=click.Path(file_okay=False),
-    help="The directory that `runai up --data-dir` names (`make up`: .data).",
+    metavar="DIR",
+    help="Use this data directory of `runai up` (`make up`: .data).",
 )
 
 
@@ -46,7 +47,9 @@ def user(ctx: click.Context, data_dir: str) -> None:
 
 @user.command()
 @click.argument("name")
-@click.option("--admin", is_flag=True, help="A hub admin: makes projects and sets quotas.")
+@click.option(
+    "--admin", is_flag=True, help="Make the user a hub admin, who creates projects and sets quotas."
+)
 @click.option(
     "--same-person",
     is_flag=True,
@@ -55,7 +58,12 @@ def user(ctx: click.Context, data_dir: str) -> None:
 @_PASSWORD_STDIN
 @click.pass_obj
 def add(data_dir: Path, name: str, admin: bool, same_person: bool, password_stdin: bool) -> None:
-    """Make an account, with a generated password unless one is given."""
+    """Make an account, with a generated password unless one is given.
+
+    \b
+    runai user add ana
+    runai user add ana --admin --password-stdin < password.txt
+    """  # noqa: D301 - \b is click's mark of a block
     given = _from_stdin() if password_stdin else None
     accounts = _accounts(data_dir)
     password = accounts.add(name, given, admin=admin, same_person=same_person)
@@ -73,11 +81,18 @@ def add(data_dir: Path, name: str, admin: bool, same_person: bool, password_stdi
 
 @user.command()
 @click.argument("name")
-@click.option("--generate", is_flag=True, help="Make one up and print it, instead of asking.")
+@click.option(
+    "--generate", is_flag=True, help="Generate a password and print it, instead of asking for one."
+)
 @_PASSWORD_STDIN
 @click.pass_obj
 def passwd(data_dir: Path, name: str, generate: bool, password_stdin: bool) -> None:
-    """Replace a password."""
+    """Replace a password.
+
+    \b
+    runai user passwd ana
+    runai user passwd ana --generate
+    """  # noqa: D301 - \b is click's mark of a block
     accounts = _accounts(data_dir)
     given: str | None = None
     if password_stdin:
@@ -96,7 +111,12 @@ def passwd(data_dir: Path, name: str, generate: bool, password_stdin: bool) -> N
 @output_option("table", "json")
 @click.pass_obj
 def list_(data_dir: Path, output: str) -> None:
-    """List the accounts."""
+    """List the accounts.
+
+    \b
+    runai user list
+    runai user --data-dir .data list -o json
+    """  # noqa: D301 - \b is click's mark of a block
     accounts = _accounts(data_dir).all().values()
     if output in render.DATA:
         render.show_data([{"name": a.name, "admin": a.admin} for a in accounts], output)
@@ -114,7 +134,11 @@ def remove(data_dir: Path, name: str) -> None:
     The running platform stops its notebook servers, revokes its tokens and logins and suspends its
     jobs, all within a minute; one that is not running does so at its next start. Files, jobs and
     memberships of projects stay.
-    """
+
+    \b
+    runai user remove ana
+    runai user --data-dir .data remove ana
+    """  # noqa: D301 - \b is click's mark of a block
     _accounts(data_dir).remove(name)
     click.echo(f"user {name} removed: no login from now on")
     click.echo(

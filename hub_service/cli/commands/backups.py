@@ -21,7 +21,11 @@ def backup(folder: Path | None, data_dir: str) -> None:
 
     Into a new folder below FOLDER (default: `backups` in the data directory), which is
     printed. A ledger on PostgreSQL is not in it: pg_dump copies that.
-    """
+
+    \b
+    runai backup
+    runai backup /mnt/backups --data-dir .data
+    """  # noqa: D301 - \b is click's mark of a block
     directory = _directory(data_dir)
     if folder is None:  # in the data directory
         directory.check_is_ours("backup")
@@ -33,13 +37,17 @@ def backup(folder: Path | None, data_dir: str) -> None:
 @click.command(cls=Command)
 @click.argument("backup", metavar="BACKUP", type=click.Path(path_type=Path))
 @DATA_DIR_OPTION
-@click.option("--stop-unknown", is_flag=True, help="End workers that the backup does not know.")
+@click.option("--stop-unknown", is_flag=True, help="Stop workers that the backup does not know.")
 def restore(backup: Path, data_dir: str, stop_unknown: bool) -> None:
     """Put a backup back while the platform is stopped.
 
     Existing files go aside into the data directory; nothing is deleted. The same command
     finishes an interrupted one.
-    """
+
+    \b
+    runai restore ~/.local/share/runai/backups/2026-03-01T12-00-00
+    runai restore /mnt/backups/monday --stop-unknown
+    """  # noqa: D301 - \b is click's mark of a block
     directory = _directory(data_dir)
     directory.check_is_ours("restore …")
     with at_work("Putting back") as tell:

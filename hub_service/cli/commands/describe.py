@@ -113,8 +113,11 @@ def _limit(w: WorkloadDetail) -> str:
 def describe(words: tuple[str, ...], project: str | None, output: str) -> None:
     """Show everything about a workload, project or node.
 
-    `runai describe exp1` is `runai describe job exp1`.
-    """
+    \b
+    runai describe exp1                as `runai describe job exp1`
+    runai describe node gpu-node-1
+    runai describe project vision -o yaml
+    """  # noqa: D301 - \b is click's mark of a block
     kind, name = _what(words)
     with Client.discover() as client:
         if kind in _PROJECT_WORDS:

@@ -29,7 +29,11 @@ def suspend(names: tuple[str, ...], project: str | None) -> None:
 
     A running job gets SIGTERM and its grace period for a checkpoint. Sessions are not
     suspended but deleted.
-    """
+
+    \b
+    runai suspend exp1
+    runai suspend exp1 sweep -p vision
+    """  # noqa: D301 - \b is click's mark of a block
     with Client.discover() as client:
         for_each(find_all(client, names, project), lambda w: client.suspend(w.id).state)
 
@@ -41,21 +45,29 @@ def resume(names: tuple[str, ...], project: str | None) -> None:
     """Put suspended jobs back into the queue.
 
     At their old places; they start again from their checkpoints.
-    """
+
+    \b
+    runai resume exp1
+    runai resume vision/exp1 nlp/exp1
+    """  # noqa: D301 - \b is click's mark of a block
     with Client.discover() as client:
         for_each(find_all(client, names, project), lambda w: client.resume(w.id).state)
 
 
 @click.command(cls=Command)
 @click.argument("names", nargs=-1, type=WORKLOAD_NAME, metavar="NAME...")
-@click.option("--all-finished", is_flag=True, help="All of yours that are finished.")
+@click.option("--all-finished", is_flag=True, help="Delete all of yours that are finished.")
 @in_project
 def delete(names: tuple[str, ...], all_finished: bool, project: str | None) -> None:
     """Stop workloads and forget them.
 
     A running one gets SIGTERM and its grace period. Its name is free again when its
     processes are gone; its checkpoints are kept.
-    """
+
+    \b
+    runai delete exp1 sweep-3
+    runai delete --all-finished
+    """  # noqa: D301 - \b is click's mark of a block
     if bool(names) == all_finished:
         raise click.UsageError("Name workloads, or say --all-finished.")
 
@@ -81,8 +93,12 @@ def delete(names: tuple[str, ...], all_finished: bool, project: str | None) -> N
 def keep(names: tuple[str, ...], project: str | None) -> None:
     """Keep idle GPUs for 30 more minutes.
 
-    Where a project takes GPUs that nobody uses; at most twice until they are used again.
-    """
+    Where a project takes idle GPUs; at most twice until they are used again.
+
+    \b
+    runai keep lab-bob
+    runai top --idle                   which GPUs are idle, and until when they are kept
+    """  # noqa: D301 - \b is click's mark of a block
     with Client.discover() as client:
 
         def ask(workload: WorkloadView) -> str:
@@ -99,7 +115,11 @@ def release(names: tuple[str, ...], project: str | None) -> None:
     """Give sessions' GPUs to others; the sessions go on.
 
     Kernels that are on a GPU end; files and the notebook server stay.
-    """
+
+    \b
+    runai release lab-bob
+    runai release lab -p vision
+    """  # noqa: D301 - \b is click's mark of a block
     with Client.discover() as client:
 
         def give(workload: WorkloadView) -> str:
@@ -116,7 +136,11 @@ def regain(names: tuple[str, ...], project: str | None) -> None:
     """Ask for released sessions' GPUs again.
 
     They go on while they wait in the queue.
-    """
+
+    \b
+    runai regain lab-bob
+    runai regain lab -p vision
+    """  # noqa: D301 - \b is click's mark of a block
     with Client.discover() as client:
         for_each(find_all(client, names, project), lambda w: client.regain(w.id).state)
 
@@ -138,11 +162,14 @@ def for_each(workloads: Sequence[WorkloadView], act: Callable[[WorkloadView], st
 
 @click.command(cls=Command)
 @click.argument("names", nargs=-1, type=WORKLOAD_NAME, metavar="NAME...", required=True)
-@click.option("--workers", type=SEVERAL_WORKERS, help="As many workers at most.")
+@click.option(
+    "--workers", type=SEVERAL_WORKERS, metavar="N", help="Run with this many workers at most."
+)
 @click.option(
     "--min-workers",
     type=WORKERS,
-    help="As many at least: with fewer it waits.",
+    metavar="N",
+    help="Run with this many workers at least: with fewer the job waits.",
 )
 @in_project
 def scale(
@@ -152,7 +179,11 @@ def scale(
 
     Those that run go on: more workers join when there is a GPU for them, and surplus ones
     leave with a checkpoint. For jobs submitted with --elastic and --workers.
-    """
+
+    \b
+    runai scale big --workers 4
+    runai scale big --min-workers 2 --workers 8
+    """  # noqa: D301 - \b is click's mark of a block
     if workers is None and min_workers is None:
         raise click.UsageError("Say --workers, --min-workers or both.")
     asked = checked(ScaleRequest, {"workers": workers, "min_workers": min_workers})

@@ -51,14 +51,22 @@ _TABLES: Final = frozenset({"table", "wide"})
     default="jobs",
     metavar="[jobs|sessions|projects|nodes]",
 )
-@click.option("-p", "--project", type=PROJECT_NAME, help="Only this project's workloads.")
-@click.option("-u", "--user", help="Only this user's workloads.")
+@click.option("-p", "--project", type=PROJECT_NAME, help="List only this project's workloads.")
+@click.option("-u", "--user", metavar="NAME", help="List only this user's workloads.")
 @click.option(
-    "--state", type=click.Choice(get_args(WorkloadStateName)), help="Only workloads in this state."
+    "--state",
+    type=click.Choice(get_args(WorkloadStateName)),
+    help="List only workloads in this state.",
 )
-@click.option("--mine", is_flag=True, help="Only what you may pause, resume and delete.")
-@click.option("--elements", is_flag=True, help="The jobs of arrays one by one, once they begin.")
-@click.option("--all", "everything", is_flag=True, help=f"All of them, not the first {FIRST_PAGE}.")
+@click.option(
+    "--mine", is_flag=True, help="List only workloads that you may suspend, resume and delete."
+)
+@click.option(
+    "--elements", is_flag=True, help="List the jobs of an array one by one, once they have begun."
+)
+@click.option(
+    "--all", "everything", is_flag=True, help=f"List all workloads, not the first {FIRST_PAGE}."
+)
 @click.option(
     "-w",
     "--watch",
@@ -83,7 +91,12 @@ def list_(
     `runai list` alone lists the workloads that you may see; `runai list sessions` the sessions.
     GPUS is what is allocated of what was asked; UTIL is how much of the allocated is busy.
     An array is one line.
-    """
+
+    \b
+    runai list --mine -o wide          your own, with devices and averages
+    runai list --state queued -w       what waits, as it changes
+    runai list projects
+    """  # noqa: D301 - \b is click's mark of a block
     with Client.discover() as client:
         kind = _KINDS[what]
         only = "session" if kind == "sessions" else None

@@ -44,7 +44,9 @@ def _reject_visible_token(
 
 @click.command(cls=Command)
 @click.argument("url")
-@click.option("-u", "--user", help="Your name on the hub. Asked for if missing.")
+@click.option(
+    "-u", "--user", metavar="NAME", help="Log in by this name. It is asked for if missing."
+)
 @click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
 @click.option(
     "--token",
@@ -53,14 +55,14 @@ def _reject_visible_token(
     flag_value=_READ,
     metavar="[-]",
     callback=_reject_visible_token,
-    help="Instead of a password: a token from the hub's page /hub/token (hubs with single "
+    help="Use a token from the hub's page /hub/token instead of a password (hubs with single "
     "sign-on). It is asked for, or read from standard input where that is no terminal.",
 )
 @click.option(
     "--ca",
     metavar="FILE",
-    help="PEM certificate of the authority that signed the hub's: the only one that this login "
-    "and later commands trust. The file has to stay there.",
+    help="Trust the authority with this PEM certificate, and no other, in this login and in later "
+    "commands. The file has to stay there.",
 )
 def login(
     url: str, user: str | None, password_stdin: bool, with_token: bool, ca: str | None
@@ -70,7 +72,11 @@ def login(
     Inside a session this is not needed. The password is used once; what is kept, in
     ~/.config/runai/config.json, is a token that can use the GPU service and nothing else,
     for 90 days.
-    """
+
+    \b
+    runai login http://127.0.0.1:8000
+    runai login https://hub.example.org --token < token.txt
+    """  # noqa: D301 - \b is click's mark of a block
     root = hub_root(url)
     if ca is not None:
         if not root.startswith("https:"):
@@ -137,7 +143,12 @@ def logout() -> None:
 @click.command(cls=Command)
 @output_option("table", "json")
 def whoami(output: str) -> None:
-    """Show who you are to the platform."""
+    """Show who you are to the platform.
+
+    \b
+    runai whoami
+    runai whoami -o json
+    """  # noqa: D301 - \b is click's mark of a block
     with Client.discover() as client:
         me = client.whoami()
         if output in render.DATA:
@@ -173,7 +184,12 @@ def config(ctx: click.Context) -> None:
 @config.command()
 @output_option("table", "json")
 def show(output: str = "table") -> None:
-    """Show the service and the default project in use."""
+    """Show the service and the default project in use.
+
+    \b
+    runai config show
+    runai config show -o json
+    """  # noqa: D301 - \b is click's mark of a block
     found = find_connection()
     source = "this session" if inside_session() else str(config_path())
     if output in render.DATA:
@@ -187,5 +203,10 @@ def show(output: str = "table") -> None:
 @config.command()
 @click.argument("name", type=PROJECT_NAME)
 def project(name: str) -> None:
-    """Choose the default project: the same as `runai project use`."""
+    """Choose the default project: the same as `runai project use`.
+
+    \b
+    runai config project vision
+    runai project use vision
+    """  # noqa: D301 - \b is click's mark of a block
     projects.choose(name)

@@ -35,13 +35,13 @@ from runai.hub_service.wire.schemas import WorkloadView
     "--tail",
     type=LINES,
     metavar="N",
-    help="Only the last so many lines.",
+    help="Print only this many of the last lines.",
 )
 @click.option(
     "--worker",
     type=WORKER_INDEX,
     metavar="N",
-    help="Only this worker's.",
+    help="Print only this worker's output.",
 )
 @in_project
 def logs(
@@ -51,7 +51,11 @@ def logs(
 
     Over all its attempts; a pause does not end `-f`. Of several workers each line begins
     with the worker's number.
-    """
+
+    \b
+    runai logs exp1 -f
+    runai logs gang --worker 1 --tail 20
+    """  # noqa: D301 - \b is click's mark of a block
     with Client.discover() as client:
         workload = find(client, name, project)
         several = len(workload.workers) > 1 and worker is None
@@ -91,9 +95,14 @@ def _after(client: Client, workload: WorkloadView) -> WorkloadView:
     type=WORKER_INDEX,
     metavar="N",
     default=0,
-    help="With its environment.",
+    help="Use the environment of this worker.",
 )
-@click.option("-i", "--stdin", is_flag=True, help="On Kubernetes: hand on what comes in.")
+@click.option(
+    "-i",
+    "--stdin",
+    is_flag=True,
+    help="Hand standard input on (on Kubernetes; elsewhere it always is).",
+)
 @click.option("-t", "--tty", is_flag=True, hidden=True)
 @in_project
 @click.pass_context
@@ -108,9 +117,13 @@ def exec_(
 ) -> None:
     """Run a program on the GPUs of a running workload.
 
-    With its environment and in its directory, as in `runai exec exp1 -- nvidia-smi`: on one
-    machine here, on Kubernetes in its pod. It shares the allocation; it adds none.
-    """
+    With its environment and in its directory: on one machine here, on Kubernetes in its pod.
+    It shares the allocation; it adds none.
+
+    \b
+    runai exec exp1 -- nvidia-smi
+    runai exec exp1 -it -- bash
+    """  # noqa: D301 - \b is click's mark of a block
     with Client.discover() as client:
         workload = find(client, name, project)
         try:

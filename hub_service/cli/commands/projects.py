@@ -13,7 +13,15 @@ import click
 from runai.hub_service.cli.commands.listing import show_projects
 from runai.hub_service.cli.framework.cli_config import use_project
 from runai.hub_service.cli.framework.reporting import Group, output_option
-from runai.hub_service.cli.framework.values import GPUS, QUOTA, UNLIMITED_GPUS, project_put
+from runai.hub_service.cli.framework.values import (
+    ANY_DURATION,
+    DURATION,
+    DURATION_OR_NONE,
+    GPUS,
+    QUOTA,
+    UNLIMITED_GPUS,
+    project_put,
+)
 from runai.hub_service.cli.framework.workload_names import PROJECT_NAME
 from runai.hub_service.cli.output import render
 from runai.hub_service.client import Client
@@ -27,29 +35,43 @@ _PEOPLE: Final = {
     "members": ("member", "a user who submits"),
     "groups": ("group", "a JupyterHub group whose users submit"),
     "admins": ("admin", "a user who manages members and workloads"),
-    "admin_groups": ("admin-group", "a JupyterHub group whose users do"),
+    "admin_groups": ("admin-group", "a JupyterHub group whose users manage members and workloads"),
 }
 
 
 _IDLE: Final = {
-    "tell-idle": ("idle_session", "notify_s", "Tell a session's user that its GPU is idle"),
-    "release-idle": ("idle_session", "release_s", "Give a session's idle GPU to others"),
-    "stop-idle-sessions": ("idle_session", "stop_s", "Stop a session whose GPU is idle"),
-    "stop-idle-jobs": ("idle_job", "stop_s", "Suspend a job whose GPUs are idle"),
+    "tell-idle": ("idle_session", "notify_s", "Notify a session's user when its GPU was idle"),
+    "release-idle": (
+        "idle_session",
+        "release_s",
+        "Give a session's GPU to others when it was idle",
+    ),
+    "stop-idle-sessions": ("idle_session", "stop_s", "Stop a session whose GPU was idle"),
+    "stop-idle-jobs": ("idle_job", "stop_s", "Suspend a job whose GPUs were idle"),
 }
 
 
 _TIME: Final = {
-    "default-time-jobs": ("time_job", "default_s", "Time limit of a job that asks for none"),
-    "max-time-jobs": ("time_job", "most_s", "Longest time limit of a job"),
+    "default-time-jobs": ("time_job", "default_s", "Limit jobs that ask for no time limit to this"),
+    "max-time-jobs": ("time_job", "most_s", "Refuse jobs that ask for a longer time limit"),
     "default-time-sessions": (
         "time_session",
         "default_s",
-        "Time limit of a session that asks for none",
+        "Limit sessions that ask for no time limit to this",
     ),
-    "max-time-sessions": ("time_session", "most_s", "Longest time limit of a session"),
-    "warn-time-jobs": ("time_job", "warn_s", "Warn a job's user so long before its limit"),
-    "warn-time-sessions": ("time_session", "warn_s", "Warn a session's user so long before"),
+    "max-time-sessions": (
+        "time_session",
+        "most_s",
+        "Refuse sessions that ask for a longer time limit",
+    ),
+}
+_WARN: Final = {
+    "warn-time-jobs": ("time_job", "warn_s", "Warn a job's user this long before its time limit"),
+    "warn-time-sessions": (
+        "time_session",
+        "warn_s",
+        "Warn a session's user this long before its time limit",
+    ),
 }
 
 
@@ -59,41 +81,66 @@ def _field_options(command: F) -> F:
         click.option(
             "--quota",
             type=QUOTA,
-            help="GPUs guaranteed to it, or none (no bound); by type: 'h100=2,*=4'.",
-        ),
-        click.option("--build-quota", type=UNLIMITED_GPUS, help="The part that sessions may use."),
-        click.option("--limit", type=UNLIMITED_GPUS, help="What it never exceeds, or none."),
-        click.option(
-            "--weight", type=click.IntRange(min=0), metavar="N", help="Its part of what is over."
+            help="Guarantee this many GPUs (none: no bound), or by type, as in 'h100=2,*=4'.",
         ),
         click.option(
-            "--priority", type=click.IntRange(min=0), metavar="N", help="Before others, if higher."
+            "--build-quota",
+            type=UNLIMITED_GPUS,
+            help="Let sessions use this part of the quota (none: all of it).",
         ),
         click.option(
-            "--never-lent", type=GPUS, help="GPUs of the quota that are kept free for it."
+            "--limit",
+            type=UNLIMITED_GPUS,
+            help="Never let the project use more GPUs than this (none: no limit).",
+        ),
+        click.option(
+            "--weight",
+            type=click.IntRange(min=0),
+            metavar="N",
+            help="Set its share of idle GPUs beside other projects. Default: as the quota.",
+        ),
+        click.option(
+            "--priority",
+            type=click.IntRange(min=0),
+            metavar="N",
+            help="Set its turn for idle GPUs: higher is first. Default: 100.",
+        ),
+        click.option(
+            "--never-lent", type=GPUS, help="Keep this many GPUs of the quota idle for its members."
         ),
         click.option(
             "--min-runtime",
-            type=click.IntRange(min=0),
-            metavar="SECONDS",
-            help="So long nothing is reclaimed from it.",
+            type=ANY_DURATION,
+            help="Pause none of its jobs for other projects before it has run this long (10m).",
         ),
         *(
-            click.option(f"--{name}", metavar="TIME", help=f"{what}, after so long (30m), or none.")
+            click.option(
+                f"--{name}", type=DURATION_OR_NONE, help=f"{what} for this long (30m; none: never)."
+            )
             for name, (_, _, what) in _IDLE.items()
         ),
         *(
-            click.option(f"--{name}", metavar="TIME", help=f"{what} (8h), or none.")
+            click.option(f"--{name}", type=DURATION_OR_NONE, help=f"{what} (8h; none: no limit).")
             for name, (_, _, what) in _TIME.items()
         ),
-        click.option("--parent", type=PROJECT_NAME, help="The project it is a part of, or none."),
-        click.option(
-            "--node-types-build",
-            metavar="TYPE,...",
-            help="Where its sessions run, or none (anywhere).",
+        *(
+            click.option(f"--{name}", type=DURATION, help=f"{what} (10m).")
+            for name, (_, _, what) in _WARN.items()
         ),
         click.option(
-            "--node-types-train", metavar="TYPE,...", help="Where its jobs run, or none (anywhere)."
+            "--parent",
+            type=PROJECT_NAME,
+            help="Make it a part of this project (none: of no project).",
+        ),
+        click.option(
+            "--node-types-build",
+            metavar="NAME,...",
+            help="Run its sessions on nodes of these types alone (none: on any).",
+        ),
+        click.option(
+            "--node-types-train",
+            metavar="NAME,...",
+            help="Run its jobs on nodes of these types alone (none: on any).",
         ),
     ]
     for option in reversed(options):
@@ -109,10 +156,18 @@ def _people_options(*, removable: bool) -> Callable[[F], F]:
             names = [f"--add-{word}"] if removable else [f"--{word}", f"--add-{word}"]
             if removable:
                 command = click.option(
-                    f"--remove-{word}", f"remove_{field}", multiple=True, metavar="NAME"
+                    f"--remove-{word}",
+                    f"remove_{field}",
+                    multiple=True,
+                    metavar="NAME",
+                    help=f"Remove {meaning}. May be repeated.",
                 )(command)
             command = click.option(
-                *names, f"add_{field}", multiple=True, metavar="NAME", help=f"Add {meaning}."
+                *names,
+                f"add_{field}",
+                multiple=True,
+                metavar="NAME",
+                help=f"Add {meaning}. May be repeated.",
             )(command)
         return command
 
@@ -137,6 +192,7 @@ def create(name: str, **options: Any) -> None:
 
     \b
     runai project create vision --quota 2.5 --member ana --member bo
+    runai project create students --parent vision --quota 0.5 --max-time-jobs 8h
     """  # noqa: D301 - \b is click's mark of a block
     with Client.discover() as client:
         if any(p.name == name for p in client.projects()):
@@ -174,7 +230,12 @@ def set_(name: str, **options: Any) -> None:
 @project.command(name="list")
 @output_option("table", "wide", "json")
 def list_(output: str) -> None:
-    """List all projects with what is allocated of their quotas."""
+    """List all projects with what is allocated of their quotas.
+
+    \b
+    runai project list -o wide
+    runai project list -o json
+    """  # noqa: D301 - \b is click's mark of a block
     with Client.discover() as client:
         show_projects(client, output)
 
@@ -185,7 +246,11 @@ def delete(names: Sequence[str]) -> None:
     """Delete projects that have no unfinished workloads.
 
     Finished ones are forgotten with them; on Kubernetes there may be none.
-    """
+
+    \b
+    runai project delete students
+    runai project delete audio video
+    """  # noqa: D301 - \b is click's mark of a block
     with Client.discover() as client:
         for name in names:
             client.delete_project(name)
@@ -195,7 +260,12 @@ def delete(names: Sequence[str]) -> None:
 @project.command()
 @click.argument("name", type=PROJECT_NAME)
 def use(name: str) -> None:
-    """Choose the project of what you submit from now on."""
+    """Choose the project of what you submit from now on.
+
+    \b
+    runai project use vision
+    runai submit exp1 -p nlp -- true     another project, once
+    """  # noqa: D301 - \b is click's mark of a block
     choose(name)
 
 
@@ -227,7 +297,7 @@ def _changes(options: dict[str, Any], before: ProjectView | None) -> dict[str, A
         value: Decimal | int | str | dict[str, Decimal | None] | None = options[field]
         if value is not None:
             changes[field] = None if value == "none" else value
-    for name, (field, step, _) in (_IDLE | _TIME).items():
+    for name, (field, step, _) in (_IDLE | _TIME | _WARN).items():
         after = options[name.replace("-", "_")]
         if after is not None:
             changes.setdefault(field, {})[step] = None if after == "none" else after

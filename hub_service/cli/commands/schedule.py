@@ -11,29 +11,31 @@ from runai.hub_service.cli.framework.reporting import Command, output_option
 
 @click.command(cls=Command)
 @click.argument("snapshot", required=False, metavar="[SNAPSHOT.json]")
-@click.option("--jsonl", is_flag=True, help="One snapshot a line in, one plan a line out.")
-@click.option("--explain", metavar="WORKLOAD", help="Why this one waits, and when it starts.")
-@click.option("--live", is_flag=True, help="Ask the running platform; changes nothing there.")
+@click.option("--jsonl", is_flag=True, help="Read one snapshot a line, and print one plan a line.")
+@click.option(
+    "--explain", metavar="NAME", help="Explain why this workload waits, and when it starts."
+)
+@click.option("--live", is_flag=True, help="Ask the running platform, and change nothing there.")
 @click.option(
     "--add",
     "added",
     multiple=True,
     metavar="'PROJECT N GPUs'",
-    help="With --live: if this were submitted, as in 'nlp 4 GPUs'. Repeatable.",
+    help="Suppose that this were submitted, as in 'nlp 4 GPUs' (with --live). May be repeated.",
 )
 @click.option(
     "--set",
     "settings",
     multiple=True,
     metavar="PROJECT.SETTING=VALUE",
-    help="With --live: if a project had this, as in vision.quota=6. Repeatable.",
+    help="Suppose that a project had this, as in vision.quota=6 (with --live). May be repeated.",
 )
 @click.option(
     "--end",
     "ended",
     multiple=True,
     metavar="PROJECT/NAME",
-    help="With --live: if this workload had ended. Repeatable.",
+    help="Suppose that this workload had ended (with --live). May be repeated.",
 )
 @output_option("table", "json")
 @click.pass_context

@@ -12,6 +12,7 @@ from typing import Any, Final
 import click
 
 from runai.hub_service.cli.framework.reporting import Command, output_option
+from runai.hub_service.cli.framework.values import TRACE_TIME
 from runai.hub_service.cli.output import render
 from runai.hub_service.cli.output.spinner import at_work
 from runai.hub_service.client import Client
@@ -27,42 +28,52 @@ _POLICIES: Final = (
     "quota-without-moves",
 )
 _FILE = click.Path(path_type=Path, dir_okay=False)
-_SECONDS = click.IntRange(min=0, max=10**12)  # as many digits as a trace may have
 
 
 @click.command(cls=Command)
-@click.option("--trace", type=_FILE, metavar="JOBS.csv", help="The jobs; .gz is read too.")
 @click.option(
-    "--cluster", metavar="195x8|FILE", help="Nodes times GPUs, or a JSON file with a list of nodes."
+    "--trace", type=_FILE, metavar="FILE", help="Read the jobs from this CSV file; .gz is read too."
+)
+@click.option(
+    "--cluster",
+    metavar="NxN|FILE",
+    help="Use this many nodes times GPUs, as in 195x8, or a JSON file with a list of nodes.",
 )
 @click.option(
     "--history",
-    metavar="30d",
-    help="Replay the platform's own last days instead, on its nodes (hub admins).",
+    metavar="DURATION",
+    help="Replay this much of the platform's own past (30d) on its nodes (hub admins).",
 )
-@click.option("--projects", type=_FILE, metavar="PROJECTS.yaml", help="The projects' quotas.")
+@click.option(
+    "--projects",
+    type=_FILE,
+    metavar="FILE",
+    help="Read the projects' quotas from this projects.yaml.",
+)
 @click.option(
     "--policy",
     type=click.Choice(_POLICIES),
-    help="static: every project its private part, static-whole: of whole GPUs only; pool: no"
-    " quotas;"
-    " strict: first in, first out, without skipping. Default: quota, the shipped policy, or with"
-    " --history the platform's own.",
+    help="Schedule by this policy. static gives every project a private part (static-whole: of"
+    " whole GPUs), pool has no quotas, strict skips no job in its queue. Default: quota, the"
+    " shipped policy, or with --history the platform's own.",
 )
-@click.option("--from", "since", type=_SECONDS, metavar="S", help="Measure from this second on.")
+@click.option("--from", "since", type=TRACE_TIME, help="Measure from this time of the trace on.")
 @click.option(
-    "--to", "until", type=_SECONDS, metavar="S", help="Measure until here; drain the rest."
+    "--to", "until", type=TRACE_TIME, help="Measure until this time of the trace; drain the rest."
 )
-@click.option("--seed", type=int, metavar="N", help="Shuffle jobs of the same second.")
+@click.option("--seed", type=int, metavar="N", help="Shuffle the jobs of one second, by this seed.")
 @click.option(
     "--set",
     "changes",
     multiple=True,
     metavar="PROJECT.FIELD=VALUE",
-    help="Change a project first, as in vision.quota=6; repeatable.",
+    help="Change a project first, as in vision.quota=6. May be repeated.",
 )
 @click.option(
-    "--picture", type=_FILE, metavar="FILE", help="Draw who held what: .svg, .html or .png."
+    "--picture",
+    type=_FILE,
+    metavar="FILE",
+    help="Draw a picture of the allocations: .svg, .html or .png.",
 )
 @output_option("table", "json")
 def simulate(**given: Any) -> None:
@@ -73,9 +84,8 @@ def simulate(**given: Any) -> None:
 
     \b
     runai simulate --trace jobs.csv --cluster 4x8 --projects projects.yaml
-    runai simulate ... --set vision.quota=6 --picture after.svg
-    runai simulate ... --policy static -o json
-    runai simulate --history 30d --set vision.quota=6
+    runai simulate --trace jobs.csv --cluster nodes.json --projects projects.yaml --policy static
+    runai simulate --history 30d --set vision.quota=6 --picture after.svg
     """  # noqa: D301 - \b is click's mark of a block
     _needs_the_hub_extra()
     from runai.hub_service.simulation import run_pictures  # noqa: PLC0415 - see above

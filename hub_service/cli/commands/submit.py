@@ -16,8 +16,10 @@ from runai.hub_service.cli.framework.program_argument import (
 from runai.hub_service.cli.framework.reporting import output_option
 from runai.hub_service.cli.framework.values import (
     CPUS,
+    DURATION,
     ENV,
     GPUS,
+    GRACE,
     MEMORY,
     PRIORITY,
     WORKERS,
@@ -35,83 +37,107 @@ SHOWN = 10
 
 @click.command(cls=CommandAfterDashes)
 @click.argument("name", required=False)
-@click.option("-g", "--gpus", type=GPUS, help="GPUs of each worker: 0.5, 1, 4. Default: none.")
+@click.option(
+    "-g",
+    "--gpus",
+    type=GPUS,
+    help="Ask for GPUs for each worker, as in 0.5, 1 or 4. Default: none.",
+)
 @click.option(
     "--gpu-memory",
     type=MEMORY,
-    help="Instead of --gpus: memory of one GPU, as in 4G; the part of the GPU follows from it.",
+    help="Ask for memory of one GPU, as in 4G, instead of --gpus: the fraction follows from it.",
 )
 @click.option(
     "--gpu-type",
-    metavar="name,...",
-    help="On GPUs of these types alone, the first preferred: words of its name, such as A100."
-    " Default: any.",
+    metavar="NAME,...",
+    help="Run on GPUs of these types alone, the first preferred: give words of a type's name,"
+    " such as A100. Default: any.",
 )
-@click.option("--cpu", type=CPUS, help="CPUs of each worker: 0.5, 4. Default: 1 without a GPU.")
 @click.option(
-    "--memory", type=MEMORY, help="Memory of each worker, as in 16G. Default: 1G without a GPU."
+    "--cpu",
+    type=CPUS,
+    help="Ask for CPUs for each worker, as in 0.5 or 4. Default: 1 without a GPU.",
+)
+@click.option(
+    "--memory",
+    type=MEMORY,
+    help="Ask for main memory for each worker, as in 16G. Default: 1G without a GPU.",
 )
 @click.option(
     "-p",
     "--project",
     type=PROJECT_NAME,
-    help="Whose quota. Default: the session's, the one of `runai project use`, or your only one.",
+    help="Use the quota of this project. Default: the session's, the one of `runai project use`,"
+    " or your only one.",
 )
 @click.option(
-    "--interactive", is_flag=True, help="A session: within the build quota, never preempted."
+    "--interactive",
+    is_flag=True,
+    help="Start a session: it uses the build quota and is never preempted.",
 )
-@click.option("--preemptible", is_flag=True, help="With --interactive: may be preempted after all.")
+@click.option(
+    "--preemptible",
+    is_flag=True,
+    help="Let a session be preempted (with --interactive).",
+)
 @click.option(
     "--workers",
     type=WORKERS,
     metavar="N",
     default=1,
     show_default=True,
-    help="Processes that start together or not at all, each with its --gpus.",
+    help="Start this many processes together or not at all, each with its --gpus.",
 )
 @click.option(
     "--elastic",
     is_flag=True,
-    help="As many GPUs as there are, changed while it runs: one process of 1 to a node's GPUs that"
-    " asks for --gpus, or with --workers so many processes of one GPU each.",
+    help="Use idle GPUs while the job runs, and give them back when they are needed: one process"
+    " that asks for --gpus has 1 to all GPUs of a node, and with --workers each process has one.",
 )
 @click.option(
     "--min-workers",
     type=WORKERS,
     metavar="N",
-    help="With --workers: so many are enough. Default: all; with --elastic 1.",
+    help="Start with this many of the --workers. Default: all, or 1 with --elastic.",
 )
 @click.option(
     "--guaranteed-workers",
     type=WORKERS,
     metavar="N",
-    help="With --elastic: so many wait for the quota, and no other project takes them.",
+    help="Let this many workers wait for the quota, and let no other project take them"
+    " (with --elastic).",
 )
 @click.option(
     "--saves",
     is_flag=True,
-    help="It saves its work when it is paused (SIGTERM), and goes on from there: first to give way,"
-    " and may be moved. Known of an elastic job whose workers report.",
+    help="Declare that the job saves its work at SIGTERM and goes on from there: it is paused"
+    " first, and may be moved. Not needed for an elastic job whose workers report.",
 )
 @click.option(
     "--array",
     type=WORKERS,
     metavar="N",
-    help="So many jobs, told apart by RUNAI_ARRAY_INDEX 0, 1, …",
+    help="Submit this many jobs, numbered by RUNAI_ARRAY_INDEX from 0.",
 )
-@click.option("--priority", type=PRIORITY, help="Who is first in the project. Default: normal.")
+@click.option(
+    "--priority",
+    type=PRIORITY,
+    help="Set the place in the project's queue: higher goes first. Default: normal.",
+)
 @click.option(
     "-e",
     "--env",
     type=ENV,
     multiple=True,
-    help="A variable of the job's environment. NAME alone hands on your own, and keeps its value"
-    " off the command line, which others may see. May be repeated.",
+    help="Set a variable of the job's environment. NAME alone hands on your own value, which other"
+    " accounts then cannot see on the command line. May be repeated.",
 )
 @click.option(
     "--workdir",
     type=click.Path(file_okay=False),
-    help="Where the program runs. Default: this directory.",
+    metavar="DIR",
+    help="Run the program in this directory. Default: the current one.",
 )
 @click.option(
     "--backoff-limit",
@@ -119,35 +145,34 @@ SHOWN = 10
     metavar="N",
     default=0,
     show_default=True,
-    help="How often to try again after a failure, waiting longer each time.",
+    help="Try again this often after a failure, with a longer wait each time.",
 )
 @click.option(
     "--grace",
-    type=click.IntRange(min=0, max=3600),
-    default=30,
+    type=GRACE,
+    default="30s",
     show_default=True,
-    metavar="SECONDS",
-    help="Between SIGTERM and SIGKILL when the job is paused: time for a checkpoint.",
+    help="Give the job this long between SIGTERM and SIGKILL in a pause, for a checkpoint.",
 )
 @click.option(
     "--expected-runtime",
-    metavar="2h",
-    help="How long it runs once started, if you know: tells others, and you, when GPUs are free.",
+    type=DURATION,
+    help="Estimate how long the job runs, so that others see when its GPUs become free.",
 )
 @click.option(
     "--time",
     "max_runtime",
-    metavar="8h",
-    help="Stop it for good after so long of running, pauses not counted (30s, 20m, 8h). A short"
-    " limit may let it start sooner. Default: the project's.",
+    type=DURATION,
+    help="Stop the job for good after this long of running (30s, 20m, 8h); pauses do not count."
+    " A short limit may let it start sooner. Default: the project's.",
 )
 @click.option(
     "--image",
-    metavar="name",
-    help="On Kubernetes: the container image. Default: that of your notebook.",
+    metavar="NAME",
+    help="Run this container image (on Kubernetes). Default: that of your notebook.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would happen; store nothing.")
-@click.option("--wait", is_flag=True, help="Wait for the end; exit with the program's code.")
+@click.option("--dry-run", is_flag=True, help="Print what would happen, and submit nothing.")
+@click.option("--wait", is_flag=True, help="Wait for the end, and exit with the program's code.")
 @output_option("table", "json")
 def submit(
     name: str | None,
@@ -170,8 +195,8 @@ def submit(
     workdir: str | None,
     backoff_limit: int,
     grace: int,
-    expected_runtime: str | None,
-    max_runtime: str | None,
+    expected_runtime: int | None,
+    max_runtime: int | None,
     image: str | None,
     dry_run: bool,
     wait: bool,

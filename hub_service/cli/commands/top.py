@@ -27,17 +27,34 @@ LEAST_SHOWN_HOURS: Final = 0.05
 """Smallest amount of reclaimed idle GPU-hours to print; less would be rounded to 0.0."""
 
 
+def _columns() -> str:
+    """Return the columns of each view as `--sort` takes them."""
+    now = datetime.now(UTC)
+    return "; ".join(
+        f"{view} by {', '.join(top_views.column_names(view, now))}" for view in get_args(ViewName)
+    )
+
+
 @click.command(cls=Command)
 @click.argument(
     "what", type=click.Choice(list(_KINDS)), default="nodes", metavar="[nodes|jobs|projects]"
 )
-@click.option("--once", is_flag=True, help="Print it once, as into a pipe; no live screen.")
-@click.option("--sort", metavar="COLUMN", default="", help="Order by a column, as --sort avg-util.")
-@click.option("--reverse", is_flag=True, help="The other way round.")
-@click.option("--idle", is_flag=True, help="Only workloads whose GPUs are idle, longest first.")
-@click.option("-u", "--user", help="Only this user's workloads.")
-@click.option("-p", "--project", type=PROJECT_NAME, help="Only of this project.")
-@click.option("-n", "--node", help="Only what is on this node.")
+@click.option(
+    "--once", is_flag=True, help="Print the table once, as into a pipe, without the live screen."
+)
+@click.option(
+    "--sort",
+    metavar="COLUMN",
+    default="",
+    help=f"Order by a column: {_columns()}.",
+)
+@click.option("--reverse", is_flag=True, help="Reverse the order.")
+@click.option(
+    "--idle", is_flag=True, help="Show only workloads whose GPUs are idle, the longest idle first."
+)
+@click.option("-u", "--user", metavar="NAME", help="Show only this user's workloads.")
+@click.option("-p", "--project", type=PROJECT_NAME, help="Show only this project.")
+@click.option("-n", "--node", metavar="NAME", help="Show only this node, or its workloads.")
 @output_option("table", "json")
 def top(
     what: str,
@@ -53,9 +70,13 @@ def top(
     """Show what is allocated, what is utilized and what waits.
 
     A live screen on a terminal: n, j and p change between nodes, jobs and projects, s and r the
-    order, q ends it. Jobs are those that hold GPUs, the busiest first, then those that wait, and
-    why.
-    """
+    order, q ends it. Jobs that hold GPUs come first, the busiest at the top; waiting jobs follow,
+    each with its reason.
+
+    \b
+    runai top jobs --sort avg-util --reverse
+    runai top --once -o json
+    """  # noqa: D301 - \b is click's mark of a block
     asked = Asked(
         view="jobs" if idle else _KINDS[what],
         sort=sort,

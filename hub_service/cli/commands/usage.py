@@ -7,7 +7,7 @@ from typing import Final
 import click
 
 from runai.hub_service.cli.framework.reporting import Command, output_option
-from runai.hub_service.cli.framework.values import LENGTH
+from runai.hub_service.cli.framework.values import DURATION
 from runai.hub_service.cli.output import render
 from runai.hub_service.cli.output.spinner import at_work
 from runai.hub_service.client import Client
@@ -23,19 +23,22 @@ KINDS: Final[Mapping[str, UsageKind]] = {"projects": "project", "users": "user",
 )
 @click.option(
     "--since",
-    type=LENGTH,
+    type=DURATION,
     default="1d",
     show_default=True,
-    metavar="TIME",
-    help="Over so long until now (6h, 30d).",
+    help="Average over this long until now (6h, 30d).",
 )
 @output_option("table", "json")
 def usage(what: str, since: int, output: str) -> None:
     """Show averages over time: GPUs held, and how much of them was kept busy.
 
-    IDLE are GPU-hours held while less than 1 % busy. Of users, hub admins see all, others
-    themselves; who held nothing is left out.
-    """
+    IDLE are GPU-hours held while less than 1 % busy. Hub admins see all users, other callers
+    themselves. A name that held no GPU is left out.
+
+    \b
+    runai usage --since 7d
+    runai usage users --since 30d -o json
+    """  # noqa: D301 - \b is click's mark of a block
     with at_work("Adding up"), Client.discover() as client:
         found = client.usage_by(KINDS[what], since=datetime.now(UTC) - timedelta(seconds=since))
         simulated = any(d.simulated for node in client.nodes() for d in node.devices)

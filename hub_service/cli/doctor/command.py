@@ -19,7 +19,8 @@ _COLOURS: Final = {"ok": "green", "note": "cyan", "failure": "red"}
     "--data-dir",
     envvar="RUNAI_DATA_DIR",
     type=click.Path(file_okay=False),
-    help="Look at this data directory of `runai up` too. Default: the usual one, if it is there.",
+    metavar="DIR",
+    help="Check this data directory of `runai up` too. Default: the usual one, if it is there.",
 )
 @output_option("table", "json")
 @click.pass_context
@@ -27,7 +28,11 @@ def doctor(ctx: click.Context, data_dir: str | None, output: str) -> None:
     """Check the installation and the way to the hub.
 
     One line for each check, and below a failure how to mend it.
-    """
+
+    \b
+    runai doctor
+    runai doctor --data-dir .data -o json
+    """  # noqa: D301 - \b is click's mark of a block
     with at_work("Examining this computer and the way to the hub"):
         findings = examine(data_dir)
     if output in render.DATA:

@@ -195,7 +195,12 @@ def version_() -> None:
 @click.argument("command", nargs=-1)
 @click.pass_context
 def help_(ctx: click.Context, command: tuple[str, ...]) -> None:
-    """Print the commands, or one's options."""
+    """Print the commands, or one's options.
+
+    \b
+    runai help submit
+    runai help project set
+    """  # noqa: D301 - \b is click's mark of a block
     assert ctx.parent is not None
     cli.main([*command, "--help"], prog_name=ctx.parent.info_name, standalone_mode=False)
 

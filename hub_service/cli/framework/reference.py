@@ -84,17 +84,16 @@ def _options(command: click.Command) -> Iterator[str]:
     yield "| option | meaning | default |\n| --- | --- | --- |"
     for option in options:
         names = ", ".join(f"`{name}`" for name in option.opts)
-        value = "" if option.is_flag else f" {_value(option)}"
+        value = "" if option.is_flag else f" {placeholder(option, command)}".replace("|", "\\|")
         yield f"| {names}{value} | {option.help or ''} | {_default(option)} |"
     yield ""
 
 
-def _value(option: click.Option) -> str:
-    if option.metavar:
-        return option.metavar.replace("|", "\\|")
+def placeholder(option: click.Option, command: click.Command) -> str:
+    """Return what stands for an option's value in the help."""
     if isinstance(option.type, click.Choice):
-        return "\\|".join(str(choice) for choice in option.type.choices)
-    return option.type.name.replace("|", "\\|")
+        return "|".join(str(choice) for choice in option.type.choices)
+    return option.make_metavar(click.Context(command))
 
 
 def _default(option: click.Option) -> str:

@@ -132,7 +132,7 @@ def output_option(*formats: str) -> Callable[[F], F]:
         callback=_check_yaml,
         default=formats[0],
         show_default=True,
-        help="How to print it.",
+        help="Print in this format.",
     )
 
 

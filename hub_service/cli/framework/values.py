@@ -13,11 +13,13 @@ from typing import Any, Final
 import click
 
 from runai.hub_service.wire.amounts import (
+    LONGEST_GRACE_S,
     LONGEST_S,
     MOST_GPUS,
     MOST_LINES,
     MOST_MEMORY_MIB,
     MOST_WORKERS,
+    clock_text,
     seconds,
 )
 from runai.hub_service.wire.printable import printable
@@ -30,6 +32,7 @@ _MIB_PER_UNIT: Final = {"m": Decimal(1), "g": Decimal(1024), "t": Decimal(1024 *
 _SIZE: Final = re.compile(
     r"\s*(\d{1,12}(?:\.\d{1,12})?)\s*([mgt])(?:i?b?)\s*", re.IGNORECASE | re.ASCII
 )
+_TRACE_SECOND: Final = re.compile(r"[0-9]{1,12}")
 _NUMBER: Final = re.compile(r"[0-9]{1,4}")
 _LONGEST_SHOWN: Final = 60
 _ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
@@ -71,13 +74,20 @@ def _cut(value: object) -> str:
 
 
 class _ParamType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only
-    """Base of the parameter types."""
+    """Base of the parameter types, each with its placeholder in the help."""
+
+    name = "value"
+    metavar = ""
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
+        """Return the placeholder of a value."""
+        return self.metavar or None
 
 
 class _Gpus(_ParamType):
     """GPUs as a decimal number."""
 
-    name = "gpus"
+    metavar = "AMOUNT"
     unit = "GPUs"
 
     def convert(
@@ -108,14 +118,13 @@ class _Gpus(_ParamType):
 class _Cpus(_Gpus):
     """CPUs as a decimal number."""
 
-    name = "cpus"
     unit = "CPUs"
 
 
 class _UnlimitedGpus(_Gpus):
     """GPUs, or the text `none` for no bound: None already means "option not given"."""
 
-    name = "gpus|none"
+    metavar = "AMOUNT|none"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
@@ -129,7 +138,7 @@ class _UnlimitedGpus(_Gpus):
 class _Quota(_UnlimitedGpus):
     """GPUs, `none`, or a table by GPU type: `h100=2,*=4`."""
 
-    name = "gpus|none|type=gpus,..."
+    metavar = "AMOUNT|none|TYPE=AMOUNT,..."
 
     def convert(  # type: ignore[override]
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
@@ -153,7 +162,7 @@ class _Quota(_UnlimitedGpus):
 class _Memory(_ParamType):
     """Device memory in MiB."""
 
-    name = "size"
+    metavar = "AMOUNT"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
@@ -168,7 +177,7 @@ class _Memory(_ParamType):
 class _Priority(_ParamType):
     """low, normal, high, or a number for project admins."""
 
-    name = "low|normal|high|int"
+    metavar = "low|normal|high|N"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
@@ -183,30 +192,58 @@ class _Priority(_ParamType):
         return int(text)
 
 
-class _Length(_ParamType):
-    """A duration in seconds."""
+class _Duration(_ParamType):
+    """A duration such as 30s, 20m, 8h or 2d, in seconds; a bare number is seconds."""
 
-    name = "time"
+    metavar = "DURATION"
+
+    def __init__(self, least: int = 1, most: int = LONGEST_S, *, or_none: bool = False) -> None:
+        """Accept `least` to `most` seconds, and the word `none` if asked."""
+        self.least, self.most, self.or_none = least, most, or_none
+        if or_none:
+            self.metavar = "DURATION|none"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str:
+        """Convert a duration to seconds."""
+        if self.or_none and str(value).lower() == "none":
+            return "none"
+        text = str(value)
+        try:
+            length = int(str(seconds(text)))
+        except ValueError as wrong:
+            self.fail(f"{shown(text)} is not a valid duration: {wrong}", param, ctx)
+        if length < self.least:
+            self.fail(f"{shown(text)} is too short: use at least {self.least}s", param, ctx)
+        if length > self.most:
+            self.fail(f"{shown(text)} is too long: use at most {_longest(self.most)}", param, ctx)
+        return length
+
+
+def _longest(most: int) -> str:
+    return "ten years (3660d)" if most == LONGEST_S else clock_text(most)
+
+
+class _TraceTime(_ParamType):
+    """A moment of a trace: seconds, of as many digits as a trace may have, or a duration."""
+
+    metavar = "DURATION"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> int:
-        """Convert a duration such as 90m, 6h or 30d to seconds; reject zero."""
-        try:
-            length = int(str(seconds(value)))
-        except ValueError as wrong:
-            self.fail(f"{shown(value)} is not a valid duration: {wrong}", param, ctx)
-        if not length:
-            self.fail("no time at all: use 6h, 30d, …", param, ctx)
-        if length > LONGEST_S:
-            self.fail(f"{shown(value)} is too long: use at most ten years (3660d)", param, ctx)
-        return length
+        """Convert to seconds since the trace's zero."""
+        text = str(value)
+        if _TRACE_SECOND.fullmatch(text):
+            return int(text)
+        return int(ANY_DURATION.convert(text, param, ctx))
 
 
 class _Env(_ParamType):
     """NAME=VALUE, or NAME to pass on the caller's own value."""
 
-    name = "name=value"
+    metavar = "NAME=VALUE"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
@@ -231,7 +268,11 @@ UNLIMITED_GPUS = _UnlimitedGpus()
 QUOTA = _Quota()
 MEMORY = _Memory()
 PRIORITY = _Priority()
-LENGTH = _Length()
+DURATION = _Duration()
+ANY_DURATION = _Duration(least=0)
+DURATION_OR_NONE = _Duration(or_none=True)
+GRACE = _Duration(least=0, most=LONGEST_GRACE_S)
+TRACE_TIME = _TraceTime()
 ENV = _Env()
 WORKERS = click.IntRange(min=1, max=MOST_WORKERS)
 SEVERAL_WORKERS = click.IntRange(min=2, max=MOST_WORKERS)

@@ -105,6 +105,9 @@ PROJECT_NAME = _ProjectName()
 
 
 in_project: Final = click.option(
-    "-p", "--project", type=PROJECT_NAME, help="Where the name is, if it is in several projects."
+    "-p",
+    "--project",
+    type=PROJECT_NAME,
+    help="Look for the name in this project, if several have it.",
 )
 """The option of every command that takes names of workloads."""

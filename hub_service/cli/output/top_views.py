@@ -85,6 +85,12 @@ def _table(view: ViewName, now: datetime, *, simulated: bool) -> tables.Table[An
     return tables.workload_table(now)
 
 
+def column_names(view: ViewName, now: datetime) -> list[str]:
+    """Return the names by which `--sort` takes the columns of a view."""
+    columns = _table(view, now, simulated=False).columns
+    return [column.heading.lower().replace(" ", "-") for column in columns]
+
+
 def see(overview: Overview, asked: Asked, now: datetime) -> Seen:
     """Select and sort the rows of an overview.
 
@@ -98,7 +104,7 @@ def see(overview: Overview, asked: Asked, now: datetime) -> Seen:
         return Seen(table, things[::-1] if asked.reverse else things, "")
     column = table.column(asked.sort)
     if column is None:
-        names = ", ".join(c.heading.lower().replace(" ", "-") for c in table.columns)
+        names = ", ".join(column_names(asked.view, now))
         raise InvalidRequest(
             f"There is no column '{asked.sort}' of {asked.view}.", hint=f"Columns: {names}."
         )

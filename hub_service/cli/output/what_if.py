@@ -12,6 +12,7 @@ from runai.hub_service.cli.framework.values import parse_memory_mib, shown
 from runai.hub_service.cli.output import render
 from runai.hub_service.cli.output.spinner import at_work
 from runai.hub_service.client import Client
+from runai.hub_service.wire.amounts import seconds
 from runai.hub_service.wire.base_schema import Wire
 from runai.hub_service.wire.explanation_schemas import (
     Effect,
@@ -35,7 +36,7 @@ _ADDED: Final = re.compile(
 )
 _GPUS: Final = r"[0-9]{1,12}(\.[0-9]{1,3})?"
 _DECIMALS: Final = 3
-_WHOLE: Final = ("weight", "priority", "min_runtime")
+_WHOLE: Final = ("weight", "priority")
 
 
 def parse_addition(text: str) -> dict[str, object]:
@@ -98,6 +99,12 @@ def parse_setting(text: str) -> dict[str, object]:
     value = value.strip()
     if value.lower() in {"none", "unlimited"}:
         return {"project": project, "setting": setting, "value": None}
+    if setting == "min_runtime":
+        try:
+            return {"project": project, "setting": setting, "value": seconds(value)}
+        except ValueError as wrong:
+            message = f"{project}.{setting} cannot be {shown(value)}: {wrong}"
+            raise ValueError(message) from None
     is_number = re.fullmatch(r"[0-9]{1,12}" if setting in _WHOLE else _GPUS, value)
     if not is_number:
         kind = "a whole number" if setting in _WHOLE else "a number of GPUs or none"
