@@ -5,12 +5,15 @@ executes the hub in its own process: no supervisor, and Ctrl-C reaches the hub. 
 JupyterHub, which takes 2.4 s of CPU: usage errors must appear at once.
 """
 
-import argparse
 import importlib.util
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Final
+
+import click
 
 from runai.embedded.accounts.accounts import Accounts
 from runai.embedded.directory import DataDirectory
@@ -35,75 +38,104 @@ MOST_SECONDS = 86_400
 NEEDED = ("jupyterhub", "jupyterlab", "uvicorn")  # a few of the extra `hub`
 
 
+_SECURE: Final = ("domain", "tls_cert", "tls_internal")
+"""Options that exclude one another."""
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--gpus",
+    default="auto",
+    show_default=True,
+    metavar="N|auto",
+    help="Use the first N GPUs of this machine; auto uses all, or simulated ones if it has none.",
+)
+@click.option("--simulate", metavar="N", help="Simulate this many GPUs instead of using real ones.")
+@click.option(
+    "--port",
+    metavar="N",
+    help=f"Listen on this port. Default: {DEFAULT_PORT}, with --domain {HTTPS_PORT}.",
+)
+@click.option(
+    "--ip",
+    metavar="ADDRESS",
+    help="Listen on this address. Default: 127.0.0.1, with --domain every address (0.0.0.0).",
+)
+@click.option(
+    "--base-url",
+    default="/",
+    show_default=True,
+    metavar="PATH",
+    help="Serve everything below this path.",
+)
+@click.option(
+    "--domain",
+    metavar="NAME",
+    help="Serve https by this public name of the machine, with a certificate that is renewed (ACME,"
+    f" from Let's Encrypt), on ports {HTTPS_PORT} and {HTTP_PORT}.",
+)
+@click.option(
+    "--tls-cert", metavar="FILE", help="Serve https with this certificate (PEM). Needs --tls-key."
+)
+@click.option(
+    "--tls-internal",
+    is_flag=True,
+    help="Serve https by an authority of the platform's own, for localhost and this machine.",
+)
+@click.option("--tls-key", metavar="FILE", help="Use this key of the certificate (PEM).")
+@click.option(
+    "--data-dir",
+    default=str(DEFAULT_DATA_DIR),
+    show_default=True,
+    metavar="DIR",
+    help="Keep accounts, homes, jobs and history in this directory.",
+)
+@click.option(
+    "--projects",
+    metavar="FILE",
+    help="Read the projects from this projects.yaml at each start of the service.",
+)
+@click.option("--policy", metavar="FILE", help="Use this policy of the scheduler (docs/policy.md).")
+@click.option(
+    "--system-users",
+    is_flag=True,
+    help="Log in with Unix accounts (PAM), and run sessions and jobs as them. Needs root.",
+)
+@click.option(
+    "--gpu-sharing",
+    type=click.Choice(["timeslice", "mps"]),
+    default="timeslice",
+    show_default=True,
+    help="Share a GPU by time slices, or by NVIDIA's MPS, which is faster for small work and lets"
+    " one fault end all workloads on the GPU.",
+)
+def up(**options: object) -> None:
+    """Start the whole platform on this machine.
+
+    JupyterHub, the GPU service and its agent, on 127.0.0.1; Ctrl-C stops them, jobs go on.
+
+    \b
+    runai up --simulate 8                        without a GPU
+    runai up --domain gpu.example.org --projects projects.yaml
+    """  # noqa: D301 - \b is click's mark of a block
+    _start(_settings(**options))
+
+
 def parse(arguments: Sequence[str]) -> Settings:
     """Parse the options.
 
     Raises:
         InvalidRequest: a value is not valid.
-        SystemExit: an option is unknown, or `--help` was given.
+        click.UsageError: an option is unknown, or excludes another one.
     """
-    parser = argparse.ArgumentParser(
-        prog="runai up",
-        description="Start the GPU platform on this machine: JupyterHub, scheduler, accounts.",
-    )
-    parser.add_argument(
-        "--gpus",
-        default="auto",
-        metavar="auto|N",
-        help="use the machine's GPUs (auto, the default; simulated ones when there are none),"
-        " or only the first N",
-    )
-    parser.add_argument("--simulate", metavar="N", help="N simulated GPUs instead of real ones")
-    parser.add_argument(
-        "--port", help=f"port to listen on (default {DEFAULT_PORT}; with --domain {HTTPS_PORT})"
-    )
-    parser.add_argument(
-        "--ip",
-        metavar="ADDRESS",
-        help="address to listen on (default 127.0.0.1; with --domain every address, 0.0.0.0)",
-    )
-    parser.add_argument(
-        "--base-url", default="/", metavar="PATH", help="path of everything (default /)"
-    )
-    secure = parser.add_mutually_exclusive_group()
-    secure.add_argument(
-        "--domain",
-        metavar="NAME",
-        help="public name of this machine: gets and renews a certificate for it (ACME, from Let's"
-        f" Encrypt), on ports {HTTPS_PORT} and {HTTP_PORT}",
-    )
-    secure.add_argument(
-        "--tls-cert", metavar="FILE", help="certificate of this machine (PEM); needs --tls-key"
-    )
-    secure.add_argument(
-        "--tls-internal",
-        action="store_true",
-        help="https by an authority of its own, for localhost and this machine",
-    )
-    parser.add_argument("--tls-key", metavar="FILE", help="key of --tls-cert (PEM)")
-    parser.add_argument(
-        "--data-dir",
-        default=str(DEFAULT_DATA_DIR),
-        metavar="DIR",
-        help=f"accounts, homes, jobs and history (default {DEFAULT_DATA_DIR})",
-    )
-    parser.add_argument(
-        "--projects", metavar="FILE", help="projects.yaml to read at each start of the service"
-    )
-    parser.add_argument("--policy", metavar="FILE", help="the scheduler's policy (docs/policy.md)")
-    parser.add_argument(
-        "--system-users",
-        action="store_true",
-        help="log in with Unix accounts (PAM); sessions and jobs run as them. Needs root",
-    )
-    parser.add_argument(
-        "--gpu-sharing",
-        default="timeslice",
-        choices=("timeslice", "mps"),
-        help="how workloads on one GPU take turns: time-sliced (the default), or by NVIDIA's MPS,"
-        " which is faster for small work and lets one fault end all of them",
-    )
-    options = parser.parse_args(arguments)
+    return _settings(**up.make_context("runai up", [*arguments]).params)
+
+
+def _settings(**given: object) -> Settings:
+    secure = [f"--{name.replace('_', '-')}" for name in _SECURE if given[name]]
+    if len(secure) > 1:
+        raise click.UsageError(f"{secure[1]} is not allowed with {secure[0]}.")
+    options = SimpleNamespace(**given)
     projects = _file("--projects", options.projects, "a projects.yaml")
     policy = _file("--policy", options.policy, "a file with the scheduler's policy")
     cert = _file("--tls-cert", options.tls_cert, "a certificate in PEM form")
@@ -145,8 +177,7 @@ def parse(arguments: Sequence[str]) -> Settings:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Start the platform; return the exit status only on failure."""
     try:
-        settings = parse(sys.argv[1:] if arguments is None else arguments)
-        _start(settings)
+        up.main(arguments, prog_name="runai up")
     except RunaiError as error:
         sys.stderr.write(f"runai up: {error}\n")
     return 1

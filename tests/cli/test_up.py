@@ -1,11 +1,8 @@
-"""`runai schedule` decides on a snapshot in a file; `runai up` replaces itself by the platform."""
+"""`runai schedule` decides on a snapshot in a file; `runai up` checks its options."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
@@ -72,14 +69,16 @@ def test_schedule_names_the_way_out(runai, arguments, way_out):
     assert way_out in " ".join(result.stderr.split())
 
 
-def test_up_becomes_the_platforms_own_program(home):
-    done = subprocess.run(
-        [sys.executable, "-m", "runai.hub_service.cli", "up", "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | {"COLUMNS": "80"},
-    )
+def test_mistakes_of_up_are_sentences_as_of_every_command(runai):
+    refused = runai("up", "--gpus", "some")
+    misused = runai("up", "--tls-internal", "--domain", "gpu.example.org")
 
-    assert done.stdout.startswith("usage: runai up ")
-    assert "--simulate N" in done.stdout
+    assert (refused.exit_code, refused.stderr.splitlines()) == (
+        1,
+        [
+            "Error: --gpus some is not possible.",
+            "Hint: Use a whole number from 0 to 1024.",
+        ],
+    )
+    assert misused.exit_code == 2
+    assert "--tls-internal is not allowed with --domain" in misused.stderr
