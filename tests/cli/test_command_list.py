@@ -58,7 +58,7 @@ def test_plurals_mean_the_same(plural, name, context):
     ("written", "hint"),
     [
         pytest.param("sbmit", "Did you mean 'submit'?", id="typing error"),
-        pytest.param("bash", "Use: runai exec NAME -it -- bash.", id="command of the original"),
+        pytest.param("attach", "Use: runai logs NAME -f.", id="command of the original"),
         pytest.param("xyzzy", "No such command 'xyzzy'.", id="nothing like it"),
     ],
 )
@@ -68,6 +68,45 @@ def test_an_unknown_command_is_misuse_with_the_way_out(runai, written, hint):
     assert result.exit_code == 2
     assert f"No such command '{written}'." in result.output
     assert hint in result.output
+
+
+@pytest.mark.parametrize(
+    ("original", "ours"),
+    [
+        pytest.param(["bash", "exp1"], ["exec", "exp1", "-it", "--", "bash"], id="bash"),
+        pytest.param(
+            ["submit", "--gpu", "0.5", "-i", "quay.io/x", "--environment", "A=1", "--", "true"],
+            ["submit", "--gpus", "0.5", "--image", "quay.io/x", "-e", "A=1", "--", "true"],
+            id="submit",
+        ),
+        pytest.param(
+            ["submit", "--gpu=1", "-iquay.io/x", "-e", "A=1", "--environment", "B=2", "--", "x"],
+            ["submit", "-g", "1", "--image=quay.io/x", "-e", "A=1", "-e", "B=2", "--", "x"],
+            id="submit, attached values",
+        ),
+        pytest.param(
+            ["submit", "--working-dir", "/tmp", "--name", "exp1", "--", "true"],
+            ["submit", "exp1", "--workdir", "/tmp", "--", "true"],
+            id="submit, name and directory",
+        ),
+    ],
+)
+def test_spellings_of_the_original_mean_ours(original, ours, context):
+    def understood(words):
+        name, command, rest = cli.resolve_command(context, words)
+        assert command is not None
+        params = command.make_context(name, rest, parent=context).params
+        if (named := params.pop("original_name", None)) is not None:
+            params["name"] = named
+        return name, params
+
+    assert understood(original) == understood(ours)
+
+
+def test_the_help_leaves_out_the_spellings_of_the_original(runai):
+    words = set(re.findall(r"--?\w[-\w]*", runai("submit", "--help").output))
+
+    assert words & {"-i", "--gpu", "--environment", "--working-dir", "--name"} == set()
 
 
 @pytest.mark.parametrize("command", [(), ("project",), ("help",), ("help", "submit")], ids=" ".join)

@@ -5,6 +5,7 @@ service checks the rest.
 """
 
 from decimal import Decimal
+from typing import Any
 
 import click
 
@@ -35,11 +36,29 @@ SHOWN = 10
 """Jobs of an array that are printed one by one."""
 
 
+class _Renamed(click.Option):
+    """An option with its name in the original `runai` beside ours; the help leaves that out."""
+
+    def __init__(self, *names: Any, original: str, **settings: Any) -> None:
+        """Take `original` as one more name."""
+        super().__init__(*names, **settings)
+        self.original = original
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Teach the parser all names."""
+        super().add_to_parser(parser, ctx)
+        action = "append" if self.multiple else "store"
+        parser.add_option(self, [self.original], dest=self.name, action=action, nargs=1)
+
+
 @click.command(cls=CommandAfterDashes)
 @click.argument("name", required=False)
+@click.option("--name", "original_name", hidden=True)
 @click.option(
     "-g",
     "--gpus",
+    cls=_Renamed,
+    original="--gpu",
     type=GPUS,
     help="Ask for GPUs for each worker, as in 0.5, 1 or 4. Default: none.",
 )
@@ -128,6 +147,8 @@ SHOWN = 10
 @click.option(
     "-e",
     "--env",
+    cls=_Renamed,
+    original="--environment",
     type=ENV,
     multiple=True,
     help="Set a variable of the job's environment. NAME alone hands on your own value, which other"
@@ -135,6 +156,8 @@ SHOWN = 10
 )
 @click.option(
     "--workdir",
+    cls=_Renamed,
+    original="--working-dir",
     type=click.Path(file_okay=False),
     metavar="DIR",
     help="Run the program in this directory. Default: the current one.",
@@ -168,6 +191,8 @@ SHOWN = 10
 )
 @click.option(
     "--image",
+    cls=_Renamed,
+    original="-i",
     metavar="NAME",
     help="Run this container image (on Kubernetes). Default: that of your notebook.",
 )
@@ -176,6 +201,7 @@ SHOWN = 10
 @output_option("table", "json")
 def submit(
     name: str | None,
+    original_name: str | None,
     gpus: Decimal | None,
     gpu_memory: int | None,
     gpu_type: str | None,
@@ -215,10 +241,12 @@ def submit(
     Jobs beyond the quota may be paused (SIGTERM, then the grace period) and start again with
     RUNAI_RESUMED=1 and the same RUNAI_CHECKPOINT_DIR.
     """  # noqa: D301 - \b is click's mark of a block
+    if name is not None and original_name is not None:
+        raise click.UsageError(f"NAME and --name are both given: {name} and {original_name}.")
     folder = absolute_workdir(workdir)
     check_script(program, folder)
     request = submit_request(
-        name=name,
+        name=name or original_name,
         project=project,
         kind="session" if interactive else "job",
         command=list(program),

@@ -116,12 +116,13 @@ SECTIONS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
 PLURALS: Final = {"projects": "project", "users": "user"}
 INSTEAD: Final = {
     "attach": "runai logs NAME -f",
-    "bash": "runai exec NAME -it -- bash",
     "get": "runai list",
     "port-forward": "kubectl port-forward on Kubernetes; jobs on one machine listen on it",
     "status": "runai list",
 }
 """What to write instead of commands of the original `runai`, kubectl and Slurm."""
+ALIASES: Final = {"bash": ("exec", ("-i", "-t", "--", "bash"))}
+"""Commands of the original `runai` as ours: the command, and the words at the line's end."""
 
 
 class LazyGroup(click.Group):
@@ -137,6 +138,9 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command; suggest what was meant by an unknown one."""
         name = args[0]
+        if name in ALIASES:
+            name, words = ALIASES[name]
+            args = [name, *args[1:], *words]
         if not name.startswith("-") and self.get_command(ctx, name) is None:
             meant = INSTEAD.get(name)
             near = get_close_matches(name, self.list_commands(ctx), n=1)

@@ -267,7 +267,7 @@ def test_a_workload_that_shows_the_same_is_put_into_markup_once_for_all_pages():
     assert drawn(VIEW, own=True) is first
     assert 'class="others"' not in first
     assert 'class="others"' in drawn(VIEW, own=False)
-    assert drawn(VIEW.model_copy(update={"utilized": 0.5}), own=True) != first
+    assert drawn(VIEW.model_copy(update={"memory_used_mib": 512}), own=True) != first
 
 
 async def test_drawing_has_one_turn_at_a_time_and_a_third_of_the_time():
