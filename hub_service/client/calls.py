@@ -4,12 +4,12 @@ The clients of `client` have a method of the same name for each function here. D
 two kinds of streams, newline-delimited JSON and server-sent events.
 """
 
-import random
 import secrets
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import cache
+from random import SystemRandom
 from typing import Any, Generic, Protocol, TypeVar, cast
 from urllib.parse import quote
 
@@ -30,6 +30,8 @@ from runai.hub_service.wire.validation import check_project_name, check_text, ch
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+_JITTER = SystemRandom()
+"""Not the global generator: a notebook may have seeded that one, and this runs in threads."""
 
 API = "api/v1"
 ANSWER_WITHIN_S = 15.0
@@ -133,14 +135,14 @@ class Retries:
     def delay(self, error: Unavailable) -> float:
         """Return the seconds to wait, or raise the error if patience has ended."""
         if isinstance(error, TooMany) or error.code == "busy":
-            wait = error.retry_after * random.uniform(1.0, 1.5)  # noqa: S311  no secret
+            wait = error.retry_after * _JITTER.uniform(1.0, 1.5)
             if wait > self._throttled_left_s or self._patience_s <= 0:
                 raise error
             self._throttled_left_s -= wait
             return wait
         if self._left_s <= 0:
             raise error
-        wait = min(self._next_s * random.uniform(0.5, 1.0), self._left_s)  # noqa: S311  no secret
+        wait = min(self._next_s * _JITTER.uniform(0.5, 1.0), self._left_s)
         wait = max(wait, min(error.retry_after, self._patience_s))
         self._left_s -= wait
         self._next_s = min(2 * self._next_s, 4.0)

@@ -6,12 +6,12 @@ cookies) of one user count together, once `caller` has identified their owner.
 
 import asyncio
 import hashlib
-import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass
+from random import SystemRandom
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
@@ -209,4 +209,4 @@ def credential_of(headers: Headers) -> bytes:
 
 
 def _about(seconds: float) -> float:
-    return seconds * random.uniform(1.0, JITTER)  # noqa: S311  jitter, no secret
+    return seconds * SystemRandom().uniform(1.0, JITTER)

@@ -1,10 +1,10 @@
 """Streams with heartbeats, rechecked permissions and an end at shutdown."""
 
 import asyncio
-import random
 import time
 from asyncio import FIRST_COMPLETED
 from collections.abc import AsyncIterator, Awaitable, Callable
+from random import SystemRandom
 from typing import TypeVar
 
 from runai.hub_service.wire.errors import RunaiError
@@ -30,7 +30,7 @@ async def with_signs_of_life(
     source = aiter(body)
     told = time.monotonic()
     # Stagger the first check: a restart reopens all streams together, and each check is a call.
-    checked = time.monotonic() - random.uniform(0, CHECK_EVERY_S)  # noqa: S311  no secret
+    checked = time.monotonic() - SystemRandom().uniform(0, CHECK_EVERY_S)
     # No TaskGroup: another task may close a generator than the one that started it.
     end = asyncio.ensure_future(leaving.wait())
     piece = asyncio.ensure_future(_next(source))

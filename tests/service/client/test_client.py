@@ -6,6 +6,7 @@ The service here is a list of prepared answers on a real socket; `test_api.py` t
 from __future__ import annotations
 
 import json
+import random
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -262,6 +263,13 @@ def test_delays_double_and_end_with_patience():
     assert sum(delays) == pytest.approx(3.0)
     assert all(delay <= 4.0 for delay in delays)
     assert 3 <= len(delays) <= 8
+
+
+def test_delays_leave_the_random_numbers_of_the_program_alone():
+    seeded = random.getstate()
+    Retries(3.0).delay(Unavailable("away"))
+
+    assert random.getstate() == seeded
 
 
 OVERVIEW = b'{"at":"2026-01-01T00:00:00Z","projects":[],"workloads":[],"nodes":[]}'

@@ -7,8 +7,8 @@ Objects are parsed on arrival, and only the parsed form is cached.
 import asyncio
 import contextlib
 import logging
-import random
 from collections.abc import Callable, Mapping
+from random import SystemRandom
 from typing import Generic, NoReturn, TypeVar
 
 from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError, Object, key_of
@@ -124,7 +124,7 @@ class Informer(Generic[T]):
                 pause = SHORTEST_PAUSE_S  # the watch made progress
             # All informers of all clients lose the server at once: random pauses spread their
             # return.
-            await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311  no secret
+            await asyncio.sleep(pause * SystemRandom().uniform(0.5, 1))
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
     def _go_on_without(self, error: ApiError) -> None:
@@ -160,7 +160,7 @@ class Informer(Generic[T]):
         self._listed.set()
 
     async def _watch(self) -> None:
-        seconds = int(WATCH_SECONDS * random.uniform(1, 2))  # noqa: S311  no secret
+        seconds = int(WATCH_SECONDS * SystemRandom().uniform(1, 2))
         query = {"resourceVersion": self._seen, "allowWatchBookmarks": "true", **self._query}
         changes = self._api.watch(self._path, seconds=seconds, **query)
         async with contextlib.aclosing(changes):
