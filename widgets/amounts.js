@@ -5,8 +5,6 @@
 export const gpus = (amount) => (amount === null ? "∞" : String(Math.round(amount * 1000) / 1000));
 /** @param {number} amount */
 export const gpuCount = (amount) => `${gpus(amount)} GPU${amount === 1 ? "" : "s"}`;
-/** A measurement is not exact to the thousandth. @param {number} amount */
-export const measured = (amount) => String(Math.round(amount * 100) / 100);
 /** @param {number | null} part @param {number} whole */
 export const percent = (part, whole) =>
   part === null || !(whole > 0) ? "-" : `${Math.round((100 * part) / whole)} %`;

@@ -1,7 +1,7 @@
 // @ts-check
 /** Draw allocated against utilized GPUs over time, as SVG nodes: pure, times come with the state. */
 
-import { gpuCount, gpus, measured, percent } from "./amounts.js";
+import { gpuCount, gpus, percent } from "./amounts.js";
 import { h } from "./nodes.js";
 
 /**
@@ -21,7 +21,7 @@ export function chartLegend(chart) {
   const busy = known.reduce((sum, point) => sum + (point[2] ?? 0), 0);
   return h("p", { class: "runai-legend" },
     key("allocated", `${gpus(allocated)} allocated`),
-    key("utilized", utilized === null ? "utilized" : `${measured(utilized)} utilized`),
+    key("utilized", utilized === null ? "utilized" : `${percent(utilized, allocated)} utilized`),
     held > 0 && h("span", { key: "average" }, `average ${percent(busy, held)}`),
     chart.quota !== null && key("quota", `quota ${gpus(chart.quota)}`),
   );
@@ -57,7 +57,7 @@ export function chartPicture(chart, simulated) {
 /** @param {Chart} chart @param {boolean} simulated */
 function chartWords(chart, simulated) {
   const { allocated, utilized } = chart;
-  const busy = utilized === null ? "nothing measured" : `${measured(utilized)} utilized`;
+  const busy = utilized === null ? "nothing measured" : `${percent(utilized, allocated)} utilized`;
   return `My GPUs over the last ${Math.round((chart.until - chart.since) / 60)} minutes: now ${gpuCount(allocated)} allocated, ${busy}${simulated ? " (simulated)" : ""}`;
 }
 

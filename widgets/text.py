@@ -17,7 +17,7 @@ from runai.hub_service.wire.schemas import (
     WorkloadDetail,
     WorkloadView,
 )
-from runai.widgets.wording import count, gpus, measured, percent
+from runai.widgets.wording import count, gpus, percent
 
 BAR = 20
 """Width of a quota bar in characters."""
@@ -145,7 +145,9 @@ def _quota_line(project: ProjectView, scale: float, width: int) -> str:
     for sign, end in ends:
         bar = bar.ljust(round(BAR * min(end, scale) / scale), sign)
     parts = f" ({found})" if (found := project.quota_parts()) else ""
-    busy = "" if project.utilized is None else f", {measured(project.utilized)} utilized"
+    busy = ""
+    if project.utilized is not None and project.allocated:
+        busy = f", {percent(project.utilized, project.allocated)} utilized"
     over = f", {gpus(project.over_quota)} over quota" if project.over_quota else ""
     waiting = f", {count(project.waiting, 'workload')} waiting" if project.waiting else ""
     return (
@@ -220,10 +222,11 @@ def _utilized(view: WorkloadView) -> str:
     if view.utilized is None and view.utilized_average is None:
         return ""
     simulated = ", simulated GPUs" if view.simulated else ""
-    now, average = measured(view.utilized or 0), view.utilized_average
+    now = percent(view.utilized or 0, view.allocated)
+    average = view.utilized_average
     return (
-        f"{now} GPUs now"
-        + (f", {measured(average)} on average" if average is not None else "")
+        f"{now} now"
+        + (f", {percent(average, view.gpus)} on average" if average is not None else "")
         + simulated
     )
 

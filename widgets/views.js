@@ -5,7 +5,7 @@
  * Pure: decides nothing and remembers nothing. The types are those of state.py.
  */
 
-import { gpus, measured, percent } from "./amounts.js";
+import { gpus, percent } from "./amounts.js";
 import { chartLegend, chartPicture, key } from "./chart.js";
 import { h } from "./nodes.js";
 
@@ -105,7 +105,7 @@ function quotaBar(bar, scale) {
     `${gpus(bar.allocated)} of ${gpus(bar.quota)} GPUs allocated`,
     bar.quota_parts && `by type ${bar.quota_parts}`,
     bar.over_quota > 0 && `${gpus(bar.over_quota)} over quota`,
-    bar.utilized !== null && `${measured(bar.utilized)} utilized`,
+    bar.utilized !== null && bar.allocated > 0 && `${percent(bar.utilized, bar.allocated)} utilized`,
     bar.waiting > 0 && `${bar.waiting} waiting`,
   ].filter(Boolean).join(" · ");
   /** @param {string} kind @param {number} amount */

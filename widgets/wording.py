@@ -22,15 +22,6 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def measured(amount: float) -> str:
-    """Format a measured amount of GPUs with two decimals, its precision.
-
-    >>> measured(1.6254)
-    '1.63'
-    """
-    return f"{round(amount, 2):g}"
-
-
 def percent(part: float | None, whole: float) -> str:
     """Format the utilized part of an allocation as a percentage; a dash if unknown.
 

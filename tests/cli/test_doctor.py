@@ -107,7 +107,7 @@ def test_another_program_of_our_name_on_the_path_is_found_out(findings, tmp_path
         (
             ["its limit is not kept on this machine", ""],
             [
-                ("failure", "chosen, and cannot be had on GPU 0 of box: its limit is not kept on"),
+                ("failure", "chosen, but not available on GPU 0 of box: its limit is not kept on"),
                 ("ok", "its limit was seen to hold on GPU 1 of box"),
             ],
         ),

@@ -144,4 +144,4 @@ def test_another_view_keeps_the_filters_and_forgets_the_order():
 def test_the_headline_says_allocation_beside_utilization():
     said = headline(OVERVIEW)
 
-    assert said == "1.5 of 4 GPUs allocated (38%), 25% utilized; 2 waiting"
+    assert said == "1.5 of 4 GPUs allocated (38%), 67% of them utilized; 2 waiting"

@@ -144,7 +144,7 @@ def test_consumption_is_downloaded_as_a_table(bob, platform, tmp_path):
             bob.get_by_role("link", name="CSV").first.click()
         file = tmp_path / "project.csv"
         downloading.value.save_as(file)
-        assert downloading.value.suggested_filename == "project-1h.csv"
+        assert downloading.value.suggested_filename == "usage-project-1h.csv"
         with file.open() as lines:
             hours = {row["project"]: row["allocated_gpu_hours"] for row in csv.DictReader(lines)}
         return float(hours.get("vision", 0)) > 0

@@ -29,6 +29,7 @@ FRAME = """
     - link "Now"
     - link "Usage"
     - link "Submit a job"
+    - link "JupyterHub"
 """
 
 RANGES = """
@@ -171,7 +172,7 @@ CONSUMPTION = [
 """,
     """
 - heading "By project" [level=2]
-- link "CSV of consumption by project"
+- link "CSV of usage by project"
 """,
     """
 - table "By project":

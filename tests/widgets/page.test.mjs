@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { gpus, measured, percent } from "../../widgets/amounts.js";
+import { gpus, percent } from "../../widgets/amounts.js";
 import { chartLegend, chartPicture, pieces, roundScale } from "../../widgets/chart.js";
 import { patch } from "../../widgets/nodes.js";
 import panel, { request } from "../../widgets/panel.js";
@@ -35,12 +35,12 @@ const labels = (nodes) => nodes.filter((node) => node.tag === "button").map((nod
 
 test("amounts read as in the sentences of the service", () => {
   assert.deepEqual([gpus(2), gpus(0.35), gpus(1 / 3), gpus(null)], ["2", "0.35", "0.333", "∞"]);
-  assert.deepEqual([measured(1.6254), percent(0.25, 0.5), percent(null, 1), percent(0, 0)], ["1.63", "50 %", "-", "-"]);
+  assert.deepEqual([percent(0.25, 0.5), percent(null, 1), percent(0, 0)], ["50 %", "-", "-"]);
 });
 
 test("a quota bar tells its parts in words, for those who do not see them", () => {
   const track = find(drawn(), "role", "progressbar");
-  assert.equal(track.props["aria-valuetext"], "3.5 of 2.5 GPUs allocated · 1 over quota · 2 utilized · 1 waiting");
+  assert.equal(track.props["aria-valuetext"], "3.5 of 2.5 GPUs allocated · 1 over quota · 57 % utilized · 1 waiting");
   assert.deepEqual([track.props["aria-valuenow"], track.props["aria-valuemax"]], [3.5, 3.5]);
 });
 
@@ -168,7 +168,7 @@ test("a gap in knowledge is a gap in the picture", () => {
 
 test("the picture is told in words and stays within its frame", () => {
   const picture = chartPicture(chart(), true);
-  assert.equal(picture.props["aria-label"], "My GPUs over the last 10 minutes: now 4 GPUs allocated, 3 utilized (simulated)");
+  assert.equal(picture.props["aria-label"], "My GPUs over the last 10 minutes: now 4 GPUs allocated, 75 % utilized (simulated)");
   for (const path of all([picture]).filter((node) => node.tag === "path")) {
     const numbers = path.props.d.match(/-?\d+(\.\d+)?/g).map(Number);
     assert.ok(numbers.every((number, index) => number >= 0 && number <= (index % 2 ? 150 : 720)), path.props.d);
@@ -176,7 +176,7 @@ test("the picture is told in words and stays within its frame", () => {
 });
 
 test("the legend tells allocated and utilized together, and the average of what was measured", () => {
-  assert.equal(text(chartLegend(chart())).replace(/ +/g, " ").trim(), "4 allocated 3 utilized average 50 % quota 2.5");
+  assert.equal(text(chartLegend(chart())).replace(/ +/g, " ").trim(), "4 allocated 75 % utilized average 50 % quota 2.5");
 });
 
 test("a chart without any point tells what is known now", () => {

@@ -17,7 +17,7 @@ def test_quota_bars_show_sessions_jobs_over_quota_and_what_is_free():
     )
 
     assert bars.splitlines() == [
-        "vision ██▓▓▓▓▓▓▓▓▓▓▒▒▒▒▒▒▒▒ 4 allocated of 2.5 quota, 1.5 over quota, 3.1 utilized",
+        "vision ██▓▓▓▓▓▓▓▓▓▓▒▒▒▒▒▒▒▒ 4 allocated of 2.5 quota, 1.5 over quota, 78 % utilized",
         "nlp    ██··········         0.5 allocated of 2.5 quota, 1 workload waiting",
         "█ sessions  ▓ jobs  ▒ over quota  · free quota   (simulated GPUs)",
     ]
@@ -64,7 +64,7 @@ def test_describe_shows_request_history_and_source():
     assert [
         line for line in shown if line.split(":")[0] in {"Utilized", "Attempts", "Command"}
     ] == [
-        "Utilized:    0.5 GPUs now, simulated GPUs",
+        "Utilized:    50 % now, simulated GPUs",
         "Attempts:    2, 1 pause, 0 failures of 1 allowed",
         "Command:     python train.py",
     ]

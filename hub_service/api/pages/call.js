@@ -3,6 +3,9 @@
 
 const prefix = document.documentElement.dataset.prefix ?? "/";
 
+/** Write a moment as the reader's clock does: the one format of the pages. @param {Date} at */
+export const inWords = (at) => at.toLocaleString([], { dateStyle: "medium", timeStyle: "medium" });
+
 /**
  * @param {string} method @param {string} path below the API's root @param {any} [body]
  * @returns {Promise<any>} what it answered, null for nothing

@@ -1,7 +1,7 @@
 // @ts-check
 // Draws allocated against utilized GPUs with uPlot; looks closer by drag or by buttons.
 
-import { call } from "./call.js";
+import { call, inWords } from "./call.js";
 
 const HEIGHT = 200, REFRESH_MS = 30_000, YOUNG_REFRESH_MS = 5_000, SHORTEST_S = 10;
 /** A history of seconds is shown as one of a minute. */
@@ -55,7 +55,7 @@ function chart(figure) {
       return;
     }
     draw(usage, since, until);
-    say(first ? (!chosen && begun !== null ? `The history begins at ${new Date(1000 * begun).toLocaleString()}.` : "") : "Nothing was recorded in this time.");
+    say(first ? (!chosen && begun !== null ? `The history begins at ${inWords(new Date(1000 * begun))}.` : "") : "Nothing was recorded in this time.");
   }
 
   /** @param {any} usage @param {number} since @param {number} until */
@@ -79,7 +79,7 @@ function chart(figure) {
       cursor: { drag: { x: true, y: false, setScale: false } },
       hooks: { setSelect: [selected] },
       series: [
-        { label: "time", value: (/** @type {any} */ _plot, /** @type {number | null} */ at) => (at == null ? "–" : new Date(1000 * at).toLocaleString()) },
+        { label: "time", value: (/** @type {any} */ _plot, /** @type {number | null} */ at) => (at == null ? "–" : inWords(new Date(1000 * at))) },
         {
           label: "allocated", stroke: colour("--train"), fill: colour("--tint"), width: 1.5, points: { show: false },
           paths: uPlot.paths.stepped({ align: -1 }), value: number,
@@ -88,8 +88,8 @@ function chart(figure) {
         ...(quota === null ? [] : [{ label: "quota", stroke: colour("--soft"), dash: [6, 5], points: { show: false }, value: number }]),
       ],
     }, data, place);
-    const average = usage.utilized_average === null ? "nothing measured" : `${usage.utilized_average.toFixed(2)} utilized on average`;
-    place.setAttribute("aria-label", `From ${new Date(1000 * since).toLocaleString()} to ${new Date(1000 * until).toLocaleString()}: ${(usage.allocated_average ?? 0).toFixed(2)} GPUs allocated, ${average}`);
+    const average = usage.utilized_average === null ? "nothing measured" : `${Math.round((100 * usage.utilized_average) / (usage.allocated_average || 1))} % of them utilized on average`;
+    place.setAttribute("aria-label", `From ${inWords(new Date(1000 * since))} to ${inWords(new Date(1000 * until))}: ${(usage.allocated_average ?? 0).toFixed(2)} GPUs allocated, ${average}`);
   }
 
   /** @param {string} words */

@@ -2,7 +2,7 @@
 // Keeps a page as it is now: brings each part that the stream sends into it, and carries out its buttons.
 // What the parts say is the server's; here elements are only made to look like the new ones.
 
-import { call } from "./call.js";
+import { call, inWords } from "./call.js";
 
 const body = document.body;
 
@@ -86,7 +86,7 @@ function take({ parts, rows }) {
 /** Show times as the reader's clock does. */
 function localTimes() {
   for (const time of document.querySelectorAll("time")) {
-    const words = new Date(time.dateTime).toLocaleString([], { dateStyle: "medium", timeStyle: "medium" });
+    const words = inWords(new Date(time.dateTime));
     if (time.textContent !== words) time.textContent = words;
   }
 }

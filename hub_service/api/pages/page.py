@@ -236,7 +236,7 @@ async def consumption_csv(
     table.writerow([kind, *figures])
     for each in found:
         table.writerow([_cell(each.name), *(getattr(each, figure) for figure in figures)])
-    named = f'attachment; filename="{kind}-{stretch.name}.csv"'
+    named = f'attachment; filename="usage-{kind}-{stretch.name}.csv"'
     headers = {"Content-Disposition": named}
     return Response(text.getvalue(), media_type="text/csv", headers=headers)
 

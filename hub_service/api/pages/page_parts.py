@@ -165,7 +165,8 @@ def _project_row(project: ProjectView, depth: int, scale: float, capacity: float
     figures = [f"{project.allocated:g} of {'∞' if project.quota is None else f'{project.quota:g}'}"]
     figures += [f"by type {parts}"] if (parts := project.quota_parts()) else []
     figures += [f"{over:g} over quota"] if over else []
-    figures += [f"{project.utilized:.2f} utilized"] if project.utilized is not None else []
+    if project.utilized is not None and project.allocated:
+        figures.append(f"{100 * project.utilized / project.allocated:.0f} % utilized")
     figures += [f"fair share {project.fair_share:g}"] if project.fair_share else []
     figures += [f"{project.waiting} waiting"] if project.waiting else []
     return {
@@ -226,7 +227,9 @@ def _device(device: DeviceView, workloads: Mapping[str, WorkloadView]) -> ShownD
         utilized = min(held.utilized or 0.0, held.gpus)
         name = held.workload or "another project"
         title = f"{name}: {held.gpus:g} allocated, " + (
-            "not measured" if held.utilized is None else f"{utilized:.2f} utilized"
+            "not measured"
+            if held.utilized is None
+            else f"{100 * utilized / held.gpus:.0f} % utilized"
         )
         kind = "other" if known is None else "train" if known.preemptible else "build"
         shown = known.name if known else name

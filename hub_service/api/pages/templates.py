@@ -64,6 +64,7 @@ def templates(prefix: str) -> Environment:
     }
     environment.globals |= {
         "prefix": prefix,
+        "hub_home": f"{prefix.rpartition('services/')[0] or '/'}hub/home",
         "style": lambda name: Markup(_STYLES[name]),  # noqa: S704  our own files
         "time": _time,
     }

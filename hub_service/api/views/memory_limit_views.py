@@ -28,10 +28,10 @@ def limit_view(
     if tier is Tier.FRAMEWORKS:
         uuids = [uuid for worker in record.workers for uuid in _uuids(worker, devices)]
         troubles = sorted({present.sharing.trouble(uuid) for uuid in uuids} - {""})
-        why += "".join(f" MPS cannot be had here: {trouble}." for trouble in troubles)
+        why += "".join(f" MPS is not available here: {trouble}." for trouble in troubles)
     reasons = {present.no_hard_limit(worker.node) for worker in record.workers} - {""}
     if not tier.is_hard and reasons:
-        why += f" A hard limit cannot be had here: {min(reasons)}."
+        why += f" A hard limit is not available here: {min(reasons)}."
     return LimitView(memory_mib=min(limits), tier=tier.value, badge=tier.badge, why=why)
 
 

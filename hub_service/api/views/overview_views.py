@@ -83,7 +83,7 @@ def _notes(viewer: Viewer) -> list[str]:
     ]
     for node, devices in viewer.world.devices.items():
         troubles = {viewer.world.present.sharing.trouble(device.uuid) for device in devices}
-        notes += [f"MPS cannot be had on {node}: {why}." for why in sorted(troubles - {""})]
+        notes += [f"MPS is not available on {node}: {why}." for why in sorted(troubles - {""})]
     for word, amounts in (
         ("Quotas", [p.quota for p in roots]),
         ("Build quotas", [build_quota(p) for p in roots]),

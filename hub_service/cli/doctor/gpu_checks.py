@@ -54,7 +54,7 @@ def check_mps(nodes: Sequence[NodeView]) -> Iterator[Finding]:
     troubles = {why for _, why in states} - {"", MPS_IS_TRIED, NO_MPS_HERE}
     for why in sorted(troubles):
         names = ", ".join(name for name, state in states if state == why)
-        text = f"chosen, and cannot be had on {names}: {why}; workloads take turns there"
+        text = f"chosen, but not available on {names}: {why}; workloads take turns there"
         mend = (
             "Its logs are in `mps` in the data directory; `runai up --gpu-sharing timeslice` does"
             " without it."

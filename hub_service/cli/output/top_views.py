@@ -146,13 +146,14 @@ def headline(overview: Overview) -> str:
     whole = float(len(devices))
     measured = [d.utilized for d in devices if d.utilized is not None]
     simulated = any(d.simulated for d in devices)
-    share = render.share(sum(measured), whole, simulated=simulated)
-    busy = f"{share} utilized" if measured else "utilization not measured"
     allocated = sum(d.allocated for d in devices)
+    share = render.share(sum(measured), allocated, simulated=simulated)
+    busy = f", {share} of them utilized" if allocated else ""
+    busy = busy if measured else ", utilization not measured"
     waiting = sum(p.waiting for p in overview.projects)
     return (
         f"{render.gpus(allocated)} of {render.gpus(whole)} GPUs allocated"
-        f" ({render.share(allocated, whole)}), {busy}; {waiting} waiting"
+        f" ({render.share(allocated, whole)}){busy}; {waiting} waiting"
     )
 
 

@@ -69,7 +69,7 @@ async def test_the_strictest_tier_is_shown_or_why_no_hard_limit_can_be_had(simul
 
     assert soft.limit is not None
     assert soft.limit.why.endswith(
-        " A hard limit cannot be had here: the driver lets only root set limits."
+        " A hard limit is not available here: the driver lets only root set limits."
     )
     assert hard.limit is not None
     assert (hard.limit.tier, hard.limit.badge) == ("driver", "hard limit")
@@ -87,7 +87,7 @@ async def test_it_is_said_why_mps_cannot_be_had(simulated):
     chosen_by_nobody = {device.mps for node in await ana.nodes() for device in node.devices}
     assert chosen_by_nobody == {None}
     simulated.platform.present.sharing = Broken()
-    assert "MPS cannot be had on lab: its limit is not kept on this machine." in (
+    assert "MPS is not available on lab: its limit is not kept on this machine." in (
         (await root.overview()).notes
     )
     await ana.submit(job("exp1", gpus="0.5"))
@@ -97,7 +97,7 @@ async def test_it_is_said_why_mps_cannot_be_had(simulated):
 
     assert soft.limit is not None
     assert soft.limit.why.endswith(
-        " MPS cannot be had here: its limit is not kept on this machine."
+        " MPS is not available here: its limit is not kept on this machine."
     )
     assert client.limit is not None
     assert (client.limit.tier, client.limit.badge) == ("mps", "soft limit")

@@ -10,15 +10,27 @@ import zlib
 from base64 import b64encode
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from jinja2 import nodes
 
-from runai.hub_service.api.pages.page_parts import life, project_rows, quota_of_all
+from runai.hub_service.api.pages.page_parts import (
+    life,
+    project_rows,
+    quota_of_all,
+    shown_workload,
+)
 from runai.hub_service.api.pages.page_reply import pieces
 from runai.hub_service.api.pages.templates import templates
-from runai.hub_service.wire.schemas import HistoryView, ProjectPut, ProjectView, SubmitRequest
+from runai.hub_service.wire.schemas import (
+    HistoryView,
+    ProjectPut,
+    ProjectView,
+    SubmitRequest,
+    WorkloadView,
+)
 
 PAGES = Path(__file__).parents[3] / "hub_service/api/pages"
 START = datetime(2026, 11, 1, 12, tzinfo=UTC)
@@ -116,7 +128,41 @@ async def test_consumption_is_a_table_for_spreadsheets_and_names_are_no_formulas
 
     assert rows[0][0] == "user"
     assert len(rows) == 1 + len(ledger.known("user"))
-    assert reply.headers["content-disposition"] == 'attachment; filename="user-30d.csv"'
+    assert reply.headers["content-disposition"] == 'attachment; filename="usage-user-30d.csv"'
+
+
+@pytest.mark.parametrize(
+    ("prefix", "home"),
+    [
+        pytest.param("/services/runai/", "/hub/home", id="at the root"),
+        pytest.param("/jupyter/services/runai/", "/jupyter/hub/home", id="below a base URL"),
+    ],
+)
+def test_every_page_links_to_the_home_of_its_hub(prefix, home):
+    assert templates(prefix).globals["hub_home"] == home
+    assert '<a href="{{ hub_home }}">JupyterHub</a>' in (PAGES / "frame.html").read_text()
+
+
+def test_utilization_of_a_workload_is_a_percentage_of_its_allocation():
+    parts: Any = templates("/").get_template("parts.html").module
+    view = shown_workload(
+        WorkloadView(
+            id="vision/a",
+            project="vision",
+            name="a",
+            user="ana",
+            kind="job",
+            state="running",
+            preemptible=True,
+            priority=50,
+            gpus=0.5,
+            submitted=START,
+            allocated=0.5,
+            utilized=0.05,
+        )
+    )
+
+    assert '<td class="number" data-label="utilized">10 %' in parts.workload(view, own=True)
 
 
 async def test_static_route_serves_assets_but_no_source_code(simulated):

@@ -231,7 +231,7 @@ def test_mps_that_was_chosen_for_the_service_and_cannot_be_had_is_a_failure(serv
     (found,) = [each for each in json.loads(told.stdout) if each["subject"] == "MPS"]
 
     assert found["verdict"] == "failure"
-    assert found["text"].startswith("chosen, and cannot be had on GPU 0 of ")
+    assert found["text"].startswith("chosen, but not available on GPU 0 of ")
     assert found["text"].endswith("no device here can have it; workloads take turns there")
     assert "--gpu-sharing timeslice" in found["mend"]
 
