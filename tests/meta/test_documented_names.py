@@ -21,7 +21,6 @@ from starlette.routing import Match
 
 from runai.embedded.proxy.caddy import CaddyProxy
 from runai.embedded.settings import ANSWERS_WITHIN_S
-from runai.embedded.up import parse
 from runai.hub_service.api.app import create_app
 from runai.hub_service.api.services.platform import Platform
 from runai.hub_service.cli import cli
@@ -29,7 +28,6 @@ from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import I
 from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.scheduler import SHIPPED, Policy
 from runai.hub_service.server.settings import Config
-from runai.hub_service.wire.errors import InvalidRequest
 from runai.widgets.magics import RunaiMagics
 
 ROOT = Path(__file__).parents[2]
@@ -225,10 +223,6 @@ def test_documented_command_lines_are_parsed(line: str, monkeypatch: pytest.Monk
         arguments = words[1 : words.index("--")] if "--" in words else words[1:]
         if arguments:
             magic.parser.parse_args(arguments)  # raises UsageError
-        return
-    if words[:2] == ["runai", "up"]:
-        with contextlib.suppress(InvalidRequest):  # of a file that the reader makes
-            parse(words[2:])
         return
     command: click.Command = cli
     context = click.Context(cli, info_name="runai")
