@@ -19,9 +19,9 @@ from runai.hub_service.wire.elastic_messages import (
     ElasticFiles,
     MessageError,
     Reason,
-    Status,
     Target,
     WorkerPhase,
+    WorkerStatus,
 )
 
 LEAVE_EXIT_CODE = 143
@@ -31,7 +31,7 @@ _REPORT_EVERY_S = 1.0
 # Each status replaces a file of 200 bytes, in 0.1 ms.
 
 
-class Stop:
+class StopRequest:
     """A worker's stop request: by SIGTERM, or by the death of its launcher.
 
     The second SIGTERM ends the process at once.
@@ -105,7 +105,7 @@ class Membership:
         self._target: Target | None = None
         self._ended_pause = -1
         self._reported_at = float("-inf")
-        self._status = Status(worker, 0, WorkerPhase.STARTING, os.getpid())
+        self._status = WorkerStatus(worker, 0, WorkerPhase.STARTING, os.getpid())
         self._speed_from: tuple[float, int] | None = None
         self._batch = (0, 0)
 
@@ -201,7 +201,7 @@ class Membership:
         self._speed_from = None
 
     def _write(self, state: WorkerPhase, update: int, speed: float, gpus: int) -> None:
-        self._status = Status(
+        self._status = WorkerStatus(
             self.worker, self.gen, state, os.getpid(), update, speed, gpus, *self._batch
         )
         self._reported_at = self._clock()

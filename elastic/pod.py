@@ -19,7 +19,7 @@ from types import FrameType
 
 from runai.elastic.membership import LEAVE_EXIT_CODE
 from runai.hub_service.client.worker_client import WorkerClient
-from runai.hub_service.wire.elastic_messages import ElasticFiles, MessageError, Status
+from runai.hub_service.wire.elastic_messages import ElasticFiles, MessageError, WorkerStatus
 from runai.hub_service.wire.errors import NotFound, RunaiError
 
 _POLL_EVERY_S = 0.1
@@ -67,7 +67,7 @@ class Relay:
 
     def _send_statuses(self) -> None:
         client = self._connect()
-        told: Status | None = None
+        told: WorkerStatus | None = None
         at = float("-inf")
         while not self._stopped.wait(_POLL_EVERY_S):
             try:

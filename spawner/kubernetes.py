@@ -23,8 +23,8 @@ from runai.spawner.choosing import (
     options_from_form,
     session_request,
 )
-from runai.spawner.pod import GPU_RESOURCE, SCHEDULER, Seen, environment, look, with_session
-from runai.spawner.progress import Progress, merged
+from runai.spawner.pod import GPU_RESOURCE, SCHEDULER, PodStart, environment, look, with_session
+from runai.spawner.progress import StartProgress, merged
 from runai.spawner.session import OPTIONS, SessionRequest
 
 LOOK_EVERY_S: Final = 0.5  # reads KubeSpawner's reflector: no request to the API server
@@ -56,7 +56,7 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
         super().__init__(*args, **kwargs)
         self._request = SessionRequest()
         self._gpu_types: Sequence[str] = ()
-        self._progress = Progress()
+        self._progress = StartProgress()
         self._pod_created = asyncio.Event()
         self._launch_timeout = self.start_timeout
 
@@ -188,7 +188,7 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
     def start(self) -> asyncio.Future[str]:
         """Start the server; JupyterHub's timeout is `start_timeout` plus `queue_timeout`."""
         if self._progress.is_over:  # else a browser may listen since before the start
-            self._progress = Progress()
+            self._progress = StartProgress()
         self._pod_created.clear()
         self.is_starting = True
         self._launch_timeout = self.start_timeout
@@ -233,7 +233,7 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
                 if launched is None and seen.node:
                     launched = clock()
             if launched is not None and clock() - launched > self._launch_timeout:
-                raise StartTimeout(self._launch_error(seen or Seen()))
+                raise StartTimeout(self._launch_error(seen or PodStart()))
             if launched is None and clock() - waits_since > self.queue_timeout:
                 raise SessionRefused(
                     f"No GPU was granted within {minutes(self.queue_timeout)}"
@@ -242,7 +242,7 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
                 )
             await asyncio.sleep(LOOK_EVERY_S)
 
-    def _report_wait(self, seen: Seen) -> None:
+    def _report_wait(self, seen: PodStart) -> None:
         if seen.ended:
             raise StartTimeout(f"The server ended as soon as it was started ({seen.ended}).")
         if seen.sentence:
@@ -250,7 +250,7 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
         elif seen.node:
             self._progress.say(f"Starting JupyterLab on {seen.node}")
 
-    def _launch_error(self, seen: Seen) -> str:
+    def _launch_error(self, seen: PodStart) -> str:
         last = next((event["message"] for event in reversed(self.events)), "")
         return (
             f"The server has its place{' on ' + seen.node if seen.node else ''}, but did not start"

@@ -25,7 +25,7 @@ from runai.hub_service.wire.program_schemas import ProcessReport
 from runai.spawner.admission import Admission, SessionRefused
 from runai.spawner.choosing import SessionChoosing, options_from_form, session_request
 from runai.spawner.output import output_file, write_output_to
-from runai.spawner.progress import Progress
+from runai.spawner.progress import StartProgress
 from runai.spawner.session import SessionRequest, with_handed
 
 USUAL_UMASK = 0o022  # the hub's own is stricter
@@ -57,7 +57,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         self.workload = ""
         self._created = 0.0
         self._session_env: Mapping[str, str] = {}
-        self._progress = Progress()
+        self._progress = StartProgress()
 
     # -- options ---------------------------------------------------------------------------------
 
@@ -78,7 +78,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
     async def start(self) -> tuple[str, int]:
         """Wait for the GPU, start the process, and attach it to its workload."""
         if self._progress.is_over:  # else a browser may listen since before the start
-            self._progress = Progress()
+            self._progress = StartProgress()
         progress = self._progress
         self.is_starting = True
         try:

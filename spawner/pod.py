@@ -109,7 +109,7 @@ def _keep_to_types(pod: V1Pod, gpu_types: Sequence[str]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class PodStart:
     """The state of a pod's start."""
 
     node: str = ""
@@ -120,7 +120,7 @@ class Seen:
     """Reason of its early end; "": it has not ended."""
 
 
-def look(pod: Mapping[str, Any]) -> Seen:
+def look(pod: Mapping[str, Any]) -> PodStart:
     """Parse a pod as the API server returns it."""
     status = pod.get("status", {})
     node = pod["spec"].get("nodeName", "")
@@ -128,7 +128,9 @@ def look(pod: Mapping[str, Any]) -> Seen:
         (c for c in status.get("conditions") or () if c["type"] == "PodScheduled"), {}
     )
     waits = scheduled.get("status") == "False"
-    return Seen(node, (scheduled.get("message") or "") if waits and not node else "", _end(status))
+    return PodStart(
+        node, (scheduled.get("message") or "") if waits and not node else "", _end(status)
+    )
 
 
 def _end(status: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 FIRST, STEP, LAST = 10, 5, 80
 
 
-class Progress:
+class StartProgress:
     """The sentences of one start, in order."""
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from runai.hub_service.clusters.local.store.workload_store import SqliteStore
 from runai.hub_service.clusters.states.user_actions import submitted
-from runai.hub_service.ledger.store import Batch, Event, Forgotten, Store
+from runai.hub_service.ledger.store import Batch, Event, Forgotten, LedgerStore
 from runai.hub_service.ledger.totals import Scope, Series, Totals
 from runai.hub_service.model.records import HistoryEvent, WorkloadSpec
 from runai.hub_service.sqlite.files import trouble
@@ -53,7 +53,7 @@ def read_cluster(path: Path) -> tuple[list[int], bool]:
 
 def write_ledger(path: Path, say: int, first: int) -> None:
     """Store one batch after the other: a series, three windows of it, and an event."""
-    store = Store(path)
+    store = LedgerStore(path)
     for number in count(first):
         workload = f"vision/exp-{number}"
         series = Series(Scope("workload", "vision", "ana", workload), float(number))
@@ -69,7 +69,7 @@ def write_ledger(path: Path, say: int, first: int) -> None:
 
 def read_ledger(path: Path) -> tuple[list[int], bool]:
     """Return the stored series, and whether each has its complete batch."""
-    store = Store(path)
+    store = LedgerStore(path)
     open_ones = [series.opened for series in store.open()]
     store.close()
     numbers = ask(path, "SELECT opened FROM series ORDER BY id")
@@ -87,9 +87,9 @@ def ask(path: Path, question: str) -> list[int]:
         return [row[0] for row in connection.execute(question)]
 
 
-KINDS: dict[str, tuple[type[SqliteStore | Store], Writes, Reads]] = {
+KINDS: dict[str, tuple[type[SqliteStore | LedgerStore], Writes, Reads]] = {
     "cluster": (SqliteStore, write_cluster, read_cluster),
-    "ledger": (Store, write_ledger, read_ledger),
+    "ledger": (LedgerStore, write_ledger, read_ledger),
 }
 
 

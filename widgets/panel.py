@@ -25,7 +25,7 @@ from runai.widgets import state as states
 from runai.widgets import text
 from runai.widgets.link import Link, link
 from runai.widgets.live import Lost, News
-from runai.widgets.state import Chart, State
+from runai.widgets.state import Chart, ViewState
 from runai.widgets.timeline import Timeline
 
 HERE = Path(__file__).parent
@@ -61,11 +61,11 @@ class Panel(anywidget.AnyWidget):
     def __init__(
         self,
         here: Link,
-        draw: Callable[[Overview], State],
+        draw: Callable[[Overview], ViewState],
         say: Callable[[Overview], str],
         *,
         lose: Callable[[], None] = lambda: None,
-        done: Callable[[State], bool] = lambda _state: False,
+        done: Callable[[ViewState], bool] = lambda _state: False,
     ) -> None:
         """Render the current overview and listen for changes.
 
@@ -114,7 +114,7 @@ class Panel(anywidget.AnyWidget):
         if self._done(state):
             self._stop_listening()
 
-    def _with_recent(self, state: State) -> State:
+    def _with_recent(self, state: ViewState) -> ViewState:
         """Append each workload's GPU load to its sparkline."""
         rows = state["workloads"]
         self._loads = {row["id"]: self._loads.get(row["id"], deque(maxlen=LOADS)) for row in rows}
@@ -180,7 +180,7 @@ def panel(*, minutes: float = 10) -> Panel:
     window_s = max(1.0, minutes) * 60
     timeline = _load_usage(here, user, Timeline(window_s, max(1.0, window_s / STEPS)))
 
-    def draw(overview: Overview) -> State:
+    def draw(overview: Overview) -> ViewState:
         until, projects = overview.at.timestamp(), own(overview)
         allocated, utilized = states.my_usage(overview, user)
         timeline.push(until, allocated, utilized)
@@ -259,7 +259,7 @@ def jobs_view(here: Link, ids: Sequence[str], *, notes: Sequence[str] = ()) -> P
     """Return a live view of workloads; it ends when all are finished or deleted."""
     before: list[states.Row] = []
 
-    def draw(overview: Overview) -> State:
+    def draw(overview: Overview) -> ViewState:
         state = states.jobs_state(overview, ids, before=before, notes=notes)
         before[:] = state["workloads"]
         return state

@@ -18,7 +18,7 @@ import numpy as np
 import runai.elastic
 from runai.elastic import checkpoint
 from runai.elastic.keras.training import training_of
-from runai.elastic.membership import LEAVE_EXIT_CODE, Membership, Stop
+from runai.elastic.membership import LEAVE_EXIT_CODE, Membership, StopRequest
 
 if TYPE_CHECKING:
     from runai.elastic.keras.generations import Generation
@@ -63,7 +63,7 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # keras has n
         self._directory = Path(found)
         self._every = every
         self._keep = keep
-        self._stop = Stop()
+        self._stop = StopRequest()
         self._membership: Membership | None = None
         self._metrics: list[Any] = []
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from runai.elastic.membership import LEAVE_EXIT_CODE, Membership, Stop
+from runai.elastic.membership import LEAVE_EXIT_CODE, Membership, StopRequest
 from runai.elastic.torch import group
 from runai.hub_service.wire.elastic_messages import Target, WorkerPhase
 
@@ -25,7 +25,7 @@ _WAIT_S = 0.01
 class Generation:
     """The generation that this process trains in."""
 
-    def __init__(self, membership: Membership, stop: Stop, most: int) -> None:
+    def __init__(self, membership: Membership, stop: StopRequest, most: int) -> None:
         self.membership = membership
         self.stop = stop
         """This process's stop request; its handlers are installed from the start on."""
@@ -91,7 +91,7 @@ def enter(membership: Membership, form: Callable[[group.Meeting], None]) -> Gene
     Raises:
         SystemExit: if this process must leave.
     """
-    stop = Stop()
+    stop = StopRequest()
     stop.listen()
     membership.tell(WorkerPhase.READY)
     while True:
@@ -113,7 +113,7 @@ def enter(membership: Membership, form: Callable[[group.Meeting], None]) -> Gene
 
 
 def _meet(
-    membership: Membership, stop: Stop, target: Target, form: Callable[[group.Meeting], None]
+    membership: Membership, stop: StopRequest, target: Target, form: Callable[[group.Meeting], None]
 ) -> None:
     rank = membership.rank_in(target)
     if rank is None or len(target.ranks) == 1:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import runai.elastic
-from runai.elastic.membership import LEAVE_EXIT_CODE, Membership, Stop
+from runai.elastic.membership import LEAVE_EXIT_CODE, Membership, StopRequest
 from runai.elastic.torch import group
 from runai.elastic.torch.checkpoint import Saver, load
 from runai.elastic.torch.sharing import share_state
@@ -87,7 +87,7 @@ class Resizing:
         checkpoint: Path | None = None,
         every: int | None = None,
         membership: Membership | None = None,
-        stop: Stop | None = None,
+        stop: StopRequest | None = None,
     ) -> None:
         """Store the job; `join` starts.
 
@@ -98,7 +98,7 @@ class Resizing:
             membership: in the job's cluster; None: a fixed size, though SIGTERM pauses.
             stop: this worker's stop request.
         """
-        self._job, self._membership, self._stop = job, membership, stop or Stop()
+        self._job, self._membership, self._stop = job, membership, stop or StopRequest()
         self._saver = Saver(checkpoint) if checkpoint else None
         self._every = every
         self._saved_at = time.monotonic()
@@ -363,7 +363,7 @@ def attach(job: Trained, checkpoint: str | os.PathLike[str] | None, every: int |
     return resizing
 
 
-_watching: list[tuple[Membership | None, Stop]] = []
+_watching: list[tuple[Membership | None, StopRequest]] = []
 
 
 def should_stop() -> bool:
@@ -373,7 +373,7 @@ def should_stop() -> bool:
     the SIGTERM handler.
     """
     if not _watching:
-        stop = Stop()
+        stop = StopRequest()
         stop.listen()
         _watching.append((Membership.from_environment(), stop))
     membership, stop = _watching[0]

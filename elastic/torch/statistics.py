@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from runai.elastic.torch.loading.position import Part
+from runai.elastic.torch.loading.position import SampleRange
 from runai.elastic.torch.parallel import broadcast_tensors
 
 _warned = False
@@ -87,7 +87,7 @@ class RunningStatistics:
         for handle in self._handles:
             handle.remove()
 
-    def begin(self, part: Part) -> None:
+    def begin(self, part: SampleRange) -> None:
         """Start collecting a slice's statistics."""
         self._calls = []
         if part.size:

@@ -29,7 +29,7 @@ from runai.hub_service.clusters.local.store.cluster_lock import RESTORING, claim
 from runai.hub_service.clusters.local.store.workload_store import SqliteStore
 from runai.hub_service.clusters.states.state import StoredWorkload
 from runai.hub_service.ledger import opening
-from runai.hub_service.ledger.store import Store
+from runai.hub_service.ledger.store import LedgerStore
 from runai.hub_service.sqlite.files import Tell, newer, opened_to_read, unknown_revision
 from runai.hub_service.wire.errors import Conflict, NotFound, Unavailable
 
@@ -166,7 +166,7 @@ def _commit(
 def _migrate_staged(staged: Path) -> Mapping[str, StoredWorkload]:
     """Migrate the staged databases, check that they are readable, return their workloads."""
     if (staged / "ledger.sqlite").exists():
-        Store(staged / "ledger.sqlite").close()  # migrates it
+        LedgerStore(staged / "ledger.sqlite").close()  # migrates it
     if not (staged / "cluster.sqlite").exists():
         return {}
     with closing(SqliteStore(staged / "cluster.sqlite")) as store:

@@ -52,7 +52,7 @@ class Kubelet(Protocol):
         """
 
 
-class Reporter(Protocol):
+class ReportTransport(Protocol):
     """Transport of the agent's measurement reports to the service (`reporting`)."""
 
     async def report(self, report: AgentReport) -> AgentReply:
@@ -94,7 +94,7 @@ class Agent:
         self,
         node: str,
         source: DeviceSource,
-        reporter: Reporter,
+        reporter: ReportTransport,
         *,
         wanted: Callable[[], bool] = lambda: True,
         busy_s: float = BUSY_S,

@@ -44,7 +44,7 @@ class Explain:
 
 
 @dataclass(frozen=True, slots=True)
-class WhatIf:
+class WhatIfQuestion:
     """Question for the plan of a snapshot with changes, which are not kept."""
 
     changes: Changes
@@ -57,7 +57,7 @@ class Foresee:
     """Request for the expected start of each waiting workload, in the background."""
 
 
-Question = Explain | WhatIf | Foresee
+Question = Explain | WhatIfQuestion | Foresee
 
 
 @dataclass(frozen=True, slots=True)

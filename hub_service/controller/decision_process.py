@@ -35,7 +35,7 @@ from runai.hub_service.controller.decision_messages import (
     Reply,
     Request,
     Tried,
-    WhatIf,
+    WhatIfQuestion,
     difference,
     frame,
     is_known,
@@ -77,7 +77,7 @@ class Decisions:
                 known = question.known
                 wait = explain(snapshot, plan, question.workload, lambda w: is_known(w, known))
                 return Explained(snapshot.now, wait)
-            case WhatIf():
+            case WhatIfQuestion():
                 index = Index(snapshot)
                 index.apply(question.changes)
                 other = index.snapshot()
@@ -101,7 +101,7 @@ class _Child:
     answer: bytearray = field(default_factory=bytearray)
 
 
-class Worker:
+class DecisionLoop:
     """The worker's loop: requests from one pipe, replies to another, children beside it."""
 
     def __init__(self, requests: int, replies: int) -> None:
@@ -151,7 +151,7 @@ class Worker:
     def _fork(self, number: int, question: Question) -> None:
         """Answer a question in a child; a person's forecast ends the one in the background."""
         is_forecast = isinstance(question, Foresee) or bool(
-            isinstance(question, WhatIf) and question.foresee
+            isinstance(question, WhatIfQuestion) and question.foresee
         )
         running = [child for child in self._children.values() if child.is_forecast]
         if running and isinstance(question, Foresee):
@@ -244,7 +244,7 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bound(), resource.RLIM_INFINITY))
     with suppress(OSError):  # not Linux
         Path("/proc/self/oom_score_adj").write_text(str(KILLED_EARLY))
-    Worker(sys.stdin.fileno(), replies).run()
+    DecisionLoop(sys.stdin.fileno(), replies).run()
     return 0
 
 

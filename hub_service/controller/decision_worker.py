@@ -34,7 +34,7 @@ from runai.hub_service.controller.decision_messages import (
     Reply,
     Request,
     Tried,
-    WhatIf,
+    WhatIfQuestion,
     frame,
     patched,
 )
@@ -247,7 +247,7 @@ class DecisionWorker:
                     raise _unavailable("it has no snapshot yet")
                 before = life.plan
                 changes = changes_between(life.snapshot, other)
-                asked = self._send(life, WhatIf(changes, tuple(foresee)))
+                asked = self._send(life, WhatIfQuestion(changes, tuple(foresee)))
             tried = _expected(await _in_time(asked), Tried)
         return patched(before, tried.plan), tried.starts
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NoReturn
 
-from runai.hub_service.ledger import Asked, Held, Ledger
+from runai.hub_service.ledger import DeviceAllocation, Ledger, PastRequest
 from runai.hub_service.model.changes import Broadcast, compared, is_same_workload
 from runai.hub_service.model.cluster import Cluster
 from runai.hub_service.model.device import Device
@@ -28,11 +28,11 @@ RESTS = 10
 
 def held_devices(
     workloads: Iterable[WorkloadRecord], devices: Mapping[str, Sequence[Device]]
-) -> list[Held]:
+) -> list[DeviceAllocation]:
     """Return all allocated device shares."""
     uuids = {(node, d.index): d.uuid for node, found in devices.items() for d in found}
     return [
-        Held(
+        DeviceAllocation(
             record.spec.project,
             record.spec.user,
             record.id,
@@ -47,17 +47,17 @@ def held_devices(
     ]
 
 
-class Holdings:
+class AllocationCache:
     """Cached list of allocations, for callers that read it every second."""
 
     def __init__(self, cluster: Cluster) -> None:
         """Start with an empty cache."""
         self._cluster = cluster
         self._seen: tuple[object, object] = None, None
-        self._held: Sequence[Held] = ()
+        self._held: Sequence[DeviceAllocation] = ()
         self._rests_until = 0.0
 
-    async def now(self) -> Sequence[Held]:
+    async def now(self) -> Sequence[DeviceAllocation]:
         """Return all allocated device shares.
 
         If thousands of allocations change many times a second, the list may be slightly outdated,
@@ -97,7 +97,7 @@ class Bookkeeping:
         self._seen = seen
         self._workloads: Sequence[Workload] = ()
         self._wanted: dict[WorkloadId, Workload] = {}
-        self._requests: dict[WorkloadId, Asked] = {}
+        self._requests: dict[WorkloadId, PastRequest] = {}
         """Requests as last written."""
 
     async def run(self) -> NoReturn:
@@ -189,11 +189,11 @@ def _has_same_name(one: Workload, other: Workload) -> bool:
     return one.name == other.name
 
 
-def _asked(workload: Workload, record: WorkloadRecord, known: str) -> Asked:
+def _asked(workload: Workload, record: WorkloadRecord, known: str) -> PastRequest:
     if workload.max_runtime is not None:  # what is left of its time
         workload = replace(workload, max_runtime=record.spec.max_runtime)
     text = request_of(workload) if _is_complete(workload, record, known) else known
-    return Asked(workload.submitted, text, record.attempts)
+    return PastRequest(workload.submitted, text, record.attempts)
 
 
 def _is_complete(workload: Workload, record: WorkloadRecord, known: str) -> bool:

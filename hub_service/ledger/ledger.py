@@ -13,10 +13,10 @@ from typing import Literal, NoReturn, ParamSpec, TypeVar
 
 from runai.hub_service.ledger import query
 from runai.hub_service.ledger.access import Access
-from runai.hub_service.ledger.integration import IDLE_BELOW, Held, Integration
-from runai.hub_service.ledger.past import Asked, Past
+from runai.hub_service.ledger.integration import IDLE_BELOW, DeviceAllocation, Integration
+from runai.hub_service.ledger.past import Past, PastRequest
 from runai.hub_service.ledger.query import Usage, UsageFilter
-from runai.hub_service.ledger.store import Batch, Event, Forgotten, Store
+from runai.hub_service.ledger.store import Batch, Event, Forgotten, LedgerStore
 from runai.hub_service.ledger.totals import Scope, Series, Totals
 from runai.hub_service.wire.agent_reports import AgentReport
 
@@ -50,7 +50,7 @@ class Ledger:
             Unavailable: the database is broken, of a newer version, or refuses our login.
         """
         self._clock = clock
-        self._store = Store(database, later=True)
+        self._store = LedgerStore(database, later=True)
         self._access = Access(self._store)
         self._batch = Batch()
         """Unwritten events and requests; the unwritten amounts are in `_sums`."""
@@ -88,7 +88,7 @@ class Ledger:
         self,
         at: float,
         interval: float,
-        allocated: Sequence[Held],
+        allocated: Sequence[DeviceAllocation],
         report: AgentReport | None = None,
     ) -> None:
         """Set the cluster's allocation from `at` on, and add a report of earlier use.
@@ -130,7 +130,7 @@ class Ledger:
             happened = self._clock() if at is None else at
             self._batch.events.append(Event(happened, workload, kind, text, project, user))
 
-    def asked(self, workload: str, asked: Asked) -> None:
+    def asked(self, workload: str, asked: PastRequest) -> None:
         """Record a workload's request; it replaces an earlier version of the same submission."""
         if len(self._batch.requests) < MAX_WAITING_EVENTS:
             self._batch.requests[workload, asked.submitted] = asked

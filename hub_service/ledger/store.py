@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from runai.hub_service.ledger import schema
 from runai.hub_service.ledger.opening import engine_of, prepare, said_why
-from runai.hub_service.ledger.past import Asked, Past, past_of
+from runai.hub_service.ledger.past import Past, PastRequest, past_of
 from runai.hub_service.ledger.query import Range
 from runai.hub_service.ledger.totals import LEVELS_S, ZERO, Scope, Series, Totals, window_of
 
@@ -52,7 +52,7 @@ class Batch:
     """Amounts added to each series, by window."""
     forgotten: list[Forgotten] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
-    requests: dict[tuple[str, int], Asked] = field(default_factory=dict)
+    requests: dict[tuple[str, int], PastRequest] = field(default_factory=dict)
     """Requests by the workload's name and its time of submission."""
 
 
@@ -86,7 +86,7 @@ KEEP_REQUEST = sa.text(
 )
 
 
-class Store:
+class LedgerStore:
     """One ledger database, with tables of the current schema after `open`."""
 
     def __init__(self, database: str | Path, *, later: bool = False) -> None:
@@ -234,9 +234,9 @@ class Store:
         )
         wanted = sa.select(schema.requests).where(schema.requests.c.workload.in_(names))
         with self._engine.connect() as connection:
-            asked: dict[str, list[Asked]] = {}
+            asked: dict[str, list[PastRequest]] = {}
             for workload, *one in connection.execute(wanted):
-                asked.setdefault(workload, []).append(Asked(*one))
+                asked.setdefault(workload, []).append(PastRequest(*one))
             lives: dict[str, list[tuple[float, str]]] = {}
             for workload, at, kind in connection.execute(history):
                 lives.setdefault(workload, []).append((at, kind))

@@ -13,7 +13,7 @@ from runai.hub_service.scheduler.state.cluster_index import Index
 from runai.hub_service.scheduler.state.fair_shares import set_fair_shares
 from runai.hub_service.scheduler.state.planning_state import State
 from runai.hub_service.scheduler.state.project_tree import tree_of
-from runai.hub_service.scheduler.steps.allocate import Allocation
+from runai.hub_service.scheduler.steps.allocate import AllocateStep
 from runai.hub_service.scheduler.steps.consolidate import Consolidation
 from runai.hub_service.scheduler.steps.quota_choice import choose_parts, try_other_parts
 from runai.hub_service.scheduler.steps.reclaim import Reclaim
@@ -90,7 +90,7 @@ def run(state: State) -> Plan:
     state.expect_its_like()
     _divide(state)
 
-    allocation = Allocation(state)
+    allocation = AllocateStep(state)
     # 2. Keep earlier reservations, and start them where capacity is free now (R7).
     allocation.honour_reservations(start="allocate" in phases)
 

@@ -16,7 +16,7 @@ PERMILLE = 1000
 """Speed of one worker's GPU; work is counted in thousandths."""
 
 
-class Job:
+class SimulatedJob:
     """One job, from its submission to its end. Amounts in milli-GPU, times in seconds."""
 
     __slots__ = (

@@ -12,7 +12,7 @@ from typing import Final
 STEPS: Final = 480
 
 
-class Timeline:
+class AllocationTimeline:
     """Average GPUs of each project in each step of a time range."""
 
     def __init__(self, projects: Iterable[str], since: int, until: int, steps: int = STEPS) -> None:

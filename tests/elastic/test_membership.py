@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from runai.elastic.membership import Membership, Stop
+from runai.elastic.membership import Membership, StopRequest
 from runai.hub_service.wire.elastic_messages import ElasticFiles, Reason, Target, WorkerPhase
 
 TARGET = Target(1, ("a", "b"), "127.0.0.1:1", gpus=2, least=1, most=4)
@@ -133,7 +133,7 @@ def test_stop_notes_sigterm_and_calls_the_previous_handler():
     heard: list[object] = []
     before = signal.signal(signal.SIGTERM, lambda *_: heard.append("before"))
     signal.signal(signal.SIGUSR1, signal.SIG_DFL)  # undo earlier tests
-    stop = Stop({})
+    stop = StopRequest({})
     try:
         stop.listen()
         heard.append(stop.wanted)
@@ -155,7 +155,7 @@ def test_stop_notes_sigterm_and_calls_the_previous_handler():
 
 def test_off_the_main_thread_no_handler_is_set():
     before = signal.getsignal(signal.SIGTERM)
-    thread = threading.Thread(target=Stop({}).listen)
+    thread = threading.Thread(target=StopRequest({}).listen)
     thread.start()
     thread.join()
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from runai.hub_service.ledger import Held, Ledger, schema
+from runai.hub_service.ledger import DeviceAllocation, Ledger, schema
 from runai.hub_service.ledger.integration import GAP_S
 from runai.hub_service.ledger.totals import Scope
 
@@ -51,7 +51,7 @@ class Meter:
             self._watch(at)
             advance(at)
 
-        def holds(at: float, held: Sequence[Held]) -> None:
+        def holds(at: float, held: Sequence[DeviceAllocation]) -> None:
             hold(at, held)  # it advances first
             self._milli = _by_scope(held)
 
@@ -137,7 +137,7 @@ def stored(database: Path) -> dict[Scope, float]:
     }
 
 
-def _by_scope(held: Sequence[Held]) -> Mapping[Scope, int]:
+def _by_scope(held: Sequence[DeviceAllocation]) -> Mapping[Scope, int]:
     sums: Counter[Scope] = Counter()
     for one in held:
         for scope in (

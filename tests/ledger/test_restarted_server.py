@@ -8,12 +8,12 @@ import pytest
 
 from postgres_restarts import RestartedServer, restarted_server
 from runai.hub_service.ledger import Ledger, UsageFilter
-from runai.hub_service.ledger.integration import Held
+from runai.hub_service.ledger.integration import DeviceAllocation
 from runai.hub_service.wire.errors import Unavailable
 
 START = 1_700_000_000.0
 EXP, NEW, GONE = (
-    Held("vision", "ana", f"vision/{name}", f"GPU-{place}", 1000, "box")
+    DeviceAllocation("vision", "ana", f"vision/{name}", f"GPU-{place}", 1000, "box")
     for place, name in enumerate(("exp", "new", "gone"))
 )
 MINE = UsageFilter(project="vision")
@@ -32,7 +32,9 @@ async def test_a_restarted_server_loses_nothing_and_its_readers_are_told_when(
 ):
     now = [START]
     ledger = Ledger(server.address, clock=lambda: now[0])
-    ledger.record(now[0], 0.0, [Held("vision", "ana", "vision/exp", "GPU-0", 1000, "box")])
+    ledger.record(
+        now[0], 0.0, [DeviceAllocation("vision", "ana", "vision/exp", "GPU-0", 1000, "box")]
+    )
     now[0] += 60
     await ledger.flush()
     before = await ledger.usage(MINE, START, now[0])

@@ -12,7 +12,7 @@ from runai.hub_service.clusters.kubernetes.objects import core_objects
 from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import sees_its_memory
 from runai.spawner import pod as names
 from runai.spawner.amount import parse_amount
-from runai.spawner.pod import Seen, environment, look, with_session
+from runai.spawner.pod import PodStart, environment, look, with_session
 from runai.spawner.session import SessionRequest
 
 NO_GPU = {"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": ""}
@@ -194,24 +194,26 @@ EVICTED = {"phase": "Failed", "message": "The node was low on memory."}
 @pytest.mark.parametrize(
     ("pod", "seen"),
     [
-        pytest.param({"spec": {}}, Seen(), id="just made"),
-        pytest.param(unbound(conditions=None), Seen(), id="no conditions yet"),
-        pytest.param(unbound(conditions=[WAITS]), Seen(sentence="no GPU is free"), id="waits"),
-        pytest.param(BOUND, Seen(node="gpu-0"), id="placed"),
+        pytest.param({"spec": {}}, PodStart(), id="just made"),
+        pytest.param(unbound(conditions=None), PodStart(), id="no conditions yet"),
+        pytest.param(unbound(conditions=[WAITS]), PodStart(sentence="no GPU is free"), id="waits"),
+        pytest.param(BOUND, PodStart(node="gpu-0"), id="placed"),
         pytest.param(
             ended("Failed", exitCode=1, reason="Error"),
-            Seen(node="gpu-0", ended="exit code 1: Error"),
+            PodStart(node="gpu-0", ended="exit code 1: Error"),
             id="failed",
         ),
         pytest.param(
-            ended("Succeeded", exitCode=0), Seen(node="gpu-0", ended="exit code 0"), id="finished"
+            ended("Succeeded", exitCode=0),
+            PodStart(node="gpu-0", ended="exit code 0"),
+            id="finished",
         ),
         pytest.param(
             {"spec": {"nodeName": "gpu-0"}, "status": EVICTED},
-            Seen(node="gpu-0", ended="The node was low on memory."),
+            PodStart(node="gpu-0", ended="The node was low on memory."),
             id="evicted",
         ),
     ],
 )
-def test_a_pod_shows_how_far_its_start_is(pod: dict[str, Any], seen: Seen):
+def test_a_pod_shows_how_far_its_start_is(pod: dict[str, Any], seen: PodStart):
     assert look(pod) == seen

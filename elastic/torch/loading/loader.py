@@ -26,7 +26,7 @@ from runai.elastic.torch.loading.position import (
 from runai.elastic.torch.loading.samples import (
     Portion,
     Samples,
-    Stream,
+    SampleStream,
     Where,
     WorkerInit,
     order_of,
@@ -188,7 +188,7 @@ class DataLoader:
 
     def _streamed(self) -> Iterator[Iterator[tuple[MicroBatch, Batch]]]:
         job = self.job
-        stream = Stream(
+        stream = SampleStream(
             cast("Iterable[Any]", self.dataset),
             job.division,
             self._collate,

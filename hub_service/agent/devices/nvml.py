@@ -14,9 +14,9 @@ import pynvml
 
 from runai.hub_service.agent.devices.nvml_gpm import InstanceLoads
 from runai.hub_service.agent.devices.nvml_hardware import (
+    AllocatableDevice,
     Gpu,
     NvmlMissing,
-    Part,
     known,
     open_gpus,
     used_mib,
@@ -129,7 +129,7 @@ class NvmlDevices:
             else:
                 yield _gap(part, (lost(failure) if failure else "") or fault), None
 
-    def _total(self, gpu: Gpu, part: Part, fault: str) -> DeviceReading:
+    def _total(self, gpu: Gpu, part: AllocatableDevice, fault: str) -> DeviceReading:
         rates = known(pynvml.nvmlDeviceGetUtilizationRates, part.handle)
         busy = None if rates is None or rates.gpu > 100 else rates.gpu / 100
         if busy is None and self._loads is not None:
@@ -137,7 +137,7 @@ class NvmlDevices:
         return DeviceReading(part.device.uuid, busy, used_mib(part.handle), fault)
 
     def _processes(
-        self, part: Part, busy: dict[int, list[Sample]] | None, total: DeviceReading
+        self, part: AllocatableDevice, busy: dict[int, list[Sample]] | None, total: DeviceReading
     ) -> list[ProcessReading]:
         memory, clients = users(part)
         device, readings = part.device.uuid, []
@@ -164,7 +164,7 @@ class NvmlDevices:
         return average(samples) > 0 and self._owners.whose(pid).name.startswith(MPS_SERVER)
 
 
-def _gap(part: Part, fault: str) -> DeviceReading:
+def _gap(part: AllocatableDevice, fault: str) -> DeviceReading:
     return DeviceReading(part.device.uuid, None, None, fault)
 
 

@@ -34,7 +34,7 @@ from runai.hub_service.api.auth.permissions import (
     SUBMIT_SCOPE,
     Actor,
 )
-from runai.hub_service.api.auth.single_flight import AskedOnce
+from runai.hub_service.api.auth.single_flight import SingleFlight
 from runai.hub_service.wire import problems
 from runai.hub_service.wire.errors import (
     Forbidden,
@@ -98,10 +98,10 @@ class HubAuthenticator:
             timeout=10,
             event_hooks={"request": [_named]},
         )
-        self._people = AskedOnce[Actor](
+        self._people = SingleFlight[Actor](
             at_once=AT_ONCE, keep_s=KEEP_S, clock=_now, within_s=IDENTIFIED_WITHIN_S
         )
-        self._tokens = AskedOnce[dict[str, Any] | None](
+        self._tokens = SingleFlight[dict[str, Any] | None](
             at_once=AT_ONCE, keep_s=KEEP_S, clock=_now, within_s=IDENTIFIED_WITHIN_S
         )
         self._importing = asyncio.Lock()

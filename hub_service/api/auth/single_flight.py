@@ -16,7 +16,7 @@ T = TypeVar("T")
 MOST_KEPT = 10_000
 
 
-class AskedOnce(Generic[T]):
+class SingleFlight(Generic[T]):
     """Cache of recent answers and table of open calls, by key."""
 
     def __init__(

@@ -20,7 +20,7 @@ _FOUND = "runai.identification"
 
 
 @dataclass(slots=True)
-class _Found:
+class _Identification:
     """The outcome of a request's identification."""
 
     actor: Actor | None = None
@@ -29,7 +29,7 @@ class _Found:
 
 async def is_known(request: Request) -> bool:
     """Return True if the caller is known and admitted; otherwise `caller_of` raises why."""
-    found: _Found = request.scope.setdefault(_FOUND, _Found())
+    found: _Identification = request.scope.setdefault(_FOUND, _Identification())
     if found.actor is None and found.refusal is None:
         try:
             found.actor = await identify(request)
@@ -45,7 +45,7 @@ async def caller_of(request: Request) -> Actor:
         Unauthenticated, Forbidden, Unavailable: as `identify`.
     """
     await is_known(request)
-    found: _Found = request.scope[_FOUND]
+    found: _Identification = request.scope[_FOUND]
     if found.refusal is not None:
         try:
             raise found.refusal

@@ -14,7 +14,7 @@ from runai.hub_service.api.auth.permissions import Action, Actor, authorise, may
 from runai.hub_service.api.services.platform import Caller, On, Platform
 from runai.hub_service.api.views.device_views import agent_reply
 from runai.hub_service.ledger import Usage, UsageFilter
-from runai.hub_service.model.cluster import Seen
+from runai.hub_service.model.cluster import NodeReport
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import WorkloadId, WorkloadSpec
 from runai.hub_service.wire.agent_reports import AgentReply, AgentReport, PodDevices
@@ -168,10 +168,10 @@ async def usage_between(on: Platform, asked: UsageFilter, start: float, end: flo
     return await _series(on, await on.ledger.usage(asked, start, end, ONE_STEP_S))
 
 
-def _seen(report: AgentReport, pods: Sequence[PodDevices], now: float) -> Seen:
+def _seen(report: AgentReport, pods: Sequence[PodDevices], now: float) -> NodeReport:
     """Return the agent's view, timed by the service's clock; outdated without an age."""
     age = report.age if report.pods_age is None else report.pods_age
-    return Seen(
+    return NodeReport(
         0.0 if age is None else now - age,
         {of.pod: tuple(of.devices) for of in pods},
         tuple(

@@ -15,7 +15,7 @@ from fastapi import Depends, Request
 
 from runai.hub_service.api.auth.authentication import Authenticator
 from runai.hub_service.api.auth.permissions import Action, Actor, authorise, no_such_workload
-from runai.hub_service.api.auth.single_flight import AskedOnce
+from runai.hub_service.api.auth.single_flight import SingleFlight
 from runai.hub_service.api.middleware.caller import MAX_AT_ONCE, caller_of, identify
 from runai.hub_service.api.middleware.job_limit import JobLimit
 from runai.hub_service.api.middleware.request_limits import Callers
@@ -28,7 +28,7 @@ from runai.hub_service.api.views.view_cache import MEASURED_FOR_S, DrawnViews
 from runai.hub_service.api.views.workload_queues import LastQueues
 from runai.hub_service.api.views.workload_views import Viewer
 from runai.hub_service.controller.decision_worker import DecisionWorker
-from runai.hub_service.controller.history_recorder import Holdings
+from runai.hub_service.controller.history_recorder import AllocationCache
 from runai.hub_service.controller.idle.watch import IdleWatch
 from runai.hub_service.controller.loop import Controller
 from runai.hub_service.controller.notifications import Recent
@@ -87,8 +87,8 @@ class Platform:
     """Limit on unfinished jobs per user."""
     _shared: ReadModel | None = None
     _shared_version: int = -1
-    _reported: AskedOnce[Mapping[WorkloadId, Progress]] = field(
-        default_factory=lambda: AskedOnce(
+    _reported: SingleFlight[Mapping[WorkloadId, Progress]] = field(
+        default_factory=lambda: SingleFlight(
             at_once=1, keep_s=MEASURED_FOR_S, clock=lambda: asyncio.get_running_loop().time()
         )
     )
@@ -100,9 +100,9 @@ class Platform:
         return Feeds(self.shared_world, self.controller.changes, self.drawing)
 
     @cached_property
-    def holdings(self) -> Holdings:
+    def holdings(self) -> AllocationCache:
         """Return the device holders that each node's agent receives."""
-        return Holdings(self.cluster)
+        return AllocationCache(self.cluster)
 
     async def world(
         self, progress_of: Collection[WorkloadId] | None = None, *, listed: bool = True

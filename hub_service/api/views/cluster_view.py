@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from runai.hub_service.api.views.device_holders import NOBODY, OnDevice
 from runai.hub_service.api.views.latest_reports import Present
-from runai.hub_service.api.views.view_cache import DrawnViews, Measured, was_begun
+from runai.hub_service.api.views.view_cache import DrawnViews, MeasurementTimes, was_begun
 from runai.hub_service.api.views.workload_queues import WAITING, ProjectSums, Queues, sums_of
 from runai.hub_service.controller.idle.watch import IdleNow
 from runai.hub_service.controller.notifications import Recent
@@ -157,11 +157,11 @@ class ReadModel:
             ],
         )
 
-    def measured_at(self, record: WorkloadRecord) -> Measured | None:
+    def measured_at(self, record: WorkloadRecord) -> MeasurementTimes | None:
         """Return the time of a workload's measurements; None if it was never started."""
         if not was_begun(record):
             return None
-        return Measured(self.at, [self.present.told_at(w.node) for w in record.workers])
+        return MeasurementTimes(self.at, [self.present.told_at(w.node) for w in record.workers])
 
     @cached_property
     def largest_device_mib(self) -> int:

@@ -41,14 +41,14 @@ The last pair is True if the reader sees the accounts of all other processes, an
 """
 
 
-class Measured(NamedTuple):
+class MeasurementTimes(NamedTuple):
     """Time of a started workload's measurements."""
 
     at: float
     told: Sequence[float]
     """Last reports of its nodes' agents."""
 
-    def is_recent(self, now: "Measured") -> bool:
+    def is_recent(self, now: "MeasurementTimes") -> bool:
         """Return True if the measurements may be reused."""
         return self.told == now.told and 0 <= now.at - self.at < MEASURED_FOR_S
 
@@ -59,7 +59,7 @@ class _CachedView(NamedTuple):
     record: WorkloadRecord
     start: ExpectedStart | None
     said: object
-    measured: Measured | None
+    measured: MeasurementTimes | None
     view: WorkloadView
 
 
@@ -114,7 +114,7 @@ class DrawnViews:
         rights: tuple[bool, bool],
         start: ExpectedStart | None,
         said: object,
-        measured: Measured | None,
+        measured: MeasurementTimes | None,
         measure: Callable[[], Mapping[str, Any]],
         draw: Callable[[], WorkloadView],
     ) -> WorkloadView:

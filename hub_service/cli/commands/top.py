@@ -13,7 +13,7 @@ from runai.hub_service.cli.commands.listing import any_simulated, note_simulated
 from runai.hub_service.cli.framework.reporting import Command, output_option
 from runai.hub_service.cli.framework.workload_names import PROJECT_NAME
 from runai.hub_service.cli.output import render, top_views
-from runai.hub_service.cli.output.top_views import Asked, Seen, ViewName
+from runai.hub_service.cli.output.top_views import ShownTable, TopOptions, ViewName
 from runai.hub_service.client import Client
 from runai.hub_service.wire.schemas import Overview
 
@@ -56,7 +56,7 @@ def top(
     order, q ends it. Jobs are those that hold GPUs, the busiest first, then those that wait, and
     why.
     """
-    asked = Asked(
+    asked = TopOptions(
         view="jobs" if idle else _KINDS[what],
         sort=sort,
         reverse=reverse,
@@ -87,7 +87,7 @@ def top(
             note_simulated(any_simulated(overview.nodes))
 
 
-def _show_json(overview: Overview, asked: Asked, seen: Seen) -> None:
+def _show_json(overview: Overview, asked: TopOptions, seen: ShownTable) -> None:
     if asked.view == "nodes":
         render.show_json([node for node in overview.nodes if asked.node in {None, node.name}])
     else:

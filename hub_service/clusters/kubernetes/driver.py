@@ -13,7 +13,7 @@ from runai.hub_service.clusters.kubernetes.cache import Cache
 from runai.hub_service.clusters.kubernetes.client.api import Api, Object, asking
 from runai.hub_service.clusters.kubernetes.events.pod_conditions import pod_path, tell_event
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import IMAGE
-from runai.hub_service.clusters.kubernetes.informers.job_informers import Changes, Informers
+from runai.hub_service.clusters.kubernetes.informers.job_informers import ChangeSignals, Informers
 from runai.hub_service.clusters.kubernetes.informers.node_pool import EVERYTHING, Pool
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.objects.job_manifest import (
@@ -71,7 +71,7 @@ class KubernetesCluster:
         reach the service at `api_url`. Kubernetes deletes Jobs `ttl_s` seconds after their end;
         None: they stay until a user deletes them. Created objects carry the labels of `pool`.
         """
-        changes = Changes()
+        changes = ChangeSignals()
         informers = Informers(api, changes, pool)
         elastic_jobs = ElasticJobs(api, informers.take_state, elastic or ElasticRules())
         self.cache = cache = Cache(informers, elastic_jobs, pool, default_project)
@@ -224,11 +224,11 @@ class KubernetesCluster:
         """
         await self.lookup.one(workload)
 
-        async def look() -> logs.Look:
+        async def look() -> logs.LogSources:
             change = self._changes.next
             record = await self.workload(workload)
             pods = await self.lookup.pods_of(workload)
-            return logs.Look(pods, max(1, record.attempts), record.state.finished, change)
+            return logs.LogSources(pods, max(1, record.attempts), record.state.finished, change)
 
         if follow:
             chunks = logs.follow(self._api, look, worker=worker, tail=tail)

@@ -26,7 +26,7 @@ from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_keeper import
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import guards
 from runai.hub_service.clusters.kubernetes.informers.job_informers import (
     TRIES_AGAIN_IN_S,
-    Changes,
+    ChangeSignals,
 )
 from runai.hub_service.clusters.kubernetes.informers.node_pool import Pool
 from runai.hub_service.clusters.kubernetes.objects import project_resource as project_objects
@@ -43,7 +43,7 @@ from runai.hub_service.clusters.kubernetes.objects.volume_topology import placed
 from runai.hub_service.clusters.kubernetes.snapshot.assumed_state import Bound
 from runai.hub_service.clusters.kubernetes.snapshot.capacity_check import room_for, slots
 from runai.hub_service.clusters.kubernetes.snapshot.extended_resources import left_on
-from runai.hub_service.clusters.kubernetes.snapshot.gpu_memory import Sizes
+from runai.hub_service.clusters.kubernetes.snapshot.gpu_memory import NodeDeviceMemory
 from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import (
     SnapshotBuilder,
     SnapshotInput,
@@ -71,7 +71,7 @@ class Scheduling:
         api: Api,
         cache: Cache,
         elastic: ElasticJobs,
-        changes: Changes,
+        changes: ChangeSignals,
         *,
         pool: Pool,
         reservation_image: str,
@@ -85,7 +85,7 @@ class Scheduling:
         self._changes = changes
         self._clock = clock
         self.events = EventQueue(api)
-        self.sizes = Sizes()
+        self.sizes = NodeDeviceMemory()
         self._grouping = Grouping()
         self._drawing = SnapshotBuilder()
         refusals = Refusals(clock)

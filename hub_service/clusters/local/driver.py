@@ -24,12 +24,12 @@ from typing import NoReturn, Self
 import psutil
 
 from runai.hub_service.clusters.local.files.elastic_dir import ElasticDir
-from runai.hub_service.clusters.local.files.elastic_relay import Listening
+from runai.hub_service.clusters.local.files.elastic_relay import ElasticRelay
 from runai.hub_service.clusters.local.files.job_dir_cleanup import (
     CHECKPOINTS,
     AtHome,
-    Leaving,
-    Leavings,
+    DeletedWorkload,
+    JobDirCleanup,
 )
 from runai.hub_service.clusters.local.files.logs import WorkerLog
 from runai.hub_service.clusters.local.files.progress_files import ProgressFile, ProgressFiles
@@ -62,7 +62,7 @@ from runai.hub_service.model.records import (
     WorkloadSpec,
 )
 from runai.hub_service.processes.ports import later_port
-from runai.hub_service.processes.user_account import Account, account_of
+from runai.hub_service.processes.user_account import UnixAccount, account_of
 from runai.hub_service.wire.errors import NotFound, Unavailable
 
 
@@ -133,9 +133,9 @@ class LocalCluster(RecordedCluster):
         self._machine = machine
         self._sqlite = store
         self._tending = Reconciler(data_dir / JOBS, self, clock, machine)
-        self._listening = Listening(self)
+        self._listening = ElasticRelay(self)
         self._progress = ProgressFiles()
-        self._leavings = Leavings(data_dir / JOBS)
+        self._leavings = JobDirCleanup(data_dir / JOBS)
         self._leavings.settle(self._is_there)
         self._timetable_changed = asyncio.Event()
 
@@ -224,7 +224,7 @@ class LocalCluster(RecordedCluster):
     @contextlib.contextmanager
     def forgetting(self, row: StoredWorkload, *, aged: bool = False) -> Iterator[None]:
         """Remove its directory when it is deleted; the checkpoints of an `aged` one stay."""
-        leaving = Leaving(row.id, row.record.submitted, aged)
+        leaving = DeletedWorkload(row.id, row.record.submitted, aged)
         with self._leavings.going(leaving, self._at_home(row)):
             yield
         self._listening.drop(row.id)
@@ -384,7 +384,7 @@ class LocalCluster(RecordedCluster):
         row = self._rows.get(workload)
         return row is not None and row.record.submitted == submitted
 
-    def _account(self, spec: WorkloadSpec) -> Account:
+    def _account(self, spec: WorkloadSpec) -> UnixAccount:
         return account_of(spec.user, self._data_dir, system_users=self._system_users)
 
     # -- time and directories --------------------------------------------------------------------

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from runai.hub_service.clusters.states.state import StoredWorkload, Transition
 from runai.hub_service.model.records import ElasticRules, ElasticState, WorkerRecord, WorkloadRecord
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
-from runai.hub_service.wire.elastic_messages import Reason, Status, Target, WorkerPhase
+from runai.hub_service.wire.elastic_messages import Reason, Target, WorkerPhase, WorkerStatus
 
 MOST_LOSSES_OF_A_WORKER = 3
 """A worker with more unexpected exits is not restarted while the rest trains."""
@@ -83,7 +83,7 @@ def _target(
     )
 
 
-def heard(row: StoredWorkload, statuses: Mapping[str, Status]) -> Transition:
+def heard(row: StoredWorkload, statuses: Mapping[str, WorkerStatus]) -> Transition:
     """Update an elastic job from its workers' status reports, by worker name.
 
     Takes the workers' phases, the global batch size, and the speed (samples per second) by number
@@ -109,7 +109,7 @@ def heard(row: StoredWorkload, statuses: Mapping[str, Status]) -> Transition:
     return Transition(_with(row, replace(state, phases=phases, throughput=speeds, saves=saves)))
 
 
-def _is_speed(status: Status, record: WorkloadRecord) -> bool:
+def _is_speed(status: WorkerStatus, record: WorkloadRecord) -> bool:
     possible = 0 < status.gpus <= most_gpus(record) and 0 < status.samples_per_s < float("inf")
     return possible and status.state is WorkerPhase.RUNNING
 

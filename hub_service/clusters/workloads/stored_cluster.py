@@ -36,7 +36,7 @@ from runai.hub_service.clusters.workloads.worker_environment import worker_envir
 from runai.hub_service.clusters.workloads.workload_index import WorkloadIndexer
 from runai.hub_service.limits.sharing import Sharing, TimeSliced
 from runai.hub_service.model import arrays
-from runai.hub_service.model.cluster import ProjectChange, Refused, Seen
+from runai.hub_service.model.cluster import NodeReport, ProjectChange, Refused
 from runai.hub_service.model.device import Device, NodeCapacity
 from runai.hub_service.model.records import (
     Allocation,
@@ -52,7 +52,7 @@ from runai.hub_service.model.records import (
     WorkloadSpec,
 )
 from runai.hub_service.scheduler.model.snapshot import Plan, Snapshot, Workload
-from runai.hub_service.wire.elastic_messages import Status
+from runai.hub_service.wire.elastic_messages import WorkerStatus
 from runai.hub_service.wire.errors import Conflict, NotFound
 
 
@@ -313,7 +313,7 @@ class RecordedCluster:
             self._keep(told(node, before, after, self._rows.values()))
             self._waking.announce()
 
-    async def note_holders(self, node: str, seen: Seen) -> None:
+    async def note_holders(self, node: str, seen: NodeReport) -> None:
         """Do nothing: this cluster grants the devices itself."""
 
     async def projects(self) -> Sequence[ProjectRecord]:
@@ -344,7 +344,7 @@ class RecordedCluster:
         row = self._row(workload)
         self._keep({workload: lifecycle.exited(row, index, ending, now=self._clock())})
 
-    def report_statuses(self, workload: WorkloadId, statuses: Mapping[str, Status]) -> None:
+    def report_statuses(self, workload: WorkloadId, statuses: Mapping[str, WorkerStatus]) -> None:
         """Record the statuses of an elastic job's workers, by their names."""
         self._keep({workload: membership.heard(self._row(workload), statuses)}, quietly=True)
 

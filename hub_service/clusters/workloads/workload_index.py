@@ -35,7 +35,7 @@ FORGOTTEN_AT_ONCE = 5
 _workload = attrgetter("workload")
 
 
-class _Names(Container[str]):
+class _UsedNames(Container[str]):
     """The names in use: of rows, of arrays' elements without one, and of whole arrays."""
 
     def __init__(self, rows: "WorkloadIndexer") -> None:
@@ -61,7 +61,7 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
         elements can hold devices at once.
         """
         self._make, self._slots = make, slots
-        self.names: Container[WorkloadId] = _Names(self)
+        self.names: Container[WorkloadId] = _UsedNames(self)
         self._rows: dict[WorkloadId, StoredWorkload] = {}
         self._numbers: dict[WorkloadId, int] = {}
         """Sequence numbers: each higher than all before it, and never reused."""

@@ -9,10 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from runai.hub_service.controller.idle.decision import (
-    Action,
     Do,
+    IdleAction,
     Idleness,
-    Measured,
+    Measurement,
     due_in,
     evidence,
     kept,
@@ -198,7 +198,7 @@ class IdleWatch:
         is_open = record.spec.kind == "session" and record.spec.command is None
         return self._releases and is_open and record.workers[0].state == "running"
 
-    async def _process(self, record: WorkloadRecord, one: _Watched, measured: Measured) -> None:
+    async def _process(self, record: WorkloadRecord, one: _Watched, measured: Measurement) -> None:
         if one.releasing:
             if not measured.on_device:
                 await self._cluster.release(record.id, why=one.releasing)
@@ -209,7 +209,7 @@ class IdleWatch:
         if action is not None and action.do is not Do.BADGE:
             await self._carry_out(record, one, action)
 
-    async def _carry_out(self, record: WorkloadRecord, one: _Watched, action: Action) -> None:
+    async def _carry_out(self, record: WorkloadRecord, one: _Watched, action: IdleAction) -> None:
         facts = evidence(record, action, self._ledger.totals(record.id))
         coming = due_in(one.rules, one.known, releases=one.releases)
         match action.do:
@@ -257,7 +257,7 @@ _TAKEN = {Do.RELEASE: "left without its GPUs", Do.STOP: "stopped"}
 
 def _measured(
     report: AgentReport, records: Mapping[WorkloadId, WorkloadRecord]
-) -> Mapping[WorkloadId, Measured]:
+) -> Mapping[WorkloadId, Measurement]:
     """Return the measurements of each workload with devices on the report's node."""
     servers = {
         w.process.pid
@@ -277,7 +277,7 @@ def _measured(
         if sample.cpu is not None:
             cpu[workload] = max(cpu.get(workload, 0.0), sample.cpu)
     return {
-        workload: Measured(
+        workload: Measurement(
             report.at,
             report.interval,
             busy.get(workload),

@@ -17,8 +17,8 @@ from runai.hub_service.controller.notifications.news import (
     NEVER_RAN,
     Kind,
     Notification,
+    ObservedState,
     Recent,
-    Seen,
     happened,
     seen,
 )
@@ -68,7 +68,7 @@ class Notifier:
         self._clock = clock
         self._again_s = again_s
         self._records: Sequence[WorkloadRecord] = ()
-        self._seen: dict[WorkloadId, Seen] = {}
+        self._seen: dict[WorkloadId, ObservedState] = {}
         self._active: dict[WorkloadId, WorkloadRecord] = {}
         """Workloads whose idleness may change without a change of their record."""
 

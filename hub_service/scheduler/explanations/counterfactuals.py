@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from runai.hub_service.scheduler.explanations.device_holders import Held, Holdings
+from runai.hub_service.scheduler.explanations.device_holders import HolderAllocation, Holdings
 from runai.hub_service.scheduler.explanations.forecast import Decide
 from runai.hub_service.scheduler.explanations.sentences import Wording
 from runai.hub_service.scheduler.model.explanation import (
@@ -76,7 +76,7 @@ class Trials:
         return plan
 
 
-class Search:
+class CounterfactualSearch:
     """Search for the counterfactuals of one wait."""
 
     def __init__(
@@ -156,7 +156,7 @@ class Search:
                     return None
         return None
 
-    def _fewest(self, chosen: Sequence[Held]) -> list[Held]:
+    def _fewest(self, chosen: Sequence[HolderAllocation]) -> list[HolderAllocation]:
         """Drop unnecessary workloads; the first in R4's order are kept longest."""
         needed = list(chosen)
         for held in reversed(chosen):
@@ -166,7 +166,7 @@ class Search:
                 needed = fewer
         return needed
 
-    def _released(self, rival: ProjectNode, chosen: Sequence[Held]) -> Counterfactual:
+    def _released(self, rival: ProjectNode, chosen: Sequence[HolderAllocation]) -> Counterfactual:
         until = max(held.protected_until for held in chosen)
         changes = (EndWorkloads(workloads=tuple(held.workload.name for held in chosen)),)
         amount = sum(held.total for held in chosen)

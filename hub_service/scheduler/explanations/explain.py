@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from runai.hub_service.scheduler.explanations.counterfactuals import Search, Trials
-from runai.hub_service.scheduler.explanations.device_holders import Held, Holdings
+from runai.hub_service.scheduler.explanations.counterfactuals import CounterfactualSearch, Trials
+from runai.hub_service.scheduler.explanations.device_holders import HolderAllocation, Holdings
 from runai.hub_service.scheduler.explanations.forecast import (
     Decide,
     expected_start,
@@ -58,7 +58,7 @@ def explain_with(
         snapshot, asked, decide, bounded(snapshot, MOST_TRIALS), at_once=code == "stopping"
     )
     wording = Wording(snapshot.now, tree_of(snapshot).accounts, may_know)
-    search = Search(snapshot, asked, wait.reason, holdings, wording, trials)
+    search = CounterfactualSearch(snapshot, asked, wait.reason, holdings, wording, trials)
     explanation = Explanation(
         ahead=_ahead(snapshot, plan, wait, asked, may_know),
         holders=tuple(_holder(held, may_know) for held in holdings.holders(code)[:_SHOWN]),
@@ -120,7 +120,7 @@ def _ahead(
     return tuple(w.name for w in before if may_know(w))[:_SHOWN]
 
 
-def _holder(held: Held, may_know: MayKnow) -> Holder:
+def _holder(held: HolderAllocation, may_know: MayKnow) -> Holder:
     is_known = may_know(held.workload)
     return Holder(
         workload=held.workload.name if is_known else "",

@@ -68,7 +68,7 @@ def expected_starts(
     factors = (SHORTER, LONGER) if future.guesses() else ()
     courses = [future.starts_of(names, cycles)]
     courses += [_Future(index, silent, decide, how).starts_of(names, cycles) for how in factors]
-    alike: dict[tuple[_Found, ...], ExpectedStart] = {}
+    alike: dict[tuple[_SimulatedStart, ...], ExpectedStart] = {}
     starts: dict[str, ExpectedStart] = {}
     for name in names:
         seen = tuple([found[name] for found in courses])
@@ -78,14 +78,14 @@ def expected_starts(
     return starts
 
 
-class _Found(NamedTuple):
+class _SimulatedStart(NamedTuple):
     at: int | None
     until: int | None
     """Time at which the simulation stopped at its limit. None if it ran to the end."""
     is_estimated: bool
 
 
-def _start(seen: Sequence[_Found], now: int) -> ExpectedStart:
+def _start(seen: Sequence[_SimulatedStart], now: int) -> ExpectedStart:
     """Combine the simulations into one expected start, the expected simulation first."""
     expected = seen[0]
     starts = [found.at for found in seen if found.at is not None]
@@ -141,9 +141,9 @@ class _Future:
                 if left is not None:
                     self._remaining[workload.name] = left
 
-    def starts_of(self, names: Collection[str], cycles: int) -> dict[str, _Found]:
+    def starts_of(self, names: Collection[str], cycles: int) -> dict[str, _SimulatedStart]:
         """Simulate until the minimum of each of these workloads has run."""
-        found: dict[str, _Found] = {}
+        found: dict[str, _SimulatedStart] = {}
         wanted = frozenset(names)
         at_once = 0
         for _ in range(cycles):
@@ -152,7 +152,7 @@ class _Future:
             for name in self._changed & wanted:
                 if name not in found and self._is_settled(name):
                     at = self._now if name in self._workloads else None
-                    found[name] = _Found(at, None, self._is_estimated)
+                    found[name] = _SimulatedStart(at, None, self._is_estimated)
             self._changed.clear()
             if len(found) == len(names):
                 return found
@@ -160,9 +160,9 @@ class _Future:
             if frees and at_once < _CYCLES_AT_ONE_INSTANT:
                 continue  # reservations start now, after their victims have left (R7)
             if not self._advance():
-                never = _Found(None, None, self._is_estimated)
+                never = _SimulatedStart(None, None, self._is_estimated)
                 return dict.fromkeys(names, never) | found
-        return dict.fromkeys(names, _Found(None, self._now, self._is_estimated)) | found
+        return dict.fromkeys(names, _SimulatedStart(None, self._now, self._is_estimated)) | found
 
     def _is_settled(self, name: str) -> bool:
         """Return True if a workload's minimum runs, or it will never queue again."""

@@ -28,7 +28,7 @@ from runai.hub_service.scheduler.state.planned_workloads import (
 )
 from runai.hub_service.scheduler.state.planning_state import State
 from runai.hub_service.scheduler.state.project_tree import ProjectNode
-from runai.hub_service.scheduler.steps.allocate import Allocation
+from runai.hub_service.scheduler.steps.allocate import AllocateStep
 from runai.hub_service.scheduler.steps.reclaim import Eviction, Reclaim
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class Reasons:
     """Reasons for the decisions of one plan."""
 
     def __init__(
-        self, state: State, allocation: Allocation, reclaim: Reclaim, census: Census
+        self, state: State, allocation: AllocateStep, reclaim: Reclaim, census: Census
     ) -> None:
         """Start from the state after every decision."""
         self._state = state

@@ -31,7 +31,7 @@ from runai.hub_service.scheduler.state.planned_workloads import (
     PlannedWorker,
     PlannedWorkload,
 )
-from runai.hub_service.scheduler.state.previous_waits import Told
+from runai.hub_service.scheduler.state.previous_waits import PreviousWaits
 from runai.hub_service.scheduler.state.project_tree import ProjectNode, ProjectTree
 from runai.hub_service.scheduler.state.quota_by_type import candidates, within
 from runai.hub_service.scheduler.state.request_shape import Booking, Kinds, RequestShape
@@ -112,9 +112,9 @@ class State:
         return Room(self.nodes, spread=False)
 
     @cached_property
-    def told(self) -> Told:
+    def told(self) -> PreviousWaits:
         """Return the wait decisions of the previous cycle (X)."""
-        return Told()
+        return PreviousWaits()
 
     def expect_its_like(self) -> None:
         """Set the mix of requests that fragmentation-aware capacity expects (P6)."""

@@ -18,7 +18,7 @@ Lines = tuple[tuple[object, int, Reason], ...]
 """Digest of a queue: its lanes, their numbers of changes, and the common reason."""
 
 
-class Told:
+class PreviousWaits:
     """Queues of all projects as last reported."""
 
     def __init__(self) -> None:

@@ -41,7 +41,7 @@ HELD = Block("held_for", "Q2")
 _BLOCKED_BY_HOLD = Block("held_for", "O4")
 
 
-class Allocation:
+class AllocateStep:
     """Allocations of one cycle, in the order in which they were made."""
 
     def __init__(self, state: State) -> None:

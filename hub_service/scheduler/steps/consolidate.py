@@ -25,7 +25,7 @@ from runai.hub_service.scheduler.state.planned_workloads import (
 )
 from runai.hub_service.scheduler.state.planning_state import State
 from runai.hub_service.scheduler.state.request_shape import RequestShape
-from runai.hub_service.scheduler.steps.allocate import Allocation, is_there
+from runai.hub_service.scheduler.steps.allocate import AllocateStep, is_there
 from runai.hub_service.scheduler.steps.reclaim import Eviction, Reclaim
 from runai.hub_service.scheduler.steps.vacate_node import Group, Leaving, Vacancies
 
@@ -38,7 +38,7 @@ _PLACED = (Phase.RESERVED, Phase.STARTED, Phase.MOVED)
 class Consolidation:
     """One pass of consolidation; moves are recorded as losses of the reclaim."""
 
-    def __init__(self, state: State, allocation: Allocation, reclaim: Reclaim) -> None:
+    def __init__(self, state: State, allocation: AllocateStep, reclaim: Reclaim) -> None:
         """Start without moves."""
         self._state = state
         self._allocation = allocation

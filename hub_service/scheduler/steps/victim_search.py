@@ -22,7 +22,7 @@ from runai.hub_service.scheduler.state.planning_state import State
 from runai.hub_service.scheduler.state.request_shape import Booking
 from runai.hub_service.scheduler.steps.victim_selection import (
     Candidate,
-    Choice,
+    CandidateSet,
     Givers,
     PreemptionScope,
 )
@@ -61,7 +61,7 @@ class Moves(Protocol):
         ...
 
 
-class Search:
+class VictimSearch:
     """Search for the workers to stop so that one waiting unit fits.
 
     A unit is a group of workers that start together; `way` says whose workers may be stopped. It
@@ -73,7 +73,7 @@ class Search:
         state: State,
         unit: PodSet,
         way: PreemptionScope,
-        choice: Choice,
+        choice: CandidateSet,
         may_stop: int | None = None,
         moves: Moves | None = None,
     ) -> None:

@@ -32,7 +32,7 @@ class PreemptionScope(NamedTuple):
     """True if it includes the own project's surplus, which only uses idle GPUs (E1)."""
 
 
-class Choice(NamedTuple):
+class CandidateSet(NamedTuple):
     """Candidate victims of a search: all in scope, or the ones on some nodes."""
 
     victims: Callable[[ProjectNode], list[Victim]]
@@ -62,7 +62,7 @@ class Givers:
     """Iterator over the victims of one claimant in one scope."""
 
     def __init__(
-        self, state: State, unit: PodSet, way: PreemptionScope, choice: Choice, fit: Fit
+        self, state: State, unit: PodSet, way: PreemptionScope, choice: CandidateSet, fit: Fit
     ) -> None:
         """Start before the first victim."""
         self._state = state

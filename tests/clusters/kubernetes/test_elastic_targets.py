@@ -14,7 +14,7 @@ from control_plane.scheduling import Scheduler
 from runai.hub_service.clusters.kubernetes.client.api import Api
 from runai.hub_service.clusters.kubernetes.workloads.elastic_jobs import LEFT
 from runai.hub_service.model.records import WorkloadRecord
-from runai.hub_service.wire.elastic_messages import Status, WorkerPhase
+from runai.hub_service.wire.elastic_messages import WorkerPhase, WorkerStatus
 
 pytestmark = pytest.mark.kubernetes
 
@@ -50,14 +50,14 @@ class Workers:
     def tell(self, index: int) -> None:
         """Report a worker as ready, whether or not its pod is known to run."""
         name = f"{self.lab.namespace.name}/{self.bound()[index]}"
-        status = Status(f"vision/e-{index}", 0, WorkerPhase.READY, 1, 0, 0, 0)
+        status = WorkerStatus(f"vision/e-{index}", 0, WorkerPhase.READY, 1, 0, 0, 0)
         self.scheduler.call(self.scheduler.cluster.elastic.worker_told(name, status))
 
     def pod(self, index: int) -> str:
         return f"{self.lab.namespace.name}/{self.bound()[index]}"
 
-    def status(self, index: int, phase: WorkerPhase) -> Status:
-        return Status(f"vision/e-{index}", 1, phase, 1, 0, 10.0, 3)
+    def status(self, index: int, phase: WorkerPhase) -> WorkerStatus:
+        return WorkerStatus(f"vision/e-{index}", 1, phase, 1, 0, 10.0, 3)
 
     def says(self, index: int, phase: WorkerPhase) -> None:
         """Report a worker's phase."""

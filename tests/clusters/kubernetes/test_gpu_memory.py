@@ -6,7 +6,7 @@ import pytest
 
 from clusters.kubernetes.worlds import a_machine, a_pod
 from runai.hub_service.clusters.kubernetes.objects.core_objects import RESERVATIONS
-from runai.hub_service.clusters.kubernetes.snapshot.gpu_memory import Sizes
+from runai.hub_service.clusters.kubernetes.snapshot.gpu_memory import NodeDeviceMemory
 from runai.hub_service.model.device import Device
 
 
@@ -36,7 +36,7 @@ def devices(*sizes: int, kind: str = "GPU") -> list[Device]:
     ],
 )
 def test_the_devices_of_a_node_have(label, counted, size):
-    sizes = Sizes()
+    sizes = NodeDeviceMemory()
 
     sizes.learn("gpu-0", counted)
     (machine,) = sizes.of([a_machine("gpu-0", gpu_memory_mib=label)], ())
@@ -47,7 +47,7 @@ def test_the_devices_of_a_node_have(label, counted, size):
 
 def test_a_node_that_is_as_it_was_is_the_same_object():
     machines = [a_machine("gpu-0"), a_machine("gpu-1", gpu_memory_mib=8_000)]
-    sizes = Sizes()
+    sizes = NodeDeviceMemory()
     assert sizes.of(machines, ()) == machines
     sizes.learn("gpu-0", devices(16_000))
 
@@ -62,7 +62,7 @@ def test_a_node_that_is_as_it_was_is_the_same_object():
 
 
 def test_a_device_that_is_not_counted_for_a_while_leaves_the_size_as_it_was():
-    sizes, machine = Sizes(), a_machine("gpu-0")
+    sizes, machine = NodeDeviceMemory(), a_machine("gpu-0")
     sizes.learn("gpu-0", devices(16_000))
 
     assert not sizes.learn("gpu-0", [])
@@ -70,7 +70,7 @@ def test_a_device_that_is_not_counted_for_a_while_leaves_the_size_as_it_was():
 
 
 def test_of_a_node_that_is_gone_nothing_is_kept():
-    sizes = Sizes()
+    sizes = NodeDeviceMemory()
     sizes.learn("gpu-0", devices(16_000))
     sizes.of([], ())
 
@@ -78,7 +78,7 @@ def test_of_a_node_that_is_gone_nothing_is_kept():
 
 
 def test_before_the_agent_has_told_reservations_do():
-    machine, sizes = a_machine("gpu-0"), Sizes()
+    machine, sizes = a_machine("gpu-0"), NodeDeviceMemory()
     reserved = [
         a_pod(name, namespace=RESERVATIONS, node="gpu-0", device=f"GPU-{name}", device_mib=mib)
         for name, mib in (("a", 0), ("b", 16_000), ("c", 15_000))

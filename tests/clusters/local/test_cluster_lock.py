@@ -11,7 +11,7 @@ import pytest
 from runai.hub_service.clusters.local.store import cluster_lock
 from runai.hub_service.clusters.local.store.cluster_lock import (
     LOCK,
-    Holder,
+    LockHolder,
     claim,
     holder,
     sole_owner,
@@ -71,7 +71,7 @@ def test_lock_of_an_earlier_version_has_an_unknown_holder(told, lock):
     fd = claim(lock.parent)
     lock.write_text(told)
 
-    assert holder(lock) == Holder()
+    assert holder(lock) == LockHolder()
     with pytest.raises(Conflict, match="a process that does not say which") as refused:
         claim(lock.parent)
 

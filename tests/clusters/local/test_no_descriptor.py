@@ -16,7 +16,7 @@ import pytest
 
 from labs import local_lab, plan, sleeping, start
 from runai.hub_service.clusters.local.processes import reconciler
-from runai.hub_service.clusters.local.processes.worker_process import Watch, lasting
+from runai.hub_service.clusters.local.processes.worker_process import ProcessWatch, lasting
 from runai.hub_service.model.records import Process
 from waiting import eventually_async
 
@@ -79,7 +79,7 @@ async def test_a_process_that_cannot_be_looked_at_has_not_ended():
     try:
         named = lasting(Process(sleeper.pid, psutil.Process(sleeper.pid).create_time()))
         with none_left():
-            Watch(sleeper.pid, named, lambda: ended.append(True))
+            ProcessWatch(sleeper.pid, named, lambda: ended.append(True))
             await asyncio.sleep(0)
         assert ended == []
         sleeper.kill()

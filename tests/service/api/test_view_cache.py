@@ -17,7 +17,7 @@ from runai.hub_service.api.services.overview_feed import RenderTurns
 from runai.hub_service.api.views import device_views
 from runai.hub_service.api.views.overview_views import overview_view
 from runai.hub_service.api.views.start_views import start_view
-from runai.hub_service.api.views.view_cache import FEW, MEASURED_FOR_S, DrawnViews, Measured
+from runai.hub_service.api.views.view_cache import FEW, MEASURED_FOR_S, DrawnViews, MeasurementTimes
 from runai.hub_service.api.views.workload_queues import Queues
 from runai.hub_service.api.views.workload_views import Viewer
 from runai.hub_service.controller.idle.decision import Do
@@ -92,7 +92,7 @@ VIEW = WorkloadView(
 
 
 TOLD = [5.0]
-AT_9 = Measured(9.0, TOLD)
+AT_9 = MeasurementTimes(9.0, TOLD)
 
 
 @pytest.mark.parametrize(
@@ -102,10 +102,10 @@ AT_9 = Measured(9.0, TOLD)
         *[
             pytest.param((WAITS, ME, "x", AT_9), (WAITS, ME, "x", now), 1, measured, id=name)
             for now, measured, name in (
-                (Measured(9.3, TOLD), 0, "measured just now"),
-                (Measured(9.3, [9.1]), 1, "an agent has reported"),
-                (Measured(9.5, TOLD), 1, "measured before"),
-                (Measured(8.9, TOLD), 1, "the clock was set back"),
+                (MeasurementTimes(9.3, TOLD), 0, "measured just now"),
+                (MeasurementTimes(9.3, [9.1]), 1, "an agent has reported"),
+                (MeasurementTimes(9.5, TOLD), 1, "measured before"),
+                (MeasurementTimes(8.9, TOLD), 1, "the clock was set back"),
             )
         ],
         pytest.param((WAITS, ME, "x", None), (WAITS, ME, "x", AT_9), 2, 0, id="begun"),

@@ -11,9 +11,9 @@ import pytest
 from inline_decisions import inline_scheduler
 from runai.hub_service.clusters.simulated import MemoryStore, SimulatedCluster
 from runai.hub_service.controller import history_recorder
-from runai.hub_service.controller.history_recorder import Bookkeeping, Holdings, held_devices
+from runai.hub_service.controller.history_recorder import AllocationCache, Bookkeeping, held_devices
 from runai.hub_service.controller.loop import Controller
-from runai.hub_service.ledger import Asked, Ledger
+from runai.hub_service.ledger import Ledger, PastRequest
 from runai.hub_service.model.changes import Broadcast
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
@@ -31,7 +31,7 @@ class Told(Ledger):
         super().__init__(database, clock=clock)
         self.requests: list[tuple[str, str, int]] = []
 
-    def asked(self, workload: str, asked: Asked) -> None:
+    def asked(self, workload: str, asked: PastRequest) -> None:
         self.requests.append((workload, asked.text, asked.starts))
         super().asked(workload, asked)
 
@@ -176,7 +176,7 @@ async def test_bookkeeping_closes_workload_that_ended_between_two_cycles(service
 
 async def test_holdings_rebuild_list_only_when_allocations_change(service):
     await service.cluster.put_project(ProjectSpec("vision"))
-    holdings = Holdings(service.cluster)
+    holdings = AllocationCache(service.cluster)
     assert await holdings.now() == []
     for name in ("first", "waits"):
         spec = WorkloadSpec("vision", name, "ana", "job", ("train",), gpus=MilliGpu(1000))

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runai.hub_service.controller.idle.decision import (
-    Action,
     Do,
+    IdleAction,
     Idleness,
-    Measured,
+    Measurement,
     due_in,
     kept,
     look,
@@ -35,7 +35,7 @@ class Story:
         end = self.at + minutes * MINUTE
         while self.at < end:
             self.at += 10
-            now = Measured(self.at, 10, busy, on_device, cpu)
+            now = Measurement(self.at, 10, busy, on_device, cpu)
             self.known, action = look(self.rules, self.known, now, releases=self.releases)
             if action is not None:
                 self.done.append((self.at / MINUTE, action.do))
@@ -123,14 +123,14 @@ def test_it_is_told_what_comes_and_when():
 def test_the_numbers_come_with_the_decision():
     known = Idleness(0.0, idle_s=1795, used=True)
 
-    assert look(RELEASING, known, Measured(10, 10, 0.0, on_device=True))[1] == Action(
+    assert look(RELEASING, known, Measurement(10, 10, 0.0, on_device=True))[1] == IdleAction(
         Do.RELEASE, 1805, 1800
     )
 
 
 measurements = st.lists(
     st.builds(
-        Measured,
+        Measurement,
         at=st.floats(0, 20_000),
         interval=st.floats(0, 400),
         busy=st.sampled_from([None, 0.0, 0.0, 0.0, 0.009, 0.5]),

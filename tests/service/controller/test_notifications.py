@@ -28,7 +28,7 @@ from runai.hub_service.controller.notifications import (
     Recent,
 )
 from runai.hub_service.controller.notifications.channels import Undelivered, Webhook
-from runai.hub_service.controller.notifications.news import Seen, happened
+from runai.hub_service.controller.notifications.news import ObservedState, happened
 from runai.hub_service.model.changes import Broadcast
 from runai.hub_service.model.records import WorkloadState
 from runai.hub_service.scheduler.model.snapshot import Move, Reason
@@ -47,16 +47,16 @@ FAILED, QUEUED = WorkloadState.FAILED, WorkloadState.QUEUED
 @pytest.mark.parametrize(
     ("before", "now", "kinds"),
     [
-        (Seen(RUNNING, 0), Seen(AWAY, 1, away=True), ["paused"]),
-        (Seen(AWAY, 1, away=True), Seen(RUNNING, 1), ["resumed"]),
-        (Seen(RUNNING, 0), Seen(RUNNING, 1), ["paused", "resumed"]),
-        (Seen(QUEUED, 0), Seen(RUNNING, 0), []),
-        (Seen(RUNNING, 0), Seen(WorkloadState.SUSPENDED, 0), []),
-        (Seen(RUNNING, 0), Seen(FAILED, 0), ["failed"]),
-        (Seen(FAILED, 0), Seen(FAILED, 0), []),
-        (Seen(RUNNING, 0), Seen(WorkloadState.TIMED_OUT, 0), ["timed_out"]),
-        (Seen(RUNNING, 0), Seen(RUNNING, 0, is_idle=True), ["idle"]),
-        (Seen(RUNNING, 0, is_idle=True), Seen(RUNNING, 0, is_idle=True), []),
+        (ObservedState(RUNNING, 0), ObservedState(AWAY, 1, away=True), ["paused"]),
+        (ObservedState(AWAY, 1, away=True), ObservedState(RUNNING, 1), ["resumed"]),
+        (ObservedState(RUNNING, 0), ObservedState(RUNNING, 1), ["paused", "resumed"]),
+        (ObservedState(QUEUED, 0), ObservedState(RUNNING, 0), []),
+        (ObservedState(RUNNING, 0), ObservedState(WorkloadState.SUSPENDED, 0), []),
+        (ObservedState(RUNNING, 0), ObservedState(FAILED, 0), ["failed"]),
+        (ObservedState(FAILED, 0), ObservedState(FAILED, 0), []),
+        (ObservedState(RUNNING, 0), ObservedState(WorkloadState.TIMED_OUT, 0), ["timed_out"]),
+        (ObservedState(RUNNING, 0), ObservedState(RUNNING, 0, is_idle=True), ["idle"]),
+        (ObservedState(RUNNING, 0, is_idle=True), ObservedState(RUNNING, 0, is_idle=True), []),
     ],
 )
 def test_state_change_produces_notifications_of_its_kind(before, now, kinds):

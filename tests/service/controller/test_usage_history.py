@@ -10,7 +10,7 @@ from runai.hub_service.agent.devices.simulated import SimulatedDevices
 from runai.hub_service.clusters.simulated import SimulatedCluster
 from runai.hub_service.controller.loop import Controller
 from runai.hub_service.controller.usage_history import HALF_LIFE_S, UsageHistory
-from runai.hub_service.ledger import Held, Ledger
+from runai.hub_service.ledger import DeviceAllocation, Ledger
 from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.scheduler import Policy
 from runai.hub_service.scheduler.model.quantity import MilliGpu
@@ -42,7 +42,9 @@ async def cluster(clock):
 
 async def hold(ledger, clock, project, gpus, hours):
     """Record a project's use of whole GPUs in the ledger, each minute for some hours."""
-    held = [Held(project, "ana", f"{project}/old", f"GPU-{n}", 1000) for n in range(gpus)]
+    held = [
+        DeviceAllocation(project, "ana", f"{project}/old", f"GPU-{n}", 1000) for n in range(gpus)
+    ]
     for _ in range(60 * hours):
         ledger.record(clock.at, 0, held)
         clock.at += 60

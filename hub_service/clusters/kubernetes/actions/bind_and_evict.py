@@ -25,7 +25,7 @@ from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_keeper import
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import Slot
 from runai.hub_service.clusters.kubernetes.objects.array_elements import ArrayJob
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod, left_out, read_pod
-from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import Grant
+from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import BoundDevices
 from runai.hub_service.clusters.kubernetes.objects.jobs import (
     Job,
     Ran,
@@ -73,7 +73,7 @@ class DecisionExecutor:
         self._sharing = sharing
         self._events = events
         self.refused: list[Refused] = []
-        self.bound: dict[str, tuple[Start, Grant | None]] = {}
+        self.bound: dict[str, tuple[Start, BoundDevices | None]] = {}
         """Starts that were bound, by the pod's UID."""
         self.evicted: set[str] = set()
         self.told: dict[str, str] = {}
@@ -92,7 +92,7 @@ class DecisionExecutor:
         """Pods for which the outcome of our call is unknown, by UID."""
 
     async def start(
-        self, decision: Start, pod: Pod, grant: Grant | None, notes: Mapping[str, str]
+        self, decision: Start, pod: Pod, grant: BoundDevices | None, notes: Mapping[str, str]
     ) -> None:
         """Bind a pod to the node and device shares of the plan.
 

@@ -16,7 +16,7 @@ from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import (
     reservation_name,
 )
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
-from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import Grant
+from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import BoundDevices
 from runai.hub_service.scheduler.model.snapshot import Start
 
 
@@ -28,7 +28,7 @@ class DeviceFinding:
         self._guards = dict(guards)
         self._names = {guard.name for guard in guards.values()}
         self._acting = acting
-        self.grants: dict[str, Grant] = {}
+        self.grants: dict[str, BoundDevices] = {}
         """Device shares to bind workers to, by worker name."""
         self.calls: dict[str, list[Call]] = {}
         """API calls needed before a worker is bound, by worker name."""
@@ -52,7 +52,7 @@ class DeviceFinding:
         if not all(guard.device for guard in found):
             self.unready.add(decision.workload)
             return
-        self.grants[decision.worker] = Grant(
+        self.grants[decision.worker] = BoundDevices(
             tuple(guard.name for guard in found),
             tuple(guard.device for guard in found),
             tuple(share.gpus for share in decision.devices),

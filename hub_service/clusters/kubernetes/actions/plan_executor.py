@@ -20,14 +20,14 @@ from runai.hub_service.clusters.kubernetes.objects.array_elements import ArrayJo
 from runai.hub_service.clusters.kubernetes.objects.core_objects import KubeNode, Pod
 from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import (
     RESUMED,
-    Grant,
+    BoundDevices,
     told_of_memory,
 )
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
 from runai.hub_service.clusters.kubernetes.objects.node_affinity import Demands, obstacle
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import PodGroup
 from runai.hub_service.clusters.kubernetes.objects.volume_topology import Claim, Storage
-from runai.hub_service.clusters.kubernetes.snapshot.capacity_check import Room
+from runai.hub_service.clusters.kubernetes.snapshot.capacity_check import DeviceBookings
 from runai.hub_service.clusters.kubernetes.snapshot.extended_resources import (
     too_few_for_all,
     too_many,
@@ -60,7 +60,7 @@ class PlanCalls:
         acting: DecisionExecutor,
         *,
         absent: Callable[[str, str], str],
-        room: Room,
+        room: DeviceBookings,
         guards: Mapping[Slot, Guard],
         storage: Storage,
         machines: Mapping[str, KubeNode],
@@ -273,7 +273,7 @@ class PlanCalls:
         provided = self._provide(decision, claims)
         return [*provided, *self._finding.calls.get(decision.worker, ()), say]
 
-    def _notes(self, decision: Start, pod: Pod, grant: Grant | None) -> dict[str, str]:
+    def _notes(self, decision: Start, pod: Pod, grant: BoundDevices | None) -> dict[str, str]:
         """Return the annotations of a binding: devices, memory, and whether the Job is resumed."""
         notes = {RESUMED: "1"} if self._groups[decision.workload].is_resumed else {}
         if grant is None or pod.part is None:

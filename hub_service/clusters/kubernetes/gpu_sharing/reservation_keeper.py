@@ -25,7 +25,7 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import RESERVATI
 from runai.hub_service.clusters.kubernetes.snapshot.assumed_state import AssumedState, Bound
 from runai.hub_service.clusters.kubernetes.snapshot.device_ids import DeviceIds
 from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import NominatedPlacement
-from runai.hub_service.model.cluster import Seen
+from runai.hub_service.model.cluster import NodeReport
 from runai.hub_service.model.device import Device
 
 DEVICE_KNOWN_WITHIN_S = 60.0
@@ -86,7 +86,7 @@ class ReservationKeeper:
         """Nodes with reservations of devices that are not reported yet."""
         self._first_seen: dict[str, float] = {}
         """Time at which reservation pods were first seen, by UID."""
-        self._agents: dict[str, Seen] = {}
+        self._agents: dict[str, NodeReport] = {}
         self._faults: dict[str, Mapping[str, str]] = {}
         self._refusals = refusals
         self._events = events
@@ -105,7 +105,7 @@ class ReservationKeeper:
         at, why = self._refused
         return why if self._clock() < at + TROUBLE_LASTS_S else ""
 
-    def learn(self, node: str, seen: Seen) -> bool:
+    def learn(self, node: str, seen: NodeReport) -> bool:
         """Store an agent's report about its node; return True if it is new.
 
         A report older than the stored one is ignored, unless our clock was set back since.

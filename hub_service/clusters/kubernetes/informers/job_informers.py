@@ -41,7 +41,7 @@ WITHOUT = "PyTorchJobs are not scheduled (runai doctor names what the service ma
 """Logged if the role is older than the service, or narrower than the chart's."""
 
 
-class Changes:
+class ChangeSignals:
     """Change signals for the scheduling cycle and for callers that wait for a record."""
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Changes:
 class Informers:
     """The informers of one cluster, one per kind."""
 
-    def __init__(self, api: Api, changes: Changes, pool: Pool) -> None:
+    def __init__(self, api: Api, changes: ChangeSignals, pool: Pool) -> None:
         """Build the informers without starting them."""
         self._changes = changes
         notice = changes.signal

@@ -34,7 +34,7 @@ from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import (
     OF_MEMORY,
     RESUMED,
     SHARING,
-    Part,
+    DeviceRequest,
     sees_its_memory,
     sees_its_share,
     shown,
@@ -335,19 +335,19 @@ def _check(spec: WorkloadSpec, around: PodTemplateSource, api_url: str) -> None:
         )
 
 
-def _part(spec: WorkloadSpec) -> Part | None:
+def _part(spec: WorkloadSpec) -> DeviceRequest | None:
     """Return the share of a device that each worker asks for, or None.
 
     An elastic job of one process asks for its whole devices in this form: the next pod may get
     another number of them.
     """
     if spec.gpus_max:
-        return Part(
+        return DeviceRequest(
             milli=WHOLE_GPU, devices=spec.gpus // WHOLE_GPU, most=spec.gpus_max // WHOLE_GPU
         )
     if spec.gpu_memory_mib:
-        return Part(mib=spec.gpu_memory_mib)
-    return Part(milli=spec.gpus) if spec.gpus % WHOLE_GPU else None
+        return DeviceRequest(mib=spec.gpu_memory_mib)
+    return DeviceRequest(milli=spec.gpus) if spec.gpus % WHOLE_GPU else None
 
 
 def _checkpoints(spec: WorkloadSpec, around: PodTemplateSource) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
-from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import Grant
+from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import BoundDevices
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import PodGroup
 
@@ -23,7 +23,7 @@ class Bound(NamedTuple):
 
     node: str
     at: float
-    grant: Grant | None = None
+    grant: BoundDevices | None = None
 
 
 @dataclass(slots=True)

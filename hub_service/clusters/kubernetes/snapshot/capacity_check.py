@@ -22,7 +22,7 @@ from runai.hub_service.scheduler.model.snapshot import (
 )
 
 
-class Room:
+class DeviceBookings:
     """Device bookings per node, by the places of workers."""
 
     def __init__(self, nodes: Mapping[str, int], memory_mib: Mapping[str, int]) -> None:
@@ -103,7 +103,7 @@ def room_for(
     held: Mapping[str, tuple[int, ...]],
     groups: Iterable[PodGroup],
     promises: Mapping[str, NominatedPlacement],
-) -> Room:
+) -> DeviceBookings:
     """Return the device bookings on the plan's nodes.
 
     A stopping pod keeps its devices until it is gone. A pod that restarts on other devices books
@@ -115,7 +115,7 @@ def room_for(
     there = [pod for pod in pods if pod.node in most and pod.holds]
     for pod in there:
         most[pod.node] = max(most[pod.node], 1 + max(held.get(pod.uid, ()), default=-1))
-    room = Room(most, {machine.name: machine.gpu_memory_mib for machine in known})
+    room = DeviceBookings(most, {machine.name: machine.gpu_memory_mib for machine in known})
     seated = {pod.uid: pod for group in groups for pod in group.pods if pod.node in most}
     for pod in there:
         if not pod.is_reservation:

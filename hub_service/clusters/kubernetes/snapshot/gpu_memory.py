@@ -13,7 +13,7 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import KubeNode,
 from runai.hub_service.model.device import Device
 
 
-class Sizes:
+class NodeDeviceMemory:
     """Device memory as reported by agents, by node."""
 
     def __init__(self) -> None:

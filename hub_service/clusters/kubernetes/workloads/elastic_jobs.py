@@ -31,7 +31,7 @@ from runai.hub_service.model.records import (
     WorkloadRecord,
 )
 from runai.hub_service.scheduler.model.snapshot import Move, Plan, Start, Stop
-from runai.hub_service.wire.elastic_messages import Status, WorkerPhase
+from runai.hub_service.wire.elastic_messages import WorkerPhase, WorkerStatus
 
 LEFT = 143
 """Exit code of a pod that left a running job: no failure to its Job."""
@@ -148,7 +148,7 @@ class ElasticJobs:
                 drawn = replace(drawn, record=replace(drawn.record, elastic=state))
                 await self._settle(drawn, now, leaving)
 
-    def heard(self, drawn: Drawn, worker: str, status: Status) -> bool:
+    def heard(self, drawn: Drawn, worker: str, status: WorkerStatus) -> bool:
         """Apply a worker's status; return True if the state changed."""
         before = drawn.record.elastic
         step = membership.heard(StoredWorkload(drawn.record), {worker: status})

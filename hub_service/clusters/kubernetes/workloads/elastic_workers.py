@@ -7,14 +7,14 @@ from collections.abc import Callable, Collection, Mapping
 
 from runai.hub_service.clusters.kubernetes.cache import Cache
 from runai.hub_service.clusters.kubernetes.client.api import asking
-from runai.hub_service.clusters.kubernetes.informers.job_informers import Changes
+from runai.hub_service.clusters.kubernetes.informers.job_informers import ChangeSignals
 from runai.hub_service.clusters.kubernetes.workloads.elastic_jobs import (
     Drawn,
     ElasticJobs,
     elastic_jobs,
 )
 from runai.hub_service.model.records import WorkloadId
-from runai.hub_service.wire.elastic_messages import Status, Target
+from runai.hub_service.wire.elastic_messages import Target, WorkerStatus
 from runai.hub_service.wire.errors import NotFound
 
 
@@ -22,7 +22,7 @@ class ElasticWorkers:
     """Implementation of `base.WorkerMessages`."""
 
     def __init__(
-        self, cache: Cache, elastic: ElasticJobs, changes: Changes, clock: Callable[[], float]
+        self, cache: Cache, elastic: ElasticJobs, changes: ChangeSignals, clock: Callable[[], float]
     ) -> None:
         """Find workers in `cache`; their messages change `elastic`."""
         self._cache = cache
@@ -44,7 +44,7 @@ class ElasticWorkers:
                 return target
             await change.wait()
 
-    async def worker_told(self, pod: str, status: Status) -> None:
+    async def worker_told(self, pod: str, status: WorkerStatus) -> None:
         """Apply the status that a pod reports of its worker."""
         drawn, worker = await self._worker(pod)
         if self._elastic.heard(drawn, worker, status):

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from runai.hub_service.clusters.kubernetes.cache import Cache
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_keeper import ReservationKeeper
-from runai.hub_service.clusters.kubernetes.informers.job_informers import Changes
+from runai.hub_service.clusters.kubernetes.informers.job_informers import ChangeSignals
 from runai.hub_service.clusters.kubernetes.objects.core_objects import KubeNode, Pod
-from runai.hub_service.clusters.kubernetes.snapshot.gpu_memory import Sizes
-from runai.hub_service.model.cluster import Seen
+from runai.hub_service.clusters.kubernetes.snapshot.gpu_memory import NodeDeviceMemory
+from runai.hub_service.model.cluster import NodeReport
 from runai.hub_service.model.device import Device
 
 
@@ -20,7 +20,11 @@ class Inventory:
     """Devices of one cluster's nodes, listed once between two changes."""
 
     def __init__(
-        self, cache: Cache, changes: Changes, sharing: ReservationKeeper, sizes: Sizes
+        self,
+        cache: Cache,
+        changes: ChangeSignals,
+        sharing: ReservationKeeper,
+        sizes: NodeDeviceMemory,
     ) -> None:
         """Begin with no device listed; `sharing` and `sizes` receive the agents' reports."""
         self._cache = cache
@@ -46,7 +50,7 @@ class Inventory:
             )
         return self._counted
 
-    async def note_holders(self, node: str, seen: Seen) -> None:
+    async def note_holders(self, node: str, seen: NodeReport) -> None:
         """Store a node's devices and their holders."""
         are_new = [self._sharing.learn(node, seen), self._sizes.learn(node, seen.devices)]
         if any(are_new):

@@ -5,7 +5,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 
 from runai.hub_service.clusters.kubernetes.cache import Cache
-from runai.hub_service.clusters.kubernetes.informers.job_informers import Changes
+from runai.hub_service.clusters.kubernetes.informers.job_informers import ChangeSignals
 from runai.hub_service.clusters.kubernetes.objects.array_elements import array_jobs
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
@@ -30,7 +30,7 @@ def _age(record: WorkloadRecord) -> tuple[float, WorkloadId, int]:
     return record.submitted, arrays.array_id(record), -1 if index is None else index
 
 
-class _Names(Container[str]):
+class _UsedIds(Container[str]):
     """The IDs in use, those of whole arrays and of their elements included."""
 
     def __init__(self, lookup: "WorkloadLookup") -> None:
@@ -43,7 +43,7 @@ class _Names(Container[str]):
 class WorkloadLookup:
     """Workloads of one cluster; records are built once between two changes."""
 
-    def __init__(self, cache: Cache, changes: Changes) -> None:
+    def __init__(self, cache: Cache, changes: ChangeSignals) -> None:
         """Begin with no record built."""
         self._cache = cache
         self._changes = changes
@@ -51,7 +51,7 @@ class WorkloadLookup:
         self._arrays = ArrayRecords()
         self._records: Mapping[WorkloadId, WorkloadRecord] = {}
         self._of_arrays: Mapping[WorkloadId, Sequence[WorkloadRecord]] = {}
-        self._names = _Names(self)
+        self._names = _UsedIds(self)
         self._held: Mapping[str, Sequence[Allocation]] = {}
         self._holders: Mapping[WorkloadId, WorkloadRecord] = {}
         self._built_at: asyncio.Event | None = None  # set at the next change after the build

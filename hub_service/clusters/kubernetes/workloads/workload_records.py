@@ -87,13 +87,13 @@ class RecordBuilder:
 
     def __init__(self) -> None:
         """Begin with no record built."""
-        self._cache = Memo[_Shown]()
+        self._cache = Memo[_SortedRecord]()
 
     def records(self, known: ClusterState) -> dict[WorkloadId, WorkloadRecord]:
         """Return all workloads of our scheduler but arrays, oldest first; finished ones too."""
         self._cache.begin()
         pods: dict[str, list[Pod]] = {}
-        shown: list[_Shown] = []
+        shown: list[_SortedRecord] = []
         for pod in known.pods:
             if pod.scheduler != SCHEDULER or pod.is_reservation:
                 continue
@@ -112,7 +112,7 @@ class RecordBuilder:
         ]
         return {one.record.id: one.record for one in sorted(shown, key=attrgetter("age"))}
 
-    def _of_pod(self, pod: Pod, known: ClusterState) -> "_Shown":
+    def _of_pod(self, pod: Pod, known: ClusterState) -> "_SortedRecord":
         project = project_of(pod, known.namespaces, known.default_project)
         inputs = (
             pod,
@@ -126,7 +126,7 @@ class RecordBuilder:
 
     def _of_job(
         self, job: Job, pods: Sequence[Pod], known: ClusterState, promised: object
-    ) -> "_Shown":
+    ) -> "_SortedRecord":
         project = project_of(job.template, known.namespaces, known.default_project)
         workload = f"{project}/{name_of(job)}"
         inputs = (
@@ -145,15 +145,15 @@ class RecordBuilder:
         return self._cache.get(job.uid, inputs, lambda: _shown(record_of_job(job, pods, known)))
 
 
-class _Shown(NamedTuple):
+class _SortedRecord(NamedTuple):
     """A record and its sort key."""
 
     age: tuple[float, WorkloadId]
     record: WorkloadRecord
 
 
-def _shown(record: WorkloadRecord) -> _Shown:
-    return _Shown((record.submitted, record.id), record)
+def _shown(record: WorkloadRecord) -> _SortedRecord:
+    return _SortedRecord((record.submitted, record.id), record)
 
 
 def _is_left(pod: Pod) -> bool:

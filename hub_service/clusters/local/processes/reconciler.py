@@ -17,7 +17,7 @@ from typing import Protocol
 
 from runai.hub_service.clusters.local.processes.attempt import Attempt, Instructions
 from runai.hub_service.clusters.local.processes.worker_process import (
-    Watch,
+    ProcessWatch,
     end_tree,
     kill_leftovers,
     lasting,
@@ -46,7 +46,7 @@ class ProcessControl:
     """Process functions of this machine; tests inject their own with a simulated clock."""
 
     attempt: Callable[[Path], Attempt] = Attempt
-    watch: Callable[[int, Process | None, Callable[[], None]], Watch] = Watch
+    watch: Callable[[int, Process | None, Callable[[], None]], ProcessWatch] = ProcessWatch
     lasting: Callable[[Process], Process] = lasting
     end_tree: Callable[[Process], None] = end_tree
     kill_leftovers: Callable[[str, str, float, Process | None], None] = kill_leftovers
@@ -55,7 +55,7 @@ class ProcessControl:
 THIS_MACHINE = ProcessControl()
 
 
-class Rows(Protocol):
+class ReconcilerCluster(Protocol):
     """Cluster methods that the reconciler calls."""
 
     def row(self, workload: WorkloadId) -> StoredWorkload | None:
@@ -90,7 +90,7 @@ class _Key:
 class _Keeper:
     """Handle of a running worker: the process of its supervisor, or of its session."""
 
-    watch: Watch
+    watch: ProcessWatch
     told: bool = False
     """True if it was told to stop."""
     status: int = -1
@@ -107,7 +107,7 @@ class Reconciler:
     def __init__(
         self,
         jobs_dir: Path,
-        rows: Rows,
+        rows: ReconcilerCluster,
         clock: Callable[[], float],
         machine: ProcessControl = THIS_MACHINE,
     ) -> None:

@@ -90,7 +90,7 @@ def _boot() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
-class Watch:
+class ProcessWatch:
     """Watch of one process: calls back once at its end, and signals it until then."""
 
     def __init__(self, pid: int, named: Process | None, on_exit: Callable[[], None]) -> None:

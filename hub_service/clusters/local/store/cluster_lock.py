@@ -36,7 +36,7 @@ TELL_AFTER_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class LockHolder:
     """A process that has the cluster open."""
 
     pid: int = 0
@@ -110,7 +110,7 @@ def claim(root: Path) -> int:
     if _taken(fd, root):
         return fd
     os.close(fd)
-    by = holder(root / LOCK) or Holder()
+    by = holder(root / LOCK) or LockHolder()
     raise Conflict(
         f"A service has the cluster of {root} open: {by}.",
         hint=f"Stop its hub, or end it: {by.way_out}",
@@ -118,7 +118,7 @@ def claim(root: Path) -> int:
     )
 
 
-def holder(path: Path) -> Holder | None:
+def holder(path: Path) -> LockHolder | None:
     """Return the holder of a lock file; None if it is free."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -128,19 +128,19 @@ def holder(path: Path) -> Holder | None:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         with contextlib.suppress(ValueError, TypeError):
-            return Holder(**json.loads(os.pread(fd, MOST_BYTES, 0)))
-        return Holder()
+            return LockHolder(**json.loads(os.pread(fd, MOST_BYTES, 0)))
+        return LockHolder()
     else:
         return None
     finally:
         os.close(fd)
 
 
-def last_holder(path: Path) -> Holder:
+def last_holder(path: Path) -> LockHolder:
     """Return the process that held a lock file last, or holds it."""
     with contextlib.suppress(OSError, ValueError, TypeError):
-        return Holder(**json.loads(path.read_bytes()))
-    return Holder()
+        return LockHolder(**json.loads(path.read_bytes()))
+    return LockHolder()
 
 
 def waiting(path: Path) -> list[int]:
@@ -176,6 +176,6 @@ def _taken(fd: int, root: Path) -> bool:
         return False
     with contextlib.suppress(OSError):  # the lock holds even if the disk is full
         os.ftruncate(fd, 0)
-        us = Holder(os.getpid(), time.time(), str(root), root.stat().st_ino)
+        us = LockHolder(os.getpid(), time.time(), str(root), root.stat().st_ino)
         os.pwrite(fd, json.dumps(asdict(us)).encode(), 0)
     return True
