@@ -133,7 +133,7 @@ class KubernetesLab(Lab):
 
     async def write(self, spec: WorkloadSpec, status: WorkerStatus) -> None:
         name = await self._running_pod(spec, int(status.worker.rpartition("-")[2]))
-        await self.cluster.elastic.worker_told(name, status)
+        await self.cluster.elastic.store_worker_status(name, status)
         await self.cluster.observe()
 
     async def sees(self, spec: WorkloadSpec) -> tuple[list[str], bool]:

@@ -109,7 +109,7 @@ class WorkerMessages(Protocol):
     async def worker_target(self, pod: str, seen: int) -> Target:
         """Return the job's target as soon as its generation is above `seen`."""
 
-    async def worker_told(self, pod: str, status: WorkerStatus) -> None:
+    async def store_worker_status(self, pod: str, status: WorkerStatus) -> None:
         """Store the worker's status."""
 
     async def worker_ended(self, pod: str, exit_code: int) -> int:

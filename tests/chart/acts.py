@@ -187,7 +187,7 @@ async def keeps_a_device(stage: Stage) -> None:
 
     try:
         await sharing.reserve(name, (stage.node, 0))
-        sharing.learn(stage.node, NodeReport(inf, {f"runai-reservation/{name}": ("GPU-0",)}))
+        sharing.store_report(stage.node, NodeReport(inf, {f"runai-reservation/{name}": ("GPU-0",)}))
         await settle({"somebody": NominatedPlacement(stage.node, (0,), is_part=True)})
         assert kept().device == "GPU-0"
         await settle({})

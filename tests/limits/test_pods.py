@@ -9,7 +9,7 @@ import pytest
 
 from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import (
     DeviceRequest,
-    told_of_memory,
+    memory_annotations,
 )
 from runai.hub_service.clusters.kubernetes.objects.job_manifest import PodTemplateSource, manifest
 from runai.hub_service.limits import HOOK
@@ -57,7 +57,7 @@ def filled(variable: dict[str, Any], notes: dict[str, str]) -> str:
 
 def test_pytorch_in_a_pod_with_half_a_gpu_may_use_half_of_its_memory(run_python, tmp_path):
     (tmp_path / "torch.py").write_text(FAKE_TORCH)
-    notes = told_of_memory(DeviceRequest(milli=500), [500], 16000)
+    notes = memory_annotations(DeviceRequest(milli=500), [500], 16000)
 
     ((part, device),) = run_python(PROGRAM, environment(HALF, notes))
     assert device == 0
@@ -90,4 +90,4 @@ def test_program_gets_no_limit_if_the_device_size_is_unknown(run_python, tmp_pat
     ],
 )
 def test_the_binding_says_how_much_of_each_device(part, milli, device_mib, limits):
-    assert told_of_memory(part, milli, device_mib).get("runai/gpu-memory-limits-mib") == limits
+    assert memory_annotations(part, milli, device_mib).get("runai/gpu-memory-limits-mib") == limits

@@ -9,7 +9,7 @@ from kubernetes_asyncio.client import V1EnvVar, V1Pod, V1ResourceRequirements
 from kubespawner.objects import make_pod
 
 from runai.hub_service.clusters.kubernetes.objects import core_objects
-from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import sees_its_memory
+from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import memory_variables
 from runai.spawner import pod as names
 from runai.spawner.amount import parse_amount
 from runai.spawner.pod import PodStart, environment, look, with_session
@@ -63,7 +63,7 @@ def test_parts_are_annotations(gpus: str, annotation: tuple[str, str]):
         "NVIDIA_VISIBLE_DEVICES": names.VISIBLE_DEVICES,
         **{
             found["name"]: found["valueFrom"]["fieldRef"]["fieldPath"]
-            for found in sees_its_memory()
+            for found in memory_variables()
         },
     }
 

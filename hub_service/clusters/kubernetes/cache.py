@@ -46,15 +46,15 @@ class Cache:
     def pods(self) -> list[Pod]:
         """Return the pods, including our own writes that the informers have not confirmed."""
         informers = self.informers
-        seen = self._pool.seen_from(informers.pods.objects.values(), informers.machines.objects)
+        seen = self._pool.relevant_pods(informers.pods.objects.values(), informers.machines.objects)
         return adopted(self.doing.applied_to(seen), informers.jobs.by_uid())
 
-    def known(self) -> ClusterState:
+    def state(self) -> ClusterState:
         """Return the state that workload records are built from."""
         pods = self.pods()
-        return self.known_of(pods, self.slots.held(pods))
+        return self.state_of(pods, self.slots.numbers(pods))
 
-    def known_of(self, pods: Sequence[Pod], held: Mapping[str, tuple[int, ...]]) -> ClusterState:
+    def state_of(self, pods: Sequence[Pod], held: Mapping[str, tuple[int, ...]]) -> ClusterState:
         """Return the state that records are built from, given pods and their device numbers."""
         jobs = self.informers.jobs.by_uid()
         states = {uid: self._elastic.state_of(job) for uid, job in jobs.items()}

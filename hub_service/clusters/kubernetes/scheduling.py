@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NoReturn
 
-from runai.hub_service.clusters.kubernetes.actions.array_upkeep import tend_arrays
+from runai.hub_service.clusters.kubernetes.actions.array_upkeep import reconcile_arrays
 from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import DecisionExecutor, at_once
 from runai.hub_service.clusters.kubernetes.actions.node_backoff import Refusals, TurnedAway
 from runai.hub_service.clusters.kubernetes.actions.pdb_backoff import Budgets
@@ -15,8 +15,8 @@ from runai.hub_service.clusters.kubernetes.actions.plan_executor import PlanCall
 from runai.hub_service.clusters.kubernetes.actions.project_status import ProjectStatuses
 from runai.hub_service.clusters.kubernetes.actions.time_limits import end_timed_out
 from runai.hub_service.clusters.kubernetes.actions.unconfirmed import (
+    clear_holds,
     count_again,
-    hold_no_more,
     resolve,
 )
 from runai.hub_service.clusters.kubernetes.cache import Cache
@@ -97,7 +97,7 @@ class Scheduling:
             cache.slots,
             refusals,
             self.events,
-            take=partial(self._informers.pods.take, quietly=True),
+            take=partial(self._informers.pods.apply, quietly=True),
             is_there=lambda: RESERVATIONS in self._informers.namespaces.objects,
             clock=clock,
             image=reservation_image,
@@ -133,13 +133,13 @@ class Scheduling:
         now = self._clock()
         pods, found = self._pods_and_groups(now)
         jobs, machines = self._informers.jobs, self._informers.machines
-        if self._turned_away.look(pods, jobs.by_uid(), machines.objects):
+        if self._turned_away.refresh(pods, jobs.by_uid(), machines.objects):
             self._changes.requeue()
-        kept = self._budgets.kept(pods)
-        take = partial(jobs.take, quietly=True)
-        is_left = await hold_no_more(self._api, jobs.by_uid().values(), take)
+        kept = self._budgets.protected_pods(pods)
+        take = partial(jobs.apply, quietly=True)
+        is_left = await clear_holds(self._api, jobs.by_uid().values(), take)
         arrays = array_jobs(pods, jobs.by_uid()).values()
-        is_left = await tend_arrays(self._api, arrays, now, take) or is_left
+        is_left = await reconcile_arrays(self._api, arrays, now, take) or is_left
         limited = self._cache.limited(pods)
         ended, failed = await end_timed_out(self._api, limited.values(), self.events, now, take)
         if ended:
@@ -154,11 +154,11 @@ class Scheduling:
             await self._settle(pods, found)
             pods, found = self._pods_and_groups(now)
         self._groups = {group.name: group for group in found}
-        self._cache.doing.seen(found)
+        self._cache.doing.confirm(found)
         self._track_broken_gangs(now)
-        held = self._cache.slots.held(pods)
+        held = self._cache.slots.numbers(pods)
         drawn = await self._elastic.settled(
-            lambda: elastic_jobs(self._cache.known_of(pods, held)), now
+            lambda: elastic_jobs(self._cache.state_of(pods, held)), now
         )
         if self._elastic.failed:
             self._changes.requeue()
@@ -192,7 +192,7 @@ class Scheduling:
         pods = cache.pods()
         acting = DecisionExecutor(self._api, self.sharing, self.events, cache.limited(pods))
         machines = self._nodes(pods)
-        held = cache.slots.held(pods)
+        held = cache.slots.numbers(pods)
         calls = PlanCalls(
             self._groups,
             cache.promises,
@@ -202,13 +202,13 @@ class Scheduling:
             guards=guards(pods, held),
             storage=informers.storage,
             machines={machine.name: machine for machine in left_on(machines, pods)},
-            kept_for=self._budgets.told,
+            kept_for=self._budgets.explanation,
             trouble=self.sharing.trouble,
             now=self._clock(),
         )
         calling = calls.of(plan)
         await self._elastic.prepare(
-            plan, lambda: elastic_jobs(cache.known_of(pods, held)), self._clock()
+            plan, lambda: elastic_jobs(cache.state_of(pods, held)), self._clock()
         )
         with self.events.stepping_back():
             await at_once(calling)
@@ -218,10 +218,10 @@ class Scheduling:
             cache.doing.bound[uid] = Bound(start.node, now, grant)
             cache.promises.pop(by_uid[uid].place, None)
             if grant is None:  # a pod with shares has the numbers of its reservations
-                cache.slots.hold(uid, start.node, tuple(share.device for share in start.devices))
+                cache.slots.assign(uid, start.node, tuple(share.device for share in start.devices))
         cache.doing.evicted.update(dict.fromkeys(acting.evicted, now))
         for found in acting.changed_jobs:
-            informers.jobs.take(found, quietly=True)
+            informers.jobs.apply(found, quietly=True)
         cache.doing.awaited.update(dict.fromkeys(acting.freed, now))
         cache.doing.surplus.update(dict.fromkeys(acting.surplus, now))
         for job in acting.paused:
@@ -286,7 +286,7 @@ class Scheduling:
         """Reconcile the reservation pods with the shared devices."""
         waiting = {pod.place: pod for group in found for pod in group.pods if not pod.node}
         nodes = {machine.name for machine in self._informers.machines.objects.values()}
-        held = self._cache.slots.held(pods)
+        held = self._cache.slots.numbers(pods)
         await self.sharing.settle(pods, held, nodes, self._cache.promises, waiting)
         if self.sharing.failed:
             self._changes.requeue()

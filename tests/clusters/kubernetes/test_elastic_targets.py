@@ -51,7 +51,7 @@ class Workers:
         """Report a worker as ready, whether or not its pod is known to run."""
         name = f"{self.lab.namespace.name}/{self.bound()[index]}"
         status = WorkerStatus(f"vision/e-{index}", 0, WorkerPhase.READY, 1, 0, 0, 0)
-        self.scheduler.call(self.scheduler.cluster.elastic.worker_told(name, status))
+        self.scheduler.call(self.scheduler.cluster.elastic.store_worker_status(name, status))
 
     def pod(self, index: int) -> str:
         return f"{self.lab.namespace.name}/{self.bound()[index]}"
@@ -61,7 +61,7 @@ class Workers:
 
     def says(self, index: int, phase: WorkerPhase) -> None:
         """Report a worker's phase."""
-        told = self.scheduler.cluster.elastic.worker_told(
+        told = self.scheduler.cluster.elastic.store_worker_status(
             self.pod(index), self.status(index, phase)
         )
         self.scheduler.call(told)

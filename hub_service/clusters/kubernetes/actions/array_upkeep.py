@@ -18,12 +18,12 @@ from runai.hub_service.clusters.kubernetes.objects.jobs import with_elements
 CHANGED = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)
 
 
-async def tend_arrays(
-    api: Api, arrays: Collection[ArrayJob], now: float, take: Callable[[Object], None]
+async def reconcile_arrays(
+    api: Api, arrays: Collection[ArrayJob], now: float, apply: Callable[[Object], None]
 ) -> bool:
     """Bring arrays' pods in line with what users deleted; return True if some writes failed.
 
-    `take` receives each changed Job.
+    `apply` receives each changed Job.
     """
     failed = False
 
@@ -33,7 +33,7 @@ async def tend_arrays(
             await api.delete(pod_path(pod), {"preconditions": {"uid": pod.uid}})
 
     async def enlarge(array: ArrayJob) -> None:
-        take(await api.change(array.job.path, with_elements(array.job, array.least, now=now)))
+        apply(await api.change(array.job.path, with_elements(array.job, array.least, now=now)))
 
     async def attempt(call: Call) -> None:
         nonlocal failed

@@ -60,7 +60,7 @@ class Refusals:
         now = self._clock()
         return {node for node, refused in self._nodes.items() if refused.until > now}
 
-    def keep(self, nodes: Collection[str]) -> None:
+    def retain(self, nodes: Collection[str]) -> None:
         """Drop nodes that are gone."""
         self._nodes = {node: refused for node, refused in self._nodes.items() if node in nodes}
 
@@ -93,7 +93,7 @@ class TurnedAway:
         self._clock = clock
         self._reported: set[str] = set()
 
-    def look(self, pods: Iterable[Pod], jobs: Mapping[str, Job], nodes: Collection[str]) -> bool:
+    def refresh(self, pods: Iterable[Pod], jobs: Mapping[str, Job], nodes: Collection[str]) -> bool:
         """Back off from nodes that rejected pods since the last call, and send Events.
 
         Reservation pods are skipped; the reservation keeper handles them. Return True if any node
@@ -112,11 +112,11 @@ class TurnedAway:
                 if is_news and pod.uid not in self._reported:
                     self._report(pod, sentence, jobs)
         self._reported = reported
-        self._refusals.keep(nodes)
+        self._refusals.retain(nodes)
         return bool(self._refusals.closed())
 
     def _report(self, pod: Pod, sentence: str, jobs: Mapping[str, Job]) -> None:
         self._refusals.note(pod.node)
-        self._events.tell(pod, "TurnedAway", sentence, bad=True)
+        self._events.enqueue(pod, "TurnedAway", sentence, bad=True)
         if pod.owner is not None and (job := jobs.get(pod.owner.uid)) is not None:
-            self._events.tell(job, "TurnedAway", f"{pod.name}: {sentence}", bad=True)
+            self._events.enqueue(job, "TurnedAway", f"{pod.name}: {sentence}", bad=True)

@@ -36,18 +36,18 @@ class Budgets:
             self._refusals.note(one.pod.uid)
             self._kept[one.pod.uid] = one
             gains = f" for {one.gains}" if one.gains else ""
-            self._events.tell(one.pod, "Kept", f"was to be stopped{gains}, but stays: {one.why}")
+            self._events.enqueue(one.pod, "Kept", f"was to be stopped{gains}, but stays: {one.why}")
 
-    def kept(self, pods: Iterable[Pod]) -> set[str]:
+    def protected_pods(self, pods: Iterable[Pod]) -> set[str]:
         """Return the UIDs of pods in backoff; drop pods that are gone."""
         if not self._kept:
             return set()
-        self._refusals.keep({pod.uid for pod in pods if pod.deleted is None})
+        self._refusals.retain({pod.uid for pod in pods if pod.deleted is None})
         now = self._refusals.closed()
         self._kept = {uid: one for uid, one in self._kept.items() if uid in now}
         return now
 
-    def told(self, workload: str) -> str:
+    def explanation(self, workload: str) -> str:
         """Return the sentence for a workload with a protected victim; "" if there is none."""
         for one in self._kept.values():
             if one.gains == workload:

@@ -21,7 +21,7 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import KubeNode,
 from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import (
     RESUMED,
     BoundDevices,
-    told_of_memory,
+    memory_annotations,
 )
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
 from runai.hub_service.clusters.kubernetes.objects.node_affinity import Demands, obstacle
@@ -123,7 +123,7 @@ class PlanCalls:
             elif isinstance(decision, _Halt) and decision.workload in pauses:
                 if pauses[decision.workload] is decision:
                     group = self._groups[decision.workload]
-                    calls.append(partial(self._acting.hold, decision, group, self._now))
+                    calls.append(partial(self._acting.suspend_job, decision, group, self._now))
             else:
                 calls += self._of_worker(decision, self.pods[decision.worker])
         calls += self._of_arrays(possible)
@@ -154,7 +154,7 @@ class PlanCalls:
             return f"{least}, the plan starts {coming}"
         if decision.worker in self._without:
             return self._without[decision.worker]
-        return self._room.take(pod, decision.node, decision.devices)
+        return self._room.try_book(pod, decision.node, decision.devices)
 
     def _too_many(self, plan: Plan) -> Mapping[str, str]:
         """Return the workers for which an extended resource of their node runs out, and why."""
@@ -185,7 +185,7 @@ class PlanCalls:
         if has == {share.device for share in decision.devices}:
             self._unchanged.add(decision.worker)
             return ""
-        return self._room.take(pod, decision.node, decision.devices)
+        return self._room.try_book(pod, decision.node, decision.devices)
 
     def _resize(self, decision: Resize, pod: Pod) -> list[Call]:
         """Restart a worker on other devices of its node; the latest decision counts."""
@@ -198,7 +198,7 @@ class PlanCalls:
         match decision:
             case Start() if not pod.is_made:
                 self._promise(pod, decision)
-                return self._let_go(decision)
+                return self._unsuspend_job(decision)
             case Start() if not pod.node:
                 return self._start(decision, pod)
             case Resize() if decision.worker not in self._unchanged:
@@ -241,22 +241,22 @@ class PlanCalls:
             elif start is None and uid in waits and not is_promised:
                 if surplus := array.surplus(self._now):
                     calls.append(partial(self._acting.drop_surplus, waits[uid], array, surplus))
-                calls += self._array_held_back(array.job, waits[uid])
+                calls += self._report_array_wait(array.job, waits[uid])
             if uid in stops:
                 calls.append(partial(self._acting.pause_elements, array, stops[uid], self._now))
         return calls
 
-    def _array_held_back(self, job: Job, wait: Wait) -> list[Call]:
+    def _report_array_wait(self, job: Job, wait: Wait) -> list[Call]:
         """Write on an array's Job why its next element waits, before any of them has pods."""
         sentence = why(wait.reason)
-        return [partial(self._acting.held_back, job, sentence)] if job.is_held else []
+        return [partial(self._acting.report_why_suspended, job, sentence)] if job.is_held else []
 
     def _reserve(self, decision: Reserve, pod: Pod) -> list[Call]:
         """Nominate a node for a worker, and write what its place waits for."""
         self._promise(pod, decision)
         if pod.is_made:
             return [partial(self._acting.promise, pod, decision.node, promised(decision))]
-        return self._held_back(self._groups[decision.workload], promised(decision))
+        return self._report_wait(self._groups[decision.workload], promised(decision))
 
     def _start(self, decision: Start, pod: Pod) -> list[Call]:
         """Bind a pod, or keep its nominated node until its devices are ready."""
@@ -279,7 +279,7 @@ class PlanCalls:
         if grant is None or pod.part is None:
             return notes
         device_mib = self._room.device_mib(decision.node)
-        return notes | grant.annotations | told_of_memory(pod.part, grant.milli, device_mib)
+        return notes | grant.annotations | memory_annotations(pod.part, grant.milli, device_mib)
 
     def _provide(self, decision: Start, claims: Iterable[Claim]) -> list[Call]:
         """Return the calls that bind the claims that waited for the node."""
@@ -296,13 +296,13 @@ class PlanCalls:
             calls.append(partial(self._acting.provide, decision, claim, volume))
         return calls
 
-    def _let_go(self, decision: Start) -> list[Call]:
+    def _unsuspend_job(self, decision: Start) -> list[Call]:
         """Unsuspend a Job once: all workers of a gang start together."""
         group = self._groups[decision.workload]
         if group.job is None or not group.job.is_held or decision.workload in self._unsuspended:
             return []
         self._unsuspended.add(decision.workload)
-        return [partial(self._acting.let_go, decision, group, self._now)]
+        return [partial(self._acting.unsuspend_job, decision, group, self._now)]
 
     def _wait(self, wait: Wait) -> list[Call]:
         group = self._groups.get(wait.workload)
@@ -316,7 +316,7 @@ class PlanCalls:
         pods = [p for p in group.pods if p.is_made and not p.node and p.sentence != sentence]
         return [
             *(partial(self._write_reason, wait, pod, sentence) for pod in pods),
-            *self._held_back(group, sentence),
+            *self._report_wait(group, sentence),
         ]
 
     async def _write_reason(self, wait: Wait, pod: Pod, sentence: str) -> None:
@@ -346,13 +346,13 @@ class PlanCalls:
         pods = [pod for pod in group.pods if pod.is_made and not pod.node]
         return [
             *(partial(self._acting.refuse, pod, group.refusal) for pod in pods),
-            *self._held_back(group, group.refusal),
+            *self._report_wait(group, group.refusal),
         ]
 
-    def _held_back(self, group: PodGroup, sentence: str) -> list[Call]:
+    def _report_wait(self, group: PodGroup, sentence: str) -> list[Call]:
         if group.job is None or not group.job.is_held or not group.unmade:
             return []
-        return [partial(self._acting.held_back, group.job, sentence)]
+        return [partial(self._acting.report_why_suspended, group.job, sentence)]
 
     def _promise(self, pod: Pod, decision: Start | Reserve | Resize) -> None:
         self._promises[pod.place] = NominatedPlacement(

@@ -53,7 +53,7 @@ async def end_timed_out(
             for one in fresh:
                 text = f"ran {clock_text(one.limit)}, its time limit: it ends for good"
                 of = subject if job is not None and not job.is_array else one.up[0]
-                events.tell(of, "TimedOut", text, leaves=True)
+                events.enqueue(of, "TimedOut", text, leaves=True)
             if job is not None and fresh:
                 ran = {one.element: Ran(one.seconds_at(now), now) for one in fresh}
                 take(await api.patch(job.path, ended_for_good(job, ran)))

@@ -105,7 +105,7 @@ class ReservationKeeper:
         at, why = self._refused
         return why if self._clock() < at + TROUBLE_LASTS_S else ""
 
-    def learn(self, node: str, seen: NodeReport) -> bool:
+    def store_report(self, node: str, seen: NodeReport) -> bool:
         """Store an agent's report about its node; return True if it is new.
 
         A report older than the stored one is ignored, unless our clock was set back since.
@@ -141,7 +141,7 @@ class ReservationKeeper:
         """
         return self._refusals.closed() | {pod.node for pod, _name, _device in unguarded(pods)}
 
-    def learn_faults(self, node: str, faults: Mapping[str, str]) -> bool:
+    def store_faults(self, node: str, faults: Mapping[str, str]) -> bool:
         """Store the faults of a node's devices, by UUID; return True if they are new."""
         before = self._faults.get(node, {})
         self._faults[node] = {uuid: why for uuid, why in {**before, **faults}.items() if why}
@@ -181,7 +181,7 @@ class ReservationKeeper:
         if not pod.node:
             await self._api.create(pod_path(pod, "binding"), binding(pod, node))
             self._doing.bound[pod.uid] = Bound(node, self._clock())
-        self._slots.hold(name, node, (slot[1],))
+        self._slots.assign(name, node, (slot[1],))
 
     async def settle(
         self,
@@ -205,7 +205,7 @@ class ReservationKeeper:
         for pod, name, device in unguarded(pods):
             await self._attempt(self._restore(pod, name, device, world))
         for pod in pods:
-            if pod.grant is not None and pod.holds:
+            if pod.grant is not None and pod.uses_node:
                 self._warn_of_faults(pod, pod.grant.devices)
 
     # -- inside ------------------------------------------------------------------------------------
@@ -219,12 +219,12 @@ class ReservationKeeper:
 
     async def _reconcile(self, pod: Pod, world: _ReconcileInput, *, is_wanted: bool) -> None:
         if pod.is_finished:
-            await self._give_up(pod, pod.why or "it ended", world)
+            await self._abandon(pod, pod.why or "it ended", world)
         elif not is_wanted:
             await self._delete(pod)
-        elif (devices := self._given(pod)) and not _is_one_device(devices):
+        elif (devices := self._devices_of(pod)) and not _is_one_device(devices):
             text = f"it was given {', '.join(devices)}, and whole single devices alone are shared"
-            await self._give_up(pod, text, world)
+            await self._abandon(pod, text, world)
         elif pod.device:
             self._refusals.trust(pod.node, pod.bound or 0)
         elif not pod.node:
@@ -235,9 +235,9 @@ class ReservationKeeper:
             self._take(await self._api.patch(pod_path(pod), note))
         elif self._clock() - (pod.bound or 0) > DEVICE_KNOWN_WITHIN_S:
             seconds = f"{DEVICE_KNOWN_WITHIN_S:.0f} s"
-            await self._give_up(pod, f"nobody said which device it has within {seconds}", world)
+            await self._abandon(pod, f"nobody said which device it has within {seconds}", world)
 
-    async def _give_up(self, pod: Pod, why: str, world: _ReconcileInput) -> None:
+    async def _abandon(self, pod: Pod, why: str, world: _ReconcileInput) -> None:
         """Delete a failed reservation, and back off from its node."""
         if pod.uid not in self._given_up:  # the first deletion may fail
             self._given_up.add(pod.uid)
@@ -248,7 +248,7 @@ class ReservationKeeper:
             if promise.is_part and promise.node == pod.node and number in promise.devices:
                 del world.promises[place]
                 if (waiter := world.waiting.get(place)) is not None and waiter.is_made:
-                    self._events.tell(waiter, "NoDevice", text, bad=True)
+                    self._events.enqueue(waiter, "NoDevice", text, bad=True)
         await self._delete(pod)
 
     async def _restore(self, pod: Pod, name: str, device: str, world: _ReconcileInput) -> None:
@@ -280,7 +280,7 @@ class ReservationKeeper:
         """Send a pod an Event about its device, once."""
         if (pod.uid, word, device) not in self._warned:
             self._warned.add((pod.uid, word, device))
-            self._events.tell(pod, word, text, leaves=leaves, bad=True)
+            self._events.enqueue(pod, word, text, leaves=leaves, bad=True)
 
     def _save_refusal(self, name: str, error: ApiError) -> None:
         """Store why the API server refuses new reservation pods, if a retry cannot help."""
@@ -308,14 +308,14 @@ class ReservationKeeper:
         shared = {
             name
             for pod in world.pods
-            if pod.grant is not None and pod.holds
+            if pod.grant is not None and pod.uses_node
             for name in pod.grant.reservations
         }
         awaited = {guard.name for slot, guard in kept.items() if slot in promised}
         made = {name for name, slot in self._made.items() if slot in promised}
         return shared | awaited | made
 
-    def _given(self, pod: Pod) -> tuple[str, ...]:
+    def _devices_of(self, pod: Pod) -> tuple[str, ...]:
         """Return the devices of a reservation pod, from its annotation or from its node's agent.
 
         Agents report pods by name: a report from before this pod existed is about its predecessor.
@@ -336,7 +336,7 @@ class ReservationKeeper:
                 if other.node == pod.node
                 and other.gpus
                 and not other.is_reservation
-                and other.holds
+                and other.uses_node
                 and device in self.devices_of(other)
             ),
             None,
@@ -354,7 +354,7 @@ class ReservationKeeper:
         self._first_seen = {
             pod.uid: self._first_seen.get(pod.uid, now) for pod in world.reservations
         }
-        self._unknown = {pod.node for pod in world.reservations if pod.holds and not pod.device}
+        self._unknown = {pod.node for pod in world.reservations if pod.uses_node and not pod.device}
         known = {pod.name for pod in world.reservations if pod.device}
         promised = {(p.node, n) for p in world.promises.values() for n in p.devices}
         self._made = {

@@ -54,13 +54,13 @@ def guards(pods: Iterable[Pod], slots: Mapping[str, tuple[int, ...]]) -> dict[Sl
     sharers: dict[str, set[str]] = {}
     found: dict[Slot, Guard] = {}
     for pod in known:
-        if pod.grant is not None and pod.holds and pod.uid in slots:
+        if pod.grant is not None and pod.uses_node and pod.uid in slots:
             of_each = zip(pod.grant.reservations, pod.grant.devices, slots[pod.uid], strict=True)
             for name, device, number in of_each:
                 sharers.setdefault(name, set()).add(device)
                 found[pod.node, number] = Guard(name, None)
     claimed: set[str] = set()
-    kept = (pod for pod in known if pod.is_reservation and pod.holds and pod.uid in slots)
+    kept = (pod for pod in known if pod.is_reservation and pod.uses_node and pod.uid in slots)
     for pod in sorted(kept, key=lambda pod: (pod.created, pod.name)):
         is_sure = (
             pod.deleted is None
@@ -79,12 +79,12 @@ def unguarded(pods: Iterable[Pod]) -> list[tuple[Pod, str, str]]:
     kept = {
         pod.name: pod.device
         for pod in known
-        if pod.is_reservation and pod.holds and pod.deleted is None
+        if pod.is_reservation and pod.uses_node and pod.deleted is None
     }
     return [
         (pod, name, device)
         for pod in known
-        if pod.grant is not None and pod.holds and pod.deleted is None
+        if pod.grant is not None and pod.uses_node and pod.deleted is None
         for name, device in zip(pod.grant.reservations, pod.grant.devices, strict=True)
         if kept.get(name) != device
     ]

@@ -245,7 +245,7 @@ class Pod:
         return self.part is not None and self.part.most > 0
 
     @property
-    def holds(self) -> bool:
+    def uses_node(self) -> bool:
         """Return True if it uses resources of a node."""
         return bool(self.node) and not self.is_finished
 

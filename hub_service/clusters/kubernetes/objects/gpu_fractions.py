@@ -163,7 +163,9 @@ def _milli(text: str) -> int:
     return milli if milli <= WHOLE_GPU else 0
 
 
-def told_of_memory(part: DeviceRequest, milli: Iterable[int], device_mib: int) -> dict[str, str]:
+def memory_annotations(
+    part: DeviceRequest, milli: Iterable[int], device_mib: int
+) -> dict[str, str]:
     """Return the binding's annotations about memory in MiB per device; {} if a limit is unknown.
 
     Programs stay within it by `runai_limits`, which image or environment provide.
@@ -176,7 +178,7 @@ def told_of_memory(part: DeviceRequest, milli: Iterable[int], device_mib: int) -
     return dict(zip(map(_note_of, OF_MEMORY), values, strict=True))
 
 
-def sees_its_memory() -> list[dict[str, Any]]:
+def memory_variables() -> list[dict[str, Any]]:
     """Return the variables that show a container its limits of device memory."""
     return [shown(name, _note_of(name)) for name in OF_MEMORY]
 
@@ -206,7 +208,7 @@ def read_grant(annotations: Mapping[str, str]) -> BoundDevices | None:
     return BoundDevices(names, tuple(shares), tuple(shares.values()))
 
 
-def sees_its_share() -> dict[str, object]:
+def device_variable() -> dict[str, object]:
     """Return the variable that shows a container its pod's devices."""
     return shown(VARIABLE, VISIBLE)
 

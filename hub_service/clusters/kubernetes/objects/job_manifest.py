@@ -35,8 +35,8 @@ from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import (
     RESUMED,
     SHARING,
     DeviceRequest,
-    sees_its_memory,
-    sees_its_share,
+    device_variable,
+    memory_variables,
     shown,
 )
 from runai.hub_service.clusters.kubernetes.objects.job_names import job_name
@@ -476,7 +476,7 @@ def _environment(
     reserved = {*fixed, *by_index, *set_by_binding}
     return [
         *({"name": name, "valueFrom": {"fieldRef": index}} for name in by_index),
-        *([] if part is None else [sees_its_share(), *sees_its_memory()]),
+        *([] if part is None else [device_variable(), *memory_variables()]),
         shown("RUNAI_RESUMED", RESUMED),
         {"name": "RUNAI_WORKER", "value": worker},
         *({"name": n, "value": _literal(v)} for n, v in own.items() if n not in reserved),

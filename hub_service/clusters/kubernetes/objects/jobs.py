@@ -265,10 +265,10 @@ def read_job(found: Object) -> Job:
         is_indexed=spec.get("completionMode") == "Indexed",
         is_suspended=is_suspended,
         succeeded=int(status.get("succeeded", 0)),
-        template=drawn_pod(found, found["spec"]["template"]),
+        template=pod_from_template(found, found["spec"]["template"]),
         is_held=is_suspended and HELD in annotations,
         is_freed=not is_suspended and HELD in annotations,
-        may_be_held=_may_be_held(metadata, spec),
+        may_be_held=_can_be_suspended(metadata, spec),
         outcome=outcome.get("type", ""),
         why=outcome.get("message", ""),
         finished=when(outcome["lastTransitionTime"]) if outcome else None,
@@ -300,7 +300,7 @@ def redrawn(job: Job, change: Callable[[Pod], Pod]) -> Job:
     return replace(job, template=change(job.template), templates=templates)
 
 
-def held(
+def suspend_patch(
     job: Job,
     *,
     now: float,
@@ -339,7 +339,7 @@ def resizing(job: Job, *, why: str, priority: int, ran: Mapping[int, Ran] | None
     return [*_unchanged(job), *_noted(job, notes), *_suspend(job, is_wanted=True)]
 
 
-def let_go(job: Job, *, now: float) -> Steps:
+def unsuspend_patch(job: Job, *, now: float) -> Steps:
     """Return the patch that unsuspends a held Job."""
     notes = {STARTS: _text((*job.starts, now))}
     gone = [{"op": "remove", "path": _note(name)} for name in (HELD, *([MOVED] * bool(job.moved)))]
@@ -354,7 +354,7 @@ def freed(job: Job) -> Steps:
     return [*_unchanged(job), {"op": "remove", "path": _note(HELD)}]
 
 
-def told(job: Job, why: str) -> Steps:
+def wait_reason_patch(job: Job, why: str) -> Steps:
     """Return the patch that writes why a held Job waits."""
     return [*_unchanged(job), *_noted(job, {HELD: why})]
 
@@ -385,7 +385,7 @@ def with_workers(job: Job, *, most: int, least: int) -> dict[str, Any]:
 
 def with_elements(job: Job, parallelism: int, *, now: float) -> Steps:
     """Return the patch by which an array's Job makes, or keeps, at most so many pods."""
-    steps = let_go(job, now=now) if job.is_held else _unchanged(job)
+    steps = unsuspend_patch(job, now=now) if job.is_held else _unchanged(job)
     path = "/spec/parallelism"
     before = {"op": "test", "path": path, "value": job.parallelism}
     return [*steps, before, {"op": "replace", "path": path, "value": parallelism}]
@@ -476,7 +476,7 @@ def _as_scaled(
     return replace(spec, workers=most, min_workers=min(changed or spec.min_workers, most))
 
 
-def drawn_pod(
+def pod_from_template(
     found: Object, template: Object, kind: str = "Job", labels: Mapping[str, str] | None = None
 ) -> Pod:
     """Return a pod that a Job will create from a template.
@@ -503,7 +503,7 @@ def drawn_pod(
     return replace(read, sentence=metadata.get("annotations", {}).get(HELD, ""))
 
 
-def _may_be_held(metadata: Object, spec: Object) -> bool:
+def _can_be_suspended(metadata: Object, spec: Object) -> bool:
     """Return True if no controller above the Job decides when it runs.
 
     Such controllers are JobSet and Kueue.

@@ -58,7 +58,7 @@ class AssumedState:
         if not job.is_suspended:
             self.awaited[job.uid] = now
 
-    def seen(self, found: Iterable[PodGroup]) -> None:
+    def confirm(self, found: Iterable[PodGroup]) -> None:
         """Stop expecting pods of Jobs that have created all of them."""
         for group in found:
             if group.job is not None and not group.job.is_held and not group.unmade:

@@ -35,7 +35,7 @@ class DeviceBookings:
         self._held: dict[Slot, dict[str, tuple[int, int]]] = defaultdict(dict)
         """Booking by place: milli-GPU, and MiB if the pod asks for memory."""
 
-    def hold(self, pod: Pod, node: str, devices: Iterable[DeviceShare]) -> None:
+    def book(self, pod: Pod, node: str, devices: Iterable[DeviceShare]) -> None:
         """Book devices, or shares of them, for a pod."""
         for share in devices:
             mib = 0 if pod.part is None else pod.part.mib
@@ -50,7 +50,7 @@ class DeviceBookings:
         here = self._held.items()
         return {number for (node, number), by in here if node == pod.node and pod.place in by}
 
-    def take(self, pod: Pod, node: str, devices: Sequence[DeviceShare]) -> str:
+    def try_book(self, pod: Pod, node: str, devices: Sequence[DeviceShare]) -> str:
         """Book devices for a pod; return "" or why they are not free."""
         if lacks := self.lacks(node, (share.device for share in devices)):
             return lacks
@@ -59,7 +59,7 @@ class DeviceBookings:
             others = [h for p, h in self._held[node, share.device].items() if p != pod.place]
             if not self._fit([*others, (share.gpus, mib)], self._memory_mib.get(node, 0)):
                 return f"device {share.device} of {node} has no room for it"
-        self.hold(pod, node, devices)
+        self.book(pod, node, devices)
         return ""
 
     @staticmethod
@@ -112,7 +112,7 @@ def room_for(
     asked = {d.node for d in plan.decisions if isinstance(d, Start | Reserve | Move | Resize)}
     known = [machine for machine in machines if machine.name in asked]
     most = {machine.name: machine.gpus for machine in known}
-    there = [pod for pod in pods if pod.node in most and pod.holds]
+    there = [pod for pod in pods if pod.node in most and pod.uses_node]
     for pod in there:
         most[pod.node] = max(most[pod.node], 1 + max(held.get(pod.uid, ()), default=-1))
     room = DeviceBookings(most, {machine.name: machine.gpu_memory_mib for machine in known})
@@ -120,9 +120,9 @@ def room_for(
     for pod in there:
         if not pod.is_reservation:
             shares = shares_of(pod, held.get(pod.uid, ()))
-            room.hold(seated.get(pod.uid, pod), pod.node, shares)
+            room.book(seated.get(pod.uid, pod), pod.node, shares)
     for pod in seated.values():
         if pod.may_be_resized and (promise := promises.get(pod.place)) is not None:
             shares = tuple(DeviceShare(device, promise.gpus) for device in promise.devices)
-            room.hold(pod, promise.node, shares)
+            room.book(pod, promise.node, shares)
     return room

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError, Object
-from runai.hub_service.clusters.kubernetes.events.pod_conditions import tell_event
+from runai.hub_service.clusters.kubernetes.events.pod_conditions import create_event
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.objects.jobs import ELASTIC, Job, elastic_text
 from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import Shape
@@ -62,7 +62,7 @@ def elastic_jobs(known: ClusterState) -> Mapping[WorkloadId, Drawn]:
     drawn = {}
     for uid, of_job in pods.items():
         record = record_of_job(known.jobs[uid], of_job, known)
-        addresses = {f"{record.id}-{pod.index}": pod.address for pod in of_job if pod.holds}
+        addresses = {f"{record.id}-{pod.index}": pod.address for pod in of_job if pod.uses_node}
         drawn[record.id] = Drawn(known.jobs[uid], record, addresses)
     return drawn
 
@@ -247,7 +247,7 @@ class ElasticJobs:
         if await self._write(drawn, after):
             for _kind, text in step.events:
                 with suppress(ApiError):
-                    await tell_event(self._api, drawn.job, "Resized", text)
+                    await create_event(self._api, drawn.job, "Resized", text)
 
     async def _write_or_raise(self, drawn: Drawn, row: StoredWorkload) -> None:
         """Write a state that must survive a restart, before any worker acts on it.

@@ -44,7 +44,7 @@ class ElasticWorkers:
                 return target
             await change.wait()
 
-    async def worker_told(self, pod: str, status: WorkerStatus) -> None:
+    async def store_worker_status(self, pod: str, status: WorkerStatus) -> None:
         """Apply the status that a pod reports of its worker."""
         drawn, worker = await self._worker(pod)
         if self._elastic.heard(drawn, worker, status):
@@ -62,7 +62,7 @@ class ElasticWorkers:
         self._changes.signal()
         return code
 
-    async def tell_leaving(self, workload: WorkloadId, leaving: Collection[str]) -> None:
+    async def notify_resize(self, workload: WorkloadId, leaving: Collection[str]) -> None:
         """Notify an elastic job's workers of a new size; `leaving` are the workers that stop."""
         await self._elastic.shrink(
             lambda: self._current_jobs().get(workload), leaving, self._clock()
@@ -83,4 +83,4 @@ class ElasticWorkers:
         raise NotFound(f"Pod {pod} is no worker of an elastic job.")
 
     def _current_jobs(self) -> Mapping[WorkloadId, Drawn]:
-        return elastic_jobs(self._cache.known())
+        return elastic_jobs(self._cache.state())

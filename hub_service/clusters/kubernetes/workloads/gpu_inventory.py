@@ -40,7 +40,7 @@ class Inventory:
         await machines.listed()
         if self._counted_at is not self._changes.next:  # each node's agent calls this every second
             pods = self._cache.pods()
-            known = named(pods, self._cache.slots.held(pods), self._sharing.devices_of)
+            known = named(pods, self._cache.slots.numbers(pods), self._sharing.devices_of)
             self._counted, self._counted_at = (
                 {
                     name: inventory(machine, known.get(name, {}), self._sharing.devices_on(name))
@@ -52,13 +52,13 @@ class Inventory:
 
     async def note_holders(self, node: str, seen: NodeReport) -> None:
         """Store a node's devices and their holders."""
-        are_new = [self._sharing.learn(node, seen), self._sizes.learn(node, seen.devices)]
+        are_new = [self._sharing.store_report(node, seen), self._sizes.store(node, seen.devices)]
         if any(are_new):
             self._changes.signal()
 
     async def note_faults(self, node: str, faults: Mapping[str, str]) -> None:
         """Disable faulty shared devices; the device plugin removes unshared ones."""
-        if self._sharing.learn_faults(node, faults):
+        if self._sharing.store_faults(node, faults):
             self._changes.signal()
 
 

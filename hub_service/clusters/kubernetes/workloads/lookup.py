@@ -60,10 +60,10 @@ class WorkloadLookup:
         """Return all workloads by ID, oldest first."""
         await self._cache.informers.listed()
         if self._built_at is not self._changes.next:  # many calls come between two changes
-            known = self._cache.known()
+            known = self._cache.state()
             self._records, self._built_at = self._build(known), self._changes.next
             self._of_arrays = arrays_of(self._records)
-            self._held = self._metering.held_by_node(known)
+            self._held = self._metering.allocations_by_node(known)
             self._holders = {w: r for w, r in self._records.items() if r.holds_devices}
         return self._records
 

@@ -162,7 +162,7 @@ def _is_left(pod: Pod) -> bool:
     The control plane deletes a Job before its pods: pods that still run are listed until they end.
     A pod that a user keeps when deleting its Job has no owner any more.
     """
-    return pod.owner is not None and pod.owner.is_job and not pod.holds
+    return pod.owner is not None and pod.owner.is_job and not pod.uses_node
 
 
 def _by_job(promises: Mapping[str, NominatedPlacement]) -> dict[str, dict[str, NominatedPlacement]]:
@@ -288,7 +288,7 @@ def _workers(
         if before is None or before.is_finished or not before.node:
             latest[index] = pod
     # Surplus workers of a scaled-down elastic Job are listed while they hold devices.
-    last = max((i for i, pod in latest.items() if job.is_elastic and pod.holds), default=0)
+    last = max((i for i, pod in latest.items() if job.is_elastic and pod.uses_node), default=0)
     for index in range(max(spec.workers, last + 1)):
         name = f"{spec.id}-{index}"
         here = latest.get(index)
