@@ -40,7 +40,7 @@ from runai.hub_service.clusters.local.processes.reconciler import (
     ProcessControl,
     Reconciler,
 )
-from runai.hub_service.clusters.local.processes.worker_process import is_same, told_now
+from runai.hub_service.clusters.local.processes.worker_process import at_present_clock, is_same
 from runai.hub_service.clusters.local.store.cluster_lock import LOCK, sole_owner
 from runai.hub_service.clusters.local.store.workload_store import SqliteStore
 from runai.hub_service.clusters.states.retention import RetentionPolicy
@@ -188,7 +188,7 @@ class LocalCluster(RecordedCluster):
                 try:
                     yield cluster
                 finally:
-                    cluster.let_go()
+                    cluster.stop_watching()
             finally:
                 store.close()
 
@@ -207,16 +207,16 @@ class LocalCluster(RecordedCluster):
         """Return why the last write failed; "" if it succeeded."""
         return self._sqlite.trouble()
 
-    def let_go(self) -> None:
+    def stop_watching(self) -> None:
         """Stop watching; all workers keep running."""
-        self._tending.let_go()
+        self._tending.stop_watching()
 
     # -- callbacks of RecordedCluster ------------------------------------------------------------
 
     def act(self, row: StoredWorkload) -> None:
         """Enqueue a row; the target is written before a leaving worker's SIGTERM."""
         if row.record.elastic is not None:
-            self._listening.tell(row)
+            self._listening.publish_target(row)
         if row.active:
             self._tending.soon(row.id)
         self._timetable_changed.set()
@@ -266,7 +266,7 @@ class LocalCluster(RecordedCluster):
     async def allocations(self, node: str) -> Sequence[Allocation]:
         """Return the workers that run or stop, with process start times by the present clock."""
         booted = psutil.boot_time()
-        devices, told = self._nodes.get(node, ()), partial(told_now, booted=booted)
+        devices, told = self._nodes.get(node, ()), partial(at_present_clock, booted=booted)
         rows = self._rows.holding()
         return self._allocations.of(node, devices, rows, booted=booted, told=told)
 
@@ -321,7 +321,7 @@ class LocalCluster(RecordedCluster):
             if (phase := _phase(row))[-1] or not self._progress.rests(row.id, phase)
         ]
         names = {row.id for row in begun}
-        look = self._progress.look if only is None else self._progress.look_at
+        look = self._progress.poll if only is None else self._progress.read
         # At rest, files were read before: no thread, which would wait for the interpreter's lock.
         return await asyncio.to_thread(look, files, names) if files else look((), names)
 

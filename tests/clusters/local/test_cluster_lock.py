@@ -30,7 +30,7 @@ async def test_waiting_process_logs_the_lock_holder_once(lock, monkeypatch, capl
     monkeypatch.setattr(cluster_lock, "WAIT_FOR_LOCK_S", 0.001)
     looks = iter(range(5))
     fd = claim(lock.parent)
-    real = cluster_lock._taken
+    real = cluster_lock._try_acquire
     seen = asyncio.Event()
 
     def taken(fd: int, root: Path) -> bool:
@@ -38,7 +38,7 @@ async def test_waiting_process_logs_the_lock_holder_once(lock, monkeypatch, capl
             seen.set()
         return real(fd, root)
 
-    monkeypatch.setattr(cluster_lock, "_taken", taken)
+    monkeypatch.setattr(cluster_lock, "_try_acquire", taken)
 
     async def second() -> None:
         async with sole_owner(lock):

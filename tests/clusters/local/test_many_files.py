@@ -90,9 +90,9 @@ def test_names_are_counted_in_all_folders_and_behind_no_link(tmp_path):
 def test_file_count_without_a_limit_never_scans(tmp_path, monkeypatch):
     monkeypatch.setattr(file_count, "LOOK_EVERY_S", 0)
     count = file_count.FileCount({"own_directory": str(tmp_path), "most_files": 0})
-    monkeypatch.setattr(count, "_ask", lambda: pytest.fail("it looks"))
+    monkeypatch.setattr(count, "_start_count", lambda: pytest.fail("it looks"))
 
-    assert not count.look()
+    assert not count.poll()
 
 
 LOOKS = """

@@ -15,11 +15,11 @@ import pytest
 from labs import sleeping
 from runai.hub_service.clusters.local.processes.worker_process import (
     ProcessWatch,
+    at_present_clock,
     end_tree,
     is_same,
     kill_leftovers,
     lasting,
-    told_now,
 )
 from runai.hub_service.model.records import Process
 
@@ -172,7 +172,7 @@ async def test_a_process_is_itself_after_the_clock_was_set(seconds, kernel, slee
 
     assert not ended.is_set()
     assert is_same(before, lasting(_named(sleeper.pid)))
-    assert told_now(before).created == psutil.Process(sleeper.pid).create_time()
+    assert at_present_clock(before).created == psutil.Process(sleeper.pid).create_time()
     end_tree(before)
     async with asyncio.timeout(90):
         await ended.wait()

@@ -53,7 +53,7 @@ class ElasticRelay:
         self._running: set[WorkloadId] = set()
         self._wanted = asyncio.Event()
 
-    def tell(self, row: StoredWorkload) -> None:
+    def publish_target(self, row: StoredWorkload) -> None:
         """Write the target, if it is new and its directory exists, and wake the workers."""
         if not row.active:
             self.drop(row.id)
@@ -99,7 +99,7 @@ class ElasticRelay:
         row = self._rows.row(workload)
         if row is None or not row.active:
             return
-        self.tell(row)
+        self.publish_target(row)
         if statuses != self._heard.get(workload):
             before = self._heard.get(workload, {})
             self._heard[workload] = statuses

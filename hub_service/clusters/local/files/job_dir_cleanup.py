@@ -132,11 +132,11 @@ class JobDirCleanup:
         gone = self._trash / aside.name
         if leaving.aged:
             name = f"{leaving.workload}-{int(leaving.submitted)}"
-            if not self._keep(aside / CHECKPOINTS, self._kept / name):
+            if not self._preserve(aside / CHECKPOINTS, self._kept / name):
                 return None
         return gone if self._move_later(aside, gone) else None
 
-    def _keep(self, path: Path, aside: Path) -> bool:
+    def _preserve(self, path: Path, aside: Path) -> bool:
         """Move a directory to its permanent place unless it is empty; return False on failure."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             if any(True for _ in path.iterdir()):

@@ -132,7 +132,7 @@ class Reconciler:
             with self._requeue_on_failure(workload):
                 await self._reconcile(workload)
 
-    def let_go(self) -> None:
+    def stop_watching(self) -> None:
         """Stop watching; all workers keep running."""
         for key in list(self._keepers):
             self._drop(key)

@@ -79,7 +79,7 @@ async def sole_owner(path: Path) -> AsyncGenerator[None]:
     """
     fd = _open_lock_file(path)
     try:
-        await _take(fd, path)
+        await _acquire(fd, path)
         check_is_whole(path.parent)
         yield
     finally:
@@ -107,7 +107,7 @@ def claim(root: Path) -> int:
         Conflict: another process has the cluster open.
     """
     fd = _open_lock_file(root / LOCK)
-    if _taken(fd, root):
+    if _try_acquire(fd, root):
         return fd
     os.close(fd)
     by = holder(root / LOCK) or LockHolder()
@@ -154,9 +154,9 @@ def waiting(path: Path) -> list[int]:
     return sorted(found - {os.getpid(), by.pid if by else 0})
 
 
-async def _take(fd: int, path: Path) -> None:
+async def _acquire(fd: int, path: Path) -> None:
     began, told = time.monotonic(), False
-    while not _taken(fd, path.parent):
+    while not _try_acquire(fd, path.parent):
         if not told and time.monotonic() - began >= TELL_AFTER_S:
             by = holder(path)
             if by is not None:
@@ -169,7 +169,7 @@ def _open_lock_file(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
-def _taken(fd: int, root: Path) -> bool:
+def _try_acquire(fd: int, root: Path) -> bool:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

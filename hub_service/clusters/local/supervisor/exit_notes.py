@@ -20,7 +20,7 @@ class Notes:
         self._directory = directory
         self._waiting: list[tuple[str, dict[str, Any]]] = []
 
-    def tell(self, name: str, content: dict[str, Any]) -> bool:
+    def enqueue(self, name: str, content: dict[str, Any]) -> bool:
         """Queue a note; return True if it is written."""
         self._waiting.append((name, content))
         return self.again()

@@ -40,7 +40,7 @@ END_EVERY_S = 0.1
 
 def main(directory: str, status_fd: int) -> None:
     """Run the supervisor in a child; afterwards report its worker's exit if it did not."""
-    if not supervisor.take_lock(directory, OURS):
+    if not supervisor.lock_byte(directory, OURS):
         return
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
@@ -86,7 +86,7 @@ def bear_witness(directory: str, *, told: bool) -> None:
     if found[0] == worker and exit_code != -signal.SIGKILL:
         # SIGKILL came with the supervisor's end: its outcome without that is unknown.
         note = exit_notes.Notes(directory)
-        note.tell("ended.json", {"exit_code": exit_code, "told": told, "text": ""})
+        note.enqueue("ended.json", {"exit_code": exit_code, "told": told, "text": ""})
         note.until_written()
 
 
