@@ -121,7 +121,7 @@ def joiners(record: WorkloadRecord) -> list[WorkerRecord]:
     return [w for w in _staying(record) if w.name not in ranks]
 
 
-def goes_on_without(row: StoredWorkload, index: int) -> bool:
+def survives_exit_of(row: StoredWorkload, index: int) -> bool:
     """Return True if the job can train on after this worker's unexpected exit.
 
     It can if it uses the protocol and keeps at least `min_workers` of its ranks.
@@ -148,7 +148,7 @@ def without(row: StoredWorkload, index: int) -> StoredWorkload:
     return replace(row, record=replace(row.record, workers=workers))
 
 
-def keeps_its_size(record: WorkloadRecord, now: float, rules: ElasticRules) -> bool:
+def must_not_grow(record: WorkloadRecord, now: float, rules: ElasticRules) -> bool:
     """Return True if a job must not grow: just sized, or a worker is joining.
 
     A job below `min_workers` may always grow.
@@ -170,7 +170,7 @@ def is_done_by(row: StoredWorkload, index: int) -> bool:
     return row.record.workers[index].name in state.target.ranks and not row.halt
 
 
-def done(row: StoredWorkload) -> StoredWorkload:
+def record_finishers(row: StoredWorkload) -> StoredWorkload:
     """Record the finishers after the first rank has finished: the ranks that have trained.
 
     Their exits decide the outcome. The target stays the same: each of its ranks ends by itself.

@@ -102,7 +102,7 @@ def _without_gpu(spec: WorkloadSpec, has: NodeCapacity) -> int:
     return many
 
 
-def held_by(
+def sum_device_use(
     rows: Iterable[StoredWorkload],
     nodes: Mapping[str, Sequence[Device]],
     capacities: Mapping[str, NodeCapacity],

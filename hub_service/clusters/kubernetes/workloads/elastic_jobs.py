@@ -96,7 +96,7 @@ class ElasticJobs:
         """Return the properties of an elastic job for the core."""
         state = drawn.record.elastic
         assert state is not None
-        keeps = bool(state.finishers) or membership.keeps_its_size(drawn.record, now, self.rules)
+        keeps = bool(state.finishers) or membership.must_not_grow(drawn.record, now, self.rules)
         up = [worker for worker in drawn.record.workers if _is_up(worker)]
         most = membership.most_gpus(drawn.record)
         since = [int(worker.started) for worker in up if worker.started is not None]
@@ -203,13 +203,13 @@ class ElasticJobs:
             over = self._over.setdefault(drawn.job.uid, set())
             over.add(worker)
             if membership.is_done_by(row, index):
-                row = membership.done(row)
+                row = membership.record_finishers(row)
                 await self._write_or_raise(drawn, row)
             assert row.record.elastic is not None
             counted = row.record.elastic.finishers or [w.name for w in row.active]
             others = {w.name for w in row.active if w.name in counted} - over
             return LEFT if others else 0
-        if membership.goes_on_without(row, index):
+        if membership.survives_exit_of(row, index):
             await self._write_or_raise(drawn, membership.without(row, index))
             return LEFT
         return exit_code if membership.is_of_its_end(row, row.record.workers[index]) else LEFT
