@@ -131,7 +131,7 @@ class DecisionLoop:
     def _read_requests(self) -> bool:
         read = os.read(self._requests, READ_BYTES)
         self._received += read
-        while (body := _take_message(self._received)) is not None:
+        while (body := _pop_message(self._received)) is not None:
             self._serve(pickle.loads(body))  # noqa: S301  from the service
         return bool(read)
 
@@ -176,7 +176,7 @@ class DecisionLoop:
         if read := os.read(child.pipe, READ_BYTES):
             child.answer += read
             return
-        answer = _take_message(child.answer)
+        answer = _pop_message(child.answer)
         if answer is None:
             self._end(child, "its process ended before the answer")
         else:
@@ -213,7 +213,7 @@ def _answer(decisions: Decisions, question: Question, pipe: int) -> NoReturn:
         os._exit(status)  # nothing of the worker's own may run on
 
 
-def _take_message(received: bytearray) -> bytes | None:
+def _pop_message(received: bytearray) -> bytes | None:
     """Take the first message out of the received bytes; None: it is not whole yet."""
     end = LENGTH_BYTES + int.from_bytes(received[:LENGTH_BYTES])
     if len(received) < LENGTH_BYTES or len(received) < end:

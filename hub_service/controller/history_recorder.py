@@ -26,7 +26,7 @@ RESTS = 10
 """Pause after each run, as a multiple of its duration (0.02 s for thousands)."""
 
 
-def held_devices(
+def device_allocations(
     workloads: Iterable[WorkloadRecord], devices: Mapping[str, Sequence[Device]]
 ) -> list[DeviceAllocation]:
     """Return all allocated device shares."""
@@ -67,7 +67,7 @@ class AllocationCache:
         began = time.perf_counter()
         known = self._seen[0] is holders and self._seen[1] is devices
         if not known and began >= self._rests_until:
-            self._held = held_devices(holders.values(), devices)
+            self._held = device_allocations(holders.values(), devices)
             self._seen = holders, devices
             took = time.perf_counter() - began
             self._rests_until = began + RESTS * took if took > QUICK_S else 0.0
@@ -120,7 +120,7 @@ class Bookkeeping:
         counted = set(self._ledger.workloads())
         records = await self._cluster.workloads()
         holders = await self._cluster.holders()
-        held = held_devices(holders.values(), await self._cluster.devices())
+        held = device_allocations(holders.values(), await self._cluster.devices())
         self._ledger.record(self._clock(), 0.0, held)
         # Changes before the first run are in the cluster's own history. Workloads that ended
         # meanwhile, or just before a crash, are still in the ledger; so are workloads that came and
@@ -169,7 +169,7 @@ class Bookkeeping:
             known = self._requests.get(name)
             if known is not None and name not in come and known.starts == record.attempts:
                 continue  # only its queue position changed, not its request
-            asked = _asked(workload, record, "" if known is None else known.text)
+            asked = _past_request(workload, record, "" if known is None else known.text)
             if asked != known:
                 self._ledger.asked(name, asked)
                 self._requests[name] = asked
@@ -189,7 +189,7 @@ def _has_same_name(one: Workload, other: Workload) -> bool:
     return one.name == other.name
 
 
-def _asked(workload: Workload, record: WorkloadRecord, known: str) -> PastRequest:
+def _past_request(workload: Workload, record: WorkloadRecord, known: str) -> PastRequest:
     if workload.max_runtime is not None:  # what is left of its time
         workload = replace(workload, max_runtime=record.spec.max_runtime)
     text = request_of(workload) if _is_complete(workload, record, known) else known

@@ -164,7 +164,7 @@ async def lead(
             cluster,
             scheduler,
             policy=policy,
-            history=past.told,
+            history=past.with_usage,
             members=members.marked,
             on_cycle=metrics.count,
         ),

@@ -42,7 +42,7 @@ from runai.hub_service.processes.log_lines import begin_logging
 from runai.hub_service.processes.own_process import end_with_parent, take_all
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.server.admin_files import read_policy, read_projects
-from runai.hub_service.server.agent_process import agent_environment, keep_agent_running
+from runai.hub_service.server.agent_process import agent_environment, supervise_agent
 from runai.hub_service.server.background_work import (
     Work,
     hub_users,
@@ -212,7 +212,7 @@ async def serve_here(config: Config) -> None:
                 cluster,
                 scheduler,
                 policy=policy,
-                history=past.told,
+                history=past.with_usage,
                 members=members.marked,
                 on_cycle=metrics.count,
             ),
@@ -246,7 +246,7 @@ async def serve_here(config: Config) -> None:
         ]
         if not config.agent_token:
             agent = agent_environment(os.environ, url=own_url, token=agent_token, node=node)
-            work.append(keep_agent_running(agent))
+            work.append(supervise_agent(agent))
         if policy.history_weight:
             await past.begin()  # before the first scheduling cycle
             work.append(past.run())

@@ -148,7 +148,7 @@ class ReadModel:
         return (
             site,
             self.progress.get(record.id),
-            idle_now and idle_now.said,
+            idle_now and idle_now.content,
             warns,
             self.present.notice(self.at, record.id),
             [

@@ -78,7 +78,7 @@ class IdleAction:
     never_used: bool = False
 
 
-def look(
+def evaluate(
     rules: IdleRules, known: Idleness, now: Measurement, *, releases: bool = True
 ) -> tuple[Idleness, IdleAction | None]:
     """Return the new idle state after a measurement, and the action to carry out.
@@ -118,7 +118,7 @@ def _escalate(
     return replace(known, level=action.do), action
 
 
-def kept(known: Idleness) -> Idleness | None:
+def with_extension(known: Idleness) -> Idleness | None:
     """Return the state with 30 more minutes; None after too many extensions."""
     return replace(known, keeps=known.keeps + 1) if known.keeps < KEEPS else None
 

@@ -14,10 +14,10 @@ from runai.hub_service.controller.idle.decision import (
     Idleness,
     Measurement,
     due_in,
+    evaluate,
     evidence,
-    kept,
-    look,
     minutes,
+    with_extension,
 )
 from runai.hub_service.ledger import Ledger
 from runai.hub_service.model.cluster import Cluster
@@ -52,7 +52,7 @@ class IdleNow:
     """True if it can continue without GPUs. No pod can, and no session of one command."""
 
     @property
-    def said(self) -> tuple[object, ...]:
+    def content(self) -> tuple[object, ...]:
         """Return all fields except the times, which change with each measurement."""
         return self.level, self.next, self.keeps_left, self.releasing, self.releasable
 
@@ -111,7 +111,7 @@ class IdleWatch:
         released = {record.id for record in records if record.released is not None}
         return released.union(w for w, one in self._watched.items() if one.releasing)
 
-    async def keep(self, workload: WorkloadId, *, by: str) -> None:
+    async def extend(self, workload: WorkloadId, *, by: str) -> None:
         """Extend an idle workload's time by 30 minutes.
 
         Raises:
@@ -124,7 +124,7 @@ class IdleWatch:
                 hint="`runai keep` works once its project's rule for idle GPUs warns of an action.",
                 code="nothing_to_keep",
             )
-        more = kept(one.known)
+        more = with_extension(one.known)
         if more is None:
             raise Conflict(
                 f"{workload} was extended {KEEPS} times already, by {minutes(KEEP_S)} each.",
@@ -132,7 +132,7 @@ class IdleWatch:
                 code="kept_too_often",
             )
         one.known = more
-        await self._tell(workload, "idle", f"{by} keeps it for {minutes(KEEP_S)} more")
+        await self._report(workload, "idle", f"{by} keeps it for {minutes(KEEP_S)} more")
 
     async def release(self, record: WorkloadRecord, *, by: str) -> None:
         """Release a session's GPUs at the request of its owner.
@@ -205,7 +205,7 @@ class IdleWatch:
                 self._write(record, "released", one.releasing)
                 self._watched.pop(record.id, None)  # the watch may have dropped it during an await
             return
-        one.known, action = look(one.rules, one.known, measured, releases=one.releases)
+        one.known, action = evaluate(one.rules, one.known, measured, releases=one.releases)
         if action is not None and action.do is not Do.BADGE:
             await self._carry_out(record, one, action)
 
@@ -215,9 +215,9 @@ class IdleWatch:
         match action.do:
             case Do.RELEASE:
                 one.releasing = f"{facts}, so its GPUs go to others"
-                await self._tell(record.id, "idle", one.releasing, record)
+                await self._report(record.id, "idle", one.releasing, record)
             case Do.STOP:
-                await self._tell(record.id, "idle", f"{facts}, so it is stopped", record)
+                await self._report(record.id, "idle", f"{facts}, so it is stopped", record)
                 by = f"the idle rule of project {record.spec.project}"
                 if record.spec.kind == "session":
                     await self._cluster.delete(record.id, by=by)
@@ -225,12 +225,12 @@ class IdleWatch:
                     await self._cluster.suspend(record.id, by=by)
             case Do.EXTEND:
                 more = f"{facts}; it is at work on the processor, so it has the time once more"
-                await self._tell(record.id, "idle", more, record)
+                await self._report(record.id, "idle", more, record)
             case _:
                 then = f"; in {minutes(coming[1])} it is {_TAKEN[coming[0]]}" if coming else ""
-                await self._tell(record.id, "idle", facts + then, record)
+                await self._report(record.id, "idle", facts + then, record)
 
-    async def _tell(
+    async def _report(
         self, workload: WorkloadId, kind: str, text: str, record: WorkloadRecord | None = None
     ) -> None:
         await self._cluster.note(workload, text)

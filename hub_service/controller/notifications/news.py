@@ -46,7 +46,7 @@ NEVER_RAN = ObservedState(WorkloadState.QUEUED, 0)
 """State of workloads that wait for their first start, without any event yet."""
 
 
-def seen(
+def observe(
     record: WorkloadRecord, before: ObservedState | None, *, is_idle: bool, ends_soon: bool = False
 ) -> ObservedState:
     """Return the state of a workload to compare with later."""

@@ -11,7 +11,11 @@ import pytest
 from inline_decisions import inline_scheduler
 from runai.hub_service.clusters.simulated import MemoryStore, SimulatedCluster
 from runai.hub_service.controller import history_recorder
-from runai.hub_service.controller.history_recorder import AllocationCache, Bookkeeping, held_devices
+from runai.hub_service.controller.history_recorder import (
+    AllocationCache,
+    Bookkeeping,
+    device_allocations,
+)
 from runai.hub_service.controller.loop import Controller
 from runai.hub_service.ledger import Ledger, PastRequest
 from runai.hub_service.model.changes import Broadcast
@@ -162,7 +166,7 @@ async def test_bookkeeping_closes_workload_that_ended_between_two_cycles(service
     await service.cluster.submit([spec])
     await service.controller.cycle()
     # An agent's report does the same, at any time.
-    held = held_devices(await service.cluster.workloads(), await service.cluster.devices())
+    held = device_allocations(await service.cluster.workloads(), await service.cluster.devices())
     service.ledger.record(service.now, 0.0, held)
     await service.cluster.delete("vision/short", by="ana")
     service.cluster.complete("vision/short", 143)
@@ -184,7 +188,7 @@ async def test_holdings_rebuild_list_only_when_allocations_change(service):
         await service.controller.cycle()
     held = await holdings.now()
     devices = await service.cluster.devices()
-    assert list(held) == held_devices(await service.cluster.workloads(), devices)
+    assert list(held) == device_allocations(await service.cluster.workloads(), devices)
 
     await service.cluster.submit([WorkloadSpec("vision", "late", "ana", "job", ("train",))])
     assert await holdings.now() is held
