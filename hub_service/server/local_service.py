@@ -24,7 +24,7 @@ from runai.hub_service.api.middleware.job_limit import JobLimit
 from runai.hub_service.api.middleware.request_limits import Callers
 from runai.hub_service.api.services.former_members import FormerMembers
 from runai.hub_service.api.services.platform import Platform
-from runai.hub_service.api.views.latest_reports import Present
+from runai.hub_service.api.views.latest_reports import AgentReports
 from runai.hub_service.clusters.local.driver import LocalCluster
 from runai.hub_service.clusters.local.place import check_place
 from runai.hub_service.controller.decision_worker import DecisionWorker
@@ -225,7 +225,7 @@ async def serve_here(config: Config) -> None:
             version=version("jupyter-runai"),
             proxy=config.proxy,
             workdir_exists=no_opinion if config.system_users else is_directory,
-            present=Present(sharing),
+            present=AgentReports(sharing),
             callers=Callers(config.allowance),
             jobs=JobLimit(config.allowance.unfinished_jobs),
         )

@@ -85,7 +85,7 @@ class NodeTokens:
         digest = sha256(token.encode()).hexdigest()
         try:
             # Refusals are not cached: made-up tokens would evict the agents' entries.
-            return await self._reviews.ask(digest, partial(self._ask, token))
+            return await self._reviews.get(digest, partial(self._review, token))
         except _UnknownTokenError:
             return None
 
@@ -95,7 +95,7 @@ class NodeTokens:
             return True
         return job_manifest.AUDIENCE in audiences and subject.startswith(_ACCOUNT)
 
-    async def _ask(self, token: str) -> Actor:
+    async def _review(self, token: str) -> Actor:
         review = {"spec": {"token": token, "audiences": [AUDIENCE, job_manifest.AUDIENCE]}}
         try:
             status = (await self._api.create(_REVIEWS, review)).get("status", {})

@@ -73,13 +73,13 @@ def templates(prefix: str) -> Environment:
     parts: Any = environment.get_template("parts.html").module
 
     @lru_cache(WORKLOADS)
-    def drawn(shown: _ViewKey, own: bool) -> Markup:  # noqa: FBT001  by place, as in a template
+    def rendered_row(shown: _ViewKey, own: bool) -> Markup:  # noqa: FBT001  by place, as in a template
         row: Markup = parts.workload(shown_workload(shown.view), own)
         return row
 
     environment.globals |= {
         "drawn_device": lru_cache(DEVICES)(parts.device),
-        "drawn_workload": lambda view, own: drawn(_ViewKey(view), own),
+        "drawn_workload": lambda view, own: rendered_row(_ViewKey(view), own),
     }
     return environment
 

@@ -86,7 +86,7 @@ async def usage_of_each(
     """Return the averages of each project, node, or user that the caller may see."""
     authorise(caller, Action.SEE_CLUSTER)
     names = on.ledger.known(kind)
-    if kind == "user" and not _sees_all_users(caller):
+    if kind == "user" and not _may_see_all_users(caller):
         names = [name for name in names if name == caller.name]
     found = []
     for name in names:
@@ -144,7 +144,7 @@ async def samples(node: str, report: AgentReport, on: On, caller: Caller) -> Age
         faults = {device.device: device.fault for device in report.devices}
         await on.cluster.note_faults(node, faults)
     if report.pods is not None:
-        await on.cluster.note_holders(node, _seen(report, report.pods, on.clock()))
+        await on.cluster.note_holders(node, _node_report(report, report.pods, on.clock()))
         devices = await on.cluster.devices()
     own = {device.uuid for device in devices.get(node, ())}
     report = _of_its_node(report, own, await on.cluster.names())
@@ -155,7 +155,7 @@ async def samples(node: str, report: AgentReport, on: On, caller: Caller) -> Age
     await asyncio.sleep(0)
     await on.idle.observe(report)
     allocations = await on.cluster.allocations(node)
-    for notice in on.present.learn(on.clock(), report, {a.workload for a in allocations}):
+    for notice in on.present.store(on.clock(), report, {a.workload for a in allocations}):
         with suppress(NotFound):  # deleted since
             await on.cluster.note(notice.workload, notice.text)
     releasing = on.idle.all_releasing((await on.cluster.holders()).values())
@@ -168,7 +168,7 @@ async def usage_between(on: Platform, asked: UsageFilter, start: float, end: flo
     return await _series(on, await on.ledger.usage(asked, start, end, ONE_STEP_S))
 
 
-def _seen(report: AgentReport, pods: Sequence[PodDevices], now: float) -> NodeReport:
+def _node_report(report: AgentReport, pods: Sequence[PodDevices], now: float) -> NodeReport:
     """Return the agent's view, timed by the service's clock; outdated without an age."""
     age = report.age if report.pods_age is None else report.pods_age
     return NodeReport(
@@ -219,11 +219,11 @@ async def _authorise(
             name, _, rest = workload.partition("/")
             spec = WorkloadSpec(name, rest, user="", kind="job", command=None)
         authorise(caller, Action.SEE_WORKLOAD, projects.get(spec.project), spec)
-    elif user not in {None, caller.name} and not _sees_all_users(caller):
+    elif user not in {None, caller.name} and not _may_see_all_users(caller):
         raise Forbidden(f"Only hub admins may see the usage of {user}.", hint="Ask for your own.")
 
 
-def _sees_all_users(caller: Actor) -> bool:
+def _may_see_all_users(caller: Actor) -> bool:
     return caller.kind == "hub" or may(caller, Action.READ_PAST)
 
 

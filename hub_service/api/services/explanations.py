@@ -54,7 +54,7 @@ async def explanation(platform: Platform, actor: Actor, record: WorkloadRecord) 
     """Return why a workload waits, what would help and when it starts."""
     viewer = await platform.viewer(actor)
     asked = await _next_of_array(platform, record)
-    found = await platform.scheduler.explain(asked, _seen(viewer))
+    found = await platform.scheduler.explain(asked, _visible_names(viewer))
     view = ExplanationView(workload=record.id, at=_time(found.now))
     wait = found.wait
     if wait is None or wait.explanation is None:
@@ -116,9 +116,9 @@ async def _next_of_array(platform: Platform, record: WorkloadRecord) -> Workload
     return record.id
 
 
-def _seen(viewer: Viewer) -> Known:
+def _visible_names(viewer: Viewer) -> Known:
     """Return the workloads that the caller may see."""
-    records = [record for record in viewer.world.workloads if viewer.sees(record)]
+    records = [record for record in viewer.world.workloads if viewer.may_see(record)]
     of_arrays = {f"{arrays.array_id(r)}-" for r in records if r.spec.array is not None}
     return frozenset(record.id for record in records) | of_arrays
 
@@ -197,7 +197,7 @@ def _value(change: SettingChange) -> int | None:
 
 def _ended(viewer: Viewer, question: PlanQuestion, snapshot: Snapshot) -> tuple[WorkloadId, ...]:
     """Return the workloads that the question ends; an array's name stands for its elements."""
-    seen, ended = _seen(viewer), list(question.end)
+    seen, ended = _visible_names(viewer), list(question.end)
     for workload in question.end:
         part_of = arrays.split_id(workload)
         of_array = part_of is not None and f"{part_of[0]}-" in seen
@@ -219,7 +219,7 @@ def _difference(
     mine: Container[WorkloadId],
 ) -> WhatIf:
     (snapshot, plan), (other, new_plan) = now, then
-    seen = _seen(viewer)
+    seen = _visible_names(viewer)
     before, after = _outcomes(snapshot, plan), _outcomes(other, new_plan)
     reasons = _reasons(new_plan)
     workloads = {w.name: w for w in (*snapshot.workloads, *other.workloads)}

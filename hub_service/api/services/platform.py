@@ -22,7 +22,7 @@ from runai.hub_service.api.middleware.request_limits import Callers
 from runai.hub_service.api.services.former_members import FormerMembers
 from runai.hub_service.api.services.overview_feed import Feeds, RenderTurns
 from runai.hub_service.api.views.cluster_view import ReadModel
-from runai.hub_service.api.views.latest_reports import Present
+from runai.hub_service.api.views.latest_reports import AgentReports
 from runai.hub_service.api.views.start_views import Forecasts
 from runai.hub_service.api.views.view_cache import MEASURED_FOR_S, DrawnViews
 from runai.hub_service.api.views.workload_queues import LastQueues
@@ -64,7 +64,7 @@ class Platform:
     programs: Programs | None = None
     """Runner of programs beside workloads; None: users start them on this machine."""
     clock: Callable[[], float] = time.time
-    present: Present = field(default_factory=Present)
+    present: AgentReports = field(default_factory=AgentReports)
     recent: Recent = field(default_factory=Recent)
     """Recent notifications of users."""
     leaving: asyncio.Event = field(default_factory=asyncio.Event)
@@ -141,8 +141,8 @@ class Platform:
         if of == ():
             return {}
         if of is None:
-            return await self._reported.ask("", self.cluster.progress)
-        known = self._reported.known("")
+            return await self._reported.get("", self.cluster.progress)
+        known = self._reported.cached("")
         return await self.cluster.progress(of) if known is None else known
 
     async def shared_world(self) -> ReadModel:

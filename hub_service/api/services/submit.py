@@ -55,7 +55,7 @@ async def submit(
             return await _dry_run_reply(platform, viewer, spec)
         try:
             unfinished = await platform.cluster.unfinished_jobs(owner.name)
-            with platform.jobs.taken(owner.name, jobs, unfinished):
+            with platform.jobs.reserve(owner.name, jobs, unfinished):
                 added = await platform.cluster.submit([spec])
         except Conflict:
             if request.name is not None or attempt == TRIES - 1:

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple, Protocol
 
 from runai.hub_service.api.views.device_holders import NOBODY, OnDevice
-from runai.hub_service.api.views.latest_reports import Present
+from runai.hub_service.api.views.latest_reports import AgentReports
 from runai.hub_service.api.views.view_cache import DrawnViews, MeasurementTimes, was_begun
 from runai.hub_service.api.views.workload_queues import WAITING, ProjectSums, Queues, sums_of
 from runai.hub_service.controller.idle.watch import IdleNow
@@ -89,7 +89,7 @@ class ReadModel:
     devices: Mapping[str, Sequence[Device]]
     shares: Mapping[str, ProjectShare]
     meter: Meter
-    present: Present
+    present: AgentReports
     starts: Mapping[WorkloadId, ExpectedStart] = field(default_factory=dict)
     """Expected starts of waiting workloads, as far as forecast."""
     progress: Mapping[WorkloadId, Progress] = field(default_factory=dict)
@@ -137,7 +137,7 @@ class ReadModel:
         workload = element_id(record.id, record.left[0][0]) if record.left else record.id
         return self.starts.get(workload) if record.state in WAITING else None
 
-    def said_of(self, record: WorkloadRecord) -> object:
+    def view_inputs(self, record: WorkloadRecord) -> object:
         """Return a cache key: the view's inputs except record, start and measurements."""
         site = self.simulated, self.largest_device_mib
         if not was_begun(record):
@@ -161,7 +161,7 @@ class ReadModel:
         """Return the time of a workload's measurements; None if it was never started."""
         if not was_begun(record):
             return None
-        return MeasurementTimes(self.at, [self.present.told_at(w.node) for w in record.workers])
+        return MeasurementTimes(self.at, [self.present.reported_at(w.node) for w in record.workers])
 
     @cached_property
     def largest_device_mib(self) -> int:

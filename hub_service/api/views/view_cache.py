@@ -74,7 +74,7 @@ class _FifoCache(OrderedDict[K, V]):
     _evicting = False
     """True while the older half is being evicted."""
 
-    def keep(self, key: K, view: V) -> None:
+    def insert(self, key: K, view: V) -> None:
         """Insert a view, and evict the oldest ones beyond the bound."""
         self[key] = view
         self._evicting = len(self) > (MOST // 2 if self._evicting else MOST)
@@ -133,7 +133,7 @@ class DrawnViews:
             or (known.measured is None) is not (measured is None)
         ):
             view = draw()
-            self._views.keep(key, _CachedView(record, start, said, measured, view))
+            self._views.insert(key, _CachedView(record, start, said, measured, view))
             return view
         new: dict[str, Any] = {}
         if known.start != start:
@@ -153,7 +153,7 @@ class DrawnViews:
         if known is not None and known[0] == seat:
             return known[1]
         view = draw()
-        self._devices.keep(key, (seat, view))
+        self._devices.insert(key, (seat, view))
         return view
 
     def busy(

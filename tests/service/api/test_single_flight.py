@@ -36,7 +36,7 @@ class Hub:
                 raise self.error
             return name.upper()
 
-        return asyncio.ensure_future(self.once.ask(name, question))
+        return asyncio.ensure_future(self.once.get(name, question))
 
 
 async def begun() -> None:
