@@ -77,7 +77,7 @@ class Relay:
             if status is None or (status == told and time.monotonic() < at + _RESEND_EVERY_S):
                 continue
             try:
-                client.tell(status)
+                client.report_status(status)
             except NotFound:
                 return
             except (RunaiError, OSError) as error:

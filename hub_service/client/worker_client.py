@@ -38,7 +38,7 @@ class WorkerClient:
         call = Call("GET", path, TargetReply, params, timeout_s=WAITS_S + MARGIN_S)
         return self._send(call).read()
 
-    def tell(self, status: WorkerStatus) -> None:
+    def report_status(self, status: WorkerStatus) -> None:
         """Report the worker's status."""
         self._send(Call("PUT", f"{API}/worker/status", type(None), body=StatusReport.of(status)))
 

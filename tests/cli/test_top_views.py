@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 import overviews
-from runai.hub_service.cli.output.top_views import TopOptions, headline, see
+from runai.hub_service.cli.output.top_views import TopOptions, headline, select_rows
 from runai.hub_service.wire.device_schemas import DeviceView, NodeView
 from runai.hub_service.wire.errors import InvalidRequest
 from runai.hub_service.wire.schemas import IdleView, Overview, ProjectView, ReasonView, WorkerView
@@ -57,7 +57,7 @@ OVERVIEW = Overview(
 
 
 def names(asked):
-    seen = see(OVERVIEW, asked, NOW)
+    seen = select_rows(OVERVIEW, asked, NOW)
     return [key.rpartition("/")[2] for key in seen.keys]
 
 
@@ -121,7 +121,7 @@ def test_views_filter_and_sort_their_rows(asked, expected):
 
 def test_unknown_sort_column_is_refused_with_the_known_columns():
     with pytest.raises(InvalidRequest, match="no column 'colour' of nodes") as refused:
-        see(OVERVIEW, TopOptions(sort="colour"), NOW)
+        select_rows(OVERVIEW, TopOptions(sort="colour"), NOW)
 
     assert refused.value.hint is not None
     assert refused.value.hint.startswith("Columns: node, gpu, device, allocated")

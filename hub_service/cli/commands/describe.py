@@ -48,7 +48,7 @@ def workload_lines(w: WorkloadDetail, now: datetime) -> Lines:
         ("Jobs", counts_text(w.states)),
         ("Reason", why),
         ("Moved", w.moved.removeprefix("moved ")),
-        ("GPUs asked", render.asked(w) + least),
+        ("GPUs asked", render.total_request(w) + least),
         ("Elastic", w.elastic.text if w.elastic else ""),
         (
             "Guaranteed",

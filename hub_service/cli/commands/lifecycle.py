@@ -85,11 +85,11 @@ def keep(names: tuple[str, ...], project: str | None) -> None:
     """
     with Client.discover() as client:
 
-        def ask(workload: WorkloadView) -> str:
+        def extend(workload: WorkloadView) -> str:
             idle = client.keep(workload.id).idle
             return idle.text if idle else "kept"
 
-        for_each(find_all(client, names, project), ask)
+        for_each(find_all(client, names, project), extend)
 
 
 @click.command(cls=Command)
@@ -102,11 +102,11 @@ def release(names: tuple[str, ...], project: str | None) -> None:
     """
     with Client.discover() as client:
 
-        def give(workload: WorkloadView) -> str:
+        def release_one(workload: WorkloadView) -> str:
             client.release(workload.id)
             return "gives its GPUs back"
 
-        for_each(find_all(client, names, project), give)
+        for_each(find_all(client, names, project), release_one)
 
 
 @click.command(cls=Command)
@@ -158,8 +158,8 @@ def scale(
     asked = checked(ScaleRequest, {"workers": workers, "min_workers": min_workers})
     with Client.discover() as client:
 
-        def ask(workload: WorkloadView) -> str:
+        def resize(workload: WorkloadView) -> str:
             elastic = client.scale(workload.id, asked).elastic
             return f"trains on {elastic.text}" if elastic else "scaled"
 
-        for_each(find_all(client, names, project), ask)
+        for_each(find_all(client, names, project), resize)

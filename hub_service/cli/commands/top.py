@@ -73,7 +73,7 @@ def top(
         return
     with Client.discover() as client:
         overview = client.overview()
-        seen = top_views.see(overview, asked, datetime.now(UTC))
+        seen = top_views.select_rows(overview, asked, datetime.now(UTC))
         if output == "json":
             _show_json(overview, asked, seen)
         elif not seen.things and asked.idle:

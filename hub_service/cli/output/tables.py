@@ -229,7 +229,7 @@ def devices_of(nodes: Iterable[NodeView]) -> list[DeviceOf]:
     return [DeviceOf(node.name, device) for node in nodes for device in node.devices]
 
 
-def _held_by(at: DeviceOf) -> str:
+def _users_of(at: DeviceOf) -> str:
     holders = [f"{a.workload or a.user} {render.gpus(a.gpus)}" for a in at.device.allocations]
     holders += [
         f"others{f' ({o.account})' if o.account else ''} {render.memory(o.memory_mib)}"
@@ -266,7 +266,7 @@ def node_table() -> Table[DeviceOf]:
                 part=_part(lambda _: 1, lambda at: at.device.utilized),
             ),
             Column("MEMORY", _memory_used, lambda at: at.device.memory_used_mib or -1),
-            Column("HELD BY", _held_by),
+            Column("HELD BY", _users_of),
             Column(
                 "HEALTH",
                 lambda at: (

@@ -147,7 +147,7 @@ class TopScreen(App[None]):
     def _show(self) -> None:
         if self._overview is None:
             return
-        seen = top_views.see(self._overview, self._asked, datetime.now(UTC))
+        seen = top_views.select_rows(self._overview, self._asked, datetime.now(UTC))
         text = top_views.headline(self._overview)
         if any_simulated(self._overview.nodes):
             text += " (* simulated)"

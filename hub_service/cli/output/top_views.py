@@ -85,7 +85,7 @@ def _table(view: ViewName, now: datetime, *, simulated: bool) -> tables.Table[An
     return tables.workload_table(now)
 
 
-def see(overview: Overview, asked: TopOptions, now: datetime) -> ShownTable:
+def select_rows(overview: Overview, asked: TopOptions, now: datetime) -> ShownTable:
     """Select and sort the rows of an overview.
 
     Raises:

@@ -112,7 +112,9 @@ _EFFECTS = ("WORKLOAD", "PROJECT", "USER", "GPUS", "NOW", "THEN", "REASON")
 _PROJECTS = ("PROJECT", "QUOTA", "FAIR SHARE", "ALLOCATED")
 
 
-def ask(added: Sequence[str], settings: Sequence[str], ended: Sequence[str], output: str) -> None:
+def send_question(
+    added: Sequence[str], settings: Sequence[str], ended: Sequence[str], output: str
+) -> None:
     """Send the what-if question and print the answer."""
     asked = {
         "add": tuple(_parsed("--add", parse_addition, SubmitRequest, text) for text in added),
