@@ -23,7 +23,14 @@ from runai.spawner.choosing import (
     options_from_form,
     session_request,
 )
-from runai.spawner.pod import GPU_RESOURCE, SCHEDULER, PodStart, environment, look, with_session
+from runai.spawner.pod import (
+    GPU_RESOURCE,
+    SCHEDULER,
+    PodStart,
+    environment,
+    start_state,
+    with_session,
+)
 from runai.spawner.progress import StartProgress, merged
 from runai.spawner.session import OPTIONS, SessionRequest
 
@@ -141,11 +148,11 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
         return {**self._chosen(), **{key: value for key, value in decided.items() if value}}
 
     async def _check(self, request: SessionRequest) -> None:
-        self._progress.say(f"Asking {request.project} for {request.amount.in_words()}")
+        self._progress.append(f"Asking {request.project} for {request.amount.in_words()}")
         submission = self._submission(request)
         async with self._client(self._log_request(f"a dry run in {request.project}")) as client:
             # Without a name: the pod has its own.
-            tried = await Admission(client, self._progress.say).check(
+            tried = await Admission(client, self._progress.append).check(
                 submission.model_copy(update={"name": None})
             )
         # The service knows which nodes' types the words of a name mean.
@@ -227,7 +234,7 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
             if pod is None and seen is not None:
                 raise SessionRefused("The session was deleted while it waited.", reason="deleted")
             if pod is not None:
-                seen = look(pod)
+                seen = start_state(pod)
                 sentence = seen.sentence or sentence
                 self._report_wait(seen)
                 if launched is None and seen.node:
@@ -246,9 +253,9 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
         if seen.ended:
             raise StartTimeout(f"The server ended as soon as it was started ({seen.ended}).")
         if seen.sentence:
-            self._progress.say(f"Waiting: {seen.sentence}")
+            self._progress.append(f"Waiting: {seen.sentence}")
         elif seen.node:
-            self._progress.say(f"Starting JupyterLab on {seen.node}")
+            self._progress.append(f"Starting JupyterLab on {seen.node}")
 
     def _launch_error(self, seen: PodStart) -> str:
         last = next((event["message"] for event in reversed(self.events)), "")

@@ -88,11 +88,11 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
             wanted = f"{request.amount.in_words()} in {request.project}"
             asked = self._log_request(wanted) if request.is_workload else ""
             async with self._client(asked) as client:
-                admission = Admission(client, progress.say)
+                admission = Admission(client, progress.append)
                 try:
                     if request.is_workload:
                         await self._admit(admission, request)
-                    progress.say("Starting JupyterLab")
+                    progress.append("Starting JupyterLab")
                     address: tuple[str, int] = await super().start()
                     report = self._process()
                     if admission.workload:
@@ -261,7 +261,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
 
     async def _admit(self, admission: Admission, request: SessionRequest) -> None:
         """Wait for the allocation; store its id and environment."""
-        self._progress.say(f"Asking {request.project} for {request.amount.in_words()}")
+        self._progress.append(f"Asking {request.project} for {request.amount.in_words()}")
         submission = self._submission(request, workdir=str(self._home))
         detail = await admission.admit(submission, within_s=self.queue_timeout)
         self.workload = detail.id
@@ -282,7 +282,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         if not workload:
             return
         async with self._client(self._log_request(f"an end of {workload}")) as client:
-            if not await Admission(client, self._progress.say, workload).release():
+            if not await Admission(client, self._progress.append, workload).release():
                 self._not_released(workload)
 
     def _not_released(self, workload: str) -> None:

@@ -19,7 +19,7 @@ class StartProgress:
         self._news = asyncio.Event()
         self.is_over = False
 
-    def say(self, sentence: str) -> None:
+    def append(self, sentence: str) -> None:
         """Append a sentence, unless it equals the last one."""
         if not self._said or self._said[-1] != sentence:
             self._said.append(sentence)

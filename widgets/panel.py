@@ -180,7 +180,7 @@ def panel(*, minutes: float = 10) -> Panel:
     window_s = max(1.0, minutes) * 60
     timeline = _load_usage(here, user, Timeline(window_s, max(1.0, window_s / STEPS)))
 
-    def draw(overview: Overview) -> ViewState:
+    def render(overview: Overview) -> ViewState:
         until, projects = overview.at.timestamp(), own(overview)
         allocated, utilized = states.my_usage(overview, user)
         timeline.push(until, allocated, utilized)
@@ -197,11 +197,11 @@ def panel(*, minutes: float = 10) -> Panel:
         )
         return states.panel_state(overview, user=user, projects=projects, chart=chart)
 
-    def say(overview: Overview) -> str:
+    def describe(overview: Overview) -> str:
         mine = [view for view in overview.workloads if view.user == user]
         return f"{_quota_text(overview, own(overview))}\n\n{text.workload_table(mine)}"
 
-    return Panel(here, draw, say, lose=timeline.lose)
+    return Panel(here, render, describe, lose=timeline.lose)
 
 
 def quota() -> Panel:
@@ -259,12 +259,12 @@ def jobs_view(here: Link, ids: Sequence[str], *, notes: Sequence[str] = ()) -> P
     """Return a live view of workloads; it ends when all are finished or deleted."""
     before: list[states.Row] = []
 
-    def draw(overview: Overview) -> ViewState:
+    def render(overview: Overview) -> ViewState:
         state = states.jobs_state(overview, ids, before=before, notes=notes)
         before[:] = state["workloads"]
         return state
 
-    def say(overview: Overview) -> str:
+    def describe(overview: Overview) -> str:
         shown = [view for each in ids for view in named(overview.workloads, each)]
         lines = [text.workload_line(view) for view in shown]
         return "\n".join([*lines, *notes])
@@ -272,8 +272,8 @@ def jobs_view(here: Link, ids: Sequence[str], *, notes: Sequence[str] = ()) -> P
     over = states.FINISHED | {"deleted"}
     return Panel(
         here,
-        draw,
-        say,
+        render,
+        describe,
         done=lambda state: (
             len(state["workloads"]) == len(ids)
             and all(row["state"] in over for row in state["workloads"])

@@ -51,13 +51,13 @@ class Timeline:
         before = -inf
         for at, allocated, utilized in points:
             if allocated is not None:
-                self._hold_until(at, max(at - step_s, before), allocated, utilized)
+                self._extend(at, max(at - step_s, before), allocated, utilized)
             before = at
 
     def push(self, at: float, allocated: float | None, utilized: float | None) -> None:
         """Add values valid from `at` on; the previous ones end here."""
         if self._held is not None:
-            self._hold_until(at, *self._held)
+            self._extend(at, *self._held)
         self._held = (at, allocated, utilized)
         oldest = self._index(at - self.window_s)
         self._steps = {index: step for index, step in self._steps.items() if index >= oldest}
@@ -78,7 +78,7 @@ class Timeline:
             last = index
         return points
 
-    def _hold_until(
+    def _extend(
         self, until: float, since: float, allocated: float | None, utilized: float | None
     ) -> None:
         while since < until:

@@ -12,7 +12,7 @@ from runai.hub_service.clusters.kubernetes.objects import core_objects
 from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import memory_variables
 from runai.spawner import pod as names
 from runai.spawner.amount import parse_amount
-from runai.spawner.pod import PodStart, environment, look, with_session
+from runai.spawner.pod import PodStart, environment, start_state, with_session
 from runai.spawner.session import SessionRequest
 
 NO_GPU = {"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": ""}
@@ -216,4 +216,4 @@ EVICTED = {"phase": "Failed", "message": "The node was low on memory."}
     ],
 )
 def test_a_pod_shows_how_far_its_start_is(pod: dict[str, Any], seen: PodStart):
-    assert look(pod) == seen
+    assert start_state(pod) == seen

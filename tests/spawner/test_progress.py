@@ -15,10 +15,10 @@ from runai.spawner.progress import StartProgress, merged
 
 async def test_each_listener_hears_everything():
     progress = StartProgress()
-    progress.say("one")
+    progress.append("one")
     early = asyncio.create_task(collect(progress))
     await asyncio.sleep(0)
-    progress.say("two")
+    progress.append("two")
     late = asyncio.create_task(collect(progress))
     progress.close()
 
@@ -28,7 +28,7 @@ async def test_each_listener_hears_everything():
 async def test_a_sentence_is_said_again_only_after_another():
     progress = StartProgress()
     for sentence in ("waits", "waits", "service away", "waits"):
-        progress.say(sentence)
+        progress.append(sentence)
     progress.close()
 
     assert await collect(progress) == ["waits", "service away", "waits"]
@@ -37,7 +37,7 @@ async def test_a_sentence_is_said_again_only_after_another():
 async def test_the_bar_never_arrives_before_the_server():
     progress = StartProgress()
     for number in range(100):
-        progress.say(str(number))
+        progress.append(str(number))
     progress.close()
     bar = [event["progress"] async for event in progress.events()]
 
@@ -61,7 +61,7 @@ async def test_events_of_several_sources_come_as_they_happen_and_the_bar_never_g
     async for event in merged(pulled, progress.events()):
         heard.append(event)
         if event["message"] == "Pulled":
-            progress.say("Starting")
+            progress.append("Starting")
             progress.close()
 
     assert heard == [
