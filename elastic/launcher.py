@@ -81,7 +81,7 @@ class Launcher:
         Raises:
             DirectoryTaken: if another launcher runs this job.
         """
-        self._gen = self._directory.take()
+        self._gen = self._directory.acquire()
         while self._step():
             time.sleep(_POLL_EVERY_S)
         return self._exit_code or 0

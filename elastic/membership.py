@@ -131,7 +131,7 @@ class Membership:
         """The newest target read."""
         return self._target
 
-    def look(self) -> Target | None:
+    def read_target(self) -> Target | None:
         """Return the newest target; read its file only after a replacement (8 µs).
 
         An invalid file is ignored: the cluster will write another one.
@@ -165,7 +165,7 @@ class Membership:
             return target.gen > self._ended_pause
         return 0 < self.gen < target.gen and self.rank_in(target) is None
 
-    def tell(self, state: WorkerPhase, update: int = -1) -> None:
+    def report(self, state: WorkerPhase, update: int = -1) -> None:
         """Write this worker's status now; `update` -1 repeats the last."""
         update = self._status.update if update < 0 else update
         speed = (self._status.samples_per_s, self._status.gpus)

@@ -54,7 +54,7 @@ class Watched(Protocol):
         """Return its URL path."""
 
 
-async def look_after(
+async def probe_liveness(
     service: Watched,
     limit: float,
     log: logging.Logger,

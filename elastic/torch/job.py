@@ -309,7 +309,7 @@ class Job:
         seed_torch(key(self.seed, _FORWARD, self.update, micro.part.number))
         self._ranks.begin(micro)
 
-    def expect_done(self, micro: MicroBatch) -> None:
+    def expect_processed(self, micro: MicroBatch) -> None:
         """Check that the script called `backward` and `step` for a micro-batch.
 
         Raises:

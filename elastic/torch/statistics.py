@@ -154,7 +154,7 @@ class RunningStatistics:
         layer.momentum = 1.0
 
     def _collecting_hook(self, place: int) -> Any:  # noqa: ANN401 - a forward hook
-        def take(layer: nn.Module, *_: object) -> None:
+        def collect(layer: nn.Module, *_: object) -> None:
             if self._swapped is None:
                 return
             assert isinstance(layer, _NormBase) and self._calls is not None  # noqa: PT018
@@ -165,7 +165,7 @@ class RunningStatistics:
             for name, buffer in zip(_BUFFERS, buffers, strict=True):
                 setattr(layer, name, buffer)
 
-        return take
+        return collect
 
 
 def _flat(calls: list[_CallStatistics]) -> Tensor:

@@ -126,7 +126,7 @@ def test_progress_is_told_once_a_second_with_the_speed_since_the_group_was_forme
 def test_a_full_disk_does_not_end_the_training(tmp_path):
     (tmp_path / "status").write_text("no directory")
 
-    Membership(tmp_path, "a").tell(WorkerPhase.READY)
+    Membership(tmp_path, "a").report(WorkerPhase.READY)
 
 
 def test_stop_notes_sigterm_and_calls_the_previous_handler():

@@ -66,7 +66,7 @@ class Reading(Protocol):
     def begin(self, micro: MicroBatch) -> None:
         """Prepare for the micro-batch that the script gets next."""
 
-    def expect_done(self, micro: MicroBatch) -> None:
+    def expect_processed(self, micro: MicroBatch) -> None:
         """Check that the script has processed it."""
 
     def total(self, number: float) -> float:
@@ -162,7 +162,7 @@ class DataLoader:
                 for micro, batch in self._loaded():
                     job.begin(micro)
                     yield batch
-                    job.expect_done(micro)
+                    job.expect_processed(micro)
                     if job.formation is not formation:
                         break  # prefetched batches belong to another rank now
 
