@@ -41,7 +41,7 @@ from runai.embedded.proxy.caddy_config import authority_file
 from runai.embedded.proxy.public_address import PublicAddress, public_address
 from runai.embedded.settings import Settings
 from runai.hub_service.client import AsyncClient
-from runai.hub_service.processes.own_process import take_all
+from runai.hub_service.processes.own_process import raise_descriptor_limit
 from runai.hub_service.wire.errors import RunaiError
 
 
@@ -285,7 +285,7 @@ def main() -> None:
     """Run the hub until it is stopped."""
     _use_monotonic_clock()
     start_rotation(DataDirectory(Settings.from_environment(os.environ).data_dir).hub_log)
-    EmbeddedHub.open_files = max(take_all(), 0)  # RLIM_INFINITY is -1, and stays
+    EmbeddedHub.open_files = max(raise_descriptor_limit(), 0)  # RLIM_INFINITY is -1, and stays
     try:
         EmbeddedHub.launch_instance()
     except KeyboardInterrupt:  # before it installs its signal handlers

@@ -176,9 +176,9 @@ class Agent:
         report = usage.report(self._node, poll, allocations)
         # A failed enforcement must not cost the measurements: report them anyway.
         try:
-            self._releaser.look(poll, allocations)
+            self._releaser.enforce(poll, allocations)
             report = self._processor.add(report, poll, allocations)
-            return self._keeper.told(report, poll, allocations)
+            return self._keeper.enforce_and_report(report, poll, allocations)
         except Exception:
             log.exception("limits and releases could not be looked after")
             return report
@@ -249,13 +249,13 @@ class Agent:
                 failures = 0
                 self.tally.sent += 1
                 self.tally.waiting = len(self._waiting)
-                self._learn(reply.allocations)
+                self._set_allocations(reply.allocations)
                 continue
             self.tally.waiting = len(self._waiting)
             if is_away or failures > 1:
                 await asyncio.sleep(_delay(failures))
 
-    def _learn(self, allocations: list[AgentAllocation]) -> None:
+    def _set_allocations(self, allocations: list[AgentAllocation]) -> None:
         self._allocations = allocations
         if allocations:
             self._allocated.set()

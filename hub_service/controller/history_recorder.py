@@ -41,7 +41,7 @@ def device_allocations(
             worker.node,
         )
         for record in workloads
-        if record.holds_devices
+        if record.has_devices
         for worker in record.workers
         for share in worker.devices
     ]
@@ -171,7 +171,7 @@ class Bookkeeping:
                 continue  # only its queue position changed, not its request
             asked = _past_request(workload, record, "" if known is None else known.text)
             if asked != known:
-                self._ledger.asked(name, asked)
+                self._ledger.record_request(name, asked)
                 self._requests[name] = asked
 
     async def _record(

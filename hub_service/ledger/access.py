@@ -55,7 +55,7 @@ class Access:
         self.is_open, self.trouble = True, ""
         return found
 
-    async def asked(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def run_read(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a read in a thread and return its result.
 
         Raises:

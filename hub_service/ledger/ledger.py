@@ -98,7 +98,7 @@ class Ledger:
         arrive late, twice, or never.
         """
         del interval
-        self._sums.hold(at, allocated)
+        self._sums.set_allocations(at, allocated)
         if report is not None:
             self._sums.measure(report)
             self._note_latest(report)
@@ -130,7 +130,7 @@ class Ledger:
             happened = self._clock() if at is None else at
             self._batch.events.append(Event(happened, workload, kind, text, project, user))
 
-    def asked(self, workload: str, asked: PastRequest) -> None:
+    def record_request(self, workload: str, asked: PastRequest) -> None:
         """Record a workload's request; it replaces an earlier version of the same submission."""
         if len(self._batch.requests) < MAX_WAITING_EVENTS:
             self._batch.requests[workload, asked.submitted] = asked
@@ -149,7 +149,7 @@ class Ledger:
         series = self._by_workload.pop(workload, None)
         if series is not None:
             del self._by_scope[series.scope]
-            self._sums.ask_again()
+            self._sums.request_rebuild()
         if series is not None or not self._access.is_open:
             self._batch.forgotten.append(Forgotten(workload, self._clock(), series))
 
@@ -196,7 +196,7 @@ class Ledger:
             if scope.kind == kind
         }
 
-    def known(self, kind: Literal["project", "user", "node"]) -> list[str]:
+    def names(self, kind: Literal["project", "user", "node"]) -> list[str]:
         """Return all names that ever had an allocation, sorted."""
         found = (scope for scope in self._by_scope if scope.kind == kind)
         return sorted(getattr(scope, kind) for scope in found)
@@ -232,25 +232,27 @@ class Ledger:
         Without `step_s` there are about 300 points.
         """
         found = query.choose_range(since, until, step_s, now=self._clock())
-        return query.usage(who.scope, found, *await self._asked(self._store.sums, who.scope, found))
+        return query.usage(
+            who.scope, found, *await self._read_current(self._store.sums, who.scope, found)
+        )
 
     async def events(self, workload: str, *, since: float = 0.0, limit: int = 1000) -> list[Event]:
         """Return the newest events of a workload and its earlier namesakes, oldest first."""
-        return await self._asked(self._store.events_of, workload, since, limit)
+        return await self._read_current(self._store.events_of, workload, since, limit)
 
     async def past(self, since: float) -> list[Past]:
         """Return the workloads with an allocation after a time, oldest first."""
         level = query.grid_of(self._clock() - since)
-        return await self._asked(self._store.past_workloads, since, level)
+        return await self._read_current(self._store.past_workloads, since, level)
 
-    async def _asked(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def _read_current(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Write recent amounts, then read; while the database fails, only `flush` writes."""
         async with self._writing:
             happened = self._batch.forgotten or self._batch.events or self._batch.requests
             is_due = happened or abs(self._clock() - self._written_at) >= ASKED_S
             if is_due and not self._access.trouble:
                 await self._write()
-        return await self._access.asked(read, *args, **kwargs)
+        return await self._access.run_read(read, *args, **kwargs)
 
     # -- writes ----------------------------------------------------------------------------------
 
@@ -302,7 +304,7 @@ class Ledger:
             for series, id_ in ids.items():
                 series.id = id_
             return
-        self._sums.put_back(batch.amounts, MOST_WAITING_WINDOWS)
+        self._sums.requeue(batch.amounts, MOST_WAITING_WINDOWS)
         later, self._batch = self._batch, batch
         batch.amounts = {}
         batch.forgotten += later.forgotten

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from runai.hub_service.ledger import schema
-from runai.hub_service.ledger.opening import engine_of, prepare, said_why
+from runai.hub_service.ledger.opening import convert_errors, engine_of, prepare
 from runai.hub_service.ledger.past import Past, PastRequest, past_of
 from runai.hub_service.ledger.query import Range
 from runai.hub_service.ledger.totals import LEVELS_S, ZERO, Scope, Series, Totals, window_of
@@ -108,7 +108,7 @@ class LedgerStore:
         """
         series = schema.series
         query = sa.select(series).where(series.c.closed.is_(None)).order_by(series.c.id)
-        with said_why(self._engine):
+        with convert_errors(self._engine):
             prepare(self._engine)
             with self._engine.begin() as connection:
                 return [

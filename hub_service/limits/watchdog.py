@@ -157,7 +157,7 @@ class Watchdog:
 
     _ladders: dict[tuple[str, str], _Ladder] = field(default_factory=dict)
 
-    def look(
+    def check(
         self,
         now: float,
         holdings: Iterable[Holding],

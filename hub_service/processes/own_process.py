@@ -25,7 +25,7 @@ def most() -> int:
     return ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)
 
 
-def take_all() -> int:
+def raise_descriptor_limit() -> int:
     """Raise the descriptor limit to `most()`; return the previous soft limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < most():

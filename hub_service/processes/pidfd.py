@@ -41,7 +41,7 @@ class Lifetimes:
     def __init__(self) -> None:
         self._handles: dict[int, _Handle] = {}
 
-    def hold(self, pid: int) -> None:
+    def open_handle(self, pid: int) -> None:
         """Open a pidfd for the process that has this PID now, if possible.
 
         If a later `lasts` returns True, everything read in between belongs to this process.
@@ -55,7 +55,7 @@ class Lifetimes:
                 self._handles[pid] = _Handle(pid)
 
     def lasts(self, pid: int) -> bool:
-        """Return True if the process of `hold` certainly still has this PID."""
+        """Return True if the process of `open_handle` certainly still has this PID."""
         handle = self._handles.get(pid)
         return handle is not None and handle.lasts()
 

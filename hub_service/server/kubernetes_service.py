@@ -36,7 +36,7 @@ from runai.hub_service.controller.loop import Controller
 from runai.hub_service.controller.usage_history import UsageHistory
 from runai.hub_service.ledger import Ledger
 from runai.hub_service.model.cluster import Cluster
-from runai.hub_service.processes.own_process import take_all
+from runai.hub_service.processes.own_process import raise_descriptor_limit
 from runai.hub_service.scheduler.model.snapshot import Policy
 from runai.hub_service.server.admin_files import read_policy, read_projects
 from runai.hub_service.server.background_work import (
@@ -61,7 +61,7 @@ async def serve_kubernetes(config: Config, where: KubernetesConfig) -> None:
     Raises:
         RunaiError: it cannot start; the sentence says why.
     """
-    take_all()
+    raise_descriptor_limit()
     config.data_dir.mkdir(parents=True, exist_ok=True)
     stopped, serves, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
     on_signal(stopped.set)

@@ -39,7 +39,7 @@ from runai.hub_service.model.cluster import Cluster
 from runai.hub_service.model.device import Device, NodeCapacity
 from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.processes.log_lines import begin_logging
-from runai.hub_service.processes.own_process import end_with_parent, take_all
+from runai.hub_service.processes.own_process import end_with_parent, raise_descriptor_limit
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.server.admin_files import read_policy, read_projects
 from runai.hub_service.server.agent_process import agent_environment, supervise_agent
@@ -170,7 +170,7 @@ async def serve_here(config: Config) -> None:
     Raises:
         RunaiError: it cannot start; the sentence says why.
     """
-    open_files = take_all()
+    open_files = raise_descriptor_limit()
     starting = asyncio.current_task()
     assert starting is not None
     # Until this service has the cluster's lock, a signal may simply cancel the start.

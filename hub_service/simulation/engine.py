@@ -229,7 +229,7 @@ class _Engine:
         part.changed.pop(job.name, None)
         part.gone.append(job.name)
         part.free += job.held
-        self.meter.hold(row.project, -job.held)
+        self.meter.record_allocation(row.project, -job.held)
         jct = now - row.submit_s
         self.meter.finish(row.project, wait_s=jct - job.ran_s, jct_s=jct, duration_s=row.duration_s)
         job.version += 1
@@ -292,7 +292,7 @@ class _Engine:
                 job.place(index, WorkerState.RESERVED, decision.node, decision.devices, now)
                 freed = True  # a pause takes effect at once: the reserved devices are free already
             else:
-                job.take(index)
+                job.release(index)
                 freed = freed or not isinstance(decision, Unreserve)
                 if isinstance(decision, Move):
                     moved.add(job)
@@ -311,7 +311,7 @@ class _Engine:
         row, meter = job.row, self.meter
         part.changed[job.name] = job
         part.free -= job.held - held
-        meter.hold(row.project, job.held - held)
+        meter.record_allocation(row.project, job.held - held)
         job.version += 1
         if was_up and not job.is_up:
             meter.pauses += not is_moved

@@ -117,13 +117,13 @@ class SimulationTotals:
             self._held += self._allocated * seconds
             self._violation_s += self._violated * seconds
 
-    def hold(self, project: str, change: int) -> None:
+    def record_allocation(self, project: str, change: int) -> None:
         """Record a change of a project's allocation."""
         record = self.projects[project]
         record.allocated += change
         self._allocated += change
         if self._timeline is not None:
-            self._timeline.hold(project, self.now, record.allocated)
+            self._timeline.record(project, self.now, record.allocated)
 
     def wait(self, project: str, size: int, change: int) -> None:
         """Record that one more job (`change` 1) or one fewer (-1) of a size waits."""

@@ -71,7 +71,7 @@ def write_picture(
         raise InvalidRequest(
             f"{path} is not a valid name of a picture.", hint=f"End it in {', '.join(SUFFIXES)}."
         )
-    svg = draw_svg(title, columns, quotas, capacity)
+    svg = render_svg(title, columns, quotas, capacity)
     if suffix == ".png":
         written = _png(svg)
     else:
@@ -82,7 +82,7 @@ def write_picture(
         raise InvalidRequest(f"{path} cannot be written: {wrong.strerror}.") from wrong
 
 
-def draw_svg(
+def render_svg(
     title: str, columns: Sequence[RunColumn], quotas: Mapping[str, int | None], capacity: int
 ) -> str:
     """Return an SVG of the runs side by side: the cluster, then each project."""
@@ -106,7 +106,7 @@ def draw_svg(
         parts.append(_text(x, _TOP - 26, column.title, size=13, weight="bold"))
         parts.append(_text(x, _TOP - 10, _summary(column.results), size=11))
         for m, lane in enumerate(lanes):
-            parts += _draw_lane(lane, n, x, _TOP + m * (_LANE + _GAP), is_whole=m == 0)
+            parts += _render_lane(lane, n, x, _TOP + m * (_LANE + _GAP), is_whole=m == 0)
         parts += _time_axis(column.timeline, x, height - 34)
     return "\n".join([*parts, "</svg>", ""])
 
@@ -144,7 +144,7 @@ def _summary(results: Results) -> str:
     )
 
 
-def _draw_lane(lane: _Lane, n: int, x: int, y: int, *, is_whole: bool) -> list[str]:
+def _render_lane(lane: _Lane, n: int, x: int, y: int, *, is_whole: bool) -> list[str]:
     level, top = lane.levels[n], lane.top
     bound = top if lane.bound is None or is_whole else lane.bound / WHOLE_GPU
     parts = [f'<rect x="{x}" y="{y}" width="{_WIDTH}" height="{_LANE}" fill="{_FAINT}"/>']

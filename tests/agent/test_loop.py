@@ -199,7 +199,7 @@ async def test_agent_sends_reports_while_the_memory_enforcer_fails(
     source, service, eventually_async, caplog
 ):
     class Broken(MemoryEnforcer):
-        def keep(self, poll, allocations):
+        def enforce(self, poll, allocations):
             raise RuntimeError("no idea")
 
     async with running(source, service, idle_s=SOON, keeper=Broken()):

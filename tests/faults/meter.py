@@ -45,7 +45,7 @@ class Meter:
         self._milli: Mapping[Scope, int] = {}
         self._at: float | None = None
         sums, forget = ledger._sums, ledger.forget
-        advance, hold = sums.advance, sums.hold
+        advance, hold = sums.advance, sums.set_allocations
 
         def advanced(at: float) -> None:
             self._watch(at)
@@ -59,7 +59,7 @@ class Meter:
             forget(workload)
             self._forget(workload)
 
-        sums.advance, sums.hold = advanced, holds  # type: ignore[method-assign]
+        sums.advance, sums.set_allocations = advanced, holds  # type: ignore[method-assign]
         ledger.forget = forgotten  # type: ignore[method-assign]
 
     def _watch(self, at: float) -> None:

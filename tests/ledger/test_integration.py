@@ -99,7 +99,7 @@ def counted(story: Story, report: AgentReport) -> dict[tuple[Scope, int], Figure
     series: dict[Scope, Series] = {}
     integration = Integration(lambda scope: series.setdefault(scope, Series(scope, START)))
     for at, held in story.holdings:
-        integration.hold(START + at, held)
+        integration.set_allocations(START + at, held)
     integration.advance(START + story.now)
     integration.measure(report)
     return {
@@ -112,10 +112,10 @@ def counted(story: Story, report: AgentReport) -> dict[tuple[Scope, int], Figure
 def test_of_amounts_that_could_not_be_written_the_newest_windows_wait():
     series: dict[Scope, Series] = {}
     sums = Integration(lambda scope: series.setdefault(scope, Series(scope, 0.0)))
-    sums.hold(0.0, HOLDS[:1])
+    sums.set_allocations(0.0, HOLDS[:1])
     sums.advance(35.0)
 
-    sums.put_back(sums.collect(), most=2)
+    sums.requeue(sums.collect(), most=2)
     sums.advance(38.0)
 
     again = sums.collect()[series[Scope("all")]]

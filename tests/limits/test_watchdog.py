@@ -28,7 +28,7 @@ def play(*samples: Sequence[Holding], every: float = 1.0) -> list[tuple[float, R
     return [
         (step.at, step.rung, step.target.pid if step.target else None)
         for second, holdings in enumerate(samples)
-        for step in watchdog.look(second * every, holdings)
+        for step in watchdog.check(second * every, holdings)
     ]
 
 
@@ -132,20 +132,20 @@ def test_a_process_that_took_the_number_of_the_last_one_begins_at_the_first_rung
 def test_a_device_that_could_not_be_measured_is_neither_judged_nor_forgotten():
     watchdog = Watchdog()
     for second in range(3):
-        watchdog.look(second, [holding(OVER)])
+        watchdog.check(second, [holding(OVER)])
 
-    assert watchdog.look(6, [holding(OVER)], unknown={GPU}) == []
-    assert watchdog.look(7, [], unknown={GPU}) == []
-    assert [step.rung for step in watchdog.look(8, [holding(OVER)])] == [Rung.INTERRUPT]
+    assert watchdog.check(6, [holding(OVER)], unknown={GPU}) == []
+    assert watchdog.check(7, [], unknown={GPU}) == []
+    assert [step.rung for step in watchdog.check(8, [holding(OVER)])] == [Rung.INTERRUPT]
 
 
 def test_watchdog_forgets_a_workload_that_released_its_device():
     watchdog = Watchdog()
     for second in range(3):
-        watchdog.look(second, [holding(OVER)])
+        watchdog.check(second, [holding(OVER)])
 
-    assert watchdog.look(3, []) == []
-    assert watchdog.look(9, [holding(OVER)]) == []
+    assert watchdog.check(3, []) == []
+    assert watchdog.check(9, [holding(OVER)]) == []
 
 
 def test_its_sentences_name_the_amounts_and_the_process():
@@ -205,7 +205,7 @@ class Witness:
 
     def look(self, holdings: list[Holding], interval: float, *, gap: bool) -> None:
         self.now += interval
-        steps = self.watchdog.look(self.now, holdings, {GPU} if gap else set())
+        steps = self.watchdog.check(self.now, holdings, {GPU} if gap else set())
         if gap:
             assert steps == []
             return

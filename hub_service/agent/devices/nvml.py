@@ -17,7 +17,7 @@ from runai.hub_service.agent.devices.nvml_hardware import (
     AllocatableDevice,
     Gpu,
     NvmlMissing,
-    known,
+    call_or_none,
     open_gpus,
     used_mib,
 )
@@ -92,7 +92,7 @@ class NvmlDevices:
     def poll(self, allocations: Sequence[AgentAllocation]) -> Poll:
         """Read every device; an error of one device fails that device only."""
         assert self._health is not None
-        self._owners.learn(allocations)
+        self._owners.set_allocations(allocations)
         faults = self._health.faults()
         read = [one for gpu in self._gpus for one in self._read(gpu, faults)]
         processes = [process for _, found in read for process in found or ()]
@@ -130,7 +130,7 @@ class NvmlDevices:
                 yield _gap(part, (lost(failure) if failure else "") or fault), None
 
     def _total(self, gpu: Gpu, part: AllocatableDevice, fault: str) -> DeviceReading:
-        rates = known(pynvml.nvmlDeviceGetUtilizationRates, part.handle)
+        rates = call_or_none(pynvml.nvmlDeviceGetUtilizationRates, part.handle)
         busy = None if rates is None or rates.gpu > 100 else rates.gpu / 100
         if busy is None and self._loads is not None:
             busy = self._loads.since_last(gpu, part)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pynvml
 
-from runai.hub_service.agent.devices.nvml_hardware import AllocatableDevice, Gpu, known
+from runai.hub_service.agent.devices.nvml_hardware import AllocatableDevice, Gpu, call_or_none
 
 _BUSY = 1  # NVML_GPM_METRIC_GRAPHICS_UTIL: the share of time with any context at work
 
@@ -73,7 +73,7 @@ class InstanceLoads:
 
 
 def _has_counters(gpu: Gpu) -> bool:
-    support = known(pynvml.nvmlGpmQueryDeviceSupport, gpu.handle)
+    support = call_or_none(pynvml.nvmlGpmQueryDeviceSupport, gpu.handle)
     return support is not None and bool(support.isSupportedDevice)
 
 

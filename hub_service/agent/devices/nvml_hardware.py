@@ -80,7 +80,7 @@ def _gpu(index: int, first: int) -> Gpu:
     try:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         uuid = _text(pynvml.nvmlDeviceGetUUID(handle))
-        mode = known(pynvml.nvmlDeviceGetMigMode, handle)
+        mode = call_or_none(pynvml.nvmlDeviceGetMigMode, handle)
         if mode is not None and mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE:
             return Gpu(uuid, handle, list(_instances(handle, first)))
         return Gpu(uuid, handle, [AllocatableDevice(handle, _device(handle, first))])
@@ -128,7 +128,7 @@ def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def known(call: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401  the library's structures
+def call_or_none(call: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401  the library's structures
     """Call NVML; return None if the figure is unknown (`UNKNOWN`)."""
     try:
         return call(*arguments)

@@ -16,7 +16,7 @@ from runai.hub_service.agent.devices.nvml_hardware import (
     UNKNOWN,
     AllocatableDevice,
     Gpu,
-    known,
+    call_or_none,
 )
 
 MPS_SERVER = "nvidia-cuda-mps"
@@ -61,7 +61,7 @@ def users(part: AllocatableDevice) -> Users:
     memory: dict[int, int | None] = {}
     clients: set[int] = set()
     for listing in _LISTINGS:
-        for pid, used, *ids in known(nvml_lists.processes, listing, part.handle) or ():
+        for pid, used, *ids in call_or_none(nvml_lists.processes, listing, part.handle) or ():
             if part.instance is not None and tuple(ids) not in {part.instance, _NO_INSTANCE}:
                 continue
             if listing == _OF_CLIENTS:

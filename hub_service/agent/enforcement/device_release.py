@@ -31,7 +31,7 @@ class Releaser:
         self._clock = clock
         self._terminated_at: dict[tuple[int, float], float] = {}
 
-    def look(self, poll: Poll, allocations: Sequence[AgentAllocation]) -> None:
+    def enforce(self, poll: Poll, allocations: Sequence[AgentAllocation]) -> None:
         """Send SIGTERM, later SIGKILL, to each program that still uses a released device."""
         released = {a.workload for a in allocations if a.release}
         servers = {a.pid for a in allocations if a.is_server}

@@ -47,16 +47,16 @@ class ProcessTable:
         self._pids: frozenset[int] | None = None
 
     def forget(self) -> None:
-        """Clear all counters; the next `look` only reads a new baseline."""
+        """Clear all counters; the next `measure` only reads a new baseline."""
         self._counters = {}
         self._pids = None
 
-    def look(self, allocations: Sequence[AgentAllocation]) -> list[ProcessUse] | None:
+    def measure(self, allocations: Sequence[AgentAllocation]) -> list[ProcessUse] | None:
         """Return the use of each process of a workload since the previous call.
 
         None at the first call, and after `forget`: there is no baseline.
         """
-        self._owners.learn(allocations)
+        self._owners.set_allocations(allocations)
         pids = frozenset(psutil.pids())
         self._owners.retain(pids)
         before, appeared = self._counters, pids - (self._pids or frozenset())

@@ -85,7 +85,7 @@ async def usage_of_each(
 ) -> list[UsageOf]:
     """Return the averages of each project, node, or user that the caller may see."""
     authorise(caller, Action.SEE_CLUSTER)
-    names = on.ledger.known(kind)
+    names = on.ledger.names(kind)
     if kind == "user" and not _may_see_all_users(caller):
         names = [name for name in names if name == caller.name]
     found = []

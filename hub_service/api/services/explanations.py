@@ -28,7 +28,7 @@ from runai.hub_service.model.records import (
     WorkloadRecord,
     WorkloadSpec,
 )
-from runai.hub_service.model.workload_spec import Site, known_project, workload_spec
+from runai.hub_service.model.workload_spec import Site, find_project, workload_spec
 from runai.hub_service.scheduler.model.explanation import Change, EndWorkloads, SetProject
 from runai.hub_service.scheduler.model.quantity import milli_gpus
 from runai.hub_service.scheduler.model.snapshot import Plan, Reason, Snapshot, WorkerState, Workload
@@ -136,7 +136,7 @@ def _added_specs(
     for request in question.add:
         if request.project is None:
             raise InvalidRequest("An added workload names no project.", hint="Name one: nlp.")
-        project = known_project(request.project, projects, sorted(projects))
+        project = find_project(request.project, projects, sorted(projects))
         most = (world.largest_device_mib, world.most_devices)
         site = Site(projects, taken, *most, images=True, default_cpu=not platform.images)
         if request.command is None:  # it will never run
@@ -157,7 +157,7 @@ def _added(platform: Platform, specs: Sequence[WorkloadSpec]) -> list[StoredWork
 def _settings(viewer: Viewer, question: PlanQuestion) -> list[SetProject]:
     projects = {name: record.spec for name, record in viewer.world.projects.items()}
     for change in question.set:
-        known_project(change.project, projects, sorted(projects))
+        find_project(change.project, projects, sorted(projects))
     return [
         SetProject(project=change.project, setting=change.setting, value=_value(change))
         for change in question.set

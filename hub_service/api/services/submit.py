@@ -128,7 +128,7 @@ def _check_workdir(platform: Platform, workdir: str) -> None:
 
 def _check_names(spec: WorkloadSpec, taken: Container[WorkloadId]) -> None:
     """Raise Conflict before anything is stored, on dry runs too; the cluster checks once more."""
-    for workload in arrays.names_taken(spec):
+    for workload in arrays.names_of(spec):
         if workload in taken:
             raise user_actions.name_taken(workload)
 

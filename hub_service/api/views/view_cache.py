@@ -103,7 +103,7 @@ class DrawnViews:
         """
         if len(self._views) <= self._enough:
             return
-        there = {record.id for record in records if not record.attempts or record.holds_devices}
+        there = {record.id for record in records if not record.attempts or record.has_devices}
         for key in [key for key in self._views if key[0] not in there]:
             del self._views[key]
         self._enough = 2 * len(self._views) + FEW

@@ -179,9 +179,9 @@ class LastQueues:
         else:
             self._others[number] = record
         self._owned.insert(record.spec.user, number, record)
-        if record.holds_devices:
+        if record.has_devices:
             self._holding[number] = record
-        return record.holds_devices
+        return record.has_devices
 
     def _present(self) -> list[WorkloadRecord]:
         there = _oldest_first(self._others)

@@ -168,7 +168,7 @@ class RecordedCluster:
         """Raise Conflict if a name is taken by a stored workload, or twice in `specs`."""
         names: set[WorkloadId] = set()
         for spec in specs:
-            for workload in arrays.names_taken(spec):
+            for workload in arrays.names_of(spec):
                 taken = self._rows.record(workload)
                 if taken is not None or workload in names:
                     raise user_actions.name_taken(workload, taken.state if taken else "")

@@ -190,7 +190,7 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
         _set_member(
             self._holding, workload, wanted=any(w.state in ACTIVE for w in row.record.workers)
         )
-        has = row.record.holds_devices or row.record.released is not None
+        has = row.record.has_devices or row.record.released is not None
         _set_member(self._having, workload, wanted=has)
         _set_member(self._timed, workload, wanted=lifecycle.next_due(row) is not None)
         if row.record.elastic is not None:

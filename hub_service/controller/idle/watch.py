@@ -160,12 +160,12 @@ class IdleWatch:
         holding = {
             w: record
             for w in sorted(here)
-            if (record := holders.get(w)) is not None and record.holds_devices
+            if (record := holders.get(w)) is not None and record.has_devices
         }
         self._watched = {
             workload: one
             for workload, one in self._watched.items()
-            if workload in holders and holders[workload].holds_devices
+            if workload in holders and holders[workload].has_devices
         }
         self._watched |= {
             w: self._watch_workload(w, record, projects.get(record.spec.project), report.at)

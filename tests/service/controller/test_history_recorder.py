@@ -37,7 +37,7 @@ class Told(Ledger):
 
     def asked(self, workload: str, asked: PastRequest) -> None:
         self.requests.append((workload, asked.text, asked.starts))
-        super().asked(workload, asked)
+        super().record_request(workload, asked)
 
 
 class Service:

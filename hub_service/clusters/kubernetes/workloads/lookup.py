@@ -64,7 +64,7 @@ class WorkloadLookup:
             self._records, self._built_at = self._build(known), self._changes.next
             self._of_arrays = arrays_of(self._records)
             self._held = self._metering.allocations_by_node(known)
-            self._holders = {w: r for w, r in self._records.items() if r.holds_devices}
+            self._holders = {w: r for w, r in self._records.items() if r.has_devices}
         return self._records
 
     def _build(self, known: ClusterState) -> Mapping[WorkloadId, WorkloadRecord]:

@@ -55,7 +55,7 @@ class Submissions:
         await self._lookup.records()
         seen: set[WorkloadId] = set()
         for spec in specs:
-            for workload in arrays.names_taken(spec):
+            for workload in arrays.names_of(spec):
                 there = self._lookup.find(workload)
                 if there is not None or workload in seen:
                     raise name_taken(workload, there.state if there is not None else "")
