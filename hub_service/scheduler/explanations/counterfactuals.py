@@ -253,7 +253,7 @@ class CounterfactualSearch:
             return None
         now = self._workload.max_runtime
         limits = [limit for limit in _LIMITS_TRIED if now is None or limit < now]
-        return self._largest(limits, lambda limit: self._ask(max_runtime=limit))
+        return self._largest(limits, lambda limit: self._question(max_runtime=limit))
 
     def _raise_priority(self) -> Counterfactual | None:
         if self._workload.kind != "job" or self._workload.rank >= _PRIORITY_HIGH:
@@ -273,12 +273,12 @@ class CounterfactualSearch:
         workload = self._workload
         first = workload.workers[0]
         if workload.minimum > 1:
-            return self._largest(range(1, workload.minimum), lambda n: self._ask(workers=n))
+            return self._largest(range(1, workload.minimum), lambda n: self._question(workers=n))
         if first.gpus > _WHOLE:
             sizes: Sequence[int] = range(_WHOLE, first.gpus, _WHOLE)
         else:
             sizes = [size for size in (250, 500) if size < first.gpus]
-        return self._largest(sizes, lambda size: self._ask(gpus=size))
+        return self._largest(sizes, lambda size: self._question(gpus=size))
 
     def _largest(
         self, sizes: Sequence[int], ask: Callable[[int], AskOtherwise]
@@ -289,11 +289,11 @@ class CounterfactualSearch:
         best = ask(sizes[many - 1])
         return Counterfactual(changes=(best,), text=self._wording.asking(self._workload, best))
 
-    def _ask(self, **otherwise: int | bool) -> AskOtherwise:
+    def _question(self, **otherwise: int | bool) -> AskOtherwise:
         return AskOtherwise(workload=self._workload.name, **otherwise)  # type: ignore[arg-type]  # its own fields
 
     def _with_request(self, **otherwise: int | bool) -> Counterfactual | None:
-        change = self._ask(**otherwise)
+        change = self._question(**otherwise)
         return self._verified([change], self._wording.asking(self._workload, change))
 
     def _verified(self, changes: Sequence[Change], text: str) -> Counterfactual | None:

@@ -79,7 +79,9 @@ class Holdings:
         self._decisions = {
             decision.worker: decision for decision in plan.decisions if decision.kind != "wait"
         }
-        self.held = [h for w in snapshot.workloads if w is not workload and (h := self._held(w))]
+        self.held = [
+            h for w in snapshot.workloads if w is not workload and (h := self._allocation_of(w))
+        ]
 
     def _kind(self, workload: Workload, index: int) -> RequestShape:
         account = self._tree.queue_of(workload.project)
@@ -93,7 +95,7 @@ class Holdings:
         decisions = self._decisions
         return [worker_after(w, decisions.get(w.name), self._now) for w in workload.workers]
 
-    def _held(self, workload: Workload) -> HolderAllocation | None:
+    def _allocation_of(self, workload: Workload) -> HolderAllocation | None:
         account = self._tree.queue_of(workload.project)
         if account is None:
             return None

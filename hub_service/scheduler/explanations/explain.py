@@ -92,12 +92,12 @@ def forecast_with(
 def explained(decide: Decide, snapshot: Snapshot, plan: Plan) -> Plan:
     """Add an explanation to every wait of a plan (policy `explain: "full"`)."""
 
-    def told(decision: Decision) -> Decision:
+    def with_reason(decision: Decision) -> Decision:
         if decision.kind != "wait":
             return decision
         return explain_with(decide, snapshot, plan, decision.workload) or decision
 
-    return replace(plan, decisions=tuple(told(decision) for decision in plan.decisions))
+    return replace(plan, decisions=tuple(with_reason(decision) for decision in plan.decisions))
 
 
 def bounded(snapshot: Snapshot, most: int) -> int:

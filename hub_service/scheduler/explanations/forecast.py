@@ -198,7 +198,7 @@ class _Future:
                 if after.kind == "session":
                     self._remove([name])  # Q5: it ends and does not queue again
                     continue
-            self._put(after)
+            self._store(after)
         return any(isinstance(d, Stop | Move | Resize | Unreserve) for d in plan.decisions)
 
     def _start(self, name: str) -> None:
@@ -230,11 +230,11 @@ class _Future:
         for workload in [self._workloads[name] for name in self._active]:
             workers = tuple(_unless_gone(worker, self._now) for worker in workload.workers)
             if workers != workload.workers:
-                self._put(replace(workload, workers=workers))
+                self._store(replace(workload, workers=workers))
         self._index.apply(Changes(now=self._now))
         return True
 
-    def _put(self, workload: Workload) -> None:
+    def _store(self, workload: Workload) -> None:
         self._workloads[workload.name] = workload
         self._changed.add(workload.name)
         if _only_waits(workload):

@@ -56,7 +56,7 @@ class Holds:
 
     # ---- holds
 
-    def hold(self) -> None:
+    def reserve(self) -> None:
         """Hold, for the oldest blocked unit of each project, the place where it starts soonest."""
         state = self._state
         blocked = [unit for account in state.lanes.accounts for unit in self._oldest(account)]
@@ -167,7 +167,7 @@ class Holds:
         state.roll_back(mark)
         return found
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Remove all holds, after every unit was tried."""
         for hold in self._holds:
             for keeper in hold.keepers:

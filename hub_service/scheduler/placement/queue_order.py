@@ -83,7 +83,7 @@ class FairOrder:
         if turns is None:
             return unit.key
         # O3: among equal priorities, the user with the smallest allocation, then by age.
-        return (*unit.key[:3], turns.held(unit.item), *unit.key[3:])
+        return (*unit.key[:3], turns.allocated(unit.item), *unit.key[3:])
 
     def pop(self) -> PodSet | None:
         """Return the next unit; None at the end."""

@@ -68,12 +68,12 @@ class AllocateStep:
         """
         for item in sorted(self._state.reserved, key=lambda item: (not item.is_fixed, item.age)):
             reserved = [m for m in item.members if m.worker.state is WorkerState.RESERVED]
-            if not item.is_known or not self._keep(item, reserved):
+            if not item.is_known or not self._restore(item, reserved):
                 continue
             if start and item.has_minimum(len(reserved), now=True):
                 self._start_in_place(reserved)
 
-    def _keep(self, item: PlannedWorkload, reserved: Sequence[PlannedWorker]) -> bool:
+    def _restore(self, item: PlannedWorkload, reserved: Sequence[PlannedWorker]) -> bool:
         # Workers still stopping count: they queue again once they are gone, and complete the gang.
         if not item.has_minimum(len(reserved) + item.count(Phase.GOING)):
             return False
@@ -101,7 +101,7 @@ class AllocateStep:
                 self._state.roll_back(mark)
                 return
             self._state.set(member, Phase.STARTED, booking)
-        if _asks_for_gpus(reserved) and still_over(reserved[0].item):
+        if _request_gpus(reserved) and still_over(reserved[0].item):
             self._state.roll_back(mark)
         else:
             self.placed += reserved
@@ -233,7 +233,7 @@ class AllocateStep:
                     state.set(member, Phase.PENDING, None)
             if not self._start_on_preferred(unit) and not place(state, unit.members, Phase.STARTED):
                 self._infeasible_now.add(signature)
-            elif _asks_for_gpus(unit.members) and still_over(unit.item):
+            elif _request_gpus(unit.members) and still_over(unit.item):
                 pass  # Q3: it may reserve the place until the stopping workers have ended
             elif leaves_what_is_never_lent(state, unit.item):
                 return None
@@ -297,7 +297,7 @@ def _reserved_unit(item: PlannedWorkload) -> list[PodSet]:
     return [PodSet(item, reserved, is_surplus=False)] if reserved else []
 
 
-def _asks_for_gpus(members: Iterable[PlannedWorker]) -> bool:
+def _request_gpus(members: Iterable[PlannedWorker]) -> bool:
     return any(member.kind.quota for member in members)
 
 

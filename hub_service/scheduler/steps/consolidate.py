@@ -67,7 +67,7 @@ class Consolidation:
         """Try every waiting preemptible minimum, the most deprived project first (O1)."""
         self._serve_all(for_quota=False)
 
-    def keep_promises(self) -> bool:
+    def place_within_quota(self) -> bool:
         """Try every waiting minimum within its quota; return True if any got a place."""
         return self._serve_all(for_quota=True)
 
@@ -144,12 +144,12 @@ class Consolidation:
         # lent (Q2) differs between projects.
         kinds = {member.kind.order for member in unit.members}
         like = tuple(kinds) if len(kinds) == 1 else unit.signature
-        vacancies = self._known_vacancies
+        vacancies = self._current_vacancies
         mine = unit.item.account if self._state.tree.holders else None
         return (like, self._open_holds, vacancies.privilege(unit.item), mine)
 
     @property
-    def _known_vacancies(self) -> Vacancies:
+    def _current_vacancies(self) -> Vacancies:
         if self._vacancies is None:
             self._vacancies = Vacancies(self._state, for_quota=self._for_quota)
         return self._vacancies
@@ -157,7 +157,7 @@ class Consolidation:
     # ---- one claimant
 
     def _serve(self, unit: PodSet) -> bool:
-        state, vacancies = self._state, self._known_vacancies
+        state, vacancies = self._state, self._current_vacancies
         mark = state.mark()
         displaced = self._place_all(unit, vacancies) or []
         starts = [member for member in displaced if member.standing is Phase.STARTED]

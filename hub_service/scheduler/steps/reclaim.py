@@ -116,9 +116,9 @@ class Reclaim:
     def shrink(self) -> None:
         """Reclaim surplus alone, before any consolidation, because that costs less (R6)."""
         if self._state.policy.shrink_first:
-            self.take_back(surplus_only=True)
+            self.reclaim(surplus_only=True)
 
-    def take_back(self, *, surplus_only: bool = False) -> None:
+    def reclaim(self, *, surplus_only: bool = False) -> None:
         """Try every waiting minimum, the most deprived project first.
 
         Equal claims share one search: if it fails for one, it fails for all. A successful claim may
@@ -241,7 +241,7 @@ class Reclaim:
                 holders = [
                     member
                     for member in on_node.get(node, ())
-                    if member.booking is not None and _holds_beyond_part(room, member.booking, kind)
+                    if member.booking is not None and _exceeds_gpu_part(room, member.booking, kind)
                 ]
                 for victims in self._victims.on(holders).values():
                     found |= dict.fromkeys(v for v in victims if _may_lose_cpu(v, unit.item))
@@ -312,7 +312,7 @@ class Reclaim:
             return False  # only preemptible work can go, which the cap excludes
         if self._serve_without_gpu(unit):
             return True
-        if lane is self._lane and self._search and self._search.go_on(unit, self.may_stop):
+        if lane is self._lane and self._search and self._search.resume(unit, self.may_stop):
             self.record(unit, self._search)
             return True
         self._lane = self._search = None
@@ -461,7 +461,7 @@ def _may_lose_cpu(victim: Victim, claimant: PlannedWorkload) -> bool:
     return claimant.is_fixed or not goes_first
 
 
-def _holds_beyond_part(room: Room, booking: Booking, claim: RequestShape) -> bool:
+def _exceeds_gpu_part(room: Room, booking: Booking, claim: RequestShape) -> bool:
     """Return True if a worker holds more than its GPUs' part of a node, and a claim does not (Q6).
 
     It must hold too much of something that the claim lacks there.

@@ -59,7 +59,7 @@ class Bounds:
             return True
         mine = unit.item.account
         within = mine.allocated + unit.demand <= mine.quota or way.own
-        for held in self._held(nodes):
+        for held in self._reclaimable(nodes):
             if held.account is mine:
                 wanted -= _own_loss(held, unit, way) if way.own else 0
             elif way.others:
@@ -95,7 +95,7 @@ class Bounds:
             self._over[account, within] = over
         return over - 1 + largest if over > 0 else 0
 
-    def _held(self, nodes: Collection[int]) -> list[AccountDevices]:
+    def _reclaimable(self, nodes: Collection[int]) -> list[AccountDevices]:
         if len(nodes) != 1:
             return self._count(nodes)
         (node,) = nodes

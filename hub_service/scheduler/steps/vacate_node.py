@@ -91,7 +91,7 @@ class Vacancies:
         if ranked is None:
             ranked = self._known[kind, privilege] = _Ranked(kind.nodes & self._state.on_node.keys())
         for node in sorted(ranked.stale):
-            ranked.put(node, self._on(node, kind, privilege))
+            ranked.push(node, self._on(node, kind, privilege))
         ranked.stale.clear()
         yield from ranked.in_order()
 
@@ -244,7 +244,7 @@ class Vacancies:
     def _book(self, group: Group, sign: int) -> None:
         for member in group:
             assert member.booking is not None, "running workers have a booking"
-            self._room.take(member.booking, sign)
+            self._room.book(member.booking, sign)
 
 
 class _Ranked:
@@ -262,7 +262,7 @@ class _Ranked:
             self._version[node] = self._version.get(node, 0) + 1
             self.stale.add(node)
 
-    def put(self, node: int, ways: Sequence[Leaving]) -> None:
+    def push(self, node: int, ways: Sequence[Leaving]) -> None:
         """Add the ways of a node."""
         version = self._version.get(node, 0)
         for leaving in ways:

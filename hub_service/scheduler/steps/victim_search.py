@@ -108,7 +108,7 @@ class VictimSearch:
             if found is None:
                 state.roll_back(mark)
                 return False
-            self._take(found)
+            self._add_victim(found)
             is_served = self._is_served()
         taken = len(self.taken)
         if taken > 1:  # a single victim is necessary: without it the unit did not fit
@@ -152,7 +152,7 @@ class VictimSearch:
         self._state.set(member, standing, self._state.book(member.kind, *found))
         return True
 
-    def go_on(self, unit: PodSet, may_stop: int | None) -> bool:
+    def resume(self, unit: PodSet, may_stop: int | None) -> bool:
         """Serve the lane's next unit, continuing from the result of the previous one.
 
         Victims that were useless then are useless now, so that the claims of a lane iterate over
@@ -166,16 +166,16 @@ class VictimSearch:
             or self._fit.counts_base
         ):
             return False
-        fits = False if self._took_what_was_freed() else None
+        fits = False if self._used_freed_devices() else None
         self._unit = self.givers.unit = unit
         self._may_stop, self._end = may_stop, None
         if cap_in_the_way(unit) or not self.givers.stays_within_share(0):
             return False
-        self._fit.ask_for(unit.members, fits=fits)
+        self._fit.check(unit.members, fits=fits)
         self.taken = []
         return self.run()
 
-    def _took_what_was_freed(self) -> bool:
+    def _used_freed_devices(self) -> bool:
         """Return True if the unit took exactly its only victim's place, adding no free room."""
         freed = [_devices_of(booking) for taken in self.taken for booking in taken.bookings]
         return freed == [_devices_of(member.booking) for member in self._unit.members]
@@ -189,7 +189,7 @@ class VictimSearch:
 
     # ---- take and restore victims (R5)
 
-    def _take(self, giver: Candidate) -> None:
+    def _add_victim(self, giver: Candidate) -> None:
         members = giver.victim.workers()
         standings = tuple([member.standing for member in members])
         bookings = tuple([member.booking for member in members])
@@ -198,7 +198,7 @@ class VictimSearch:
         self._release(taken)
         self.givers.rank_again(giver.account)
         if self._fit.counts_base:
-            self.givers.look_again()
+            self.givers.restart()
 
     def _release(self, taken: Taken) -> None:
         for member in taken.members:
@@ -210,7 +210,7 @@ class VictimSearch:
             taken.members, taken.standings, taken.bookings, strict=True
         ):
             self._state.set(member, standing, booking)
-        self._fit.given_back(taken.nodes)
+        self._fit.recheck(taken.nodes)
 
     def _minimise(self) -> None:
         """Restore each victim, the last chosen first, while the unit still fits."""
@@ -223,7 +223,7 @@ class VictimSearch:
                 continue
             self._restore(taken)
             judged[_judged(taken.giver)] -= 1
-            if self._is_served() and self._may_keep(judged):
+            if self._is_served() and self._allows_victims(judged):
                 gone_whole.discard(taken.giver.victim.item)
                 continue
             judged[_judged(taken.giver)] += 1
@@ -231,7 +231,7 @@ class VictimSearch:
             needed.append(taken)
         self.taken = needed[::-1]
 
-    def _may_keep(self, judged: Counter[tuple[int, bool]]) -> bool:
+    def _allows_victims(self, judged: Counter[tuple[int, bool]]) -> bool:
         """Return True if R2 still allows all remaining victims, with one restored."""
         left = [judgement for judgement, count in judged.items() if count]
         highest = max((level for level, _ in left), default=-1)
