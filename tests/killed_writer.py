@@ -24,7 +24,7 @@ from runai.hub_service.clusters.states.user_actions import submitted
 from runai.hub_service.ledger.store import Batch, Event, Forgotten, LedgerStore
 from runai.hub_service.ledger.totals import Scope, Series, Totals
 from runai.hub_service.model.records import HistoryEvent, WorkloadSpec
-from runai.hub_service.sqlite.files import trouble
+from runai.hub_service.sqlite.files import invalid_reason
 
 Writes = Callable[[Path, int, int], None]
 Reads = Callable[[Path], tuple[list[int], bool]]
@@ -110,7 +110,7 @@ def main() -> int:
         os.waitpid(child, 0)
         with os.fdopen(heard) as said:
             acknowledged = max([acknowledged, *map(int, said.read().split())])
-        if found := trouble(path):
+        if found := invalid_reason(path):
             print("broken:", found)
             wrong += 1
         numbers, whole = read(path)

@@ -90,7 +90,7 @@ class Controller:
         self.changes = Broadcast()
         """Announced after every cycle, so after every visible change."""
 
-    def trouble(self) -> str:
+    def unhealthy_reason(self) -> str:
         """Return why no plan is made at present; "" while cycles succeed."""
         if self._failing:
             return f"the last cycle failed ({self._failing})"

@@ -218,7 +218,7 @@ class Ledger:
         at, utilization, memory = self._devices.get(uuid, (0.0, None, None))
         return (utilization, memory) if at > self._clock() - RECENT_S else None
 
-    def trouble(self) -> str:
+    def unhealthy_reason(self) -> str:
         """Return why the last read or write of the database failed; "" if it succeeded."""
         return self._access.trouble
 

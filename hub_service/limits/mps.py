@@ -109,7 +109,7 @@ class MpsDaemon:
             raise MpsUnavailable(f"{self._program} does not run for {self.device}")
         return self._send_command(text)
 
-    def trouble(self) -> str:
+    def unhealthy_reason(self) -> str:
         """Return why this directory's daemon does not answer, as half a sentence; "" if it does.
 
         Works for a daemon that another process started, too.

@@ -182,7 +182,7 @@ async def lead(
         callers=Callers(config.allowance),
         jobs=JobLimit(config.allowance.unfinished_jobs),
     )
-    platform.checks = {"scheduler": platform.controller.trouble}
+    platform.checks = {"scheduler": platform.controller.unhealthy_reason}
     work: list[Work] = [
         cluster.run(),
         platform.controller.run(),

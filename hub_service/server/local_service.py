@@ -229,7 +229,10 @@ async def serve_here(config: Config) -> None:
             callers=Callers(config.allowance),
             jobs=JobLimit(config.allowance.unfinished_jobs),
         )
-        platform.checks = {"database": cluster.trouble, "scheduler": platform.controller.trouble}
+        platform.checks = {
+            "database": cluster.unhealthy_reason,
+            "scheduler": platform.controller.unhealthy_reason,
+        }
         own_url = url_of(config, listening)
         work: list[Work] = [
             cluster.run(),

@@ -19,7 +19,7 @@ Tell = Callable[[str, int, int], None]
 """Progress callback: file name, pages copied, pages in total."""
 
 
-def trouble(path: Path, *, to_read: bool = False) -> str:
+def invalid_reason(path: Path, *, to_read: bool = False) -> str:
     """Return a file's problem as half a sentence; "" if it is sound or missing.
 
     With `to_read` the file may be in a read-only place.
@@ -42,12 +42,12 @@ def trouble(path: Path, *, to_read: bool = False) -> str:
 
 
 def check(path: Path, *, to_read: bool = False) -> None:
-    """Check a file with `trouble`; a missing file passes.
+    """Check a file with `invalid_reason`; a missing file passes.
 
     Raises:
         Unavailable: the file is broken, or may not be written.
     """
-    if wrong := trouble(path, to_read=to_read):
+    if wrong := invalid_reason(path, to_read=to_read):
         raise Unavailable(
             f"{path} {wrong}.",
             hint="Restore a backup: runai restore BACKUP. `runai doctor` looks at it again.",

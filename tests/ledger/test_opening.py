@@ -38,12 +38,12 @@ async def test_locked_file_is_written_after_the_lock_is_released(tmp_path, clock
         ledger = Ledger(file, clock=clock)
         ledger.event("vision/exp", "running", "")
         await ledger.flush()
-        assert ledger.trouble() == "OperationalError"
+        assert ledger.unhealthy_reason() == "OperationalError"
         other.execute("ROLLBACK")
 
     await ledger.flush()
 
-    assert not ledger.trouble()
+    assert not ledger.unhealthy_reason()
     assert [event.kind for event in await ledger.events("vision/exp")] == ["running"]
     ledger.close()
 

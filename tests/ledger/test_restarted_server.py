@@ -87,7 +87,7 @@ async def test_a_ledger_that_begins_without_its_server_goes_on_from_what_is_ther
     ledger.forget("vision/gone")
     now[0] += 60
     await ledger.flush()
-    assert ledger.trouble() == "OperationalError"
+    assert ledger.unhealthy_reason() == "OperationalError"
     with pytest.raises(Unavailable) as refused:
         await ledger.usage(MINE, START, now[0])
     assert (refused.value.code, refused.value.retry_after) == ("history_away", 2.0)
@@ -98,7 +98,7 @@ async def test_a_ledger_that_begins_without_its_server_goes_on_from_what_is_ther
     ledger.record(now[0], 0.0, [EXP, NEW])
     ledger.close()
 
-    assert not ledger.trouble()
+    assert not ledger.unhealthy_reason()
     again = Ledger(server.address, clock=lambda: now[0])
     assert again.totals("vision/exp").allocated_s == pytest.approx(before + 110)
     assert again.totals("vision/new").allocated_s == pytest.approx(110)

@@ -27,7 +27,7 @@ def limit_view(
     why = tier.why
     if tier is Tier.FRAMEWORKS:
         uuids = [uuid for worker in record.workers for uuid in _uuids(worker, devices)]
-        troubles = sorted({present.sharing.trouble(uuid) for uuid in uuids} - {""})
+        troubles = sorted({present.sharing.unavailable_reason(uuid) for uuid in uuids} - {""})
         why += "".join(f" MPS cannot be had here: {trouble}." for trouble in troubles)
     reasons = {present.no_hard_limit(worker.node) for worker in record.workers} - {""}
     if not tier.is_hard and reasons:

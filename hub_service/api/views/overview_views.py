@@ -82,7 +82,9 @@ def _notes(viewer: Viewer) -> list[str]:
         if device.fault
     ]
     for node, devices in viewer.world.devices.items():
-        troubles = {viewer.world.present.sharing.trouble(device.uuid) for device in devices}
+        troubles = {
+            viewer.world.present.sharing.unavailable_reason(device.uuid) for device in devices
+        }
         notes += [f"MPS cannot be had on {node}: {why}." for why in sorted(troubles - {""})]
     for word, amounts in (
         ("Quotas", [p.quota for p in roots]),

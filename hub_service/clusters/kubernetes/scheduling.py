@@ -203,7 +203,7 @@ class Scheduling:
             storage=informers.storage,
             machines={machine.name: machine for machine in left_on(machines, pods)},
             kept_for=self._budgets.explanation,
-            trouble=self.sharing.trouble,
+            trouble=self.sharing.unavailable_reason,
             now=self._clock(),
         )
         calling = calls.of(plan)

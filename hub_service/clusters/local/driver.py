@@ -203,9 +203,9 @@ class LocalCluster(RecordedCluster):
             await self._tending.run()
         raise AssertionError
 
-    def trouble(self) -> str:
+    def unhealthy_reason(self) -> str:
         """Return why the last write failed; "" if it succeeded."""
-        return self._sqlite.trouble()
+        return self._sqlite.unhealthy_reason()
 
     def stop_watching(self) -> None:
         """Stop watching; all workers keep running."""

@@ -78,7 +78,7 @@ async def test_the_strictest_tier_is_shown_or_why_no_hard_limit_can_be_had(simul
 class Broken(TimeSliced):
     """A machine where MPS was requested but cannot run."""
 
-    def trouble(self, device: str) -> str:
+    def unavailable_reason(self, device: str) -> str:
         return "its limit is not kept on this machine"
 
 

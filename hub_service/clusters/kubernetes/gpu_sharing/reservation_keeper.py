@@ -100,7 +100,7 @@ class ReservationKeeper:
         """Time and reason of the last refused creation; creation is retried."""
 
     @property
-    def trouble(self) -> str:
+    def unavailable_reason(self) -> str:
         """Return why no reservation pod can be created until an admin fixes it, or ""."""
         at, why = self._refused
         return why if self._clock() < at + TROUBLE_LASTS_S else ""
