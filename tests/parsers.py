@@ -184,7 +184,7 @@ def _naming_magic(content: bytes) -> object:
     kind, _, line = _text(content).partition(" ")
     options = _parse(NAMING.get(kind, RunaiMagics.runai_logs), line)
     if kind == "list":
-        return calls.workload_page(calls.Which(options.project))
+        return calls.workload_page(calls.WorkloadFilter(options.project))
     names = [options.name] if isinstance(options.name, str) else options.name
     return [did_you_mean(name, ["exp1", "lab"]) for name in names]
 

@@ -22,7 +22,7 @@ from runai.elastic.batching import BatchPlan
 from runai.elastic.torch import state
 from runai.elastic.torch.boundary import Average, Boundary
 from runai.elastic.torch.loading.loader import set_default_job
-from runai.elastic.torch.loading.position import Divider, GivenUp, MicroBatch, Position
+from runai.elastic.torch.loading.position import Divider, MicroBatch, Position, UpdateAbandoned
 from runai.elastic.torch.loading.randomness import key, seed_torch
 from runai.elastic.torch.parallel import (
     DataParallelRanks,
@@ -331,7 +331,7 @@ class Job:
             return total_over_ranks(number, self.device)
         except RuntimeError as error:
             if self._recovered(error):
-                raise GivenUp from error
+                raise UpdateAbandoned from error
             raise
 
     def _recovered(self, error: RuntimeError) -> bool:

@@ -50,7 +50,7 @@ def on_resize(callback: Callable[[Resized], object]) -> Callable[[Resized], obje
     return callback
 
 
-class Trained(Protocol):
+class ResizableJob(Protocol):
     """The interface of a resizable job, such as `runai.elastic.torch.Job`."""
 
     module: nn.Module
@@ -82,7 +82,7 @@ class Resizing:
 
     def __init__(
         self,
-        job: Trained,
+        job: ResizableJob,
         *,
         checkpoint: Path | None = None,
         every: int | None = None,
@@ -343,7 +343,9 @@ class Resizing:
             self._saved_at = time.monotonic()
 
 
-def attach(job: Trained, checkpoint: str | os.PathLike[str] | None, every: int | None) -> Resizing:
+def attach(
+    job: ResizableJob, checkpoint: str | os.PathLike[str] | None, every: int | None
+) -> Resizing:
     """Attach resizing, checkpoints and pauses to a job, as its environment sets them; join.
 
     Args:

@@ -102,7 +102,7 @@ class Foreseen:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class WhatIfResult:
     """The plan of a changed snapshot, and the expected starts that were asked for."""
 
     plan: PlanDifference
@@ -116,7 +116,7 @@ class Failed:
     why: str
 
 
-Answer = PlanDifference | Explained | Foreseen | Tried | Failed
+Answer = PlanDifference | Explained | Foreseen | WhatIfResult | Failed
 
 
 @dataclass(frozen=True, slots=True)

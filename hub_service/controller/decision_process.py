@@ -34,8 +34,8 @@ from runai.hub_service.controller.decision_messages import (
     Question,
     Reply,
     Request,
-    Tried,
     WhatIfQuestion,
+    WhatIfResult,
     difference,
     frame,
     is_known,
@@ -83,7 +83,7 @@ class Decisions:
                 other = index.snapshot()
                 found = decide(other)
                 starts = forecast(other, found, set(question.foresee)) if question.foresee else {}
-                return Tried(difference(plan, found), starts)
+                return WhatIfResult(difference(plan, found), starts)
             case Foresee():
                 return Foreseen(snapshot.now, forecast(snapshot, plan))
 

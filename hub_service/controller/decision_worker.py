@@ -33,8 +33,8 @@ from runai.hub_service.controller.decision_messages import (
     Question,
     Reply,
     Request,
-    Tried,
     WhatIfQuestion,
+    WhatIfResult,
     frame,
     patched,
 )
@@ -248,7 +248,7 @@ class DecisionWorker:
                 before = life.plan
                 changes = changes_between(life.snapshot, other)
                 asked = self._send(life, WhatIfQuestion(changes, tuple(foresee)))
-            tried = _expected(await _in_time(asked), Tried)
+            tried = _expected(await _in_time(asked), WhatIfResult)
         return patched(before, tried.plan), tried.starts
 
     async def forecast(self) -> Foreseen:

@@ -61,7 +61,7 @@ class AllocationCache:
         """Return all allocated device shares.
 
         If thousands of allocations change many times a second, the list may be slightly outdated,
-        as the ledger of `Bookkeeping` then is.
+        as the ledger of `HistoryRecorder` then is.
         """
         holders, devices = await self._cluster.holders(), await self._cluster.devices()
         began = time.perf_counter()
@@ -74,7 +74,7 @@ class AllocationCache:
         return self._held
 
 
-class Bookkeeping:
+class HistoryRecorder:
     """Recorder that follows the cluster and writes its changes to the ledger."""
 
     def __init__(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NoReturn, Protocol
 
 from runai.hub_service.model.changes import Broadcast
-from runai.hub_service.model.cluster import Driven, Refused
+from runai.hub_service.model.cluster import ControlledCluster, Refused
 from runai.hub_service.scheduler.model.snapshot import Plan, Policy, Snapshot
 from runai.hub_service.wire.errors import Unavailable
 
@@ -59,7 +59,7 @@ class Controller:
 
     def __init__(
         self,
-        cluster: Driven,
+        cluster: ControlledCluster,
         decider: Decider,
         *,
         policy: Policy | None = None,

@@ -60,7 +60,7 @@ class NodeReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class OutputChunk:
     """Bytes that a program wrote, to standard error or else to standard output."""
 
     data: bytes
@@ -68,14 +68,14 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ProgramEnd:
     """End of a program, or why it never started."""
 
     exit_code: int
     why: str = ""
 
 
-class Driven(Protocol):
+class ControlledCluster(Protocol):
     """Part of the contract that the controller drives: observe and apply."""
 
     async def changed(self) -> None:
@@ -125,7 +125,7 @@ class Programs(Protocol):
 
     async def execute(
         self, workload: WorkloadId, worker: int, command: Sequence[str], stdin: bytes
-    ) -> AsyncIterator[Piece | Ended]:
+    ) -> AsyncIterator[OutputChunk | ProgramEnd]:
         """Start a program beside a worker; return its output and finally its exit.
 
         Closing the iterator ends the connection, not the program.
@@ -136,7 +136,7 @@ class Programs(Protocol):
         """
 
 
-class Cluster(Driven, Protocol):
+class Cluster(ControlledCluster, Protocol):
     """A cluster: observe, apply, and the state of workloads and projects.
 
     All methods are safe to cancel; acknowledged writes are durable. Methods that name a workload or

@@ -30,7 +30,7 @@ from runai.hub_service.clusters.kubernetes.informers.node_pool import Pool
 from runai.hub_service.clusters.kubernetes.objects.job_manifest import Confinement
 from runai.hub_service.clusters.kubernetes.workloads.pod_exec import PodPrograms
 from runai.hub_service.controller.decision_worker import DecisionWorker
-from runai.hub_service.controller.history_recorder import Bookkeeping
+from runai.hub_service.controller.history_recorder import HistoryRecorder
 from runai.hub_service.controller.idle.watch import IdleWatch
 from runai.hub_service.controller.loop import Controller
 from runai.hub_service.controller.usage_history import UsageHistory
@@ -188,7 +188,7 @@ async def lead(
         platform.controller.run(),
         members.run(),
         notifier(config, platform).run(),
-        Bookkeeping(
+        HistoryRecorder(
             cluster,
             ledger,
             platform.controller.changes,

@@ -29,7 +29,7 @@ from runai.hub_service.clusters.local.driver import LocalCluster
 from runai.hub_service.clusters.local.place import check_place
 from runai.hub_service.controller.decision_worker import DecisionWorker
 from runai.hub_service.controller.forgotten_sessions import ForgottenSessions
-from runai.hub_service.controller.history_recorder import Bookkeeping
+from runai.hub_service.controller.history_recorder import HistoryRecorder
 from runai.hub_service.controller.idle.watch import IdleWatch
 from runai.hub_service.controller.loop import Controller
 from runai.hub_service.controller.usage_history import UsageHistory
@@ -239,7 +239,7 @@ async def serve_here(config: Config) -> None:
             platform.controller.run(),
             members.run(),
             notifier(config, platform).run(),
-            Bookkeeping(
+            HistoryRecorder(
                 cluster,
                 platform.ledger,
                 platform.controller.changes,

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runai.hub_service.limits.watchdog import Holding, Measure, Rung, Watchdog, WatchedProcess
+from runai.hub_service.limits.watchdog import (
+    EscalationStep,
+    Holding,
+    Rung,
+    Watchdog,
+    WatchedProcess,
+)
 
 GPU = "GPU-0"
 LIMIT = 8192
@@ -150,10 +156,10 @@ def test_watchdog_forgets_a_workload_that_released_its_device():
 
 def test_its_sentences_name_the_amounts_and_the_process():
     target = WatchedProcess(4711, 1.0, 6246, "python3")
-    told = Measure(0.0, Rung.NOTICE, "vision/a", GPU, 8192, 9216)
-    interrupted = Measure(0.0, Rung.INTERRUPT, "vision/a", GPU, 8192, 9216, target)
+    told = EscalationStep(0.0, Rung.NOTICE, "vision/a", GPU, 8192, 9216)
+    interrupted = EscalationStep(0.0, Rung.INTERRUPT, "vision/a", GPU, 8192, 9216, target)
     share = "uses 9.0 GiB of device memory, and its share is 8.0 GiB"
-    back = Measure(0.0, Rung.BACK, "vision/a", GPU, 8192, 4096)
+    back = EscalationStep(0.0, Rung.BACK, "vision/a", GPU, 8192, 4096)
 
     assert [s.sentence() for s in (told, interrupted, back)] == [
         f"{share}: in 3 s its largest process is interrupted",
@@ -220,14 +226,14 @@ class Witness:
             else:
                 self.check_signal(step, step.target, here[step.workload])
 
-    def check_words(self, step: Measure) -> None:
+    def check_words(self, step: EscalationStep) -> None:
         if step.rung is Rung.NOTICE:
             assert step.workload not in self.told
             self.told[step.workload] = self.now
         else:
             assert (step.rung, step.workload in self.over) == (Rung.BACK, False)
 
-    def check_signal(self, step: Measure, target: WatchedProcess, holding: Holding) -> None:
+    def check_signal(self, step: EscalationStep, target: WatchedProcess, holding: Holding) -> None:
         assert target in holding.members
         assert not target.spared or all(m.spared for m in holding.members)
         assert self.now - self.told[step.workload] >= 2.75

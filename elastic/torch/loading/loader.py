@@ -18,9 +18,9 @@ from torch.utils.data import default_collate
 
 from runai.elastic.torch.loading.position import (
     Divider,
-    GivenUp,
     MicroBatch,
     Position,
+    UpdateAbandoned,
     micro_batches,
 )
 from runai.elastic.torch.loading.samples import (
@@ -158,7 +158,7 @@ class DataLoader:
         job, epoch = self.job, self.job.epoch
         while job.epoch == epoch:
             formation = job.formation
-            with contextlib.suppress(GivenUp):
+            with contextlib.suppress(UpdateAbandoned):
                 for micro, batch in self._loaded():
                     job.begin(micro)
                     yield batch

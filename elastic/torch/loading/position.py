@@ -40,7 +40,7 @@ class SampleRange:
     """Number of the part within the update; it determines the random numbers."""
 
 
-class GivenUp(Exception):
+class UpdateAbandoned(Exception):
     """Error: the update was given up after a rank's loss. The job's position is valid."""
 
 

@@ -15,7 +15,7 @@ from runai.hub_service.agent.enforcement.hard_limits import HardLimits
 from runai.hub_service.agent.readings import Poll
 from runai.hub_service.limits.sharing import MPS_LIMIT
 from runai.hub_service.limits.tiers import Tier
-from runai.hub_service.limits.watchdog import Holding, Measure, Watchdog, WatchedProcess
+from runai.hub_service.limits.watchdog import EscalationStep, Holding, Watchdog, WatchedProcess
 from runai.hub_service.processes import pidfd
 from runai.hub_service.wire.agent_reports import AgentAllocation, AgentReport, Notice
 
@@ -136,7 +136,7 @@ class MemoryEnforcer:
             for step in steps
         )
 
-    def _act(self, step: Measure) -> str:
+    def _act(self, step: EscalationStep) -> str:
         """Send the step's signal, if any; return a suffix for its sentence if that failed."""
         if step.target is None or step.rung.signal is None:
             return ""

@@ -24,7 +24,7 @@ from runai.hub_service.api.services.overview_feed import Feeds, RenderTurns
 from runai.hub_service.api.views.cluster_view import ReadModel
 from runai.hub_service.api.views.latest_reports import AgentReports
 from runai.hub_service.api.views.start_views import Forecasts
-from runai.hub_service.api.views.view_cache import MEASURED_FOR_S, DrawnViews
+from runai.hub_service.api.views.view_cache import MEASURED_FOR_S, ViewCache
 from runai.hub_service.api.views.workload_queues import LastQueues
 from runai.hub_service.api.views.workload_views import Viewer
 from runai.hub_service.controller.decision_worker import DecisionWorker
@@ -72,7 +72,7 @@ class Platform:
     forecasts: Forecasts = field(default_factory=Forecasts)
     checks: Mapping[str, Callable[[], str]] = field(default_factory=dict)
     """Health checks of the parts that a submission needs; each returns "" or the failure."""
-    drawn: DrawnViews = field(default_factory=DrawnViews)
+    drawn: ViewCache = field(default_factory=ViewCache)
     drawing: RenderTurns = field(default_factory=RenderTurns)
     queues: LastQueues = field(default_factory=LastQueues)
     """Queue positions of the workloads as last listed."""

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from runai.hub_service.api.views.device_holders import NOBODY, OnDevice
 from runai.hub_service.api.views.latest_reports import AgentReports
-from runai.hub_service.api.views.view_cache import DrawnViews, MeasurementTimes, was_begun
+from runai.hub_service.api.views.view_cache import MeasurementTimes, ViewCache, was_begun
 from runai.hub_service.api.views.workload_queues import WAITING, ProjectSums, Queues, sums_of
 from runai.hub_service.controller.idle.watch import IdleNow
 from runai.hub_service.controller.notifications import Recent
@@ -24,7 +24,7 @@ from runai.hub_service.scheduler.model.snapshot import ProjectShare, Snapshot, W
 from runai.hub_service.wire.agent_reports import ProcessSample
 
 
-class Seat(NamedTuple):
+class DeviceState(NamedTuple):
     """One device with its holders, processes and measurements."""
 
     device: Device
@@ -98,7 +98,7 @@ class ReadModel:
     """Recent notifications of users."""
     former_members: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Users who left a project that still has workloads of theirs, by project."""
-    drawn: DrawnViews = field(default_factory=DrawnViews)
+    drawn: ViewCache = field(default_factory=ViewCache)
     """Cache of views."""
     queued: Callable[[Sequence[WorkloadRecord]], Queues] = Queues.of
     """Orders workloads into queues, or returns the previous queues."""
@@ -211,7 +211,7 @@ class ReadModel:
         return busy
 
     @cached_property
-    def seats(self) -> Mapping[str, Sequence[Seat]]:
+    def seats(self) -> Mapping[str, Sequence[DeviceState]]:
         """Return each node's devices with holders and processes."""
         held = self.queues.holding.by_device
         return {
@@ -219,12 +219,12 @@ class ReadModel:
             for node, devices in self.devices.items()
         }
 
-    def _seat(self, device: Device, on: OnDevice) -> Seat:
+    def _seat(self, device: Device, on: OnDevice) -> DeviceState:
         uuid = device.uuid
         running = self.present.on(self.at, uuid)
         others = frozenset([p.account for p in running if p.workload not in on.workloads])
         mps = self.present.sharing.mps(uuid)
-        return Seat(device, on, running, self.meter.device(uuid), mps, others)
+        return DeviceState(device, on, running, self.meter.device(uuid), mps, others)
 
     def device(self, node: str, index: int) -> Device | None:
         """Return a device of a node by its index."""

@@ -82,7 +82,7 @@ class _FifoCache(OrderedDict[K, V]):
             self.popitem(last=False)
 
 
-class DrawnViews:
+class ViewCache:
     """Views of workloads and devices, by content and by their readers' rights."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from functools import cached_property, lru_cache
 
 from runai.hub_service.api.auth.permissions import Action, Actor, is_member, is_project_admin, may
-from runai.hub_service.api.views.cluster_view import BesideGpus, ReadModel, Seat
+from runai.hub_service.api.views.cluster_view import BesideGpus, DeviceState, ReadModel
 from runai.hub_service.api.views.device_views import device_view
 from runai.hub_service.api.views.elastic_views import elastic_view
 from runai.hub_service.api.views.idle_views import idle_rules, idle_view
@@ -353,7 +353,7 @@ class Viewer:
             for name, seats in self.world.seats.items()
         ]
 
-    def _device(self, node: str, seat: Seat, open_: frozenset[str]) -> DeviceView:
+    def _device(self, node: str, seat: DeviceState, open_: frozenset[str]) -> DeviceView:
         """Return a device's view; the actor sees all users of the projects in `open_`."""
         actor, on = self.actor, seat.on
         # The cache key has all that differs between readers: visible holders and visible accounts.

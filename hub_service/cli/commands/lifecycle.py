@@ -13,7 +13,7 @@ from runai.hub_service.cli.framework.values import SEVERAL_WORKERS, WORKERS
 from runai.hub_service.cli.framework.workload_names import WORKLOAD_NAME, find_all, in_project
 from runai.hub_service.cli.output.waiting import FINISHED
 from runai.hub_service.client import Client
-from runai.hub_service.client.calls import Which
+from runai.hub_service.client.calls import WorkloadFilter
 from runai.hub_service.wire.errors import RunaiError
 from runai.hub_service.wire.schemas import ScaleRequest, WorkloadView
 from runai.hub_service.wire.validation import checked
@@ -61,7 +61,7 @@ def delete(names: tuple[str, ...], all_finished: bool, project: str | None) -> N
 
     with Client.discover() as client:
         if all_finished:
-            mine = client.workloads(Which(project, mine=True))
+            mine = client.workloads(WorkloadFilter(project, mine=True))
             found = [w for w in mine if w.state in FINISHED]
             if not found:
                 click.echo("Nothing of yours is finished.", err=True)

@@ -14,7 +14,7 @@ from runai.hub_service.cli.framework.workload_names import PROJECT_NAME
 from runai.hub_service.cli.output import render, tables
 from runai.hub_service.client import Client
 from runai.hub_service.client.array_lines import folded
-from runai.hub_service.client.calls import FIRST_PAGE, Which
+from runai.hub_service.client.calls import FIRST_PAGE, WorkloadFilter
 from runai.hub_service.wire.device_schemas import NodeView
 from runai.hub_service.wire.printable import for_terminal
 from runai.hub_service.wire.schemas import WorkloadPage, WorkloadStateName, WorkloadView
@@ -72,7 +72,7 @@ def list_(
             _show_nodes(client.nodes(), output)
         else:
             only = "session" if kind == "sessions" else None
-            which = Which(project, user, state, only, mine=mine or None)
+            which = WorkloadFilter(project, user, state, only, mine=mine or None)
             if everything or output in {"json", "name"}:
                 show_workloads(client.workloads(which), output, elements=elements)
                 return

@@ -13,7 +13,7 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import name_of, project_of
 from runai.hub_service.clusters.kubernetes.objects.pytorch_job import adopted
-from runai.hub_service.clusters.kubernetes.objects.run_time import Timed, timed
+from runai.hub_service.clusters.kubernetes.objects.run_time import TimeLimited, timed
 from runai.hub_service.clusters.kubernetes.snapshot.assumed_state import AssumedState
 from runai.hub_service.clusters.kubernetes.snapshot.device_ids import DeviceIds
 from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import NominatedPlacement
@@ -71,7 +71,7 @@ class Cache:
             self.limited(pods),
         )
 
-    def limited(self, pods: Sequence[Pod]) -> dict[str, Timed]:
+    def limited(self, pods: Sequence[Pod]) -> dict[str, TimeLimited]:
         """Return the Jobs, elements and single pods that have a time limit (`run_time.timed`)."""
         projects = {p.spec.name: p.spec for p in self.informers.projects.objects.values()}
         return timed(pods, self.informers.jobs.by_uid(), partial(self._limit_of, projects))

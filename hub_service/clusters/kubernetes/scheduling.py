@@ -9,8 +9,8 @@ from typing import NoReturn
 
 from runai.hub_service.clusters.kubernetes.actions.array_upkeep import reconcile_arrays
 from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import DecisionExecutor, at_once
-from runai.hub_service.clusters.kubernetes.actions.node_backoff import Refusals, TurnedAway
-from runai.hub_service.clusters.kubernetes.actions.pdb_backoff import Budgets
+from runai.hub_service.clusters.kubernetes.actions.node_backoff import NodeBackoff, RejectedPods
+from runai.hub_service.clusters.kubernetes.actions.pdb_backoff import PdbBackoff
 from runai.hub_service.clusters.kubernetes.actions.plan_executor import PlanCalls
 from runai.hub_service.clusters.kubernetes.actions.project_status import ProjectStatuses
 from runai.hub_service.clusters.kubernetes.actions.time_limits import end_timed_out
@@ -88,9 +88,9 @@ class Scheduling:
         self.sizes = NodeDeviceMemory()
         self._grouping = Grouping()
         self._drawing = SnapshotBuilder()
-        refusals = Refusals(clock)
-        self._turned_away = TurnedAway(self.events, refusals, clock)
-        self._budgets = Budgets(self.events, clock)
+        refusals = NodeBackoff(clock)
+        self._turned_away = RejectedPods(self.events, refusals, clock)
+        self._budgets = PdbBackoff(self.events, clock)
         self.sharing = ReservationKeeper(
             api,
             cache.doing,

@@ -23,14 +23,14 @@ from runai.hub_service.scheduler.state.request_shape import Booking
 from runai.hub_service.scheduler.steps.victim_selection import (
     Candidate,
     CandidateSet,
-    Givers,
     PreemptionScope,
+    VictimIterator,
 )
 
 _RESERVED = Phase.RESERVED
 
 
-class Taken(NamedTuple):
+class StoppedVictim(NamedTuple):
     """A victim with its previous standings and bookings, for the undo."""
 
     giver: Candidate
@@ -86,11 +86,11 @@ class VictimSearch:
         self._unit = unit
         self._may_stop = may_stop
         self._fit = Fit(state, unit.members)
-        self.givers = Givers(state, unit, way, choice, self._fit)
+        self.givers = VictimIterator(state, unit, way, choice, self._fit)
         """Source of victims, which also records why there are no more."""
         self._end: int | None = None
         """Mark of the journal after success, if the lane's next unit can continue from it."""
-        self.taken: list[Taken] = []
+        self.taken: list[StoppedVictim] = []
         self.is_held = False
         """True if only capacity that is never lent (Q2) prevents the placement."""
         self.stops_too_many = False
@@ -193,19 +193,19 @@ class VictimSearch:
         members = giver.victim.workers()
         standings = tuple([member.standing for member in members])
         bookings = tuple([member.booking for member in members])
-        taken = Taken(giver, members, standings, bookings)
+        taken = StoppedVictim(giver, members, standings, bookings)
         self.taken.append(taken)
         self._release(taken)
         self.givers.rank_again(giver.account)
         if self._fit.counts_base:
             self.givers.restart()
 
-    def _release(self, taken: Taken) -> None:
+    def _release(self, taken: StoppedVictim) -> None:
         for member in taken.members:
             self._state.release(member)
         self._fit.freed(taken.nodes)
 
-    def _restore(self, taken: Taken) -> None:
+    def _restore(self, taken: StoppedVictim) -> None:
         for member, standing, booking in zip(
             taken.members, taken.standings, taken.bookings, strict=True
         ):
@@ -216,7 +216,7 @@ class VictimSearch:
         """Restore each victim, the last chosen first, while the unit still fits."""
         judged = Counter(_judged(taken.giver) for taken in self.taken)
         gone_whole = {taken.giver.victim.item for taken in self.taken if not taken.is_surplus}
-        needed: list[Taken] = []
+        needed: list[StoppedVictim] = []
         for taken in reversed(self.taken):
             if taken.is_surplus and taken.giver.victim.item in gone_whole:
                 needed.append(taken)  # a surplus worker cannot run without its minimum

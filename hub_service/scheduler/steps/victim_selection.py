@@ -58,7 +58,7 @@ class Candidate(NamedTuple):
     """True if only a claimant within its quota at that level may take it (R2)."""
 
 
-class Givers:
+class VictimIterator:
     """Iterator over the victims of one claimant in one scope."""
 
     def __init__(

@@ -13,7 +13,7 @@ from runai.hub_service.clusters.simulated import MemoryStore, SimulatedCluster
 from runai.hub_service.controller import history_recorder
 from runai.hub_service.controller.history_recorder import (
     AllocationCache,
-    Bookkeeping,
+    HistoryRecorder,
     device_allocations,
 )
 from runai.hub_service.controller.loop import Controller
@@ -48,7 +48,7 @@ class Service:
         self.cluster = SimulatedCluster({"box": DEVICES}, clock=self.clock)
         self.ledger = Told(folder / "ledger.sqlite", self.clock)
         self.controller = Controller(self.cluster, inline_scheduler())
-        self.bookkeeping = Bookkeeping(
+        self.bookkeeping = HistoryRecorder(
             self.cluster,
             self.ledger,
             self.controller.changes,
@@ -145,14 +145,14 @@ async def test_bookkeeping_closes_workload_deleted_just_before_a_crash(tmp_path)
         spec = WorkloadSpec("vision", name, "ana", "job", ("train",), gpus=MilliGpu(500))
         await cluster.submit([spec])
     await cluster.apply(decide(await cluster.observe()))
-    await Bookkeeping(cluster, ledger, Broadcast(), clock).write_down()
+    await HistoryRecorder(cluster, ledger, Broadcast(), clock).write_down()
     now[0] += 60
     await cluster.delete("vision/gone", by="ana")
     cluster.complete("vision/gone", 143)
     ledger.close()
 
     ledger = Ledger(tmp_path / "ledger.sqlite", clock=clock)
-    await Bookkeeping(cluster, ledger, Broadcast(), clock).write_down()
+    await HistoryRecorder(cluster, ledger, Broadcast(), clock).write_down()
 
     assert ledger.workloads() == ["vision/stays"]
     assert [event.kind for event in await ledger.events("vision/gone")][-1] == "deleted"

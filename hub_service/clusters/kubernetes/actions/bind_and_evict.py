@@ -10,7 +10,7 @@ from functools import partial
 from http import HTTPStatus
 from types import MappingProxyType
 
-from runai.hub_service.clusters.kubernetes.actions.pdb_backoff import Kept
+from runai.hub_service.clusters.kubernetes.actions.pdb_backoff import ProtectedPod
 from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError, Object
 from runai.hub_service.clusters.kubernetes.events.event_queue import EventQueue
 from runai.hub_service.clusters.kubernetes.events.pod_conditions import (
@@ -38,7 +38,7 @@ from runai.hub_service.clusters.kubernetes.objects.jobs import (
     with_pauses,
 )
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import PodGroup
-from runai.hub_service.clusters.kubernetes.objects.run_time import Timed
+from runai.hub_service.clusters.kubernetes.objects.run_time import TimeLimited
 from runai.hub_service.clusters.kubernetes.objects.volume_topology import (
     VOLUMES,
     Claim,
@@ -62,7 +62,7 @@ class DecisionExecutor:
         api: Api,
         sharing: ReservationKeeper,
         events: EventQueue,
-        limited: Mapping[str, Timed] = MappingProxyType({}),
+        limited: Mapping[str, TimeLimited] = MappingProxyType({}),
     ) -> None:
         """Begin with no outcomes; `events` is the background queue of Events.
 
@@ -86,7 +86,7 @@ class DecisionExecutor:
         """UIDs of Jobs that were suspended and must have no pods now."""
         self.surplus: set[str] = set()
         """UIDs of waiting pods that their arrays' Jobs remove."""
-        self.kept: list[Kept] = []
+        self.kept: list[ProtectedPod] = []
         """Pods that disruption budgets (PDBs) protect from eviction."""
         self.doubtful: dict[str, Pod] = {}
         """Pods for which the outcome of our call is unknown, by UID."""
@@ -139,7 +139,7 @@ class DecisionExecutor:
             await self._api.create(path, eviction(pod, version), retry=False)
         except ApiError as error:
             if error.is_by_budget:
-                self.kept.append(Kept(pod, decision.reason.for_ or "", error.message))
+                self.kept.append(ProtectedPod(pod, decision.reason.for_ or "", error.message))
             if error.status != 404:
                 self._refuse(decision, pod, error)
             return

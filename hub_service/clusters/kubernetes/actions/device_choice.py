@@ -11,7 +11,7 @@ from itertools import count
 
 from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import Call, DecisionExecutor
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import (
-    Guard,
+    DeviceReservation,
     Slot,
     reservation_name,
 )
@@ -23,7 +23,7 @@ from runai.hub_service.scheduler.model.snapshot import Start
 class DeviceFinding:
     """Device choice for the starts of one plan."""
 
-    def __init__(self, guards: Mapping[Slot, Guard], acting: DecisionExecutor) -> None:
+    def __init__(self, guards: Mapping[Slot, DeviceReservation], acting: DecisionExecutor) -> None:
         """Begin with the current reservations, by device."""
         self._guards = dict(guards)
         self._names = {guard.name for guard in guards.values()}
@@ -45,7 +45,7 @@ class DeviceFinding:
         for position, slot in enumerate(slots):
             if slot not in self._guards:
                 name = self._new_name(decision.node, f"{pod.uid}/{position}")
-                self._guards[slot] = Guard(name, None)
+                self._guards[slot] = DeviceReservation(name, None)
                 call = partial(self._acting.reserve, decision, name, slot)
                 self.calls.setdefault(decision.worker, []).append(call)
         found = [self._guards[slot] for slot in slots]

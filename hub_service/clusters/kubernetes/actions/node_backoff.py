@@ -29,24 +29,24 @@ _WORDS = frozenset(
 
 
 @dataclass(slots=True)
-class _Refused:
+class _Backoff:
     """Backoff of one node: number of consecutive rejections, and its end."""
 
     times: int = 0
     until: float = 0.0
 
 
-class Refusals:
+class NodeBackoff:
     """Exponential backoff per node."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """Begin without backoff; `clock` returns Unix seconds."""
         self._clock = clock
-        self._nodes: dict[str, _Refused] = {}
+        self._nodes: dict[str, _Backoff] = {}
 
     def note(self, node: str) -> None:
         """Back off from a node: 5 s, doubled each time up to 5 min."""
-        refused = self._nodes.setdefault(node, _Refused())
+        refused = self._nodes.setdefault(node, _Backoff())
         refused.until = self._clock() + min(CLOSED_S * 2**refused.times, LONGEST_CLOSED_S)
         refused.times = min(refused.times + 1, 16)
 
@@ -83,10 +83,12 @@ def turned_away(pod: Pod) -> str:
     return f"{pod.node} would not take it ({pod.why.rstrip('. ')}); {again}"
 
 
-class TurnedAway:
+class RejectedPods:
     """Pods of this scheduler that kubelets rejected; each is reported once."""
 
-    def __init__(self, events: EventQueue, refusals: Refusals, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, events: EventQueue, refusals: NodeBackoff, clock: Callable[[], float]
+    ) -> None:
         """Begin with no rejection reported."""
         self._events = events
         self._refusals = refusals

@@ -8,12 +8,12 @@ none. The workload that was to gain is told the reason. The state may be lost at
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from runai.hub_service.clusters.kubernetes.actions.node_backoff import Refusals
+from runai.hub_service.clusters.kubernetes.actions.node_backoff import NodeBackoff
 from runai.hub_service.clusters.kubernetes.events.event_queue import EventQueue
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 
 
-class Kept(NamedTuple):
+class ProtectedPod(NamedTuple):
     """A protected pod, the workload that its eviction was for, and the API server's message."""
 
     pod: Pod
@@ -21,16 +21,16 @@ class Kept(NamedTuple):
     why: str
 
 
-class Budgets:
+class PdbBackoff:
     """Pods in PDB backoff, and the workloads that wait for them."""
 
     def __init__(self, events: EventQueue, clock: Callable[[], float]) -> None:
         """Begin without backoff; `clock` returns Unix seconds."""
         self._events = events
-        self._refusals = Refusals(clock)
-        self._kept: dict[str, Kept] = {}
+        self._refusals = NodeBackoff(clock)
+        self._kept: dict[str, ProtectedPod] = {}
 
-    def note(self, kept: Iterable[Kept]) -> None:
+    def note(self, kept: Iterable[ProtectedPod]) -> None:
         """Start the backoff of pods after a refused eviction, and send them Events."""
         for one in kept:
             self._refusals.note(one.pod.uid)

@@ -15,7 +15,10 @@ from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import (
 )
 from runai.hub_service.clusters.kubernetes.actions.device_choice import DeviceFinding
 from runai.hub_service.clusters.kubernetes.events.pod_conditions import why
-from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import Guard, Slot
+from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import (
+    DeviceReservation,
+    Slot,
+)
 from runai.hub_service.clusters.kubernetes.objects.array_elements import ArrayJob
 from runai.hub_service.clusters.kubernetes.objects.core_objects import KubeNode, Pod
 from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import (
@@ -61,7 +64,7 @@ class PlanCalls:
         *,
         absent: Callable[[str, str], str],
         room: DeviceBookings,
-        guards: Mapping[Slot, Guard],
+        guards: Mapping[Slot, DeviceReservation],
         storage: Storage,
         machines: Mapping[str, KubeNode],
         kept_for: Callable[[str], str],

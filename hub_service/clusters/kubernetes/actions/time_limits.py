@@ -17,13 +17,13 @@ from runai.hub_service.clusters.kubernetes.events.pod_conditions import ends_for
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.objects.job_manifest import TIMED_OUT
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job, Ran, ended_for_good
-from runai.hub_service.clusters.kubernetes.objects.run_time import Timed
+from runai.hub_service.clusters.kubernetes.objects.run_time import TimeLimited
 from runai.hub_service.wire.amounts import clock_text
 
 
 async def end_timed_out(
     api: Api,
-    limited: Collection[Timed],
+    limited: Collection[TimeLimited],
     events: EventQueue,
     now: float,
     take: Callable[[Object], None],
@@ -34,7 +34,7 @@ async def end_timed_out(
     """
     failed, ended = False, set[str]()
     due = [one for one in limited if one.ends_at is not None and one.ends_at <= now]
-    over: dict[str, list[Timed]] = defaultdict(list)
+    over: dict[str, list[TimeLimited]] = defaultdict(list)
     for one in due:
         over[one.subject.uid].append(one)
 
@@ -44,7 +44,7 @@ async def end_timed_out(
         await api.delete(pod_path(pod), {"preconditions": {"uid": pod.uid}})
         ended.add(pod.uid)
 
-    async def end_all(found: Sequence[Timed]) -> None:
+    async def end_all(found: Sequence[TimeLimited]) -> None:
         nonlocal failed
         try:
             subject = found[0].subject

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from runai.hub_service.clusters.kubernetes.actions.node_backoff import Refusals
+from runai.hub_service.clusters.kubernetes.actions.node_backoff import NodeBackoff
 from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError, Object
 from runai.hub_service.clusters.kubernetes.events.event_queue import EventQueue
 from runai.hub_service.clusters.kubernetes.events.pod_conditions import binding, eviction, pod_path
@@ -59,7 +59,7 @@ class ReservationKeeper:
         api: Api,
         doing: AssumedState,
         slots: DeviceIds,
-        refusals: Refusals,
+        refusals: NodeBackoff,
         events: EventQueue,
         *,
         take: Callable[[Object], None],

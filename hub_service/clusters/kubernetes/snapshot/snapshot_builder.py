@@ -19,7 +19,7 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import (
 )
 from runai.hub_service.clusters.kubernetes.objects.node_affinity import Demands, may_run, wanted
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import PodGroup
-from runai.hub_service.clusters.kubernetes.objects.run_time import Timed, bound_of
+from runai.hub_service.clusters.kubernetes.objects.run_time import TimeLimited, bound_of
 from runai.hub_service.clusters.kubernetes.snapshot.extended_resources import (
     dealt,
     is_crowd,
@@ -88,7 +88,7 @@ class SnapshotInput:
     """UIDs of pods that disruption budgets protect from eviction."""
     shapes: Mapping[str, Shape] = field(default_factory=dict)
     """Properties of elastic jobs with several workers, by workload."""
-    limited: Mapping[str, Timed] = field(default_factory=dict)
+    limited: Mapping[str, TimeLimited] = field(default_factory=dict)
     """Time limits and running times, by Job, element or pod (`run_time.timed`)."""
     resize_cost_s: int = 0
     """Cost in seconds of restarting an elastic job of one process on other devices."""

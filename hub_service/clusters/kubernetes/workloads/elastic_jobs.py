@@ -42,7 +42,7 @@ FIRST_PORT, PORTS = 10_000, 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class ElasticJob:
     """An elastic job: its Job, record and pod addresses."""
 
     job: Job
@@ -51,7 +51,7 @@ class Drawn:
     """Addresses of the workers' pods, by worker name."""
 
 
-def elastic_jobs(known: ClusterState) -> Mapping[WorkloadId, Drawn]:
+def elastic_jobs(known: ClusterState) -> Mapping[WorkloadId, ElasticJob]:
     """Return the unfinished elastic jobs."""
     pods: dict[str, list[Pod]] = {
         uid: [] for uid, job in known.jobs.items() if job.is_elastic and not job.is_finished
@@ -63,7 +63,7 @@ def elastic_jobs(known: ClusterState) -> Mapping[WorkloadId, Drawn]:
     for uid, of_job in pods.items():
         record = record_of_job(known.jobs[uid], of_job, known)
         addresses = {f"{record.id}-{pod.index}": pod.address for pod in of_job if pod.uses_node}
-        drawn[record.id] = Drawn(known.jobs[uid], record, addresses)
+        drawn[record.id] = ElasticJob(known.jobs[uid], record, addresses)
     return drawn
 
 
@@ -92,7 +92,7 @@ class ElasticJobs:
         """
         return self._known.get(job.uid, job.elastic) if job.is_elastic else job.elastic
 
-    def shape(self, drawn: Drawn, now: float) -> Shape:
+    def shape(self, drawn: ElasticJob, now: float) -> Shape:
         """Return the properties of an elastic job for the core."""
         state = drawn.record.elastic
         assert state is not None
@@ -114,8 +114,8 @@ class ElasticJobs:
         )
 
     async def settled(
-        self, draw: Callable[[], Mapping[WorkloadId, Drawn]], now: float
-    ) -> Mapping[WorkloadId, Drawn]:
+        self, draw: Callable[[], Mapping[WorkloadId, ElasticJob]], now: float
+    ) -> Mapping[WorkloadId, ElasticJob]:
         """Reconcile the targets with the workers; return the jobs afterwards."""
         self.failed = False
         async with self._turn:
@@ -128,7 +128,7 @@ class ElasticJobs:
             return draw() if jobs else jobs
 
     async def prepare(
-        self, plan: Plan, draw: Callable[[], Mapping[WorkloadId, Drawn]], now: float
+        self, plan: Plan, draw: Callable[[], Mapping[WorkloadId, ElasticJob]], now: float
     ) -> None:
         """Notify workers before a plan stops them, and record the resize of their jobs."""
         if changing := [d for d in plan.decisions if isinstance(d, Start | Stop | Move)]:
@@ -136,7 +136,7 @@ class ElasticJobs:
                 await self._prepare(changing, draw, now)
 
     async def shrink(
-        self, draw: Callable[[], Drawn | None], leaving: Collection[str], now: float
+        self, draw: Callable[[], ElasticJob | None], leaving: Collection[str], now: float
     ) -> None:
         """Notify a job's workers that `leaving` will stop, before they are stopped."""
         async with self._turn:
@@ -148,7 +148,7 @@ class ElasticJobs:
                 drawn = replace(drawn, record=replace(drawn.record, elastic=state))
                 await self._settle(drawn, now, leaving)
 
-    def heard(self, drawn: Drawn, worker: str, status: WorkerStatus) -> bool:
+    def heard(self, drawn: ElasticJob, worker: str, status: WorkerStatus) -> bool:
         """Apply a worker's status; return True if the state changed."""
         before = drawn.record.elastic
         step = membership.heard(StoredWorkload(drawn.record), {worker: status})
@@ -159,7 +159,7 @@ class ElasticJobs:
         return state != before
 
     async def ended(
-        self, draw: Callable[[], Drawn | None], worker: str, exit_code: int
+        self, draw: Callable[[], ElasticJob | None], worker: str, exit_code: int
     ) -> int | None:
         """Return the exit code for an ended worker's pod; None: its job is gone.
 
@@ -175,7 +175,7 @@ class ElasticJobs:
     async def _prepare(
         self,
         changing: Sequence[Start | Stop | Move],
-        draw: Callable[[], Mapping[WorkloadId, Drawn]],
+        draw: Callable[[], Mapping[WorkloadId, ElasticJob]],
         now: float,
     ) -> None:
         jobs = draw()
@@ -192,7 +192,7 @@ class ElasticJobs:
         for name, workers in leaving.items():
             await self._settle(jobs[name], now, workers)
 
-    async def _ended(self, drawn: Drawn, worker: str, exit_code: int) -> int:
+    async def _ended(self, drawn: ElasticJob, worker: str, exit_code: int) -> int:
         state = drawn.record.elastic
         assert state is not None
         row = StoredWorkload(drawn.record, halt="done" if state.finishers else "")
@@ -214,7 +214,7 @@ class ElasticJobs:
             return LEFT
         return exit_code if membership.is_of_its_end(row, row.record.workers[index]) else LEFT
 
-    async def _settle(self, drawn: Drawn, now: float, leaving: Collection[str]) -> None:
+    async def _settle(self, drawn: ElasticJob, now: float, leaving: Collection[str]) -> None:
         state, record = drawn.record.elastic, drawn.record
         assert state is not None
         if state.finishers:
@@ -249,7 +249,7 @@ class ElasticJobs:
                 with suppress(ApiError):
                     await create_event(self._api, drawn.job, "Resized", text)
 
-    async def _write_or_raise(self, drawn: Drawn, row: StoredWorkload) -> None:
+    async def _write_or_raise(self, drawn: ElasticJob, row: StoredWorkload) -> None:
         """Write a state that must survive a restart, before any worker acts on it.
 
         Raises:
@@ -258,7 +258,7 @@ class ElasticJobs:
         assert row.record.elastic is not None
         await self._change(drawn, row.record.elastic)
 
-    async def _write(self, drawn: Drawn, state: ElasticState) -> bool:
+    async def _write(self, drawn: ElasticJob, state: ElasticState) -> bool:
         """Write a state if it changed; return False if that failed."""
         try:
             await self._change(drawn, state)
@@ -267,7 +267,7 @@ class ElasticJobs:
             return False
         return True
 
-    async def _change(self, drawn: Drawn, state: ElasticState) -> None:
+    async def _change(self, drawn: ElasticJob, state: ElasticState) -> None:
         job, before = drawn.job, drawn.record.elastic
         if _stored(state) != _stored(job.elastic):
             body = {"metadata": {"uid": job.uid, "annotations": {ELASTIC: elastic_text(state)}}}
@@ -308,7 +308,7 @@ def _as_counted(
 
 
 def _waits_for_workers(
-    drawn: Drawn, row: StoredWorkload, leaving: Collection[str], now: float
+    drawn: ElasticJob, row: StoredWorkload, leaving: Collection[str], now: float
 ) -> bool:
     """Return True if a starting job waits for more of its workers to come up."""
     state = row.record.elastic

@@ -9,7 +9,7 @@ from runai.hub_service.clusters.kubernetes.cache import Cache
 from runai.hub_service.clusters.kubernetes.client.api import asking
 from runai.hub_service.clusters.kubernetes.informers.job_informers import ChangeSignals
 from runai.hub_service.clusters.kubernetes.workloads.elastic_jobs import (
-    Drawn,
+    ElasticJob,
     ElasticJobs,
     elastic_jobs,
 )
@@ -68,7 +68,7 @@ class ElasticWorkers:
             lambda: self._current_jobs().get(workload), leaving, self._clock()
         )
 
-    async def _worker(self, pod: str) -> tuple[Drawn, str]:
+    async def _worker(self, pod: str) -> tuple[ElasticJob, str]:
         """Return a pod's elastic job and the name of its worker.
 
         Raises:
@@ -82,5 +82,5 @@ class ElasticWorkers:
                     return drawn, f"{name}-{found.index}"
         raise NotFound(f"Pod {pod} is no worker of an elastic job.")
 
-    def _current_jobs(self) -> Mapping[WorkloadId, Drawn]:
+    def _current_jobs(self) -> Mapping[WorkloadId, ElasticJob]:
         return elastic_jobs(self._cache.state())

@@ -13,7 +13,7 @@ from runai.hub_service.clusters.kubernetes.actions.node_backoff import turned_aw
 from runai.hub_service.clusters.kubernetes.objects.core_objects import SCHEDULER, Pod
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import name_of, project_of
-from runai.hub_service.clusters.kubernetes.objects.run_time import Timed
+from runai.hub_service.clusters.kubernetes.objects.run_time import TimeLimited
 from runai.hub_service.clusters.kubernetes.snapshot.device_ids import shares_of
 from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import NominatedPlacement
 from runai.hub_service.model.records import (
@@ -73,7 +73,7 @@ class ClusterState:
     """Why workloads were last stopped."""
     elastic: Mapping[str, ElasticState] = field(default_factory=dict)
     """States of elastic jobs, by the UIDs of their Jobs."""
-    limited: Mapping[str, Timed] = field(default_factory=dict)
+    limited: Mapping[str, TimeLimited] = field(default_factory=dict)
     """Time limits and running times, by Job, element or pod (`run_time.timed`)."""
 
     def numbers(self, key: str) -> tuple[int, float, float | None] | None:

@@ -12,7 +12,7 @@ from typing import Any
 AGAIN_EVERY_S = 1.0
 
 
-class Notes:
+class ExitNotes:
     """Notes of one start, in its directory."""
 
     def __init__(self, directory: str) -> None:

@@ -23,7 +23,7 @@ else:  # in the subreaper's program, which extends sys.path
     import worker_start
 
 if TYPE_CHECKING:
-    from runai.hub_service.clusters.local.supervisor.exit_notes import Notes
+    from runai.hub_service.clusters.local.supervisor.exit_notes import ExitNotes
 
 PR_SET_CHILD_SUBREAPER = 36
 LEFTOVERS_GRACE_S = 1.0
@@ -119,7 +119,7 @@ class Log:
 class Supervisor:
     """The worker's only parent: its orphans become children of it (subreaper)."""
 
-    def __init__(self, directory: str, status_fd: int, notes: "Notes") -> None:
+    def __init__(self, directory: str, status_fd: int, notes: "ExitNotes") -> None:
         """Install the signal handlers before anything else can happen."""
         self.directory = directory
         self.notes = notes
