@@ -32,7 +32,7 @@ class Silence:
     has_answered: bool = False
     lasts: float = 0.0
 
-    def heard(self) -> None:
+    def record_answer(self) -> None:
         """Reset the time after an answer."""
         self.has_answered, self.lasts = True, 0.0
 
@@ -78,7 +78,7 @@ async def probe_liveness(
         elif asked.done() and asked.result():
             if not silence.has_answered:
                 log.info("Service %s answers, as process %d.", service.name, process.pid)
-            silence.heard()
+            silence.record_answer()
             asked, rests_until = None, now + EVERY_S
         elif silence.passed(now - before):
             log.error(

@@ -187,7 +187,7 @@ def test_a_number_that_another_process_has_now_is_found_anew(hold, start, monkey
 
     # The same pid, but a later process of another workload.
     later = process.create_time() + 60
-    monkeypatch.setattr(Lifetimes, "lasts", lambda *_: False)
+    monkeypatch.setattr(Lifetimes, "still_runs", lambda *_: False)
     monkeypatch.setattr(owners_module, "_start_ticks", lambda _: b"4200")
     monkeypatch.setattr(psutil.Process, "create_time", lambda _: later)
     monkeypatch.setattr(psutil.Process, "environ", lambda _: {})

@@ -24,7 +24,7 @@ def silent_for(seconds: float, *, has_answered: bool = True) -> bool:
     """Return True if a service counts as hung after `seconds` of silence."""
     silence = Silence(LIMIT)
     if has_answered:
-        silence.heard()
+        silence.record_answer()
     return [silence.passed(1.0) for _ in range(int(seconds))][-1]
 
 
@@ -44,16 +44,16 @@ def test_service_counts_as_hung_if_it_has_answered_and_is_silent_too_long(
 
 def test_an_answer_ends_a_silence():
     silence = Silence(LIMIT)
-    silence.heard()
+    silence.record_answer()
     before = [silence.passed(1.0) for _ in range(int(LIMIT) - 1)]
-    silence.heard()
+    silence.record_answer()
 
     assert not any([*before, *(silence.passed(1.0) for _ in range(int(LIMIT) - 1))])
 
 
 def test_a_night_in_which_the_machine_slept_is_a_moment():
     silence = Silence(LIMIT)
-    silence.heard()
+    silence.record_answer()
 
     assert not silence.passed(8 * 3600.0)
     assert silence.lasts == MOST_AT_ONCE_S

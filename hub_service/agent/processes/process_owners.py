@@ -135,7 +135,7 @@ class Owners:
         A cached process costs one system call: this runs each second for each process.
         """
         known = self._known.get(pid)
-        if known is not None and pid in self._ticks and self._lifetimes.lasts(pid):
+        if known is not None and pid in self._ticks and self._lifetimes.still_runs(pid):
             return known
         self._lifetimes.open_handle(pid)
         ticks = _start_ticks(pid)

@@ -176,7 +176,7 @@ class Scheduling:
                 ),
                 devices=held,
                 promises=self._cache.promises,
-                closed=self.sharing.closed(pods),
+                closed=self.sharing.nodes_in_backoff(pods),
                 broken=self.sharing.broken(pods, held),
                 broken_since=self._broken_since,
                 kept=kept,
@@ -228,7 +228,7 @@ class Scheduling:
             cache.forget_promises(job)
         cache.doing.told.update(acting.told)
         cache.doing.doubtful.update(acting.doubtful)
-        self._budgets.note(acting.kept)
+        self._budgets.record_refusals(acting.kept)
         waits = _as_lines(plan, self._groups)
         started = {d.workload for d in plan.decisions if isinstance(d, Start)}
         kept = {w: wait for w, wait in cache.waits.items() if w not in started}

@@ -218,7 +218,7 @@ class LocalCluster(RecordedCluster):
         if row.record.elastic is not None:
             self._listening.publish_target(row)
         if row.active:
-            self._tending.soon(row.id)
+            self._tending.enqueue(row.id)
         self._timetable_changed.set()
 
     @contextlib.contextmanager

@@ -83,7 +83,7 @@ def _target(
     )
 
 
-def heard(row: StoredWorkload, statuses: Mapping[str, WorkerStatus]) -> Transition:
+def apply_statuses(row: StoredWorkload, statuses: Mapping[str, WorkerStatus]) -> Transition:
     """Update an elastic job from its workers' status reports, by worker name.
 
     Takes the workers' phases, the global batch size, and the speed (samples per second) by number

@@ -348,7 +348,9 @@ class RecordedCluster:
 
     def report_statuses(self, workload: WorkloadId, statuses: Mapping[str, WorkerStatus]) -> None:
         """Record the statuses of an elastic job's workers, by their names."""
-        self._commit({workload: membership.heard(self._row(workload), statuses)}, quietly=True)
+        self._commit(
+            {workload: membership.apply_statuses(self._row(workload), statuses)}, quietly=True
+        )
 
     def report_time(self) -> float | None:
         """Make all transitions due by now; return when the next one is due."""

@@ -82,7 +82,7 @@ class AllocateStep:
             booking = member.origin
             if (
                 booking is None
-                or not is_there(self._state.later, member, booking)
+                or not is_place_free(self._state.later, member, booking)
                 or cap_on(item, booking.quota, is_guaranteed=bool(item.guaranteed))
             ):
                 self._state.roll_back(mark)
@@ -97,7 +97,7 @@ class AllocateStep:
         for member in reserved:
             booking = member.origin
             assert booking is not None, "kept reservations have a booking"
-            if not is_there(self._state.now, member, booking):
+            if not is_place_free(self._state.now, member, booking):
                 self._state.roll_back(mark)
                 return
             self._state.set(member, Phase.STARTED, booking)
@@ -301,7 +301,7 @@ def _request_gpus(members: Iterable[PlannedWorker]) -> bool:
     return any(member.kind.quota for member in members)
 
 
-def is_there(room: Room, member: PlannedWorker, booking: Booking) -> bool:
+def is_place_free(room: Room, member: PlannedWorker, booking: Booking) -> bool:
     """Return True if a worker's earlier place is free, and still meets its request."""
     kind = member.kind
     return (

@@ -25,7 +25,7 @@ from runai.hub_service.scheduler.state.planned_workloads import (
 )
 from runai.hub_service.scheduler.state.planning_state import State
 from runai.hub_service.scheduler.state.request_shape import RequestShape
-from runai.hub_service.scheduler.steps.allocate import AllocateStep, is_there
+from runai.hub_service.scheduler.steps.allocate import AllocateStep, is_place_free
 from runai.hub_service.scheduler.steps.reclaim import Eviction, Reclaim
 from runai.hub_service.scheduler.steps.vacate_node import Group, Leaving, Vacancies
 
@@ -351,7 +351,7 @@ def _stays(state: State, member: PlannedWorker) -> bool:
     for each in together:
         old = each.origin
         assert old is not None, "moved workers have an original booking"
-        if not is_there(state.later, each, old):
+        if not is_place_free(state.later, each, old):
             state.roll_back(mark)
             return False
         state.set(each, Phase.RUNNING, old)

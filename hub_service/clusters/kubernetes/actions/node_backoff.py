@@ -44,18 +44,18 @@ class NodeBackoff:
         self._clock = clock
         self._nodes: dict[str, _Backoff] = {}
 
-    def note(self, node: str) -> None:
+    def record_rejection(self, node: str) -> None:
         """Back off from a node: 5 s, doubled each time up to 5 min."""
         refused = self._nodes.setdefault(node, _Backoff())
         refused.until = self._clock() + min(CLOSED_S * 2**refused.times, LONGEST_CLOSED_S)
         refused.times = min(refused.times + 1, 16)
 
-    def trust(self, node: str, since: float) -> None:
+    def record_success(self, node: str, since: float) -> None:
         """End a node's backoff if it accepted a pod that was bound after the backoff."""
         if node in self._nodes and since > self._nodes[node].until:
             del self._nodes[node]
 
-    def closed(self) -> set[str]:
+    def in_backoff(self) -> set[str]:
         """Return the nodes in backoff."""
         now = self._clock()
         return {node for node, refused in self._nodes.items() if refused.until > now}
@@ -65,7 +65,7 @@ class NodeBackoff:
         self._nodes = {node: refused for node, refused in self._nodes.items() if node in nodes}
 
 
-def turned_away(pod: Pod) -> str:
+def rejection_of(pod: Pod) -> str:
     """Return why a kubelet rejected a pod; "" if it did not.
 
     A pod that ran has an exit code.
@@ -107,18 +107,18 @@ class RejectedPods:
                 continue
             if not pod.is_finished:
                 if pod.is_up:
-                    self._refusals.trust(pod.node, pod.bound or 0)
-            elif sentence := turned_away(pod):
+                    self._refusals.record_success(pod.node, pod.bound or 0)
+            elif sentence := rejection_of(pod):
                 reported.add(pod.uid)
                 is_news = self._clock() <= (pod.bound or pod.created) + IS_NEWS_S
                 if is_news and pod.uid not in self._reported:
                     self._report(pod, sentence, jobs)
         self._reported = reported
         self._refusals.retain(nodes)
-        return bool(self._refusals.closed())
+        return bool(self._refusals.in_backoff())
 
     def _report(self, pod: Pod, sentence: str, jobs: Mapping[str, Job]) -> None:
-        self._refusals.note(pod.node)
+        self._refusals.record_rejection(pod.node)
         self._events.enqueue(pod, "TurnedAway", sentence, bad=True)
         if pod.owner is not None and (job := jobs.get(pod.owner.uid)) is not None:
             self._events.enqueue(job, "TurnedAway", f"{pod.name}: {sentence}", bad=True)

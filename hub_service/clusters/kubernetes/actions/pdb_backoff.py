@@ -30,10 +30,10 @@ class PdbBackoff:
         self._refusals = NodeBackoff(clock)
         self._kept: dict[str, ProtectedPod] = {}
 
-    def note(self, kept: Iterable[ProtectedPod]) -> None:
+    def record_refusals(self, kept: Iterable[ProtectedPod]) -> None:
         """Start the backoff of pods after a refused eviction, and send them Events."""
         for one in kept:
-            self._refusals.note(one.pod.uid)
+            self._refusals.record_rejection(one.pod.uid)
             self._kept[one.pod.uid] = one
             gains = f" for {one.gains}" if one.gains else ""
             self._events.enqueue(one.pod, "Kept", f"was to be stopped{gains}, but stays: {one.why}")
@@ -43,7 +43,7 @@ class PdbBackoff:
         if not self._kept:
             return set()
         self._refusals.retain({pod.uid for pod in pods if pod.deleted is None})
-        now = self._refusals.closed()
+        now = self._refusals.in_backoff()
         self._kept = {uid: one for uid, one in self._kept.items() if uid in now}
         return now
 

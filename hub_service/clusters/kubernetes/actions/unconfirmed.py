@@ -17,7 +17,7 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import (
     counted_again,
     read_pod,
 )
-from runai.hub_service.clusters.kubernetes.objects.jobs import Job, freed
+from runai.hub_service.clusters.kubernetes.objects.jobs import Job, clear_hold_patch
 from runai.hub_service.clusters.kubernetes.snapshot.assumed_state import AssumedState, Bound
 from runai.hub_service.wire.errors import Unavailable
 
@@ -75,7 +75,7 @@ async def clear_holds(api: Api, jobs: Iterable[Job], apply: Callable[[Object], N
 
     async def one(job: Job) -> None:
         try:
-            apply(await api.change(job.path, freed(job)))
+            apply(await api.change(job.path, clear_hold_patch(job)))
         except ApiError as error:
             # Deleted, or changed once more: the informer will show it.
             if error.status not in (404, 409, 422):

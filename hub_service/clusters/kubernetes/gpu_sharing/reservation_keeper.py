@@ -133,13 +133,13 @@ class ReservationKeeper:
         counted = () if seen is None else seen.devices
         return [replace(device, fault=faults.get(device.uuid, "")) for device in counted]
 
-    def closed(self, pods: Iterable[Pod]) -> set[str]:
+    def nodes_in_backoff(self, pods: Iterable[Pod]) -> set[str]:
         """Return the nodes that must get no new pods on their devices.
 
         If a reservation is lost, the kubelet takes its shared device for free and could give it to
         the next pod.
         """
-        return self._refusals.closed() | {pod.node for pod, _name, _device in unguarded(pods)}
+        return self._refusals.in_backoff() | {pod.node for pod, _name, _device in unguarded(pods)}
 
     def store_faults(self, node: str, faults: Mapping[str, str]) -> bool:
         """Store the faults of a node's devices, by UUID; return True if they are new."""
@@ -226,7 +226,7 @@ class ReservationKeeper:
             text = f"it was given {', '.join(devices)}, and whole single devices alone are shared"
             await self._abandon(pod, text, world)
         elif pod.device:
-            self._refusals.trust(pod.node, pod.bound or 0)
+            self._refusals.record_success(pod.node, pod.bound or 0)
         elif not pod.node:
             return
         elif devices:
@@ -241,7 +241,7 @@ class ReservationKeeper:
         """Delete a failed reservation, and back off from its node."""
         if pod.uid not in self._given_up:  # the first deletion may fail
             self._given_up.add(pod.uid)
-            self._refusals.note(pod.node)
+            self._refusals.record_rejection(pod.node)
         number = world.slots[pod.uid][0] if pod.uid in world.slots else self._made_for(pod.name)
         text = f"{pod.node} gave no device to share ({pod.name}): {why}"
         for place, promise in list(world.promises.items()):
@@ -261,7 +261,7 @@ class ReservationKeeper:
             await self._api.create(pod_path(pod, "eviction"), eviction(pod), retry=False)
             self._doing.evicted[pod.uid] = self._clock()
         elif kept is None or not kept.node:
-            if pod.node in world.nodes and pod.node not in self._refusals.closed():
+            if pod.node in world.nodes and pod.node not in self._refusals.in_backoff():
                 assert pod.grant is not None
                 number = world.slots[pod.uid][pod.grant.reservations.index(name)]
                 await self.reserve(name, (pod.node, number))

@@ -342,16 +342,18 @@ def resizing(job: Job, *, why: str, priority: int, ran: Mapping[int, Ran] | None
 def unsuspend_patch(job: Job, *, now: float) -> Steps:
     """Return the patch that unsuspends a held Job."""
     notes = {STARTS: _text((*job.starts, now))}
-    gone = [{"op": "remove", "path": _note(name)} for name in (HELD, *([MOVED] * bool(job.moved)))]
+    gone = [
+        {"op": "remove", "path": _path_of(name)} for name in (HELD, *([MOVED] * bool(job.moved)))
+    ]
     return [*_unchanged(job), *_noted(job, notes), *gone, *_suspend(job, is_wanted=False)]
 
 
-def freed(job: Job) -> Steps:
+def clear_hold_patch(job: Job) -> Steps:
     """Return the patch that removes the hold annotation from a Job that a user resumed.
 
     Otherwise a later suspension by the user would look like waiting in the queue.
     """
-    return [*_unchanged(job), {"op": "remove", "path": _note(HELD)}]
+    return [*_unchanged(job), {"op": "remove", "path": _path_of(HELD)}]
 
 
 def wait_reason_patch(job: Job, why: str) -> Steps:
@@ -409,7 +411,7 @@ def with_pauses(
 ) -> Steps:
     """Return the patch that stores the pauses of an array's elements."""
     times = {i: (*job.paused.get(i, ()), now) for i in indexes}
-    path = _note(PAUSED_ELEMENTS)
+    path = _path_of(PAUSED_ELEMENTS)
     before = {"op": "test", "path": path, "value": job.paused_text}
     changed = {"op": "replace", "path": path, "value": paused_text(job, times)}
     return [*_unchanged(job), before, changed, *_noted(job, _ran_notes(job, ran))]
@@ -430,7 +432,7 @@ def _unchanged(job: Job) -> Steps:
     """Return JSON Patch tests that fail if the Job was suspended, resumed or replaced meanwhile."""
     tests: Steps = [{"op": "test", "path": "/metadata/uid", "value": job.uid}]
     if job.is_held:
-        tests.append({"op": "test", "path": _note(HELD), "value": job.template.sentence})
+        tests.append({"op": "test", "path": _path_of(HELD), "value": job.template.sentence})
     elif not job.has_suspend:
         return tests
     tests.append({"op": "test", "path": _suspend_path(job), "value": job.is_suspended})
@@ -439,7 +441,7 @@ def _unchanged(job: Job) -> Steps:
 
 def _noted(job: Job, notes: Mapping[str, str]) -> Steps:
     first = [] if job.has_notes else [{"op": "add", "path": "/metadata/annotations", "value": {}}]
-    added = [{"op": "add", "path": _note(name), "value": text} for name, text in notes.items()]
+    added = [{"op": "add", "path": _path_of(name), "value": text} for name, text in notes.items()]
     return [*first, *added]
 
 
@@ -458,7 +460,7 @@ def _suspend_path(job: Job) -> str:
     return "/spec/runPolicy/suspend" if job.kind == PYTORCH_JOB else "/spec/suspend"
 
 
-def _note(name: str) -> str:
+def _path_of(name: str) -> str:
     return f"/metadata/annotations/{name.replace('/', '~1')}"
 
 

@@ -121,7 +121,7 @@ class ElasticJobs:
         async with self._turn:
             jobs = draw()
             for drawn in jobs.values():
-                await self._settle(drawn, now, ())
+                await self._update_target(drawn, now, ())
             seen = {drawn.job.uid for drawn in jobs.values()}
             self._known = {uid: state for uid, state in self._known.items() if uid in seen}
             self._over = {uid: names for uid, names in self._over.items() if uid in seen}
@@ -146,12 +146,12 @@ class ElasticJobs:
             state = self._known[drawn.job.uid] = replace(drawn.record.elastic, sized=now)
             if leaving:
                 drawn = replace(drawn, record=replace(drawn.record, elastic=state))
-                await self._settle(drawn, now, leaving)
+                await self._update_target(drawn, now, leaving)
 
-    def heard(self, drawn: ElasticJob, worker: str, status: WorkerStatus) -> bool:
+    def apply_status(self, drawn: ElasticJob, worker: str, status: WorkerStatus) -> bool:
         """Apply a worker's status; return True if the state changed."""
         before = drawn.record.elastic
-        step = membership.heard(StoredWorkload(drawn.record), {worker: status})
+        step = membership.apply_statuses(StoredWorkload(drawn.record), {worker: status})
         assert step.row is not None
         state = step.row.record.elastic
         assert state is not None
@@ -190,7 +190,7 @@ class ElasticJobs:
                 leaving.setdefault(decision.workload, set()).add(decision.worker)
         jobs = draw() if leaving else {}
         for name, workers in leaving.items():
-            await self._settle(jobs[name], now, workers)
+            await self._update_target(jobs[name], now, workers)
 
     async def _ended(self, drawn: ElasticJob, worker: str, exit_code: int) -> int:
         state = drawn.record.elastic
@@ -214,7 +214,7 @@ class ElasticJobs:
             return LEFT
         return exit_code if membership.is_of_its_end(row, row.record.workers[index]) else LEFT
 
-    async def _settle(self, drawn: ElasticJob, now: float, leaving: Collection[str]) -> None:
+    async def _update_target(self, drawn: ElasticJob, now: float, leaving: Collection[str]) -> None:
         state, record = drawn.record.elastic, drawn.record
         assert state is not None
         if state.finishers:

@@ -47,7 +47,7 @@ class ElasticWorkers:
     async def store_worker_status(self, pod: str, status: WorkerStatus) -> None:
         """Apply the status that a pod reports of its worker."""
         drawn, worker = await self._worker(pod)
-        if self._elastic.heard(drawn, worker, status):
+        if self._elastic.apply_status(drawn, worker, status):
             self._changes.signal()
 
     async def worker_ended(self, pod: str, exit_code: int) -> int:

@@ -49,7 +49,7 @@ class PodPrograms:
                 hint="Hand a program on as its input: python - < program.py.",
                 code="too_large",
             )
-        pod = _up(await self._pods_of(workload), workload, worker)
+        pod = _running_pod(await self._pods_of(workload), workload, worker)
         asked = [("command", part) for part in command]
         asked += [(name, "true") for name in ("stdin", "stdout", "stderr")]
         try:
@@ -90,7 +90,7 @@ def _ended(status: Object) -> ProgramEnd:
     return ProgramEnd(127, str(status.get("message", "it could not be run")))
 
 
-def _up(pods: Sequence[Pod], workload: WorkloadId, worker: int) -> Pod:
+def _running_pod(pods: Sequence[Pod], workload: WorkloadId, worker: int) -> Pod:
     for pod in pods:
         if (pod.index or 0) == worker and pod.is_up and pod.deleted is None:
             return pod

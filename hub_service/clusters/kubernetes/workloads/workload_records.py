@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Generic, NamedTuple, TypeVar
 
-from runai.hub_service.clusters.kubernetes.actions.node_backoff import turned_away
+from runai.hub_service.clusters.kubernetes.actions.node_backoff import rejection_of
 from runai.hub_service.clusters.kubernetes.objects.core_objects import SCHEDULER, Pod
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import name_of, project_of
@@ -359,7 +359,7 @@ def _of_pod(pod: Pod, known: ClusterState) -> WorkloadRecord:
     if worker.state == "finished" and spec.kind == "job":
         state = WorkloadState.FAILED if pod.exit_code or pod.why else WorkloadState.SUCCEEDED
     wait = known.waits.get(spec.id) if state in _WAITS else None
-    refusal = turned_away(pod)
+    refusal = rejection_of(pod)
     reason = StateReason("turned_away", refusal) if refusal else None
     record = WorkloadRecord(
         spec,

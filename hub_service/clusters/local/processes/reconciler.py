@@ -121,7 +121,7 @@ class Reconciler:
         """Starts for which this service has launched a supervisor."""
         self._due: asyncio.Queue[WorkloadId] = asyncio.Queue()
 
-    def soon(self, workload: WorkloadId) -> None:
+    def enqueue(self, workload: WorkloadId) -> None:
         """Enqueue a workload."""
         self._due.put_nowait(workload)
 
@@ -159,7 +159,7 @@ class Reconciler:
         else:
             return
         LOG.warning("%s is reconciled later: %s", workload, why)
-        asyncio.get_running_loop().call_later(again, self.soon, workload)
+        asyncio.get_running_loop().call_later(again, self.enqueue, workload)
 
     async def _reconcile(self, workload: WorkloadId) -> None:
         row = self._rows.row(workload)
@@ -260,7 +260,7 @@ class Reconciler:
             keeper.told = True
             keeper.watch.send(signal.SIGTERM)
         if process is None:
-            keeper.look = loop.call_later(LOOK_AGAIN_S, self.soon, key.workload)
+            keeper.look = loop.call_later(LOOK_AGAIN_S, self.enqueue, key.workload)
 
     def _on_overdue(self, key: _Key) -> None:
         """Kill an overdue worker, since its supervisor may have been stopped by the worker.
@@ -282,7 +282,7 @@ class Reconciler:
 
     def _on_supervisor_exit(self, key: _Key) -> None:
         self._drop(key)
-        self.soon(key.workload)  # its files have the exit
+        self.enqueue(key.workload)  # its files have the exit
 
     def _over(self, key: _Key, ending: ExitStatus) -> None:
         self._drop(key)

@@ -23,9 +23,9 @@ class ExitNotes:
     def enqueue(self, name: str, content: dict[str, Any]) -> bool:
         """Queue a note; return True if it is written."""
         self._waiting.append((name, content))
-        return self.again()
+        return self.write_queued()
 
-    def again(self) -> bool:
+    def write_queued(self) -> bool:
         """Write the queued notes; return True if none is left."""
         while self._waiting:
             name, content = self._waiting[0]
@@ -40,7 +40,7 @@ class ExitNotes:
 
     def until_written(self) -> None:
         """Return when all notes are written."""
-        while not self.again():
+        while not self.write_queued():
             time.sleep(AGAIN_EVERY_S)
 
 

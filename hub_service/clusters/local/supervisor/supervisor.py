@@ -243,7 +243,7 @@ class Supervisor:
                 elif not carry(output, log):
                     poll.unregister(output)
             self._enforce_limits(files)
-            self.notes.again()
+            self.notes.write_queued()
             if self.exit_code is not None:
                 self._reap()  # it may have waited for its note
             if self.deadline is not None and time.monotonic() >= self.deadline:
@@ -311,7 +311,7 @@ class Supervisor:
                     self.exit_code = ended.si_status if by_itself else -ended.si_status
                     self._note_exit()
                     self._end_leftovers()
-                if not self.notes.again():
+                if not self.notes.write_queued():
                     return
             os.waitpid(ended.si_pid, 0)
 
