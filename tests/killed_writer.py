@@ -21,7 +21,7 @@ from pathlib import Path
 
 from runai.hub_service.clusters.local.store.workload_store import SqliteStore
 from runai.hub_service.clusters.states.user_actions import submitted
-from runai.hub_service.ledger.store import Batch, Event, Forgotten, LedgerStore
+from runai.hub_service.ledger.store import Event, Forgotten, LedgerStore, WriteBatch
 from runai.hub_service.ledger.totals import Scope, Series, Totals
 from runai.hub_service.model.records import HistoryEvent, WorkloadSpec
 from runai.hub_service.sqlite.files import invalid_reason
@@ -58,7 +58,7 @@ def write_ledger(path: Path, say: int, first: int) -> None:
         workload = f"vision/exp-{number}"
         series = Series(Scope("workload", "vision", "ana", workload), float(number))
         store.write(
-            Batch(
+            WriteBatch(
                 amounts={series: dict.fromkeys((10, 20, 30), Totals(1.0))},
                 forgotten=[Forgotten(f"vision/exp-{number - 1}", float(number), None)],
                 events=[Event(float(number), workload, "queued", "#" * 3000)],

@@ -12,7 +12,7 @@ from runai.hub_service.client.array_lines import counts_text, folded, named
 from runai.hub_service.limits.tiers import COMPUTE_IS_SHARED
 from runai.hub_service.wire.schemas import SAVES, Overview, ProjectView, WorkloadView
 from runai.widgets.text import elastic_text, limit_text, why
-from runai.widgets.timeline import Point
+from runai.widgets.timeline import ChartPoint
 from runai.widgets.wording import gpus, percent
 
 FINISHED = frozenset({"succeeded", "failed", "ended", "timed_out"})
@@ -96,7 +96,7 @@ class Chart(TypedDict):
     since: float
     until: float
     step_s: float
-    points: list[Point]
+    points: list[ChartPoint]
     quota: float | None
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import inf
 
-Point = tuple[float, float | None, float | None]
+ChartPoint = tuple[float, float | None, float | None]
 """End of the step in Unix seconds, allocated and utilized GPUs in it; None: unknown."""
 
 
@@ -41,9 +41,9 @@ class Timeline:
         self.window_s = window_s
         self.step_s = step_s
         self._steps: dict[int, _Step] = {}
-        self._held: Point | None = None
+        self._held: ChartPoint | None = None
 
-    def load(self, points: Iterable[Point], step_s: float) -> None:
+    def load(self, points: Iterable[ChartPoint], step_s: float) -> None:
         """Add recorded points, each the average of the `step_s` seconds before it.
 
         The last step may be shorter: it begins at the end of the one before.
@@ -66,9 +66,9 @@ class Timeline:
         """Begin a gap: values are unknown until the next `push`."""
         self._held = None
 
-    def points(self) -> list[Point]:
+    def points(self) -> list[ChartPoint]:
         """Return the steps in order, with one empty point for each gap."""
-        points: list[Point] = []
+        points: list[ChartPoint] = []
         last: int | None = None
         for index, step in sorted(self._steps.items()):
             if last is not None and index > last + 1:

@@ -21,7 +21,7 @@ from runai.hub_service.scheduler.model.snapshot import (
 )
 from runai.hub_service.scheduler.state.cluster_index import Changes
 
-Known = frozenset[str]
+VisibleNames = frozenset[str]
 """Workloads that an answer may name; `vision/sweep-` is all elements of an array."""
 
 LENGTH_BYTES = 8
@@ -40,7 +40,7 @@ class Explain:
     """Question why a workload waits in the last plan."""
 
     workload: str
-    known: Known
+    known: VisibleNames
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class Reply:
     answer: Answer
 
 
-def is_known(workload: Workload, known: Known) -> bool:
+def is_known(workload: Workload, known: VisibleNames) -> bool:
     """Return True if an answer may name a workload."""
     name = workload.name
     return name in known or (

@@ -28,11 +28,11 @@ from runai.hub_service.controller.decision_messages import (
     Failed,
     Foresee,
     Foreseen,
-    Known,
     PlanDifference,
     Question,
     Reply,
     Request,
+    VisibleNames,
     WhatIfQuestion,
     WhatIfResult,
     frame,
@@ -221,7 +221,7 @@ class DecisionWorker:
             self._deadline_s, self._failing = DEADLINE_S, ""
             return plan
 
-    async def explain(self, workload: str, known: Known) -> Explained:
+    async def explain(self, workload: str, known: VisibleNames) -> Explained:
         """Explain why a workload waits in the last plan; name only the workloads in `known`.
 
         Raises:

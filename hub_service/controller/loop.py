@@ -28,7 +28,7 @@ LONGEST_REST_S = 0.25
 observe and decide: beside thousands of waiting jobs requests get half of the time.
 """
 
-Phase = Literal["observe", "decide", "apply"]
+CyclePhase = Literal["observe", "decide", "apply"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Cycle:
     plan: Plan = field(default_factory=Plan)
     refused: Sequence[Refused] = ()
     seconds: float = 0.0
-    phases: Mapping[Phase, float] = field(default_factory=dict)
+    phases: Mapping[CyclePhase, float] = field(default_factory=dict)
     """Duration of each phase in seconds."""
 
 
@@ -144,7 +144,7 @@ class Controller:
                 refusal.text,
             )
         self._ended = self._clock()
-        phases: dict[Phase, float] = {
+        phases: dict[CyclePhase, float] = {
             "observe": seen - began,
             "decide": decided - seen,
             "apply": self._ended - decided,

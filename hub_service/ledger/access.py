@@ -10,7 +10,7 @@ from typing import ParamSpec, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from runai.hub_service.ledger.store import Batch, LedgerStore
+from runai.hub_service.ledger.store import LedgerStore, WriteBatch
 from runai.hub_service.ledger.totals import Series
 from runai.hub_service.wire.errors import Unavailable
 
@@ -77,7 +77,7 @@ class Access:
             retry_after=TRY_AGAIN_S,
         ) from away
 
-    def write(self, batch: Batch, *, is_last: bool = False) -> dict[Series, int] | None:
+    def write(self, batch: WriteBatch, *, is_last: bool = False) -> dict[Series, int] | None:
         """Write a batch and return the ids of new series; None if the write failed."""
         if not self.is_open:
             return None

@@ -16,7 +16,7 @@ from runai.hub_service.ledger.access import Access
 from runai.hub_service.ledger.integration import IDLE_BELOW, DeviceAllocation, Integration
 from runai.hub_service.ledger.past import Past, PastRequest
 from runai.hub_service.ledger.query import Usage, UsageFilter
-from runai.hub_service.ledger.store import Batch, Event, Forgotten, LedgerStore
+from runai.hub_service.ledger.store import Event, Forgotten, LedgerStore, WriteBatch
 from runai.hub_service.ledger.totals import Scope, Series, Totals
 from runai.hub_service.wire.agent_reports import AgentReport
 
@@ -52,7 +52,7 @@ class Ledger:
         self._clock = clock
         self._store = LedgerStore(database, later=True)
         self._access = Access(self._store)
-        self._batch = Batch()
+        self._batch = WriteBatch()
         """Unwritten events and requests; the unwritten amounts are in `_sums`."""
         self._writing = asyncio.Lock()
         self._written_at = 0.0
@@ -290,16 +290,16 @@ class Ledger:
         self._access.is_open = False
         self._store.close()
 
-    def _collect(self) -> Batch:
+    def _collect(self) -> WriteBatch:
         """Return the unwritten amounts, events and requests, and start a new batch."""
         now = self._clock()
         self._sums.advance(now)
         self._latest = {k: v for k, v in self._latest.items() if v[0] > now - RECENT_S}
-        batch, self._batch = self._batch, Batch()
+        batch, self._batch = self._batch, WriteBatch()
         batch.amounts = self._sums.collect()
         return batch
 
-    def _note_written(self, batch: Batch, ids: Mapping[Series, int] | None) -> None:
+    def _note_written(self, batch: WriteBatch, ids: Mapping[Series, int] | None) -> None:
         if ids is not None:
             for series, id_ in ids.items():
                 series.id = id_

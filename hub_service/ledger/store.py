@@ -45,7 +45,7 @@ class Forgotten(NamedTuple):
 
 
 @dataclass(slots=True)
-class Batch:
+class WriteBatch:
     """The content of one transaction."""
 
     amounts: Mapping[Series, Mapping[int, Totals]] = field(default_factory=dict)
@@ -125,7 +125,7 @@ class LedgerStore:
         """Close the connections."""
         self._engine.dispose()
 
-    def write(self, batch: Batch) -> dict[Series, int]:
+    def write(self, batch: WriteBatch) -> dict[Series, int]:
         """Write a batch in one transaction, and return the ids of new series.
 
         Not idempotent: amounts written twice count twice.

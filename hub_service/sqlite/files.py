@@ -15,7 +15,7 @@ NEVER_RELEASED = "000"
 PAGES_AT_ONCE = 1000
 """Pages per step of a backup, after each of which its progress is reported."""
 
-Tell = Callable[[str, int, int], None]
+ReportProgress = Callable[[str, int, int], None]
 """Progress callback: file name, pages copied, pages in total."""
 
 
@@ -87,7 +87,7 @@ def unknown_revision(path: Path, revisions: Path) -> str:
     return next((revision for revision in found if revision not in known), "")
 
 
-def copy(source: Path, target: Path, tell: Tell | None = None) -> None:
+def copy(source: Path, target: Path, tell: ReportProgress | None = None) -> None:
     """Copy a consistent snapshot of a file, also during writes, with mode 0600.
 
     Raises:

@@ -42,10 +42,12 @@ def clock_text(seconds: int) -> str:
     return f"{seconds}s"
 
 
-Text = Annotated[str, StringConstraints(pattern=r"^\s*0*[1-9]\d{0,7}\s*[smhdSMHD]?\s*$")]
+DurationText = Annotated[str, StringConstraints(pattern=r"^\s*0*[1-9]\d{0,7}\s*[smhdSMHD]?\s*$")]
 """Input of `seconds` as OpenAPI describes it."""
 _Bounded = Annotated[int, Field(ge=1, le=LONGEST_S)]
-Seconds = Annotated[_Bounded, BeforeValidator(seconds, json_schema_input_type=_Bounded | Text)]
+Seconds = Annotated[
+    _Bounded, BeforeValidator(seconds, json_schema_input_type=_Bounded | DurationText)
+]
 """A duration of at least a second and at most ten years."""
 
 

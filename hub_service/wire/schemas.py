@@ -23,8 +23,8 @@ from runai.hub_service.wire.amounts import (
     LONGEST_S,
     MOST_MEMORY_MIB,
     MOST_WORKERS,
+    DurationText,
     Seconds,
-    Text,
     seconds,
 )
 from runai.hub_service.wire.base_schema import (
@@ -112,7 +112,9 @@ class ProcessView(Wire):
 _Bounded = Annotated[int, Field(ge=60, le=30 * 86400)]
 
 
-IdleSeconds = Annotated[_Bounded, BeforeValidator(seconds, json_schema_input_type=_Bounded | Text)]
+IdleSeconds = Annotated[
+    _Bounded, BeforeValidator(seconds, json_schema_input_type=_Bounded | DurationText)
+]
 
 
 class IdlePut(Wire):

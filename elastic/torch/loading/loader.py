@@ -25,9 +25,9 @@ from runai.elastic.torch.loading.position import (
 )
 from runai.elastic.torch.loading.samples import (
     Portion,
+    SamplePlace,
     Samples,
     SampleStream,
-    Where,
     WorkerInit,
     order_of,
     size_of,
@@ -235,7 +235,7 @@ class DataLoader:
             )
         return size
 
-    def indices(self) -> Iterator[list[Where]]:
+    def indices(self) -> Iterator[list[SamplePlace]]:
         """Yield epoch and index of each sample, for each remaining micro-batch."""
         job, size = self.job, self._size
         assert size is not None
@@ -249,13 +249,13 @@ class DataLoader:
             start += update[0].total
 
 
-class _Indices(data.Sampler[list[Where]]):
+class _Indices(data.Sampler[list[SamplePlace]]):
     """A batch sampler that starts at the job's position each time it is iterated."""
 
     def __init__(self, loader: DataLoader) -> None:
         self._loader = loader
 
-    def __iter__(self) -> Iterator[list[Where]]:
+    def __iter__(self) -> Iterator[list[SamplePlace]]:
         return self._loader.indices()
 
 

@@ -25,7 +25,7 @@ T = TypeVar("T")
 # Seed domains of orders and of samples: any two different numbers.
 _ORDER, _SAMPLE = 1, 2
 
-Where = tuple[int, int]
+SamplePlace = tuple[int, int]
 """Epoch and index of a sample."""
 
 
@@ -53,14 +53,14 @@ class Samples(Dataset[Any]):
         if not self._augment:
             self._several = getattr(dataset, "__getitems__", None)
 
-    def __getitem__(self, where: Where) -> Any:  # noqa: ANN401
+    def __getitem__(self, where: SamplePlace) -> Any:  # noqa: ANN401
         """Load a sample: equal at any number of ranks and loading processes."""
         epoch, index = where
         if self._augment:
             seed_everything(key(self._seed, _SAMPLE, epoch, index))
         return self._dataset[index]
 
-    def __getitems__(self, wheres: Sequence[Where]) -> Sequence[Any]:
+    def __getitems__(self, wheres: Sequence[SamplePlace]) -> Sequence[Any]:
         """Load the samples of a micro-batch, in one call if the data set supports it."""
         if self._several is not None:
             return self._several([index for _, index in wheres])

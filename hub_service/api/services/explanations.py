@@ -18,7 +18,7 @@ from runai.hub_service.api.views.workload_views import Viewer
 from runai.hub_service.clusters.states import user_actions
 from runai.hub_service.clusters.states.state import StoredWorkload
 from runai.hub_service.clusters.workloads.snapshot_builder import with_rows
-from runai.hub_service.controller.decision_messages import Known, is_known
+from runai.hub_service.controller.decision_messages import VisibleNames, is_known
 from runai.hub_service.model import arrays
 from runai.hub_service.model.gpu_types import checked_table
 from runai.hub_service.model.project_changes import changed_project
@@ -116,7 +116,7 @@ async def _next_of_array(platform: Platform, record: WorkloadRecord) -> Workload
     return record.id
 
 
-def _visible_names(viewer: Viewer) -> Known:
+def _visible_names(viewer: Viewer) -> VisibleNames:
     """Return the workloads that the caller may see."""
     records = [record for record in viewer.world.workloads if viewer.may_see(record)]
     of_arrays = {f"{arrays.array_id(r)}-" for r in records if r.spec.array is not None}

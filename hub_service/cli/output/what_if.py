@@ -17,14 +17,14 @@ from runai.hub_service.wire.explanation_schemas import (
     Effect,
     PlanQuestion,
     ProjectEffect,
-    Setting,
     SettingChange,
+    SettingName,
     WhatIf,
 )
 from runai.hub_service.wire.schemas import SubmitRequest
 from runai.hub_service.wire.validation import checked
 
-_SETTINGS: Final = get_args(Setting)
+_SETTINGS: Final = get_args(SettingName)
 _ADDED: Final = re.compile(
     r"^\s*(?P<project>[a-z0-9][-a-z0-9]*)"
     r"(?:\s+(?P<kind>job|session))?"

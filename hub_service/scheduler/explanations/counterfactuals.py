@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from runai.hub_service.scheduler.explanations.device_holders import HolderAllocation, Holdings
-from runai.hub_service.scheduler.explanations.forecast import Decide
+from runai.hub_service.scheduler.explanations.forecast import DecideFunction
 from runai.hub_service.scheduler.explanations.sentences import Wording
 from runai.hub_service.scheduler.model.explanation import (
     AllowMoves,
@@ -38,7 +38,13 @@ class Trials:
     """Runs `decide` on changed snapshots, a limited number of times."""
 
     def __init__(
-        self, snapshot: Snapshot, workload: Workload, decide: Decide, most: int, *, at_once: bool
+        self,
+        snapshot: Snapshot,
+        workload: Workload,
+        decide: DecideFunction,
+        most: int,
+        *,
+        at_once: bool,
     ) -> None:
         """Allow `most` runs; with `at_once`, a reservation does not count as success."""
         # Skip wait reasons: nothing reads these plans, and sentences cost time.

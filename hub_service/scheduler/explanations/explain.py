@@ -12,7 +12,7 @@ from dataclasses import replace
 from runai.hub_service.scheduler.explanations.counterfactuals import CounterfactualSearch, Trials
 from runai.hub_service.scheduler.explanations.device_holders import HolderAllocation, Holdings
 from runai.hub_service.scheduler.explanations.forecast import (
-    Decide,
+    DecideFunction,
     expected_start,
     expected_starts,
 )
@@ -36,7 +36,7 @@ MayKnow = Callable[[Workload], bool]
 
 
 def explain_with(
-    decide: Decide,
+    decide: DecideFunction,
     snapshot: Snapshot,
     plan: Plan,
     workload: str,
@@ -71,7 +71,7 @@ def explain_with(
 
 
 def forecast_with(
-    decide: Decide,
+    decide: DecideFunction,
     snapshot: Snapshot,
     plan: Plan,
     only: Collection[str] | None,
@@ -89,7 +89,7 @@ def forecast_with(
     return expected_starts(snapshot, waiting, decide, cycles=cycles) if waiting else {}
 
 
-def explained(decide: Decide, snapshot: Snapshot, plan: Plan) -> Plan:
+def explained(decide: DecideFunction, snapshot: Snapshot, plan: Plan) -> Plan:
     """Add an explanation to every wait of a plan (policy `explain: "full"`)."""
 
     def with_reason(decision: Decision) -> Decision:

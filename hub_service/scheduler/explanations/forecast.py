@@ -29,7 +29,7 @@ from runai.hub_service.scheduler.model.snapshot import (
 from runai.hub_service.scheduler.model.what_if import pending_again, worker_after
 from runai.hub_service.scheduler.state.cluster_index import Changes, Index, changes_between
 
-Decide = Callable[[Snapshot | Index], Plan]
+DecideFunction = Callable[[Snapshot | Index], Plan]
 
 _PAUSES_COUNT_FOR = 3600
 _CYCLES_AT_ONE_INSTANT = 8
@@ -43,7 +43,9 @@ three to one for t / 3, and one to three for 3t (J. R. Gott, Nature 363, 1993; t
 """
 
 
-def expected_start(snapshot: Snapshot, name: str, decide: Decide, *, cycles: int) -> ExpectedStart:
+def expected_start(
+    snapshot: Snapshot, name: str, decide: DecideFunction, *, cycles: int
+) -> ExpectedStart:
     """Return the expected start of one waiting workload; see `expected_starts`."""
     return expected_starts(snapshot, [name], decide, cycles=cycles)[name]
 
@@ -51,7 +53,7 @@ def expected_start(snapshot: Snapshot, name: str, decide: Decide, *, cycles: int
 def expected_starts(
     snapshot: Snapshot,
     names: Collection[str],
-    decide: Decide,
+    decide: DecideFunction,
     *,
     cycles: int,
 ) -> dict[str, ExpectedStart]:
@@ -108,7 +110,7 @@ class _Future:
         self,
         index: Index,
         snapshot: Snapshot,
-        decide: Decide,
+        decide: DecideFunction,
         factor: tuple[int, int],
     ) -> None:
         self._decide = decide

@@ -27,7 +27,7 @@ from runai.hub_service.scheduler.state.planning_state import State
 from runai.hub_service.scheduler.state.request_shape import RequestShape
 from runai.hub_service.scheduler.steps.allocate import AllocateStep, is_place_free
 from runai.hub_service.scheduler.steps.reclaim import Eviction, Reclaim
-from runai.hub_service.scheduler.steps.vacate_node import Group, Leaving, Vacancies
+from runai.hub_service.scheduler.steps.vacate_node import Leaving, Vacancies, WorkerGroup
 
 _TRIES = 24
 """Maximum number of failed moves per claimant; beyond it the result is "not proven"."""
@@ -316,7 +316,9 @@ class Consolidation:
         self._mark_changed(vacancies, [leaving.node, *places])
         return True
 
-    def _place_elsewhere(self, member: PlannedWorker, standing: Phase, leaving: Group) -> bool:
+    def _place_elsewhere(
+        self, member: PlannedWorker, standing: Phase, leaving: WorkerGroup
+    ) -> bool:
         item = member.item
         if item.sizes is None:
             return place(self._state, [member], standing)

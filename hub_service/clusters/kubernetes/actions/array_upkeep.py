@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from http import HTTPStatus
 
-from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import Call, at_once
+from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import ApiCall, at_once
 from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError, Object
 from runai.hub_service.clusters.kubernetes.events.pod_conditions import ends_for_good, pod_path
 from runai.hub_service.clusters.kubernetes.objects.array_elements import ArrayJob
@@ -35,7 +35,7 @@ async def reconcile_arrays(
     async def enlarge(array: ArrayJob) -> None:
         apply(await api.change(array.job.path, with_elements(array.job, array.least, now=now)))
 
-    async def attempt(call: Call) -> None:
+    async def attempt(call: ApiCall) -> None:
         nonlocal failed
         try:
             await call()
@@ -43,7 +43,7 @@ async def reconcile_arrays(
             # Changed meanwhile: the informer will show it.
             failed = failed or error.status not in CHANGED
 
-    calls: list[Call] = []
+    calls: list[ApiCall] = []
     for array in arrays:
         deleted, job = array.job.deleted_elements, array.job
         if job.deleted is not None:

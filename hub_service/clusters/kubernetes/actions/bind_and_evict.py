@@ -51,7 +51,7 @@ from runai.hub_service.scheduler.model.snapshot import Move, Reserve, Resize, St
 
 CALLS_AT_ONCE = 16
 
-Call = Callable[[], Awaitable[None]]
+ApiCall = Callable[[], Awaitable[None]]
 
 
 class DecisionExecutor:
@@ -314,7 +314,7 @@ def _event_of(decision: Stop | Move) -> str:
     return "Moved" if isinstance(decision, Move) else "Preempted"
 
 
-async def at_once(calls: Iterable[Call]) -> None:
+async def at_once(calls: Iterable[ApiCall]) -> None:
     """Run calls in order, at most 16 at a time."""
     left = iter(calls)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 from itertools import count
 
-from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import Call, DecisionExecutor
+from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import ApiCall, DecisionExecutor
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import (
     DeviceReservation,
     Slot,
@@ -30,7 +30,7 @@ class DeviceFinding:
         self._acting = acting
         self.grants: dict[str, BoundDevices] = {}
         """Device shares to bind workers to, by worker name."""
-        self.calls: dict[str, list[Call]] = {}
+        self.calls: dict[str, list[ApiCall]] = {}
         """API calls needed before a worker is bound, by worker name."""
         self.unready: set[str] = set()
         """Workloads that must wait for a device."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import (
-    Call,
+    ApiCall,
     DecisionExecutor,
     promised,
 )
@@ -100,9 +100,9 @@ class PlanCalls:
         self.pods = {pod.called: pod for group in groups.values() for pod in group.pods}
         """Workers by their names in the plan."""
 
-    def of(self, plan: Plan) -> list[Call]:
+    def of(self, plan: Plan) -> list[ApiCall]:
         """Return the calls in the order in which to run them."""
-        calls: list[Call] = []
+        calls: list[ApiCall] = []
         pauses = self._pauses(plan)
         starting = Counter(d.workload for d in plan.decisions if isinstance(d, Start))
         self._without = self._too_many(plan)
@@ -190,14 +190,14 @@ class PlanCalls:
             return ""
         return self._room.try_book(pod, decision.node, decision.devices)
 
-    def _resize(self, decision: Resize, pod: Pod) -> list[Call]:
+    def _resize(self, decision: Resize, pod: Pod) -> list[ApiCall]:
         """Restart a worker on other devices of its node; the latest decision counts."""
         self._promise(pod, decision)
         group = self._groups[decision.workload]
         call = partial(self._acting.resize, decision, group, self._now)
         return [call] if pod.deleted is None else []
 
-    def _of_worker(self, decision: Decision, pod: Pod) -> list[Call]:
+    def _of_worker(self, decision: Decision, pod: Pod) -> list[ApiCall]:
         match decision:
             case Start() if not pod.is_made:
                 self._promise(pod, decision)
@@ -216,7 +216,7 @@ class PlanCalls:
                 self._promises.pop(pod.place, None)
         return []
 
-    def _of_arrays(self, decisions: Iterable[Decision]) -> list[Call]:
+    def _of_arrays(self, decisions: Iterable[Decision]) -> list[ApiCall]:
         """Return the calls about elements of arrays: one for all elements of an array."""
         stops: dict[str, list[tuple[Stop | Move, Pod]]] = defaultdict(list)
         starts: dict[str, tuple[int, Start]] = {}
@@ -235,7 +235,7 @@ class PlanCalls:
                     starts[uid] = group.needs, decision
                 case Wait():
                     waits.setdefault(uid, decision)
-        calls: list[Call] = []
+        calls: list[ApiCall] = []
         for uid, array in arrays.items():
             needs, start = starts.get(uid, (0, None))
             is_promised = any(place.startswith(f"{uid}/") for place in self._promises)
@@ -249,19 +249,19 @@ class PlanCalls:
                 calls.append(partial(self._acting.pause_elements, array, stops[uid], self._now))
         return calls
 
-    def _report_array_wait(self, job: Job, wait: Wait) -> list[Call]:
+    def _report_array_wait(self, job: Job, wait: Wait) -> list[ApiCall]:
         """Write on an array's Job why its next element waits, before any of them has pods."""
         sentence = why(wait.reason)
         return [partial(self._acting.report_why_suspended, job, sentence)] if job.is_held else []
 
-    def _reserve(self, decision: Reserve, pod: Pod) -> list[Call]:
+    def _reserve(self, decision: Reserve, pod: Pod) -> list[ApiCall]:
         """Nominate a node for a worker, and write what its place waits for."""
         self._promise(pod, decision)
         if pod.is_made:
             return [partial(self._acting.promise, pod, decision.node, promised(decision))]
         return self._report_wait(self._groups[decision.workload], promised(decision))
 
-    def _start(self, decision: Start, pod: Pod) -> list[Call]:
+    def _start(self, decision: Start, pod: Pod) -> list[ApiCall]:
         """Bind a pod, or keep its nominated node until its devices are ready."""
         if decision.workload not in self._finding.unready:
             grant = self._finding.grants.get(decision.worker)
@@ -284,9 +284,9 @@ class PlanCalls:
         device_mib = self._room.device_mib(decision.node)
         return notes | grant.annotations | memory_annotations(pod.part, grant.milli, device_mib)
 
-    def _provide(self, decision: Start, claims: Iterable[Claim]) -> list[Call]:
+    def _provide(self, decision: Start, claims: Iterable[Claim]) -> list[ApiCall]:
         """Return the calls that bind the claims that waited for the node."""
-        calls: list[Call] = []
+        calls: list[ApiCall] = []
         for claim in claims:
             owned = any(v.claim == claim.uid for v in self._storage.volumes.values())
             if claim.node or owned:
@@ -299,7 +299,7 @@ class PlanCalls:
             calls.append(partial(self._acting.provide, decision, claim, volume))
         return calls
 
-    def _unsuspend_job(self, decision: Start) -> list[Call]:
+    def _unsuspend_job(self, decision: Start) -> list[ApiCall]:
         """Unsuspend a Job once: all workers of a gang start together."""
         group = self._groups[decision.workload]
         if group.job is None or not group.job.is_held or decision.workload in self._unsuspended:
@@ -307,7 +307,7 @@ class PlanCalls:
         self._unsuspended.add(decision.workload)
         return [partial(self._acting.unsuspend_job, decision, group, self._now)]
 
-    def _wait(self, wait: Wait) -> list[Call]:
+    def _wait(self, wait: Wait) -> list[ApiCall]:
         group = self._groups.get(wait.workload)
         if group is None:
             return []
@@ -345,14 +345,14 @@ class PlanCalls:
             self._obstacles[demands] = f": {', '.join(sorted(counts))}" if counts else ""
         return self._obstacles[demands]
 
-    def _refuse(self, group: PodGroup) -> list[Call]:
+    def _refuse(self, group: PodGroup) -> list[ApiCall]:
         pods = [pod for pod in group.pods if pod.is_made and not pod.node]
         return [
             *(partial(self._acting.refuse, pod, group.refusal) for pod in pods),
             *self._report_wait(group, group.refusal),
         ]
 
-    def _report_wait(self, group: PodGroup, sentence: str) -> list[Call]:
+    def _report_wait(self, group: PodGroup, sentence: str) -> list[ApiCall]:
         if group.job is None or not group.job.is_held or not group.unmade:
             return []
         return [partial(self._acting.report_why_suspended, group.job, sentence)]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from runai.hub_service.clusters.kubernetes.actions.array_upkeep import CHANGED
-from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import Call, at_once
+from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import ApiCall, at_once
 from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError, Object
 from runai.hub_service.clusters.kubernetes.events.event_queue import EventQueue
 from runai.hub_service.clusters.kubernetes.events.pod_conditions import ends_for_good, pod_path
@@ -66,6 +66,6 @@ async def end_timed_out(
             # Changed meanwhile: the informer will show it.
             failed = failed or error.status not in CHANGED
 
-    calls: list[Call] = [partial(end_all, found) for found in over.values()]
+    calls: list[ApiCall] = [partial(end_all, found) for found in over.values()]
     await at_once(calls)
     return ended, failed
