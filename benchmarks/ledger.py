@@ -224,8 +224,8 @@ async def measure(database: str | Path) -> list[dict[str, Any]]:
 
 
 HOLDS = [
-    DeviceAllocation(f"project-{n % 4}", f"user-{n % 8}", f"project-{n % 4}/job-{n}", f"GPU-{n % 40}",
-         round(1000 * gpus), f"node-{n % 2}")
+    DeviceAllocation(f"project-{n % 4}", f"user-{n % 8}", f"project-{n % 4}/job-{n}",
+         f"GPU-{n % 40}", round(1000 * gpus), f"node-{n % 2}")
     for n, gpus in enumerate(SEED)
 ]  # fmt: skip
 

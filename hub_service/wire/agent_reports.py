@@ -85,7 +85,7 @@ class PodDevices(Wire):
 
 
 class NodeDevice(Wire):
-    """A device of a node."""
+    """One GPU or MIG instance of the reporting node."""
 
     uuid: Uuid
     name: PrintableText

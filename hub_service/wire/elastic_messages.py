@@ -43,7 +43,7 @@ class Reason(StrEnum):
 
 
 class WorkerPhase(StrEnum):
-    """Phase of a worker."""
+    """State that an elastic worker reports of itself."""
 
     STARTING = "starting"
     READY = "ready"

@@ -66,7 +66,7 @@ class Trials:
         return serves(self._plan(hypothetical), workload, at_once=self._at_once)
 
     def _plan(self, hypothetical: Snapshot) -> Plan:
-        """Return the plan.
+        """Return the scheduler's plan for a changed snapshot.
 
         If only workloads differ, the shared index is changed for it and restored.
         """

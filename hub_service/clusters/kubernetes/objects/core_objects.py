@@ -252,7 +252,7 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class KubeNode:
-    """A node."""
+    """Capacity, GPU type, labels and taints of one Kubernetes node."""
 
     name: str
     gpus: int

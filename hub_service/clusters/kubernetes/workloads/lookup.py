@@ -212,5 +212,5 @@ class WorkloadLookup:
         return [subject] if isinstance(subject, Pod) else self.pods_of_job(subject)
 
     def pods_of_job(self, job: Job) -> list[Pod]:
-        """Return the pods of a Job."""
+        """Return the cached pods that a Job owns."""
         return [p for p in self._cache.pods() if p.owner is not None and p.owner.uid == job.uid]
