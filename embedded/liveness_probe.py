@@ -77,12 +77,12 @@ async def probe_liveness(
             asked = ensure_future(_probe(service, process, known=silence.has_answered))
         elif asked.done() and asked.result():
             if not silence.has_answered:
-                log.info("Service %s answers, as process %d.", service.name, process.pid)
+                log.info("Service %s responds (process %d).", service.name, process.pid)
             silence.record_answer()
             asked, rests_until = None, now + EVERY_S
         elif silence.passed(now - before):
             log.error(
-                "Service %s has answered nothing for %.0f s: it is killed, to be started again.",
+                "Service %s has not responded for %.0f s: killing it; JupyterHub restarts it.",
                 service.name,
                 silence.lasts,
             )

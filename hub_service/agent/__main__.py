@@ -133,7 +133,7 @@ def _serve_metrics(settings: AgentSettings, agent: Agent) -> Callable[[], None]:
         return serve(host, port, settings.node, agent.tally)
     except OSError as error:
         # Continue without metrics: limits and charts depend on the measuring itself.
-        log.warning("Prometheus is not answered on %s:%d: %s", host, port, error)
+        log.warning("cannot serve metrics on %s:%d: %s", host, port, error)
         return lambda: None
 
 

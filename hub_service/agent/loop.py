@@ -180,7 +180,7 @@ class Agent:
             report = self._processor.add(report, poll, allocations)
             return self._keeper.enforce_and_report(report, poll, allocations)
         except Exception:
-            log.exception("limits and releases could not be looked after")
+            log.exception("limits and releases could not be enforced")
             return report
 
     def _fetch_holders(self) -> _Holders | None:
@@ -227,7 +227,7 @@ class Agent:
                 reply = await self._reporter.report(self._as_of_now(measured, report))
             except Unavailable as away:
                 if failures == 0:
-                    log.warning("the service is away, reports wait: %s", away)
+                    log.warning("the service does not respond; reports are queued: %s", away)
                 is_away = True
                 failures += 1
                 if len(self._waiting) < KEPT_REPORTS:
@@ -245,7 +245,7 @@ class Agent:
                 log.exception("reporting failed %d times", failures)
             else:
                 if failures:
-                    log.warning("the service is back")
+                    log.warning("the service responds again")
                 failures = 0
                 self.tally.sent += 1
                 self.tally.waiting = len(self._waiting)

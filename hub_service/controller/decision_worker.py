@@ -286,7 +286,7 @@ class DecisionWorker:
                 reply = await life.pipe.receive()
                 waiting = life.waiting.pop(reply.number, None)
                 if waiting is None:  # cancelled meanwhile, answered already, or never asked
-                    LOG.debug("no request %d waits for an answer", reply.number)
+                    LOG.debug("dropped the reply to request %d: its caller is gone", reply.number)
                 elif not waiting.done():
                     waiting.set_result(reply.answer)
         except EOFError as ended:

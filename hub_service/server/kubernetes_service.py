@@ -90,7 +90,7 @@ async def serve_kubernetes(config: Config, where: KubernetesConfig) -> None:
 
         async def run_for_leadership() -> None:
             await pod.shows(leads=False)  # the previous container may have left the label
-            LOG.info("%s waits until it leads", identity)
+            LOG.info("%s waits to become the leader", identity)
             await leadership.lead(work)
 
         leading = asyncio.create_task(run_for_leadership())
@@ -104,7 +104,7 @@ async def serve_kubernetes(config: Config, where: KubernetesConfig) -> None:
         await leadership.resign()
         if isinstance(failed, Exception):
             raise failed
-    LOG.info("stopped; jobs go on")
+    LOG.info("stopped; jobs keep running")
 
 
 async def connected() -> Api:
@@ -203,7 +203,7 @@ async def lead(
         work.append(users.warm())
     listening = await listen(config.host, config.port)
     server = Server(create_app(platform, metrics=metrics, login=users))
-    LOG.info("leads; listening at %s", url_of(config, listening))
+    LOG.info("leader; listening at %s", url_of(config, listening))
     try:
         await pod.shows(leads=True)
         projects = apply_projects(cluster, config)  # before users are told they have none

@@ -263,7 +263,7 @@ async def serve_here(config: Config) -> None:
             await run_until(stopped, platform, server, listening, work)
         finally:
             platform.ledger.close()
-    LOG.info("stopped; jobs go on")
+    LOG.info("stopped; jobs keep running")
 
 
 def is_directory(path: str) -> bool:

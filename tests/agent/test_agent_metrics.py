@@ -121,8 +121,8 @@ def test_an_address_that_is_taken_costs_no_metering():
             said = [agent.stderr.readline(), agent.stderr.readline()]
             agent.terminate()
 
-    assert f"Prometheus is not answered on {address}" in said[0]
-    assert "the service is away, reports wait" in said[1]
+    assert f"cannot serve metrics on {address}" in said[0]
+    assert "the service does not respond; reports are queued" in said[1]
 
 
 @pytest.mark.parametrize("text", ["9410", ":9410", "here:", "here:port", "here:0", "here:65536"])

@@ -205,7 +205,7 @@ async def test_agent_sends_reports_while_the_memory_enforcer_fails(
     async with running(source, service, idle_s=SOON, keeper=Broken()):
         await eventually_async(lambda: len(service.reports) >= 2)
 
-    assert "could not be looked after" in caplog.text
+    assert "could not be enforced" in caplog.text
 
 
 # -- pods with devices: a state that no waiting or refused report delays -------------------------

@@ -87,14 +87,14 @@ def answers(platform: HubPlatform) -> bool:
 @pytest.mark.hub
 def test_a_service_that_hangs_is_started_again(platform: HubPlatform):
     hangs, log = service_of(platform), DataDirectory(platform.data_dir).hub_log
-    told = f"Service runai answers, as process {hangs}"
+    told = f"Service runai responds (process {hangs})"
     eventually(lambda: told in log.read_text(), within=60, what="it is known to answer")
 
     os.kill(hangs, signal.SIGSTOP)
     eventually(lambda: service_of(platform) not in {0, hangs}, within=120, what="another process")
     eventually(lambda: answers(platform), within=120, what="the service answers")
 
-    assert "Service runai has answered nothing for 8 s" in log.read_text()
+    assert "Service runai has not responded for 8 s" in log.read_text()
 
 
 KILLED, UNABLE, DONE = -9, 2, 0

@@ -53,4 +53,4 @@ class Releaser:
         try:
             self._send(pid, created, number)
         except PermissionError:
-            log.warning("no right to end process %d (%s) on a device that was released", pid, name)
+            log.warning("no right to signal process %d (%s) on a released device", pid, name)

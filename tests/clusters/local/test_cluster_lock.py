@@ -50,7 +50,7 @@ async def test_waiting_process_logs_the_lock_holder_once(lock, monkeypatch, capl
     await waits
 
     [line] = [record.getMessage() for record in caplog.records]
-    assert line.startswith(f"waits: the cluster is open elsewhere (process {os.getpid()}, since 20")
+    assert line.startswith(f"waiting: the cluster is open elsewhere (process {os.getpid()}, since ")
     assert f"kill -CONT {os.getpid()}" in line
 
 

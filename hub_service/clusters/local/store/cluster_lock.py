@@ -161,7 +161,7 @@ async def _acquire(fd: int, path: Path) -> None:
             by = holder(path)
             if by is not None:
                 told = True
-                LOG.warning("waits: the cluster is open elsewhere (%s). %s", by, by.way_out)
+                LOG.warning("waiting: the cluster is open elsewhere (%s). %s", by, by.way_out)
         await asyncio.sleep(WAIT_FOR_LOCK_S)  # a wait in the kernel cannot be cancelled
 
 
