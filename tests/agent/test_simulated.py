@@ -116,7 +116,7 @@ def parent():
 
 
 def spent(table, allocations):
-    uses = table.look(allocations)
+    uses = table.measure(allocations)
     assert uses is not None
     return sum(use.cpu_seconds for use in uses)
 

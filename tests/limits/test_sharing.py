@@ -65,7 +65,7 @@ def test_a_worker_becomes_a_client_once_the_limit_was_seen_to_hold(
     assert variables[MPS_LIMIT] == "0=4096M"
     assert variables["CUDA_VISIBLE_DEVICES"] == DEVICE
     assert variables["CUDA_MPS_PIPE_DIRECTORY"] == str(folder / END / "pipe")
-    assert sharing.trouble(DEVICE) == ""
+    assert sharing.unavailable_reason(DEVICE) == ""
     assert sharing.variables("GPU-another", 4096) == {}
     assert "secret" not in keeper(folder).environ().values()  # the service's secret
 
@@ -108,7 +108,7 @@ def test_a_keeper_that_was_killed_takes_the_daemon_along_and_is_started_again(
     killed.send_signal(signal.SIGKILL)
 
     eventually(lambda: sharing.variables(DEVICE, 4096) == {})
-    assert sharing.trouble(DEVICE) == "its daemon does not run"
+    assert sharing.unavailable_reason(DEVICE) == "its daemon does not run"
     eventually(lambda: not any(_lives(process) for process in daemons))
     sharing.begin()
     eventually(lambda: sharing.variables(DEVICE, 4096))

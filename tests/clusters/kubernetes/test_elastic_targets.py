@@ -154,7 +154,7 @@ def test_worker_report_during_a_job_write_is_not_lost(workers, monkeypatch):
     cluster, pod = workers.scheduler.cluster, workers.pod(0)
 
     async def tell() -> None:
-        await cluster.elastic.worker_told(pod, workers.status(0, WorkerPhase.RUNNING))
+        await cluster.elastic.store_worker_status(pod, workers.status(0, WorkerPhase.RUNNING))
 
     monkeypatch.setattr(cluster.elastic._elastic, "_api", Interrupted(cluster._api, tell))
     record = workers.scheduler.call(cluster.scale(SPEC.id, workers=2, min_workers=None, by="ana"))

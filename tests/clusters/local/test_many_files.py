@@ -109,7 +109,7 @@ def make(place, many):
         (place / str(n)).touch()
 
 def look():
-    while not count.look():
+    while not count.poll():
         pass
 
 def say():
@@ -160,7 +160,7 @@ import file_count
 file_count.LOOK_EVERY_S = 0
 who = {"uid": int(uid), "gid": int(gid), "user": user}
 count = file_count.FileCount({**who, "own_directory": own, "most_files": 2})
-while not count.look():
+while not count.poll():
     pass
 print("more" if count.more else "no more", flush=True)
 """

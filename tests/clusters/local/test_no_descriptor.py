@@ -22,8 +22,8 @@ from waiting import eventually_async
 
 TAKES_ALL = """
 import resource, subprocess
-from runai.hub_service.processes.own_process import most, take_all
-print(take_all(), resource.getrlimit(resource.RLIMIT_NOFILE), most())
+from runai.hub_service.processes.own_process import max_descriptors, raise_descriptor_limit
+print(raise_descriptor_limit(), resource.getrlimit(resource.RLIMIT_NOFILE), max_descriptors())
 """
 
 

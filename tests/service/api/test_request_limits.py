@@ -195,7 +195,7 @@ def allowed(simulated, monkeypatch, clock):
     monkeypatch.setattr(request_limits, "HELD_S", 0.01)
     for who, kind in (("ana", "user"), ("mia", "user"), ("hub", "hub")):
         shown = request_limits.credential_of(Headers({"Authorization": f"Bearer {who}-token"}))
-        found.learn(shown, f"{kind} {who}", exempt=kind != "user")
+        found.store(shown, f"{kind} {who}", exempt=kind != "user")
     return clock
 
 

@@ -35,7 +35,7 @@ class Told(Ledger):
         super().__init__(database, clock=clock)
         self.requests: list[tuple[str, str, int]] = []
 
-    def asked(self, workload: str, asked: PastRequest) -> None:
+    def record_request(self, workload: str, asked: PastRequest) -> None:
         self.requests.append((workload, asked.text, asked.starts))
         super().record_request(workload, asked)
 
