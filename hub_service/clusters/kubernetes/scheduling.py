@@ -97,7 +97,7 @@ class Scheduling:
             cache.slots,
             refusals,
             self.events,
-            take=partial(self._informers.pods.apply, quietly=True),
+            apply=partial(self._informers.pods.apply, quietly=True),
             is_there=lambda: RESERVATIONS in self._informers.namespaces.objects,
             clock=clock,
             image=reservation_image,
@@ -136,12 +136,12 @@ class Scheduling:
         if self._turned_away.refresh(pods, jobs.by_uid(), machines.objects):
             self._changes.requeue()
         kept = self._budgets.protected_pods(pods)
-        take = partial(jobs.apply, quietly=True)
-        is_left = await clear_holds(self._api, jobs.by_uid().values(), take)
+        apply = partial(jobs.apply, quietly=True)
+        is_left = await clear_holds(self._api, jobs.by_uid().values(), apply)
         arrays = array_jobs(pods, jobs.by_uid()).values()
-        is_left = await reconcile_arrays(self._api, arrays, now, take) or is_left
+        is_left = await reconcile_arrays(self._api, arrays, now, apply) or is_left
         limited = self._cache.limited(pods)
-        ended, failed = await end_timed_out(self._api, limited.values(), self.events, now, take)
+        ended, failed = await end_timed_out(self._api, limited.values(), self.events, now, apply)
         if ended:
             self._cache.doing.evicted.update(dict.fromkeys(ended, now))
             pods, found = self._pods_and_groups(now)

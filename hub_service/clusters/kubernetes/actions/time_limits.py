@@ -26,11 +26,11 @@ async def end_timed_out(
     limited: Collection[TimeLimited],
     events: EventQueue,
     now: float,
-    take: Callable[[Object], None],
+    apply: Callable[[Object], None],
 ) -> tuple[set[str], bool]:
     """End what has used up its time; return the UIDs of the pods, and whether a write failed.
 
-    `take` receives each changed Job.
+    `apply` receives each changed Job.
     """
     failed, ended = False, set[str]()
     due = [one for one in limited if one.ends_at is not None and one.ends_at <= now]
@@ -56,7 +56,7 @@ async def end_timed_out(
                 events.enqueue(of, "TimedOut", text, leaves=True)
             if job is not None and fresh:
                 ran = {one.element: Ran(one.seconds_at(now), now) for one in fresh}
-                take(await api.patch(job.path, ended_for_good(job, ran)))
+                apply(await api.patch(job.path, ended_for_good(job, ran)))
             if job is not None and job.spec is None:
                 return  # its deadline ends its pods
             for one in found:

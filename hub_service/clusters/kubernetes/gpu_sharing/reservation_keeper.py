@@ -62,13 +62,13 @@ class ReservationKeeper:
         refusals: NodeBackoff,
         events: EventQueue,
         *,
-        take: Callable[[Object], None],
+        apply: Callable[[Object], None],
         is_there: Callable[[], bool],
         clock: Callable[[], float],
         image: str = IMAGE,
         labels: Mapping[str, str] | None = None,
     ) -> None:
-        """Begin with the API server's state; `take` receives each changed pod.
+        """Begin with the API server's state; `apply` receives each changed pod.
 
         Pods are notified by `events` in the background, so a failure there delays nothing.
         `is_there` returns True if the namespace of reservation pods exists.
@@ -76,7 +76,7 @@ class ReservationKeeper:
         self._api = api
         self._doing = doing
         self._slots = slots
-        self._take = take
+        self._apply = apply
         self._is_there = is_there
         self._clock = clock
         self._manifest = partial(manifest, image=image, labels=labels)
@@ -173,7 +173,7 @@ class ReservationKeeper:
                 raise
             found = await self._api.get(f"{PODS}/{name}")
         self._refused = 0.0, ""
-        self._take(found)
+        self._apply(found)
         pod = read_pod(found)
         self._first_seen.setdefault(pod.uid, self._clock())
         if pod.deleted is not None or pod.is_finished:
@@ -232,7 +232,7 @@ class ReservationKeeper:
         elif devices:
             found = (d.memory_mib for d in self.devices_on(pod.node) if d.uuid == devices[0])
             note = device_note(pod, devices[0], next(found, 0))
-            self._take(await self._api.patch(pod_path(pod), note))
+            self._apply(await self._api.patch(pod_path(pod), note))
         elif self._clock() - (pod.bound or 0) > DEVICE_KNOWN_WITHIN_S:
             seconds = f"{DEVICE_KNOWN_WITHIN_S:.0f} s"
             await self._abandon(pod, f"nobody said which device it has within {seconds}", world)

@@ -70,10 +70,10 @@ def elastic_jobs(known: ClusterState) -> Mapping[WorkloadId, ElasticJob]:
 class ElasticJobs:
     """States of the elastic jobs of one cluster."""
 
-    def __init__(self, api: Api, take: Callable[[Object], None], rules: ElasticRules) -> None:
-        """Begin with the states stored on the Jobs; `take` receives each changed Job."""
+    def __init__(self, api: Api, apply: Callable[[Object], None], rules: ElasticRules) -> None:
+        """Begin with the states stored on the Jobs; `apply` receives each changed Job."""
         self._api = api
-        self._take = take
+        self._apply = apply
         self.rules = rules
         self._known: dict[str, ElasticState] = {}
         self._over: dict[str, set[str]] = {}
@@ -271,7 +271,7 @@ class ElasticJobs:
         job, before = drawn.job, drawn.record.elastic
         if _stored(state) != _stored(job.elastic):
             body = {"metadata": {"uid": job.uid, "annotations": {ELASTIC: elastic_text(state)}}}
-            self._take(await self._api.patch(job.path, body))
+            self._apply(await self._api.patch(job.path, body))
         # Workers may have reported since the job was read; the last report of an ended worker is
         # not repeated, so keep these fields.
         now = self._known.get(job.uid, before)
