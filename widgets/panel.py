@@ -61,8 +61,8 @@ class Panel(anywidget.AnyWidget):
     def __init__(
         self,
         here: Link,
-        draw: Callable[[Overview], ViewState],
-        say: Callable[[Overview], str],
+        render: Callable[[Overview], ViewState],
+        describe: Callable[[Overview], str],
         *,
         lose: Callable[[], None] = lambda: None,
         done: Callable[[ViewState], bool] = lambda _state: False,
@@ -74,10 +74,10 @@ class Panel(anywidget.AnyWidget):
         """
         overview = here.client.overview()
         self._loads: dict[str, deque[float | None]] = {}
-        first = self._with_recent(draw(overview))
+        first = self._with_recent(render(overview))
         super().__init__(state=first, service=here.page_path)
         self._link = here
-        self._draw, self._say, self._lose, self._done = draw, say, lose, done
+        self._render, self._describe, self._lose, self._done = render, describe, lose, done
         self._latest = overview
         self._stop_listening: Callable[[], None] = lambda: None
         self.on_msg(self._on_button)
@@ -100,7 +100,7 @@ class Panel(anywidget.AnyWidget):
         return self.mimebundle()
 
     def __repr__(self) -> str:
-        return self._say(self._latest)
+        return self._describe(self._latest)
 
     def _on_news(self, news: News) -> None:
         if isinstance(news, Lost):
@@ -108,7 +108,7 @@ class Panel(anywidget.AnyWidget):
             self.state = {**self.state, "lost": news.text}
             return
         self._latest = news
-        state = self._with_recent(self._draw(news))
+        state = self._with_recent(self._render(news))
         with self.hold_sync():
             self.state = dict(state)
         if self._done(state):
