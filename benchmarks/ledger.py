@@ -27,9 +27,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from machine import measured
 
 from postgres import find_postgres, postgres_server
-from runai.hub_service.ledger import Held, Ledger, UsageFilter
+from runai.hub_service.ledger import DeviceAllocation, Ledger, UsageFilter
 from runai.hub_service.ledger.opening import ledger_url
-from runai.hub_service.ledger.store import Store
+from runai.hub_service.ledger.store import LedgerStore
 from runai.hub_service.ledger.totals import Scope
 from runai.hub_service.wire.agent_reports import AgentReport, UsageSample
 
@@ -137,7 +137,7 @@ def size_of(connection: sa.Connection, database: str | Path) -> int:
 
 def make(database: str | Path) -> dict[str, Any]:
     """Fill a database; return its size and the time."""
-    Store(database).close()
+    LedgerStore(database).close()
     engine = sa.create_engine(ledger_url(database))
     began = time.perf_counter()
     with engine.connect() as connection:
@@ -224,8 +224,8 @@ async def measure(database: str | Path) -> list[dict[str, Any]]:
 
 
 HOLDS = [
-    Held(f"project-{n % 4}", f"user-{n % 8}", f"project-{n % 4}/job-{n}", f"GPU-{n % 40}",
-         round(1000 * gpus), f"node-{n % 2}")
+    DeviceAllocation(f"project-{n % 4}", f"user-{n % 8}", f"project-{n % 4}/job-{n}",
+         f"GPU-{n % 40}", round(1000 * gpus), f"node-{n % 2}")
     for n, gpus in enumerate(SEED)
 ]  # fmt: skip
 

@@ -31,7 +31,7 @@ from runai.hub_service.controller.idle.watch import IdleWatch
 from runai.hub_service.controller.loop import Controller
 from runai.hub_service.ledger import Ledger
 from runai.hub_service.ledger.opening import ledger_url
-from runai.hub_service.ledger.store import Store
+from runai.hub_service.ledger.store import LedgerStore
 from runai.hub_service.ledger.totals import Scope
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
@@ -89,7 +89,7 @@ def scopes() -> list[Scope]:
 
 def write_history(database: Path, end: int) -> int:
     """Write 30 days, the cluster by minutes, the rest by hours; return the row count."""
-    Store(database).close()
+    LedgerStore(database).close()
     engine = sa.create_engine(ledger_url(database))
     start, rows = end - DAYS * 86400, 0
     with engine.begin() as connection:

@@ -31,8 +31,8 @@ from runai.hub_service.scheduler.model.snapshot import Node, Project
 from runai.hub_service.simulation.engine import Run, Setting, simulate
 from runai.hub_service.simulation.policies import PolicyName
 from runai.hub_service.simulation.results import as_json
-from runai.hub_service.simulation.run_pictures import Column, write_picture
-from runai.hub_service.simulation.timeline import Timeline
+from runai.hub_service.simulation.run_pictures import RunColumn, write_picture
+from runai.hub_service.simulation.timeline import AllocationTimeline
 from runai.hub_service.simulation.traces import TraceRow, read_trace, shuffled
 
 HERE = Path(__file__).parent
@@ -199,7 +199,7 @@ class Philly:
         self,
         case: Case,
         seed: int | None,
-        timeline: Timeline | None,
+        timeline: AllocationTimeline | None,
         progress: Callable[[int], None],
     ) -> Run:
         """Run a case, compared with private clusters of the same load and quotas."""
@@ -224,11 +224,11 @@ def ratios(figures: Mapping[str, float], reference: Mapping[str, float]) -> dict
 
 def measured(
     philly: Philly, name: str, note: Callable[[dict[str, Any]], None]
-) -> tuple[Column, Setting]:
+) -> tuple[RunColumn, Setting]:
     """Run a case; record its figures after each seed."""
     case = CASES[name]
     setting = philly.setting(case)
-    timeline = Timeline([p.name for p in setting.projects], philly.settled, philly.until)
+    timeline = AllocationTimeline([p.name for p in setting.projects], philly.settled, philly.until)
     began = time.perf_counter()
     total = len(philly.rows)
 
@@ -254,7 +254,9 @@ def measured(
             }
         )
     timeline.close()
-    return Column(title=TITLES.get(name, name), results=runs[0].results, timeline=timeline), setting
+    return RunColumn(
+        title=TITLES.get(name, name), results=runs[0].results, timeline=timeline
+    ), setting
 
 
 def summed(runs: Sequence[Run], reference: Mapping[str, float]) -> dict[str, Any]:
@@ -290,7 +292,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     philly = Philly(folder, asked.days)
     is_whole = asked.days == LAST - FIRST
-    columns: dict[str, tuple[Column, Setting]] = {}
+    columns: dict[str, tuple[RunColumn, Setting]] = {}
     for name in asked.run:
 
         def note(written: dict[str, Any], name: str = name) -> None:

@@ -32,7 +32,7 @@ class JobDirectory:
         """Descriptors that workers inherit, so that a live worker keeps the lock."""
         return (self._lock,) if self._lock >= 0 else ()
 
-    def take(self, orphans_within_s: float = 120.0) -> int:
+    def acquire(self, orphans_within_s: float = 120.0) -> int:
         """Lock the directory, clear the last run's messages, and return its last generation.
 
         Workers of a killed launcher save a checkpoint after their update and exit; this waits for

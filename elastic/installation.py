@@ -12,7 +12,7 @@ class AnotherProviderWarning(UserWarning):
     """Warning that another library provides `runai`; the import order is undefined."""
 
 
-def look_for_another(namespace: ModuleType) -> None:
+def warn_of_another(namespace: ModuleType) -> None:
     """Warn if another library provides the package `runai`.
 
     Ours is a namespace package, without an `__init__.py`.

@@ -18,8 +18,8 @@ from datetime import UTC, datetime, timedelta
 
 from runai.elastic.directory import JobDirectory
 from runai.elastic.membership import LEAVE_EXIT_CODE
-from runai.elastic.resize import WorkerView, line_up
-from runai.hub_service.wire.elastic_messages import Reason, Status, Target, WorkerPhase
+from runai.elastic.resize import LiveWorker, line_up
+from runai.hub_service.wire.elastic_messages import Reason, Target, WorkerPhase, WorkerStatus
 
 _POLL_EVERY_S = 0.05
 _LEFT_CODES = (LEAVE_EXIT_CODE, -signal.SIGTERM)
@@ -68,7 +68,7 @@ class Launcher:
         self._restarts, self._grace_s = restarts, grace_s
         self._environ = dict(environ)
         self._workers: list[_Worker] = []
-        self._statuses: dict[str, Status] = {}
+        self._statuses: dict[str, WorkerStatus] = {}
         self._ranks: tuple[str, ...] = ()
         self._gen = self._started = self._failures = 0
         self._failed_at = -1
@@ -81,7 +81,7 @@ class Launcher:
         Raises:
             DirectoryTaken: if another launcher runs this job.
         """
-        self._gen = self._directory.take()
+        self._gen = self._directory.acquire()
         while self._step():
             time.sleep(_POLL_EVERY_S)
         return self._exit_code or 0
@@ -144,7 +144,7 @@ class Launcher:
 
     def _line_up(self) -> None:
         views = [
-            WorkerView(worker.name, self._is_ready(worker), worker.leaving)
+            LiveWorker(worker.name, self._is_ready(worker), worker.leaving)
             for worker in self._workers
         ]
         line = line_up(self._ranks, views, self._wanted, self._least)

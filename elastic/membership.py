@@ -19,9 +19,9 @@ from runai.hub_service.wire.elastic_messages import (
     ElasticFiles,
     MessageError,
     Reason,
-    Status,
     Target,
     WorkerPhase,
+    WorkerStatus,
 )
 
 LEAVE_EXIT_CODE = 143
@@ -31,7 +31,7 @@ _REPORT_EVERY_S = 1.0
 # Each status replaces a file of 200 bytes, in 0.1 ms.
 
 
-class Stop:
+class StopRequest:
     """A worker's stop request: by SIGTERM, or by the death of its launcher.
 
     The second SIGTERM ends the process at once.
@@ -105,7 +105,7 @@ class Membership:
         self._target: Target | None = None
         self._ended_pause = -1
         self._reported_at = float("-inf")
-        self._status = Status(worker, 0, WorkerPhase.STARTING, os.getpid())
+        self._status = WorkerStatus(worker, 0, WorkerPhase.STARTING, os.getpid())
         self._speed_from: tuple[float, int] | None = None
         self._batch = (0, 0)
 
@@ -131,7 +131,7 @@ class Membership:
         """The newest target read."""
         return self._target
 
-    def look(self) -> Target | None:
+    def read_target(self) -> Target | None:
         """Return the newest target; read its file only after a replacement (8 µs).
 
         An invalid file is ignored: the cluster will write another one.
@@ -165,7 +165,7 @@ class Membership:
             return target.gen > self._ended_pause
         return 0 < self.gen < target.gen and self.rank_in(target) is None
 
-    def tell(self, state: WorkerPhase, update: int = -1) -> None:
+    def report(self, state: WorkerPhase, update: int = -1) -> None:
         """Write this worker's status now; `update` -1 repeats the last."""
         update = self._status.update if update < 0 else update
         speed = (self._status.samples_per_s, self._status.gpus)
@@ -201,7 +201,7 @@ class Membership:
         self._speed_from = None
 
     def _write(self, state: WorkerPhase, update: int, speed: float, gpus: int) -> None:
-        self._status = Status(
+        self._status = WorkerStatus(
             self.worker, self.gen, state, os.getpid(), update, speed, gpus, *self._batch
         )
         self._reported_at = self._clock()

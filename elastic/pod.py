@@ -19,7 +19,7 @@ from types import FrameType
 
 from runai.elastic.membership import LEAVE_EXIT_CODE
 from runai.hub_service.client.worker_client import WorkerClient
-from runai.hub_service.wire.elastic_messages import ElasticFiles, MessageError, Status
+from runai.hub_service.wire.elastic_messages import ElasticFiles, MessageError, WorkerStatus
 from runai.hub_service.wire.errors import NotFound, RunaiError
 
 _POLL_EVERY_S = 0.1
@@ -58,7 +58,7 @@ class Relay:
             except NotFound:
                 return  # the job and its pod are deleted
             except (RunaiError, OSError) as error:
-                _say(f"the service cannot be asked who trains: {error}")
+                _print(f"the service cannot be asked who trains: {error}")
                 self._stopped.wait(_PAUSE_S)
                 continue
             if target is not None and target.gen > seen:
@@ -67,7 +67,7 @@ class Relay:
 
     def _send_statuses(self) -> None:
         client = self._connect()
-        told: Status | None = None
+        told: WorkerStatus | None = None
         at = float("-inf")
         while not self._stopped.wait(_POLL_EVERY_S):
             try:
@@ -77,11 +77,11 @@ class Relay:
             if status is None or (status == told and time.monotonic() < at + _RESEND_EVERY_S):
                 continue
             try:
-                client.tell(status)
+                client.report_status(status)
             except NotFound:
                 return
             except (RunaiError, OSError) as error:
-                _say(f"the service cannot be told how it goes: {error}")
+                _print(f"the service cannot be told how it goes: {error}")
                 self._stopped.wait(_PAUSE_S)
                 continue
             told, at = status, time.monotonic()
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
     command = words[1:] if words[:1] == ["--"] else words
     missing = [name for name in _NEEDED if not environ.get(name)]
     if missing or not command:
-        _say(f"only a platform starts this ({', '.join(missing) or 'no program'} is missing)")
+        _print(f"only a platform starts this ({', '.join(missing) or 'no program'} is missing)")
         return _MISUSE
 
     def connect() -> WorkerClient:
@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
     try:
         process = subprocess.Popen(command)  # noqa: S603  the user's command
     except OSError as error:
-        _say(f"{command[0]} cannot be started: {error}")
+        _print(f"{command[0]} cannot be started: {error}")
         return _exit_code(connect(), 127)
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
@@ -134,12 +134,12 @@ def _exit_code(client: WorkerClient, code: int) -> int:
         except NotFound:
             return code
         except (RunaiError, OSError) as error:
-            _say(f"the service cannot be asked how to end: {error}")
+            _print(f"the service cannot be asked how to end: {error}")
             told_to_stop.wait(_PAUSE_S)
     return code
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     print(f"runai.elastic: {line}", file=sys.stderr, flush=True)  # noqa: T201  its output
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerView:
+class LiveWorker:
     """The launcher's view of a live worker process."""
 
     name: str
@@ -21,7 +21,7 @@ class WorkerView:
 
 
 def line_up(
-    ranks: Sequence[str], workers: Sequence[WorkerView], wanted: int, least: int
+    ranks: Sequence[str], workers: Sequence[LiveWorker], wanted: int, least: int
 ) -> tuple[str, ...] | None:
     """Return the next generation's workers by rank; None: no change.
 

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         directory,
         least=options.min,
         most=most,
-        say=_say,
+        say=_print,
         restarts=options.restarts,
         grace_s=options.grace,
     )
@@ -48,13 +48,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, pause)
-    _say(f"to resize: python -m runai.elastic.run --resize N {directory.path}")
+    _print(f"to resize: python -m runai.elastic.run --resize N {directory.path}")
     try:
         code = launcher.run()
     except DirectoryTaken as error:
         parser.exit(2, f"{error}\n")
     ends = {0: "finished", 143: f"paused; goes on with --directory {directory.path}"}
-    _say(ends.get(code, f"failed with exit code {code}"))
+    _print(ends.get(code, f"failed with exit code {code}"))
     return code
 
 
@@ -68,7 +68,7 @@ def _resize(parser: argparse.ArgumentParser, count: int, directory: str | None) 
     return 0
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     print(f"runai.elastic: {line}", file=sys.stderr, flush=True)  # noqa: T201 - its output
 
 

@@ -34,14 +34,14 @@ from runai.embedded.accounts.authenticator import AccountsAuthenticator
 from runai.embedded.accounts.removal import AccountRemoval
 from runai.embedded.configuration import REMOVALS, SERVICE, at_address, configuration
 from runai.embedded.directory import DataDirectory
-from runai.embedded.hub_log import HubLines, keep_rotating
-from runai.embedded.liveness_probe import look_after
+from runai.embedded.hub_log import HubLines, start_rotation
+from runai.embedded.liveness_probe import probe_liveness
 from runai.embedded.proxy.caddy import CaddyProxy
 from runai.embedded.proxy.caddy_config import authority_file
 from runai.embedded.proxy.public_address import PublicAddress, public_address
 from runai.embedded.settings import Settings
 from runai.hub_service.client import AsyncClient
-from runai.hub_service.processes.own_process import take_all
+from runai.hub_service.processes.own_process import raise_descriptor_limit
 from runai.hub_service.wire.errors import RunaiError
 
 
@@ -140,7 +140,7 @@ class EmbeddedHub(app.JupyterHub):
             service.observe(RestartDelay().on_start, "spawner")
         ours, within = self._service_map.get(SERVICE), self.settings_of_up.answers_within
         if ours is not None and ours.managed and within:
-            self._probe_task = asyncio.ensure_future(look_after(ours, within, self.log))
+            self._probe_task = asyncio.ensure_future(probe_liveness(ours, within, self.log))
         self._start_removals()
         self._print_address()
 
@@ -284,8 +284,8 @@ def _use_monotonic_clock() -> None:
 def main() -> None:
     """Run the hub until it is stopped."""
     _use_monotonic_clock()
-    keep_rotating(DataDirectory(Settings.from_environment(os.environ).data_dir).hub_log)
-    EmbeddedHub.open_files = max(take_all(), 0)  # RLIM_INFINITY is -1, and stays
+    start_rotation(DataDirectory(Settings.from_environment(os.environ).data_dir).hub_log)
+    EmbeddedHub.open_files = max(raise_descriptor_limit(), 0)  # RLIM_INFINITY is -1, and stays
     try:
         EmbeddedHub.launch_instance()
     except KeyboardInterrupt:  # before it installs its signal handlers

@@ -28,7 +28,7 @@ class HubLines(CoroutineLogFormatter):
         return "\n".join(bounded(line) for line in super().format(record).split("\n"))
 
 
-def keep_rotating(log: Path) -> None:
+def start_rotation(log: Path) -> None:
     """Rotate the log in a thread, because a flood keeps the event loop busy."""
 
     def forever() -> None:

@@ -32,7 +32,7 @@ class Silence:
     has_answered: bool = False
     lasts: float = 0.0
 
-    def heard(self) -> None:
+    def record_answer(self) -> None:
         """Reset the time after an answer."""
         self.has_answered, self.lasts = True, 0.0
 
@@ -54,7 +54,7 @@ class Watched(Protocol):
         """Return its URL path."""
 
 
-async def look_after(
+async def probe_liveness(
     service: Watched,
     limit: float,
     log: logging.Logger,
@@ -77,12 +77,12 @@ async def look_after(
             asked = ensure_future(_probe(service, process, known=silence.has_answered))
         elif asked.done() and asked.result():
             if not silence.has_answered:
-                log.info("Service %s answers, as process %d.", service.name, process.pid)
-            silence.heard()
+                log.info("Service %s responds (process %d).", service.name, process.pid)
+            silence.record_answer()
             asked, rests_until = None, now + EVERY_S
         elif silence.passed(now - before):
             log.error(
-                "Service %s has answered nothing for %.0f s: it is killed, to be started again.",
+                "Service %s has not responded for %.0f s: killing it; JupyterHub restarts it.",
                 service.name,
                 silence.lasts,
             )

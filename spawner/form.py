@@ -116,7 +116,7 @@ async def form_choices(client: AsyncClient, person: Person) -> Offer:
     ]
     answers: dict[tuple[str, Amount], Choice] = {}
 
-    async def ask(project: ProjectView, amount: Amount) -> None:
+    async def dry_run(project: ProjectView, amount: Amount) -> None:
         answers[project.name, amount] = await _dry_run_choice(
             client, person, project, amount, overview
         )
@@ -124,7 +124,7 @@ async def form_choices(client: AsyncClient, person: Person) -> Offer:
     with suppress(TimeoutError):
         async with asyncio.timeout(ANSWER_SECONDS), asyncio.TaskGroup() as group:
             for project, amount in asked:
-                group.create_task(ask(project, amount))
+                group.create_task(dry_run(project, amount))
     projects = [
         ProjectChoices(
             project.name,

@@ -23,8 +23,15 @@ from runai.spawner.choosing import (
     options_from_form,
     session_request,
 )
-from runai.spawner.pod import GPU_RESOURCE, SCHEDULER, Seen, environment, look, with_session
-from runai.spawner.progress import Progress, merged
+from runai.spawner.pod import (
+    GPU_RESOURCE,
+    SCHEDULER,
+    PodStart,
+    environment,
+    start_state,
+    with_session,
+)
+from runai.spawner.progress import StartProgress, merged
 from runai.spawner.session import OPTIONS, SessionRequest
 
 LOOK_EVERY_S: Final = 0.5  # reads KubeSpawner's reflector: no request to the API server
@@ -59,7 +66,7 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
         super().__init__(*args, **kwargs)
         self._request = SessionRequest()
         self._gpu_types: Sequence[str] = ()
-        self._progress = Progress()
+        self._progress = StartProgress()
         self._pod_created = asyncio.Event()
         self._launch_timeout = self.start_timeout
 
@@ -144,11 +151,11 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
         return {**self._chosen(), **{key: value for key, value in decided.items() if value}}
 
     async def _check(self, request: SessionRequest) -> None:
-        self._progress.say(f"Asking {request.project} for {request.amount.in_words()}")
+        self._progress.append(f"Asking {request.project} for {request.amount.in_words()}")
         submission = self._submission(request)
         async with self._client(self._log_request(f"a dry run in {request.project}")) as client:
             # Without a name: the pod has its own.
-            tried = await Admission(client, self._progress.say).check(
+            tried = await Admission(client, self._progress.append).check(
                 submission.model_copy(update={"name": None})
             )
         # The service knows which nodes' types the words of a name mean.
@@ -191,7 +198,7 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
     def start(self) -> asyncio.Future[str]:
         """Start the server; JupyterHub's timeout is `start_timeout` plus `queue_timeout`."""
         if self._progress.is_over:  # else a browser may listen since before the start
-            self._progress = Progress()
+            self._progress = StartProgress()
         self._pod_created.clear()
         self.is_starting = True
         self._launch_timeout = self.start_timeout
@@ -230,13 +237,13 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
             if pod is None and seen is not None:
                 raise SessionRefused("The session was deleted while it waited.", reason="deleted")
             if pod is not None:
-                seen = look(pod)
+                seen = start_state(pod)
                 sentence = seen.sentence or sentence
                 self._report_wait(seen)
                 if launched is None and seen.node:
                     launched = clock()
             if launched is not None and clock() - launched > self._launch_timeout:
-                raise StartTimeout(self._launch_error(seen or Seen()))
+                raise StartTimeout(self._launch_error(seen or PodStart()))
             if launched is None and clock() - waits_since > self.queue_timeout:
                 raise SessionRefused(
                     f"No GPU was granted within {minutes(self.queue_timeout)}"
@@ -245,15 +252,15 @@ class RunaiKubeSpawner(SessionChoosing, KubeSpawner):
                 )
             await asyncio.sleep(LOOK_EVERY_S)
 
-    def _report_wait(self, seen: Seen) -> None:
+    def _report_wait(self, seen: PodStart) -> None:
         if seen.ended:
             raise StartTimeout(f"The server ended as soon as it was started ({seen.ended}).")
         if seen.sentence:
-            self._progress.say(f"Waiting: {seen.sentence}")
+            self._progress.append(f"Waiting: {seen.sentence}")
         elif seen.node:
-            self._progress.say(f"Starting JupyterLab on {seen.node}")
+            self._progress.append(f"Starting JupyterLab on {seen.node}")
 
-    def _launch_error(self, seen: Seen) -> str:
+    def _launch_error(self, seen: PodStart) -> str:
         last = next((event["message"] for event in reversed(self.events)), "")
         return (
             f"The server has its place{' on ' + seen.node if seen.node else ''}, but did not start"

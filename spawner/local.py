@@ -25,7 +25,7 @@ from runai.hub_service.wire.program_schemas import ProcessReport
 from runai.spawner.admission import Admission, SessionRefused
 from runai.spawner.choosing import SessionChoosing, options_from_form, session_request
 from runai.spawner.output import output_file, write_output_to
-from runai.spawner.progress import Progress
+from runai.spawner.progress import StartProgress
 from runai.spawner.session import SessionRequest, with_handed
 
 USUAL_UMASK = 0o022  # the hub's own is stricter
@@ -57,7 +57,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         self.workload = ""
         self._created = 0.0
         self._session_env: Mapping[str, str] = {}
-        self._progress = Progress()
+        self._progress = StartProgress()
 
     # -- options ---------------------------------------------------------------------------------
 
@@ -78,7 +78,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
     async def start(self) -> tuple[str, int]:
         """Wait for the GPU, start the process, and attach it to its workload."""
         if self._progress.is_over:  # else a browser may listen since before the start
-            self._progress = Progress()
+            self._progress = StartProgress()
         progress = self._progress
         self.is_starting = True
         try:
@@ -88,11 +88,11 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
             wanted = f"{request.amount.in_words()} in {request.project}"
             asked = self._log_request(wanted) if request.is_workload else ""
             async with self._client(asked) as client:
-                admission = Admission(client, progress.say)
+                admission = Admission(client, progress.append)
                 try:
                     if request.is_workload:
                         await self._admit(admission, request)
-                    progress.say("Starting JupyterLab")
+                    progress.append("Starting JupyterLab")
                     address: tuple[str, int] = await super().start()
                     report = self._process()
                     if admission.workload:
@@ -261,7 +261,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
 
     async def _admit(self, admission: Admission, request: SessionRequest) -> None:
         """Wait for the allocation; store its id and environment."""
-        self._progress.say(f"Asking {request.project} for {request.amount.in_words()}")
+        self._progress.append(f"Asking {request.project} for {request.amount.in_words()}")
         submission = self._submission(request, workdir=str(self._home))
         detail = await admission.admit(submission, within_s=self.queue_timeout)
         self.workload = detail.id
@@ -282,7 +282,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         if not workload:
             return
         async with self._client(self._log_request(f"an end of {workload}")) as client:
-            if not await Admission(client, self._progress.say, workload).release():
+            if not await Admission(client, self._progress.append, workload).release():
                 self._not_released(workload)
 
     def _not_released(self, workload: str) -> None:

@@ -72,7 +72,7 @@ def with_session(pod: V1Pod, request: SessionRequest, gpu_types: Sequence[str] =
         container.env += [
             _shown(name, f"metadata.annotations['{note}']") for name, note in _OF_MEMORY.items()
         ]
-    elif not _asks_for_devices(container.resources):
+    elif not _requests_devices(container.resources):
         container.env.append(V1EnvVar(name="NVIDIA_VISIBLE_DEVICES", value="void"))
         container.env.append(V1EnvVar(name="CUDA_VISIBLE_DEVICES", value=""))
     if request.project is not None:
@@ -86,11 +86,11 @@ def with_session(pod: V1Pod, request: SessionRequest, gpu_types: Sequence[str] =
             **({} if request.time is None else {"runai/max-runtime": str(request.time)}),
         }
         if gpu_types:
-            _keep_to_types(pod, gpu_types)
+            _require_types(pod, gpu_types)
     return pod
 
 
-def _keep_to_types(pod: V1Pod, gpu_types: Sequence[str]) -> None:
+def _require_types(pod: V1Pod, gpu_types: Sequence[str]) -> None:
     is_of = V1NodeSelectorRequirement(key=GPU_TYPE_LABEL, operator="In", values=list(gpu_types))
     spec: Any = pod.spec  # the stubs know no field that is not set
     if spec.affinity is None:
@@ -109,7 +109,7 @@ def _keep_to_types(pod: V1Pod, gpu_types: Sequence[str]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class PodStart:
     """The state of a pod's start."""
 
     node: str = ""
@@ -120,7 +120,7 @@ class Seen:
     """Reason of its early end; "": it has not ended."""
 
 
-def look(pod: Mapping[str, Any]) -> Seen:
+def start_state(pod: Mapping[str, Any]) -> PodStart:
     """Parse a pod as the API server returns it."""
     status = pod.get("status", {})
     node = pod["spec"].get("nodeName", "")
@@ -128,7 +128,9 @@ def look(pod: Mapping[str, Any]) -> Seen:
         (c for c in status.get("conditions") or () if c["type"] == "PodScheduled"), {}
     )
     waits = scheduled.get("status") == "False"
-    return Seen(node, (scheduled.get("message") or "") if waits and not node else "", _end(status))
+    return PodStart(
+        node, (scheduled.get("message") or "") if waits and not node else "", _end(status)
+    )
 
 
 def _end(status: Mapping[str, Any]) -> str:
@@ -159,7 +161,7 @@ def _resources(before: V1ResourceRequirements | None, gpus: int) -> V1ResourceRe
     return resources
 
 
-def _asks_for_devices(resources: V1ResourceRequirements) -> bool:
+def _requests_devices(resources: V1ResourceRequirements) -> bool:
     """Return True if a device plugin assigns the devices: whole GPUs or MIG slices."""
     limits = (resources.limits or {}).items()
     return any(name.startswith("nvidia.com/") and str(amount) != "0" for name, amount in limits)

@@ -11,7 +11,7 @@ from typing import Any
 FIRST, STEP, LAST = 10, 5, 80
 
 
-class Progress:
+class StartProgress:
     """The sentences of one start, in order."""
 
     def __init__(self) -> None:
@@ -19,7 +19,7 @@ class Progress:
         self._news = asyncio.Event()
         self.is_over = False
 
-    def say(self, sentence: str) -> None:
+    def append(self, sentence: str) -> None:
         """Append a sentence, unless it equals the last one."""
         if not self._said or self._said[-1] != sentence:
             self._said.append(sentence)

@@ -24,7 +24,7 @@ from runai.hub_service.api.auth.permissions import Actor
 from runai.hub_service.api.services.former_members import FormerMembers
 from runai.hub_service.api.services.platform import Platform
 from runai.hub_service.clusters.local.driver import LocalCluster
-from runai.hub_service.controller.history_recorder import Bookkeeping
+from runai.hub_service.controller.history_recorder import HistoryRecorder
 from runai.hub_service.controller.idle.watch import IdleWatch
 from runai.hub_service.controller.loop import Controller
 from runai.hub_service.model.records import ProjectSpec
@@ -149,7 +149,7 @@ async def _serve(
                 tasks.create_task(cluster.run()),
                 tasks.create_task(controller.run()),
                 tasks.create_task(
-                    Bookkeeping(
+                    HistoryRecorder(
                         cluster, ledger, controller.changes, seen=lambda: controller.last.snapshot
                     ).run()
                 ),

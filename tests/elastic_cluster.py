@@ -21,9 +21,9 @@ from ranks import preloaded
 from runai.hub_service.wire.elastic_messages import (
     ElasticFiles,
     Reason,
-    Status,
     Target,
     WorkerPhase,
+    WorkerStatus,
 )
 from waiting import eventually
 
@@ -121,7 +121,7 @@ class Cluster:
             process.kill()
             process.join()
 
-    def _status(self, name: str) -> Status:
+    def _status(self, name: str) -> WorkerStatus:
         status = self.files.status(name)
         assert status is not None, f"{name} told nothing yet"
         return status

@@ -46,7 +46,7 @@ class Reading:
     def begin(self, micro: MicroBatch) -> None:
         self.begun.append(micro)
 
-    def expect_done(self, micro: MicroBatch) -> None:
+    def expect_processed(self, micro: MicroBatch) -> None:
         if micro.last:
             self.position = self.position.after(micro.total, ends_epoch=micro.ends_epoch)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from runai.hub_service.ledger import Ledger
-from runai.hub_service.ledger.store import Store
+from runai.hub_service.ledger.store import LedgerStore
 from runai.hub_service.server.listener import Server
 
 
@@ -27,7 +27,7 @@ def migrated_ledger(file: Path) -> Ledger:
 def _empty() -> bytes:
     with TemporaryDirectory() as folder:
         file = Path(folder) / "empty.sqlite"
-        Store(file).close()
+        LedgerStore(file).close()
         return file.read_bytes()
 
 

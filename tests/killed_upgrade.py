@@ -25,11 +25,11 @@ import sqlalchemy as sa
 from runai.hub_service.clusters.local.store import workload_store
 from runai.hub_service.clusters.local.store.workload_store import SqliteStore
 from runai.hub_service.ledger import opening, schema
-from runai.hub_service.ledger.store import Store
-from runai.hub_service.sqlite.files import trouble
+from runai.hub_service.ledger.store import LedgerStore
+from runai.hub_service.sqlite.files import invalid_reason
 from runai.hub_service.wire.errors import Unavailable
 
-KINDS = {"cluster": SqliteStore, "ledger": Store}
+KINDS = {"cluster": SqliteStore, "ledger": LedgerStore}
 
 NEWEST = '''"""A newest revision, as there may be one."""
 
@@ -110,7 +110,7 @@ def main() -> int:
             print(f"after {statements} statements: {failed!r}")
             wrong += 1
         else:
-            if trouble(path) or [*content(path)] != as_it_should_be:
+            if invalid_reason(path) or [*content(path)] != as_it_should_be:
                 print(f"after {statements} statements it is not what it should be")
                 wrong += 1
     raise AssertionError

@@ -21,10 +21,10 @@ from pathlib import Path
 
 from runai.hub_service.clusters.local.store.workload_store import SqliteStore
 from runai.hub_service.clusters.states.user_actions import submitted
-from runai.hub_service.ledger.store import Batch, Event, Forgotten, Store
+from runai.hub_service.ledger.store import Event, Forgotten, LedgerStore, WriteBatch
 from runai.hub_service.ledger.totals import Scope, Series, Totals
 from runai.hub_service.model.records import HistoryEvent, WorkloadSpec
-from runai.hub_service.sqlite.files import trouble
+from runai.hub_service.sqlite.files import invalid_reason
 
 Writes = Callable[[Path, int, int], None]
 Reads = Callable[[Path], tuple[list[int], bool]]
@@ -53,12 +53,12 @@ def read_cluster(path: Path) -> tuple[list[int], bool]:
 
 def write_ledger(path: Path, say: int, first: int) -> None:
     """Store one batch after the other: a series, three windows of it, and an event."""
-    store = Store(path)
+    store = LedgerStore(path)
     for number in count(first):
         workload = f"vision/exp-{number}"
         series = Series(Scope("workload", "vision", "ana", workload), float(number))
         store.write(
-            Batch(
+            WriteBatch(
                 amounts={series: dict.fromkeys((10, 20, 30), Totals(1.0))},
                 forgotten=[Forgotten(f"vision/exp-{number - 1}", float(number), None)],
                 events=[Event(float(number), workload, "queued", "#" * 3000)],
@@ -69,7 +69,7 @@ def write_ledger(path: Path, say: int, first: int) -> None:
 
 def read_ledger(path: Path) -> tuple[list[int], bool]:
     """Return the stored series, and whether each has its complete batch."""
-    store = Store(path)
+    store = LedgerStore(path)
     open_ones = [series.opened for series in store.open()]
     store.close()
     numbers = ask(path, "SELECT opened FROM series ORDER BY id")
@@ -87,9 +87,9 @@ def ask(path: Path, question: str) -> list[int]:
         return [row[0] for row in connection.execute(question)]
 
 
-KINDS: dict[str, tuple[type[SqliteStore | Store], Writes, Reads]] = {
+KINDS: dict[str, tuple[type[SqliteStore | LedgerStore], Writes, Reads]] = {
     "cluster": (SqliteStore, write_cluster, read_cluster),
-    "ledger": (Store, write_ledger, read_ledger),
+    "ledger": (LedgerStore, write_ledger, read_ledger),
 }
 
 
@@ -110,7 +110,7 @@ def main() -> int:
         os.waitpid(child, 0)
         with os.fdopen(heard) as said:
             acknowledged = max([acknowledged, *map(int, said.read().split())])
-        if found := trouble(path):
+        if found := invalid_reason(path):
             print("broken:", found)
             wrong += 1
         numbers, whole = read(path)

@@ -24,7 +24,7 @@ from runai.hub_service.clusters.kubernetes.driver import KubernetesCluster
 from runai.hub_service.model.cluster import Refused
 from runai.hub_service.model.records import WorkloadRecord, WorkloadSpec
 from runai.hub_service.scheduler.model.snapshot import Plan, Resize, Start
-from runai.hub_service.wire.elastic_messages import Status
+from runai.hub_service.wire.elastic_messages import WorkerStatus
 from waiting import eventually_async
 
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -131,9 +131,9 @@ class KubernetesLab(Lab):
             exit_code = await self.cluster.elastic.worker_ended(name, exit_code)
         self.around.namespace.finish(name.partition("/")[2], exit_code)
 
-    async def write(self, spec: WorkloadSpec, status: Status) -> None:
+    async def write(self, spec: WorkloadSpec, status: WorkerStatus) -> None:
         name = await self._running_pod(spec, int(status.worker.rpartition("-")[2]))
-        await self.cluster.elastic.worker_told(name, status)
+        await self.cluster.elastic.store_worker_status(name, status)
         await self.cluster.observe()
 
     async def sees(self, spec: WorkloadSpec) -> tuple[list[str], bool]:

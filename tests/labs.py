@@ -34,7 +34,7 @@ from runai.hub_service.scheduler.model.snapshot import (
     Start,
     Stop,
 )
-from runai.hub_service.wire.elastic_messages import ElasticFiles, Status, WorkerPhase
+from runai.hub_service.wire.elastic_messages import ElasticFiles, WorkerPhase, WorkerStatus
 from waiting import eventually_async
 
 NODE = "box"
@@ -167,15 +167,15 @@ class Lab:
         for index in workers:
             name = f"{spec.id}-{index}"
             # The pid is the test's own: a process outside the worker's session gets no signal.
-            status = Status(name, 0, WorkerPhase(state), os.getpid(), 0, speed, gpus)
+            status = WorkerStatus(name, 0, WorkerPhase(state), os.getpid(), 0, speed, gpus)
             await self.write(spec, status)
             await self.until_told(spec, name, status)
 
-    async def write(self, spec: WorkloadSpec, status: Status) -> None:
+    async def write(self, spec: WorkloadSpec, status: WorkerStatus) -> None:
         """Write a worker's status."""
         raise NotImplementedError
 
-    async def until_told(self, spec: WorkloadSpec, name: str, status: Status) -> None:
+    async def until_told(self, spec: WorkloadSpec, name: str, status: WorkerStatus) -> None:
         """Wait until the cluster has read a worker's status."""
 
         async def known() -> bool:
@@ -278,7 +278,7 @@ class SimulatedLab(Lab):
                         worker=worker.index,
                     )
 
-    async def write(self, spec: WorkloadSpec, status: Status) -> None:
+    async def write(self, spec: WorkloadSpec, status: WorkerStatus) -> None:
         self.cluster.report_statuses(spec.id, {status.worker: status})
 
     async def session_process(self) -> Process:
@@ -320,7 +320,7 @@ class LocalLab(Lab):
 
         await eventually_async(given)
 
-    async def write(self, spec: WorkloadSpec, status: Status) -> None:
+    async def write(self, spec: WorkloadSpec, status: WorkerStatus) -> None:
         directory = Path((await self.cluster.workload(spec.id)).checkpoint_dir).parent / "elastic"
         await eventually_async(directory.is_dir)
         ElasticFiles(directory).write_status(status)

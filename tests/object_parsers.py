@@ -67,7 +67,7 @@ def _mirrored(parse: Callable[[Object], T | None], use: Callable[[T], object]) -
         before = log.level
         log.setLevel(logging.CRITICAL)  # it logs each unreadable object
         try:
-            mirror.take(found)
+            mirror.apply(found)
         finally:
             log.setLevel(before)
         kept = mirror.objects.get(key_of(found))

@@ -20,7 +20,7 @@ from object_parsers import as_annotated_job, as_annotated_pod, read_as
 from runai.embedded.accounts.accounts import Accounts
 from runai.embedded.backup.backups import MANIFEST, read_manifest
 from runai.embedded.directory import DataDirectory
-from runai.hub_service.agent.__main__ import Settings
+from runai.hub_service.agent.__main__ import AgentSettings
 from runai.hub_service.agent.processes.pod_resources import read_holders
 from runai.hub_service.api.auth.node_tokens import read_claims
 from runai.hub_service.cli.framework.values import parse_memory_mib
@@ -185,7 +185,7 @@ def _naming_magic(content: bytes) -> object:
     kind, _, line = _text(content).partition(" ")
     options = _parse(NAMING.get(kind, RunaiMagics.runai_logs), line)
     if kind == "list":
-        return calls.workload_page(calls.Which(options.project))
+        return calls.workload_page(calls.WorkloadFilter(options.project))
     names = [options.name] if isinstance(options.name, str) else options.name
     return [did_you_mean(name, ["exp1", "lab"]) for name in names]
 
@@ -200,7 +200,7 @@ def _agent(content: bytes) -> object:
     """Parse the settings of an agent, one NAME=VALUE a line."""
     lines = (line.partition("=") for line in _text(content).split("\n"))
     given = {"RUNAI_API_URL": "http://h", "RUNAI_NODE": "a", "RUNAI_AGENT_TOKEN": "secret"}
-    return Settings.parse(given | {name: value for name, _, value in lines})
+    return AgentSettings.parse(given | {name: value for name, _, value in lines})
 
 
 def _accounts(content: bytes) -> object:

@@ -22,13 +22,13 @@ from runai.hub_service.scheduler import (
     WorkerState,
     Workload,
 )
-from runai.hub_service.scheduler.model.snapshot import Phase, WorkloadKind
+from runai.hub_service.scheduler.model.snapshot import PolicyPhase, WorkloadKind
 
 MEMORY = Mib(1000)
 
 NODES = st.lists(st.integers(1, 4), min_size=1, max_size=3)
 QUOTAS = st.sampled_from([0, 500, 1000, 1000, 2000, 2500, 4000])
-EVERY_PHASE: tuple[Phase, ...] = (*Policy().phases, "consolidate")
+EVERY_PHASE: tuple[PolicyPhase, ...] = (*Policy().phases, "consolidate")
 FRACTIONS = st.sampled_from([250, 300, 500, 700])
 
 

@@ -49,7 +49,7 @@ class CellMeter:
         self.wall_s = self.clock() - self._began
         self._over.set()
         self._thread.join()
-        self._take_reading()
+        self._read_usage()
 
     def report(self) -> str:
         """Return the measurement in one line; a short cell gets its session's last reading."""
@@ -72,9 +72,9 @@ class CellMeter:
     def _poll(self) -> None:
         # Wait first: the reading at the start covers the second before the cell.
         while not self._over.wait(self.every_s):
-            self._take_reading()
+            self._read_usage()
 
-    def _take_reading(self) -> None:
+    def _read_usage(self) -> None:
         try:
             view = self.read()
         except RunaiError as error:

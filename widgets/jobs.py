@@ -145,7 +145,7 @@ class Jobs(tuple[Job, ...]):  # noqa: SLOT001  it has the array beside its jobs
 
     def wait(self) -> Self:
         """Block until all are finished; an interrupt leaves them running."""
-        for job in self.asked():
+        for job in self.requested():
             job.wait()
         return self
 
@@ -153,33 +153,33 @@ class Jobs(tuple[Job, ...]):  # noqa: SLOT001  it has the array beside its jobs
         return self._finish().__await__()
 
     async def _finish(self) -> Self:
-        for job in self.asked():
+        for job in self.requested():
             await job
         return self
 
     def suspend(self) -> Self:
         """Suspend all of them until `resume`."""
-        for job in self.asked():
+        for job in self.requested():
             job.suspend()
         return self
 
     def resume(self) -> Self:
         """Resume all of them."""
-        for job in self.asked():
+        for job in self.requested():
             job.resume()
         return self
 
     def delete(self) -> None:
         """Stop and delete all of them."""
-        for job in self.asked():
+        for job in self.requested():
             job.delete()
 
-    def asked(self) -> tuple[Job, ...]:
+    def requested(self) -> tuple[Job, ...]:
         """Return the jobs to call the service for: an array is one call."""
         return tuple(self) if self.whole is None else (self.whole,)
 
     def __repr__(self) -> str:
-        jobs = self.asked() if len(self) > SHOWN else self
+        jobs = self.requested() if len(self) > SHOWN else self
         return "\n".join(repr(job) for job in jobs)
 
     def _repr_mimebundle_(self, **_asked: object) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -190,7 +190,7 @@ def _mimebundle(jobs: Job | Jobs) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a live view in a notebook, else text."""
     each = (jobs,) if isinstance(jobs, Job) else tuple(jobs)
     if isinstance(jobs, Jobs) and len(jobs) > SHOWN:
-        each = jobs.asked()
+        each = jobs.requested()
     if not each or not in_a_notebook():
         return {"text/plain": repr(jobs)}, {}
     first = each[0]

@@ -15,7 +15,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_arguments
 
-from runai.hub_service.client.calls import Which
+from runai.hub_service.client.calls import WorkloadFilter
 from runai.hub_service.wire.errors import RunaiError
 from runai.widgets import text
 from runai.widgets.gpu_cell import CellMeter
@@ -202,7 +202,7 @@ class RunaiMagics(Magics):
         options = _parse(self.runai_list, line)
         here = link()
         user = None if options.all else here.whoami().name
-        page = here.client.workload_page(Which(options.project, user))
+        page = here.client.workload_page(WorkloadFilter(options.project, user))
         return text.workload_table(page.items, sum(page.counts.values()))
 
     @_in_one_sentence

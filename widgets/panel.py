@@ -25,7 +25,7 @@ from runai.widgets import state as states
 from runai.widgets import text
 from runai.widgets.link import Link, link
 from runai.widgets.live import Lost, News
-from runai.widgets.state import Chart, State
+from runai.widgets.state import Chart, ViewState
 from runai.widgets.timeline import Timeline
 
 HERE = Path(__file__).parent
@@ -61,11 +61,11 @@ class Panel(anywidget.AnyWidget):
     def __init__(
         self,
         here: Link,
-        draw: Callable[[Overview], State],
-        say: Callable[[Overview], str],
+        render: Callable[[Overview], ViewState],
+        describe: Callable[[Overview], str],
         *,
         lose: Callable[[], None] = lambda: None,
-        done: Callable[[State], bool] = lambda _state: False,
+        done: Callable[[ViewState], bool] = lambda _state: False,
     ) -> None:
         """Render the current overview and listen for changes.
 
@@ -74,10 +74,10 @@ class Panel(anywidget.AnyWidget):
         """
         overview = here.client.overview()
         self._loads: dict[str, deque[float | None]] = {}
-        first = self._with_recent(draw(overview))
+        first = self._with_recent(render(overview))
         super().__init__(state=first, service=here.page_path)
         self._link = here
-        self._draw, self._say, self._lose, self._done = draw, say, lose, done
+        self._render, self._describe, self._lose, self._done = render, describe, lose, done
         self._latest = overview
         self._stop_listening: Callable[[], None] = lambda: None
         self.on_msg(self._on_button)
@@ -100,7 +100,7 @@ class Panel(anywidget.AnyWidget):
         return self.mimebundle()
 
     def __repr__(self) -> str:
-        return self._say(self._latest)
+        return self._describe(self._latest)
 
     def _on_news(self, news: News) -> None:
         if isinstance(news, Lost):
@@ -108,13 +108,13 @@ class Panel(anywidget.AnyWidget):
             self.state = {**self.state, "lost": news.text}
             return
         self._latest = news
-        state = self._with_recent(self._draw(news))
+        state = self._with_recent(self._render(news))
         with self.hold_sync():
             self.state = dict(state)
         if self._done(state):
             self._stop_listening()
 
-    def _with_recent(self, state: State) -> State:
+    def _with_recent(self, state: ViewState) -> ViewState:
         """Append each workload's GPU load to its sparkline."""
         rows = state["workloads"]
         self._loads = {row["id"]: self._loads.get(row["id"], deque(maxlen=LOADS)) for row in rows}
@@ -180,7 +180,7 @@ def panel(*, minutes: float = 10) -> Panel:
     window_s = max(1.0, minutes) * 60
     timeline = _load_usage(here, user, Timeline(window_s, max(1.0, window_s / STEPS)))
 
-    def draw(overview: Overview) -> State:
+    def render(overview: Overview) -> ViewState:
         until, projects = overview.at.timestamp(), own(overview)
         allocated, utilized = states.my_usage(overview, user)
         timeline.push(until, allocated, utilized)
@@ -197,11 +197,11 @@ def panel(*, minutes: float = 10) -> Panel:
         )
         return states.panel_state(overview, user=user, projects=projects, chart=chart)
 
-    def say(overview: Overview) -> str:
+    def describe(overview: Overview) -> str:
         mine = [view for view in overview.workloads if view.user == user]
         return f"{_quota_text(overview, own(overview))}\n\n{text.workload_table(mine)}"
 
-    return Panel(here, draw, say, lose=timeline.lose)
+    return Panel(here, render, describe, lose=timeline.lose)
 
 
 def quota() -> Panel:
@@ -259,12 +259,12 @@ def jobs_view(here: Link, ids: Sequence[str], *, notes: Sequence[str] = ()) -> P
     """Return a live view of workloads; it ends when all are finished or deleted."""
     before: list[states.Row] = []
 
-    def draw(overview: Overview) -> State:
+    def render(overview: Overview) -> ViewState:
         state = states.jobs_state(overview, ids, before=before, notes=notes)
         before[:] = state["workloads"]
         return state
 
-    def say(overview: Overview) -> str:
+    def describe(overview: Overview) -> str:
         shown = [view for each in ids for view in named(overview.workloads, each)]
         lines = [text.workload_line(view) for view in shown]
         return "\n".join([*lines, *notes])
@@ -272,8 +272,8 @@ def jobs_view(here: Link, ids: Sequence[str], *, notes: Sequence[str] = ()) -> P
     over = states.FINISHED | {"deleted"}
     return Panel(
         here,
-        draw,
-        say,
+        render,
+        describe,
         done=lambda state: (
             len(state["workloads"]) == len(ids)
             and all(row["state"] in over for row in state["workloads"])

@@ -12,7 +12,7 @@ from runai.hub_service.client.array_lines import counts_text, folded, named
 from runai.hub_service.limits.tiers import COMPUTE_IS_SHARED
 from runai.hub_service.wire.schemas import SAVES, Overview, ProjectView, WorkloadView
 from runai.widgets.text import elastic_text, limit_text, why
-from runai.widgets.timeline import Point
+from runai.widgets.timeline import ChartPoint
 from runai.widgets.wording import gpus, percent
 
 FINISHED = frozenset({"succeeded", "failed", "ended", "timed_out"})
@@ -21,7 +21,7 @@ SHOWN_FINISHED = 5
 """Finished workloads at the end of the table; older ones are left out."""
 
 
-class Action(TypedDict):
+class Button(TypedDict):
     """A button: its API verb and its label."""
 
     verb: Literal["suspend", "resume", "delete", "keep", "release", "regain", "scale"]
@@ -61,7 +61,7 @@ class Row(TypedDict):
     simulated: bool
     recent: list[float | None]
     """Recent load of its GPUs, 0..1; None: not measured."""
-    actions: list[Action]
+    actions: list[Button]
     version: str
 
 
@@ -79,7 +79,7 @@ class Bar(TypedDict):
     waiting: int
 
 
-class Told(TypedDict):
+class EventLine(TypedDict):
     """An event of a workload: time (Unix seconds), kind, sentence."""
 
     at: float
@@ -96,11 +96,11 @@ class Chart(TypedDict):
     since: float
     until: float
     step_s: float
-    points: list[Point]
+    points: list[ChartPoint]
     quota: float | None
 
 
-class State(TypedDict):
+class ViewState(TypedDict):
     """The whole content of one view."""
 
     view: Literal["panel", "quota", "jobs", "status"]
@@ -110,13 +110,13 @@ class State(TypedDict):
     workloads: list[Row]
     chart: Chart | None
     notes: list[str]
-    told: list[Told]
+    told: list[EventLine]
     """Recent events of the workloads, latest first."""
 
 
 def panel_state(
     overview: Overview, *, user: str, projects: Sequence[str], chart: Chart | None
-) -> State:
+) -> ViewState:
     """Build the panel: projects, active workloads oldest first, then the last finished ones."""
     mine = [view for view in folded(overview.workloads) if view.user == user]
     going = [view for view in mine if view.state not in FINISHED]
@@ -125,7 +125,7 @@ def panel_state(
         key=lambda view: (view.finished or view.submitted, view.id),
         reverse=True,
     )
-    return State(
+    return ViewState(
         view="panel",
         lost="",
         simulated=is_simulated(overview),
@@ -137,9 +137,9 @@ def panel_state(
     )
 
 
-def quota_state(overview: Overview, *, projects: Sequence[str]) -> State:
+def quota_state(overview: Overview, *, projects: Sequence[str]) -> ViewState:
     """Build the view of quota bars."""
-    return State(
+    return ViewState(
         view="quota",
         lost="",
         simulated=is_simulated(overview),
@@ -153,7 +153,7 @@ def quota_state(overview: Overview, *, projects: Sequence[str]) -> State:
 
 def jobs_state(
     overview: Overview, ids: Sequence[str], *, before: Sequence[Row], notes: Sequence[str]
-) -> State:
+) -> ViewState:
     """Build the view of these workloads; one that vanished since `before` is deleted."""
     now = {each: view for each in ids for view in named(overview.workloads, each)}
     known = {row["id"]: row for row in before}
@@ -163,7 +163,7 @@ def jobs_state(
         if each in now or each in known
     ]
     waiting = any(row["state"] == "queued" for row in rows)
-    return State(
+    return ViewState(
         view="jobs",
         lost="",
         simulated=any(row["simulated"] for row in rows),
@@ -175,11 +175,11 @@ def jobs_state(
     )
 
 
-def status_state(overview: Overview, session: str) -> State:
+def status_state(overview: Overview, session: str) -> ViewState:
     """Build the one-line status of a session's GPU."""
     found = next((view for view in overview.workloads if view.id == session), None)
     line = f"{session} is not there any more." if found is None else _status(found, overview.at)
-    return State(
+    return ViewState(
         view="status",
         lost="",
         simulated=is_simulated(overview),
@@ -231,9 +231,9 @@ def is_simulated(overview: Overview) -> bool:
     return any(device.simulated for node in overview.nodes for device in node.devices)
 
 
-def _recent_events(overview: Overview, ids: AbstractSet[str] | None = None) -> list[Told]:
+def _recent_events(overview: Overview, ids: AbstractSet[str] | None = None) -> list[EventLine]:
     return [
-        Told(at=one.at.timestamp(), kind=one.kind, text=one.text)
+        EventLine(at=one.at.timestamp(), kind=one.kind, text=one.text)
         for one in overview.notifications[:SHOWN_TOLD]
         if ids is None or one.workload in ids
     ]
@@ -297,13 +297,13 @@ def _deleted(row: Row) -> Row:
     }
 
 
-def _actions(view: WorkloadView) -> list[Action]:
+def _actions(view: WorkloadView) -> list[Button]:
     """Return the actions that the API accepts from this caller in this state."""
     if not view.mine:
         return []
     if view.state in FINISHED:
         return [{"verb": "delete", "label": "Delete"}]
-    actions: list[Action] = []
+    actions: list[Button] = []
     if view.kind == "job" and view.state == "suspended":
         actions.append({"verb": "resume", "label": "Resume"})
     elif view.kind == "job" and view.state != "stopping":

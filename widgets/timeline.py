@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import inf
 
-Point = tuple[float, float | None, float | None]
+ChartPoint = tuple[float, float | None, float | None]
 """End of the step in Unix seconds, allocated and utilized GPUs in it; None: unknown."""
 
 
@@ -41,9 +41,9 @@ class Timeline:
         self.window_s = window_s
         self.step_s = step_s
         self._steps: dict[int, _Step] = {}
-        self._held: Point | None = None
+        self._held: ChartPoint | None = None
 
-    def load(self, points: Iterable[Point], step_s: float) -> None:
+    def load(self, points: Iterable[ChartPoint], step_s: float) -> None:
         """Add recorded points, each the average of the `step_s` seconds before it.
 
         The last step may be shorter: it begins at the end of the one before.
@@ -51,13 +51,13 @@ class Timeline:
         before = -inf
         for at, allocated, utilized in points:
             if allocated is not None:
-                self._hold_until(at, max(at - step_s, before), allocated, utilized)
+                self._extend(at, max(at - step_s, before), allocated, utilized)
             before = at
 
     def push(self, at: float, allocated: float | None, utilized: float | None) -> None:
         """Add values valid from `at` on; the previous ones end here."""
         if self._held is not None:
-            self._hold_until(at, *self._held)
+            self._extend(at, *self._held)
         self._held = (at, allocated, utilized)
         oldest = self._index(at - self.window_s)
         self._steps = {index: step for index, step in self._steps.items() if index >= oldest}
@@ -66,9 +66,9 @@ class Timeline:
         """Begin a gap: values are unknown until the next `push`."""
         self._held = None
 
-    def points(self) -> list[Point]:
+    def points(self) -> list[ChartPoint]:
         """Return the steps in order, with one empty point for each gap."""
-        points: list[Point] = []
+        points: list[ChartPoint] = []
         last: int | None = None
         for index, step in sorted(self._steps.items()):
             if last is not None and index > last + 1:
@@ -78,7 +78,7 @@ class Timeline:
             last = index
         return points
 
-    def _hold_until(
+    def _extend(
         self, until: float, since: float, allocated: float | None, utilized: float | None
     ) -> None:
         while since < until:

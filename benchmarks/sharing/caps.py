@@ -143,7 +143,7 @@ def escape(gpu: Gpu, _pace: float) -> Row:
         ]
         first = time.monotonic()
         while gone is None and time.monotonic() - first < LADDER_S:
-            told += [n.rung for n in keeper.keep(gpu.source.poll(allocations), allocations)]
+            told += [n.rung for n in keeper.enforce(gpu.source.poll(allocations), allocations)]
             if culprit.wait(1.0) is not None:
                 gone = time.monotonic() - first
         went_on = neighbour.hear("result", 60)

@@ -202,14 +202,14 @@ class Accumulator(keras.optimizers.Optimizer):  # type: ignore[misc]  # keras ha
             for total in sums:
                 total.assign(ops.zeros(total.shape, total.dtype))
 
-        def keep() -> None:
+        def store_sums() -> None:
             for variable, total in zip(sums, totals, strict=True):
                 variable.assign(total)
 
         if isinstance(last, bool):
-            (update if last else keep)()
+            (update if last else store_sums)()
         else:
-            ops.cond(last, update, keep)
+            ops.cond(last, update, store_sums)
         self._touched = set() if last is True else touched
 
     def stateless_apply(
@@ -235,10 +235,10 @@ class Accumulator(keras.optimizers.Optimizer):  # type: ignore[misc]  # keras ha
             trained, state = self._plain.stateless_apply(plain, new, list(trainable_variables))
             return list(trained), list(state), [ops.zeros_like(total) for total in totals]
 
-        def keep() -> tuple[list[Any], list[Any], list[Any]]:
+        def keep_sums() -> tuple[list[Any], list[Any], list[Any]]:
             return list(trainable_variables), plain, totals
 
-        trained, state, totals = ops.cond(last, update, keep)
+        trained, state, totals = ops.cond(last, update, keep_sums)
         return trained, [*counted[:at], *totals, *state]
 
     def _weight_and_last(self) -> tuple[Any, Any]:

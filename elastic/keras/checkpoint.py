@@ -18,7 +18,7 @@ import numpy as np
 import runai.elastic
 from runai.elastic import checkpoint
 from runai.elastic.keras.training import training_of
-from runai.elastic.membership import LEAVE_EXIT_CODE, Membership, Stop
+from runai.elastic.membership import LEAVE_EXIT_CODE, Membership, StopRequest
 
 if TYPE_CHECKING:
     from runai.elastic.keras.generations import Generation
@@ -63,7 +63,7 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # keras has n
         self._directory = Path(found)
         self._every = every
         self._keep = keep
-        self._stop = Stop()
+        self._stop = StopRequest()
         self._membership: Membership | None = None
         self._metrics: list[Any] = []
 
@@ -74,7 +74,10 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # keras has n
             self._stop, self._membership = generation.stop, generation.membership
         else:
             self._membership = Membership.from_environment()
-            if self._membership is not None and (target := self._membership.look()) is not None:
+            if (
+                self._membership is not None
+                and (target := self._membership.read_target()) is not None
+            ):
                 self._membership.gen = target.gen
         self._stop.listen()
         if (found := checkpoint.load(self._directory, _read)) is not None:
@@ -105,7 +108,7 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # keras has n
         if leave or (self._every is not None and updates % self._every == 0):
             self._save(training.epoch, training.done)
         if leave and (generation := _generation()) is not None:
-            generation.go_on(gen)
+            generation.restart(gen)
         if leave:
             raise SystemExit(LEAVE_EXIT_CODE)
 
@@ -119,7 +122,7 @@ class Checkpoint(keras.callbacks.Callback):  # type: ignore[misc]  # keras has n
 
     def _agreed(self) -> tuple[int, bool]:
         """Return the newest generation that any rank has read, and True if all must stop."""
-        target = self._membership.look() if self._membership is not None else None
+        target = self._membership.read_target() if self._membership is not None else None
         if keras.backend.backend() != "torch":
             excluded = self._membership is not None and (
                 target is not None and self._membership.is_excluded_by(target)

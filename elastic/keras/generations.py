@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from runai.elastic.membership import LEAVE_EXIT_CODE, Membership, Stop
+from runai.elastic.membership import LEAVE_EXIT_CODE, Membership, StopRequest
 from runai.elastic.torch import group
 from runai.hub_service.wire.elastic_messages import Target, WorkerPhase
 
@@ -25,14 +25,14 @@ _WAIT_S = 0.01
 class Generation:
     """The generation that this process trains in."""
 
-    def __init__(self, membership: Membership, stop: Stop, most: int) -> None:
+    def __init__(self, membership: Membership, stop: StopRequest, most: int) -> None:
         self.membership = membership
         self.stop = stop
         """This process's stop request; its handlers are installed from the start on."""
         self.most = most
         """The most GPUs of the job."""
 
-    def go_on(self, gen: int) -> NoReturn:
+    def restart(self, gen: int) -> NoReturn:
         """Leave this generation after a checkpoint, on all ranks after the same update.
 
         Ranks of the next generation execute their script again, all other ranks exit. Without a
@@ -43,21 +43,21 @@ class Generation:
             SystemExit: with code 143, on a rank that leaves.
         """
         group.leave_group()
-        target = self.membership.look()
+        target = self.membership.read_target()
         while gen > self.membership.gen and (target is None or target.gen < gen):
             time.sleep(_WAIT_S)  # another rank has read it; this node's file system may lag
-            target = self.membership.look()
+            target = self.membership.read_target()
         if target is not None and self.membership.is_excluded_by(target):
             self._leave()
         self._restart_script()
 
-    def go_on_after_loss(self, error: BaseException) -> NoReturn:
+    def restart_after_loss(self, error: BaseException) -> NoReturn:
         """Restart from the newest checkpoint: a lost peer's gradients are missing in the update."""
         group.abandon_group(error)
         self._restart_script()
 
     def _leave(self) -> NoReturn:
-        self.membership.tell(WorkerPhase.LEFT)
+        self.membership.report(WorkerPhase.LEFT)
         raise SystemExit(LEAVE_EXIT_CODE)
 
     def _restart_script(self) -> NoReturn:
@@ -66,7 +66,7 @@ class Generation:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if self.stop.wanted:
             self._leave()
-        self.membership.tell(WorkerPhase.STARTING)
+        self.membership.report(WorkerPhase.STARTING)
         atexit._run_exitfuncs()  # data loaders' processes end, reports are sent  # noqa: SLF001
         sys.stdout.flush()
         sys.stderr.flush()
@@ -91,13 +91,13 @@ def enter(membership: Membership, form: Callable[[group.Meeting], None]) -> Gene
     Raises:
         SystemExit: if this process must leave.
     """
-    stop = Stop()
+    stop = StopRequest()
     stop.listen()
-    membership.tell(WorkerPhase.READY)
+    membership.report(WorkerPhase.READY)
     while True:
-        target = membership.look()
+        target = membership.read_target()
         if stop.wanted or (target is not None and membership.is_excluded_by(target)):
-            membership.tell(WorkerPhase.LEFT)
+            membership.report(WorkerPhase.LEFT)
             raise SystemExit(LEAVE_EXIT_CODE)
         if target is not None and membership.rank_in(target) is not None:
             try:
@@ -107,23 +107,23 @@ def enter(membership: Membership, form: Callable[[group.Meeting], None]) -> Gene
                 group.abandon_group(error)
         time.sleep(_WAIT_S)
     membership.gen = target.gen
-    membership.tell(WorkerPhase.RUNNING)
+    membership.report(WorkerPhase.RUNNING)
     _entered[:] = [Generation(membership, stop, target.most)]
     return _entered[0]
 
 
 def _meet(
-    membership: Membership, stop: Stop, target: Target, form: Callable[[group.Meeting], None]
+    membership: Membership, stop: StopRequest, target: Target, form: Callable[[group.Meeting], None]
 ) -> None:
     rank = membership.rank_in(target)
     if rank is None or len(target.ranks) == 1:
         return
 
-    def give_up() -> bool:
-        newest = membership.look()
+    def is_outdated() -> bool:
+        newest = membership.read_target()
         return stop.wanted or (newest is not None and newest.gen > target.gen)
 
-    form(group.meet(target.store, rank, len(target.ranks), "", give_up))
+    form(group.meet(target.store, rank, len(target.ranks), "", is_outdated))
 
 
 @contextmanager
@@ -135,4 +135,4 @@ def peers() -> Iterator[None]:
         generation = current()
         if generation is None or not group.is_loss(error):
             raise
-        generation.go_on_after_loss(error)
+        generation.restart_after_loss(error)

@@ -7,10 +7,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from runai.elastic.keras.training import Count
+from runai.elastic.keras.training import CountFunction
 
 
-def count_for(model: Any) -> Count | None:
+def count_for(model: Any) -> CountFunction | None:
     """Return the function that counts the items of the loss's mean; None: samples.
 
     Raises:

@@ -20,10 +20,10 @@ from runai.elastic.keras.checkpoint import Checkpoint
 from runai.elastic.keras.losses import count_for
 from runai.elastic.keras.sources import rows, updates_of
 from runai.elastic.keras.steps import devices_of, step_of
-from runai.elastic.keras.training import Count, Follow, Training, training_of
+from runai.elastic.keras.training import CountFunction, Follow, Training, training_of
 
 
-def Model(model: Any, *, count: Count | None = None, seed: int = 0) -> Any:  # noqa: N802  # the original's name
+def Model(model: Any, *, count: CountFunction | None = None, seed: int = 0) -> Any:  # noqa: N802  # the original's name
     """Make a model's `fit` use `init`'s global batch on any number of GPUs. Return the model.
 
     `fit(x, y, batch_size=anything)` updates the weights once per global batch. Callbacks, progress

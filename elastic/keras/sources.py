@@ -49,13 +49,13 @@ class ArrayUpdates:
 
     def example(self, size: int) -> Batch:
         """Return the first samples, repeated if there are too few."""
-        return _take(self._arrays, np.arange(size) % self._samples)
+        return _select(self._arrays, np.arange(size) % self._samples)
 
     def update(self, epoch: int, index: int) -> Batch:
         """Return the samples of an update; the next pass follows the last one."""
         turn, at = divmod(epoch * self.per_epoch + index, self._whole)
         chosen = slice(at * self._size, (at + 1) * self._size)
-        return _take(self._arrays, self._order_of(turn)[chosen] if self._shuffle else chosen)
+        return _select(self._arrays, self._order_of(turn)[chosen] if self._shuffle else chosen)
 
     def _order_of(self, turn: int) -> np.ndarray[Any, Any]:
         if self._order is None or self._order[0] != turn:
@@ -91,7 +91,7 @@ class PyDatasetUpdates:
 
     def example(self, size: int) -> Batch:
         """Return samples of the first batch, repeated where there are too few."""
-        return _take(self._first, np.arange(size) % rows(self._first))
+        return _select(self._first, np.arange(size) % rows(self._first))
 
     def update(self, epoch: int, index: int) -> Batch:
         """Return the samples of an update."""
@@ -155,7 +155,7 @@ class StreamUpdates:
 
     def example(self, size: int) -> Batch:
         """Return samples of the first batch, repeated where there are too few."""
-        return _take(self._first, np.arange(size) % rows(self._first))
+        return _select(self._first, np.arange(size) % rows(self._first))
 
     def update(self, epoch: int, index: int) -> Batch:
         """Return the next update."""
@@ -181,8 +181,8 @@ class StreamUpdates:
                 self._stream, opened = self._begin(), True
         joined = _join(self._buffered)
         rest = rows(joined) - self._size
-        self._buffered = [_take(joined, slice(self._size, None))] if rest > 0 else []
-        return _take(joined, slice(self._size)) if rest > 0 else joined
+        self._buffered = [_select(joined, slice(self._size, None))] if rest > 0 else []
+        return _select(joined, slice(self._size)) if rest > 0 else joined
 
 
 _ENDLESS = (
@@ -284,7 +284,7 @@ def _only_x(y: Any, sample_weight: Any) -> None:
         raise ValueError("Targets and sample weights are in the data set's batches: leave out y.")
 
 
-def _take(batch: Batch, chosen: Any) -> Batch:
+def _select(batch: Batch, chosen: Any) -> Batch:
     taken: Batch = keras.tree.map_structure(lambda a: None if a is None else a[chosen], batch)
     return taken
 

@@ -16,7 +16,7 @@ import runai.elastic
 from runai.elastic.batching import plan_batches, split
 from runai.elastic.keras.sources import Batch, Updates, rows
 
-Count = Callable[[Any, Any, Any], Any]
+CountFunction = Callable[[Any, Any, Any], Any]
 """(x, y, sample weights) -> number of values in the loss's mean."""
 
 
@@ -55,7 +55,7 @@ def _sizes(samples: int, limit: int) -> tuple[int, ...]:
 class Training:
     """The position of a model's training, and its next update."""
 
-    def __init__(self, *, count: Count | None, seed: int) -> None:
+    def __init__(self, *, count: CountFunction | None, seed: int) -> None:
         self.count = count
         self.seed = seed
         self.epoch = 0

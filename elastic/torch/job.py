@@ -22,7 +22,7 @@ from runai.elastic.batching import BatchPlan
 from runai.elastic.torch import state
 from runai.elastic.torch.boundary import Average, Boundary
 from runai.elastic.torch.loading.loader import set_default_job
-from runai.elastic.torch.loading.position import Divider, GivenUp, MicroBatch, Position
+from runai.elastic.torch.loading.position import Divider, MicroBatch, Position, UpdateAbandoned
 from runai.elastic.torch.loading.randomness import key, seed_torch
 from runai.elastic.torch.parallel import (
     DataParallelRanks,
@@ -309,7 +309,7 @@ class Job:
         seed_torch(key(self.seed, _FORWARD, self.update, micro.part.number))
         self._ranks.begin(micro)
 
-    def expect_done(self, micro: MicroBatch) -> None:
+    def expect_processed(self, micro: MicroBatch) -> None:
         """Check that the script called `backward` and `step` for a micro-batch.
 
         Raises:
@@ -331,7 +331,7 @@ class Job:
             return total_over_ranks(number, self.device)
         except RuntimeError as error:
             if self._recovered(error):
-                raise GivenUp from error
+                raise UpdateAbandoned from error
             raise
 
     def _recovered(self, error: RuntimeError) -> bool:

@@ -19,7 +19,7 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from runai.elastic.batching import plan_batches
-from runai.elastic.torch.loading.position import Divider, MicroBatch, Part
+from runai.elastic.torch.loading.position import Divider, MicroBatch, SampleRange
 from runai.elastic.torch.start import launched
 
 
@@ -65,17 +65,17 @@ class RankDivision:
     rank: int
     ranks: int
 
-    def parts(self, total: int) -> tuple[Part, ...]:
+    def parts(self, total: int) -> tuple[SampleRange, ...]:
         """Return the rank's micro-batches of an update of `total` samples."""
         return _parts_of_rank(self, total)
 
 
 @lru_cache(maxsize=64)
-def _parts_of_rank(division: RankDivision, total: int) -> tuple[Part, ...]:
+def _parts_of_rank(division: RankDivision, total: int) -> tuple[SampleRange, ...]:
     plan = plan_batches(total, division.gpu_batch, division.ranks)
     offset, parts = plan.offsets[division.rank], []
     for step, size in enumerate(plan.micro_batches[division.rank]):
-        parts.append(Part(offset if size else 0, size, division.rank * plan.steps + step))
+        parts.append(SampleRange(offset if size else 0, size, division.rank * plan.steps + step))
         offset += size
     return tuple(parts)
 

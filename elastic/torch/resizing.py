@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import runai.elastic
-from runai.elastic.membership import LEAVE_EXIT_CODE, Membership, Stop
+from runai.elastic.membership import LEAVE_EXIT_CODE, Membership, StopRequest
 from runai.elastic.torch import group
 from runai.elastic.torch.checkpoint import Saver, load
 from runai.elastic.torch.sharing import share_state
@@ -50,7 +50,7 @@ def on_resize(callback: Callable[[Resized], object]) -> Callable[[Resized], obje
     return callback
 
 
-class Trained(Protocol):
+class ResizableJob(Protocol):
     """The interface of a resizable job, such as `runai.elastic.torch.Job`."""
 
     module: nn.Module
@@ -82,12 +82,12 @@ class Resizing:
 
     def __init__(
         self,
-        job: Trained,
+        job: ResizableJob,
         *,
         checkpoint: Path | None = None,
         every: int | None = None,
         membership: Membership | None = None,
-        stop: Stop | None = None,
+        stop: StopRequest | None = None,
     ) -> None:
         """Store the job; `join` starts.
 
@@ -98,7 +98,7 @@ class Resizing:
             membership: in the job's cluster; None: a fixed size, though SIGTERM pauses.
             stop: this worker's stop request.
         """
-        self._job, self._membership, self._stop = job, membership, stop or Stop()
+        self._job, self._membership, self._stop = job, membership, stop or StopRequest()
         self._saver = Saver(checkpoint) if checkpoint else None
         self._every = every
         self._saved_at = time.monotonic()
@@ -111,7 +111,7 @@ class Resizing:
         """Wait for a target, and start from the peers' state or the newest checkpoint."""
         self._stop.listen()
         if self._membership is not None:
-            self._membership.tell(WorkerPhase.READY)
+            self._membership.report(WorkerPhase.READY)
             self._enter()
             return
         self._restore()
@@ -123,7 +123,7 @@ class Resizing:
         """Switch to a newer generation or leave if requested; else checkpoint and report."""
         membership = self._membership
         gen = 0
-        if membership is not None and (target := membership.look()) is not None:
+        if membership is not None and (target := membership.read_target()) is not None:
             gen = target.gen
         self._save_buffers()
         now = membership.gen if membership else 0
@@ -178,7 +178,7 @@ class Resizing:
         if self._membership is not None:
             self._job.release()
             group.leave_group()
-            self._membership.tell(WorkerPhase.RUNNING, self._job.update)
+            self._membership.report(WorkerPhase.RUNNING, self._job.update)
         self._stop.close()
 
     # ---- from one generation to the next
@@ -232,10 +232,10 @@ class Resizing:
     def _wait_for_target(self) -> tuple[Target, int]:
         membership = self._member
         while True:
-            target = membership.look()
+            target = membership.read_target()
             wanted = target is not None and target.gen > membership.gen
             if self._stop.wanted or (wanted and target and membership.is_excluded_by(target)):
-                self._leave(save=self._trains and not self._others_go_on(target))
+                self._leave(save=self._trains and not self._peers_continue(target))
             if wanted and target and (rank := membership.rank_in(target)) is not None:
                 return target, rank
             time.sleep(_WAIT_S)
@@ -249,11 +249,11 @@ class Resizing:
         if ranks > 1:
             card = json.dumps(updates[0])
 
-            def give_up() -> bool:
-                newest = membership.look()
+            def is_outdated() -> bool:
+                newest = membership.read_target()
                 return self._stop.wanted or (newest is not None and newest.gen > target.gen)
 
-            meeting = group.meet(target.store, rank, ranks, card, give_up)
+            meeting = group.meet(target.store, rank, ranks, card, is_outdated)
             group.form_group(meeting, cuda=self._cuda)
             updates = [json.loads(other) for other in meeting.cards]
         if max(updates) < 0 and rank == 0:
@@ -264,7 +264,7 @@ class Resizing:
         runai.elastic.generation = target.gen
         self._names = target.ranks
         self._start_agreement()
-        membership.tell(WorkerPhase.RUNNING, job.update)
+        membership.report(WorkerPhase.RUNNING, job.update)
 
     def _start_agreement(self) -> None:
         self._agreement = group.Agreement(self._job.ranks)
@@ -284,7 +284,7 @@ class Resizing:
             SystemExit: always, with code 143.
         """
         if self._membership is not None:
-            self._membership.tell(WorkerPhase.DRAINING, self._job.update)
+            self._membership.report(WorkerPhase.DRAINING, self._job.update)
         if self._saver is not None:
             if save:
                 self._saver.save(self._job.state_dict(), self._job.update)
@@ -296,7 +296,7 @@ class Resizing:
                 stacklevel=2,
             )
         if self._membership is not None:
-            self._membership.tell(WorkerPhase.LEFT, self._job.update)
+            self._membership.report(WorkerPhase.LEFT, self._job.update)
         raise SystemExit(LEAVE_EXIT_CODE)
 
     # ---- helpers
@@ -311,11 +311,11 @@ class Resizing:
         return next((p.is_cuda for p in self._job.module.parameters()), False)
 
     def _target_of(self, gen: int) -> Target:
-        while (target := self._member.look()) is None or target.gen < gen:
+        while (target := self._member.read_target()) is None or target.gen < gen:
             time.sleep(_WAIT_S)  # another rank has read it; this node's file system may lag
         return target
 
-    def _others_go_on(self, target: Target | None) -> bool:
+    def _peers_continue(self, target: Target | None) -> bool:
         """Return True if a peer with the last generation's state is in the newest."""
         if target is None or target.gen <= self._member.gen or target.reason is Reason.PAUSE:
             return False
@@ -343,7 +343,9 @@ class Resizing:
             self._saved_at = time.monotonic()
 
 
-def attach(job: Trained, checkpoint: str | os.PathLike[str] | None, every: int | None) -> Resizing:
+def attach(
+    job: ResizableJob, checkpoint: str | os.PathLike[str] | None, every: int | None
+) -> Resizing:
     """Attach resizing, checkpoints and pauses to a job, as its environment sets them; join.
 
     Args:
@@ -363,7 +365,7 @@ def attach(job: Trained, checkpoint: str | os.PathLike[str] | None, every: int |
     return resizing
 
 
-_watching: list[tuple[Membership | None, Stop]] = []
+_watching: list[tuple[Membership | None, StopRequest]] = []
 
 
 def should_stop() -> bool:
@@ -373,11 +375,11 @@ def should_stop() -> bool:
     the SIGTERM handler.
     """
     if not _watching:
-        stop = Stop()
+        stop = StopRequest()
         stop.listen()
         _watching.append((Membership.from_environment(), stop))
     membership, stop = _watching[0]
-    target = membership.look() if membership is not None else None
+    target = membership.read_target() if membership is not None else None
     if membership is not None and target is not None and membership.gen == 0:
         membership.gen = target.gen if membership.rank_in(target) is not None else 0
     excluded = membership is not None and target is not None and membership.is_excluded_by(target)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from runai.elastic.torch.loading.position import Part
+from runai.elastic.torch.loading.position import SampleRange
 from runai.elastic.torch.parallel import broadcast_tensors
 
 _warned = False
@@ -87,7 +87,7 @@ class RunningStatistics:
         for handle in self._handles:
             handle.remove()
 
-    def begin(self, part: Part) -> None:
+    def begin(self, part: SampleRange) -> None:
         """Start collecting a slice's statistics."""
         self._calls = []
         if part.size:
@@ -154,7 +154,7 @@ class RunningStatistics:
         layer.momentum = 1.0
 
     def _collecting_hook(self, place: int) -> Any:  # noqa: ANN401 - a forward hook
-        def take(layer: nn.Module, *_: object) -> None:
+        def collect(layer: nn.Module, *_: object) -> None:
             if self._swapped is None:
                 return
             assert isinstance(layer, _NormBase) and self._calls is not None  # noqa: PT018
@@ -165,7 +165,7 @@ class RunningStatistics:
             for name, buffer in zip(_BUFFERS, buffers, strict=True):
                 setattr(layer, name, buffer)
 
-        return take
+        return collect
 
 
 def _flat(calls: list[_CallStatistics]) -> Tensor:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from runai.elastic.batching import split
-from runai.elastic.torch.loading.position import Divider, MicroBatch, Part
+from runai.elastic.torch.loading.position import Divider, MicroBatch, SampleRange
 from runai.elastic.torch.parallel import broadcast_tensors
 from runai.elastic.torch.statistics import RunningStatistics
 
@@ -59,18 +59,18 @@ def be_bitwise(global_batch: int, gpu_batch: int, workers: int | None) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class SumNode:
     """A node of the tree over the slices: the `index`-th sum of `2 ** level` slices."""
 
     level: int
     index: int
 
     @property
-    def parent(self) -> Node:
+    def parent(self) -> SumNode:
         """The node of twice as many slices."""
-        return Node(self.level + 1, self.index // 2)
+        return SumNode(self.level + 1, self.index // 2)
 
-    def precedes(self, other: Node) -> bool:
+    def precedes(self, other: SumNode) -> bool:
         """Return True if both are halves of one parent, this one the left."""
         return self.level == other.level and self.index % 2 == 0 and other.index == self.index + 1
 
@@ -84,9 +84,9 @@ class fold:  # noqa: N801 - named like a function: it folds from left to right
     def __init__(self, add: Callable[[Gradient, Gradient], None]) -> None:
         """Start empty; `add` adds its second argument to the first, in place."""
         self._add = add
-        self.sums: list[tuple[Node, Gradient]] = []
+        self.sums: list[tuple[SumNode, Gradient]] = []
 
-    def push(self, node: Node, gradient: Gradient) -> None:
+    def push(self, node: SumNode, gradient: Gradient) -> None:
         """Add the next node to the right."""
         while self.sums and self.sums[-1][0].precedes(node):
             left, total = self.sums.pop()
@@ -103,15 +103,15 @@ class fold:  # noqa: N801 - named like a function: it folds from left to right
         return total
 
 
-def roots(start: int, stop: int) -> list[Node]:
+def roots(start: int, stop: int) -> list[SumNode]:
     """Return the largest whole subtrees over slices `start` to `stop - 1`, from left to right.
 
     >>> roots(3, 8)
-    [Node(level=0, index=3), Node(level=2, index=1)]
+    [SumNode(level=0, index=3), SumNode(level=2, index=1)]
     """
     whole = fold(lambda *_: None)
     for leaf in range(start, stop):
-        whole.push(Node(0, leaf), [])
+        whole.push(SumNode(0, leaf), [])
     return [node for node, _ in whole.sums]
 
 
@@ -123,7 +123,7 @@ class SliceDivision:
     rank: int
     ranks: int
 
-    def parts(self, total: int) -> tuple[Part, ...]:
+    def parts(self, total: int) -> tuple[SampleRange, ...]:
         """Return the rank's slices of an update of `total` samples."""
         return _slices_of_rank(self, total)
 
@@ -134,12 +134,12 @@ class SliceDivision:
 
 
 @lru_cache(maxsize=64)
-def _slices_of_rank(division: SliceDivision, total: int) -> tuple[Part, ...]:
+def _slices_of_rank(division: SliceDivision, total: int) -> tuple[SampleRange, ...]:
     sizes = split(total, division.workers)
     offsets = list(accumulate(sizes, initial=0))
     mine = range(*division.run(division.rank, total))
-    slices = tuple(Part(offsets[worker], sizes[worker], worker) for worker in mine)
-    return slices or (Part(0, 0, division.workers + division.rank),)
+    slices = tuple(SampleRange(offsets[worker], sizes[worker], worker) for worker in mine)
+    return slices or (SampleRange(0, 0, division.workers + division.rank),)
 
 
 class VirtualWorkers:
@@ -189,7 +189,7 @@ class VirtualWorkers:
                 self._present[place] |= micro.part.size > 0
                 parameter.grad = None
         if micro.part.size:
-            self._fold.push(Node(0, micro.part.number), gradient)
+            self._fold.push(SumNode(0, micro.part.number), gradient)
         self._total = micro.total
 
     def reduce(self) -> None:
@@ -234,7 +234,7 @@ class VirtualWorkers:
             whole.push(node, gradient)
         return whole
 
-    def _roots(self) -> Iterator[tuple[int, Node]]:
+    def _roots(self) -> Iterator[tuple[int, SumNode]]:
         for rank in range(self._ranks):
             for node in roots(*self._slices.run(rank, self._total)):
                 yield rank, node

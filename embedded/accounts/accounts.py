@@ -142,7 +142,7 @@ class Accounts:
             NotFound: there is no such user.
         """
         with self._changing() as stored:
-            account = self._known(stored.accounts, name)
+            account = self._require(stored.accounts, name)
             return self._set(stored, name, password, admin=account.admin)
 
     def remove(self, name: str) -> None:
@@ -152,7 +152,7 @@ class Accounts:
             NotFound: there is no such user.
         """
         with self._changing() as stored:
-            del stored.accounts[self._known(stored.accounts, name).name]
+            del stored.accounts[self._require(stored.accounts, name).name]
             stored.removed[name] = Removal(datetime.now(UTC).isoformat())
             stored.passwords[name] = None
 
@@ -231,7 +231,7 @@ class Accounts:
         return made
 
     @staticmethod
-    def _known(accounts: Mapping[str, Account], name: str) -> Account:
+    def _require(accounts: Mapping[str, Account], name: str) -> Account:
         if name not in accounts:
             raise NotFound(
                 f"There is no user {name}.", hint=f"There is: {', '.join(sorted(accounts))}."

@@ -65,7 +65,7 @@ class AccountsAuthenticator(Authenticator):
 
     def check_allowed(self, username: str, authentication: object = None) -> bool:  # noqa: ARG002
         """Return True if the user has an account."""
-        return username in self._known()
+        return username in self._accounts()
 
     async def authenticate(
         self,
@@ -97,7 +97,7 @@ class AccountsAuthenticator(Authenticator):
 
     async def refresh_user(self, user: Any, handler: object = None) -> bool:  # noqa: ANN401, ARG002
         """Return False for a removed account, so that the browser must log in again."""
-        return user.name in self._known()
+        return user.name in self._accounts()
 
     def note_for_admins(self) -> str:
         """Return a sentence about accounts under a password attack, "" without any."""
@@ -112,7 +112,7 @@ class AccountsAuthenticator(Authenticator):
             else ""
         )
 
-    def _known(self) -> Mapping[str, Account]:
+    def _accounts(self) -> Mapping[str, Account]:
         try:
             return self.accounts.all()
         except RunaiError as failed:

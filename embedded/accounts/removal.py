@@ -94,18 +94,18 @@ class AccountRemoval:
             await self._sleep(EVERY_S)
 
     async def _revoke_tokens(self, user: str) -> None:
-        _, tokens = await self._ask("GET", f"{user}/tokens")
+        _, tokens = await self._request("GET", f"{user}/tokens")
         for token in tokens.get("api_tokens", ()):
-            await self._ask("DELETE", f"{user}/tokens/{token['id']}")
+            await self._request("DELETE", f"{user}/tokens/{token['id']}")
 
     async def _delete_user(self, user: str) -> None:
-        _, known = await self._ask("GET", user)
+        _, known = await self._request("GET", user)
         for server in known.get("servers", ()):
             path = f"servers/{quote(server, safe='')}" if server else "server"
-            status, _ = await self._ask("DELETE", f"{user}/{path}")
+            status, _ = await self._request("DELETE", f"{user}/{path}")
             if status == httpx.codes.ACCEPTED:
                 raise _NotYet("a server is still stopping")
-        await self._ask("DELETE", user)
+        await self._request("DELETE", user)
 
     async def _suspend_jobs(self, name: str) -> None:
         """Suspend the user's jobs; delete sessions without a server."""
@@ -121,7 +121,7 @@ class AccountRemoval:
             except (Conflict, NotFound):
                 continue  # it ended meanwhile
 
-    async def _ask(self, method: str, path: str) -> tuple[int, dict[str, Any]]:
+    async def _request(self, method: str, path: str) -> tuple[int, dict[str, Any]]:
         """Return status and JSON of the hub's answer; {} on 404.
 
         Raises:

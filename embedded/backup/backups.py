@@ -17,7 +17,7 @@ from typing import Any
 
 from runai.embedded.directory import DataDirectory
 from runai.hub_service.clusters.local.store.cluster_lock import check_is_whole
-from runai.hub_service.sqlite.files import Tell, copy
+from runai.hub_service.sqlite.files import ReportProgress, copy
 from runai.hub_service.wire.errors import NotFound, Unavailable
 
 DATABASES = ("cluster.sqlite", "ledger.sqlite", "jupyterhub.sqlite")
@@ -27,7 +27,9 @@ ABANDONED_AFTER_S = 24 * 3600
 """Age from which an unfinished backup is taken for a killed one's."""
 
 
-def back_up(directory: DataDirectory, folder: Path | None = None, tell: Tell | None = None) -> Path:
+def back_up(
+    directory: DataDirectory, folder: Path | None = None, tell: ReportProgress | None = None
+) -> Path:
     """Copy databases and secrets into a new folder below `folder`; the platform may run.
 
     `tell` receives the progress of each file: pages copied, and pages in all.
@@ -82,7 +84,7 @@ def _remove_abandoned(folder: Path) -> None:
                 shutil.rmtree(path)
 
 
-def copy_all(source: Path, names: Iterable[str], target: Path, tell: Tell | None) -> None:
+def copy_all(source: Path, names: Iterable[str], target: Path, tell: ReportProgress | None) -> None:
     """Copy databases and secrets of a platform, or of a backup, into a new folder."""
     target.mkdir(mode=0o700, parents=True)
     for name in names:

@@ -29,8 +29,8 @@ from runai.hub_service.clusters.local.store.cluster_lock import RESTORING, claim
 from runai.hub_service.clusters.local.store.workload_store import SqliteStore
 from runai.hub_service.clusters.states.state import StoredWorkload
 from runai.hub_service.ledger import opening
-from runai.hub_service.ledger.store import Store
-from runai.hub_service.sqlite.files import Tell, newer, opened_to_read, unknown_revision
+from runai.hub_service.ledger.store import LedgerStore
+from runai.hub_service.sqlite.files import ReportProgress, newer, opened_to_read, unknown_revision
 from runai.hub_service.wire.errors import Conflict, NotFound, Unavailable
 
 
@@ -73,7 +73,11 @@ class Restored:
 
 
 def restore(
-    directory: DataDirectory, backup: Path, *, stop_unknown: bool = False, tell: Tell | None = None
+    directory: DataDirectory,
+    backup: Path,
+    *,
+    stop_unknown: bool = False,
+    tell: ReportProgress | None = None,
 ) -> Restored:
     """Restore a backup; move existing files aside, delete none. `tell` is as in `back_up`.
 
@@ -112,7 +116,7 @@ def _pending_manifest(root: Path) -> Mapping[str, Any]:
 
 
 def _commit(
-    directory: DataDirectory, backup: Path, *, stop_unknown: bool, tell: Tell | None
+    directory: DataDirectory, backup: Path, *, stop_unknown: bool, tell: ReportProgress | None
 ) -> None:
     """Stage the backup, stop unknown workers, and commit the restore."""
     root, staged = directory.root, directory.root / _STAGED
@@ -166,7 +170,7 @@ def _commit(
 def _migrate_staged(staged: Path) -> Mapping[str, StoredWorkload]:
     """Migrate the staged databases, check that they are readable, return their workloads."""
     if (staged / "ledger.sqlite").exists():
-        Store(staged / "ledger.sqlite").close()  # migrates it
+        LedgerStore(staged / "ledger.sqlite").close()  # migrates it
     if not (staged / "cluster.sqlite").exists():
         return {}
     with closing(SqliteStore(staged / "cluster.sqlite")) as store:

@@ -22,7 +22,7 @@ from runai.embedded.proxy.public_address import (
     host_and_port,
 )
 from runai.embedded.proxy.route_files import RouteFiles, path_segments
-from runai.hub_service.clusters.local.processes.worker_process import Watch
+from runai.hub_service.clusters.local.processes.worker_process import ProcessWatch
 from runai.hub_service.wire.errors import RunaiError, Unavailable
 
 USER_SEGMENTS = 3  # /user/NAME/SERVER/
@@ -59,7 +59,7 @@ class CaddyProxy(Proxy):
         self._process = CaddyProcess(folder)
         self._depth = self._deepest_route()
         self._routes = RouteFiles(folder / caddy_config.ROUTES, self._depth)
-        self._watch: Watch | None = None
+        self._watch: ProcessWatch | None = None
         self._starting: asyncio.Future[None] | None = None
 
     # -- JupyterHub's contract -------------------------------------------------------------------

@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 
 from runai.embedded.proxy.caddy_config import ADMIN_SOCKET
-from runai.hub_service.clusters.local.processes.worker_process import Watch
+from runai.hub_service.clusters.local.processes.worker_process import ProcessWatch
 from runai.hub_service.wire.errors import Unavailable
 
 LOWEST = (2, 11, 7)  # the first with `write_idle_timeout`
@@ -145,7 +145,7 @@ class CaddyProcess:
                 )
             await asyncio.sleep(LOOK_EVERY_S)
 
-    def watch(self, on_end: Callable[[], None]) -> Watch | None:
+    def watch(self, on_end: Callable[[], None]) -> ProcessWatch | None:
         """Call `on_end` once when it ends; return None if it does not run."""
 
         def ended() -> None:
@@ -154,7 +154,7 @@ class CaddyProcess:
             on_end()
 
         pid = self.pid()
-        return None if pid is None else Watch(pid, None, ended)
+        return None if pid is None else ProcessWatch(pid, None, ended)
 
     def terminate_child(self) -> None:
         """Terminate it if this process started it."""

@@ -155,7 +155,7 @@ def claimed_port(host: str, port: int) -> Generator[None]:
         try:
             claim.bind(f"\0runai-starts-on-{port}")
         except OSError as failed:
-            raise _taken(host, port) from failed
+            raise _port_in_use(host, port) from failed
         check_can_listen(host, port)
         yield
 
@@ -174,7 +174,7 @@ def check_can_listen(host: str, port: int) -> None:
     except OSError as failed:
         match failed.errno:
             case errno.EADDRINUSE:
-                raise _taken(host, port) from failed
+                raise _port_in_use(host, port) from failed
             case errno.EACCES:
                 raise Forbidden(
                     f"Port {port} needs the right CAP_NET_BIND_SERVICE"
@@ -189,7 +189,7 @@ def check_can_listen(host: str, port: int) -> None:
                 ) from failed
 
 
-def _taken(host: str, port: int) -> Conflict:
+def _port_in_use(host: str, port: int) -> Conflict:
     other = port + 1 if port < MOST_PORT else port - 1
     place = "this machine" if host in EVERY_ADDRESS else host.strip("[]")
     return Conflict(

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class AgentSettings:
     """Configuration of one agent, from environment variables."""
 
     url: str
@@ -51,7 +51,7 @@ class Settings:
     """Path of the kubelet's socket; "" outside Kubernetes."""
 
     @classmethod
-    def parse(cls, environ: Mapping[str, str]) -> "Settings":
+    def parse(cls, environ: Mapping[str, str]) -> "AgentSettings":
         """Parse the environment.
 
         Raises:
@@ -111,7 +111,7 @@ def _keeper(devices: Sequence[Device]) -> MemoryEnforcer:
         return MemoryEnforcer(no_hard_limit=str(error))
 
 
-def _kubelet(settings: Settings) -> "PodResources | None":
+def _kubelet(settings: AgentSettings) -> "PodResources | None":
     """Return a client of the kubelet; None outside Kubernetes."""
     if not settings.pod_resources:
         return None
@@ -121,7 +121,7 @@ def _kubelet(settings: Settings) -> "PodResources | None":
     return PodResources(settings.pod_resources)
 
 
-def _serve_metrics(settings: Settings, agent: Agent) -> Callable[[], None]:
+def _serve_metrics(settings: AgentSettings, agent: Agent) -> Callable[[], None]:
     """Start the metrics server if an address is set; return the function that stops it."""
     if settings.metrics is None:
         return lambda: None
@@ -133,11 +133,11 @@ def _serve_metrics(settings: Settings, agent: Agent) -> Callable[[], None]:
         return serve(host, port, settings.node, agent.tally)
     except OSError as error:
         # Continue without metrics: limits and charts depend on the measuring itself.
-        log.warning("Prometheus is not answered on %s:%d: %s", host, port, error)
+        log.warning("cannot serve metrics on %s:%d: %s", host, port, error)
         return lambda: None
 
 
-async def _run(settings: Settings) -> None:
+async def _run(settings: AgentSettings) -> None:
     # A PID set by the parent also reveals a parent that ended before this line.
     parent = settings.parent or os.getppid()
     end_with_parent()  # immediate on Linux; elsewhere the loop compares the parent's PID
@@ -176,7 +176,7 @@ def main() -> int:
     form: LogFormat = "json" if os.environ.get("RUNAI_LOG_FORMAT") == "json" else "text"
     begin_logging("WARNING", form, text="agent: %(message)s")
     try:
-        settings = Settings.parse(os.environ)
+        settings = AgentSettings.parse(os.environ)
         with contextlib.suppress(asyncio.CancelledError):
             asyncio.run(_run(settings))
     except RunaiError as error:

@@ -52,7 +52,7 @@ class Kubelet(Protocol):
         """
 
 
-class Reporter(Protocol):
+class ReportTransport(Protocol):
     """Transport of the agent's measurement reports to the service (`reporting`)."""
 
     async def report(self, report: AgentReport) -> AgentReply:
@@ -94,7 +94,7 @@ class Agent:
         self,
         node: str,
         source: DeviceSource,
-        reporter: Reporter,
+        reporter: ReportTransport,
         *,
         wanted: Callable[[], bool] = lambda: True,
         busy_s: float = BUSY_S,
@@ -176,11 +176,11 @@ class Agent:
         report = usage.report(self._node, poll, allocations)
         # A failed enforcement must not cost the measurements: report them anyway.
         try:
-            self._releaser.look(poll, allocations)
+            self._releaser.enforce(poll, allocations)
             report = self._processor.add(report, poll, allocations)
-            return self._keeper.told(report, poll, allocations)
+            return self._keeper.enforce_and_report(report, poll, allocations)
         except Exception:
-            log.exception("limits and releases could not be looked after")
+            log.exception("limits and releases could not be enforced")
             return report
 
     def _fetch_holders(self) -> _Holders | None:
@@ -227,7 +227,7 @@ class Agent:
                 reply = await self._reporter.report(self._as_of_now(measured, report))
             except Unavailable as away:
                 if failures == 0:
-                    log.warning("the service is away, reports wait: %s", away)
+                    log.warning("the service does not respond; reports are queued: %s", away)
                 is_away = True
                 failures += 1
                 if len(self._waiting) < KEPT_REPORTS:
@@ -245,17 +245,17 @@ class Agent:
                 log.exception("reporting failed %d times", failures)
             else:
                 if failures:
-                    log.warning("the service is back")
+                    log.warning("the service responds again")
                 failures = 0
                 self.tally.sent += 1
                 self.tally.waiting = len(self._waiting)
-                self._learn(reply.allocations)
+                self._set_allocations(reply.allocations)
                 continue
             self.tally.waiting = len(self._waiting)
             if is_away or failures > 1:
                 await asyncio.sleep(_delay(failures))
 
-    def _learn(self, allocations: list[AgentAllocation]) -> None:
+    def _set_allocations(self, allocations: list[AgentAllocation]) -> None:
         self._allocations = allocations
         if allocations:
             self._allocated.set()

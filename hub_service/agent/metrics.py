@@ -22,7 +22,7 @@ def serve(host: str, port: int, node: str, tally: Tally) -> Callable[[], None]:
         OSError: the server cannot listen on the address.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Node(node, tally))
+    registry.register(NodeCollector(node, tally))
     ProcessCollector(registry=registry)  # CPU and memory of the agent itself
     server, thread = start_http_server(port, host, registry)
 
@@ -34,7 +34,7 @@ def serve(host: str, port: int, node: str, tally: Tally) -> Callable[[], None]:
     return end
 
 
-class Node(Collector):
+class NodeCollector(Collector):
     """Collector of the last report's devices and the loop's counters."""
 
     def __init__(self, node: str, tally: Tally) -> None:

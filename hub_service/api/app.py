@@ -125,7 +125,9 @@ def _operations(metrics: Metrics) -> APIRouter:
             response.status_code = 503
             response.headers["Retry-After"] = "2"
             return {"status": "not ready", "because": found}
-        return {"status": "ready"} | ({"without": "history"} if on.ledger.trouble() else {})
+        return {"status": "ready"} | (
+            {"without": "history"} if on.ledger.unhealthy_reason() else {}
+        )
 
     @routes.get("/metrics")
     async def scrape(on: On, caller: Caller) -> Response:

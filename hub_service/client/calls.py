@@ -265,7 +265,7 @@ def delete_project(name: str) -> Call[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Which:
+class WorkloadFilter:
     """Filter for a list of workloads; None matches all."""
 
     project: str | None = None
@@ -279,7 +279,7 @@ class Which:
 
 
 def workload_page(
-    which: Which, after: str | None = None, limit: int = FIRST_PAGE
+    which: WorkloadFilter, after: str | None = None, limit: int = FIRST_PAGE
 ) -> Call[schemas.WorkloadPage]:
     """Return a page of workloads, and counts over all pages.
 

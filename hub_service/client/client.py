@@ -9,7 +9,7 @@ from functools import wraps
 from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
 
 from runai.hub_service.client import calls
-from runai.hub_service.client.calls import NEXT_PAGES, Call, Stream, Which
+from runai.hub_service.client.calls import NEXT_PAGES, Call, Stream, WorkloadFilter
 from runai.hub_service.client.connection import find_connection
 from runai.hub_service.client.transport import AsyncTransport, Transport
 from runai.hub_service.wire.schemas import SubmitReply, SubmitRequest, WorkloadView
@@ -147,10 +147,14 @@ class Client(_BaseClient):
         return self.transport.send(self._submission(request, dry_run=dry_run))
 
     def workloads(
-        self, which: Which | None = None, *, project: str | None = None, user: str | None = None
+        self,
+        which: WorkloadFilter | None = None,
+        *,
+        project: str | None = None,
+        user: str | None = None,
     ) -> list[WorkloadView]:
         """Return all workloads that the caller may see, oldest first, page by page."""
-        which = which or Which(project, user)
+        which = which or WorkloadFilter(project, user)
         page = self.workload_page(which, limit=NEXT_PAGES)
         found = page.items
         while page.next_token is not None:
@@ -181,10 +185,14 @@ class AsyncClient(_BaseClient):
         return await self.transport.send(self._submission(request, dry_run=dry_run))
 
     async def workloads(
-        self, which: Which | None = None, *, project: str | None = None, user: str | None = None
+        self,
+        which: WorkloadFilter | None = None,
+        *,
+        project: str | None = None,
+        user: str | None = None,
     ) -> list[WorkloadView]:
         """Return all workloads that the caller may see, oldest first, page by page."""
-        which = which or Which(project, user)
+        which = which or WorkloadFilter(project, user)
         page = await self.workload_page(which, limit=NEXT_PAGES)
         found = page.items
         while page.next_token is not None:

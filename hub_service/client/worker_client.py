@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from runai.hub_service.client.calls import API, Call
 from runai.hub_service.client.transport import Transport
-from runai.hub_service.wire.elastic_messages import Status, Target
+from runai.hub_service.wire.elastic_messages import Target, WorkerStatus
 from runai.hub_service.wire.worker_schemas import EndedReply, EndedReport, StatusReport, TargetReply
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ class WorkerClient:
         call = Call("GET", path, TargetReply, params, timeout_s=WAITS_S + MARGIN_S)
         return self._send(call).read()
 
-    def tell(self, status: Status) -> None:
+    def report_status(self, status: WorkerStatus) -> None:
         """Report the worker's status."""
         self._send(Call("PUT", f"{API}/worker/status", type(None), body=StatusReport.of(status)))
 

@@ -21,7 +21,7 @@ from runai.hub_service.scheduler.model.snapshot import (
 )
 from runai.hub_service.scheduler.state.cluster_index import Changes
 
-Known = frozenset[str]
+VisibleNames = frozenset[str]
 """Workloads that an answer may name; `vision/sweep-` is all elements of an array."""
 
 LENGTH_BYTES = 8
@@ -40,11 +40,11 @@ class Explain:
     """Question why a workload waits in the last plan."""
 
     workload: str
-    known: Known
+    known: VisibleNames
 
 
 @dataclass(frozen=True, slots=True)
-class WhatIf:
+class WhatIfQuestion:
     """Question for the plan of a snapshot with changes, which are not kept."""
 
     changes: Changes
@@ -57,7 +57,7 @@ class Foresee:
     """Request for the expected start of each waiting workload, in the background."""
 
 
-Question = Explain | WhatIf | Foresee
+Question = Explain | WhatIfQuestion | Foresee
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Foreseen:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class WhatIfResult:
     """The plan of a changed snapshot, and the expected starts that were asked for."""
 
     plan: PlanDifference
@@ -116,7 +116,7 @@ class Failed:
     why: str
 
 
-Answer = PlanDifference | Explained | Foreseen | Tried | Failed
+Answer = PlanDifference | Explained | Foreseen | WhatIfResult | Failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class Reply:
     answer: Answer
 
 
-def is_known(workload: Workload, known: Known) -> bool:
+def is_known(workload: Workload, known: VisibleNames) -> bool:
     """Return True if an answer may name a workload."""
     name = workload.name
     return name in known or (

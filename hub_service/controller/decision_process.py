@@ -34,8 +34,8 @@ from runai.hub_service.controller.decision_messages import (
     Question,
     Reply,
     Request,
-    Tried,
-    WhatIf,
+    WhatIfQuestion,
+    WhatIfResult,
     difference,
     frame,
     is_known,
@@ -77,13 +77,13 @@ class Decisions:
                 known = question.known
                 wait = explain(snapshot, plan, question.workload, lambda w: is_known(w, known))
                 return Explained(snapshot.now, wait)
-            case WhatIf():
+            case WhatIfQuestion():
                 index = Index(snapshot)
                 index.apply(question.changes)
                 other = index.snapshot()
                 found = decide(other)
                 starts = forecast(other, found, set(question.foresee)) if question.foresee else {}
-                return Tried(difference(plan, found), starts)
+                return WhatIfResult(difference(plan, found), starts)
             case Foresee():
                 return Foreseen(snapshot.now, forecast(snapshot, plan))
 
@@ -101,7 +101,7 @@ class _Child:
     answer: bytearray = field(default_factory=bytearray)
 
 
-class Worker:
+class DecisionLoop:
     """The worker's loop: requests from one pipe, replies to another, children beside it."""
 
     def __init__(self, requests: int, replies: int) -> None:
@@ -131,7 +131,7 @@ class Worker:
     def _read_requests(self) -> bool:
         read = os.read(self._requests, READ_BYTES)
         self._received += read
-        while (body := _take_message(self._received)) is not None:
+        while (body := _pop_message(self._received)) is not None:
             self._serve(pickle.loads(body))  # noqa: S301  from the service
         return bool(read)
 
@@ -151,7 +151,7 @@ class Worker:
     def _fork(self, number: int, question: Question) -> None:
         """Answer a question in a child; a person's forecast ends the one in the background."""
         is_forecast = isinstance(question, Foresee) or bool(
-            isinstance(question, WhatIf) and question.foresee
+            isinstance(question, WhatIfQuestion) and question.foresee
         )
         running = [child for child in self._children.values() if child.is_forecast]
         if running and isinstance(question, Foresee):
@@ -176,7 +176,7 @@ class Worker:
         if read := os.read(child.pipe, READ_BYTES):
             child.answer += read
             return
-        answer = _take_message(child.answer)
+        answer = _pop_message(child.answer)
         if answer is None:
             self._end(child, "its process ended before the answer")
         else:
@@ -213,7 +213,7 @@ def _answer(decisions: Decisions, question: Question, pipe: int) -> NoReturn:
         os._exit(status)  # nothing of the worker's own may run on
 
 
-def _take_message(received: bytearray) -> bytes | None:
+def _pop_message(received: bytearray) -> bytes | None:
     """Take the first message out of the received bytes; None: it is not whole yet."""
     end = LENGTH_BYTES + int.from_bytes(received[:LENGTH_BYTES])
     if len(received) < LENGTH_BYTES or len(received) < end:
@@ -244,7 +244,7 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bound(), resource.RLIM_INFINITY))
     with suppress(OSError):  # not Linux
         Path("/proc/self/oom_score_adj").write_text(str(KILLED_EARLY))
-    Worker(sys.stdin.fileno(), replies).run()
+    DecisionLoop(sys.stdin.fileno(), replies).run()
     return 0
 
 

@@ -28,13 +28,13 @@ from runai.hub_service.controller.decision_messages import (
     Failed,
     Foresee,
     Foreseen,
-    Known,
     PlanDifference,
     Question,
     Reply,
     Request,
-    Tried,
-    WhatIf,
+    VisibleNames,
+    WhatIfQuestion,
+    WhatIfResult,
     frame,
     patched,
 )
@@ -221,7 +221,7 @@ class DecisionWorker:
             self._deadline_s, self._failing = DEADLINE_S, ""
             return plan
 
-    async def explain(self, workload: str, known: Known) -> Explained:
+    async def explain(self, workload: str, known: VisibleNames) -> Explained:
         """Explain why a workload waits in the last plan; name only the workloads in `known`.
 
         Raises:
@@ -247,8 +247,8 @@ class DecisionWorker:
                     raise _unavailable("it has no snapshot yet")
                 before = life.plan
                 changes = changes_between(life.snapshot, other)
-                asked = self._send(life, WhatIf(changes, tuple(foresee)))
-            tried = _expected(await _in_time(asked), Tried)
+                asked = self._send(life, WhatIfQuestion(changes, tuple(foresee)))
+            tried = _expected(await _in_time(asked), WhatIfResult)
         return patched(before, tried.plan), tried.starts
 
     async def forecast(self) -> Foreseen:
@@ -286,7 +286,7 @@ class DecisionWorker:
                 reply = await life.pipe.receive()
                 waiting = life.waiting.pop(reply.number, None)
                 if waiting is None:  # cancelled meanwhile, answered already, or never asked
-                    LOG.debug("no request %d waits for an answer", reply.number)
+                    LOG.debug("dropped the reply to request %d: its caller is gone", reply.number)
                 elif not waiting.done():
                     waiting.set_result(reply.answer)
         except EOFError as ended:

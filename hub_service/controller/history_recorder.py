@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NoReturn
 
-from runai.hub_service.ledger import Asked, Held, Ledger
+from runai.hub_service.ledger import DeviceAllocation, Ledger, PastRequest
 from runai.hub_service.model.changes import Broadcast, compared, is_same_workload
 from runai.hub_service.model.cluster import Cluster
 from runai.hub_service.model.device import Device
@@ -26,13 +26,13 @@ RESTS = 10
 """Pause after each run, as a multiple of its duration (0.02 s for thousands)."""
 
 
-def held_devices(
+def device_allocations(
     workloads: Iterable[WorkloadRecord], devices: Mapping[str, Sequence[Device]]
-) -> list[Held]:
+) -> list[DeviceAllocation]:
     """Return all allocated device shares."""
     uuids = {(node, d.index): d.uuid for node, found in devices.items() for d in found}
     return [
-        Held(
+        DeviceAllocation(
             record.spec.project,
             record.spec.user,
             record.id,
@@ -41,40 +41,40 @@ def held_devices(
             worker.node,
         )
         for record in workloads
-        if record.holds_devices
+        if record.has_devices
         for worker in record.workers
         for share in worker.devices
     ]
 
 
-class Holdings:
+class AllocationCache:
     """Cached list of allocations, for callers that read it every second."""
 
     def __init__(self, cluster: Cluster) -> None:
         """Start with an empty cache."""
         self._cluster = cluster
         self._seen: tuple[object, object] = None, None
-        self._held: Sequence[Held] = ()
+        self._held: Sequence[DeviceAllocation] = ()
         self._rests_until = 0.0
 
-    async def now(self) -> Sequence[Held]:
+    async def now(self) -> Sequence[DeviceAllocation]:
         """Return all allocated device shares.
 
         If thousands of allocations change many times a second, the list may be slightly outdated,
-        as the ledger of `Bookkeeping` then is.
+        as the ledger of `HistoryRecorder` then is.
         """
         holders, devices = await self._cluster.holders(), await self._cluster.devices()
         began = time.perf_counter()
         known = self._seen[0] is holders and self._seen[1] is devices
         if not known and began >= self._rests_until:
-            self._held = held_devices(holders.values(), devices)
+            self._held = device_allocations(holders.values(), devices)
             self._seen = holders, devices
             took = time.perf_counter() - began
             self._rests_until = began + RESTS * took if took > QUICK_S else 0.0
         return self._held
 
 
-class Bookkeeping:
+class HistoryRecorder:
     """Recorder that follows the cluster and writes its changes to the ledger."""
 
     def __init__(
@@ -97,7 +97,7 @@ class Bookkeeping:
         self._seen = seen
         self._workloads: Sequence[Workload] = ()
         self._wanted: dict[WorkloadId, Workload] = {}
-        self._requests: dict[WorkloadId, Asked] = {}
+        self._requests: dict[WorkloadId, PastRequest] = {}
         """Requests as last written."""
 
     async def run(self) -> NoReturn:
@@ -120,7 +120,7 @@ class Bookkeeping:
         counted = set(self._ledger.workloads())
         records = await self._cluster.workloads()
         holders = await self._cluster.holders()
-        held = held_devices(holders.values(), await self._cluster.devices())
+        held = device_allocations(holders.values(), await self._cluster.devices())
         self._ledger.record(self._clock(), 0.0, held)
         # Changes before the first run are in the cluster's own history. Workloads that ended
         # meanwhile, or just before a crash, are still in the ledger; so are workloads that came and
@@ -169,9 +169,9 @@ class Bookkeeping:
             known = self._requests.get(name)
             if known is not None and name not in come and known.starts == record.attempts:
                 continue  # only its queue position changed, not its request
-            asked = _asked(workload, record, "" if known is None else known.text)
+            asked = _past_request(workload, record, "" if known is None else known.text)
             if asked != known:
-                self._ledger.asked(name, asked)
+                self._ledger.record_request(name, asked)
                 self._requests[name] = asked
 
     async def _record(
@@ -189,11 +189,11 @@ def _has_same_name(one: Workload, other: Workload) -> bool:
     return one.name == other.name
 
 
-def _asked(workload: Workload, record: WorkloadRecord, known: str) -> Asked:
+def _past_request(workload: Workload, record: WorkloadRecord, known: str) -> PastRequest:
     if workload.max_runtime is not None:  # what is left of its time
         workload = replace(workload, max_runtime=record.spec.max_runtime)
     text = request_of(workload) if _is_complete(workload, record, known) else known
-    return Asked(workload.submitted, text, record.attempts)
+    return PastRequest(workload.submitted, text, record.attempts)
 
 
 def _is_complete(workload: Workload, record: WorkloadRecord, known: str) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NoReturn, Protocol
 
 from runai.hub_service.model.changes import Broadcast
-from runai.hub_service.model.cluster import Driven, Refused
+from runai.hub_service.model.cluster import ControlledCluster, Refused
 from runai.hub_service.scheduler.model.snapshot import Plan, Policy, Snapshot
 from runai.hub_service.wire.errors import Unavailable
 
@@ -28,7 +28,7 @@ LONGEST_REST_S = 0.25
 observe and decide: beside thousands of waiting jobs requests get half of the time.
 """
 
-Phase = Literal["observe", "decide", "apply"]
+CyclePhase = Literal["observe", "decide", "apply"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Cycle:
     plan: Plan = field(default_factory=Plan)
     refused: Sequence[Refused] = ()
     seconds: float = 0.0
-    phases: Mapping[Phase, float] = field(default_factory=dict)
+    phases: Mapping[CyclePhase, float] = field(default_factory=dict)
     """Duration of each phase in seconds."""
 
 
@@ -59,7 +59,7 @@ class Controller:
 
     def __init__(
         self,
-        cluster: Driven,
+        cluster: ControlledCluster,
         decider: Decider,
         *,
         policy: Policy | None = None,
@@ -90,7 +90,7 @@ class Controller:
         self.changes = Broadcast()
         """Announced after every cycle, so after every visible change."""
 
-    def trouble(self) -> str:
+    def unhealthy_reason(self) -> str:
         """Return why no plan is made at present; "" while cycles succeed."""
         if self._failing:
             return f"the last cycle failed ({self._failing})"
@@ -144,7 +144,7 @@ class Controller:
                 refusal.text,
             )
         self._ended = self._clock()
-        phases: dict[Phase, float] = {
+        phases: dict[CyclePhase, float] = {
             "observe": seen - began,
             "decide": decided - seen,
             "apply": self._ended - decided,

@@ -65,7 +65,7 @@ class UsageHistory:
             usage[record.spec.name] = decayed(found, now)
         self._usage = usage
 
-    def told(self, snapshot: Snapshot) -> Snapshot:
+    def with_usage(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with the projects' usage; a parent's is the sum of its children's."""
         parents = {project.parent for project in snapshot.projects}
         return replace(

@@ -4,11 +4,21 @@
 a job.
 """
 
-from runai.hub_service.ledger.integration import Held
+from runai.hub_service.ledger.integration import DeviceAllocation
 from runai.hub_service.ledger.ledger import Ledger
-from runai.hub_service.ledger.past import Asked, Past
+from runai.hub_service.ledger.past import Past, PastRequest
 from runai.hub_service.ledger.query import Point, Usage, UsageFilter
 from runai.hub_service.ledger.store import Event
 from runai.hub_service.ledger.totals import Totals
 
-__all__ = ["Asked", "Event", "Held", "Ledger", "Past", "Point", "Totals", "Usage", "UsageFilter"]
+__all__ = [
+    "DeviceAllocation",
+    "Event",
+    "Ledger",
+    "Past",
+    "PastRequest",
+    "Point",
+    "Totals",
+    "Usage",
+    "UsageFilter",
+]

@@ -1,6 +1,6 @@
 """Access to a ledger database that may be unreachable: reads fail with Retry-After, writes wait.
 
-Calls of `Store` block; `asked` runs them in a thread.
+Calls of `LedgerStore` block; `run_read` runs them in a thread.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from typing import ParamSpec, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from runai.hub_service.ledger.store import Batch, Store
+from runai.hub_service.ledger.store import LedgerStore, WriteBatch
 from runai.hub_service.ledger.totals import Series
 from runai.hub_service.wire.errors import Unavailable
 
@@ -26,7 +26,7 @@ WAITS = "usage could not be written, trying again"
 class Access:
     """A store and the result of its last call."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: LedgerStore) -> None:
         """Start without an open database and without an error."""
         self._store = store
         self.is_open = False
@@ -55,7 +55,7 @@ class Access:
         self.is_open, self.trouble = True, ""
         return found
 
-    async def asked(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def run_read(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a read in a thread and return its result.
 
         Raises:
@@ -77,7 +77,7 @@ class Access:
             retry_after=TRY_AGAIN_S,
         ) from away
 
-    def write(self, batch: Batch, *, is_last: bool = False) -> dict[Series, int] | None:
+    def write(self, batch: WriteBatch, *, is_last: bool = False) -> dict[Series, int] | None:
         """Write a batch and return the ids of new series; None if the write failed."""
         if not self.is_open:
             return None

@@ -23,7 +23,7 @@ IDLE_BELOW = 0.01
 """Load below which an allocated device counts as idle."""
 
 
-class Held(NamedTuple):
+class DeviceAllocation(NamedTuple):
     """Allocation of one device to one workload; amounts of several workers add up."""
 
     project: str
@@ -75,8 +75,8 @@ class Integration:
         self.measured_until: dict[str, float] = {}
         """End of the newest report, by node."""
         self._must_rebuild = False
-        self._last_held: Sequence[Held] | None = None
-        """The list last passed to `hold`; the identical list needs no comparison."""
+        self._last_held: Sequence[DeviceAllocation] | None = None
+        """The list last passed to `set_allocations`; the identical list needs no comparison."""
         self.at = 0.0
         """End of the integrated time."""
         self._changed: set[Series] = set()
@@ -109,7 +109,7 @@ class Integration:
         self._changed.clear()
         return found
 
-    def put_back(self, collected: Mapping[Series, Mapping[int, Totals]], most: int) -> None:
+    def requeue(self, collected: Mapping[Series, Mapping[int, Totals]], most: int) -> None:
         """Requeue amounts whose write failed, for the newest `most` windows."""
         self._changed.update(collected)
         windows = sorted({window for amounts in collected.values() for window in amounts})
@@ -133,7 +133,7 @@ class Integration:
         while len(self._segments) > 1 and self._segments[1].start < at - REMEMBER_S:
             self._segments.popleft()
 
-    def hold(self, at: float, held: Sequence[Held]) -> None:
+    def set_allocations(self, at: float, held: Sequence[DeviceAllocation]) -> None:
         """Set the complete allocation of the cluster from `at` on."""
         self.advance(at)
         if held is self._last_held and not self._must_rebuild:
@@ -146,14 +146,14 @@ class Integration:
     def _begin(self, segment: _Segment) -> None:
         last = self._segments[-1].milli if self._segments else {}
         for series in last.keys() - segment.milli.keys():
-            series.hold(self.at, 0.0)
+            series.set_gpus(self.at, 0.0)
             self._changed.add(series)
         for series, milli in segment.milli.items():
-            series.hold(self.at, milli / 1000)
+            series.set_gpus(self.at, milli / 1000)
         self._segments.append(segment)
 
-    def ask_again(self) -> None:
-        """Rebuild the segment at the next `hold`, because the series of scopes have changed."""
+    def request_rebuild(self) -> None:
+        """Rebuild the segment at the next `set_allocations`: the scopes' series have changed."""
         self._must_rebuild = True
 
     def reclaim(self, at: float, series: Series, gpu_seconds: float) -> None:
@@ -208,7 +208,7 @@ class Integration:
                 return
             until = segment.start
 
-    def _segment(self, start: float, held: Sequence[Held]) -> _Segment:
+    def _segment(self, start: float, held: Sequence[DeviceAllocation]) -> _Segment:
         scopes: dict[tuple[str, str], tuple[Series, ...]] = {}
         devices: dict[str, Series] = {}
         milli = {self._series(Scope("watched")): 1000}
@@ -254,7 +254,7 @@ def _count(
             rates[2] += idle
 
 
-def _by_workload_and_device(held: Sequence[Held]) -> dict[tuple[str, str], int]:
+def _by_workload_and_device(held: Sequence[DeviceAllocation]) -> dict[tuple[str, str], int]:
     amounts: dict[tuple[str, str], int] = {}
     for one in held:
         if one.milli > 0:

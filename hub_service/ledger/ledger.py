@@ -13,10 +13,10 @@ from typing import Literal, NoReturn, ParamSpec, TypeVar
 
 from runai.hub_service.ledger import query
 from runai.hub_service.ledger.access import Access
-from runai.hub_service.ledger.integration import IDLE_BELOW, Held, Integration
-from runai.hub_service.ledger.past import Asked, Past
+from runai.hub_service.ledger.integration import IDLE_BELOW, DeviceAllocation, Integration
+from runai.hub_service.ledger.past import Past, PastRequest
 from runai.hub_service.ledger.query import Usage, UsageFilter
-from runai.hub_service.ledger.store import Batch, Event, Forgotten, Store
+from runai.hub_service.ledger.store import Event, Forgotten, LedgerStore, WriteBatch
 from runai.hub_service.ledger.totals import Scope, Series, Totals
 from runai.hub_service.wire.agent_reports import AgentReport
 
@@ -50,9 +50,9 @@ class Ledger:
             Unavailable: the database is broken, of a newer version, or refuses our login.
         """
         self._clock = clock
-        self._store = Store(database, later=True)
+        self._store = LedgerStore(database, later=True)
         self._access = Access(self._store)
-        self._batch = Batch()
+        self._batch = WriteBatch()
         """Unwritten events and requests; the unwritten amounts are in `_sums`."""
         self._writing = asyncio.Lock()
         self._written_at = 0.0
@@ -88,7 +88,7 @@ class Ledger:
         self,
         at: float,
         interval: float,
-        allocated: Sequence[Held],
+        allocated: Sequence[DeviceAllocation],
         report: AgentReport | None = None,
     ) -> None:
         """Set the cluster's allocation from `at` on, and add a report of earlier use.
@@ -98,7 +98,7 @@ class Ledger:
         arrive late, twice, or never.
         """
         del interval
-        self._sums.hold(at, allocated)
+        self._sums.set_allocations(at, allocated)
         if report is not None:
             self._sums.measure(report)
             self._note_latest(report)
@@ -130,7 +130,7 @@ class Ledger:
             happened = self._clock() if at is None else at
             self._batch.events.append(Event(happened, workload, kind, text, project, user))
 
-    def asked(self, workload: str, asked: Asked) -> None:
+    def record_request(self, workload: str, asked: PastRequest) -> None:
         """Record a workload's request; it replaces an earlier version of the same submission."""
         if len(self._batch.requests) < MAX_WAITING_EVENTS:
             self._batch.requests[workload, asked.submitted] = asked
@@ -149,7 +149,7 @@ class Ledger:
         series = self._by_workload.pop(workload, None)
         if series is not None:
             del self._by_scope[series.scope]
-            self._sums.ask_again()
+            self._sums.request_rebuild()
         if series is not None or not self._access.is_open:
             self._batch.forgotten.append(Forgotten(workload, self._clock(), series))
 
@@ -196,7 +196,7 @@ class Ledger:
             if scope.kind == kind
         }
 
-    def known(self, kind: Literal["project", "user", "node"]) -> list[str]:
+    def names(self, kind: Literal["project", "user", "node"]) -> list[str]:
         """Return all names that ever had an allocation, sorted."""
         found = (scope for scope in self._by_scope if scope.kind == kind)
         return sorted(getattr(scope, kind) for scope in found)
@@ -218,7 +218,7 @@ class Ledger:
         at, utilization, memory = self._devices.get(uuid, (0.0, None, None))
         return (utilization, memory) if at > self._clock() - RECENT_S else None
 
-    def trouble(self) -> str:
+    def unhealthy_reason(self) -> str:
         """Return why the last read or write of the database failed; "" if it succeeded."""
         return self._access.trouble
 
@@ -232,25 +232,27 @@ class Ledger:
         Without `step_s` there are about 300 points.
         """
         found = query.choose_range(since, until, step_s, now=self._clock())
-        return query.usage(who.scope, found, *await self._asked(self._store.sums, who.scope, found))
+        return query.usage(
+            who.scope, found, *await self._read_current(self._store.sums, who.scope, found)
+        )
 
     async def events(self, workload: str, *, since: float = 0.0, limit: int = 1000) -> list[Event]:
         """Return the newest events of a workload and its earlier namesakes, oldest first."""
-        return await self._asked(self._store.events_of, workload, since, limit)
+        return await self._read_current(self._store.events_of, workload, since, limit)
 
     async def past(self, since: float) -> list[Past]:
         """Return the workloads with an allocation after a time, oldest first."""
         level = query.grid_of(self._clock() - since)
-        return await self._asked(self._store.past_workloads, since, level)
+        return await self._read_current(self._store.past_workloads, since, level)
 
-    async def _asked(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def _read_current(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Write recent amounts, then read; while the database fails, only `flush` writes."""
         async with self._writing:
             happened = self._batch.forgotten or self._batch.events or self._batch.requests
             is_due = happened or abs(self._clock() - self._written_at) >= ASKED_S
             if is_due and not self._access.trouble:
                 await self._write()
-        return await self._access.asked(read, *args, **kwargs)
+        return await self._access.run_read(read, *args, **kwargs)
 
     # -- writes ----------------------------------------------------------------------------------
 
@@ -288,21 +290,21 @@ class Ledger:
         self._access.is_open = False
         self._store.close()
 
-    def _collect(self) -> Batch:
+    def _collect(self) -> WriteBatch:
         """Return the unwritten amounts, events and requests, and start a new batch."""
         now = self._clock()
         self._sums.advance(now)
         self._latest = {k: v for k, v in self._latest.items() if v[0] > now - RECENT_S}
-        batch, self._batch = self._batch, Batch()
+        batch, self._batch = self._batch, WriteBatch()
         batch.amounts = self._sums.collect()
         return batch
 
-    def _note_written(self, batch: Batch, ids: Mapping[Series, int] | None) -> None:
+    def _note_written(self, batch: WriteBatch, ids: Mapping[Series, int] | None) -> None:
         if ids is not None:
             for series, id_ in ids.items():
                 series.id = id_
             return
-        self._sums.put_back(batch.amounts, MOST_WAITING_WINDOWS)
+        self._sums.requeue(batch.amounts, MOST_WAITING_WINDOWS)
         later, self._batch = self._batch, batch
         batch.amounts = {}
         batch.forgotten += later.forgotten

@@ -75,7 +75,7 @@ def prepare(engine: sa.Engine) -> None:
 
 
 @contextmanager
-def said_why(engine: sa.Engine) -> Iterator[None]:
+def convert_errors(engine: sa.Engine) -> Iterator[None]:
     """Convert connection errors to `Unavailable`, and dispose of the engine.
 
     Raises:

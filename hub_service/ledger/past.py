@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 
-class Asked(NamedTuple):
+class PastRequest(NamedTuple):
     """The request of a workload."""
 
     submitted: int
@@ -38,7 +38,7 @@ class Past:
     starts: int = 1
 
 
-def past_of(row: Any, life: Sequence[tuple[float, str]], requests: Iterable[Asked]) -> Past:  # noqa: ANN401  a row of a query
+def past_of(row: Any, life: Sequence[tuple[float, str]], requests: Iterable[PastRequest]) -> Past:  # noqa: ANN401  a row of a query
     """Build a past workload from its series and its name's events and requests."""
     opened = row["opened"]
     start = max(

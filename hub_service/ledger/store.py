@@ -11,8 +11,8 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from runai.hub_service.ledger import schema
-from runai.hub_service.ledger.opening import engine_of, prepare, said_why
-from runai.hub_service.ledger.past import Asked, Past, past_of
+from runai.hub_service.ledger.opening import convert_errors, engine_of, prepare
+from runai.hub_service.ledger.past import Past, PastRequest, past_of
 from runai.hub_service.ledger.query import Range
 from runai.hub_service.ledger.totals import LEVELS_S, ZERO, Scope, Series, Totals, window_of
 
@@ -45,14 +45,14 @@ class Forgotten(NamedTuple):
 
 
 @dataclass(slots=True)
-class Batch:
+class WriteBatch:
     """The content of one transaction."""
 
     amounts: Mapping[Series, Mapping[int, Totals]] = field(default_factory=dict)
     """Amounts added to each series, by window."""
     forgotten: list[Forgotten] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
-    requests: dict[tuple[str, int], Asked] = field(default_factory=dict)
+    requests: dict[tuple[str, int], PastRequest] = field(default_factory=dict)
     """Requests by the workload's name and its time of submission."""
 
 
@@ -86,7 +86,7 @@ KEEP_REQUEST = sa.text(
 )
 
 
-class Store:
+class LedgerStore:
     """One ledger database, with tables of the current schema after `open`."""
 
     def __init__(self, database: str | Path, *, later: bool = False) -> None:
@@ -108,7 +108,7 @@ class Store:
         """
         series = schema.series
         query = sa.select(series).where(series.c.closed.is_(None)).order_by(series.c.id)
-        with said_why(self._engine):
+        with convert_errors(self._engine):
             prepare(self._engine)
             with self._engine.begin() as connection:
                 return [
@@ -125,7 +125,7 @@ class Store:
         """Close the connections."""
         self._engine.dispose()
 
-    def write(self, batch: Batch) -> dict[Series, int]:
+    def write(self, batch: WriteBatch) -> dict[Series, int]:
         """Write a batch in one transaction, and return the ids of new series.
 
         Not idempotent: amounts written twice count twice.
@@ -234,9 +234,9 @@ class Store:
         )
         wanted = sa.select(schema.requests).where(schema.requests.c.workload.in_(names))
         with self._engine.connect() as connection:
-            asked: dict[str, list[Asked]] = {}
+            asked: dict[str, list[PastRequest]] = {}
             for workload, *one in connection.execute(wanted):
-                asked.setdefault(workload, []).append(Asked(*one))
+                asked.setdefault(workload, []).append(PastRequest(*one))
             lives: dict[str, list[tuple[float, str]]] = {}
             for workload, at, kind in connection.execute(history):
                 lives.setdefault(workload, []).append((at, kind))

@@ -86,7 +86,7 @@ class Series:
         """Stored and counted totals, as of the last `settle`."""
         return self.base.plus(self.counted)
 
-    def hold(self, at: float, gpus: float) -> None:
+    def set_gpus(self, at: float, gpus: float) -> None:
         """Set the allocated GPUs from `at` on."""
         self.settle(at)
         self._gpus = gpus

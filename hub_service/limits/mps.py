@@ -107,20 +107,20 @@ class MpsDaemon:
         """
         if not self.is_running:
             raise MpsUnavailable(f"{self._program} does not run for {self.device}")
-        return self._ask(text)
+        return self._send_command(text)
 
-    def trouble(self) -> str:
+    def unhealthy_reason(self) -> str:
         """Return why this directory's daemon does not answer, as half a sentence; "" if it does.
 
         Works for a daemon that another process started, too.
         """
         try:
-            self._ask("get_server_list")
+            self._send_command("get_server_list")
         except (MpsUnavailable, OSError) as error:
             return str(error)
         return ""
 
-    def _ask(self, text: str) -> str:
+    def _send_command(self, text: str) -> str:
         try:
             done = subprocess.run(  # noqa: S603  NVIDIA's program
                 [self._program],

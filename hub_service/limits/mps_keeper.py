@@ -54,7 +54,7 @@ class KeeperState:
             return False
 
 
-def keep(device: str, directory: Path, stopped: threading.Event) -> None:
+def run_daemon(device: str, directory: Path, stopped: threading.Event) -> None:
     """Run a daemon until `stopped` is set, or until the daemon fails."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (directory / "lock").open("w") as lock:
@@ -102,7 +102,7 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stopped.set())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    keep(sys.argv[1], Path(sys.argv[2]), stopped)
+    run_daemon(sys.argv[1], Path(sys.argv[2]), stopped)
     return 0
 
 

@@ -34,7 +34,7 @@ class Sharing(Protocol):
     def variables(self, device: str, memory_mib: int) -> Mapping[str, str]:
         """Return the variables of a worker of this single device; must be quick."""
 
-    def trouble(self, device: str) -> str:
+    def unavailable_reason(self, device: str) -> str:
         """Return why a device is not shared as configured (half a sentence), else ""."""
 
     def mps(self, device: str) -> str | None:
@@ -53,7 +53,7 @@ class TimeSliced:
         del device, memory_mib
         return {}
 
-    def trouble(self, device: str) -> str:
+    def unavailable_reason(self, device: str) -> str:
         """Return "": time slicing needs no set-up that could fail."""
         del device
         return ""
@@ -96,7 +96,7 @@ class MpsSharing:
         daemon = MpsDaemon(device, self._place(device))
         return daemon.client_environment(memory_mib=memory_mib)
 
-    def trouble(self, device: str) -> str:
+    def unavailable_reason(self, device: str) -> str:
         """Return why MPS is not available on a device; "" if it is."""
         if device not in self._devices:
             return self._refused
@@ -109,7 +109,7 @@ class MpsSharing:
             return self._refused or NO_MPS_HERE
         state = KeeperState.read(self._place(device))
         if state is None or state.reason or state.ready:
-            return self.trouble(device)
+            return self.unavailable_reason(device)
         return MPS_IS_TRIED
 
     def _place(self, device: str) -> Path:

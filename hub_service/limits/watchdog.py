@@ -112,7 +112,7 @@ class Holding(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Measure:
+class EscalationStep:
     """One due step of the escalation, with the figures for its notice."""
 
     at: float
@@ -157,12 +157,12 @@ class Watchdog:
 
     _ladders: dict[tuple[str, str], _Ladder] = field(default_factory=dict)
 
-    def look(
+    def check(
         self,
         now: float,
         holdings: Iterable[Holding],
         unknown: AbstractSet[str] = frozenset(),
-    ) -> list[Measure]:
+    ) -> list[EscalationStep]:
         """Return the due steps after a sample of all holdings.
 
         Devices in `unknown` have no sample this time: they get no step and keep their state. `now`
@@ -174,7 +174,9 @@ class Watchdog:
         steps = (self._next_step(now, key, holding) for key, holding in seen.items())
         return [step for step in steps if step is not None]
 
-    def _next_step(self, now: float, key: tuple[str, str], holding: Holding) -> Measure | None:
+    def _next_step(
+        self, now: float, key: tuple[str, str], holding: Holding
+    ) -> EscalationStep | None:
         if not holding.is_over:
             ladder = self._ladders.pop(key, None)
             was_notified = ladder is not None and ladder.notified_at is not None
@@ -203,7 +205,7 @@ class Watchdog:
 
 def _step(
     now: float, rung: Rung, holding: Holding, target: WatchedProcess | None = None
-) -> Measure:
-    return Measure(
+) -> EscalationStep:
+    return EscalationStep(
         now, rung, holding.workload, holding.device, holding.limit_mib, holding.used_mib, target
     )

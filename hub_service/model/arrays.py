@@ -32,7 +32,7 @@ def element_id(array: WorkloadId, index: int) -> WorkloadId:
     return f"{array}-{index}"
 
 
-def names_taken(spec: WorkloadSpec) -> list[WorkloadId]:
+def names_of(spec: WorkloadSpec) -> list[WorkloadId]:
     """Return the ids that a submission takes: its own, and of an array those of all elements."""
     elements = range(spec.array or 0) if spec.is_array else ()
     return [spec.id, *(element_id(spec.id, index) for index in elements)]

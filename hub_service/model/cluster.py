@@ -24,7 +24,7 @@ from runai.hub_service.model.records import (
     WorkloadSpec,
 )
 from runai.hub_service.scheduler.model.snapshot import Plan, Snapshot
-from runai.hub_service.wire.elastic_messages import Status, Target
+from runai.hub_service.wire.elastic_messages import Target, WorkerStatus
 
 ProjectChange = Callable[[ProjectSpec | None], ProjectSpec]
 """Returns the changed project, given the current one or None; may raise to refuse."""
@@ -49,7 +49,7 @@ class LogChunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class NodeReport:
     """A node agent's view: devices of the node, and the pods that have them."""
 
     at: float
@@ -60,7 +60,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class OutputChunk:
     """Bytes that a program wrote, to standard error or else to standard output."""
 
     data: bytes
@@ -68,14 +68,14 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ProgramEnd:
     """End of a program, or why it never started."""
 
     exit_code: int
     why: str = ""
 
 
-class Driven(Protocol):
+class ControlledCluster(Protocol):
     """Part of the contract that the controller drives: observe and apply."""
 
     async def changed(self) -> None:
@@ -109,7 +109,7 @@ class WorkerMessages(Protocol):
     async def worker_target(self, pod: str, seen: int) -> Target:
         """Return the job's target as soon as its generation is above `seen`."""
 
-    async def worker_told(self, pod: str, status: Status) -> None:
+    async def store_worker_status(self, pod: str, status: WorkerStatus) -> None:
         """Store the worker's status."""
 
     async def worker_ended(self, pod: str, exit_code: int) -> int:
@@ -125,7 +125,7 @@ class Programs(Protocol):
 
     async def execute(
         self, workload: WorkloadId, worker: int, command: Sequence[str], stdin: bytes
-    ) -> AsyncIterator[Piece | Ended]:
+    ) -> AsyncIterator[OutputChunk | ProgramEnd]:
         """Start a program beside a worker; return its output and finally its exit.
 
         Closing the iterator ends the connection, not the program.
@@ -136,7 +136,7 @@ class Programs(Protocol):
         """
 
 
-class Cluster(Driven, Protocol):
+class Cluster(ControlledCluster, Protocol):
     """A cluster: observe, apply, and the state of workloads and projects.
 
     All methods are safe to cancel; acknowledged writes are durable. Methods that name a workload or
@@ -276,7 +276,7 @@ class Cluster(Driven, Protocol):
         All further devices stay as they are; a repeat changes nothing.
         """
 
-    async def note_holders(self, node: str, seen: Seen) -> None:
+    async def note_holders(self, node: str, seen: NodeReport) -> None:
         """Store a node agent's view of devices and their pods.
 
         A cluster that assigns devices itself ignores it.

@@ -32,7 +32,7 @@ def request_of(workload: Workload) -> str:
     """
     asked = replace(
         workload,
-        workers=tuple(_asked(worker, n) for n, worker in enumerate(workload.workers)),
+        workers=tuple(_requested(worker, n) for n, worker in enumerate(workload.workers)),
         user="",
         submitted=0,
         pauses=(),
@@ -55,7 +55,7 @@ def request_of(workload: Workload) -> str:
     return json.dumps(written, separators=(",", ":"))
 
 
-def _asked(worker: Worker, index: int) -> Worker:
+def _requested(worker: Worker, index: int) -> Worker:
     nodes = worker.nodes
     return Worker(
         name=str(index),

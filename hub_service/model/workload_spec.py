@@ -89,7 +89,7 @@ class Site:
     """True if a worker without a GPU requests CPU and memory although it names none."""
 
 
-def known_project(
+def find_project(
     name: str, projects: Mapping[str, ProjectSpec], yours: Sequence[str]
 ) -> ProjectSpec:
     """Return the project of that name.
@@ -112,7 +112,7 @@ def choose_project(
         InvalidRequest: none is named and there are none or several to choose from.
     """
     if request.project is not None:
-        return known_project(request.project, projects, yours)
+        return find_project(request.project, projects, yours)
     if len(yours) == 1:
         return projects[yours[0]]
     if not yours:
@@ -174,7 +174,7 @@ def workload_spec(
         gpus_max = MilliGpu(max(gpus, site.most_devices * WHOLE_GPU))
     gpu_types: tuple[str, ...] = ()
     if request.gpu_type:
-        _check_asks_for_gpus(request)
+        _check_requests_gpus(request)
         gpu_types = types_meant(request.gpu_type, site.gpu_types)
     needed = WHOLE_GPU if request.elastic else gpus
     _check_fits_project(request, needed, min_workers, preemptible, gpu_types, project, site)
@@ -259,7 +259,7 @@ def _check_guarantee(request: SubmitRequest, min_workers: int) -> None:
         )
 
 
-def _check_asks_for_gpus(request: SubmitRequest) -> None:
+def _check_requests_gpus(request: SubmitRequest) -> None:
     if not request.gpus and not request.gpu_memory_mib:
         raise InvalidRequest(
             f"A GPU's type is given ({request.gpu_type}), and no GPU is asked for.",
@@ -359,21 +359,21 @@ def _name(request: SubmitRequest, project: str, taken: Container[str]) -> str:
 def _free(stem: str, taken: Container[str]) -> int:
     """Return the smallest free number; beyond the first few, the one after some taken number."""
     for number in range(1, FEW + 1):
-        if not _is_taken(f"{stem}-{number}", taken):
+        if not _is_used(f"{stem}-{number}", taken):
             return number
     low, high = FEW, 2 * FEW
-    while _is_taken(f"{stem}-{high}", taken):
+    while _is_used(f"{stem}-{high}", taken):
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        if _is_taken(f"{stem}-{middle}", taken):
+        if _is_used(f"{stem}-{middle}", taken):
             low = middle
         else:
             high = middle
     return high
 
 
-def _is_taken(workload: str, taken: Container[str]) -> bool:
+def _is_used(workload: str, taken: Container[str]) -> bool:
     return workload in taken or f"{workload}-0" in taken
 
 

@@ -19,18 +19,18 @@ FEW = 4096
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
-def most() -> int:
+def max_descriptors() -> int:
     """Return the highest descriptor limit that this process can set, at most `ENOUGH`."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)
 
 
-def take_all() -> int:
-    """Raise the descriptor limit to `most()`; return the previous soft limit."""
+def raise_descriptor_limit() -> int:
+    """Raise the descriptor limit to `max_descriptors()`; return the previous soft limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < most():
+    if soft != resource.RLIM_INFINITY and soft < max_descriptors():
         with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most(), hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max_descriptors(), hard))
     return soft
 
 

@@ -31,7 +31,7 @@ class _Handle:
         with contextlib.suppress(AttributeError, OSError):
             os.close(self._file)
 
-    def lasts(self) -> bool:
+    def still_runs(self) -> bool:
         return not self._poll.poll(0)
 
 
@@ -41,12 +41,12 @@ class Lifetimes:
     def __init__(self) -> None:
         self._handles: dict[int, _Handle] = {}
 
-    def hold(self, pid: int) -> None:
+    def open_handle(self, pid: int) -> None:
         """Open a pidfd for the process that has this PID now, if possible.
 
-        If a later `lasts` returns True, everything read in between belongs to this process.
+        If a later `still_runs` returns True, everything read in between belongs to this process.
         """
-        if self.lasts(pid):
+        if self.still_runs(pid):
             return
         self._handles.pop(pid, None)
         if len(self._handles) < MOST:
@@ -54,10 +54,10 @@ class Lifetimes:
             with contextlib.suppress(OSError, AttributeError):
                 self._handles[pid] = _Handle(pid)
 
-    def lasts(self, pid: int) -> bool:
-        """Return True if the process of `hold` certainly still has this PID."""
+    def still_runs(self, pid: int) -> bool:
+        """Return True if the process of `open_handle` certainly still has this PID."""
         handle = self._handles.get(pid)
-        return handle is not None and handle.lasts()
+        return handle is not None and handle.still_runs()
 
     def retain(self, pids: AbstractSet[int]) -> None:
         """Close the pidfds of all processes except `pids`."""

@@ -17,7 +17,7 @@ def later_port() -> int:
     Ports of the kernel's range for outgoing connections are excluded: until the program listens,
     the kernel could give such a port to any connection.
     """
-    candidates = _kept_free(_CANDIDATES, _EPHEMERAL)
+    candidates = _below_ephemeral(_CANDIDATES, _EPHEMERAL)
     for _ in range(_TRIES if candidates else 0):
         if port_is_free(port := secrets.choice(candidates)):
             return port
@@ -47,7 +47,7 @@ def try_port(port: int, host: str = "127.0.0.1") -> None:
         probe.bind((host, port))
 
 
-def _kept_free(candidates: range, ephemeral: Path) -> range:
+def _below_ephemeral(candidates: range, ephemeral: Path) -> range:
     """Return the candidates below the kernel's range for outgoing connections, if any."""
     try:
         first = int(ephemeral.read_text().split()[0])

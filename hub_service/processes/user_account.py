@@ -69,7 +69,7 @@ _PASSED_ON = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class UnixAccount:
     """Account of a user's workers; `uid` None means the platform's own account."""
 
     user: str
@@ -92,14 +92,14 @@ class Account:
         }
 
 
-def account_of(user: str, data_dir: Path, *, system_users: bool) -> Account:
+def account_of(user: str, data_dir: Path, *, system_users: bool) -> UnixAccount:
     """Return a user's account.
 
     Raises:
         NotFound: workers run as Unix accounts, and the user has none, or is root.
     """
     if not system_users:
-        return Account(user, data_dir / "users" / home_name(user))
+        return UnixAccount(user, data_dir / "users" / home_name(user))
     try:
         entry = pwd.getpwnam(user)
     except KeyError:
@@ -111,4 +111,4 @@ def account_of(user: str, data_dir: Path, *, system_users: bool) -> Account:
             hint="An administrator of the machine can add one (adduser).",
             code="no_account",
         )
-    return Account(user, Path(entry.pw_dir), entry.pw_uid, entry.pw_gid, entry.pw_shell)
+    return UnixAccount(user, Path(entry.pw_dir), entry.pw_uid, entry.pw_gid, entry.pw_shell)

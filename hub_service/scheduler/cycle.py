@@ -13,7 +13,7 @@ from runai.hub_service.scheduler.state.cluster_index import Index
 from runai.hub_service.scheduler.state.fair_shares import set_fair_shares
 from runai.hub_service.scheduler.state.planning_state import State
 from runai.hub_service.scheduler.state.project_tree import tree_of
-from runai.hub_service.scheduler.steps.allocate import Allocation
+from runai.hub_service.scheduler.steps.allocate import AllocateStep
 from runai.hub_service.scheduler.steps.consolidate import Consolidation
 from runai.hub_service.scheduler.steps.quota_choice import choose_parts, try_other_parts
 from runai.hub_service.scheduler.steps.reclaim import Reclaim
@@ -48,7 +48,7 @@ def decide(snapshot: Snapshot | Index, policy: Policy | None = None) -> Plan:
         snapshot = replace(snapshot, policy=policy)
     state = State(snapshot, tree_of(snapshot))
     plan = run(state)
-    state.let_go()
+    state.clear()
     return explained(decide, snapshot, plan) if snapshot.policy.explain == "full" else plan
 
 
@@ -90,13 +90,13 @@ def run(state: State) -> Plan:
     state.expect_its_like()
     _divide(state)
 
-    allocation = Allocation(state)
+    allocation = AllocateStep(state)
     # 2. Keep earlier reservations, and start them where capacity is free now (R7).
     allocation.honour_reservations(start="allocate" in phases)
 
     # 3. Hold nodes for the oldest blocked gangs, if the policy has backfill (O4).
     if state.policy.backfill and "allocate" in phases:
-        allocation.holds.hold()
+        allocation.holds.reserve()
 
     # 4. Start units that fit idle capacity, the most deprived project first (O, Q, P).
     if "allocate" in phases:
@@ -117,9 +117,9 @@ def run(state: State) -> Plan:
     # 6. Reclaim and preempt for entitled units, as few victims as possible (R). Claims
     # within their quota that are still without a place move workers, and take CPU (R10, Q6).
     if may_take:
-        reclaim.take_back()
-        if "reclaim" in phases and consolidation.keep_promises():
-            reclaim.take_back()
+        reclaim.reclaim()
+        if "reclaim" in phases and consolidation.place_within_quota():
+            reclaim.reclaim()
         consolidation.settle()
 
     # 7. Stop gangs that were below their minimum for too long (R11).
@@ -133,7 +133,7 @@ def run(state: State) -> Plan:
     # 9. Lend otherwise unusable GPUs to elastic workers (E2, E3).
     if "allocate" in phases:
         allocation.grow()
-    allocation.holds.let_go()
+    allocation.holds.release()
 
     # 10. Build the plan, with a reason for every waiting workload (X).
     return plan_of(state, allocation, reclaim)

@@ -171,7 +171,7 @@ class _TwiceError(yaml.MarkedYAMLError):
     """A key that is there twice, of which PyYAML would keep the last."""
 
 
-class _Loader(yaml.SafeLoader):
+class _UniqueKeyLoader(yaml.SafeLoader):
     """A loader that refuses a key that is there twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - the base class's
@@ -182,7 +182,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _plain(node: yaml.Node) -> Any:  # noqa: ANN401  any YAML value
-    constructor = _Loader("")
+    constructor = _UniqueKeyLoader("")
     try:
         value = constructor.construct_object(node, deep=True)
     finally:
@@ -208,7 +208,7 @@ def read_policy(path: Path | None) -> Policy:
     if path is None:
         return SHIPPED
     try:
-        fields = yaml.load(path.read_text(encoding="utf-8-sig"), _Loader)  # noqa: S506 - a safe one
+        fields = yaml.load(path.read_text(encoding="utf-8-sig"), _UniqueKeyLoader)  # noqa: S506 - a safe one
     except (OSError, UnicodeDecodeError) as unreadable:
         raise InvalidRequest(
             f"{path} cannot be read: {getattr(unreadable, 'strerror', None) or 'no UTF-8 text'}.",

@@ -34,7 +34,7 @@ def agent_environment(
     }
 
 
-async def keep_agent_running(environment: Mapping[str, str]) -> NoReturn:
+async def supervise_agent(environment: Mapping[str, str]) -> NoReturn:
     """Start the agent, and restart it when it ends; stop it on cancellation."""
     failures = 0
     while True:

@@ -30,13 +30,13 @@ from runai.hub_service.clusters.kubernetes.informers.node_pool import Pool
 from runai.hub_service.clusters.kubernetes.objects.job_manifest import Confinement
 from runai.hub_service.clusters.kubernetes.workloads.pod_exec import PodPrograms
 from runai.hub_service.controller.decision_worker import DecisionWorker
-from runai.hub_service.controller.history_recorder import Bookkeeping
+from runai.hub_service.controller.history_recorder import HistoryRecorder
 from runai.hub_service.controller.idle.watch import IdleWatch
 from runai.hub_service.controller.loop import Controller
 from runai.hub_service.controller.usage_history import UsageHistory
 from runai.hub_service.ledger import Ledger
 from runai.hub_service.model.cluster import Cluster
-from runai.hub_service.processes.own_process import take_all
+from runai.hub_service.processes.own_process import raise_descriptor_limit
 from runai.hub_service.scheduler.model.snapshot import Policy
 from runai.hub_service.server.admin_files import read_policy, read_projects
 from runai.hub_service.server.background_work import (
@@ -61,7 +61,7 @@ async def serve_kubernetes(config: Config, where: KubernetesConfig) -> None:
     Raises:
         RunaiError: it cannot start; the sentence says why.
     """
-    take_all()
+    raise_descriptor_limit()
     config.data_dir.mkdir(parents=True, exist_ok=True)
     stopped, serves, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
     on_signal(stopped.set)
@@ -90,7 +90,7 @@ async def serve_kubernetes(config: Config, where: KubernetesConfig) -> None:
 
         async def run_for_leadership() -> None:
             await pod.shows(leads=False)  # the previous container may have left the label
-            LOG.info("%s waits until it leads", identity)
+            LOG.info("%s waits to become the leader", identity)
             await leadership.lead(work)
 
         leading = asyncio.create_task(run_for_leadership())
@@ -104,7 +104,7 @@ async def serve_kubernetes(config: Config, where: KubernetesConfig) -> None:
         await leadership.resign()
         if isinstance(failed, Exception):
             raise failed
-    LOG.info("stopped; jobs go on")
+    LOG.info("stopped; jobs keep running")
 
 
 async def connected() -> Api:
@@ -164,7 +164,7 @@ async def lead(
             cluster,
             scheduler,
             policy=policy,
-            history=past.told,
+            history=past.with_usage,
             members=members.marked,
             on_cycle=metrics.count,
         ),
@@ -182,13 +182,13 @@ async def lead(
         callers=Callers(config.allowance),
         jobs=JobLimit(config.allowance.unfinished_jobs),
     )
-    platform.checks = {"scheduler": platform.controller.trouble}
+    platform.checks = {"scheduler": platform.controller.unhealthy_reason}
     work: list[Work] = [
         cluster.run(),
         platform.controller.run(),
         members.run(),
         notifier(config, platform).run(),
-        Bookkeeping(
+        HistoryRecorder(
             cluster,
             ledger,
             platform.controller.changes,
@@ -203,7 +203,7 @@ async def lead(
         work.append(users.warm())
     listening = await listen(config.host, config.port)
     server = Server(create_app(platform, metrics=metrics, login=users))
-    LOG.info("leads; listening at %s", url_of(config, listening))
+    LOG.info("leader; listening at %s", url_of(config, listening))
     try:
         await pod.shows(leads=True)
         projects = apply_projects(cluster, config)  # before users are told they have none

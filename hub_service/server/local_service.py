@@ -24,12 +24,12 @@ from runai.hub_service.api.middleware.job_limit import JobLimit
 from runai.hub_service.api.middleware.request_limits import Callers
 from runai.hub_service.api.services.former_members import FormerMembers
 from runai.hub_service.api.services.platform import Platform
-from runai.hub_service.api.views.latest_reports import Present
+from runai.hub_service.api.views.latest_reports import AgentReports
 from runai.hub_service.clusters.local.driver import LocalCluster
 from runai.hub_service.clusters.local.place import check_place
 from runai.hub_service.controller.decision_worker import DecisionWorker
 from runai.hub_service.controller.forgotten_sessions import ForgottenSessions
-from runai.hub_service.controller.history_recorder import Bookkeeping
+from runai.hub_service.controller.history_recorder import HistoryRecorder
 from runai.hub_service.controller.idle.watch import IdleWatch
 from runai.hub_service.controller.loop import Controller
 from runai.hub_service.controller.usage_history import UsageHistory
@@ -39,10 +39,10 @@ from runai.hub_service.model.cluster import Cluster
 from runai.hub_service.model.device import Device, NodeCapacity
 from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.processes.log_lines import begin_logging
-from runai.hub_service.processes.own_process import end_with_parent, take_all
+from runai.hub_service.processes.own_process import end_with_parent, raise_descriptor_limit
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.server.admin_files import read_policy, read_projects
-from runai.hub_service.server.agent_process import agent_environment, keep_agent_running
+from runai.hub_service.server.agent_process import agent_environment, supervise_agent
 from runai.hub_service.server.background_work import (
     Work,
     hub_users,
@@ -170,7 +170,7 @@ async def serve_here(config: Config) -> None:
     Raises:
         RunaiError: it cannot start; the sentence says why.
     """
-    open_files = take_all()
+    open_files = raise_descriptor_limit()
     starting = asyncio.current_task()
     assert starting is not None
     # Until this service has the cluster's lock, a signal may simply cancel the start.
@@ -212,7 +212,7 @@ async def serve_here(config: Config) -> None:
                 cluster,
                 scheduler,
                 policy=policy,
-                history=past.told,
+                history=past.with_usage,
                 members=members.marked,
                 on_cycle=metrics.count,
             ),
@@ -225,18 +225,21 @@ async def serve_here(config: Config) -> None:
             version=version("jupyter-runai"),
             proxy=config.proxy,
             workdir_exists=no_opinion if config.system_users else is_directory,
-            present=Present(sharing),
+            present=AgentReports(sharing),
             callers=Callers(config.allowance),
             jobs=JobLimit(config.allowance.unfinished_jobs),
         )
-        platform.checks = {"database": cluster.trouble, "scheduler": platform.controller.trouble}
+        platform.checks = {
+            "database": cluster.unhealthy_reason,
+            "scheduler": platform.controller.unhealthy_reason,
+        }
         own_url = url_of(config, listening)
         work: list[Work] = [
             cluster.run(),
             platform.controller.run(),
             members.run(),
             notifier(config, platform).run(),
-            Bookkeeping(
+            HistoryRecorder(
                 cluster,
                 platform.ledger,
                 platform.controller.changes,
@@ -246,7 +249,7 @@ async def serve_here(config: Config) -> None:
         ]
         if not config.agent_token:
             agent = agent_environment(os.environ, url=own_url, token=agent_token, node=node)
-            work.append(keep_agent_running(agent))
+            work.append(supervise_agent(agent))
         if policy.history_weight:
             await past.begin()  # before the first scheduling cycle
             work.append(past.run())
@@ -260,7 +263,7 @@ async def serve_here(config: Config) -> None:
             await run_until(stopped, platform, server, listening, work)
         finally:
             platform.ledger.close()
-    LOG.info("stopped; jobs go on")
+    LOG.info("stopped; jobs keep running")
 
 
 def is_directory(path: str) -> bool:

@@ -31,15 +31,15 @@ from runai.hub_service.scheduler.model.snapshot import (
     Workload,
 )
 from runai.hub_service.scheduler.state.cluster_index import Changes, Index
-from runai.hub_service.simulation.jobs import Job
+from runai.hub_service.simulation.jobs import SimulatedJob
 from runai.hub_service.simulation.policies import PartPlan, PolicyName, parts_of, quotas_of
-from runai.hub_service.simulation.results import Meter, Results
-from runai.hub_service.simulation.timeline import Timeline
+from runai.hub_service.simulation.results import Results, SimulationTotals
+from runai.hub_service.simulation.timeline import AllocationTimeline
 from runai.hub_service.simulation.traces import TraceRow, in_whole_gpus
 from runai.hub_service.wire.errors import InvalidRequest
 
 
-class Decider:
+class PartScheduler:
     """Scheduler of one independently scheduled part of the simulated cluster.
 
     Its index of the part is updated from changes, not rebuilt for each decision.
@@ -99,16 +99,16 @@ class _Part:
 
     def __init__(self, plan: PartPlan) -> None:
         self.plan = plan
-        self.decider = Decider(plan.nodes, plan.projects, plan.policy)
+        self.decider = PartScheduler(plan.nodes, plan.projects, plan.policy)
         self.free = sum(node.devices for node in plan.nodes) * WHOLE_GPU
         self.capacity = self.free
         self.largest = max((node.devices for node in plan.nodes), default=0)
-        self.jobs: dict[str, Job] = {}
-        self.changed: dict[str, Job] = {}
+        self.jobs: dict[str, SimulatedJob] = {}
+        self.changed: dict[str, SimulatedJob] = {}
         self.gone: list[str] = []
-        self.queue: deque[Job] = deque()
+        self.queue: deque[SimulatedJob] = deque()
         """Strict order only: waiting jobs that the scheduler does not have, first in first out."""
-        self.shown: list[Job] = []
+        self.shown: list[SimulatedJob] = []
         """Strict order only: the head of the queue, which the scheduler has."""
         self.waiting = 0
         self.due: int | None = None
@@ -131,7 +131,7 @@ class _Engine:
         rows: Sequence[TraceRow],
         parts: Sequence[PartPlan],
         setting: Setting,
-        meter: Meter,
+        meter: SimulationTotals,
         on_plan: Callable[[int, Plan], None] | None,
     ) -> None:
         self.rows = rows
@@ -142,7 +142,7 @@ class _Engine:
         self.setting = setting
         self.meter = meter
         self.on_plan = on_plan
-        self.ends: list[tuple[int, int, Job, int]] = []
+        self.ends: list[tuple[int, int, SimulatedJob, int]] = []
         self.wakes: list[tuple[int, int]] = []
         self.woken: set[tuple[int, int]] = set()
         self.now = 0
@@ -203,7 +203,11 @@ class _Engine:
 
     def _submit(self, row: TraceRow, now: int) -> None:
         part = self.part_of[row.project]
-        job = Job(row, self.node_gpus, self.setting.beyond) if row.may_fit(part.capacity) else None
+        job = (
+            SimulatedJob(row, self.node_gpus, self.setting.beyond)
+            if row.may_fit(part.capacity)
+            else None
+        )
         if job is None or job.size > part.capacity or job.largest > part.largest * WHOLE_GPU:
             self.refused += 1
             return
@@ -217,7 +221,7 @@ class _Engine:
         self.meter.wait(row.project, job.size, 1)
         self._request_cycle(part, now)
 
-    def _end(self, job: Job, now: int) -> None:
+    def _end(self, job: SimulatedJob, now: int) -> None:
         row = job.row
         part = self.part_of[row.project]
         self._update_progress(job, now)
@@ -225,14 +229,14 @@ class _Engine:
         part.changed.pop(job.name, None)
         part.gone.append(job.name)
         part.free += job.held
-        self.meter.hold(row.project, -job.held)
+        self.meter.record_allocation(row.project, -job.held)
         jct = now - row.submit_s
         self.meter.finish(row.project, wait_s=jct - job.ran_s, jct_s=jct, duration_s=row.duration_s)
         job.version += 1
         self.ended += 1
         self._request_cycle(part, now)
 
-    def _update_progress(self, job: Job, now: int) -> None:
+    def _update_progress(self, job: SimulatedJob, now: int) -> None:
         """Update a job's progress to `now`, and the meter."""
         since = job.since
         spent = job.advance(now)
@@ -266,8 +270,8 @@ class _Engine:
         return self._execute(part, plan, now)
 
     def _execute(self, part: _Part, plan: Plan, now: int) -> set[str]:
-        before: dict[Job, tuple[bool, int]] = {}
-        moved: set[Job] = set()
+        before: dict[SimulatedJob, tuple[bool, int]] = {}
+        moved: set[SimulatedJob] = set()
         allowed = _allowed_to_start(part, plan) if part.plan.is_strict else None
         freed = False
         for decision in plan.decisions:
@@ -288,7 +292,7 @@ class _Engine:
                 job.place(index, WorkerState.RESERVED, decision.node, decision.devices, now)
                 freed = True  # a pause takes effect at once: the reserved devices are free already
             else:
-                job.take(index)
+                job.release(index)
                 freed = freed or not isinstance(decision, Unreserve)
                 if isinstance(decision, Move):
                     moved.add(job)
@@ -301,13 +305,13 @@ class _Engine:
         return {job.row.project for job in before}
 
     def _apply_changes(
-        self, part: _Part, job: Job, now: int, *, was_up: bool, held: int, is_moved: bool
+        self, part: _Part, job: SimulatedJob, now: int, *, was_up: bool, held: int, is_moved: bool
     ) -> None:
         """Update meter, pauses and end time of a job that a plan changed."""
         row, meter = job.row, self.meter
         part.changed[job.name] = job
         part.free -= job.held - held
-        meter.hold(row.project, job.held - held)
+        meter.record_allocation(row.project, job.held - held)
         job.version += 1
         if was_up and not job.is_up:
             meter.pauses += not is_moved
@@ -361,7 +365,7 @@ def simulate(
     setting: Setting,
     *,
     alone: Mapping[str, float] | None = None,
-    timeline: Timeline | None = None,
+    timeline: AllocationTimeline | None = None,
     progress: Callable[[int], None] | None = None,
     on_plan: Callable[[int, Plan], None] | None = None,
 ) -> Run:
@@ -415,11 +419,11 @@ def _meter(
     rows: Sequence[TraceRow],
     setting: Setting,
     quotas: Mapping[str, int | None],
-    timeline: Timeline | None,
-) -> Meter:
+    timeline: AllocationTimeline | None,
+) -> SimulationTotals:
     first = rows[0].submit_s if rows else 0
     last = rows[-1].submit_s if rows else 0
-    return Meter(
+    return SimulationTotals(
         quotas,
         capacity=sum(node.devices for node in setting.nodes) * WHOLE_GPU,
         since=first if setting.since is None else setting.since,

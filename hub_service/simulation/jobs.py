@@ -16,7 +16,7 @@ PERMILLE = 1000
 """Speed of one worker's GPU; work is counted in thousandths."""
 
 
-class Job:
+class SimulatedJob:
     """One job, from its submission to its end. Amounts in milli-GPU, times in seconds."""
 
     __slots__ = (
@@ -128,7 +128,7 @@ class Job:
         """Place a worker on devices, running or reserved."""
         is_running = state is WorkerState.RUNNING
         self.running += is_running - (self.workers[index].state is WorkerState.RUNNING)
-        self._hold(index, sum(share.gpus for share in devices) if is_running else 0)
+        self._set_allocation(index, sum(share.gpus for share in devices) if is_running else 0)
         self.workers[index] = replace(
             self.asked.workers[index],
             state=state,
@@ -137,13 +137,13 @@ class Job:
             started=now if is_running else None,
         )
 
-    def take(self, index: int) -> None:
+    def release(self, index: int) -> None:
         """Release a worker's devices; it waits again."""
         self.running -= self.workers[index].state is WorkerState.RUNNING
-        self._hold(index, 0)
+        self._set_allocation(index, 0)
         self.workers[index] = self.asked.workers[index]
 
-    def _hold(self, index: int, milli: int) -> None:
+    def _set_allocation(self, index: int, milli: int) -> None:
         self.held += milli - self.holds[index]
         self.holds[index] = milli
 

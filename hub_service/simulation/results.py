@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Final
 
-from runai.hub_service.simulation.timeline import Timeline
+from runai.hub_service.simulation.timeline import AllocationTimeline
 
 _HOUR: Final = 3600
 _ANOMALY_S: Final = 60
@@ -53,7 +53,7 @@ RESULT_KEYS: Final = tuple(field.name for field in fields(Results))
 
 
 @dataclass(slots=True)
-class ProjectRecord:
+class ProjectTotals:
     """Running sums of one project. Amounts in milli-GPU, times in seconds."""
 
     quota: int | None
@@ -73,7 +73,7 @@ class ProjectRecord:
         return self.wait_s / self.jobs if self.jobs else 0.0
 
 
-class Meter:
+class SimulationTotals:
     """Running sums of one simulation: GPU time, waits, pauses, moves and quota violations."""
 
     def __init__(
@@ -83,11 +83,11 @@ class Meter:
         capacity: int,
         since: int,
         until: int,
-        timeline: Timeline | None = None,
+        timeline: AllocationTimeline | None = None,
     ) -> None:
         """Measure a cluster of `capacity` milli-GPU from `since` to `until`."""
         self._timeline = timeline
-        self.projects = {name: ProjectRecord(quota) for name, quota in quotas.items()}
+        self.projects = {name: ProjectTotals(quota) for name, quota in quotas.items()}
         self.since = since
         self.until = until
         self.now = min(since, 0)
@@ -117,13 +117,13 @@ class Meter:
             self._held += self._allocated * seconds
             self._violation_s += self._violated * seconds
 
-    def hold(self, project: str, change: int) -> None:
+    def record_allocation(self, project: str, change: int) -> None:
         """Record a change of a project's allocation."""
         record = self.projects[project]
         record.allocated += change
         self._allocated += change
         if self._timeline is not None:
-            self._timeline.hold(project, self.now, record.allocated)
+            self._timeline.record(project, self.now, record.allocated)
 
     def wait(self, project: str, size: int, change: int) -> None:
         """Record that one more job (`change` 1) or one fewer (-1) of a size waits."""

@@ -14,7 +14,7 @@ from typing import Final
 
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, gpu_text
 from runai.hub_service.simulation.results import Results, as_json
-from runai.hub_service.simulation.timeline import Timeline
+from runai.hub_service.simulation.timeline import AllocationTimeline
 from runai.hub_service.wire.errors import InvalidRequest, Unavailable
 
 SUFFIXES: Final = (".svg", ".html", ".png")
@@ -28,12 +28,12 @@ _PLENTY_OF_MARKS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class RunColumn:
     """One run in a picture."""
 
     title: str
     results: Results
-    timeline: Timeline
+    timeline: AllocationTimeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class _Lane:
 def write_picture(
     path: Path,
     title: str,
-    columns: Sequence[Column],
+    columns: Sequence[RunColumn],
     quotas: Mapping[str, int | None],
     capacity: int,
 ) -> None:
@@ -71,7 +71,7 @@ def write_picture(
         raise InvalidRequest(
             f"{path} is not a valid name of a picture.", hint=f"End it in {', '.join(SUFFIXES)}."
         )
-    svg = draw_svg(title, columns, quotas, capacity)
+    svg = render_svg(title, columns, quotas, capacity)
     if suffix == ".png":
         written = _png(svg)
     else:
@@ -82,8 +82,8 @@ def write_picture(
         raise InvalidRequest(f"{path} cannot be written: {wrong.strerror}.") from wrong
 
 
-def draw_svg(
-    title: str, columns: Sequence[Column], quotas: Mapping[str, int | None], capacity: int
+def render_svg(
+    title: str, columns: Sequence[RunColumn], quotas: Mapping[str, int | None], capacity: int
 ) -> str:
     """Return an SVG of the runs side by side: the cluster, then each project."""
     lanes = [_whole(columns, quotas, capacity), *_lanes(columns, quotas)]
@@ -106,12 +106,12 @@ def draw_svg(
         parts.append(_text(x, _TOP - 26, column.title, size=13, weight="bold"))
         parts.append(_text(x, _TOP - 10, _summary(column.results), size=11))
         for m, lane in enumerate(lanes):
-            parts += _draw_lane(lane, n, x, _TOP + m * (_LANE + _GAP), is_whole=m == 0)
+            parts += _render_lane(lane, n, x, _TOP + m * (_LANE + _GAP), is_whole=m == 0)
         parts += _time_axis(column.timeline, x, height - 34)
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _whole(columns: Sequence[Column], quotas: Mapping[str, int | None], capacity: int) -> _Lane:
+def _whole(columns: Sequence[RunColumn], quotas: Mapping[str, int | None], capacity: int) -> _Lane:
     levels = []
     for column in columns:
         each = [column.timeline.gpus(name) for name in quotas]
@@ -121,7 +121,7 @@ def _whole(columns: Sequence[Column], quotas: Mapping[str, int | None], capacity
     return _Lane("all projects", capacity, tuple(levels), busy)
 
 
-def _lanes(columns: Sequence[Column], quotas: Mapping[str, int | None]) -> list[_Lane]:
+def _lanes(columns: Sequence[RunColumn], quotas: Mapping[str, int | None]) -> list[_Lane]:
     order = sorted(quotas, key=lambda name: (-(quotas[name] or 0), name))
     lanes = [
         _Lane(name, quotas[name], tuple(c.timeline.gpus(name) for c in columns)) for name in order
@@ -144,7 +144,7 @@ def _summary(results: Results) -> str:
     )
 
 
-def _draw_lane(lane: _Lane, n: int, x: int, y: int, *, is_whole: bool) -> list[str]:
+def _render_lane(lane: _Lane, n: int, x: int, y: int, *, is_whole: bool) -> list[str]:
     level, top = lane.levels[n], lane.top
     bound = top if lane.bound is None or is_whole else lane.bound / WHOLE_GPU
     parts = [f'<rect x="{x}" y="{y}" width="{_WIDTH}" height="{_LANE}" fill="{_FAINT}"/>']
@@ -187,7 +187,7 @@ def _legend(width: int, *, shows_busy: bool) -> list[str]:
     return parts
 
 
-def _time_axis(timeline: Timeline, x: int, y: int) -> list[str]:
+def _time_axis(timeline: AllocationTimeline, x: int, y: int) -> list[str]:
     length = timeline.until - timeline.since
     unit, word = next(
         ((u, w) for u, w in ((_DAY, "day"), (_HOUR, "h")) if length >= _PLENTY_OF_MARKS * u),
@@ -228,7 +228,7 @@ th:first-child {{ text-align: left; }}
 """
 
 
-def _html(title: str, svg: str, columns: Sequence[Column]) -> str:
+def _html(title: str, svg: str, columns: Sequence[RunColumn]) -> str:
     figures = [as_json(column.results) for column in columns]
     rows = [
         f"<tr><th>{key}</th>{''.join(f'<td>{_figure(each[key])}</td>' for each in figures)}</tr>"

@@ -12,7 +12,7 @@ from typing import Final
 STEPS: Final = 480
 
 
-class Timeline:
+class AllocationTimeline:
     """Average GPUs of each project in each step of a time range."""
 
     def __init__(self, projects: Iterable[str], since: int, until: int, steps: int = STEPS) -> None:
@@ -29,7 +29,7 @@ class Timeline:
         """Length of a step in seconds."""
         return (self.until - self.since) / self.steps
 
-    def hold(self, project: str, now: int, milli: int) -> None:
+    def record(self, project: str, now: int, milli: int) -> None:
         """Record a project's allocation in milli-GPU from `now` on."""
         start, level = self._levels[project]
         self._levels[project] = (now, milli)
@@ -53,7 +53,7 @@ class Timeline:
     def close(self) -> None:
         """Add the current allocations up to the end of the range."""
         for project, (_, level) in list(self._levels.items()):
-            self.hold(project, self.until, level)
+            self.record(project, self.until, level)
 
     def gpus(self, project: str) -> list[float]:
         """Return a project's average GPUs in each step."""

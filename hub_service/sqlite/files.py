@@ -15,11 +15,11 @@ NEVER_RELEASED = "000"
 PAGES_AT_ONCE = 1000
 """Pages per step of a backup, after each of which its progress is reported."""
 
-Tell = Callable[[str, int, int], None]
+ReportProgress = Callable[[str, int, int], None]
 """Progress callback: file name, pages copied, pages in total."""
 
 
-def trouble(path: Path, *, to_read: bool = False) -> str:
+def invalid_reason(path: Path, *, to_read: bool = False) -> str:
     """Return a file's problem as half a sentence; "" if it is sound or missing.
 
     With `to_read` the file may be in a read-only place.
@@ -42,12 +42,12 @@ def trouble(path: Path, *, to_read: bool = False) -> str:
 
 
 def check(path: Path, *, to_read: bool = False) -> None:
-    """Check a file with `trouble`; a missing file passes.
+    """Check a file with `invalid_reason`; a missing file passes.
 
     Raises:
         Unavailable: the file is broken, or may not be written.
     """
-    if wrong := trouble(path, to_read=to_read):
+    if wrong := invalid_reason(path, to_read=to_read):
         raise Unavailable(
             f"{path} {wrong}.",
             hint="Restore a backup: runai restore BACKUP. `runai doctor` looks at it again.",
@@ -87,7 +87,7 @@ def unknown_revision(path: Path, revisions: Path) -> str:
     return next((revision for revision in found if revision not in known), "")
 
 
-def copy(source: Path, target: Path, tell: Tell | None = None) -> None:
+def copy(source: Path, target: Path, tell: ReportProgress | None = None) -> None:
     """Copy a consistent snapshot of a file, also during writes, with mode 0600.
 
     Raises:

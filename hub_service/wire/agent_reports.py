@@ -12,7 +12,7 @@ from runai.hub_service.wire.schemas import DeviceShareView
 Uuid = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9:/_.-]+$", max_length=100)]
 
 
-Told = Annotated[str, AfterValidator(partial(printable, most=500))]
+PrintableText = Annotated[str, AfterValidator(partial(printable, most=500))]
 """A name that a user chose (program, notebook, account): escaped and shortened, never rejected."""
 Busy = Annotated[float, Field(ge=0, le=1000)]
 Mib = Annotated[int, Field(ge=0, le=2**40)]
@@ -22,7 +22,7 @@ Moment = Annotated[float, Field(ge=0, le=1e11)]
 class UsageSample(Wire):
     """Usage of one device by one workload's processes, in the interval that ends at `at`."""
 
-    workload: Told
+    workload: PrintableText
     """"" for processes that belong to no workload."""
     device: Uuid
     """UUID."""
@@ -41,14 +41,14 @@ class ProcessSample(Wire):
     """UUID."""
     pid: Annotated[int, Field(ge=0, le=MOST_PID)]
     """PID in the node's namespace; a container may have its own."""
-    workload: Told
+    workload: PrintableText
     """"" for a process that belongs to no workload."""
-    worker: Told
-    account: Told
+    worker: PrintableText
+    account: PrintableText
     """The Unix account that it runs under; "" where the node hides it."""
-    name: Told
+    name: PrintableText
     """The program's name, e.g. `python3`."""
-    notebook: Told = ""
+    notebook: PrintableText = ""
     """A kernel's notebook, without its folders."""
     utilization: Busy | None
     memory_mib: Mib | None
@@ -67,12 +67,12 @@ class DeviceSample(Wire):
 class Notice(Wire):
     """An enforcement of a workload's memory limit on a device, for its owner to read."""
 
-    workload: Told
+    workload: PrintableText
     device: Uuid
     """UUID."""
     at: Moment
     rung: Literal["notice", "interrupt", "terminate", "kill", "back"]
-    text: Told
+    text: PrintableText
     """Rest of a sentence that begins with the workload's name."""
 
 
@@ -85,10 +85,10 @@ class PodDevices(Wire):
 
 
 class NodeDevice(Wire):
-    """A device of a node."""
+    """One GPU or MIG instance of the reporting node."""
 
     uuid: Uuid
-    name: Told
+    name: PrintableText
     memory_mib: Mib
     simulated: bool = False
 
@@ -100,7 +100,7 @@ class AgentReport(Wire):
     figures are averages over the whole interval, idle times included.
     """
 
-    node: Told
+    node: PrintableText
     at: Moment
     interval: Annotated[float, Field(ge=0, le=1e6)]
     age: Annotated[float, Field(ge=0, le=1e9)] | None = None
@@ -120,7 +120,7 @@ class AgentReport(Wire):
 
     A delayed report carries the `pods` and `inventory` of its sending.
     """
-    no_hard_limit: Told = ""
+    no_hard_limit: PrintableText = ""
     """Why the node's driver enforces no limits, as half a sentence."""
 
 

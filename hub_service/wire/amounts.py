@@ -43,18 +43,20 @@ def clock_text(seconds: int) -> str:
     return f"{seconds}s"
 
 
-Text = Annotated[str, StringConstraints(pattern=r"^\s*0*[1-9]\d{0,7}\s*[smhdSMHD]?\s*$")]
+DurationText = Annotated[str, StringConstraints(pattern=r"^\s*0*[1-9]\d{0,7}\s*[smhdSMHD]?\s*$")]
 """Input of `seconds` as OpenAPI describes it."""
 _Bounded = Annotated[int, Field(ge=1, le=LONGEST_S)]
-Seconds = Annotated[_Bounded, BeforeValidator(seconds, json_schema_input_type=_Bounded | Text)]
+Seconds = Annotated[
+    _Bounded, BeforeValidator(seconds, json_schema_input_type=_Bounded | DurationText)
+]
 """A duration of at least a second and at most ten years."""
 _Protection = Annotated[int, Field(ge=0, le=LONGEST_S)]
 Protection = Annotated[
-    _Protection, BeforeValidator(seconds, json_schema_input_type=_Protection | Text)
+    _Protection, BeforeValidator(seconds, json_schema_input_type=_Protection | DurationText)
 ]
 """A duration of at most ten years; 0 is none."""
 _Grace = Annotated[int, Field(ge=0, le=LONGEST_GRACE_S)]
-Grace = Annotated[_Grace, BeforeValidator(seconds, json_schema_input_type=_Grace | Text)]
+Grace = Annotated[_Grace, BeforeValidator(seconds, json_schema_input_type=_Grace | DurationText)]
 """A duration of at most an hour; 0 is none."""
 
 

@@ -43,7 +43,7 @@ class Reason(StrEnum):
 
 
 class WorkerPhase(StrEnum):
-    """Phase of a worker."""
+    """State that an elastic worker reports of itself."""
 
     STARTING = "starting"
     READY = "ready"
@@ -104,7 +104,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class WorkerStatus:
     """A worker's report of its progress and speed."""
 
     worker: str
@@ -127,7 +127,7 @@ class Status:
         return asdict(self) | {"state": self.state.value}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any], source: str = "status") -> Status:
+    def from_json(cls, value: Mapping[str, Any], source: str = "status") -> WorkerStatus:
         """Parse the JSON object of a file; `source` names it in errors.
 
         Raises:
@@ -168,11 +168,11 @@ class ElasticFiles:
         value = _read(self.target_path)
         return None if value is None else Target.from_json(value, str(self.target_path))
 
-    def write_status(self, status: Status) -> None:
+    def write_status(self, status: WorkerStatus) -> None:
         """Write a worker's status."""
         _replace(self._status_path(status.worker), status.to_json())
 
-    def status(self, worker: str) -> Status | None:
+    def status(self, worker: str) -> WorkerStatus | None:
         """Read a worker's last status; None if it wrote none.
 
         Raises:
@@ -180,16 +180,16 @@ class ElasticFiles:
         """
         path = self._status_path(worker)
         value = _read(path)
-        return None if value is None else Status.from_json(value, str(path))
+        return None if value is None else WorkerStatus.from_json(value, str(path))
 
-    def statuses(self) -> dict[str, Status]:
+    def statuses(self) -> dict[str, WorkerStatus]:
         """Read the last status of each worker by name; skip unreadable files."""
-        found: dict[str, Status] = {}
+        found: dict[str, WorkerStatus] = {}
         for path in sorted((self.directory / "status").glob("*.json")):
             with contextlib.suppress(MessageError):
                 value = _read(path)
                 if value is not None:
-                    found[path.stem] = Status.from_json(value, str(path))
+                    found[path.stem] = WorkerStatus.from_json(value, str(path))
         return found
 
     def _status_path(self, worker: str) -> Path:

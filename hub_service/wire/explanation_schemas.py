@@ -48,7 +48,7 @@ class ExplanationView(Wire):
     expected_start: ExpectedStartView | None = None
 
 
-Setting = Literal[
+SettingName = Literal[
     "quota", "build_quota", "limit", "never_lent", "weight", "priority", "min_runtime"
 ]
 
@@ -62,7 +62,7 @@ class SettingChange(Wire):
     """
 
     project: ProjectName
-    setting: Setting
+    setting: SettingName
     value: Quota | None
 
     @model_validator(mode="after")

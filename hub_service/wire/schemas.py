@@ -22,10 +22,10 @@ from pydantic import (
 from runai.hub_service.wire.amounts import (
     MOST_MEMORY_MIB,
     MOST_WORKERS,
+    DurationText,
     Grace,
     Protection,
     Seconds,
-    Text,
     seconds,
 )
 from runai.hub_service.wire.base_schema import (
@@ -113,7 +113,9 @@ class ProcessView(Wire):
 _Bounded = Annotated[int, Field(ge=60, le=30 * 86400)]
 
 
-IdleSeconds = Annotated[_Bounded, BeforeValidator(seconds, json_schema_input_type=_Bounded | Text)]
+IdleSeconds = Annotated[
+    _Bounded, BeforeValidator(seconds, json_schema_input_type=_Bounded | DurationText)
+]
 
 
 class IdlePut(Wire):

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 
 from runai.hub_service.wire.base_schema import Wire
-from runai.hub_service.wire.elastic_messages import Reason, Status, Target, WorkerPhase
+from runai.hub_service.wire.elastic_messages import Reason, Target, WorkerPhase, WorkerStatus
 
 Count = Annotated[int, Field(ge=0, le=1 << 53)]
 Speed = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
@@ -60,15 +60,15 @@ class StatusReport(Wire):
     steps: Count = 0
 
     @classmethod
-    def of(cls, status: Status) -> "StatusReport":
+    def of(cls, status: WorkerStatus) -> "StatusReport":
         """Return the report of a status, without the worker: its token identifies it."""
         fields = status.to_json()
         del fields["worker"]
         return cls.model_validate(fields)
 
-    def read(self, worker: str) -> Status:
+    def read(self, worker: str) -> WorkerStatus:
         """Parse the status of this worker."""
-        return Status.from_json({"worker": worker, **self.model_dump(mode="json")})
+        return WorkerStatus.from_json({"worker": worker, **self.model_dump(mode="json")})
 
 
 class EndedReport(Wire):

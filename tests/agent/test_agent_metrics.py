@@ -17,10 +17,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from prometheus import prometheus
-from runai.hub_service.agent.__main__ import Settings
+from runai.hub_service.agent.__main__ import AgentSettings
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
 from runai.hub_service.agent.loop import Tally
-from runai.hub_service.agent.metrics import Node
+from runai.hub_service.agent.metrics import NodeCollector
 from runai.hub_service.wire.agent_reports import AgentReport
 from runai.hub_service.wire.errors import InvalidRequest
 from waiting import eventually_async
@@ -102,7 +102,7 @@ def test_no_workload_user_or_process_is_named():
         }
     )  # fmt: skip
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Node("here", Tally(last=report)))
+    registry.register(NodeCollector("here", Tally(last=report)))
     text = generate_latest(registry).decode()
 
     assert 'runai_agent_device_processes{device="GPU",node="here"} 1.0' in text
@@ -121,17 +121,17 @@ def test_an_address_that_is_taken_costs_no_metering():
             said = [agent.stderr.readline(), agent.stderr.readline()]
             agent.terminate()
 
-    assert f"Prometheus is not answered on {address}" in said[0]
-    assert "the service is away, reports wait" in said[1]
+    assert f"cannot serve metrics on {address}" in said[0]
+    assert "the service does not respond; reports are queued" in said[1]
 
 
 @pytest.mark.parametrize("text", ["9410", ":9410", "here:", "here:port", "here:0", "here:65536"])
 def test_a_wrong_address_is_told_in_a_sentence(text):
     with pytest.raises(InvalidRequest, match="RUNAI_AGENT_METRICS is"):
-        Settings.parse(ENVIRONMENT | {"RUNAI_AGENT_METRICS": text})
+        AgentSettings.parse(ENVIRONMENT | {"RUNAI_AGENT_METRICS": text})
 
 
 def test_an_address_of_ipv6_stands_in_brackets():
-    settings = Settings.parse(ENVIRONMENT | {"RUNAI_AGENT_METRICS": "[::1]:9410"})
+    settings = AgentSettings.parse(ENVIRONMENT | {"RUNAI_AGENT_METRICS": "[::1]:9410"})
 
     assert settings.metrics == ("::1", 9410)

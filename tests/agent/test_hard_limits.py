@@ -65,8 +65,8 @@ def test_a_workers_processes_get_a_group_and_each_device_its_limit(driver_615, h
         name, "GPU-0", "GPU-1", process=root, gpus=0.5, limits_mib={"GPU-0": 400, "GPU-1": 200}
     )
 
-    assert limits.keep([allocation]) == {name}
-    assert limits.keep([allocation]) == {name}  # once is enough
+    assert limits.enforce([allocation]) == {name}
+    assert limits.enforce([allocation]) == {name}  # once is enough
 
     group = f"{name.replace('/', '.')}-0"
     assert noted(driver_615) == [
@@ -79,7 +79,7 @@ def test_a_workers_processes_get_a_group_and_each_device_its_limit(driver_615, h
     for process in (first, root):
         process.kill()
         process.wait()
-    assert limits.keep([]) == set()
+    assert limits.enforce([]) == set()
     assert noted(driver_615)[2:] == [(0, group, 0, EVERYTHING), (1, group, 0, EVERYTHING)]
     assert not driver.groups.path(f"{name}-0").exists()
 
@@ -89,9 +89,9 @@ def test_a_workers_processes_get_a_group_and_each_device_its_limit(driver_615, h
 def test_the_next_agent_takes_the_groups_over(driver_615, hold, start, name):
     process = start()
     allocation = hold(name, "GPU-0", process=process, gpus=0.5, limits_mib={"GPU-0": 400})
-    HardLimits(DriverLimits.open(["GPU-0"])).keep([allocation])
+    HardLimits(DriverLimits.open(["GPU-0"])).enforce([allocation])
 
-    assert HardLimits(DriverLimits.open(["GPU-0"])).keep([allocation]) == {name}
+    assert HardLimits(DriverLimits.open(["GPU-0"])).enforce([allocation]) == {name}
 
 
 @pytest.mark.cc
@@ -103,7 +103,7 @@ def test_a_driver_that_refuses_one_workload_leaves_it_with_the_softer_tiers(
     nvml.write("gpu GPU-0 1000 100 0 0 Fake", "fault 0 nvmlDeviceSetMemoryLimits_v1 3")
     allocation = hold(name, "GPU-0", process=start(), gpus=0.5, limits_mib={"GPU-0": 400})
 
-    assert limits.keep([allocation]) == set()
+    assert limits.enforce([allocation]) == set()
     assert "keeps a soft memory limit" in caplog.text
 
 
@@ -115,7 +115,7 @@ def test_a_process_that_took_the_number_of_another_is_not_moved(driver_615, hold
     earlier = allocation.model_copy(update={"created": process.create_time() - 60})
     driver = DriverLimits.open(["GPU-0"])
 
-    assert HardLimits(driver).keep([earlier]) == set()
+    assert HardLimits(driver).enforce([earlier]) == set()
     assert not driver.groups.path(f"{name}-0").exists()
 
 

@@ -199,13 +199,13 @@ async def test_agent_sends_reports_while_the_memory_enforcer_fails(
     source, service, eventually_async, caplog
 ):
     class Broken(MemoryEnforcer):
-        def keep(self, poll, allocations):
+        def enforce(self, poll, allocations):
             raise RuntimeError("no idea")
 
     async with running(source, service, idle_s=SOON, keeper=Broken()):
         await eventually_async(lambda: len(service.reports) >= 2)
 
-    assert "could not be looked after" in caplog.text
+    assert "could not be enforced" in caplog.text
 
 
 # -- pods with devices: a state that no waiting or refused report delays -------------------------

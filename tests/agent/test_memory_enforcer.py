@@ -95,7 +95,7 @@ def test_enforcer_kills_only_the_job_over_its_limit_within_ten_seconds(world, ho
     world.poll(allocations)  # the first one may only set a baseline
 
     while clock.now < SECONDS and offender.poll() is None:
-        notices = keeper.keep(world.poll(allocations), allocations)
+        notices = keeper.enforce(world.poll(allocations), allocations)
         told += [(clock.now, n.workload, n.device, n.rung) for n in notices]
         if notices and notices[-1].rung in {"interrupt", "terminate"}:
             answers.append(int(offender.stdout.readline()))  # before it is killed
@@ -169,7 +169,7 @@ def test_a_process_that_may_not_be_signalled_is_told_of(hold):
     clock, told = Clock(), list[Any]()
     keeper = MemoryEnforcer(refuse, clock)
     for _ in range(6):
-        told += keeper.keep(Poll(clock.now, 1.0, (), (reading,)), allocations)
+        told += keeper.enforce(Poll(clock.now, 1.0, (), (reading,)), allocations)
         clock.now += 1
 
     assert told[-1].text.endswith("is interrupted, but the platform's account has no right to")

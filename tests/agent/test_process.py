@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from report_server import ReportServer, report_server
-from runai.hub_service.agent.__main__ import Settings
+from runai.hub_service.agent.__main__ import AgentSettings
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
 from runai.hub_service.wire.errors import InvalidRequest
 
@@ -91,13 +91,13 @@ def test_it_leaves_at_once_when_its_parent_went_before_it_started():
 )
 def test_a_wrong_environment_is_told_in_a_sentence(change, sentence):
     with pytest.raises(InvalidRequest) as refused:
-        Settings.parse(ENVIRONMENT | change)
+        AgentSettings.parse(ENVIRONMENT | change)
 
     assert str(refused.value).startswith(sentence)
 
 
 def test_settings_have_defaults_and_hide_the_token_in_their_repr():
-    settings = Settings.parse(
+    settings = AgentSettings.parse(
         {"RUNAI_API_URL": "http://hub/", "RUNAI_NODE": "here", "RUNAI_AGENT_TOKEN": TOKEN}
     )
 

@@ -19,7 +19,7 @@ def owner(hold):
 
     def find(process, *allocations):
         owners = Owners()
-        owners.learn(allocations)
+        owners.set_allocations(allocations)
         found = owners.owner(process)
         return found and found.worker
 
@@ -82,10 +82,10 @@ def test_another_account_cannot_claim_to_be_of_a_workload(owner, hold, start):
 def test_a_process_that_becomes_the_workloads_is_noticed(hold, start):
     process = start(env={"RUNAI_WORKLOAD": "vision/a"})
     owners = Owners()
-    owners.learn([hold("vision/b", "GPU")])
+    owners.set_allocations([hold("vision/b", "GPU")])
     assert owners.owner(process) is None
 
-    owners.learn([hold("vision/b", "GPU"), hold("vision/a", "GPU")])
+    owners.set_allocations([hold("vision/b", "GPU"), hold("vision/a", "GPU")])
     found = owners.owner(process)
 
     assert found is not None
@@ -95,7 +95,7 @@ def test_a_process_that_becomes_the_workloads_is_noticed(hold, start):
 def test_strangers_are_remembered_unless_they_are_young(hold, start):
     old, young = psutil.Process(1), start()
     owners = Owners()
-    owners.learn([hold("vision/a", "GPU")])
+    owners.set_allocations([hold("vision/a", "GPU")])
     for process in (old, young):
         owners.owner(process)
     owners.retain({old.pid, young.pid})
@@ -107,7 +107,7 @@ def test_strangers_are_looked_at_again_now_and_then(hold, monkeypatch):
     monkeypatch.setattr(owners_module, "LOOK_AGAIN_S", -1.0)
     old = psutil.Process(os.getppid())
     owners = Owners()
-    owners.learn([hold("vision/a", "GPU")])
+    owners.set_allocations([hold("vision/a", "GPU")])
     owners.owner(old)
     owners.retain({old.pid})
 
@@ -154,7 +154,7 @@ def test_a_process_is_known_by_its_control_group(tmp_path, hold, holders, lines,
     (tmp_path / str(process.pid)).mkdir()
     (tmp_path / str(process.pid) / "cgroup").write_text(lines + "\n")
     owners = Owners(tmp_path)
-    owners.learn([hold("vision/a", "GPU").model_copy(update={"cgroup": group})])
+    owners.set_allocations([hold("vision/a", "GPU").model_copy(update={"cgroup": group})])
 
     whose = owners.whose(process.pid)
 
@@ -167,7 +167,7 @@ def test_a_control_group_outweighs_an_ancestor(tmp_path, hold, start):
     (tmp_path / str(process.pid) / "cgroup").write_text(f"0::/kubepods/pod{UID}/c\n")
     owners = Owners(tmp_path)
     pod = hold("vision/pod", "GPU").model_copy(update={"cgroup": UID})
-    owners.learn([hold("vision/a", "GPU", process=process.parent()), pod])
+    owners.set_allocations([hold("vision/a", "GPU", process=process.parent()), pod])
 
     assert owners.whose(process.pid).owner == pod
 
@@ -179,7 +179,7 @@ def test_a_number_that_another_process_has_now_is_found_anew(hold, start, monkey
     process = start(env={"RUNAI_WORKLOAD": "vision/a"})
     owners = Owners()
     allocation = hold("vision/a", "GPU")
-    owners.learn([allocation])
+    owners.set_allocations([allocation])
     former = owners.whose(process.pid)
     owners.retain({process.pid})
     assert former.owner == allocation
@@ -187,7 +187,7 @@ def test_a_number_that_another_process_has_now_is_found_anew(hold, start, monkey
 
     # The same pid, but a later process of another workload.
     later = process.create_time() + 60
-    monkeypatch.setattr(Lifetimes, "lasts", lambda *_: False)
+    monkeypatch.setattr(Lifetimes, "still_runs", lambda *_: False)
     monkeypatch.setattr(owners_module, "_start_ticks", lambda _: b"4200")
     monkeypatch.setattr(psutil.Process, "create_time", lambda _: later)
     monkeypatch.setattr(psutil.Process, "environ", lambda _: {})
@@ -207,7 +207,7 @@ def test_a_parent_younger_than_its_child_is_another_process(hold, start, monkeyp
     ages = {child.pid: 100.0, parent.pid: 200.0}
     monkeypatch.setattr(psutil.Process, "create_time", lambda self: ages.get(self.pid, 1.0))
     owners = Owners()
-    owners.learn([hold("vision/a", "GPU", process=parent)])
+    owners.set_allocations([hold("vision/a", "GPU", process=parent)])
 
     assert owners.whose(parent.pid).owner is not None
     assert owners.whose(child.pid).owner is None
@@ -225,7 +225,7 @@ def test_a_process_that_just_ended_is_its_workloads_until_the_next_poll(hold, st
     process = start(env={"RUNAI_WORKLOAD": "vision/a"})
     allocation, pid = hold("vision/a", "GPU"), process.pid
     owners = Owners()
-    owners.learn([allocation])
+    owners.set_allocations([allocation])
     owners.whose(pid)
     owners.retain({pid})
     process.kill()
@@ -240,6 +240,6 @@ def test_a_process_that_just_ended_is_its_workloads_until_the_next_poll(hold, st
 
 def test_a_process_that_is_gone_is_nobodys(hold):
     owners = Owners()
-    owners.learn([hold("vision/a", "GPU")])
+    owners.set_allocations([hold("vision/a", "GPU")])
 
     assert (owners.whose(4194305).owner, owners.whose(4194305).created) == (None, 0.0)

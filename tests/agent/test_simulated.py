@@ -116,7 +116,7 @@ def parent():
 
 
 def spent(table, allocations):
-    uses = table.look(allocations)
+    uses = table.measure(allocations)
     assert uses is not None
     return sum(use.cpu_seconds for use in uses)
 
@@ -124,7 +124,7 @@ def spent(table, allocations):
 def test_children_that_came_and_went_between_two_looks_count(parent, hold):
     table = ProcessTable()
     allocations = [hold("vision/a", "GPU", process=psutil.Process(parent.pid))]
-    table.look(allocations)
+    table.measure(allocations)
     parent.stdin.write(f"exec({BURN.format(seconds=0.3)!r})\n".encode())
     parent.stdin.flush()
     parent.stdout.readline()
@@ -136,7 +136,7 @@ def test_usage_of_a_child_counts_once_when_it_ends(parent, hold, eventually, tmp
     table = ProcessTable()
     root = psutil.Process(parent.pid)
     allocations = [hold("vision/a", "GPU", process=root)]
-    table.look(allocations)
+    table.measure(allocations)
     # The child stays until a poll has seen it: on a busy machine it would end between two polls.
     burned, seen = tmp_path / "burned", tmp_path / "seen"
     program = (
@@ -164,7 +164,7 @@ def test_usage_before_the_first_look_does_not_count(start, hold, eventually):
     allocations = [hold("vision/a", "GPU", process=process)]
     process.suspend()
 
-    assert table.look(allocations) is None
+    assert table.measure(allocations) is None
     assert spent(table, allocations) == pytest.approx(0, abs=0.05)
 
 
@@ -172,9 +172,9 @@ def test_only_the_workloads_processes_are_told(start, hold):
     mine, _other = start(), start()
     table = ProcessTable()
     allocations = [hold("vision/a", "GPU", process=mine)]
-    table.look(allocations)
+    table.measure(allocations)
 
-    assert [use.pid for use in table.look(allocations) or ()] == [mine.pid]
+    assert [use.pid for use in table.measure(allocations) or ()] == [mine.pid]
 
 
 def on_devices(poll) -> set[int]:

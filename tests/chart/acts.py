@@ -39,7 +39,7 @@ from runai.hub_service.clusters.kubernetes.objects.volume_topology import (
 )
 from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import NominatedPlacement
 from runai.hub_service.clusters.kubernetes.workloads.pod_exec import PodPrograms
-from runai.hub_service.model.cluster import Ended, Seen
+from runai.hub_service.model.cluster import NodeReport, ProgramEnd
 from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.scheduler.model.snapshot import Plan, Reason, Start, Stop
 from waiting import eventually_async
@@ -150,7 +150,7 @@ async def runs_a_program(stage: Stage) -> None:
     session = await stage.runs("one")
     programs = PodPrograms(stage.api, stage.cluster.lookup.pods_of)
     (ended,) = [piece async for piece in await programs.execute(session, 0, ["true"], b"")]
-    assert isinstance(ended, Ended)
+    assert isinstance(ended, ProgramEnd)
     assert ended.why
 
 
@@ -187,7 +187,7 @@ async def keeps_a_device(stage: Stage) -> None:
 
     try:
         await sharing.reserve(name, (stage.node, 0))
-        sharing.learn(stage.node, Seen(inf, {f"runai-reservation/{name}": ("GPU-0",)}))
+        sharing.store_report(stage.node, NodeReport(inf, {f"runai-reservation/{name}": ("GPU-0",)}))
         await settle({"somebody": NominatedPlacement(stage.node, (0,), is_part=True)})
         assert kept().device == "GPU-0"
         await settle({})

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from control_plane.chart import CHART, HelmRefused, helm, rendered
-from runai.hub_service.agent.__main__ import Settings
+from runai.hub_service.agent.__main__ import AgentSettings
 from runai.hub_service.server.admin_files import read_policy, read_projects
 from runai.hub_service.server.settings import Config
 
@@ -198,7 +198,7 @@ def test_the_service_understands_what_it_is_told():
 
 
 def test_the_agent_understands_what_it_is_told():
-    settings = Settings.parse(_environment("DaemonSet"))
+    settings = AgentSettings.parse(_environment("DaemonSet"))
 
     assert settings.url == "http://runai.runai/jupyter/services/runai/"
 

@@ -21,7 +21,7 @@ from runai.embedded.directory import DataDirectory
 from runai.hub_service.clusters.local.driver import LocalCluster
 from runai.hub_service.clusters.local.store.cluster_lock import check_is_whole
 from runai.hub_service.clusters.local.store.workload_store import SqliteStore
-from runai.hub_service.ledger.store import Store
+from runai.hub_service.ledger.store import LedgerStore
 from runai.hub_service.model.records import ProjectRecord, ProjectSpec
 from runai.hub_service.wire.errors import Conflict, Unavailable
 
@@ -71,7 +71,7 @@ def made(root: Path, name: str) -> DataDirectory:
     gone = [one.spec.name for one in store.projects()]
     store.save(projects=[ProjectRecord(ProjectSpec(name), 1.0)], gone_projects=gone)
     store.close()
-    Store(root / "ledger.sqlite").close()
+    LedgerStore(root / "ledger.sqlite").close()
     for database in DATABASES[1:]:
         with closing(sqlite3.connect(root / database)) as connection, connection:
             connection.execute("CREATE TABLE IF NOT EXISTS whose (name TEXT)")

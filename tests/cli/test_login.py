@@ -10,7 +10,7 @@ import pytest
 
 from cli.terminal import on_terminal
 from runai.hub_service.client.connection import config_path, read_config
-from runai.hub_service.processes.own_process import FEW, most
+from runai.hub_service.processes.own_process import FEW, max_descriptors
 from waiting import eventually
 
 pytestmark = pytest.mark.hub
@@ -140,7 +140,9 @@ def test_on_a_terminal_a_token_is_asked_for_and_not_shown(log_in, url, home):
     assert read_config(config_path()) == kept
 
 
-@pytest.mark.skipif(most() < FEW, reason="the doctor is right here: a process has few descriptors")
+@pytest.mark.skipif(
+    max_descriptors() < FEW, reason="the doctor is right here: a process has few descriptors"
+)
 def test_doctor_finds_nothing_wrong_after_a_login(log_in, runai, platform):
     log_in("bob")
 

@@ -6,7 +6,7 @@ import pytest
 from textual.widgets import DataTable, Static
 
 from runai.hub_service.cli.output.top_screen import TopScreen
-from runai.hub_service.cli.output.top_views import Asked
+from runai.hub_service.cli.output.top_views import TopOptions
 from runai.hub_service.client import AsyncClient
 
 SLEEP = ("--", "sleep", "600")
@@ -48,7 +48,7 @@ async def until(pilot, true):
 
 
 async def test_top_follows_workloads_and_shows_waiting_reasons(bob, screen):
-    top = screen(Asked(view="jobs"))
+    top = screen(TopOptions(view="jobs"))
     async with top.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: "0 of 5 GPUs allocated (0%)" in said(top, "#headline"))
         assert said(top, "#empty").startswith("Nothing holds GPUs or waits for any.")
@@ -71,7 +71,7 @@ async def test_top_follows_workloads_and_shows_waiting_reasons(bob, screen):
 async def test_keys_change_view_and_order_and_the_cursor_stays_on_its_row(bob, screen):
     for name in ("a", "b", "c"):
         bob("submit", name, "-g", "1", *SLEEP)
-    top = screen(Asked())
+    top = screen(TopOptions())
     async with top.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: len(shown(top)) == 5)
         assert headings(top)[0] == "NODE"
@@ -96,7 +96,7 @@ async def test_keys_change_view_and_order_and_the_cursor_stays_on_its_row(bob, s
 
 
 async def test_wide_terminals_show_more_columns(bob, screen):
-    top = screen(Asked(view="jobs"))
+    top = screen(TopOptions(view="jobs"))
     async with top.run_test(size=(180, 30)) as pilot:
         await until(pilot, lambda: "AVG UTIL" in headings(top))
         await pilot.resize_terminal(90, 30)
@@ -104,7 +104,7 @@ async def test_wide_terminals_show_more_columns(bob, screen):
 
 
 async def test_a_refused_token_ends_it_with_the_reason(service):
-    top = TopScreen(AsyncClient(service.url, "stale"), Asked())
+    top = TopScreen(AsyncClient(service.url, "stale"), TopOptions())
     async with top.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: top.failed is not None)
 

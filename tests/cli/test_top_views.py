@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 import overviews
-from runai.hub_service.cli.output.top_views import Asked, headline, see
+from runai.hub_service.cli.output.top_views import TopOptions, headline, select_rows
 from runai.hub_service.wire.device_schemas import DeviceView, NodeView
 from runai.hub_service.wire.errors import InvalidRequest
 from runai.hub_service.wire.schemas import IdleView, Overview, ProjectView, ReasonView, WorkerView
@@ -57,11 +57,11 @@ OVERVIEW = Overview(
 
 
 def names(asked):
-    seen = see(OVERVIEW, asked, NOW)
+    seen = select_rows(OVERVIEW, asked, NOW)
     return [key.rpartition("/")[2] for key in seen.keys]
 
 
-JOBS = Asked(view="jobs")
+JOBS = TopOptions(view="jobs")
 
 
 @pytest.mark.parametrize(
@@ -88,26 +88,30 @@ JOBS = Asked(view="jobs")
             ["third", "sleeps", "second", "lazy", "fresh", "busy"],
             id="reversed",
         ),
-        pytest.param(Asked(view="jobs", user="patty"), ["second"], id="of a user"),
-        pytest.param(Asked(view="jobs", project="nlp"), ["busy"], id="of a project"),
-        pytest.param(Asked(view="jobs", node="box"), ["fresh"], id="on a node"),
+        pytest.param(TopOptions(view="jobs", user="patty"), ["second"], id="of a user"),
+        pytest.param(TopOptions(view="jobs", project="nlp"), ["busy"], id="of a project"),
+        pytest.param(TopOptions(view="jobs", node="box"), ["fresh"], id="on a node"),
         pytest.param(
-            Asked(), ["box GPU-0", "box GPU-1", "barn GPU-0", "barn GPU-10"], id="nodes as they are"
+            TopOptions(),
+            ["box GPU-0", "box GPU-1", "barn GPU-0", "barn GPU-10"],
+            id="nodes as they are",
         ),
         pytest.param(
-            Asked(sort="util"),
+            TopOptions(sort="util"),
             ["box GPU-0", "barn GPU-0", "box GPU-1", "barn GPU-10"],
             id="what was not measured is last",
         ),
         pytest.param(
-            Asked(sort="gpu"),
+            TopOptions(sort="gpu"),
             ["box GPU-0", "barn GPU-0", "box GPU-1", "barn GPU-10"],
             id="numbers as numbers",
         ),
-        pytest.param(Asked(node="barn"), ["barn GPU-0", "barn GPU-10"], id="one node"),
-        pytest.param(Asked(view="projects"), ["vision", "nlp"], id="projects as they are"),
+        pytest.param(TopOptions(node="barn"), ["barn GPU-0", "barn GPU-10"], id="one node"),
+        pytest.param(TopOptions(view="projects"), ["vision", "nlp"], id="projects as they are"),
         pytest.param(
-            Asked(view="projects", sort="quota"), ["nlp", "vision"], id="no bound is the largest"
+            TopOptions(view="projects", sort="quota"),
+            ["nlp", "vision"],
+            id="no bound is the largest",
         ),
     ],
 )
@@ -117,14 +121,14 @@ def test_views_filter_and_sort_their_rows(asked, expected):
 
 def test_unknown_sort_column_is_refused_with_the_known_columns():
     with pytest.raises(InvalidRequest, match="no column 'colour' of nodes") as refused:
-        see(OVERVIEW, Asked(sort="colour"), NOW)
+        select_rows(OVERVIEW, TopOptions(sort="colour"), NOW)
 
     assert refused.value.hint is not None
     assert refused.value.hint.startswith("Columns: node, gpu, device, allocated")
 
 
 def test_the_key_goes_through_all_columns_and_back_to_the_views_own_order():
-    asked, order = Asked(view="projects"), []
+    asked, order = TopOptions(view="projects"), []
     for _ in range(9):
         asked = asked.sorted_after(NOW, wide=False)
         order.append(asked.sort)
@@ -136,9 +140,9 @@ def test_the_key_goes_through_all_columns_and_back_to_the_views_own_order():
 
 
 def test_another_view_keeps_the_filters_and_forgets_the_order():
-    asked = Asked(view="jobs", sort="age", reverse=True, idle=True, user="bob")
+    asked = TopOptions(view="jobs", sort="age", reverse=True, idle=True, user="bob")
 
-    assert asked.of("nodes") == Asked(user="bob")
+    assert asked.of("nodes") == TopOptions(user="bob")
 
 
 def test_the_headline_says_allocation_beside_utilization():

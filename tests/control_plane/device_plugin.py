@@ -19,7 +19,7 @@ from typing import Any
 from control_plane.calls import ApiRefused
 from control_plane.plane import ControlPlane
 from control_plane.scheduling import Scheduler
-from runai.hub_service.model.cluster import Seen
+from runai.hub_service.model.cluster import NodeReport
 from runai.hub_service.model.device import Device
 
 RESERVATIONS = "runai-reservation"
@@ -78,7 +78,7 @@ class DevicePlugin:
                 Device(number, uuid, "Fake", self.memory_mib, simulated=False)
                 for number, uuid in enumerate(self.nodes[node])
             )
-            seen = Seen(time.time() - age, pods, tuple(devices) if self.memory_mib else ())
+            seen = NodeReport(time.time() - age, pods, tuple(devices) if self.memory_mib else ())
             scheduler.call(scheduler.cluster.note_holders(node, seen))
 
     def check(self, running: Sequence[Mapping[str, Any]]) -> None:

@@ -16,21 +16,21 @@ from waiting import eventually
 
 WORKER = """
 import os, signal, sys, time
-from runai.elastic.membership import Membership, Stop
+from runai.elastic.membership import Membership, StopRequest
 from runai.hub_service.wire.elastic_messages import WorkerPhase
 
 directory, me = os.environ["RUNAI_ELASTIC_DIR"], os.environ["RUNAI_WORKER"]
 mine = os.path.join(directory, me)
-membership, stop = Membership.from_environment(), Stop()
+membership, stop = Membership.from_environment(), StopRequest()
 stop.listen()
-membership.tell(WorkerPhase.READY)
+membership.report(WorkerPhase.READY)
 update = 0
 while True:
-    target = membership.look()
+    target = membership.read_target()
     if target and membership.rank_in(target) is not None and target.gen > membership.gen:
         membership.gen = target.gen
     if stop.wanted or (target and membership.is_excluded_by(target)):
-        membership.tell(WorkerPhase.LEFT)
+        membership.report(WorkerPhase.LEFT)
         sys.exit(143)
     if os.path.exists(os.path.join(directory, "finish")) and membership.gen:
         sys.exit(0)

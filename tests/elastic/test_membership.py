@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from runai.elastic.membership import Membership, Stop
+from runai.elastic.membership import Membership, StopRequest
 from runai.hub_service.wire.elastic_messages import ElasticFiles, Reason, Target, WorkerPhase
 
 TARGET = Target(1, ("a", "b"), "127.0.0.1:1", gpus=2, least=1, most=4)
@@ -52,30 +52,30 @@ def _told(worker):
 
 
 def test_before_the_first_target_there_is_none(worker):
-    assert worker.look() is None
+    assert worker.read_target() is None
 
 
 def test_a_replaced_target_is_seen_and_an_older_one_is_not(worker):
     _write(worker, gen=2)
-    assert worker.look().gen == 2
+    assert worker.read_target().gen == 2
 
     _write(worker, gen=5, ranks=("b", "a"))
-    assert worker.look().gen == 5
+    assert worker.read_target().gen == 5
     assert worker.rank_in(worker.target) == 1
 
     _write(worker, gen=4)
-    assert worker.look().gen == 5
+    assert worker.read_target().gen == 5
 
 
 def test_rubbish_in_the_target_is_passed_over(worker):
     _write(worker)
-    worker.look()
+    worker.read_target()
     worker.files.target_path.write_text("{")
 
-    assert worker.look().gen == 1
+    assert worker.read_target().gen == 1
 
     _write(worker, gen=2)
-    assert worker.look().gen == 2
+    assert worker.read_target().gen == 2
 
 
 @pytest.mark.parametrize(
@@ -95,10 +95,10 @@ def test_target_excludes_dropped_workers_and_a_pause_excludes_all(worker, gen, t
 
 def test_a_pause_from_before_the_worker_was_started_is_over(worker):
     _write(worker, gen=4, ranks=(), reason=Reason.PAUSE)
-    assert not worker.is_excluded_by(worker.look())
+    assert not worker.is_excluded_by(worker.read_target())
 
     _write(worker, gen=5, ranks=(), reason=Reason.PAUSE)
-    assert worker.is_excluded_by(worker.look())
+    assert worker.is_excluded_by(worker.read_target())
 
 
 def test_progress_is_told_once_a_second_with_the_speed_since_the_group_was_formed(tmp_path):
@@ -126,14 +126,14 @@ def test_progress_is_told_once_a_second_with_the_speed_since_the_group_was_forme
 def test_a_full_disk_does_not_end_the_training(tmp_path):
     (tmp_path / "status").write_text("no directory")
 
-    Membership(tmp_path, "a").tell(WorkerPhase.READY)
+    Membership(tmp_path, "a").report(WorkerPhase.READY)
 
 
 def test_stop_notes_sigterm_and_calls_the_previous_handler():
     heard: list[object] = []
     before = signal.signal(signal.SIGTERM, lambda *_: heard.append("before"))
     signal.signal(signal.SIGUSR1, signal.SIG_DFL)  # undo earlier tests
-    stop = Stop({})
+    stop = StopRequest({})
     try:
         stop.listen()
         heard.append(stop.wanted)
@@ -155,7 +155,7 @@ def test_stop_notes_sigterm_and_calls_the_previous_handler():
 
 def test_off_the_main_thread_no_handler_is_set():
     before = signal.getsignal(signal.SIGTERM)
-    thread = threading.Thread(target=Stop({}).listen)
+    thread = threading.Thread(target=StopRequest({}).listen)
     thread.start()
     thread.join()
 
@@ -176,11 +176,11 @@ def test_importing_sets_no_handler_and_loads_no_framework():
 def test_worker_stops_when_its_launcher_is_gone(tmp_path):
     program = """
 import os, sys, time
-from runai.elastic.membership import Stop
+from runai.elastic.membership import StopRequest
 if os.fork():
     sys.stdin.read()
     os._exit(0)
-stop = Stop({"RUNAI_LAUNCHER_PID": str(os.getppid())})
+stop = StopRequest({"RUNAI_LAUNCHER_PID": str(os.getppid())})
 print(stop.wanted, flush=True)
 while not stop.wanted:
     time.sleep(0.01)
@@ -196,6 +196,6 @@ print(stop.wanted, flush=True)
 
 
 def test_a_status_of_a_worker_of_the_platform_bears_its_last_name(worker, tmp_path):
-    worker.tell(WorkerPhase.READY, update=7)
+    worker.report(WorkerPhase.READY, update=7)
 
     assert ElasticFiles(tmp_path).statuses()["a"].update == 7

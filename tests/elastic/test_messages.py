@@ -13,13 +13,15 @@ from runai.hub_service.wire.elastic_messages import (
     ElasticFiles,
     MessageError,
     Reason,
-    Status,
     Target,
     WorkerPhase,
+    WorkerStatus,
 )
 
 TARGET = Target(7, ("w0", "w3"), "127.0.0.1:4000", gpus=2, least=1, most=4, reason=Reason.EXPAND)
-STATUS = Status("vision/bob-3", 7, WorkerPhase.RUNNING, pid=12, update=9, samples_per_s=4.5, gpus=2)
+STATUS = WorkerStatus(
+    "vision/bob-3", 7, WorkerPhase.RUNNING, pid=12, update=9, samples_per_s=4.5, gpus=2
+)
 
 
 def test_a_target_is_read_as_it_was_written(tmp_path):
@@ -96,7 +98,7 @@ def test_a_status_that_is_none_hides_no_other(tmp_path):
 
 @given(
     st.builds(
-        Status,
+        WorkerStatus,
         worker=st.from_regex(r"[a-z]{1,5}/[a-z]{1,5}-[0-9]", fullmatch=True),
         gen=st.integers(0, MOST),
         state=st.sampled_from(WorkerPhase),
@@ -107,4 +109,4 @@ def test_a_status_that_is_none_hides_no_other(tmp_path):
     )
 )
 def test_messages_survive_json(status):
-    assert Status.from_json(json.loads(json.dumps(status.to_json()))) == status
+    assert WorkerStatus.from_json(json.loads(json.dumps(status.to_json()))) == status

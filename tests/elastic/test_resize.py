@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runai.elastic.resize import WorkerView, line_up
+from runai.elastic.resize import LiveWorker, line_up
 
 
 def _workers(text):
     """Parse workers from text: in `a b? c-` a is ready, b still starting, c leaving."""
     return [
-        WorkerView(name.rstrip("?-"), ready="?" not in name, leaving="-" in name)
+        LiveWorker(name.rstrip("?-"), ready="?" not in name, leaving="-" in name)
         for name in text.split()
     ]
 
@@ -55,7 +55,7 @@ NAMES = st.sampled_from("abcdef")
     st.integers(1, 3),
 )
 def test_line_up_returns_only_ready_workers_within_bounds(ranks, workers, wanted, least):
-    views = [WorkerView(name, ready or name in ranks, leaving) for name, ready, leaving in workers]
+    views = [LiveWorker(name, ready or name in ranks, leaving) for name, ready, leaving in workers]
     line = line_up(ranks, views, wanted, least)
     if line is None:
         return

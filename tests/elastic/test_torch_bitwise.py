@@ -68,7 +68,7 @@ def test_the_bits_survive_ranks_that_change_places_and_leave(tmp_path, training,
 
 @given(st.integers(1, 70), st.data())
 def test_sum_is_the_same_tree_for_any_split_of_the_leaves(leaves, data):
-    from runai.elastic.torch.virtual import Node, fold, roots
+    from runai.elastic.torch.virtual import SumNode, fold, roots
 
     def added(pushes):
         def add(left: Any, right: Any) -> None:
@@ -81,10 +81,10 @@ def test_sum_is_the_same_tree_for_any_split_of_the_leaves(leaves, data):
 
     cuts = data.draw(st.lists(st.integers(0, leaves), max_size=5))
     ends = [0, *sorted(cuts), leaves]
-    by_one = added((Node(0, leaf), [leaf]) for leaf in range(leaves)).total()
+    by_one = added((SumNode(0, leaf), [leaf]) for leaf in range(leaves)).total()
     pushes = []
     for start, stop in pairwise(ends):
-        part = added((Node(0, leaf), [leaf]) for leaf in range(start, stop)).sums
+        part = added((SumNode(0, leaf), [leaf]) for leaf in range(start, stop)).sums
         assert [node for node, _ in part] == roots(start, stop)
         pushes += part
 

@@ -14,7 +14,7 @@ from runai.embedded.backup.backups import ABANDONED_AFTER_S, back_up, read_manif
 from runai.embedded.backup.restore import restore
 from runai.embedded.directory import DataDirectory
 from runai.hub_service.clusters.local.store.workload_store import SqliteStore
-from runai.hub_service.sqlite.files import trouble
+from runai.hub_service.sqlite.files import invalid_reason
 from runai.hub_service.wire.errors import Unavailable
 
 SECOND = "2030-01-02T03-04-05"
@@ -39,7 +39,7 @@ def test_backups_of_one_second_are_each_whole(platform):
     assert {path.name for path in (platform.root / "backups").iterdir()} == names
     for path in made:
         assert read_manifest(path)["databases"] == ["cluster.sqlite"]
-        assert trouble(path / "cluster.sqlite") == ""
+        assert invalid_reason(path / "cluster.sqlite") == ""
         assert (path / "secrets/hub_token").exists()
 
 

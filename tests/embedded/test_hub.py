@@ -15,7 +15,7 @@ from hub_platform import SOFT_LIMIT, HubPlatform
 from runai.embedded.directory import DataDirectory
 from runai.embedded.hub_log import LOG_BYTES
 from runai.hub_service.client import Client
-from runai.hub_service.processes.own_process import most
+from runai.hub_service.processes.own_process import max_descriptors
 from runai.hub_service.wire.schemas import SubmitRequest
 from waiting import eventually
 
@@ -55,8 +55,8 @@ def test_hub_and_service_take_all_descriptors_and_their_children_the_limit_of_th
     platform.stop_server("ana")
 
     assert limits == {
-        "hub": most(),
-        "service": most(),
+        "hub": max_descriptors(),
+        "service": max_descriptors(),
         "notebook": SOFT_LIMIT,
         "job": SOFT_LIMIT,
     }

@@ -24,7 +24,7 @@ def silent_for(seconds: float, *, has_answered: bool = True) -> bool:
     """Return True if a service counts as hung after `seconds` of silence."""
     silence = Silence(LIMIT)
     if has_answered:
-        silence.heard()
+        silence.record_answer()
     return [silence.passed(1.0) for _ in range(int(seconds))][-1]
 
 
@@ -44,16 +44,16 @@ def test_service_counts_as_hung_if_it_has_answered_and_is_silent_too_long(
 
 def test_an_answer_ends_a_silence():
     silence = Silence(LIMIT)
-    silence.heard()
+    silence.record_answer()
     before = [silence.passed(1.0) for _ in range(int(LIMIT) - 1)]
-    silence.heard()
+    silence.record_answer()
 
     assert not any([*before, *(silence.passed(1.0) for _ in range(int(LIMIT) - 1))])
 
 
 def test_a_night_in_which_the_machine_slept_is_a_moment():
     silence = Silence(LIMIT)
-    silence.heard()
+    silence.record_answer()
 
     assert not silence.passed(8 * 3600.0)
     assert silence.lasts == MOST_AT_ONCE_S
@@ -87,14 +87,14 @@ def answers(platform: HubPlatform) -> bool:
 @pytest.mark.hub
 def test_a_service_that_hangs_is_started_again(platform: HubPlatform):
     hangs, log = service_of(platform), DataDirectory(platform.data_dir).hub_log
-    told = f"Service runai answers, as process {hangs}"
+    told = f"Service runai responds (process {hangs})"
     eventually(lambda: told in log.read_text(), within=60, what="it is known to answer")
 
     os.kill(hangs, signal.SIGSTOP)
     eventually(lambda: service_of(platform) not in {0, hangs}, within=120, what="another process")
     eventually(lambda: answers(platform), within=120, what="the service answers")
 
-    assert "Service runai has answered nothing for 8 s" in log.read_text()
+    assert "Service runai has not responded for 8 s" in log.read_text()
 
 
 KILLED, UNABLE, DONE = -9, 2, 0

@@ -27,7 +27,7 @@ def sizes(month: Month) -> dict[str, int]:
     cluster, ledger = month.cluster, month.ledger
     return {
         "rows": len(cluster._rows),
-        "drawn for the core": len(cluster._rows._drawn),
+        "drawn for the core": len(cluster._rows._built),
         "submissions by their keys": len(cluster._rows._by_key),
         "begun": len(cluster._rows._begun),
         "progress read": len(cluster._progress._read),

@@ -35,7 +35,7 @@ from runai.hub_service.clusters.local.driver import LocalCluster
 from runai.hub_service.clusters.local.processes import reconciler
 from runai.hub_service.clusters.local.store.workload_store import SqliteStore
 from runai.hub_service.clusters.states.retention import RetentionPolicy
-from runai.hub_service.controller.history_recorder import Bookkeeping, held_devices
+from runai.hub_service.controller.history_recorder import HistoryRecorder, device_allocations
 from runai.hub_service.controller.idle.watch import IdleWatch
 from runai.hub_service.controller.loop import Controller
 from runai.hub_service.controller.notifications import Notifier
@@ -185,7 +185,7 @@ class Month:
             self.platform.controller.changes,
             clock=self.clock,
         )
-        self.bookkeeping = Bookkeeping(
+        self.bookkeeping = HistoryRecorder(
             self.cluster, self.ledger, self.platform.controller.changes, clock=self.clock
         )
         self.submitted = 0
@@ -310,7 +310,7 @@ class Month:
                 await client.report(self._report(await self._held()))
 
     async def _held(self) -> Sequence[Any]:
-        return held_devices(await self.cluster.workloads(), await self.cluster.devices())
+        return device_allocations(await self.cluster.workloads(), await self.cluster.devices())
 
     def _report(self, held: Sequence[Any]) -> AgentReport:
         return AgentReport(

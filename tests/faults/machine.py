@@ -257,7 +257,7 @@ class Machine:
         return pid in known or any(s.holder == pid for s in self.starts.values())
 
     def watch(self, pid: int, named: Process | None, on_exit: Callable[[], None]) -> Any:
-        """Watch a process, as `Watch` does."""
+        """Watch a process, as `ProcessWatch` does."""
         del named
         return VirtualWatch(self, pid, on_exit)
 

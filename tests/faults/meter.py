@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from runai.hub_service.ledger import Held, Ledger, schema
+from runai.hub_service.ledger import DeviceAllocation, Ledger, schema
 from runai.hub_service.ledger.integration import GAP_S
 from runai.hub_service.ledger.totals import Scope
 
@@ -45,13 +45,13 @@ class Meter:
         self._milli: Mapping[Scope, int] = {}
         self._at: float | None = None
         sums, forget = ledger._sums, ledger.forget
-        advance, hold = sums.advance, sums.hold
+        advance, hold = sums.advance, sums.set_allocations
 
         def advanced(at: float) -> None:
             self._watch(at)
             advance(at)
 
-        def holds(at: float, held: Sequence[Held]) -> None:
+        def holds(at: float, held: Sequence[DeviceAllocation]) -> None:
             hold(at, held)  # it advances first
             self._milli = _by_scope(held)
 
@@ -59,7 +59,7 @@ class Meter:
             forget(workload)
             self._forget(workload)
 
-        sums.advance, sums.hold = advanced, holds  # type: ignore[method-assign]
+        sums.advance, sums.set_allocations = advanced, holds  # type: ignore[method-assign]
         ledger.forget = forgotten  # type: ignore[method-assign]
 
     def _watch(self, at: float) -> None:
@@ -137,7 +137,7 @@ def stored(database: Path) -> dict[Scope, float]:
     }
 
 
-def _by_scope(held: Sequence[Held]) -> Mapping[Scope, int]:
+def _by_scope(held: Sequence[DeviceAllocation]) -> Mapping[Scope, int]:
     sums: Counter[Scope] = Counter()
     for one in held:
         for scope in (

@@ -24,7 +24,7 @@ from runai.hub_service.clusters.local.driver import LocalCluster
 from runai.hub_service.clusters.local.processes import reconciler
 from runai.hub_service.clusters.local.store.workload_store import SqliteStore
 from runai.hub_service.controller.decision_worker import DecisionWorker
-from runai.hub_service.controller.history_recorder import Bookkeeping, held_devices
+from runai.hub_service.controller.history_recorder import HistoryRecorder, device_allocations
 from runai.hub_service.controller.loop import Controller, Cycle
 from runai.hub_service.ledger import Ledger
 from runai.hub_service.model.cluster import Refused
@@ -165,7 +165,7 @@ class Service:
     async def run(self, *users: Any) -> None:
         """Run all background tasks of the real service until the users are done."""
         self._machine.attach(self.loop)
-        bookkeeping = Bookkeeping(
+        bookkeeping = HistoryRecorder(
             self.cluster, self.ledger, self.controller.changes, clock=self._machine.clock
         )
         work: list[asyncio.Future[Any]] = [
@@ -199,7 +199,7 @@ class Service:
             await asyncio.sleep(AGENT_EVERY_S)
             if self._away("agent"):
                 continue
-            held = held_devices(await self.cluster.workloads(), await self.cluster.devices())
+            held = device_allocations(await self.cluster.workloads(), await self.cluster.devices())
             now = self._machine.clock()
             report = AgentReport(
                 node=NODE,

@@ -23,7 +23,7 @@ import sqlalchemy as sa
 from postgres import postgres_server
 from runai.hub_service.ledger import Ledger
 from runai.hub_service.ledger.opening import ledger_url
-from runai.hub_service.ledger.store import Store
+from runai.hub_service.ledger.store import LedgerStore
 from runai.hub_service.wire.agent_reports import AgentReport, DeviceSample, UsageSample
 
 START = 1_700_000_000.0
@@ -62,7 +62,7 @@ def new_database(
         return _new_on_postgres(request.getfixturevalue("postgres"))
     folder = tmp_path_factory.mktemp("ledger")
     empty = folder / "empty.sqlite"
-    Store(empty).close()
+    LedgerStore(empty).close()
     numbers = count()
     return lambda: Path(shutil.copy(empty, folder / f"{next(numbers)}.sqlite"))
 
@@ -81,7 +81,7 @@ def _new_on_postgres(address: str) -> NewDatabase:
     with engine.connect() as connection:
         connection.execute(sa.text("CREATE DATABASE empty"))
     engine.dispose()
-    Store(address.format("empty")).close()
+    LedgerStore(address.format("empty")).close()
     return new
 
 

@@ -17,19 +17,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runai.hub_service.ledger import Held, Ledger, Totals, UsageFilter
+from runai.hub_service.ledger import DeviceAllocation, Ledger, Totals, UsageFilter
 from runai.hub_service.wire.agent_reports import AgentReport
 
 START = 1_700_000_000.0
 TICK_S = 0.25
 
 HOLDS = [
-    Held("vision", "ana", "vision/a", "GPU-0", 500, "n1"),
-    Held("vision", "ana", "vision/b", "GPU-0", 250, "n1"),
-    Held("vision", "bo", "vision/c", "GPU-1", 1000, "n1"),
-    Held("nlp", "bo", "nlp/d", "GPU-2", 1000, "n1"),
-    Held("nlp", "bo", "nlp/d", "GPU-3", 1000, "n2"),
-    Held("ops", "eve", "ops/e", "GPU-4", 1000, "n2"),
+    DeviceAllocation("vision", "ana", "vision/a", "GPU-0", 500, "n1"),
+    DeviceAllocation("vision", "ana", "vision/b", "GPU-0", 250, "n1"),
+    DeviceAllocation("vision", "bo", "vision/c", "GPU-1", 1000, "n1"),
+    DeviceAllocation("nlp", "bo", "nlp/d", "GPU-2", 1000, "n1"),
+    DeviceAllocation("nlp", "bo", "nlp/d", "GPU-3", 1000, "n2"),
+    DeviceAllocation("ops", "eve", "ops/e", "GPU-4", 1000, "n2"),
 ]
 WORKLOADS = {held.workload for held in HOLDS}
 FILTERS = {
@@ -94,7 +94,7 @@ class Sums:
     idle: float = 0.0
 
 
-def answers(who: UsageFilter, held: Held) -> bool:
+def answers(who: UsageFilter, held: DeviceAllocation) -> bool:
     wanted = {"workload": who.workload, "project": who.project, "user": who.user, "node": who.node}
     return all(value in {None, getattr(held, name)} for name, value in wanted.items())
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runai.hub_service.ledger import Held
+from runai.hub_service.ledger import DeviceAllocation
 from runai.hub_service.ledger.integration import Integration
 from runai.hub_service.ledger.totals import Scope, Series
 from runai.hub_service.wire.agent_reports import AgentReport
@@ -17,12 +17,12 @@ from runai.hub_service.wire.agent_reports import AgentReport
 START = 1_700_000_007.0
 
 HOLDS = [
-    Held("vision", "ana", "vision/a", "GPU-0", 500, "n1"),
-    Held("vision", "ana", "vision/b", "GPU-0", 250, "n1"),
-    Held("vision", "bo", "vision/c", "GPU-1", 1000, "n1"),
-    Held("nlp", "bo", "nlp/d", "GPU-2", 1000, "n1"),
-    Held("nlp", "bo", "nlp/d", "GPU-3", 250, "n1"),
-    Held("nlp", "ana", "nlp/e", "GPU-3", 750, ""),
+    DeviceAllocation("vision", "ana", "vision/a", "GPU-0", 500, "n1"),
+    DeviceAllocation("vision", "ana", "vision/b", "GPU-0", 250, "n1"),
+    DeviceAllocation("vision", "bo", "vision/c", "GPU-1", 1000, "n1"),
+    DeviceAllocation("nlp", "bo", "nlp/d", "GPU-2", 1000, "n1"),
+    DeviceAllocation("nlp", "bo", "nlp/d", "GPU-3", 250, "n1"),
+    DeviceAllocation("nlp", "ana", "nlp/e", "GPU-3", 750, ""),
 ]
 DEVICES = [*{held.device: None for held in HOLDS}, "GPU-4"]
 
@@ -38,15 +38,15 @@ Figures = tuple[float, ...]
 class Story:
     """The allocations over time, and a report about some of that time."""
 
-    holdings: Sequence[tuple[float, Sequence[Held]]]
+    holdings: Sequence[tuple[float, Sequence[DeviceAllocation]]]
     now: float
     interval: float
-    samples: Sequence[tuple[Held, float | None]]
+    samples: Sequence[tuple[DeviceAllocation, float | None]]
     devices: Sequence[tuple[str, float | None]]
 
     def report(
         self,
-        samples: Sequence[tuple[Held, float | None]] = (),
+        samples: Sequence[tuple[DeviceAllocation, float | None]] = (),
         devices: Sequence[tuple[str, float | None]] = (),
     ) -> AgentReport:
         return AgentReport.model_validate(
@@ -99,7 +99,7 @@ def counted(story: Story, report: AgentReport) -> dict[tuple[Scope, int], Figure
     series: dict[Scope, Series] = {}
     integration = Integration(lambda scope: series.setdefault(scope, Series(scope, START)))
     for at, held in story.holdings:
-        integration.hold(START + at, held)
+        integration.set_allocations(START + at, held)
     integration.advance(START + story.now)
     integration.measure(report)
     return {
@@ -112,10 +112,10 @@ def counted(story: Story, report: AgentReport) -> dict[tuple[Scope, int], Figure
 def test_of_amounts_that_could_not_be_written_the_newest_windows_wait():
     series: dict[Scope, Series] = {}
     sums = Integration(lambda scope: series.setdefault(scope, Series(scope, 0.0)))
-    sums.hold(0.0, HOLDS[:1])
+    sums.set_allocations(0.0, HOLDS[:1])
     sums.advance(35.0)
 
-    sums.put_back(sums.collect(), most=2)
+    sums.requeue(sums.collect(), most=2)
     sums.advance(38.0)
 
     again = sums.collect()[series[Scope("all")]]

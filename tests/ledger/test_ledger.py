@@ -8,11 +8,11 @@ import pytest
 import sqlalchemy as sa
 
 from ledger.databases import on_each_database
-from runai.hub_service.ledger import Held, UsageFilter
+from runai.hub_service.ledger import DeviceAllocation, UsageFilter
 from runai.hub_service.ledger.opening import ledger_url
 
-A = Held("vision", "ana", "vision/a", "GPU-0", 500)
-B = Held("nlp", "bo", "nlp/b", "GPU-0", 500)
+A = DeviceAllocation("vision", "ana", "vision/a", "GPU-0", 500)
+B = DeviceAllocation("nlp", "bo", "nlp/b", "GPU-0", 500)
 BUSY_A = {("vision/a", "GPU-0"): 0.4}
 EVERYTHING = UsageFilter()
 OF_A = UsageFilter(workload="vision/a")
@@ -129,7 +129,7 @@ async def test_several_workers_on_one_device_add_up(ledger, clock, report):
 
 async def test_a_part_that_is_not_measured_does_not_make_the_rest_look_idle(ledger, clock, report):
     book = ledger()
-    both = [A, Held("vision", "ana", "vision/c", "GPU-1", 500)]
+    both = [A, DeviceAllocation("vision", "ana", "vision/c", "GPU-1", 500)]
     go(book, clock, report, 10, both, BUSY_A)
     series = await book.usage(UsageFilter(project="vision"), clock.now - 10, clock.now)
 

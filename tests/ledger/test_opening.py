@@ -8,8 +8,8 @@ from contextlib import closing
 import pytest
 
 from ledger.databases import on_each_database
-from runai.hub_service.ledger import Held, Ledger, UsageFilter
-from runai.hub_service.ledger.store import Store
+from runai.hub_service.ledger import DeviceAllocation, Ledger, UsageFilter
+from runai.hub_service.ledger.store import LedgerStore
 from runai.hub_service.wire.errors import InvalidRequest, Unavailable
 
 
@@ -17,7 +17,9 @@ from runai.hub_service.wire.errors import InvalidRequest, Unavailable
 async def test_two_ledgers_on_one_database_never_mix_up_their_series(ledger, clock, rows):
     frozen, next_ = ledger(), ledger()
     for book, project in ((frozen, "vision"), (next_, "nlp")):
-        book.record(clock.now, 0.0, [Held(project, "ana", f"{project}/a", "GPU-0", 1000, "box")])
+        book.record(
+            clock.now, 0.0, [DeviceAllocation(project, "ana", f"{project}/a", "GPU-0", 1000, "box")]
+        )
     clock.now += 50
     for book in (next_, frozen):
         await book.flush()
@@ -30,18 +32,18 @@ async def test_two_ledgers_on_one_database_never_mix_up_their_series(ledger, clo
 
 async def test_locked_file_is_written_after_the_lock_is_released(tmp_path, clock):
     file = tmp_path / "ledger.sqlite"
-    Store(file).close()
+    LedgerStore(file).close()
     with closing(sqlite3.connect(file, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         ledger = Ledger(file, clock=clock)
         ledger.event("vision/exp", "running", "")
         await ledger.flush()
-        assert ledger.trouble() == "OperationalError"
+        assert ledger.unhealthy_reason() == "OperationalError"
         other.execute("ROLLBACK")
 
     await ledger.flush()
 
-    assert not ledger.trouble()
+    assert not ledger.unhealthy_reason()
     assert [event.kind for event in await ledger.events("vision/exp")] == ["running"]
     ledger.close()
 
@@ -49,7 +51,7 @@ async def test_locked_file_is_written_after_the_lock_is_released(tmp_path, clock
 @pytest.mark.parametrize("wrong", ["newer", "broken"])
 def test_newer_or_broken_database_is_rejected_at_once(tmp_path, wrong):
     file = tmp_path / "ledger.sqlite"
-    Store(file).close()
+    LedgerStore(file).close()
     if wrong == "newer":
         with closing(sqlite3.connect(file)) as other, other:
             other.execute("UPDATE alembic_version SET version_num = '9999'")

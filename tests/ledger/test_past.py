@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from ledger.databases import on_each_database
-from runai.hub_service.ledger import Asked, Held
+from runai.hub_service.ledger import DeviceAllocation, PastRequest
 
-A = Held("vision", "ana", "vision/a", "GPU-0", 500)
-B = Held("nlp", "bo", "nlp/b", "GPU-1", 1000)
+A = DeviceAllocation("vision", "ana", "vision/a", "GPU-0", 500)
+B = DeviceAllocation("nlp", "bo", "nlp/b", "GPU-1", 1000)
 
 
 def pass_time(book, clock, seconds, held):
@@ -84,13 +84,13 @@ def asked(past):
 @on_each_database
 async def test_last_request_is_returned_before_and_after_a_flush(ledger, clock):
     book, start = ledger(), int(clock.now)
-    book.asked("vision/a", Asked(start, "half", 0))
+    book.record_request("vision/a", PastRequest(start, "half", 0))
     pass_time(book, clock, 20, [A])
 
     assert asked(await book.past(start - 1)) == [(start, "half", 0)]
     await book.flush()
     assert asked(await book.past(start - 1)) == [(start, "half", 0)]
-    book.asked("vision/a", Asked(start, "half, urgent", 2))
+    book.record_request("vision/a", PastRequest(start, "half, urgent", 2))
 
     assert asked(await book.past(start - 1)) == [(start, "half, urgent", 2)]
     await book.flush()
@@ -101,13 +101,13 @@ async def test_last_request_is_returned_before_and_after_a_flush(ledger, clock):
 @on_each_database
 async def test_each_of_a_name_has_asked_for_its_own(ledger, clock):
     book, first = ledger(), int(clock.now)
-    book.asked("vision/a", Asked(first, "half", 1))
+    book.record_request("vision/a", PastRequest(first, "half", 1))
     pass_time(book, clock, 30, [A])
     book.event("vision/a", "deleted", "")
     pass_time(book, clock, 30, [])
     book.forget("vision/a")
     second = int(clock.now)
-    book.asked("vision/a", Asked(second, "whole", 1))
+    book.record_request("vision/a", PastRequest(second, "whole", 1))
     clock.now += 30
     pass_time(book, clock, 40, [A])
 
@@ -128,7 +128,7 @@ async def test_workload_without_a_recorded_request_has_an_empty_one(ledger, cloc
 @on_each_database
 async def test_a_request_is_forgotten_with_the_events_of_its_time(ledger, clock, rows):
     book = ledger()
-    book.asked("vision/a", Asked(int(clock.now), "half", 1))
+    book.record_request("vision/a", PastRequest(int(clock.now), "half", 1))
     await book.flush()
     days = 86_400
     book._store.drop_old(clock.now + 400 * days)

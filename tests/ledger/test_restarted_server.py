@@ -8,12 +8,12 @@ import pytest
 
 from postgres_restarts import RestartedServer, restarted_server
 from runai.hub_service.ledger import Ledger, UsageFilter
-from runai.hub_service.ledger.integration import Held
+from runai.hub_service.ledger.integration import DeviceAllocation
 from runai.hub_service.wire.errors import Unavailable
 
 START = 1_700_000_000.0
 EXP, NEW, GONE = (
-    Held("vision", "ana", f"vision/{name}", f"GPU-{place}", 1000, "box")
+    DeviceAllocation("vision", "ana", f"vision/{name}", f"GPU-{place}", 1000, "box")
     for place, name in enumerate(("exp", "new", "gone"))
 )
 MINE = UsageFilter(project="vision")
@@ -32,7 +32,9 @@ async def test_a_restarted_server_loses_nothing_and_its_readers_are_told_when(
 ):
     now = [START]
     ledger = Ledger(server.address, clock=lambda: now[0])
-    ledger.record(now[0], 0.0, [Held("vision", "ana", "vision/exp", "GPU-0", 1000, "box")])
+    ledger.record(
+        now[0], 0.0, [DeviceAllocation("vision", "ana", "vision/exp", "GPU-0", 1000, "box")]
+    )
     now[0] += 60
     await ledger.flush()
     before = await ledger.usage(MINE, START, now[0])
@@ -85,7 +87,7 @@ async def test_a_ledger_that_begins_without_its_server_goes_on_from_what_is_ther
     ledger.forget("vision/gone")
     now[0] += 60
     await ledger.flush()
-    assert ledger.trouble() == "OperationalError"
+    assert ledger.unhealthy_reason() == "OperationalError"
     with pytest.raises(Unavailable) as refused:
         await ledger.usage(MINE, START, now[0])
     assert (refused.value.code, refused.value.retry_after) == ("history_away", 2.0)
@@ -96,7 +98,7 @@ async def test_a_ledger_that_begins_without_its_server_goes_on_from_what_is_ther
     ledger.record(now[0], 0.0, [EXP, NEW])
     ledger.close()
 
-    assert not ledger.trouble()
+    assert not ledger.unhealthy_reason()
     again = Ledger(server.address, clock=lambda: now[0])
     assert again.totals("vision/exp").allocated_s == pytest.approx(before + 110)
     assert again.totals("vision/new").allocated_s == pytest.approx(110)

@@ -8,17 +8,17 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 from ledger.databases import on_each_database
-from runai.hub_service.ledger import Held, UsageFilter, schema
+from runai.hub_service.ledger import DeviceAllocation, UsageFilter, schema
 from runai.hub_service.ledger.opening import ledger_url
-from runai.hub_service.ledger.store import Store
+from runai.hub_service.ledger.store import LedgerStore
 
-A = Held("vision", "ana", "vision/a", "GPU-0", 500)
+A = DeviceAllocation("vision", "ana", "vision/a", "GPU-0", 500)
 MINUTE, HOUR, DAY = 60, 3600, 86400
 
 
 @on_each_database
 def test_migrations_make_what_the_program_knows(database, rows):
-    Store(database).close()  # the first opening has migrated it
+    LedgerStore(database).close()  # the first opening has migrated it
     engine = sa.create_engine(ledger_url(database))
     with engine.connect() as connection:
         differences = compare_metadata(MigrationContext.configure(connection), schema.metadata)

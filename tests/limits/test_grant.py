@@ -51,7 +51,7 @@ NOTHING = {
     ],
 )
 def test_renew_applies_the_answer_of_the_service(answer, now, monkeypatch):
-    monkeypatch.setattr(grant, "ask", lambda _environ, _what: answer)
+    monkeypatch.setattr(grant, "query_service", lambda _environ, _what: answer)
     environ = dict(HAD)
     grant.renew(environ)
 
@@ -67,7 +67,7 @@ def test_renew_applies_the_answer_of_the_service(answer, now, monkeypatch):
 )
 def test_renew_does_not_query_the_service_for_jobs_or_cpu_programs(change, monkeypatch):
     asked = []
-    monkeypatch.setattr(grant, "ask", lambda *_: asked.append(1))
+    monkeypatch.setattr(grant, "query_service", lambda *_: asked.append(1))
     environ = {**HAD, **change}
     grant.renew(environ)
 

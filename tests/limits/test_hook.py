@@ -73,8 +73,8 @@ def test_without_a_framework_it_loads_nothing_but_itself(run_python, env):
 def test_without_a_device_it_does_nothing(run_python, env):
     program = "import json, sys; print(json.dumps([type(f).__name__ for f in sys.meta_path]))"
 
-    assert "Watch" in run_python(program, env)
-    assert "Watch" not in run_python(program, {**env, "RUNAI_GPU_MEMORY_LIMITS_MIB": ""})
+    assert "ImportWatch" in run_python(program, env)
+    assert "ImportWatch" not in run_python(program, {**env, "RUNAI_GPU_MEMORY_LIMITS_MIB": ""})
 
 
 def test_the_sitecustomize_that_was_there_still_runs(run_python, env, tmp_path):

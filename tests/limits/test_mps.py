@@ -97,7 +97,7 @@ def test_a_daemon_that_does_not_answer_is_given_up(tmp_path, program, monkeypatc
     hasty = MpsDaemon(DEVICE, folder, program=program, patience_s=0.5)
 
     with MpsDaemon(DEVICE, folder, program=program, patience_s=60.0):
-        assert hasty.trouble() == f"{program} does not answer to get_server_list"
+        assert hasty.unhealthy_reason() == f"{program} does not answer to get_server_list"
 
 
 def test_without_the_program_the_tier_is_not_to_be_had(tmp_path):

@@ -48,7 +48,7 @@ def test_which_errors_are_of_device_memory(error, is_it):
 
 def said(processes: list[tuple[str, int | None]], monkeypatch, **environ: str) -> str:
     told = {"processes": [{"name": name, "memory_mib": mib} for name, mib in processes]}
-    monkeypatch.setattr(notebook, "ask", lambda _environ: told)
+    monkeypatch.setattr(notebook, "query_service", lambda _environ: told)
     return notebook.line_after(OutOfMemoryError(), {**HALF_H200, **environ})
 
 
@@ -97,7 +97,7 @@ def test_outside_a_workload_it_is_silent():
     ],
 )
 def test_an_interrupted_cell_is_told_when_the_platform_did_it(monkeypatch, notice, line):
-    monkeypatch.setattr(notebook, "ask", lambda _environ: {"notice": notice})
+    monkeypatch.setattr(notebook, "query_service", lambda _environ: {"notice": notice})
 
     assert notebook.line_after(KeyboardInterrupt(), HALF_H200) == line
 
@@ -105,4 +105,7 @@ def test_an_interrupted_cell_is_told_when_the_platform_did_it(monkeypatch, notic
 def test_query_of_a_file_address_returns_no_answer(monkeypatch):
     monkeypatch.setenv("RUNAI_DEBUG", "1")
 
-    assert service_query.ask({"RUNAI_API_URL": "file:///etc/", "RUNAI_WORKLOAD": "vision/a"}) == {}
+    assert (
+        service_query.query_service({"RUNAI_API_URL": "file:///etc/", "RUNAI_WORKLOAD": "vision/a"})
+        == {}
+    )

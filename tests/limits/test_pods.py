@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
-from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import Part, told_of_memory
+from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import (
+    DeviceRequest,
+    memory_annotations,
+)
 from runai.hub_service.clusters.kubernetes.objects.job_manifest import PodTemplateSource, manifest
 from runai.hub_service.limits import HOOK
 from runai.hub_service.model.records import WorkloadSpec
@@ -54,7 +57,7 @@ def filled(variable: dict[str, Any], notes: dict[str, str]) -> str:
 
 def test_pytorch_in_a_pod_with_half_a_gpu_may_use_half_of_its_memory(run_python, tmp_path):
     (tmp_path / "torch.py").write_text(FAKE_TORCH)
-    notes = told_of_memory(Part(milli=500), [500], 16000)
+    notes = memory_annotations(DeviceRequest(milli=500), [500], 16000)
 
     ((part, device),) = run_python(PROGRAM, environment(HALF, notes))
     assert device == 0
@@ -70,12 +73,12 @@ def test_program_gets_no_limit_if_the_device_size_is_unknown(run_python, tmp_pat
 @pytest.mark.parametrize(
     ("part", "milli", "device_mib", "limits"),
     [
-        (Part(milli=333), [333], 16000, "5328"),
-        (Part(milli=500, devices=2), [500, 500], 16000, "8000,8000"),
-        (Part(mib=4000), [250], 16000, "4000"),
-        (Part(mib=4000), [1000], 0, "4000"),
-        (Part(milli=500), [500], 0, None),
-        (Part(milli=1000, most=4), [1000], 16000, "16000"),
+        (DeviceRequest(milli=333), [333], 16000, "5328"),
+        (DeviceRequest(milli=500, devices=2), [500, 500], 16000, "8000,8000"),
+        (DeviceRequest(mib=4000), [250], 16000, "4000"),
+        (DeviceRequest(mib=4000), [1000], 0, "4000"),
+        (DeviceRequest(milli=500), [500], 0, None),
+        (DeviceRequest(milli=1000, most=4), [1000], 16000, "16000"),
     ],
     ids=[
         "a fraction",
@@ -87,4 +90,4 @@ def test_program_gets_no_limit_if_the_device_size_is_unknown(run_python, tmp_pat
     ],
 )
 def test_the_binding_says_how_much_of_each_device(part, milli, device_mib, limits):
-    assert told_of_memory(part, milli, device_mib).get("runai/gpu-memory-limits-mib") == limits
+    assert memory_annotations(part, milli, device_mib).get("runai/gpu-memory-limits-mib") == limits

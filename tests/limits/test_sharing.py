@@ -43,7 +43,7 @@ def sharing(folder: Path, machine: Path, eventually) -> Iterator[MpsSharing]:
     made = MpsSharing(folder, [DEVICE])
     yield made
     made.end()
-    eventually(lambda: KeeperState.read(folder / END) is None or made.trouble(DEVICE))
+    eventually(lambda: KeeperState.read(folder / END) is None or made.unavailable_reason(DEVICE))
 
 
 def keeper(folder: Path) -> psutil.Process:
@@ -65,7 +65,7 @@ def test_a_worker_becomes_a_client_once_the_limit_was_seen_to_hold(
     assert variables[MPS_LIMIT] == "0=4096M"
     assert variables["CUDA_VISIBLE_DEVICES"] == DEVICE
     assert variables["CUDA_MPS_PIPE_DIRECTORY"] == str(folder / END / "pipe")
-    assert sharing.trouble(DEVICE) == ""
+    assert sharing.unavailable_reason(DEVICE) == ""
     assert sharing.variables("GPU-another", 4096) == {}
     assert "secret" not in keeper(folder).environ().values()  # the service's secret
 
@@ -108,7 +108,7 @@ def test_a_keeper_that_was_killed_takes_the_daemon_along_and_is_started_again(
     killed.send_signal(signal.SIGKILL)
 
     eventually(lambda: sharing.variables(DEVICE, 4096) == {})
-    assert sharing.trouble(DEVICE) == "its daemon does not run"
+    assert sharing.unavailable_reason(DEVICE) == "its daemon does not run"
     eventually(lambda: not any(_lives(process) for process in daemons))
     sharing.begin()
     eventually(lambda: sharing.variables(DEVICE, 4096))
@@ -164,7 +164,9 @@ def test_a_daemon_that_does_not_start_is_said(folder, machine, eventually):
     sharing = MpsSharing(folder, [DEVICE])
     sharing.begin()
 
-    assert eventually(lambda: sharing.trouble(DEVICE).startswith("nvidia-cuda-mps-control did not"))
+    assert eventually(
+        lambda: sharing.unavailable_reason(DEVICE).startswith("nvidia-cuda-mps-control did not")
+    )
     assert sharing.variables(DEVICE, 4096) == {}
 
 
@@ -177,7 +179,9 @@ def test_a_limit_that_is_not_kept_is_not_advertised(folder, machine, eventually)
     sharing = MpsSharing(folder, [DEVICE])
     sharing.begin()
 
-    assert eventually(lambda: sharing.trouble(DEVICE) == "its limit is not kept on this machine")
+    assert eventually(
+        lambda: sharing.unavailable_reason(DEVICE) == "its limit is not kept on this machine"
+    )
     assert sharing.variables(DEVICE, 4096) == {}
 
 
@@ -185,12 +189,15 @@ def test_where_it_was_refused_nothing_is_started(folder):
     sharing = MpsSharing(folder, [DEVICE], refused="users have accounts of their own")
     sharing.begin()
 
-    assert sharing.trouble(DEVICE) == "users have accounts of their own"
+    assert sharing.unavailable_reason(DEVICE) == "users have accounts of their own"
     assert sharing.mps(DEVICE) == "users have accounts of their own"
     assert sharing.variables(DEVICE, 4096) == {}
     assert list(folder.iterdir()) == []
 
 
 def test_time_slicing_needs_nothing():
-    assert (TimeSliced().variables(DEVICE, 4096), TimeSliced().trouble(DEVICE)) == ({}, "")
+    assert (TimeSliced().variables(DEVICE, 4096), TimeSliced().unavailable_reason(DEVICE)) == (
+        {},
+        "",
+    )
     assert TimeSliced().mps(DEVICE) is None

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runai.hub_service.limits.watchdog import Holding, Measure, Rung, Watchdog, WatchedProcess
+from runai.hub_service.limits.watchdog import (
+    EscalationStep,
+    Holding,
+    Rung,
+    Watchdog,
+    WatchedProcess,
+)
 
 GPU = "GPU-0"
 LIMIT = 8192
@@ -28,7 +34,7 @@ def play(*samples: Sequence[Holding], every: float = 1.0) -> list[tuple[float, R
     return [
         (step.at, step.rung, step.target.pid if step.target else None)
         for second, holdings in enumerate(samples)
-        for step in watchdog.look(second * every, holdings)
+        for step in watchdog.check(second * every, holdings)
     ]
 
 
@@ -132,28 +138,28 @@ def test_a_process_that_took_the_number_of_the_last_one_begins_at_the_first_rung
 def test_a_device_that_could_not_be_measured_is_neither_judged_nor_forgotten():
     watchdog = Watchdog()
     for second in range(3):
-        watchdog.look(second, [holding(OVER)])
+        watchdog.check(second, [holding(OVER)])
 
-    assert watchdog.look(6, [holding(OVER)], unknown={GPU}) == []
-    assert watchdog.look(7, [], unknown={GPU}) == []
-    assert [step.rung for step in watchdog.look(8, [holding(OVER)])] == [Rung.INTERRUPT]
+    assert watchdog.check(6, [holding(OVER)], unknown={GPU}) == []
+    assert watchdog.check(7, [], unknown={GPU}) == []
+    assert [step.rung for step in watchdog.check(8, [holding(OVER)])] == [Rung.INTERRUPT]
 
 
 def test_watchdog_forgets_a_workload_that_released_its_device():
     watchdog = Watchdog()
     for second in range(3):
-        watchdog.look(second, [holding(OVER)])
+        watchdog.check(second, [holding(OVER)])
 
-    assert watchdog.look(3, []) == []
-    assert watchdog.look(9, [holding(OVER)]) == []
+    assert watchdog.check(3, []) == []
+    assert watchdog.check(9, [holding(OVER)]) == []
 
 
 def test_its_sentences_name_the_amounts_and_the_process():
     target = WatchedProcess(4711, 1.0, 6246, "python3")
-    told = Measure(0.0, Rung.NOTICE, "vision/a", GPU, 8192, 9216)
-    interrupted = Measure(0.0, Rung.INTERRUPT, "vision/a", GPU, 8192, 9216, target)
+    told = EscalationStep(0.0, Rung.NOTICE, "vision/a", GPU, 8192, 9216)
+    interrupted = EscalationStep(0.0, Rung.INTERRUPT, "vision/a", GPU, 8192, 9216, target)
     share = "uses 9.0 GiB of device memory, and its share is 8.0 GiB"
-    back = Measure(0.0, Rung.BACK, "vision/a", GPU, 8192, 4096)
+    back = EscalationStep(0.0, Rung.BACK, "vision/a", GPU, 8192, 4096)
 
     assert [s.sentence() for s in (told, interrupted, back)] == [
         f"{share}: in 3 s its largest process is interrupted",
@@ -205,7 +211,7 @@ class Witness:
 
     def look(self, holdings: list[Holding], interval: float, *, gap: bool) -> None:
         self.now += interval
-        steps = self.watchdog.look(self.now, holdings, {GPU} if gap else set())
+        steps = self.watchdog.check(self.now, holdings, {GPU} if gap else set())
         if gap:
             assert steps == []
             return
@@ -220,14 +226,14 @@ class Witness:
             else:
                 self.check_signal(step, step.target, here[step.workload])
 
-    def check_words(self, step: Measure) -> None:
+    def check_words(self, step: EscalationStep) -> None:
         if step.rung is Rung.NOTICE:
             assert step.workload not in self.told
             self.told[step.workload] = self.now
         else:
             assert (step.rung, step.workload in self.over) == (Rung.BACK, False)
 
-    def check_signal(self, step: Measure, target: WatchedProcess, holding: Holding) -> None:
+    def check_signal(self, step: EscalationStep, target: WatchedProcess, holding: Holding) -> None:
         assert target in holding.members
         assert not target.spared or all(m.spared for m in holding.members)
         assert self.now - self.told[step.workload] >= 2.75

@@ -38,7 +38,7 @@ def test_the_service_came_up_at_once_and_has_nothing_to_warn_of(cluster: RealClu
     (container,) = pod["status"]["containerStatuses"]
 
     assert (container["ready"], container["restartCount"]) == (True, 0)
-    assert "leads; listening" in log_of(cluster)
+    assert "leader; listening" in log_of(cluster)
     assert "arning" not in log_of(cluster)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from control_plane.objects import job, pod
 from own_release import POOL, OwnRelease
-from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import sees_its_share
+from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import device_variable
 from waiting import eventually
 
 pytestmark = [pytest.mark.own_cluster, pytest.mark.timeout(1800)]
@@ -38,7 +38,7 @@ def _running(made: Any, spec: Any) -> Any:
     spec |= {"terminationGracePeriodSeconds": 1}
     container: dict[str, Any] = {"image": IMAGE, "command": ["sh", "-c", RUNS]}
     if not spec["containers"][0]["resources"]["limits"]:
-        container["env"] = [sees_its_share()]
+        container["env"] = [device_variable()]
     spec["containers"][0] |= container
     return made
 

@@ -57,7 +57,7 @@ def test_fit_check_tracks_workers_that_are_released_and_restored(world: Snapshot
         for held, nodes in reversed(gone):
             for member, standing, booking in held:
                 state.set(member, standing, booking)
-            fit.given_back(nodes)
+            fit.recheck(nodes)
 
             assert fit.fits() == really_fits(state, members)
 

@@ -188,7 +188,7 @@ def test_one_at_a_time_a_room_places_as_decide_does(packing: Packing, world: Sna
         if found is not None:
             node, devices = found
             expected = f"{nodes[node].name}:{','.join(str(device) for device in devices)}"
-            room.take(kinds.book(kind, *found))
+            room.book(kinds.book(kind, *found))
             at = replace(
                 new.workers[0],
                 state=WorkerState.RUNNING,
@@ -213,15 +213,15 @@ def test_state_kept_between_placements_finds_the_same_places_as_fresh_state(
         fresh = FragRoom(nodes)
         fresh.expect(Counter(asked))
         for booking in booked:
-            fresh.take(booking)
+            fresh.book(booking)
         found = kept.find(kind)
 
         assert found == fresh.find(kind)
         if found is not None:
             booked.append(kinds.book(kind, *found))
-            kept.take(booked[-1])
+            kept.book(booked[-1])
         if turn % 3 == 2 and booked:
-            kept.take(booked.pop(0), -1)
+            kept.book(booked.pop(0), -1)
 
 
 def test_a_ranking_gives_the_first_however_often_ranks_change() -> None:
@@ -229,9 +229,9 @@ def test_a_ranking_gives_the_first_however_often_ranks_change() -> None:
     for turn in range(2000):
         node, rank = turn * 7 % 40, (turn * 31 % 97,)
         ranks[node] = rank
-        ranking.put(node, rank)
+        ranking.store(node, rank)
 
         assert ranking.first() == min(ranks, key=lambda n: (ranks[n], n))
         if turn % 11 == 0:
             del ranks[node]
-            ranking.put(node, None)
+            ranking.store(node, None)

@@ -54,11 +54,11 @@ class Booked:
         self.bookings: list[Booking] = []
 
     def take(self, booking: Booking) -> None:
-        self.room.take(booking)
+        self.room.book(booking)
         self.bookings.append(booking)
 
     def give_back(self, index: int) -> None:
-        self.room.take(self.bookings.pop(index), -1)
+        self.room.book(self.bookings.pop(index), -1)
 
     # ---- fresh counts
 

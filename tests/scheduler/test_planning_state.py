@@ -42,7 +42,7 @@ def filled(state: State, bookings: list[Booking | None]) -> Room:
     room = Room(state.nodes, spread=False)
     for booking in bookings:
         if booking is not None:
-            room.take(booking)
+            room.book(booking)
     return room
 
 

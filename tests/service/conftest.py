@@ -41,7 +41,7 @@ from runai.hub_service.api.services.platform import Platform
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.clusters.local.driver import LocalCluster
 from runai.hub_service.clusters.simulated import SimulatedCluster
-from runai.hub_service.controller.history_recorder import Bookkeeping
+from runai.hub_service.controller.history_recorder import HistoryRecorder
 from runai.hub_service.controller.idle.watch import IdleWatch
 from runai.hub_service.controller.loop import Controller
 from runai.hub_service.model.cluster import Cluster
@@ -160,7 +160,7 @@ def platform_on(tmp_path: Path) -> PlatformOn:
                     tasks.create_task(cluster.run()),
                     tasks.create_task(platform.controller.run()),
                     tasks.create_task(
-                        Bookkeeping(
+                        HistoryRecorder(
                             cluster,
                             ledger,
                             platform.controller.changes,

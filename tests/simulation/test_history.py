@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from live import Live, Log, Submission, lines
-from runai.hub_service.controller.history_recorder import Bookkeeping
+from runai.hub_service.controller.history_recorder import HistoryRecorder
 from runai.hub_service.ledger import Ledger
 from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.model.request_codec import request_of
@@ -71,7 +71,7 @@ def played(
     async def happen() -> tuple[Log, list[PastWorkload], Today]:
         live = Live(submissions, NODES, PROJECTS, policy, EVERY_S)
         ledger = Ledger(folder / "ledger.sqlite", clock=lambda: float(live.now))
-        live.look = Bookkeeping(
+        live.look = HistoryRecorder(
             live.cluster,
             ledger,
             live.controller.changes,

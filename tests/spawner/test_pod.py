@@ -9,10 +9,10 @@ from kubernetes_asyncio.client import V1EnvVar, V1Pod, V1ResourceRequirements
 from kubespawner.objects import make_pod
 
 from runai.hub_service.clusters.kubernetes.objects import core_objects
-from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import sees_its_memory
+from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import memory_variables
 from runai.spawner import pod as names
 from runai.spawner.amount import parse_amount
-from runai.spawner.pod import Seen, environment, look, with_session
+from runai.spawner.pod import PodStart, environment, start_state, with_session
 from runai.spawner.session import SessionRequest
 
 NO_GPU = {"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": ""}
@@ -63,7 +63,7 @@ def test_parts_are_annotations(gpus: str, annotation: tuple[str, str]):
         "NVIDIA_VISIBLE_DEVICES": names.VISIBLE_DEVICES,
         **{
             found["name"]: found["valueFrom"]["fieldRef"]["fieldPath"]
-            for found in sees_its_memory()
+            for found in memory_variables()
         },
     }
 
@@ -194,24 +194,26 @@ EVICTED = {"phase": "Failed", "message": "The node was low on memory."}
 @pytest.mark.parametrize(
     ("pod", "seen"),
     [
-        pytest.param({"spec": {}}, Seen(), id="just made"),
-        pytest.param(unbound(conditions=None), Seen(), id="no conditions yet"),
-        pytest.param(unbound(conditions=[WAITS]), Seen(sentence="no GPU is free"), id="waits"),
-        pytest.param(BOUND, Seen(node="gpu-0"), id="placed"),
+        pytest.param({"spec": {}}, PodStart(), id="just made"),
+        pytest.param(unbound(conditions=None), PodStart(), id="no conditions yet"),
+        pytest.param(unbound(conditions=[WAITS]), PodStart(sentence="no GPU is free"), id="waits"),
+        pytest.param(BOUND, PodStart(node="gpu-0"), id="placed"),
         pytest.param(
             ended("Failed", exitCode=1, reason="Error"),
-            Seen(node="gpu-0", ended="exit code 1: Error"),
+            PodStart(node="gpu-0", ended="exit code 1: Error"),
             id="failed",
         ),
         pytest.param(
-            ended("Succeeded", exitCode=0), Seen(node="gpu-0", ended="exit code 0"), id="finished"
+            ended("Succeeded", exitCode=0),
+            PodStart(node="gpu-0", ended="exit code 0"),
+            id="finished",
         ),
         pytest.param(
             {"spec": {"nodeName": "gpu-0"}, "status": EVICTED},
-            Seen(node="gpu-0", ended="The node was low on memory."),
+            PodStart(node="gpu-0", ended="The node was low on memory."),
             id="evicted",
         ),
     ],
 )
-def test_a_pod_shows_how_far_its_start_is(pod: dict[str, Any], seen: Seen):
-    assert look(pod) == seen
+def test_a_pod_shows_how_far_its_start_is(pod: dict[str, Any], seen: PodStart):
+    assert start_state(pod) == seen

@@ -10,15 +10,15 @@ import pytest
 
 from runai.spawner.kubernetes import RunaiKubeSpawner
 from runai.spawner.local import RunaiLocalSpawner
-from runai.spawner.progress import Progress, merged
+from runai.spawner.progress import StartProgress, merged
 
 
 async def test_each_listener_hears_everything():
-    progress = Progress()
-    progress.say("one")
+    progress = StartProgress()
+    progress.append("one")
     early = asyncio.create_task(collect(progress))
     await asyncio.sleep(0)
-    progress.say("two")
+    progress.append("two")
     late = asyncio.create_task(collect(progress))
     progress.close()
 
@@ -26,18 +26,18 @@ async def test_each_listener_hears_everything():
 
 
 async def test_a_sentence_is_said_again_only_after_another():
-    progress = Progress()
+    progress = StartProgress()
     for sentence in ("waits", "waits", "service away", "waits"):
-        progress.say(sentence)
+        progress.append(sentence)
     progress.close()
 
     assert await collect(progress) == ["waits", "service away", "waits"]
 
 
 async def test_the_bar_never_arrives_before_the_server():
-    progress = Progress()
+    progress = StartProgress()
     for number in range(100):
-        progress.say(str(number))
+        progress.append(str(number))
     progress.close()
     bar = [event["progress"] async for event in progress.events()]
 
@@ -45,7 +45,7 @@ async def test_the_bar_never_arrives_before_the_server():
     assert bar[-1] < 100
 
 
-async def collect(progress: Progress) -> list[str]:
+async def collect(progress: StartProgress) -> list[str]:
     return [event["message"] async for event in progress.events()]
 
 
@@ -55,13 +55,13 @@ async def some(*events: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
 
 
 async def test_events_of_several_sources_come_as_they_happen_and_the_bar_never_goes_back():
-    progress = Progress()
+    progress = StartProgress()
     heard: list[dict[str, Any]] = []
     pulled = some({"progress": 30, "message": "Pulling"}, {"message": "Pulled"})
     async for event in merged(pulled, progress.events()):
         heard.append(event)
         if event["message"] == "Pulled":
-            progress.say("Starting")
+            progress.append("Starting")
             progress.close()
 
     assert heard == [
@@ -72,7 +72,7 @@ async def test_events_of_several_sources_come_as_they_happen_and_the_bar_never_g
 
 
 async def test_failing_source_fails_the_merged_events_and_leaves_no_task():
-    progress = Progress()
+    progress = StartProgress()
 
     async def failing() -> AsyncIterator[dict[str, Any]]:
         progress.close()

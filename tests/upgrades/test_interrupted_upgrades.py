@@ -11,11 +11,11 @@ import sqlalchemy as sa
 
 import killed_upgrade
 from runai.hub_service.clusters.local.store.workload_store import SqliteStore
-from runai.hub_service.ledger.store import Store
+from runai.hub_service.ledger.store import LedgerStore
 from runai.hub_service.wire.errors import Unavailable
 
 KINDS = ["cluster", "ledger"]
-OPENED = {"cluster": SqliteStore, "ledger": Store}
+OPENED = {"cluster": SqliteStore, "ledger": LedgerStore}
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["made", "brought up to date"])

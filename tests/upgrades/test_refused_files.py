@@ -11,7 +11,7 @@ from contextlib import closing
 import pytest
 
 from runai.hub_service.clusters.local.store.workload_store import SqliteStore
-from runai.hub_service.ledger.store import Store
+from runai.hub_service.ledger.store import LedgerStore
 from runai.hub_service.sqlite.files import newer
 from runai.hub_service.wire.errors import Unavailable
 
@@ -38,7 +38,7 @@ def test_a_file_of_another_version_is_refused_with_a_sentence(
     name, revision, text, way_out, tmp_path
 ):
     path = tmp_path / name
-    opened = SqliteStore if name == "cluster.sqlite" else Store
+    opened = SqliteStore if name == "cluster.sqlite" else LedgerStore
     opened(path).close()
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE alembic_version SET version_num = ?", (revision,))
@@ -56,7 +56,7 @@ def test_a_file_of_another_version_is_refused_with_a_sentence(
 @pytest.mark.parametrize("damage", ["no database", "torn page"])
 def test_a_broken_file_is_refused_with_its_name_and_the_way_out(name, damage, tmp_path):
     path = tmp_path / name
-    opened = SqliteStore if name == "cluster.sqlite" else Store
+    opened = SqliteStore if name == "cluster.sqlite" else LedgerStore
     opened(path).close()
     content = bytearray(path.read_bytes())
     if damage == "no database":

@@ -190,13 +190,13 @@ def report(epoch: int, metrics: Mapping[str, Any]) -> None:
 
 def _chain(before: Any) -> None:  # noqa: ANN401 - the type of `signal.getsignal`
     def leave(signum: int, frame: FrameType | None) -> None:
-        def go_on() -> None:
+        def continue_signal() -> None:
             if callable(before):
                 before(signum, frame)
             elif before is not signal.SIG_IGN:
                 raise SystemExit(1)
 
-        _joined().preempt(go_on)
+        _joined().preempt(continue_signal)
 
     signal.signal(signal.SIGTERM, leave)
 

@@ -18,16 +18,16 @@ from torch.utils.data import default_collate
 
 from runai.elastic.torch.loading.position import (
     Divider,
-    GivenUp,
     MicroBatch,
     Position,
+    UpdateAbandoned,
     micro_batches,
 )
 from runai.elastic.torch.loading.samples import (
     Portion,
+    SamplePlace,
     Samples,
-    Stream,
-    Where,
+    SampleStream,
     WorkerInit,
     order_of,
     size_of,
@@ -66,7 +66,7 @@ class Reading(Protocol):
     def begin(self, micro: MicroBatch) -> None:
         """Prepare for the micro-batch that the script gets next."""
 
-    def expect_done(self, micro: MicroBatch) -> None:
+    def expect_processed(self, micro: MicroBatch) -> None:
         """Check that the script has processed it."""
 
     def total(self, number: float) -> float:
@@ -158,11 +158,11 @@ class DataLoader:
         job, epoch = self.job, self.job.epoch
         while job.epoch == epoch:
             formation = job.formation
-            with contextlib.suppress(GivenUp):
+            with contextlib.suppress(UpdateAbandoned):
                 for micro, batch in self._loaded():
                     job.begin(micro)
                     yield batch
-                    job.expect_done(micro)
+                    job.expect_processed(micro)
                     if job.formation is not formation:
                         break  # prefetched batches belong to another rank now
 
@@ -188,7 +188,7 @@ class DataLoader:
 
     def _streamed(self) -> Iterator[Iterator[tuple[MicroBatch, Batch]]]:
         job = self.job
-        stream = Stream(
+        stream = SampleStream(
             cast("Iterable[Any]", self.dataset),
             job.division,
             self._collate,
@@ -235,7 +235,7 @@ class DataLoader:
             )
         return size
 
-    def indices(self) -> Iterator[list[Where]]:
+    def indices(self) -> Iterator[list[SamplePlace]]:
         """Yield epoch and index of each sample, for each remaining micro-batch."""
         job, size = self.job, self._size
         assert size is not None
@@ -249,13 +249,13 @@ class DataLoader:
             start += update[0].total
 
 
-class _Indices(data.Sampler[list[Where]]):
+class _Indices(data.Sampler[list[SamplePlace]]):
     """A batch sampler that starts at the job's position each time it is iterated."""
 
     def __init__(self, loader: DataLoader) -> None:
         self._loader = loader
 
-    def __iter__(self) -> Iterator[list[Where]]:
+    def __iter__(self) -> Iterator[list[SamplePlace]]:
         return self._loader.indices()
 
 

@@ -29,7 +29,7 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SampleRange:
     """Consecutive samples of an update that form one micro-batch."""
 
     offset: int
@@ -40,14 +40,14 @@ class Part:
     """Number of the part within the update; it determines the random numbers."""
 
 
-class GivenUp(Exception):
+class UpdateAbandoned(Exception):
     """Error: the update was given up after a rank's loss. The job's position is valid."""
 
 
 class Divider(Hashable, Protocol):
     """The division of an update by ranks (`parallel`) or virtual workers (`virtual`); hashable."""
 
-    def parts(self, total: int) -> tuple[Part, ...]:
+    def parts(self, total: int) -> tuple[SampleRange, ...]:
         """Return this rank's parts of an update of `total` samples; at least one."""
 
 
@@ -55,7 +55,7 @@ class Divider(Hashable, Protocol):
 class MicroBatch:
     """One part of an update, with its weight and place in the update."""
 
-    part: Part
+    part: SampleRange
     total: int
     """Samples of the update, over all ranks."""
     weight: float

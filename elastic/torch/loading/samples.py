@@ -17,7 +17,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset, get_worker
 from torch.utils.data._utils import worker as loading_process
 from torch.utils.data._utils.worker import WorkerInfo
 
-from runai.elastic.torch.loading.position import Divider, Part
+from runai.elastic.torch.loading.position import Divider, SampleRange
 from runai.elastic.torch.loading.randomness import key, seed_everything
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ T = TypeVar("T")
 # Seed domains of orders and of samples: any two different numbers.
 _ORDER, _SAMPLE = 1, 2
 
-Where = tuple[int, int]
+SamplePlace = tuple[int, int]
 """Epoch and index of a sample."""
 
 
@@ -53,14 +53,14 @@ class Samples(Dataset[Any]):
         if not self._augment:
             self._several = getattr(dataset, "__getitems__", None)
 
-    def __getitem__(self, where: Where) -> Any:  # noqa: ANN401
+    def __getitem__(self, where: SamplePlace) -> Any:  # noqa: ANN401
         """Load a sample: equal at any number of ranks and loading processes."""
         epoch, index = where
         if self._augment:
             seed_everything(key(self._seed, _SAMPLE, epoch, index))
         return self._dataset[index]
 
-    def __getitems__(self, wheres: Sequence[Where]) -> Sequence[Any]:
+    def __getitems__(self, wheres: Sequence[SamplePlace]) -> Sequence[Any]:
         """Load the samples of a micro-batch, in one call if the data set supports it."""
         if self._several is not None:
             return self._several([index for _, index in wheres])
@@ -86,7 +86,7 @@ class Portion(NamedTuple):
     """Digest of the epoch's first sample, compared between ranks; 0: not compared."""
 
 
-class Stream(IterableDataset[Portion]):
+class SampleStream(IterableDataset[Portion]):
     """An iterable data set: each rank reads all of it and uses its part.
 
     Its order must be equal on every rank and at every start; it may have a `set_epoch`. Each of n
@@ -172,7 +172,7 @@ class WorkerInit:
         """Call the function in a new loading process."""
         info = get_worker_info()
         assert info is not None
-        assert isinstance(info.dataset, Samples | Stream)
+        assert isinstance(info.dataset, Samples | SampleStream)
         shown = info.dataset.shown_to_script(info)
         _with_worker_info(shown, lambda: self._function(shown.id))
 
@@ -212,7 +212,7 @@ def _digest(sample: object) -> int:
     return int.from_bytes(found.digest()) >> 2
 
 
-def _slice(window: list[Any], part: Part) -> list[Any]:
+def _slice(window: list[Any], part: SampleRange) -> list[Any]:
     return window[part.offset : part.offset + max(1, part.size)]
 
 

@@ -14,10 +14,10 @@ import pynvml
 
 from runai.hub_service.agent.devices.nvml_gpm import InstanceLoads
 from runai.hub_service.agent.devices.nvml_hardware import (
+    AllocatableDevice,
     Gpu,
     NvmlMissing,
-    Part,
-    known,
+    call_or_none,
     open_gpus,
     used_mib,
 )
@@ -92,7 +92,7 @@ class NvmlDevices:
     def poll(self, allocations: Sequence[AgentAllocation]) -> Poll:
         """Read every device; an error of one device fails that device only."""
         assert self._health is not None
-        self._owners.learn(allocations)
+        self._owners.set_allocations(allocations)
         faults = self._health.faults()
         read = [one for gpu in self._gpus for one in self._read(gpu, faults)]
         processes = [process for _, found in read for process in found or ()]
@@ -129,15 +129,15 @@ class NvmlDevices:
             else:
                 yield _gap(part, (lost(failure) if failure else "") or fault), None
 
-    def _total(self, gpu: Gpu, part: Part, fault: str) -> DeviceReading:
-        rates = known(pynvml.nvmlDeviceGetUtilizationRates, part.handle)
+    def _total(self, gpu: Gpu, part: AllocatableDevice, fault: str) -> DeviceReading:
+        rates = call_or_none(pynvml.nvmlDeviceGetUtilizationRates, part.handle)
         busy = None if rates is None or rates.gpu > 100 else rates.gpu / 100
         if busy is None and self._loads is not None:
             busy = self._loads.since_last(gpu, part)
         return DeviceReading(part.device.uuid, busy, used_mib(part.handle), fault)
 
     def _processes(
-        self, part: Part, busy: dict[int, list[Sample]] | None, total: DeviceReading
+        self, part: AllocatableDevice, busy: dict[int, list[Sample]] | None, total: DeviceReading
     ) -> list[ProcessReading]:
         memory, clients = users(part)
         device, readings = part.device.uuid, []
@@ -164,7 +164,7 @@ class NvmlDevices:
         return average(samples) > 0 and self._owners.whose(pid).name.startswith(MPS_SERVER)
 
 
-def _gap(part: Part, fault: str) -> DeviceReading:
+def _gap(part: AllocatableDevice, fault: str) -> DeviceReading:
     return DeviceReading(part.device.uuid, None, None, fault)
 
 

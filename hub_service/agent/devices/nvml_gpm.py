@@ -12,13 +12,13 @@ from typing import Any
 
 import pynvml
 
-from runai.hub_service.agent.devices.nvml_hardware import Gpu, Part, known
+from runai.hub_service.agent.devices.nvml_hardware import AllocatableDevice, Gpu, call_or_none
 
 _BUSY = 1  # NVML_GPM_METRIC_GRAPHICS_UTIL: the share of time with any context at work
 
 
 @dataclass(slots=True)
-class _Counters:
+class _GpmReadings:
     """Two readings of an instance's counters, in memory that NVML allocated."""
 
     before: Any
@@ -30,7 +30,7 @@ class InstanceLoads:
 
     def __init__(self, gpus: Sequence[Gpu]) -> None:
         """Read all counters once, as the baseline of the first poll."""
-        self._kept: dict[str, _Counters] = {}
+        self._kept: dict[str, _GpmReadings] = {}
         for gpu in gpus:
             for part in gpu.parts:
                 if part.has_own_counters and _has_counters(gpu):
@@ -45,7 +45,7 @@ class InstanceLoads:
                     pynvml.nvmlGpmSampleFree(sample)
         self._kept = {}
 
-    def since_last(self, gpu: Gpu, part: Part) -> float | None:
+    def since_last(self, gpu: Gpu, part: AllocatableDevice) -> float | None:
         """Return the share of time that a MIG instance was busy since the last call.
 
         0..1; None: unknown, as on GPUs without these counters.
@@ -61,10 +61,10 @@ class InstanceLoads:
         counters.before, counters.now = counters.now, counters.before
         return busy
 
-    def _begin(self, gpu: Gpu, part: Part) -> None:
+    def _begin(self, gpu: Gpu, part: AllocatableDevice) -> None:
         before = pynvml.nvmlGpmSampleAlloc()
         try:
-            counters = _Counters(before, pynvml.nvmlGpmSampleAlloc())
+            counters = _GpmReadings(before, pynvml.nvmlGpmSampleAlloc())
         except pynvml.NVMLError:
             pynvml.nvmlGpmSampleFree(before)
             raise
@@ -73,16 +73,16 @@ class InstanceLoads:
 
 
 def _has_counters(gpu: Gpu) -> bool:
-    support = known(pynvml.nvmlGpmQueryDeviceSupport, gpu.handle)
+    support = call_or_none(pynvml.nvmlGpmQueryDeviceSupport, gpu.handle)
     return support is not None and bool(support.isSupportedDevice)
 
 
-def _read(gpu: Gpu, part: Part, sample: Any) -> None:  # noqa: ANN401  an opaque pointer
+def _read(gpu: Gpu, part: AllocatableDevice, sample: Any) -> None:  # noqa: ANN401  an opaque pointer
     assert part.instance is not None
     pynvml.nvmlGpmMigSampleGet(gpu.handle, part.instance[0], sample)
 
 
-def _busy(counters: _Counters) -> float | None:
+def _busy(counters: _GpmReadings) -> float | None:
     asked = pynvml.c_nvmlGpmMetricsGet_t()
     asked.version, asked.numMetrics = pynvml.NVML_GPM_METRICS_GET_VERSION, 1
     asked.sample1, asked.sample2 = counters.before, counters.now

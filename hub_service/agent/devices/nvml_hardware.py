@@ -31,7 +31,7 @@ class NvmlMissing(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class AllocatableDevice:
     """One allocatable device: a whole GPU, or a MIG instance."""
 
     handle: Any
@@ -48,7 +48,7 @@ class Gpu:
 
     uuid: str
     handle: Any
-    parts: list[Part]
+    parts: list[AllocatableDevice]
     last_sample: int = 0
     """Driver's time stamp (µs) of the newest counted sample."""
 
@@ -80,18 +80,18 @@ def _gpu(index: int, first: int) -> Gpu:
     try:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         uuid = _text(pynvml.nvmlDeviceGetUUID(handle))
-        mode = known(pynvml.nvmlDeviceGetMigMode, handle)
+        mode = call_or_none(pynvml.nvmlDeviceGetMigMode, handle)
         if mode is not None and mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE:
             return Gpu(uuid, handle, list(_instances(handle, first)))
-        return Gpu(uuid, handle, [Part(handle, _device(handle, first))])
+        return Gpu(uuid, handle, [AllocatableDevice(handle, _device(handle, first))])
     except pynvml.NVMLError as error:
         # A broken GPU keeps its index: the indices of all later devices depend on it.
         name = f"GPU-{index}-that-does-not-answer"
         broken = Device(first, name, "GPU", 0, simulated=False, fault=f"NVML says: {error}")
-        return Gpu(name, None, [Part(None, broken)])
+        return Gpu(name, None, [AllocatableDevice(None, broken)])
 
 
-def _instances(handle: Any, first: int) -> Iterator[Part]:  # noqa: ANN401  an opaque pointer
+def _instances(handle: Any, first: int) -> Iterator[AllocatableDevice]:  # noqa: ANN401  an opaque pointer
     found: list[tuple[Any, tuple[int, int]]] = []
     for slot in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         try:
@@ -108,7 +108,7 @@ def _instances(handle: Any, first: int) -> Iterator[Part]:  # noqa: ANN401  an o
     of_gpu_instance = Tally(gpu_instance for _, (gpu_instance, _) in found)
     for index, (instance, ids) in enumerate(found, first):
         alone = of_gpu_instance[ids[0]] == 1
-        yield Part(instance, _device(instance, index), ids, has_own_counters=alone)
+        yield AllocatableDevice(instance, _device(instance, index), ids, has_own_counters=alone)
 
 
 def _device(handle: Any, index: int) -> Device:  # noqa: ANN401  an opaque pointer
@@ -128,7 +128,7 @@ def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def known(call: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401  the library's structures
+def call_or_none(call: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401  the library's structures
     """Call NVML; return None if the figure is unknown (`UNKNOWN`)."""
     try:
         return call(*arguments)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pynvml
 
-from runai.hub_service.agent.devices.nvml_hardware import Gpu, known
+from runai.hub_service.agent.devices.nvml_hardware import Gpu, call_or_none
 
 CRITICAL_XIDS = {
     46: "GPU stopped processing",
@@ -103,7 +103,7 @@ class Health:
         self._asked[gpu.uuid] = now
         try:
             recovery = _recovery(gpu.handle)
-            rows = known(pynvml.nvmlDeviceGetRemappedRows, gpu.handle)
+            rows = call_or_none(pynvml.nvmlDeviceGetRemappedRows, gpu.handle)
         except pynvml.NVMLError as error:
             if text := lost(error):
                 self._state[gpu.uuid] = text
@@ -163,7 +163,7 @@ def lost(error: pynvml.NVMLError) -> str:
 
 def _recovery(handle: Any) -> int | None:  # noqa: ANN401  an opaque pointer
     """Return the recovery action that the driver requests; None if it reports none."""
-    values = known(pynvml.nvmlDeviceGetFieldValues, handle, [_FIELD_RECOVERY])
+    values = call_or_none(pynvml.nvmlDeviceGetFieldValues, handle, [_FIELD_RECOVERY])
     if values is None or values[0].nvmlReturn != pynvml.NVML_SUCCESS:
         return None
     return int(values[0].value.uiVal)

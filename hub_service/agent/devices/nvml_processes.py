@@ -11,7 +11,13 @@ from typing import NamedTuple
 import pynvml
 
 from runai.hub_service.agent.devices import nvml_lists
-from runai.hub_service.agent.devices.nvml_hardware import MIB, UNKNOWN, Gpu, Part, known
+from runai.hub_service.agent.devices.nvml_hardware import (
+    MIB,
+    UNKNOWN,
+    AllocatableDevice,
+    Gpu,
+    call_or_none,
+)
 
 MPS_SERVER = "nvidia-cuda-mps"
 """Name prefix of the MPS server, which works for all MPS clients of a GPU."""
@@ -46,7 +52,7 @@ class Users(NamedTuple):
     """PIDs of MPS clients among them."""
 
 
-def users(part: Part) -> Users:
+def users(part: AllocatableDevice) -> Users:
     """Merge the lists of compute, graphics and MPS processes; a process may be in several.
 
     Raises:
@@ -55,7 +61,7 @@ def users(part: Part) -> Users:
     memory: dict[int, int | None] = {}
     clients: set[int] = set()
     for listing in _LISTINGS:
-        for pid, used, *ids in known(nvml_lists.processes, listing, part.handle) or ():
+        for pid, used, *ids in call_or_none(nvml_lists.processes, listing, part.handle) or ():
             if part.instance is not None and tuple(ids) not in {part.instance, _NO_INSTANCE}:
                 continue
             if listing == _OF_CLIENTS:

@@ -53,7 +53,7 @@ class SimulatedDevices:
         holders = [a for a in allocations if a.shares]
         uses: Sequence[ProcessUse] | None = []
         if holders:
-            uses = self._on_devices(self._table.look(holders), holders)
+            uses = self._on_devices(self._table.measure(holders), holders)
         else:
             self._table.forget()
         moment = time.monotonic()

@@ -31,7 +31,7 @@ class Releaser:
         self._clock = clock
         self._terminated_at: dict[tuple[int, float], float] = {}
 
-    def look(self, poll: Poll, allocations: Sequence[AgentAllocation]) -> None:
+    def enforce(self, poll: Poll, allocations: Sequence[AgentAllocation]) -> None:
         """Send SIGTERM, later SIGKILL, to each program that still uses a released device."""
         released = {a.workload for a in allocations if a.release}
         servers = {a.pid for a in allocations if a.is_server}
@@ -53,4 +53,4 @@ class Releaser:
         try:
             self._send(pid, created, number)
         except PermissionError:
-            log.warning("no right to end process %d (%s) on a device that was released", pid, name)
+            log.warning("no right to signal process %d (%s) on a released device", pid, name)

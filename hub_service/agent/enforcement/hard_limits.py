@@ -30,7 +30,7 @@ class HardLimits:
         self._driver = driver
         self._is_limited: dict[Key, bool] = {}
 
-    def keep(self, allocations: Sequence[AgentAllocation]) -> frozenset[str]:
+    def enforce(self, allocations: Sequence[AgentAllocation]) -> frozenset[str]:
         """Limit new workers, lift the limits of ended workers; return the limited workloads.
 
         A workload counts as limited if each of its workers on this node has a limit.

@@ -15,7 +15,7 @@ from runai.hub_service.agent.enforcement.hard_limits import HardLimits
 from runai.hub_service.agent.readings import Poll
 from runai.hub_service.limits.sharing import MPS_LIMIT
 from runai.hub_service.limits.tiers import Tier
-from runai.hub_service.limits.watchdog import Holding, Measure, Watchdog, WatchedProcess
+from runai.hub_service.limits.watchdog import EscalationStep, Holding, Watchdog, WatchedProcess
 from runai.hub_service.processes import pidfd
 from runai.hub_service.wire.agent_reports import AgentAllocation, AgentReport, Notice
 
@@ -105,26 +105,26 @@ class MemoryEnforcer:
         self._watchdog = Watchdog()
         self._limits = Limits(())
 
-    def told(
+    def enforce_and_report(
         self, report: AgentReport, poll: Poll, allocations: Sequence[AgentAllocation]
     ) -> AgentReport:
         """Enforce limits for one poll; return the report with notices and enforcement tiers."""
-        hard = frozenset() if self._hard is None else self._hard.keep(allocations)
+        hard = frozenset() if self._hard is None else self._hard.enforce(allocations)
         return report.model_copy(
             update={
-                "notices": self.keep(poll, allocations),
+                "notices": self.enforce(poll, allocations),
                 "tiers": dict.fromkeys(sorted(self._mps.among(allocations)), Tier.MPS.value)
                 | dict.fromkeys(sorted(hard), Tier.DRIVER.value),
                 "no_hard_limit": self._no_hard_limit,
             }
         )
 
-    def keep(self, poll: Poll, allocations: Sequence[AgentAllocation]) -> tuple[Notice, ...]:
+    def enforce(self, poll: Poll, allocations: Sequence[AgentAllocation]) -> tuple[Notice, ...]:
         """Enforce limits for one poll; return notices for the owners."""
         # The list object changes only when the service sends different allocations.
         if allocations is not self._limits.allocations:
             self._limits = Limits(allocations)
-        steps = self._watchdog.look(self._clock(), self._limits.holdings(poll), poll.failed)
+        steps = self._watchdog.check(self._clock(), self._limits.holdings(poll), poll.failed)
         return tuple(
             Notice(
                 workload=step.workload,
@@ -136,7 +136,7 @@ class MemoryEnforcer:
             for step in steps
         )
 
-    def _act(self, step: Measure) -> str:
+    def _act(self, step: EscalationStep) -> str:
         """Send the step's signal, if any; return a suffix for its sentence if that failed."""
         if step.target is None or step.rung.signal is None:
             return ""

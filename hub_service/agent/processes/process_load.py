@@ -27,7 +27,7 @@ class ProcessUse:
 
 
 @dataclass(slots=True)
-class _Counters:
+class _CpuCounters:
     """A process of a workload and its CPU counters at the last call, in seconds."""
 
     process: psutil.Process
@@ -43,20 +43,20 @@ class ProcessTable:
 
     def __init__(self) -> None:
         self._owners = Owners()
-        self._counters: dict[int, _Counters] = {}
+        self._counters: dict[int, _CpuCounters] = {}
         self._pids: frozenset[int] | None = None
 
     def forget(self) -> None:
-        """Clear all counters; the next `look` only reads a new baseline."""
+        """Clear all counters; the next `measure` only reads a new baseline."""
         self._counters = {}
         self._pids = None
 
-    def look(self, allocations: Sequence[AgentAllocation]) -> list[ProcessUse] | None:
+    def measure(self, allocations: Sequence[AgentAllocation]) -> list[ProcessUse] | None:
         """Return the use of each process of a workload since the previous call.
 
         None at the first call, and after `forget`: there is no baseline.
         """
-        self._owners.learn(allocations)
+        self._owners.set_allocations(allocations)
         pids = frozenset(psutil.pids())
         self._owners.retain(pids)
         before, appeared = self._counters, pids - (self._pids or frozenset())
@@ -76,7 +76,7 @@ class ProcessTable:
             for pid, now in self._counters.items()
         ]
 
-    def _read(self, pids: frozenset[int]) -> Iterator[_Counters]:
+    def _read(self, pids: frozenset[int]) -> Iterator[_CpuCounters]:
         for pid in sorted(pids):
             kept = self._counters.get(pid)
             if kept is None and self._owners.is_stranger(pid):
@@ -95,7 +95,7 @@ class ProcessTable:
                 parent = kept.parent if kept is not None else process.ppid()
             except psutil.Error:
                 continue
-            yield _Counters(
+            yield _CpuCounters(
                 process,
                 allocation,
                 parent,
@@ -107,7 +107,7 @@ class ProcessTable:
 
 
 def _spent(
-    now: _Counters, before: _Counters | None, ended: Sequence[_Counters], *, new: bool
+    now: _CpuCounters, before: _CpuCounters | None, ended: Sequence[_CpuCounters], *, new: bool
 ) -> float:
     if before is not None and before.process == now.process:
         own, children = now.own - before.own, now.children - before.children

@@ -85,7 +85,7 @@ class Owners:
         """Start time and process of each PID at the previous poll, to detect reused PIDs."""
         self._rechecked_at = time.monotonic()
 
-    def learn(self, allocations: Sequence[AgentAllocation]) -> None:
+    def set_allocations(self, allocations: Sequence[AgentAllocation]) -> None:
         """Set the current allocations; a change clears the cache."""
         if tuple(allocations) == self._allocations:
             return
@@ -135,9 +135,9 @@ class Owners:
         A cached process costs one system call: this runs each second for each process.
         """
         known = self._known.get(pid)
-        if known is not None and pid in self._ticks and self._lifetimes.lasts(pid):
+        if known is not None and pid in self._ticks and self._lifetimes.still_runs(pid):
             return known
-        self._lifetimes.hold(pid)
+        self._lifetimes.open_handle(pid)
         ticks = _start_ticks(pid)
         if known is not None and ticks is not None and self._ticks.get(pid) == ticks:
             return known

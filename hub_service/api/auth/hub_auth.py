@@ -34,7 +34,7 @@ from runai.hub_service.api.auth.permissions import (
     SUBMIT_SCOPE,
     Actor,
 )
-from runai.hub_service.api.auth.single_flight import AskedOnce
+from runai.hub_service.api.auth.single_flight import SingleFlight
 from runai.hub_service.wire import problems
 from runai.hub_service.wire.errors import (
     Forbidden,
@@ -98,10 +98,10 @@ class HubAuthenticator:
             timeout=10,
             event_hooks={"request": [_named]},
         )
-        self._people = AskedOnce[Actor](
+        self._people = SingleFlight[Actor](
             at_once=AT_ONCE, keep_s=KEEP_S, clock=_now, within_s=IDENTIFIED_WITHIN_S
         )
-        self._tokens = AskedOnce[dict[str, Any] | None](
+        self._tokens = SingleFlight[dict[str, Any] | None](
             at_once=AT_ONCE, keep_s=KEEP_S, clock=_now, within_s=IDENTIFIED_WITHIN_S
         )
         self._importing = asyncio.Lock()
@@ -143,7 +143,7 @@ class HubAuthenticator:
 
     async def person(self, name: str) -> Actor:
         """Return a user with their groups, read with the service's own token."""
-        return await self._people.ask(name, lambda: self._person(name))
+        return await self._people.get(name, lambda: self._person(name))
 
     async def _person(self, name: str) -> Actor:
         # A URL client resolves dots as path segments.
@@ -167,7 +167,7 @@ class HubAuthenticator:
     async def _user_of(self, token: str) -> dict[str, Any]:
         library = await self._ready()
         digest = hashlib.sha256(token.encode(errors="replace")).hexdigest()
-        user = await self._tokens.ask(digest, lambda: self._fetch_token_user(token))
+        user = await self._tokens.get(digest, lambda: self._fetch_token_user(token))
         if user is None:
             raise Unauthenticated(
                 "The token is not known: it is wrong, revoked or expired.",

@@ -20,7 +20,7 @@ from runai.hub_service.api.auth.authentication import (
     bearer_token,
 )
 from runai.hub_service.api.auth.permissions import Actor
-from runai.hub_service.api.auth.single_flight import AskedOnce
+from runai.hub_service.api.auth.single_flight import SingleFlight
 from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError
 from runai.hub_service.clusters.kubernetes.objects import job_manifest
 from runai.hub_service.wire.errors import Unavailable
@@ -60,7 +60,7 @@ class NodeTokens:
         self._api = api
         self._user = f"{_ACCOUNT}{account}"
         self._others = others
-        self._reviews = AskedOnce[Actor](
+        self._reviews = SingleFlight[Actor](
             at_once=_AT_ONCE, keep_s=_KNOWN_FOR_S, clock=clock, within_s=IDENTIFIED_WITHIN_S
         )
 
@@ -85,7 +85,7 @@ class NodeTokens:
         digest = sha256(token.encode()).hexdigest()
         try:
             # Refusals are not cached: made-up tokens would evict the agents' entries.
-            return await self._reviews.ask(digest, partial(self._ask, token))
+            return await self._reviews.get(digest, partial(self._review, token))
         except _UnknownTokenError:
             return None
 
@@ -95,7 +95,7 @@ class NodeTokens:
             return True
         return job_manifest.AUDIENCE in audiences and subject.startswith(_ACCOUNT)
 
-    async def _ask(self, token: str) -> Actor:
+    async def _review(self, token: str) -> Actor:
         review = {"spec": {"token": token, "audiences": [AUDIENCE, job_manifest.AUDIENCE]}}
         try:
             status = (await self._api.create(_REVIEWS, review)).get("status", {})

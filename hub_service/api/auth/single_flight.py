@@ -16,7 +16,7 @@ T = TypeVar("T")
 MOST_KEPT = 10_000
 
 
-class AskedOnce(Generic[T]):
+class SingleFlight(Generic[T]):
     """Cache of recent answers and table of open calls, by key."""
 
     def __init__(
@@ -38,21 +38,21 @@ class AskedOnce(Generic[T]):
         self._kept: dict[str, tuple[float, T]] = {}
         self._open: dict[str, asyncio.Task[T]] = {}
 
-    async def ask(self, about: str, question: Callable[[], Awaitable[T]]) -> T:
+    async def get(self, about: str, question: Callable[[], Awaitable[T]]) -> T:
         """Return the answer, or raise the call's error, which is not cached.
 
         A cancelled caller does not cancel the call for the other callers.
         """
-        known = self.known(about)
+        known = self.cached(about)
         if known is not None:
             return known
         task = self._open.get(about)
         if task is None:
-            task = self._open[about] = asyncio.create_task(self._asked(about, question))
+            task = self._open[about] = asyncio.create_task(self._call(about, question))
             task.add_done_callback(lambda done: self._close(about, done))
         return await asyncio.shield(task)
 
-    def known(self, about: str) -> T | None:
+    def cached(self, about: str) -> T | None:
         """Return the cached answer, or None if there is none."""
         kept = self._kept.get(about)
         return None if kept is None or self._clock() - kept[0] >= self._keep_s else kept[1]
@@ -63,7 +63,7 @@ class AskedOnce(Generic[T]):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _asked(self, about: str, question: Callable[[], Awaitable[T]]) -> T:
+    async def _call(self, about: str, question: Callable[[], Awaitable[T]]) -> T:
         try:
             async with asyncio.timeout(self._within_s), self._turn:
                 began = self._clock()

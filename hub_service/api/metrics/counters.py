@@ -21,7 +21,7 @@ CYCLE_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10)
 WAIT_BUCKETS = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600, 7 * 24 * 3600)
 
 
-class Happened:
+class ServiceCounts:
     """Counts since the service started."""
 
     def __init__(self, registry: CollectorRegistry) -> None:

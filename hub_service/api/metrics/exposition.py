@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from runai.hub_service.api.metrics.counters import Happened
+from runai.hub_service.api.metrics.counters import ServiceCounts
 from runai.hub_service.api.metrics.gauges import present
 from runai.hub_service.api.metrics.original_names import original
 from runai.hub_service.api.views.workload_views import Viewer
@@ -21,7 +21,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        self._happened = Happened(self._registry)
+        self._happened = ServiceCounts(self._registry)
 
     def count(self, cycle: Cycle) -> None:
         """Count a cycle and its decisions."""
@@ -30,11 +30,11 @@ class Metrics:
     def render(self, viewer: Viewer, version: str, scheduler: DecisionWorker) -> bytes:
         """Return all metrics that the viewer may read, in Prometheus' text format."""
         asked = CollectorRegistry(auto_describe=False)
-        asked.register(_Present(viewer, version, scheduler))
+        asked.register(_StateCollector(viewer, version, scheduler))
         return generate_latest(self._registry) + generate_latest(asked)
 
 
-class _Present(Collector):
+class _StateCollector(Collector):
     """Collector of the current state for one scrape."""
 
     def __init__(self, viewer: Viewer, version: str, scheduler: DecisionWorker) -> None:

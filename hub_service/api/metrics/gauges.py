@@ -57,7 +57,7 @@ def running(viewer: Viewer) -> list[tuple[WorkloadRecord, WorkloadView]]:
     return [
         (record, viewer.workload(record))
         for record in viewer.world.queues.holding.records
-        if record.allocated and viewer.sees(record)
+        if record.allocated and viewer.may_see(record)
     ]
 
 

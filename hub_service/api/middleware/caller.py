@@ -20,16 +20,16 @@ _FOUND = "runai.identification"
 
 
 @dataclass(slots=True)
-class _Found:
+class _Identification:
     """The outcome of a request's identification."""
 
     actor: Actor | None = None
     refusal: RunaiError | None = None
 
 
-async def is_known(request: Request) -> bool:
+async def is_identified(request: Request) -> bool:
     """Return True if the caller is known and admitted; otherwise `caller_of` raises why."""
-    found: _Found = request.scope.setdefault(_FOUND, _Found())
+    found: _Identification = request.scope.setdefault(_FOUND, _Identification())
     if found.actor is None and found.refusal is None:
         try:
             found.actor = await identify(request)
@@ -44,8 +44,8 @@ async def caller_of(request: Request) -> Actor:
     Raises:
         Unauthenticated, Forbidden, Unavailable: as `identify`.
     """
-    await is_known(request)
-    found: _Found = request.scope[_FOUND]
+    await is_identified(request)
+    found: _Identification = request.scope[_FOUND]
     if found.refusal is not None:
         try:
             raise found.refusal
@@ -76,5 +76,5 @@ async def identify(request: Request) -> Actor:
     async with under_way:
         actor = await authenticator.actor(request)
     name, exempt = f"{actor.kind} {actor.name}", actor.kind != "user"
-    callers.learn(credential_of(request.headers), name, exempt=exempt)
+    callers.store(credential_of(request.headers), name, exempt=exempt)
     return actor

@@ -38,7 +38,7 @@ class JobLimit:
             )
 
     @contextmanager
-    def taken(self, user: str, more: int, unfinished: int) -> Iterator[None]:
+    def reserve(self, user: str, more: int, unfinished: int) -> Iterator[None]:
         """Check the limit, and count the jobs while the block stores them.
 
         Raises:

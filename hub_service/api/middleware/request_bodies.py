@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from runai.hub_service.api.middleware.caller import is_known
+from runai.hub_service.api.middleware.caller import is_identified
 from runai.hub_service.scheduler.model.fields import InvalidSnapshot, unique_keys
 from runai.hub_service.wire.errors import InvalidRequest
 
@@ -76,7 +76,7 @@ class _Body:
             return await self._receive()  # the disconnect message
         if self._is_refused:
             return {"type": "http.disconnect"}
-        if not await is_known(self._request):
+        if not await is_identified(self._request):
             self._is_refused = True
             return {"type": "http.request", "body": b"", "more_body": False}
         if self._is_too_long:

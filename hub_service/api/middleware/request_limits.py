@@ -84,7 +84,7 @@ class Callers:
         self._turns = WeakValueDictionary[str, asyncio.Semaphore]()
         self._held = 0
 
-    def learn(self, credential: bytes, name: str, *, exempt: bool) -> None:
+    def store(self, credential: bytes, name: str, *, exempt: bool) -> None:
         """Store the owner of a credential; the platform's own processes are exempt from limits."""
         if len(self._known) >= MOST_KNOWN:
             self._known.clear()
@@ -143,7 +143,7 @@ class Callers:
                     retry_after=_about(max(1.0, free_at - time.time())),
                 )
 
-    async def hold(self) -> None:
+    async def delay_refusal(self) -> None:
         """Delay the response to a refused caller."""
         self.refused += 1
         if self._held >= MOST_HELD:
@@ -185,7 +185,7 @@ class RequestLimits:
         try:
             name = callers.enter(credential_of(Headers(scope=scope)), submits=submits)
         except Unavailable as refused:
-            await callers.hold()
+            await callers.delay_refusal()
             await self._refuse(refused)(scope, receive, send)
             return
         waits = b"changed_from=" in scope["query_string"]  # long polling does no work

@@ -37,7 +37,7 @@ class Tracing:
         token = problems.current.set(request)
         began, status = time.perf_counter(), FAILED
 
-        async def told(message: Message) -> None:
+        async def send_traced(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -45,7 +45,7 @@ class Tracing:
             await send(message)
 
         try:
-            await self._app(scope, receive, told)
+            await self._app(scope, receive, send_traced)
         finally:
             self._write(scope, status, time.perf_counter() - began)
             problems.current.reset(token)

@@ -14,7 +14,7 @@ from fastapi.responses import StreamingResponse
 from runai.hub_service.api.auth.permissions import Action, Actor, authorise, is_project_admin, may
 from runai.hub_service.api.pages.page_parts import (
     RANGES,
-    Range,
+    NamedRange,
     Rendered,
     gpus_page,
     gpus_parts,
@@ -327,7 +327,7 @@ async def _workload(on: Platform, caller: Actor, record: WorkloadRecord) -> dict
     }
 
 
-def _range(chosen: str) -> Range:
+def _range(chosen: str) -> NamedRange:
     if chosen not in RANGES:
         raise InvalidRequest(f"There is no range {chosen}.", hint=f"Ranges: {', '.join(RANGES)}.")
     return RANGES[chosen]

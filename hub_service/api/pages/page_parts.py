@@ -26,7 +26,7 @@ STATES = ("queued", "starting", "running", "stopping", "paused", "suspended", "r
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class NamedRange:
     """A time range that ends now, by its name in the address."""
 
     name: str
@@ -39,13 +39,13 @@ class Range:
         return round(self.length.total_seconds())
 
 
-RANGES: Mapping[str, Range] = {
+RANGES: Mapping[str, NamedRange] = {
     each.name: each
     for each in (
-        Range("1h", "the last hour", timedelta(hours=1)),
-        Range("24h", "the last 24 hours", timedelta(hours=24)),
-        Range("7d", "the last 7 days", timedelta(days=7)),
-        Range("30d", "the last 30 days", timedelta(days=30)),
+        NamedRange("1h", "the last hour", timedelta(hours=1)),
+        NamedRange("24h", "the last 24 hours", timedelta(hours=24)),
+        NamedRange("7d", "the last 7 days", timedelta(days=7)),
+        NamedRange("30d", "the last 30 days", timedelta(days=30)),
     )
 }
 

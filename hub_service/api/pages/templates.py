@@ -74,18 +74,18 @@ def templates(prefix: str) -> Environment:
     parts: Any = environment.get_template("parts.html").module
 
     @lru_cache(WORKLOADS)
-    def drawn(shown: _Shown, own: bool) -> Markup:  # noqa: FBT001  by place, as in a template
+    def rendered_row(shown: _ViewKey, own: bool) -> Markup:  # noqa: FBT001  by place, as in a template
         row: Markup = parts.workload(shown_workload(shown.view), own)
         return row
 
     environment.globals |= {
         "drawn_device": lru_cache(DEVICES)(parts.device),
-        "drawn_workload": lambda view, own: drawn(_Shown(view), own),
+        "drawn_workload": lambda view, own: rendered_row(_ViewKey(view), own),
     }
     return environment
 
 
-class _Shown:
+class _ViewKey:
     """Cache key of a view, by identity: a changed view is a new object."""
 
     __slots__ = ("view",)
@@ -97,7 +97,7 @@ class _Shown:
         return id(self.view)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Shown) and self.view is other.view
+        return isinstance(other, _ViewKey) and self.view is other.view
 
 
 NOTHING = "–"  # noqa: RUF001  en dash in place of a missing figure

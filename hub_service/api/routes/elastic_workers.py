@@ -35,7 +35,7 @@ async def target(
 @router.put("/status", status_code=204)
 async def status(report: StatusReport, on: On, caller: Caller) -> None:
     """Store a worker's status report."""
-    await _messages(on, caller).worker_told(caller.name, report.read(caller.name))
+    await _messages(on, caller).store_worker_status(caller.name, report.read(caller.name))
 
 
 @router.post("/end")

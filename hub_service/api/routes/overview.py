@@ -88,7 +88,7 @@ async def plan(on: On, caller: Caller) -> dict[str, Any]:
     """Return the last plan, without decisions about workloads that the caller may not see."""
     authorise(caller, Action.SEE_CLUSTER)
     viewer = await on.viewer(caller)
-    seen = [record for record in viewer.world.workloads if viewer.sees(record)]
+    seen = [record for record in viewer.world.workloads if viewer.may_see(record)]
     names, workers = {r.id for r in seen}, {w.name for r in seen for w in r.workers}
     whole = plan_to_json(on.controller.last.plan)
     decisions = [d for d in whole["decisions"] if d["workload"] in names]

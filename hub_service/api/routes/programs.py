@@ -11,7 +11,7 @@ from runai.hub_service.api.auth.permissions import Action
 from runai.hub_service.api.middleware.request_bodies import UniqueKeys
 from runai.hub_service.api.services.event_stream import with_signs_of_life
 from runai.hub_service.api.services.platform import On, Watching
-from runai.hub_service.model.cluster import Ended, Piece
+from runai.hub_service.model.cluster import OutputChunk, ProgramEnd
 from runai.hub_service.model.records import workload_id
 from runai.hub_service.wire.errors import Conflict, NotFound
 from runai.hub_service.wire.program_schemas import ExecPiece, ExecRequest
@@ -52,13 +52,13 @@ async def execute(
     return StreamingResponse(body, media_type="application/x-ndjson")
 
 
-async def _lines(pieces: AsyncIterator[Piece | Ended]) -> AsyncIterator[bytes]:
+async def _lines(pieces: AsyncIterator[OutputChunk | ProgramEnd]) -> AsyncIterator[bytes]:
     async for piece in pieces:
         yield _shown(piece).model_dump_json(exclude_defaults=True).encode() + b"\n"
 
 
-def _shown(piece: Piece | Ended) -> ExecPiece:
-    if isinstance(piece, Ended):
+def _shown(piece: OutputChunk | ProgramEnd) -> ExecPiece:
+    if isinstance(piece, ProgramEnd):
         return ExecPiece.model_construct(exit_code=piece.exit_code, why=piece.why)
     if piece.is_error:
         return ExecPiece.model_construct(stderr=piece.data)

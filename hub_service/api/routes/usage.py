@@ -14,7 +14,7 @@ from runai.hub_service.api.auth.permissions import Action, Actor, authorise, may
 from runai.hub_service.api.services.platform import Caller, On, Platform
 from runai.hub_service.api.views.device_views import agent_reply
 from runai.hub_service.ledger import Usage, UsageFilter
-from runai.hub_service.model.cluster import Seen
+from runai.hub_service.model.cluster import NodeReport
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import WorkloadId, WorkloadSpec
 from runai.hub_service.wire.agent_reports import AgentReply, AgentReport, PodDevices
@@ -85,8 +85,8 @@ async def usage_of_each(
 ) -> list[UsageOf]:
     """Return the averages of each project, node, or user that the caller may see."""
     authorise(caller, Action.SEE_CLUSTER)
-    names = on.ledger.known(kind)
-    if kind == "user" and not _sees_all_users(caller):
+    names = on.ledger.names(kind)
+    if kind == "user" and not _may_see_all_users(caller):
         names = [name for name in names if name == caller.name]
     found = []
     for name in names:
@@ -144,7 +144,7 @@ async def samples(node: str, report: AgentReport, on: On, caller: Caller) -> Age
         faults = {device.device: device.fault for device in report.devices}
         await on.cluster.note_faults(node, faults)
     if report.pods is not None:
-        await on.cluster.note_holders(node, _seen(report, report.pods, on.clock()))
+        await on.cluster.note_holders(node, _node_report(report, report.pods, on.clock()))
         devices = await on.cluster.devices()
     own = {device.uuid for device in devices.get(node, ())}
     report = _of_its_node(report, own, await on.cluster.names())
@@ -155,7 +155,7 @@ async def samples(node: str, report: AgentReport, on: On, caller: Caller) -> Age
     await asyncio.sleep(0)
     await on.idle.observe(report)
     allocations = await on.cluster.allocations(node)
-    for notice in on.present.learn(on.clock(), report, {a.workload for a in allocations}):
+    for notice in on.present.store(on.clock(), report, {a.workload for a in allocations}):
         with suppress(NotFound):  # deleted since
             await on.cluster.note(notice.workload, notice.text)
     releasing = on.idle.all_releasing((await on.cluster.holders()).values())
@@ -168,10 +168,10 @@ async def usage_between(on: Platform, asked: UsageFilter, start: float, end: flo
     return await _series(on, await on.ledger.usage(asked, start, end, ONE_STEP_S))
 
 
-def _seen(report: AgentReport, pods: Sequence[PodDevices], now: float) -> Seen:
+def _node_report(report: AgentReport, pods: Sequence[PodDevices], now: float) -> NodeReport:
     """Return the agent's view, timed by the service's clock; outdated without an age."""
     age = report.age if report.pods_age is None else report.pods_age
-    return Seen(
+    return NodeReport(
         0.0 if age is None else now - age,
         {of.pod: tuple(of.devices) for of in pods},
         tuple(
@@ -219,11 +219,11 @@ async def _authorise(
             name, _, rest = workload.partition("/")
             spec = WorkloadSpec(name, rest, user="", kind="job", command=None)
         authorise(caller, Action.SEE_WORKLOAD, projects.get(spec.project), spec)
-    elif user not in {None, caller.name} and not _sees_all_users(caller):
+    elif user not in {None, caller.name} and not _may_see_all_users(caller):
         raise Forbidden(f"Only hub admins may see the usage of {user}.", hint="Ask for your own.")
 
 
-def _sees_all_users(caller: Actor) -> bool:
+def _may_see_all_users(caller: Actor) -> bool:
     return caller.kind == "hub" or may(caller, Action.READ_PAST)
 
 

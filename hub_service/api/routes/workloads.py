@@ -137,7 +137,7 @@ async def scale(
 async def keep(project: str, name: str, on: On, caller: Caller) -> WorkloadDetail:
     """Keep idle GPUs for 30 more minutes; at most twice until they are used again."""
     record = await on.allowed(caller, Action.ASK_FOR_MORE, workload_id(project, name))
-    await on.idle.keep(record.id, by=caller.name)
+    await on.idle.extend(record.id, by=caller.name)
     return await _detail(on, caller, record)
 
 

@@ -18,7 +18,7 @@ from runai.hub_service.api.views.workload_views import Viewer
 from runai.hub_service.clusters.states import user_actions
 from runai.hub_service.clusters.states.state import StoredWorkload
 from runai.hub_service.clusters.workloads.snapshot_builder import with_rows
-from runai.hub_service.controller.decision_messages import Known, is_known
+from runai.hub_service.controller.decision_messages import VisibleNames, is_known
 from runai.hub_service.model import arrays
 from runai.hub_service.model.gpu_types import checked_table
 from runai.hub_service.model.project_changes import changed_project
@@ -28,7 +28,7 @@ from runai.hub_service.model.records import (
     WorkloadRecord,
     WorkloadSpec,
 )
-from runai.hub_service.model.workload_spec import Site, known_project, workload_spec
+from runai.hub_service.model.workload_spec import Site, find_project, workload_spec
 from runai.hub_service.scheduler.model.explanation import Change, EndWorkloads, SetProject
 from runai.hub_service.scheduler.model.quantity import milli_gpus
 from runai.hub_service.scheduler.model.snapshot import Plan, Reason, Snapshot, WorkerState, Workload
@@ -54,7 +54,7 @@ async def explanation(platform: Platform, actor: Actor, record: WorkloadRecord) 
     """Return why a workload waits, what would help and when it starts."""
     viewer = await platform.viewer(actor)
     asked = await _next_of_array(platform, record)
-    found = await platform.scheduler.explain(asked, _seen(viewer))
+    found = await platform.scheduler.explain(asked, _visible_names(viewer))
     view = ExplanationView(workload=record.id, at=_time(found.now))
     wait = found.wait
     if wait is None or wait.explanation is None:
@@ -116,9 +116,9 @@ async def _next_of_array(platform: Platform, record: WorkloadRecord) -> Workload
     return record.id
 
 
-def _seen(viewer: Viewer) -> Known:
+def _visible_names(viewer: Viewer) -> VisibleNames:
     """Return the workloads that the caller may see."""
-    records = [record for record in viewer.world.workloads if viewer.sees(record)]
+    records = [record for record in viewer.world.workloads if viewer.may_see(record)]
     of_arrays = {f"{arrays.array_id(r)}-" for r in records if r.spec.array is not None}
     return frozenset(record.id for record in records) | of_arrays
 
@@ -136,7 +136,7 @@ def _added_specs(
     for request in question.add:
         if request.project is None:
             raise InvalidRequest("An added workload names no project.", hint="Name one: nlp.")
-        project = known_project(request.project, projects, sorted(projects))
+        project = find_project(request.project, projects, sorted(projects))
         most = (world.largest_device_mib, world.most_devices)
         site = Site(projects, taken, *most, images=True, default_cpu=not platform.images)
         if request.command is None:  # it will never run
@@ -157,7 +157,7 @@ def _added(platform: Platform, specs: Sequence[WorkloadSpec]) -> list[StoredWork
 def _settings(viewer: Viewer, question: PlanQuestion) -> list[SetProject]:
     projects = {name: record.spec for name, record in viewer.world.projects.items()}
     for change in question.set:
-        known_project(change.project, projects, sorted(projects))
+        find_project(change.project, projects, sorted(projects))
     return [
         SetProject(project=change.project, setting=change.setting, value=_value(change))
         for change in question.set
@@ -197,7 +197,7 @@ def _value(change: SettingChange) -> int | None:
 
 def _ended(viewer: Viewer, question: PlanQuestion, snapshot: Snapshot) -> tuple[WorkloadId, ...]:
     """Return the workloads that the question ends; an array's name stands for its elements."""
-    seen, ended = _seen(viewer), list(question.end)
+    seen, ended = _visible_names(viewer), list(question.end)
     for workload in question.end:
         part_of = arrays.split_id(workload)
         of_array = part_of is not None and f"{part_of[0]}-" in seen
@@ -219,7 +219,7 @@ def _difference(
     mine: Container[WorkloadId],
 ) -> WhatIf:
     (snapshot, plan), (other, new_plan) = now, then
-    seen = _seen(viewer)
+    seen = _visible_names(viewer)
     before, after = _outcomes(snapshot, plan), _outcomes(other, new_plan)
     reasons = _reasons(new_plan)
     workloads = {w.name: w for w in (*snapshot.workloads, *other.workloads)}

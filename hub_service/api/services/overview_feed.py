@@ -118,13 +118,13 @@ class Feeds:
         while True:
             version = self._changes.version
             async with self._drawing.turn():
-                self._tell(feed, overview_view(Viewer(await self._world(), feed.actor)))
+                self._publish(feed, overview_view(Viewer(await self._world(), feed.actor)))
             await asyncio.sleep(AT_MOST_EVERY_S)
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_EVERY_S - AT_MOST_EVERY_S):
                     await self._changes.after(version)
 
-    def _tell(self, feed: _Feed, shown: Overview) -> None:
+    def _publish(self, feed: _Feed, shown: Overview) -> None:
         self.drawn += 1
         # A new timestamp alone is no update.
         news = shown.model_dump_json(exclude={"at"}).encode()

@@ -15,20 +15,20 @@ from fastapi import Depends, Request
 
 from runai.hub_service.api.auth.authentication import Authenticator
 from runai.hub_service.api.auth.permissions import Action, Actor, authorise, no_such_workload
-from runai.hub_service.api.auth.single_flight import AskedOnce
+from runai.hub_service.api.auth.single_flight import SingleFlight
 from runai.hub_service.api.middleware.caller import MAX_AT_ONCE, caller_of, identify
 from runai.hub_service.api.middleware.job_limit import JobLimit
 from runai.hub_service.api.middleware.request_limits import Callers
 from runai.hub_service.api.services.former_members import FormerMembers
 from runai.hub_service.api.services.overview_feed import Feeds, RenderTurns
 from runai.hub_service.api.views.cluster_view import ReadModel
-from runai.hub_service.api.views.latest_reports import Present
+from runai.hub_service.api.views.latest_reports import AgentReports
 from runai.hub_service.api.views.start_views import Forecasts
-from runai.hub_service.api.views.view_cache import MEASURED_FOR_S, DrawnViews
+from runai.hub_service.api.views.view_cache import MEASURED_FOR_S, ViewCache
 from runai.hub_service.api.views.workload_queues import LastQueues
 from runai.hub_service.api.views.workload_views import Viewer
 from runai.hub_service.controller.decision_worker import DecisionWorker
-from runai.hub_service.controller.history_recorder import Holdings
+from runai.hub_service.controller.history_recorder import AllocationCache
 from runai.hub_service.controller.idle.watch import IdleWatch
 from runai.hub_service.controller.loop import Controller
 from runai.hub_service.controller.notifications import Recent
@@ -64,7 +64,7 @@ class Platform:
     programs: Programs | None = None
     """Runner of programs beside workloads; None: users start them on this machine."""
     clock: Callable[[], float] = time.time
-    present: Present = field(default_factory=Present)
+    present: AgentReports = field(default_factory=AgentReports)
     recent: Recent = field(default_factory=Recent)
     """Recent notifications of users."""
     leaving: asyncio.Event = field(default_factory=asyncio.Event)
@@ -72,7 +72,7 @@ class Platform:
     forecasts: Forecasts = field(default_factory=Forecasts)
     checks: Mapping[str, Callable[[], str]] = field(default_factory=dict)
     """Health checks of the parts that a submission needs; each returns "" or the failure."""
-    drawn: DrawnViews = field(default_factory=DrawnViews)
+    drawn: ViewCache = field(default_factory=ViewCache)
     drawing: RenderTurns = field(default_factory=RenderTurns)
     queues: LastQueues = field(default_factory=LastQueues)
     """Queue positions of the workloads as last listed."""
@@ -87,8 +87,8 @@ class Platform:
     """Limit on unfinished jobs per user."""
     _shared: ReadModel | None = None
     _shared_version: int = -1
-    _reported: AskedOnce[Mapping[WorkloadId, Progress]] = field(
-        default_factory=lambda: AskedOnce(
+    _reported: SingleFlight[Mapping[WorkloadId, Progress]] = field(
+        default_factory=lambda: SingleFlight(
             at_once=1, keep_s=MEASURED_FOR_S, clock=lambda: asyncio.get_running_loop().time()
         )
     )
@@ -100,9 +100,9 @@ class Platform:
         return Feeds(self.shared_world, self.controller.changes, self.drawing)
 
     @cached_property
-    def holdings(self) -> Holdings:
+    def holdings(self) -> AllocationCache:
         """Return the device holders that each node's agent receives."""
-        return Holdings(self.cluster)
+        return AllocationCache(self.cluster)
 
     async def world(
         self, progress_of: Collection[WorkloadId] | None = None, *, listed: bool = True
@@ -141,8 +141,8 @@ class Platform:
         if of == ():
             return {}
         if of is None:
-            return await self._reported.ask("", self.cluster.progress)
-        known = self._reported.known("")
+            return await self._reported.get("", self.cluster.progress)
+        known = self._reported.cached("")
         return await self.cluster.progress(of) if known is None else known
 
     async def shared_world(self) -> ReadModel:

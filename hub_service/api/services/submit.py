@@ -55,7 +55,7 @@ async def submit(
             return await _dry_run_reply(platform, viewer, spec)
         try:
             unfinished = await platform.cluster.unfinished_jobs(owner.name)
-            with platform.jobs.taken(owner.name, jobs, unfinished):
+            with platform.jobs.reserve(owner.name, jobs, unfinished):
                 added = await platform.cluster.submit([spec])
         except Conflict:
             if request.name is not None or attempt == TRIES - 1:
@@ -128,7 +128,7 @@ def _check_workdir(platform: Platform, workdir: str) -> None:
 
 def _check_names(spec: WorkloadSpec, taken: Container[WorkloadId]) -> None:
     """Raise Conflict before anything is stored, on dry runs too; the cluster checks once more."""
-    for workload in arrays.names_taken(spec):
+    for workload in arrays.names_of(spec):
         if workload in taken:
             raise user_actions.name_taken(workload)
 

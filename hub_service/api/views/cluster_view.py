@@ -7,8 +7,8 @@ from functools import cached_property
 from typing import Literal, NamedTuple, Protocol
 
 from runai.hub_service.api.views.device_holders import NOBODY, OnDevice
-from runai.hub_service.api.views.latest_reports import Present
-from runai.hub_service.api.views.view_cache import DrawnViews, Measured, was_begun
+from runai.hub_service.api.views.latest_reports import AgentReports
+from runai.hub_service.api.views.view_cache import MeasurementTimes, ViewCache, was_begun
 from runai.hub_service.api.views.workload_queues import WAITING, ProjectSums, Queues, sums_of
 from runai.hub_service.controller.idle.watch import IdleNow
 from runai.hub_service.controller.notifications import Recent
@@ -24,7 +24,7 @@ from runai.hub_service.scheduler.model.snapshot import ProjectShare, Snapshot, W
 from runai.hub_service.wire.agent_reports import ProcessSample
 
 
-class Seat(NamedTuple):
+class DeviceState(NamedTuple):
     """One device with its holders, processes and measurements."""
 
     device: Device
@@ -89,7 +89,7 @@ class ReadModel:
     devices: Mapping[str, Sequence[Device]]
     shares: Mapping[str, ProjectShare]
     meter: Meter
-    present: Present
+    present: AgentReports
     starts: Mapping[WorkloadId, ExpectedStart] = field(default_factory=dict)
     """Expected starts of waiting workloads, as far as forecast."""
     progress: Mapping[WorkloadId, Progress] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class ReadModel:
     """Recent notifications of users."""
     former_members: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Users who left a project that still has workloads of theirs, by project."""
-    drawn: DrawnViews = field(default_factory=DrawnViews)
+    drawn: ViewCache = field(default_factory=ViewCache)
     """Cache of views."""
     queued: Callable[[Sequence[WorkloadRecord]], Queues] = Queues.of
     """Orders workloads into queues, or returns the previous queues."""
@@ -137,7 +137,7 @@ class ReadModel:
         workload = element_id(record.id, record.left[0][0]) if record.left else record.id
         return self.starts.get(workload) if record.state in WAITING else None
 
-    def said_of(self, record: WorkloadRecord) -> object:
+    def view_inputs(self, record: WorkloadRecord) -> object:
         """Return a cache key: the view's inputs except record, start and measurements."""
         site = self.simulated, self.largest_device_mib
         if not was_begun(record):
@@ -148,7 +148,7 @@ class ReadModel:
         return (
             site,
             self.progress.get(record.id),
-            idle_now and idle_now.said,
+            idle_now and idle_now.content,
             warns,
             self.present.notice(self.at, record.id),
             [
@@ -157,11 +157,11 @@ class ReadModel:
             ],
         )
 
-    def measured_at(self, record: WorkloadRecord) -> Measured | None:
+    def measured_at(self, record: WorkloadRecord) -> MeasurementTimes | None:
         """Return the time of a workload's measurements; None if it was never started."""
         if not was_begun(record):
             return None
-        return Measured(self.at, [self.present.told_at(w.node) for w in record.workers])
+        return MeasurementTimes(self.at, [self.present.reported_at(w.node) for w in record.workers])
 
     @cached_property
     def largest_device_mib(self) -> int:
@@ -211,7 +211,7 @@ class ReadModel:
         return busy
 
     @cached_property
-    def seats(self) -> Mapping[str, Sequence[Seat]]:
+    def seats(self) -> Mapping[str, Sequence[DeviceState]]:
         """Return each node's devices with holders and processes."""
         held = self.queues.holding.by_device
         return {
@@ -219,12 +219,12 @@ class ReadModel:
             for node, devices in self.devices.items()
         }
 
-    def _seat(self, device: Device, on: OnDevice) -> Seat:
+    def _seat(self, device: Device, on: OnDevice) -> DeviceState:
         uuid = device.uuid
         running = self.present.on(self.at, uuid)
         others = frozenset([p.account for p in running if p.workload not in on.workloads])
         mps = self.present.sharing.mps(uuid)
-        return Seat(device, on, running, self.meter.device(uuid), mps, others)
+        return DeviceState(device, on, running, self.meter.device(uuid), mps, others)
 
     def device(self, node: str, index: int) -> Device | None:
         """Return a device of a node by its index."""

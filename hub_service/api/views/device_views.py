@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from runai.hub_service.api.auth.permissions import Actor
-from runai.hub_service.api.views.cluster_view import Seat
+from runai.hub_service.api.views.cluster_view import DeviceState
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import Allocation, WorkloadId, WorkloadRecord
 from runai.hub_service.wire.agent_reports import AgentAllocation, AgentReply, ProcessSample
@@ -16,7 +16,9 @@ from runai.hub_service.wire.device_schemas import AllocationView, DeviceView, Ot
 from runai.hub_service.wire.schemas import DeviceShareView
 
 
-def device_view(seat: Seat, *, actor: Actor, sees: Callable[[WorkloadRecord], bool]) -> DeviceView:
+def device_view(
+    seat: DeviceState, *, actor: Actor, sees: Callable[[WorkloadRecord], bool]
+) -> DeviceView:
     """Return a device's view; holders are named only to callers that may see them."""
     device, on, processes = seat.device, seat.on, seat.running
     utilized, memory_mib = seat.measured or (None, None)

@@ -30,7 +30,7 @@ _PUBLIC_NOTICES = {
 
 
 @dataclass
-class Present:
+class AgentReports:
     """Last report of each node, and recent memory notices by workload."""
 
     sharing: Sharing = field(default_factory=TimeSliced)
@@ -42,7 +42,7 @@ class Present:
     """When each workload was last seen to hold a device, by node."""
     _notices: dict[WorkloadId, tuple[float, Notice]] = field(default_factory=dict)
 
-    def learn(self, now: float, report: AgentReport, held: AbstractSet[WorkloadId]) -> list[Notice]:
+    def store(self, now: float, report: AgentReport, held: AbstractSet[WorkloadId]) -> list[Notice]:
         """Store a report; return its notices about workloads on its node.
 
         Workloads that held devices within NOTICE_FOR_S count too: a killed one is gone when the
@@ -83,7 +83,7 @@ class Present:
         """Return why a node's driver enforces no limit; "" if it does or is unknown."""
         return self._reports[node][1].no_hard_limit if node in self._reports else ""
 
-    def told_at(self, node: str) -> float:
+    def reported_at(self, node: str) -> float:
         """Return when a node's agent reported last; 0 if it never did."""
         return self._reports[node][0] if node in self._reports else 0.0
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from runai.hub_service.api.views.latest_reports import Present
+from runai.hub_service.api.views.latest_reports import AgentReports
 from runai.hub_service.clusters.workloads.worker_environment import allocation
 from runai.hub_service.limits.tiers import Tier
 from runai.hub_service.model.device import Device
@@ -11,7 +11,7 @@ from runai.hub_service.wire.schemas import LimitView, ProcessView
 
 
 def limit_view(
-    record: WorkloadRecord, devices: Mapping[str, Sequence[Device]], present: Present
+    record: WorkloadRecord, devices: Mapping[str, Sequence[Device]], present: AgentReports
 ) -> LimitView | None:
     """Return the limit on shared devices; None: a whole device has none."""
     limits = [
@@ -27,7 +27,7 @@ def limit_view(
     why = tier.why
     if tier is Tier.FRAMEWORKS:
         uuids = [uuid for worker in record.workers for uuid in _uuids(worker, devices)]
-        troubles = sorted({present.sharing.trouble(uuid) for uuid in uuids} - {""})
+        troubles = sorted({present.sharing.unavailable_reason(uuid) for uuid in uuids} - {""})
         why += "".join(f" MPS is not available here: {trouble}." for trouble in troubles)
     reasons = {present.no_hard_limit(worker.node) for worker in record.workers} - {""}
     if not tier.is_hard and reasons:
@@ -40,7 +40,7 @@ def _uuids(worker: WorkerRecord, devices: Mapping[str, Sequence[Device]]) -> lis
     return [here[share.device].uuid for share in worker.devices if share.device < len(here)]
 
 
-def process_views(record: WorkloadRecord, present: Present, now: float) -> list[ProcessView]:
+def process_views(record: WorkloadRecord, present: AgentReports, now: float) -> list[ProcessView]:
     """Return a workload's processes on devices, the largest first."""
     return [
         ProcessView(

@@ -27,7 +27,7 @@ def overview_view(viewer: Viewer) -> Overview:
     """
     world = viewer.world
     waiting, left_out = _first_in_queue(viewer)
-    seen = [*filter(viewer.sees, world.queues.present), *waiting]
+    seen = [*filter(viewer.may_see, world.queues.present), *waiting]
     seen.sort(key=lambda record: record.submitted)
     # `model_construct`: the parts are validated already, and validation would copy them.
     return Overview.model_construct(
@@ -49,8 +49,8 @@ def _first_in_queue(viewer: Viewer) -> tuple[list[WorkloadRecord], int]:
     """
     queues = viewer.world.queues
     own = queues.of_user.first(viewer.actor.name, SHOWN_OWN)
-    found = {record.id: record for record in own if viewer.sees(record)}
-    many = {name: each for name, each in queues.of_project.many() if viewer.sees_all_of(name)}
+    found = {record.id: record for record in own if viewer.may_see(record)}
+    many = {name: each for name, each in queues.of_project.many() if viewer.may_see_all_of(name)}
     # Sorted, so that ties have the same order each time.
     firsts = [queues.of_project.first(name, SHOWN_WAITING) for name in sorted(many)]
     others = heapq.merge(*firsts, key=place)
@@ -61,7 +61,7 @@ def _first_in_queue(viewer: Viewer) -> tuple[list[WorkloadRecord], int]:
     left_out = sum(many.values()) - len(found)
     for (user, project), theirs in queues.alike.items():
         if user == viewer.actor.name and project not in many:
-            left_out += len(theirs) if viewer.sees(next(iter(theirs.values()))) else 0
+            left_out += len(theirs) if viewer.may_see(next(iter(theirs.values()))) else 0
     return list(found.values()), left_out
 
 
@@ -82,7 +82,9 @@ def _notes(viewer: Viewer) -> list[str]:
         if device.fault
     ]
     for node, devices in viewer.world.devices.items():
-        troubles = {viewer.world.present.sharing.trouble(device.uuid) for device in devices}
+        troubles = {
+            viewer.world.present.sharing.unavailable_reason(device.uuid) for device in devices
+        }
         notes += [f"MPS is not available on {node}: {why}." for why in sorted(troubles - {""})]
     for word, amounts in (
         ("Quotas", [p.quota for p in roots]),

@@ -41,14 +41,14 @@ The last pair is True if the reader sees the accounts of all other processes, an
 """
 
 
-class Measured(NamedTuple):
+class MeasurementTimes(NamedTuple):
     """Time of a started workload's measurements."""
 
     at: float
     told: Sequence[float]
     """Last reports of its nodes' agents."""
 
-    def is_recent(self, now: "Measured") -> bool:
+    def is_recent(self, now: "MeasurementTimes") -> bool:
         """Return True if the measurements may be reused."""
         return self.told == now.told and 0 <= now.at - self.at < MEASURED_FOR_S
 
@@ -59,7 +59,7 @@ class _CachedView(NamedTuple):
     record: WorkloadRecord
     start: ExpectedStart | None
     said: object
-    measured: Measured | None
+    measured: MeasurementTimes | None
     view: WorkloadView
 
 
@@ -74,7 +74,7 @@ class _FifoCache(OrderedDict[K, V]):
     _evicting = False
     """True while the older half is being evicted."""
 
-    def keep(self, key: K, view: V) -> None:
+    def insert(self, key: K, view: V) -> None:
         """Insert a view, and evict the oldest ones beyond the bound."""
         self[key] = view
         self._evicting = len(self) > (MOST // 2 if self._evicting else MOST)
@@ -82,7 +82,7 @@ class _FifoCache(OrderedDict[K, V]):
             self.popitem(last=False)
 
 
-class DrawnViews:
+class ViewCache:
     """Views of workloads and devices, by content and by their readers' rights."""
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class DrawnViews:
         """
         if len(self._views) <= self._enough:
             return
-        there = {record.id for record in records if not record.attempts or record.holds_devices}
+        there = {record.id for record in records if not record.attempts or record.has_devices}
         for key in [key for key in self._views if key[0] not in there]:
             del self._views[key]
         self._enough = 2 * len(self._views) + FEW
@@ -114,7 +114,7 @@ class DrawnViews:
         rights: tuple[bool, bool],
         start: ExpectedStart | None,
         said: object,
-        measured: Measured | None,
+        measured: MeasurementTimes | None,
         measure: Callable[[], Mapping[str, Any]],
         draw: Callable[[], WorkloadView],
     ) -> WorkloadView:
@@ -133,7 +133,7 @@ class DrawnViews:
             or (known.measured is None) is not (measured is None)
         ):
             view = draw()
-            self._views.keep(key, _CachedView(record, start, said, measured, view))
+            self._views.insert(key, _CachedView(record, start, said, measured, view))
             return view
         new: dict[str, Any] = {}
         if known.start != start:
@@ -153,7 +153,7 @@ class DrawnViews:
         if known is not None and known[0] == seat:
             return known[1]
         view = draw()
-        self._devices.keep(key, (seat, view))
+        self._devices.insert(key, (seat, view))
         return view
 
     def busy(

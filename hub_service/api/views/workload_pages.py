@@ -41,7 +41,7 @@ class Filter:
             and (not self.state or record.state.value == self.state)
             and (not self.kind or record.spec.kind == self.kind)
             and (not self.text or self.text in record.id or self.text in record.spec.user)
-            and viewer.sees(record)
+            and viewer.may_see(record)
             and (not self.mine or viewer.changes(record))
         ]
 

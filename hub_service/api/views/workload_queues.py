@@ -137,12 +137,12 @@ class LastQueues:
             self._owned.discard(before[was].spec.user, numbers[was])
         for was, now in changed:
             is_held_otherwise |= self._remove(numbers[was], before[was])
-            is_held_otherwise |= self._put(numbers[was], records[now])
+            is_held_otherwise |= self._insert(numbers[was], records[now])
         if gone:
             numbers = _without(numbers, gone)
         for record in records[new:]:
             numbers.append(self._next)
-            is_held_otherwise |= self._put(self._next, record)
+            is_held_otherwise |= self._insert(self._next, record)
             self._next += 1
         self._records, self._numbers = records, numbers
         holding = last.holding
@@ -153,8 +153,8 @@ class LastQueues:
             holding,
             InOrder(*self._projects.after(last.of_project)),
             InOrder(*self._users.after(last.of_user)),
-            self._alike.given(),
-            self._owned.given(),
+            self._alike.publish(),
+            self._owned.publish(),
             tuple(self._arrays.values()),
         )
 
@@ -168,20 +168,20 @@ class LastQueues:
         self._arrays.pop(number, None)
         return self._holding.pop(number, None) is not None
 
-    def _put(self, number: int, record: WorkloadRecord) -> bool:
+    def _insert(self, number: int, record: WorkloadRecord) -> bool:
         """Insert a record into the indexes; return True if it holds devices."""
         if record.state in WAITING:
-            self._projects.put(record.spec.project, number, record)
-            self._users.put(record.spec.user, number, record)
-            self._alike.put((record.spec.user, record.spec.project), number, record)
+            self._projects.insert(record.spec.project, number, record)
+            self._users.insert(record.spec.user, number, record)
+            self._alike.insert((record.spec.user, record.spec.project), number, record)
             if record.left:
                 self._arrays[number] = record
         else:
             self._others[number] = record
-        self._owned.put(record.spec.user, number, record)
-        if record.holds_devices:
+        self._owned.insert(record.spec.user, number, record)
+        if record.has_devices:
             self._holding[number] = record
-        return record.holds_devices
+        return record.has_devices
 
     def _present(self) -> list[WorkloadRecord]:
         there = _oldest_first(self._others)
@@ -202,13 +202,13 @@ class _Index(Generic[Name]):
         self._found: dict[Name, Numbered] = {}
         self._touched: dict[Name, Numbered] = {}
 
-    def put(self, name: Name, number: int, record: WorkloadRecord) -> None:
+    def insert(self, name: Name, number: int, record: WorkloadRecord) -> None:
         self._own(name)[number] = record
 
     def discard(self, name: Name, number: int) -> None:
         self._own(name).pop(number, None)
 
-    def given(self) -> Mapping[Name, Numbered]:
+    def publish(self) -> Mapping[Name, Numbered]:
         """Publish the changes, and return the records of each non-empty name."""
         touched, self._touched = self._touched, {}
         found = self._found | touched
@@ -220,7 +220,7 @@ class _Index(Generic[Name]):
     ) -> tuple[Mapping[str, Numbered], Mapping[str, Sequence[WorkloadRecord]]]:
         """Return the published index, and the earlier queues that did not change."""
         known = queues.without(self._touched)
-        return self.given(), known
+        return self.publish(), known
 
     def _own(self, name: Name) -> Numbered:
         own = self._touched.get(name)

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from functools import cached_property, lru_cache
 
 from runai.hub_service.api.auth.permissions import Action, Actor, is_member, is_project_admin, may
-from runai.hub_service.api.views.cluster_view import BesideGpus, ReadModel, Seat
+from runai.hub_service.api.views.cluster_view import BesideGpus, DeviceState, ReadModel
 from runai.hub_service.api.views.device_views import device_view
 from runai.hub_service.api.views.elastic_views import elastic_view
 from runai.hub_service.api.views.idle_views import idle_rules, idle_view
@@ -78,34 +78,34 @@ class Viewer:
 
     # -- workloads -------------------------------------------------------------------------------
 
-    def sees(self, record: WorkloadRecord) -> bool:
+    def may_see(self, record: WorkloadRecord) -> bool:
         """Return True if the actor may see a workload."""
         spec = record.spec
         key = spec.project, spec.user
-        known = self._seen.get(key)
+        known = self._visible.get(key)
         if known is None:
             mine = spec.user == self.actor.name
             project = self.world.spec(spec.project)
-            known = self._seen[key] = self.sees_all_of(spec.project) or (
+            known = self._visible[key] = self.may_see_all_of(spec.project) or (
                 mine and may(self.actor, Action.SEE_WORKLOAD, project, spec)
             )
         return known
 
     @cached_property
-    def _seen(self) -> dict[tuple[str, str], bool]:
-        """Cache of `sees`, by project and user."""
+    def _visible(self) -> dict[tuple[str, str], bool]:
+        """Cache of `may_see`, by project and user."""
         return {}
 
-    def sees_all_of(self, project: str) -> bool:
+    def may_see_all_of(self, project: str) -> bool:
         """Return True if the actor may see every workload of a project."""
-        known = self._sees_all_of.get(project)
+        known = self._visible_projects.get(project)
         if known is None:
             known = may(self.actor, Action.SEE_WORKLOAD, self.world.spec(project))
-            self._sees_all_of[project] = known
+            self._visible_projects[project] = known
         return known
 
     @cached_property
-    def _sees_all_of(self) -> dict[str, bool]:
+    def _visible_projects(self) -> dict[str, bool]:
         return {}
 
     def changes(self, record: WorkloadRecord) -> bool:
@@ -119,7 +119,7 @@ class Viewer:
             record,
             self._rights(record.spec),
             world.start_of(record),
-            world.said_of(record),
+            world.view_inputs(record),
             world.measured_at(record),
             lambda: self._measured(record),
             lambda: WorkloadView(**self._workload(record)),
@@ -128,17 +128,17 @@ class Viewer:
     def _rights(self, spec: WorkloadSpec) -> tuple[bool, bool]:
         """Return whether the actor may change a workload, and whether it may read it."""
         key = spec.project, spec.user
-        known = self._known_rights.get(key)
+        known = self._cached_rights.get(key)
         if known is None:
             project = self.world.spec(spec.project)
-            known = self._known_rights[key] = (
+            known = self._cached_rights[key] = (
                 may(self.actor, Action.CHANGE_WORKLOAD, project, spec),
                 may(self.actor, Action.READ_WORKLOAD, project, spec),
             )
         return known
 
     @cached_property
-    def _known_rights(self) -> dict[tuple[str, str], tuple[bool, bool]]:
+    def _cached_rights(self) -> dict[tuple[str, str], tuple[bool, bool]]:
         """Cache of rights, equal for all workloads of a user in a project."""
         return {}
 
@@ -177,7 +177,7 @@ class Viewer:
             "state": record.state.value,
             "preemptible": spec.preemptible,
             "priority": spec.priority,
-            "gpus": self._asked(record) / 1000,
+            "gpus": self._requested(record) / 1000,
             "gpu_memory_mib": spec.gpu_memory_mib or None,
             "cpu": spec.cpu_milli * spec.workers / 1000,
             "memory_mib": spec.memory_mib * spec.workers,
@@ -238,7 +238,7 @@ class Viewer:
             code=why.code, rule=why.rule, text=text, gains=why.gains, position=record.position
         )
 
-    def _asked(self, record: WorkloadRecord) -> int:
+    def _requested(self, record: WorkloadRecord) -> int:
         spec = record.spec
         if spec.gpu_memory_mib and self.world.largest_device_mib:
             each = fraction_of_memory(spec.gpu_memory_mib, self.world.largest_device_mib)
@@ -343,7 +343,7 @@ class Viewer:
     def nodes(self) -> list[NodeView]:
         """Return every device; holders are named only to callers that may see them."""
         holding = self.world.queues.holding
-        open_ = frozenset(name for name in holding.by_project if self.sees_all_of(name))
+        open_ = frozenset(name for name in holding.by_project if self.may_see_all_of(name))
         return [
             NodeView(
                 name=name,
@@ -353,18 +353,18 @@ class Viewer:
             for name, seats in self.world.seats.items()
         ]
 
-    def _device(self, node: str, seat: Seat, open_: frozenset[str]) -> DeviceView:
+    def _device(self, node: str, seat: DeviceState, open_: frozenset[str]) -> DeviceView:
         """Return a device's view; the actor sees all users of the projects in `open_`."""
         actor, on = self.actor, seat.on
         # The cache key has all that differs between readers: visible holders and visible accounts.
         seen: tuple[bool, ...] = ()
         if actor.name in on.users or not on.projects.isdisjoint(open_):
-            seen = tuple([self.sees(record) for record, _ in on.shares])
+            seen = tuple([self.may_see(record) for record, _ in on.shares])
         knows = bool(seat.others) and actor.admin, actor.name if actor.name in seat.others else ""
         return self.world.drawn.device(
             (node, seat.device.index, seen, knows),
             seat,
-            lambda: device_view(seat, actor=actor, sees=self.sees),
+            lambda: device_view(seat, actor=actor, sees=self.may_see),
         )
 
 

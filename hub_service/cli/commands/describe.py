@@ -29,10 +29,10 @@ _PROJECT_WORDS = ("project", "projects")
 _NODE_WORDS = ("node", "nodes")
 _WORDS = (*_WORKLOAD_WORDS, *_PROJECT_WORDS, *_NODE_WORDS)
 
-Lines = list[tuple[str, str]]
+DetailLines = list[tuple[str, str]]
 
 
-def workload_lines(w: WorkloadDetail, now: datetime) -> Lines:
+def workload_lines(w: WorkloadDetail, now: datetime) -> DetailLines:
     """Return the key and value lines of a workload, without unset options."""
     why = render.reason(w.reason)
     busy = render.share(w.utilized, w.allocated, simulated=w.simulated)
@@ -48,7 +48,7 @@ def workload_lines(w: WorkloadDetail, now: datetime) -> Lines:
         ("Jobs", counts_text(w.states)),
         ("Reason", why),
         ("Moved", w.moved.removeprefix("moved ")),
-        ("GPUs asked", render.asked(w) + least),
+        ("GPUs asked", render.total_request(w) + least),
         ("Elastic", w.elastic.text if w.elastic else ""),
         (
             "Guaranteed",
@@ -141,7 +141,7 @@ def _what(words: tuple[str, ...]) -> tuple[str, str]:
     return kind, names[0]
 
 
-def explanation_lines(explanation: ExplanationView) -> Lines:
+def explanation_lines(explanation: ExplanationView) -> DetailLines:
     """Return the lines that explain a workload's wait, without unknown parts."""
     holders = [
         f"{h.workload or h.project + ' (somebody)'} {render.gpus(h.gpus)}"

@@ -13,7 +13,7 @@ from runai.hub_service.cli.framework.values import SEVERAL_WORKERS, WORKERS
 from runai.hub_service.cli.framework.workload_names import WORKLOAD_NAME, find_all, in_project
 from runai.hub_service.cli.output.waiting import FINISHED
 from runai.hub_service.client import Client
-from runai.hub_service.client.calls import Which
+from runai.hub_service.client.calls import WorkloadFilter
 from runai.hub_service.wire.errors import RunaiError
 from runai.hub_service.wire.schemas import ScaleRequest, WorkloadView
 from runai.hub_service.wire.validation import checked
@@ -73,7 +73,7 @@ def delete(names: tuple[str, ...], all_finished: bool, project: str | None) -> N
 
     with Client.discover() as client:
         if all_finished:
-            mine = client.workloads(Which(project, mine=True))
+            mine = client.workloads(WorkloadFilter(project, mine=True))
             found = [w for w in mine if w.state in FINISHED]
             if not found:
                 click.echo("Nothing of yours is finished.", err=True)
@@ -101,11 +101,11 @@ def keep(names: tuple[str, ...], project: str | None) -> None:
     """  # noqa: D301 - \b is click's mark of a block
     with Client.discover() as client:
 
-        def ask(workload: WorkloadView) -> str:
+        def extend(workload: WorkloadView) -> str:
             idle = client.keep(workload.id).idle
             return idle.text if idle else "kept"
 
-        for_each(find_all(client, names, project), ask)
+        for_each(find_all(client, names, project), extend)
 
 
 @click.command(cls=Command)
@@ -122,11 +122,11 @@ def release(names: tuple[str, ...], project: str | None) -> None:
     """  # noqa: D301 - \b is click's mark of a block
     with Client.discover() as client:
 
-        def give(workload: WorkloadView) -> str:
+        def release_one(workload: WorkloadView) -> str:
             client.release(workload.id)
             return "gives its GPUs back"
 
-        for_each(find_all(client, names, project), give)
+        for_each(find_all(client, names, project), release_one)
 
 
 @click.command(cls=Command)
@@ -189,8 +189,8 @@ def scale(
     asked = checked(ScaleRequest, {"workers": workers, "min_workers": min_workers})
     with Client.discover() as client:
 
-        def ask(workload: WorkloadView) -> str:
+        def resize(workload: WorkloadView) -> str:
             elastic = client.scale(workload.id, asked).elastic
             return f"trains on {elastic.text}" if elastic else "scaled"
 
-        for_each(find_all(client, names, project), ask)
+        for_each(find_all(client, names, project), resize)

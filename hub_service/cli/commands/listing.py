@@ -16,7 +16,7 @@ from runai.hub_service.cli.output import render, tables
 from runai.hub_service.cli.output.watching import Watched, watch
 from runai.hub_service.client import Client
 from runai.hub_service.client.array_lines import folded
-from runai.hub_service.client.calls import FIRST_PAGE, Which
+from runai.hub_service.client.calls import FIRST_PAGE, WorkloadFilter
 from runai.hub_service.wire.device_schemas import NodeView
 from runai.hub_service.wire.errors import NotFound
 from runai.hub_service.wire.printable import for_terminal
@@ -100,7 +100,7 @@ def list_(
     with Client.discover() as client:
         kind = _KINDS[what]
         only = "session" if kind == "sessions" else None
-        which = Which(project, user, state, only, mine=mine or None)
+        which = WorkloadFilter(project, user, state, only, mine=mine or None)
         if kind == "projects":
             (_watch_projects if watched else show_projects)(client, output)
         elif kind == "nodes":
@@ -179,7 +179,7 @@ def _show_names(names: Iterable[str]) -> None:
         click.echo(for_terminal(name))
 
 
-def _watch_workloads(client: Client, which: Which, output: str, *, elements: bool) -> None:
+def _watch_workloads(client: Client, which: WorkloadFilter, output: str, *, elements: bool) -> None:
     def lines(workloads: Iterable[WorkloadView]) -> Iterable[WorkloadView]:
         return workloads if elements or output not in _TABLES else folded(workloads)
 

@@ -63,9 +63,9 @@ def schedule(
                 "--live asks the running platform: leave out the snapshot, --jsonl and --explain"
                 " (`runai describe NAME` explains a live workload)."
             )
-        from runai.hub_service.cli.output.what_if import ask  # noqa: PLC0415 - a file needs no client
+        from runai.hub_service.cli.output.what_if import send_question  # noqa: PLC0415 - a file needs no client
 
-        ask(added, settings, ended, output)
+        send_question(added, settings, ended, output)
         return
     if added or settings or ended:
         raise click.UsageError("--add, --set and --end ask the running platform: add --live.")

@@ -93,7 +93,7 @@ def simulate(**given: Any) -> None:
     from runai.hub_service.simulation.engine import simulate as replay  # noqa: PLC0415
     from runai.hub_service.simulation.policies import quotas_of  # noqa: PLC0415
     from runai.hub_service.simulation.results import as_json  # noqa: PLC0415
-    from runai.hub_service.simulation.timeline import Timeline  # noqa: PLC0415
+    from runai.hub_service.simulation.timeline import AllocationTimeline  # noqa: PLC0415
 
     path: Path | None = given["picture"]
     if path is not None and path.suffix.lower() not in run_pictures.SUFFIXES:
@@ -122,7 +122,7 @@ def simulate(**given: Any) -> None:
             " --to until when to measure.",
         )
     quotas = quotas_of(projects)
-    timeline = Timeline(quotas, since, until) if path is not None else None
+    timeline = AllocationTimeline(quotas, since, until) if path is not None else None
     with at_work(f"Replaying {len(rows)} jobs") as update:
         run = replay(
             rows,
@@ -144,7 +144,7 @@ def simulate(**given: Any) -> None:
         render.show_lines(_lines(figures))
     if timeline is not None and path is not None:
         timeline.close()
-        column = run_pictures.Column(title=policy, results=run.results, timeline=timeline)
+        column = run_pictures.RunColumn(title=policy, results=run.results, timeline=timeline)
         name = given["trace"].name if given["trace"] else f"The last {given['history']}"
         capacity = 1000 * sum(node.devices for node in nodes)
         run_pictures.write_picture(

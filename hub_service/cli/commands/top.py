@@ -13,7 +13,7 @@ from runai.hub_service.cli.commands.listing import any_simulated, note_simulated
 from runai.hub_service.cli.framework.reporting import Command, output_option
 from runai.hub_service.cli.framework.workload_names import PROJECT_NAME
 from runai.hub_service.cli.output import render, top_views
-from runai.hub_service.cli.output.top_views import Asked, Seen, ViewName
+from runai.hub_service.cli.output.top_views import ShownTable, TopOptions, ViewName
 from runai.hub_service.client import Client
 from runai.hub_service.wire.schemas import Overview
 
@@ -77,7 +77,7 @@ def top(
     runai top jobs --sort avg-util --reverse
     runai top --once -o json
     """  # noqa: D301 - \b is click's mark of a block
-    asked = Asked(
+    asked = TopOptions(
         view="jobs" if idle else _KINDS[what],
         sort=sort,
         reverse=reverse,
@@ -94,7 +94,7 @@ def top(
         return
     with Client.discover() as client:
         overview = client.overview()
-        seen = top_views.see(overview, asked, datetime.now(UTC))
+        seen = top_views.select_rows(overview, asked, datetime.now(UTC))
         if output in render.DATA:
             _show_data(overview, asked, seen, output)
         elif not seen.things and asked.idle:
@@ -108,7 +108,7 @@ def top(
             note_simulated(any_simulated(overview.nodes))
 
 
-def _show_data(overview: Overview, asked: Asked, seen: Seen, output: str) -> None:
+def _show_data(overview: Overview, asked: TopOptions, seen: ShownTable, output: str) -> None:
     if asked.view == "nodes":
         render.show_data(
             [node for node in overview.nodes if asked.node in {None, node.name}], output

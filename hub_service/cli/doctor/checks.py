@@ -332,7 +332,7 @@ def check_data_directory(named: str | None) -> Iterator[Finding]:
     yield from check_storage(root, DATABASES)
     yield from check_ownership(root)
     yield from check_start(root)
-    yield check_descriptors(own_process.most())
+    yield check_descriptors(own_process.max_descriptors())
     yield from check_mps_daemons(root / "mps")
     if open_paths:
         names = " ".join(str(path) for path in open_paths)

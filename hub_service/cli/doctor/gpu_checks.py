@@ -82,7 +82,7 @@ def check_mps_daemons(directory: Path) -> Iterator[Finding]:
             continue  # `check_mps` reports it
         name = f"the control daemon of {path.parent.name}"
         daemon = MpsDaemon(path.parent.name, path.parent, patience_s=_ANSWERS_WITHIN_S)
-        if why := daemon.trouble():
+        if why := daemon.unhealthy_reason():
             mend = (
                 f"kill {state.pid} ends it with its clients; the service, started anew, starts it."
             )

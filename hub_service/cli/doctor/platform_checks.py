@@ -87,7 +87,7 @@ def check_storage(root: Path, databases: Sequence[str]) -> Iterator[Finding]:
 
     subject = "databases"
     found = [root / name for name in databases if (root / name).exists()]
-    bad = {path: wrong for path in found if (wrong := files.trouble(path))}
+    bad = {path: wrong for path in found if (wrong := files.invalid_reason(path))}
     for path, wrong in bad.items():
         mend = "Stop the platform, then: runai restore BACKUP"
         if "may not" in wrong:

@@ -11,7 +11,7 @@ from click.shell_completion import CompletionItem
 
 from runai.hub_service.client import Client
 from runai.hub_service.client.array_lines import named
-from runai.hub_service.client.calls import Which
+from runai.hub_service.client.calls import WorkloadFilter
 from runai.hub_service.wire.errors import InvalidRequest, NotFound, RunaiError
 from runai.hub_service.wire.schemas import WorkloadView
 
@@ -32,7 +32,7 @@ def find_all(
     if len(names) > 1 and names[0] in _KIND_WORDS:
         names = names[1:]
     text = names[0].rpartition("-")[0] or names[0] if len(names) == 1 else None
-    visible = client.workloads(Which(project, text=text))
+    visible = client.workloads(WorkloadFilter(project, text=text))
     found = {w.id: w for name in names for w in [_choose(client, visible, name)]}
     return list(found.values())
 

@@ -69,7 +69,7 @@ def quota_of(project: ProjectView) -> str:
     return f"{quota(project.quota)} ({parts})" if parts else quota(project.quota)
 
 
-def asked(workload: WorkloadView) -> str:
+def total_request(workload: WorkloadView) -> str:
     """Format a workload's total request; as memory while its part of a GPU is unknown."""
     if workload.gpu_memory_mib is not None and not workload.gpus:
         return memory(workload.gpu_memory_mib)
@@ -78,7 +78,7 @@ def asked(workload: WorkloadView) -> str:
 
 def holding(workload: WorkloadView) -> str:
     """Format a workload's allocation and request, `allocated/requested`."""
-    return f"{gpus(workload.allocated)}/{asked(workload)}"
+    return f"{gpus(workload.allocated)}/{total_request(workload)}"
 
 
 def share(utilized: float | None, of: float, *, simulated: bool = False) -> str:

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-Tell = Callable[[str, int, int], None]
+ReportProgress = Callable[[str, int, int], None]
 """Callback of a running command: description, completed amount, total amount."""
 
 AFTER_S: Final = 1.0
 
 
 @contextmanager
-def at_work(what: str) -> Iterator[Tell]:
+def at_work(what: str) -> Iterator[ReportProgress]:
     """Show `what` and a bar while the body runs; the yielded callback fills the bar.
 
     Before its first call the bar only moves. The body must not print.

@@ -261,7 +261,7 @@ def devices_of(nodes: Iterable[NodeView]) -> list[DeviceOf]:
     return [DeviceOf(node.name, device) for node in nodes for device in node.devices]
 
 
-def _held_by(at: DeviceOf) -> str:
+def _users_of(at: DeviceOf) -> str:
     holders = [f"{a.workload or a.user} {render.gpus(a.gpus)}" for a in at.device.allocations]
     holders += [
         f"others{f' ({o.account})' if o.account else ''} {render.memory(o.memory_mib)}"
@@ -271,7 +271,7 @@ def _held_by(at: DeviceOf) -> str:
 
 
 def _holders(at: DeviceOf) -> tuple[Any, ...]:
-    """Return the holders of `_held_by` without the memory that they use."""
+    """Return the holders of `_users_of` without the memory that they use."""
     held = [(a.workload or a.user, a.gpus) for a in at.device.allocations]
     return held, [o.account for o in at.device.others]
 
@@ -310,7 +310,7 @@ def node_table() -> Table[DeviceOf]:
                 lambda at: at.device.memory_used_mib or -1,
                 compared=_nothing,
             ),
-            Column("HELD BY", _held_by, compared=_holders),
+            Column("HELD BY", _users_of, compared=_holders),
             Column(
                 "HEALTH",
                 lambda at: (

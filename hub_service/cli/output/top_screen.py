@@ -17,7 +17,7 @@ from textual.widgets import DataTable, Footer, Static
 from runai.hub_service.cli.commands.listing import any_simulated
 from runai.hub_service.cli.output import top_views
 from runai.hub_service.cli.output.tables import Column
-from runai.hub_service.cli.output.top_views import Asked, Seen, ViewName
+from runai.hub_service.cli.output.top_views import ShownTable, TopOptions, ViewName
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.wire.errors import RunaiError
 from runai.hub_service.wire.schemas import Overview
@@ -56,7 +56,7 @@ class TopScreen(App[None]):
         Binding("q,escape", "quit", "quit"),
     ]
 
-    def __init__(self, client: AsyncClient, asked: Asked) -> None:
+    def __init__(self, client: AsyncClient, asked: TopOptions) -> None:
         """Show the view `asked` of the client's service."""
         super().__init__()
         self._client = client
@@ -129,7 +129,7 @@ class TopScreen(App[None]):
         asked = self._asked
         self._change_query(asked.reversed() if asked.sort == name else asked.sorted_by(name))
 
-    def _change_query(self, asked: Asked) -> None:
+    def _change_query(self, asked: TopOptions) -> None:
         self._asked = asked
         self._show()
 
@@ -147,7 +147,7 @@ class TopScreen(App[None]):
     def _show(self) -> None:
         if self._overview is None:
             return
-        seen = top_views.see(self._overview, self._asked, datetime.now(UTC))
+        seen = top_views.select_rows(self._overview, self._asked, datetime.now(UTC))
         text = top_views.headline(self._overview)
         if any_simulated(self._overview.nodes):
             text += " (* simulated)"
@@ -158,7 +158,7 @@ class TopScreen(App[None]):
         with self.batch_update():
             self._fill(self.query_one(DataTable), seen)
 
-    def _fill(self, table: DataTable[Text], seen: Seen) -> None:
+    def _fill(self, table: DataTable[Text], seen: ShownTable) -> None:
         """Fill the table; the cursor follows its row to the new position."""
         columns = seen.table.shown(wide=self._is_wide)
         headings = [_heading(column, seen, reverse=self._asked.reverse) for column in columns]
@@ -183,7 +183,7 @@ class TopScreen(App[None]):
         table.scroll_to(y=top, animate=False)
 
 
-def _heading(column: Column[Any], seen: Seen, *, reverse: bool) -> str:
+def _heading(column: Column[Any], seen: ShownTable, *, reverse: bool) -> str:
     if column.heading != seen.sorted_by:
         return column.heading
     falls = (column.key is not None) is not reverse
@@ -210,7 +210,7 @@ def _bar(part: float) -> str:
     return ("█" * whole + (_EIGHTHS[rest] if rest else "")).ljust(BAR_CELLS)
 
 
-def run_screen(asked: Asked) -> None:
+def run_screen(asked: TopOptions) -> None:
     """Show the live screen until the user quits.
 
     Raises:

@@ -18,7 +18,7 @@ ViewName = Literal["nodes", "jobs", "projects"]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TopOptions:
     """The selected view, order and filters; keys of the live screen change it."""
 
     view: ViewName = "nodes"
@@ -31,23 +31,23 @@ class Asked:
     project: str | None = None
     node: str | None = None
 
-    def of(self, view: ViewName) -> "Asked":
+    def of(self, view: ViewName) -> "TopOptions":
         """Return the query for another view: default order, same filters."""
         return replace(self, view=view, sort="", reverse=False, idle=False)
 
-    def with_idle(self, *, only: bool) -> "Asked":
+    def with_idle(self, *, only: bool) -> "TopOptions":
         """Return the query with or without the filter for idle GPUs."""
         return replace(self, idle=only)
 
-    def reversed(self) -> "Asked":
+    def reversed(self) -> "TopOptions":
         """Return the query in reversed order."""
         return replace(self, reverse=not self.reverse)
 
-    def sorted_by(self, name: str) -> "Asked":
+    def sorted_by(self, name: str) -> "TopOptions":
         """Return the query sorted by a column."""
         return replace(self, sort=name, reverse=False)
 
-    def sorted_after(self, now: datetime, *, wide: bool) -> "Asked":
+    def sorted_after(self, now: datetime, *, wide: bool) -> "TopOptions":
         """Return the query sorted by the next column; after the last, in default order."""
         table = _table(self.view, now, simulated=False)
         names = ["", *(c.heading.lower() for c in table.shown(wide=wide))]
@@ -56,7 +56,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ShownTable:
     """A table and its rows from top to bottom."""
 
     table: tables.Table[Any]
@@ -91,7 +91,7 @@ def column_names(view: ViewName, now: datetime) -> list[str]:
     return [column.heading.lower().replace(" ", "-") for column in columns]
 
 
-def see(overview: Overview, asked: Asked, now: datetime) -> Seen:
+def select_rows(overview: Overview, asked: TopOptions, now: datetime) -> ShownTable:
     """Select and sort the rows of an overview.
 
     Raises:
@@ -101,17 +101,17 @@ def see(overview: Overview, asked: Asked, now: datetime) -> Seen:
     table = _table(asked.view, now, simulated=simulated)
     things = _things(overview, asked)
     if not asked.sort:
-        return Seen(table, things[::-1] if asked.reverse else things, "")
+        return ShownTable(table, things[::-1] if asked.reverse else things, "")
     column = table.column(asked.sort)
     if column is None:
         names = ", ".join(column_names(asked.view, now))
         raise InvalidRequest(
             f"There is no column '{asked.sort}' of {asked.view}.", hint=f"Columns: {names}."
         )
-    return Seen(table, column.order(things, reverse=asked.reverse), column.heading)
+    return ShownTable(table, column.order(things, reverse=asked.reverse), column.heading)
 
 
-def _things(overview: Overview, asked: Asked) -> list[Any]:
+def _things(overview: Overview, asked: TopOptions) -> list[Any]:
     if asked.view == "nodes":
         found = tables.devices_of(overview.nodes)
         return [at for at in found if asked.node in {None, at.node}]

@@ -18,14 +18,14 @@ from runai.hub_service.wire.explanation_schemas import (
     Effect,
     PlanQuestion,
     ProjectEffect,
-    Setting,
     SettingChange,
+    SettingName,
     WhatIf,
 )
 from runai.hub_service.wire.schemas import SubmitRequest
 from runai.hub_service.wire.validation import checked
 
-_SETTINGS: Final = get_args(Setting)
+_SETTINGS: Final = get_args(SettingName)
 _ADDED: Final = re.compile(
     r"^\s*(?P<project>[a-z0-9][-a-z0-9]*)"
     r"(?:\s+(?P<kind>job|session))?"
@@ -119,7 +119,9 @@ _EFFECTS = ("WORKLOAD", "PROJECT", "USER", "GPUS", "NOW", "THEN", "REASON")
 _PROJECTS = ("PROJECT", "QUOTA", "FAIR SHARE", "ALLOCATED")
 
 
-def ask(added: Sequence[str], settings: Sequence[str], ended: Sequence[str], output: str) -> None:
+def send_question(
+    added: Sequence[str], settings: Sequence[str], ended: Sequence[str], output: str
+) -> None:
     """Send the what-if question and print the answer."""
     asked = {
         "add": tuple(_parsed("--add", parse_addition, SubmitRequest, text) for text in added),

@@ -13,7 +13,7 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import name_of, project_of
 from runai.hub_service.clusters.kubernetes.objects.pytorch_job import adopted
-from runai.hub_service.clusters.kubernetes.objects.run_time import Timed, timed
+from runai.hub_service.clusters.kubernetes.objects.run_time import TimeLimited, timed
 from runai.hub_service.clusters.kubernetes.snapshot.assumed_state import AssumedState
 from runai.hub_service.clusters.kubernetes.snapshot.device_ids import DeviceIds
 from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import NominatedPlacement
@@ -46,15 +46,15 @@ class Cache:
     def pods(self) -> list[Pod]:
         """Return the pods, including our own writes that the informers have not confirmed."""
         informers = self.informers
-        seen = self._pool.seen_from(informers.pods.objects.values(), informers.machines.objects)
+        seen = self._pool.relevant_pods(informers.pods.objects.values(), informers.machines.objects)
         return adopted(self.doing.applied_to(seen), informers.jobs.by_uid())
 
-    def known(self) -> ClusterState:
+    def state(self) -> ClusterState:
         """Return the state that workload records are built from."""
         pods = self.pods()
-        return self.known_of(pods, self.slots.held(pods))
+        return self.state_of(pods, self.slots.numbers(pods))
 
-    def known_of(self, pods: Sequence[Pod], held: Mapping[str, tuple[int, ...]]) -> ClusterState:
+    def state_of(self, pods: Sequence[Pod], held: Mapping[str, tuple[int, ...]]) -> ClusterState:
         """Return the state that records are built from, given pods and their device numbers."""
         jobs = self.informers.jobs.by_uid()
         states = {uid: self._elastic.state_of(job) for uid, job in jobs.items()}
@@ -71,7 +71,7 @@ class Cache:
             self.limited(pods),
         )
 
-    def limited(self, pods: Sequence[Pod]) -> dict[str, Timed]:
+    def limited(self, pods: Sequence[Pod]) -> dict[str, TimeLimited]:
         """Return the Jobs, elements and single pods that have a time limit (`run_time.timed`)."""
         projects = {p.spec.name: p.spec for p in self.informers.projects.objects.values()}
         return timed(pods, self.informers.jobs.by_uid(), partial(self._limit_of, projects))

@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 
 from runai.hub_service.clusters.kubernetes.cache import Cache
 from runai.hub_service.clusters.kubernetes.client.api import Api, Object, asking
-from runai.hub_service.clusters.kubernetes.events.pod_conditions import pod_path, tell_event
+from runai.hub_service.clusters.kubernetes.events.pod_conditions import create_event, pod_path
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import IMAGE
-from runai.hub_service.clusters.kubernetes.informers.job_informers import Changes, Informers
+from runai.hub_service.clusters.kubernetes.informers.job_informers import ChangeSignals, Informers
 from runai.hub_service.clusters.kubernetes.informers.node_pool import EVERYTHING, Pool
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.objects.job_manifest import (
@@ -71,9 +71,9 @@ class KubernetesCluster:
         reach the service at `api_url`. Kubernetes deletes Jobs `ttl_s` seconds after their end;
         None: they stay until a user deletes them. Created objects carry the labels of `pool`.
         """
-        changes = Changes()
+        changes = ChangeSignals()
         informers = Informers(api, changes, pool)
-        elastic_jobs = ElasticJobs(api, informers.take_state, elastic or ElasticRules())
+        elastic_jobs = ElasticJobs(api, informers.apply_elastic_state, elastic or ElasticRules())
         self.cache = cache = Cache(informers, elastic_jobs, pool, default_project)
         self._api, self._changes, self._clock = api, changes, clock
         self._deleting = asyncio.Lock()
@@ -158,7 +158,7 @@ class KubernetesCluster:
         ran = {o.element: Ran(o.seconds_at(now), now) for o in limited if o.subject.uid == job.uid}
         change = suspended(job, by, ran)
         if job.is_array:
-            running = {p.index or 0 for p in self.lookup.pods_of_job(job) if p.holds}
+            running = {p.index or 0 for p in self.lookup.pods_of_job(job) if p.uses_node}
             times = {index: job.paused.get(index, ()) for index in running}
             change["metadata"]["annotations"][PAUSED_ELEMENTS] = paused_text(job, times)
         return await self._change_job(job, change, "Suspended", f"suspended by {by}")
@@ -182,14 +182,16 @@ class KubernetesCluster:
         if row is None or row.scale is None:
             return record
         most, least = row.scale
-        await self.elastic.tell_leaving(workload, {worker.name for worker in record.workers[most:]})
+        await self.elastic.notify_resize(
+            workload, {worker.name for worker in record.workers[most:]}
+        )
         with asking():
             found = await self._api.patch(job.path, with_workers(job, most=most, least=least))
         leaving = [
             pod.uid for pod in await self.lookup.pods_of(workload) if (pod.index or 0) >= most
         ]
         self.cache.doing.scaled(job, leaving, now)
-        self.cache.informers.jobs.take(found)
+        self.cache.informers.jobs.apply(found)
         await self._write_event(job, "Scaled", f"{by} set its workers to {least} to {most}")
         return await self.workload(workload)
 
@@ -204,7 +206,7 @@ class KubernetesCluster:
             return
         await self._write_event(subject, "Deleted", f"deleted by {by}")
         if isinstance(subject, Job):
-            has_pods = any(pod.holds for pod in self.lookup.pods_of_job(subject))
+            has_pods = any(pod.uses_node for pod in self.lookup.pods_of_job(subject))
             await self.submissions.delete_job(subject, has_pods=has_pods)
             return
         with asking():
@@ -224,16 +226,16 @@ class KubernetesCluster:
         """
         await self.lookup.one(workload)
 
-        async def look() -> logs.Look:
+        async def poll() -> logs.LogSources:
             change = self._changes.next
             record = await self.workload(workload)
             pods = await self.lookup.pods_of(workload)
-            return logs.Look(pods, max(1, record.attempts), record.state.finished, change)
+            return logs.LogSources(pods, max(1, record.attempts), record.state.finished, change)
 
         if follow:
-            chunks = logs.follow(self._api, look, worker=worker, tail=tail)
+            chunks = logs.follow(self._api, poll, worker=worker, tail=tail)
         else:
-            chunks = logs.read(self._api, await look(), worker=worker, tail=tail)
+            chunks = logs.read(self._api, await poll(), worker=worker, tail=tail)
         async with contextlib.aclosing(chunks):
             async for chunk in chunks:
                 yield chunk
@@ -258,7 +260,7 @@ class KubernetesCluster:
                 return
             kept = set(range(job.completions)) - job.deleted_elements - {index}
             if not kept:
-                has_pods = any(pod.holds for pod in self.lookup.pods_of_job(job))
+                has_pods = any(pod.uses_node for pod in self.lookup.pods_of_job(job))
                 await self.submissions.delete_job(job, has_pods=has_pods)
                 return
             deleted = arrays.text(arrays.without(((0, job.completions),), kept))
@@ -271,7 +273,7 @@ class KubernetesCluster:
     ) -> WorkloadRecord:
         with asking():
             found = await self._api.patch(job.path, change)
-        self.cache.informers.jobs.take(found)
+        self.cache.informers.jobs.apply(found)
         changed = await self.workload(self.cache.id_of(job))
         await self._write_event(job, word, sentence)
         return changed
@@ -280,4 +282,4 @@ class KubernetesCluster:
         self, subject: Job | Pod, word: str, text: str, *, bad: bool = False
     ) -> None:
         with asking():
-            await tell_event(self._api, subject, word, text, bad=bad)
+            await create_event(self._api, subject, word, text, bad=bad)

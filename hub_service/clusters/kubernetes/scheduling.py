@@ -7,16 +7,16 @@ from dataclasses import replace
 from functools import partial
 from typing import NoReturn
 
-from runai.hub_service.clusters.kubernetes.actions.array_upkeep import tend_arrays
+from runai.hub_service.clusters.kubernetes.actions.array_upkeep import reconcile_arrays
 from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import DecisionExecutor, at_once
-from runai.hub_service.clusters.kubernetes.actions.node_backoff import Refusals, TurnedAway
-from runai.hub_service.clusters.kubernetes.actions.pdb_backoff import Budgets
+from runai.hub_service.clusters.kubernetes.actions.node_backoff import NodeBackoff, RejectedPods
+from runai.hub_service.clusters.kubernetes.actions.pdb_backoff import PdbBackoff
 from runai.hub_service.clusters.kubernetes.actions.plan_executor import PlanCalls
 from runai.hub_service.clusters.kubernetes.actions.project_status import ProjectStatuses
 from runai.hub_service.clusters.kubernetes.actions.time_limits import end_timed_out
 from runai.hub_service.clusters.kubernetes.actions.unconfirmed import (
+    clear_holds,
     count_again,
-    hold_no_more,
     resolve,
 )
 from runai.hub_service.clusters.kubernetes.cache import Cache
@@ -26,7 +26,7 @@ from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_keeper import
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import guards
 from runai.hub_service.clusters.kubernetes.informers.job_informers import (
     TRIES_AGAIN_IN_S,
-    Changes,
+    ChangeSignals,
 )
 from runai.hub_service.clusters.kubernetes.informers.node_pool import Pool
 from runai.hub_service.clusters.kubernetes.objects import project_resource as project_objects
@@ -43,7 +43,7 @@ from runai.hub_service.clusters.kubernetes.objects.volume_topology import placed
 from runai.hub_service.clusters.kubernetes.snapshot.assumed_state import Bound
 from runai.hub_service.clusters.kubernetes.snapshot.capacity_check import room_for, slots
 from runai.hub_service.clusters.kubernetes.snapshot.extended_resources import left_on
-from runai.hub_service.clusters.kubernetes.snapshot.gpu_memory import Sizes
+from runai.hub_service.clusters.kubernetes.snapshot.gpu_memory import NodeDeviceMemory
 from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import (
     SnapshotBuilder,
     SnapshotInput,
@@ -71,7 +71,7 @@ class Scheduling:
         api: Api,
         cache: Cache,
         elastic: ElasticJobs,
-        changes: Changes,
+        changes: ChangeSignals,
         *,
         pool: Pool,
         reservation_image: str,
@@ -85,19 +85,19 @@ class Scheduling:
         self._changes = changes
         self._clock = clock
         self.events = EventQueue(api)
-        self.sizes = Sizes()
+        self.sizes = NodeDeviceMemory()
         self._grouping = Grouping()
         self._drawing = SnapshotBuilder()
-        refusals = Refusals(clock)
-        self._turned_away = TurnedAway(self.events, refusals, clock)
-        self._budgets = Budgets(self.events, clock)
+        refusals = NodeBackoff(clock)
+        self._turned_away = RejectedPods(self.events, refusals, clock)
+        self._budgets = PdbBackoff(self.events, clock)
         self.sharing = ReservationKeeper(
             api,
             cache.doing,
             cache.slots,
             refusals,
             self.events,
-            take=partial(self._informers.pods.take, quietly=True),
+            apply=partial(self._informers.pods.apply, quietly=True),
             is_there=lambda: RESERVATIONS in self._informers.namespaces.objects,
             clock=clock,
             image=reservation_image,
@@ -133,15 +133,15 @@ class Scheduling:
         now = self._clock()
         pods, found = self._pods_and_groups(now)
         jobs, machines = self._informers.jobs, self._informers.machines
-        if self._turned_away.look(pods, jobs.by_uid(), machines.objects):
+        if self._turned_away.refresh(pods, jobs.by_uid(), machines.objects):
             self._changes.requeue()
-        kept = self._budgets.kept(pods)
-        take = partial(jobs.take, quietly=True)
-        is_left = await hold_no_more(self._api, jobs.by_uid().values(), take)
+        kept = self._budgets.protected_pods(pods)
+        apply = partial(jobs.apply, quietly=True)
+        is_left = await clear_holds(self._api, jobs.by_uid().values(), apply)
         arrays = array_jobs(pods, jobs.by_uid()).values()
-        is_left = await tend_arrays(self._api, arrays, now, take) or is_left
+        is_left = await reconcile_arrays(self._api, arrays, now, apply) or is_left
         limited = self._cache.limited(pods)
-        ended, failed = await end_timed_out(self._api, limited.values(), self.events, now, take)
+        ended, failed = await end_timed_out(self._api, limited.values(), self.events, now, apply)
         if ended:
             self._cache.doing.evicted.update(dict.fromkeys(ended, now))
             pods, found = self._pods_and_groups(now)
@@ -154,11 +154,11 @@ class Scheduling:
             await self._settle(pods, found)
             pods, found = self._pods_and_groups(now)
         self._groups = {group.name: group for group in found}
-        self._cache.doing.seen(found)
+        self._cache.doing.confirm(found)
         self._track_broken_gangs(now)
-        held = self._cache.slots.held(pods)
+        held = self._cache.slots.numbers(pods)
         drawn = await self._elastic.settled(
-            lambda: elastic_jobs(self._cache.known_of(pods, held)), now
+            lambda: elastic_jobs(self._cache.state_of(pods, held)), now
         )
         if self._elastic.failed:
             self._changes.requeue()
@@ -176,7 +176,7 @@ class Scheduling:
                 ),
                 devices=held,
                 promises=self._cache.promises,
-                closed=self.sharing.closed(pods),
+                closed=self.sharing.nodes_in_backoff(pods),
                 broken=self.sharing.broken(pods, held),
                 broken_since=self._broken_since,
                 kept=kept,
@@ -192,7 +192,7 @@ class Scheduling:
         pods = cache.pods()
         acting = DecisionExecutor(self._api, self.sharing, self.events, cache.limited(pods))
         machines = self._nodes(pods)
-        held = cache.slots.held(pods)
+        held = cache.slots.numbers(pods)
         calls = PlanCalls(
             self._groups,
             cache.promises,
@@ -202,13 +202,13 @@ class Scheduling:
             guards=guards(pods, held),
             storage=informers.storage,
             machines={machine.name: machine for machine in left_on(machines, pods)},
-            kept_for=self._budgets.told,
-            trouble=self.sharing.trouble,
+            kept_for=self._budgets.explanation,
+            trouble=self.sharing.unavailable_reason,
             now=self._clock(),
         )
         calling = calls.of(plan)
         await self._elastic.prepare(
-            plan, lambda: elastic_jobs(cache.known_of(pods, held)), self._clock()
+            plan, lambda: elastic_jobs(cache.state_of(pods, held)), self._clock()
         )
         with self.events.stepping_back():
             await at_once(calling)
@@ -218,17 +218,17 @@ class Scheduling:
             cache.doing.bound[uid] = Bound(start.node, now, grant)
             cache.promises.pop(by_uid[uid].place, None)
             if grant is None:  # a pod with shares has the numbers of its reservations
-                cache.slots.hold(uid, start.node, tuple(share.device for share in start.devices))
+                cache.slots.assign(uid, start.node, tuple(share.device for share in start.devices))
         cache.doing.evicted.update(dict.fromkeys(acting.evicted, now))
         for found in acting.changed_jobs:
-            informers.jobs.take(found, quietly=True)
+            informers.jobs.apply(found, quietly=True)
         cache.doing.awaited.update(dict.fromkeys(acting.freed, now))
         cache.doing.surplus.update(dict.fromkeys(acting.surplus, now))
         for job in acting.paused:
             cache.forget_promises(job)
         cache.doing.told.update(acting.told)
         cache.doing.doubtful.update(acting.doubtful)
-        self._budgets.note(acting.kept)
+        self._budgets.record_refusals(acting.kept)
         waits = _as_lines(plan, self._groups)
         started = {d.workload for d in plan.decisions if isinstance(d, Start)}
         kept = {w: wait for w, wait in cache.waits.items() if w not in started}
@@ -286,7 +286,7 @@ class Scheduling:
         """Reconcile the reservation pods with the shared devices."""
         waiting = {pod.place: pod for group in found for pod in group.pods if not pod.node}
         nodes = {machine.name for machine in self._informers.machines.objects.values()}
-        held = self._cache.slots.held(pods)
+        held = self._cache.slots.numbers(pods)
         await self.sharing.settle(pods, held, nodes, self._cache.promises, waiting)
         if self.sharing.failed:
             self._changes.requeue()

@@ -24,12 +24,12 @@ from typing import NoReturn, Self
 import psutil
 
 from runai.hub_service.clusters.local.files.elastic_dir import ElasticDir
-from runai.hub_service.clusters.local.files.elastic_relay import Listening
+from runai.hub_service.clusters.local.files.elastic_relay import ElasticRelay
 from runai.hub_service.clusters.local.files.job_dir_cleanup import (
     CHECKPOINTS,
     AtHome,
-    Leaving,
-    Leavings,
+    DeletedWorkload,
+    JobDirCleanup,
 )
 from runai.hub_service.clusters.local.files.logs import WorkerLog
 from runai.hub_service.clusters.local.files.progress_files import ProgressFile, ProgressFiles
@@ -40,7 +40,7 @@ from runai.hub_service.clusters.local.processes.reconciler import (
     ProcessControl,
     Reconciler,
 )
-from runai.hub_service.clusters.local.processes.worker_process import is_same, told_now
+from runai.hub_service.clusters.local.processes.worker_process import at_present_clock, is_same
 from runai.hub_service.clusters.local.store.cluster_lock import LOCK, sole_owner
 from runai.hub_service.clusters.local.store.workload_store import SqliteStore
 from runai.hub_service.clusters.states.retention import RetentionPolicy
@@ -62,7 +62,7 @@ from runai.hub_service.model.records import (
     WorkloadSpec,
 )
 from runai.hub_service.processes.ports import later_port
-from runai.hub_service.processes.user_account import Account, account_of
+from runai.hub_service.processes.user_account import UnixAccount, account_of
 from runai.hub_service.wire.errors import NotFound, Unavailable
 
 
@@ -133,9 +133,9 @@ class LocalCluster(RecordedCluster):
         self._machine = machine
         self._sqlite = store
         self._tending = Reconciler(data_dir / JOBS, self, clock, machine)
-        self._listening = Listening(self)
+        self._listening = ElasticRelay(self)
         self._progress = ProgressFiles()
-        self._leavings = Leavings(data_dir / JOBS)
+        self._leavings = JobDirCleanup(data_dir / JOBS)
         self._leavings.settle(self._is_there)
         self._timetable_changed = asyncio.Event()
 
@@ -188,7 +188,7 @@ class LocalCluster(RecordedCluster):
                 try:
                     yield cluster
                 finally:
-                    cluster.let_go()
+                    cluster.stop_watching()
             finally:
                 store.close()
 
@@ -203,28 +203,28 @@ class LocalCluster(RecordedCluster):
             await self._tending.run()
         raise AssertionError
 
-    def trouble(self) -> str:
+    def unhealthy_reason(self) -> str:
         """Return why the last write failed; "" if it succeeded."""
-        return self._sqlite.trouble()
+        return self._sqlite.unhealthy_reason()
 
-    def let_go(self) -> None:
+    def stop_watching(self) -> None:
         """Stop watching; all workers keep running."""
-        self._tending.let_go()
+        self._tending.stop_watching()
 
     # -- callbacks of RecordedCluster ------------------------------------------------------------
 
     def act(self, row: StoredWorkload) -> None:
         """Enqueue a row; the target is written before a leaving worker's SIGTERM."""
         if row.record.elastic is not None:
-            self._listening.tell(row)
+            self._listening.publish_target(row)
         if row.active:
-            self._tending.soon(row.id)
+            self._tending.enqueue(row.id)
         self._timetable_changed.set()
 
     @contextlib.contextmanager
     def forgetting(self, row: StoredWorkload, *, aged: bool = False) -> Iterator[None]:
         """Remove its directory when it is deleted; the checkpoints of an `aged` one stay."""
-        leaving = Leaving(row.id, row.record.submitted, aged)
+        leaving = DeletedWorkload(row.id, row.record.submitted, aged)
         with self._leavings.going(leaving, self._at_home(row)):
             yield
         self._listening.drop(row.id)
@@ -266,7 +266,7 @@ class LocalCluster(RecordedCluster):
     async def allocations(self, node: str) -> Sequence[Allocation]:
         """Return the workers that run or stop, with process start times by the present clock."""
         booted = psutil.boot_time()
-        devices, told = self._nodes.get(node, ()), partial(told_now, booted=booted)
+        devices, told = self._nodes.get(node, ()), partial(at_present_clock, booted=booted)
         rows = self._rows.holding()
         return self._allocations.of(node, devices, rows, booted=booted, told=told)
 
@@ -321,7 +321,7 @@ class LocalCluster(RecordedCluster):
             if (phase := _phase(row))[-1] or not self._progress.rests(row.id, phase)
         ]
         names = {row.id for row in begun}
-        look = self._progress.look if only is None else self._progress.look_at
+        look = self._progress.poll if only is None else self._progress.read
         # At rest, files were read before: no thread, which would wait for the interpreter's lock.
         return await asyncio.to_thread(look, files, names) if files else look((), names)
 
@@ -384,7 +384,7 @@ class LocalCluster(RecordedCluster):
         row = self._rows.get(workload)
         return row is not None and row.record.submitted == submitted
 
-    def _account(self, spec: WorkloadSpec) -> Account:
+    def _account(self, spec: WorkloadSpec) -> UnixAccount:
         return account_of(spec.user, self._data_dir, system_users=self._system_users)
 
     # -- time and directories --------------------------------------------------------------------

@@ -21,7 +21,7 @@ from runai.hub_service.clusters.local.store.cluster_lock import (
     HUB_LOCK,
     HUB_TOKEN,
     LOCK,
-    Holder,
+    LockHolder,
     holder,
     last_holder,
 )
@@ -112,7 +112,7 @@ def _place(log_dir: str, workload: str) -> Path | None:
     return None if root == log_dir else Path(root or "/")
 
 
-def _is_original(was: Path, root: Path, last: Holder) -> bool:
+def _is_original(was: Path, root: Path, last: LockHolder) -> bool:
     """Return False if another platform's directory, or none, lies at a directory's earlier place.
 
     A copy has another inode than the one that was opened, and a copy and a backup have the

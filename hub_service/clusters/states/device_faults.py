@@ -17,7 +17,7 @@ def with_faults(devices: Sequence[Device], faults: Mapping[str, str]) -> tuple[D
     return tuple(replace(d, fault=faults.get(d.uuid, d.fault)) for d in devices)
 
 
-def told(
+def record_faults(
     node: str, before: Sequence[Device], after: Sequence[Device], rows: Iterable[StoredWorkload]
 ) -> dict[WorkloadId, Transition]:
     """Add history events to workloads on devices that broke or recovered.

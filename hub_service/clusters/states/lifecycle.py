@@ -154,11 +154,11 @@ def exited(row: StoredWorkload, index: int, ending: ExitStatus, *, now: float) -
     if again is not None:
         row = membership.resized(replace(row, resumed=True))
         return _chain(Transition(row, tuple(events)), started(row, [again], now=now))
-    if not told and ending.exit_code != 0 and membership.goes_on_without(before, index):
+    if not told and ending.exit_code != 0 and membership.survives_exit_of(before, index):
         text = f"{_ended(row, index, ending)}; the others go on without it"
         return Transition(_with_state(membership.without(row, index), now), (("warning", text),))
     if ending.exit_code == 0 and membership.is_done_by(before, index):
-        row = membership.done(replace(row, halt="done"))
+        row = membership.record_finishers(replace(row, halt="done"))
         if late := membership.late(row.record):
             why = StateReason("finished", "the others have finished the training")
             step = stopped(row, [w.index for w in late], why, now=now)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from runai.hub_service.clusters.states.state import StoredWorkload, Transition
 from runai.hub_service.model.records import ElasticRules, ElasticState, WorkerRecord, WorkloadRecord
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
-from runai.hub_service.wire.elastic_messages import Reason, Status, Target, WorkerPhase
+from runai.hub_service.wire.elastic_messages import Reason, Target, WorkerPhase, WorkerStatus
 
 MOST_LOSSES_OF_A_WORKER = 3
 """A worker with more unexpected exits is not restarted while the rest trains."""
@@ -83,7 +83,7 @@ def _target(
     )
 
 
-def heard(row: StoredWorkload, statuses: Mapping[str, Status]) -> Transition:
+def apply_statuses(row: StoredWorkload, statuses: Mapping[str, WorkerStatus]) -> Transition:
     """Update an elastic job from its workers' status reports, by worker name.
 
     Takes the workers' phases, the global batch size, and the speed (samples per second) by number
@@ -109,7 +109,7 @@ def heard(row: StoredWorkload, statuses: Mapping[str, Status]) -> Transition:
     return Transition(_with(row, replace(state, phases=phases, throughput=speeds, saves=saves)))
 
 
-def _is_speed(status: Status, record: WorkloadRecord) -> bool:
+def _is_speed(status: WorkerStatus, record: WorkloadRecord) -> bool:
     possible = 0 < status.gpus <= most_gpus(record) and 0 < status.samples_per_s < float("inf")
     return possible and status.state is WorkerPhase.RUNNING
 
@@ -121,7 +121,7 @@ def joiners(record: WorkloadRecord) -> list[WorkerRecord]:
     return [w for w in _staying(record) if w.name not in ranks]
 
 
-def goes_on_without(row: StoredWorkload, index: int) -> bool:
+def survives_exit_of(row: StoredWorkload, index: int) -> bool:
     """Return True if the job can train on after this worker's unexpected exit.
 
     It can if it uses the protocol and keeps at least `min_workers` of its ranks.
@@ -148,7 +148,7 @@ def without(row: StoredWorkload, index: int) -> StoredWorkload:
     return replace(row, record=replace(row.record, workers=workers))
 
 
-def keeps_its_size(record: WorkloadRecord, now: float, rules: ElasticRules) -> bool:
+def must_not_grow(record: WorkloadRecord, now: float, rules: ElasticRules) -> bool:
     """Return True if a job must not grow: just sized, or a worker is joining.
 
     A job below `min_workers` may always grow.
@@ -170,7 +170,7 @@ def is_done_by(row: StoredWorkload, index: int) -> bool:
     return row.record.workers[index].name in state.target.ranks and not row.halt
 
 
-def done(row: StoredWorkload) -> StoredWorkload:
+def record_finishers(row: StoredWorkload) -> StoredWorkload:
     """Record the finishers after the first rank has finished: the ranks that have trained.
 
     Their exits decide the outcome. The target stays the same: each of its ranks ends by itself.

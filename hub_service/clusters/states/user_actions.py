@@ -169,7 +169,7 @@ def unreserved(row: StoredWorkload, index: int) -> Transition:
     return Transition(_with(row, worker))
 
 
-def says(record: WorkloadRecord, wait: Wait) -> bool:
+def is_reported(record: WorkloadRecord, wait: Wait) -> bool:
     """Return True if a record has this wait's position and reason already."""
     known, why = record.reason, wait.reason
     return (

@@ -50,13 +50,13 @@ class Allocations:
             record = row.record
             known = before.of.get(record.id) if is_same else None
             if known is None or known[0] is not record:
-                known = record, _drawn(row, node, devices, told)
+                known = record, _allocations(row, node, devices, told)
             if known[1]:
                 now.of[record.id] = known
         return [one for _, drawn in now.of.values() for one in drawn]
 
 
-def _drawn(
+def _allocations(
     row: StoredWorkload, node: str, devices: Sequence[Device], told: Callable[[Process], Process]
 ) -> list[Allocation]:
     found = [allocation(row.record, w, devices) for w in row.active if w.node == node]

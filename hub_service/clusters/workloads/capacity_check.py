@@ -17,7 +17,7 @@ from runai.hub_service.scheduler.model.snapshot import DeviceShare, Reserve, Res
 
 
 @dataclass(slots=True)
-class Held:
+class DeviceUse:
     """Use of each device by workers, by node and device number."""
 
     milli: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -102,13 +102,13 @@ def _without_gpu(spec: WorkloadSpec, has: NodeCapacity) -> int:
     return many
 
 
-def held_by(
+def sum_device_use(
     rows: Iterable[StoredWorkload],
     nodes: Mapping[str, Sequence[Device]],
     capacities: Mapping[str, NodeCapacity],
-) -> Held:
+) -> DeviceUse:
     """Sum what starting, running and stopping workers hold, and their pending resizes."""
-    held = Held(capacities=capacities)
+    held = DeviceUse(capacities=capacities)
     memory = {name: device_memory(devices) for name, devices in nodes.items()}
     for row in rows:
         for worker in row.record.workers:
@@ -143,7 +143,7 @@ def refusal_of_place(
     spec: WorkloadSpec,
     decisions: Sequence[Start | Reserve | Resize],
     nodes: Mapping[str, Sequence[Device]],
-    held: Held | None = None,
+    held: DeviceUse | None = None,
 ) -> str:
     """Return why these devices cannot be granted, or ""; then add them all to `held`."""
     booked: list[tuple[Start | Reserve | Resize, int]] = []

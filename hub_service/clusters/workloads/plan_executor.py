@@ -12,9 +12,9 @@ from runai.hub_service.clusters.states import lifecycle, user_actions
 from runai.hub_service.clusters.states.resize import coming, without_resize
 from runai.hub_service.clusters.states.state import ACTIVE, Grant, StoredWorkload, Transition
 from runai.hub_service.clusters.workloads.capacity_check import (
-    held_by,
     refusal_of_gang,
     refusal_of_place,
+    sum_device_use,
 )
 from runai.hub_service.clusters.workloads.workload_index import WorkloadIndexer
 from runai.hub_service.model.cluster import Refused
@@ -54,9 +54,9 @@ class PlanSteps:
         self._nodes = nodes
         self._now = now
         self._free_port = free_port
-        self._held = held_by(rows.holding(), nodes, capacities)
+        self._held = sum_device_use(rows.holding(), nodes, capacities)
 
-    def take(self, plan: Plan) -> None:
+    def convert(self, plan: Plan) -> None:
         """Convert the decisions in order; a workload's starts together, and its stops together.
 
         The waits at the plan's end are left to `queue_status`: thousands, nearly all known already.
@@ -82,7 +82,7 @@ class PlanSteps:
                 case Unreserve():
                     index = _index(row, first.worker)
                     if index >= 0 and row.record.workers[index].state == "reserved":
-                        self._put(row, user_actions.unreserved(row, index))
+                        self._merge(row, user_actions.unreserved(row, index))
                 case Wait():
                     self._wait(row, first)
                 case Resize():
@@ -93,14 +93,14 @@ class PlanSteps:
                     assert_never(first)
 
     def _wait(self, row: StoredWorkload, wait: Wait) -> None:
-        if not user_actions.says(row.record, wait):
-            self._put(row, user_actions.waiting(row, wait))
+        if not user_actions.is_reported(row.record, wait):
+            self._merge(row, user_actions.waiting(row, wait))
 
     def _row(self, workload: WorkloadId) -> StoredWorkload | None:
         step = self.steps.get(workload)
         return self._rows.row(workload) if step is None else step.row
 
-    def _put(self, row: StoredWorkload, step: Transition) -> None:
+    def _merge(self, row: StoredWorkload, step: Transition) -> None:
         before = self.steps.get(row.id)
         if before is None:
             if step.row is not row:
@@ -124,7 +124,7 @@ class PlanSteps:
             return
         port = self._free_port() if row.spec.workers > 1 else 0
         grants = [Grant(_index(row, s.worker), s.node, s.devices) for s in starts]
-        self._put(row, lifecycle.started(row, grants, now=self._now, master_port=port))
+        self._merge(row, lifecycle.started(row, grants, now=self._now, master_port=port))
 
     def _stop(self, row: StoredWorkload, decisions: Sequence[Stop]) -> None:
         named = {decision.worker for decision in decisions}
@@ -135,11 +135,11 @@ class PlanSteps:
         ]
         reason = _state_reason(decisions[0])
         if indexes:
-            self._put(row, lifecycle.stopped(row, indexes, reason, now=self._now))
+            self._merge(row, lifecycle.stopped(row, indexes, reason, now=self._now))
         elif row.resize is not None and row.record.workers[row.resize.index].name in named:
             record = replace(row.record, reason=reason)
             stays_away = without_resize(replace(row, record=record))
-            self._put(row, Transition(stays_away, (("stopping", reason.text),)))
+            self._merge(row, Transition(stays_away, (("stopping", reason.text),)))
 
     def _resize(self, row: StoredWorkload, decision: Resize) -> None:
         """Restart an elastic worker on other devices of its node, unless that has begun."""
@@ -163,10 +163,10 @@ class PlanSteps:
         if refusal:
             self._refuse(row.id, decision.worker, refusal)
         elif worker.state == "stopping":
-            self._put(row, Transition(replace(row, resize=grant)))
+            self._merge(row, Transition(replace(row, resize=grant)))
         else:
             reason = _state_reason(decision)
-            self._put(row, lifecycle.resized(row, grant, reason, now=self._now))
+            self._merge(row, lifecycle.resized(row, grant, reason, now=self._now))
 
     def _reserve(self, row: StoredWorkload, decision: Reserve) -> None:
         index = _index(row, decision.worker)
@@ -178,7 +178,7 @@ class PlanSteps:
         if refusal:
             self._refuse(row.id, decision.worker, refusal)
         else:
-            self._put(row, user_actions.reserved(row, index, decision.node, decision.devices))
+            self._merge(row, user_actions.reserved(row, index, decision.node, decision.devices))
 
 
 def _trailing_waits(decisions: Sequence[Decision]) -> Sequence[Wait]:

@@ -21,7 +21,7 @@ LONG = 300
 """Waits that take a few milliseconds."""
 
 
-async def tell(
+async def store_waits(
     waits: Sequence[Wait],
     rows: WorkloadIndexer,
     store: Store,
@@ -37,13 +37,13 @@ async def tell(
     if rows.has_arrays:
         waits = [wait for queue in _queues(waits) for wait in _as_lines(queue, rows)]
     for queue in sorted(_queues(rows.unsaid(waits)), key=len):
-        if _tell_queue(queue, rows, store, clock()):
+        if _store_queue(queue, rows, store, clock()):
             announce()
         if len(queue) > LONG:
             await asyncio.sleep(0)
 
 
-def _tell_queue(queue: Sequence[Wait], rows: WorkloadIndexer, store: Store, now: float) -> bool:
+def _store_queue(queue: Sequence[Wait], rows: WorkloadIndexer, store: Store, now: float) -> bool:
     """Store one queue's waits; return True if any row has changed."""
     told: list[tuple[Wait, StoredWorkload]] = []
     first: list[StoredWorkload] = []
@@ -52,8 +52,8 @@ def _tell_queue(queue: Sequence[Wait], rows: WorkloadIndexer, store: Store, now:
         row = rows.row(wait.workload)
         if row is None or not wants_devices(row):
             continue
-        if user_actions.says(row.record, wait):
-            rows.said[wait.workload] = wait
+        if user_actions.is_reported(row.record, wait):
+            rows.reported_waits[wait.workload] = wait
             continue
         step = user_actions.waiting(row, wait)
         assert step.row is not None
@@ -64,8 +64,8 @@ def _tell_queue(queue: Sequence[Wait], rows: WorkloadIndexer, store: Store, now:
     if first:
         store.save(first, events=events, soon=True)
     for wait, row in told:
-        rows.say(row)
-        rows.said[wait.workload] = wait
+        rows.update_queue_status(row)
+        rows.reported_waits[wait.workload] = wait
     return bool(told)
 
 

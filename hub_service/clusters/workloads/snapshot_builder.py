@@ -9,8 +9,8 @@ from dataclasses import replace
 from math import ceil
 
 from runai.hub_service.clusters.states.membership import (
-    keeps_its_size,
     most_gpus,
+    must_not_grow,
     throughput_for_core,
 )
 from runai.hub_service.clusters.states.resize import for_core_while_resizing
@@ -88,14 +88,14 @@ def workload_for_core(
     """
     record, rules = row.record, rules or ElasticRules()
     if row.resize is not None:
-        return for_core_while_resizing(_drawn(row, row.active, rules), row)
+        return for_core_while_resizing(_build_workload(row, row.active, rules), row)
     if wants_devices(row):
         shown = [w for w in record.workers if w.state != "finished"]
     else:
         shown = list(row.active)
-    if keeps_its_size(record, now, rules):
+    if must_not_grow(record, now, rules):
         shown = list(row.active)
-    return _drawn(row, shown, rules) if shown else None
+    return _build_workload(row, shown, rules) if shown else None
 
 
 def wants_devices(row: StoredWorkload) -> bool:
@@ -103,7 +103,9 @@ def wants_devices(row: StoredWorkload) -> bool:
     return row.record.state in _WANTS_DEVICES and not row.halt
 
 
-def _drawn(row: StoredWorkload, shown: Sequence[WorkerRecord], rules: ElasticRules) -> Workload:
+def _build_workload(
+    row: StoredWorkload, shown: Sequence[WorkerRecord], rules: ElasticRules
+) -> Workload:
     record, spec = row.record, row.spec
     elastic = record.elastic
     starts = [int(w.started) for w in shown if w.started is not None and w.state in _UP]

@@ -16,7 +16,7 @@ from runai.hub_service.clusters.states import (
     user_actions,
     worker_bounds,
 )
-from runai.hub_service.clusters.states.device_faults import told, with_faults
+from runai.hub_service.clusters.states.device_faults import record_faults, with_faults
 from runai.hub_service.clusters.states.retention import RetentionPolicy
 from runai.hub_service.clusters.states.state import (
     ACTIVE,
@@ -30,13 +30,13 @@ from runai.hub_service.clusters.workloads.agent_allocations import Allocations
 from runai.hub_service.clusters.workloads.capacity_check import slots
 from runai.hub_service.clusters.workloads.change_signal import ChangeSignal
 from runai.hub_service.clusters.workloads.plan_executor import PlanSteps
-from runai.hub_service.clusters.workloads.queue_status import tell
+from runai.hub_service.clusters.workloads.queue_status import store_waits
 from runai.hub_service.clusters.workloads.stored_projects import RecordedProjects
 from runai.hub_service.clusters.workloads.worker_environment import worker_environment
 from runai.hub_service.clusters.workloads.workload_index import WorkloadIndexer
 from runai.hub_service.limits.sharing import Sharing, TimeSliced
 from runai.hub_service.model import arrays
-from runai.hub_service.model.cluster import ProjectChange, Refused, Seen
+from runai.hub_service.model.cluster import NodeReport, ProjectChange, Refused
 from runai.hub_service.model.device import Device, NodeCapacity
 from runai.hub_service.model.records import (
     Allocation,
@@ -52,7 +52,7 @@ from runai.hub_service.model.records import (
     WorkloadSpec,
 )
 from runai.hub_service.scheduler.model.snapshot import Plan, Snapshot, Workload
-from runai.hub_service.wire.elastic_messages import Status
+from runai.hub_service.wire.elastic_messages import WorkerStatus
 from runai.hub_service.wire.errors import Conflict, NotFound
 
 
@@ -90,7 +90,7 @@ class RecordedCluster:
             store,
             self._rows,
             clock=clock,
-            keep=partial(self._keep, quietly=True),
+            keep=partial(self._commit, quietly=True),
             announce=self._waking.announce,
         )
         self._allocations = Allocations()
@@ -142,9 +142,9 @@ class RecordedCluster:
             now=self._clock(),
             free_port=self.free_port,
         )
-        carried.take(plan)
-        self._keep(carried.steps, quietly=True)
-        await tell(
+        carried.convert(plan)
+        self._commit(carried.steps, quietly=True)
+        await store_waits(
             carried.waits,
             self._rows,
             self._store,
@@ -159,16 +159,16 @@ class RecordedCluster:
         """Store new workloads, all or none."""
         if specs and (again := self._rows.keyed(specs[0].user, specs[0].key)):
             return again
-        self._refuse_taken(specs)
+        self._refuse_used_names(specs)
         now = self._clock()
-        self._keep({spec.id: self._new(spec, now) for spec in specs})
+        self._commit({spec.id: self._new(spec, now) for spec in specs})
         return [self._rows[spec.id].record for spec in specs]
 
-    def _refuse_taken(self, specs: Sequence[WorkloadSpec]) -> None:
+    def _refuse_used_names(self, specs: Sequence[WorkloadSpec]) -> None:
         """Raise Conflict if a name is taken by a stored workload, or twice in `specs`."""
         names: set[WorkloadId] = set()
         for spec in specs:
-            for workload in arrays.names_taken(spec):
+            for workload in arrays.names_of(spec):
                 taken = self._rows.record(workload)
                 if taken is not None or workload in names:
                     raise user_actions.name_taken(workload, taken.state if taken else "")
@@ -209,13 +209,13 @@ class RecordedCluster:
         """Take a job out of the queue and stop it if it runs."""
         now = self._clock()
         rows = self._unfinished_parts(workload)
-        self._keep({row.id: user_actions.suspended(row, by=by, now=now) for row in rows})
+        self._commit({row.id: user_actions.suspended(row, by=by, now=now) for row in rows})
         return await self.workload(workload)
 
     async def resume(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
         """Put a suspended job back into the queue at its original place."""
         rows = self._unfinished_parts(workload)
-        self._keep({row.id: user_actions.resumed(row, by=by) for row in rows})
+        self._commit({row.id: user_actions.resumed(row, by=by) for row in rows})
         return await self.workload(workload)
 
     def _unfinished_parts(self, workload: WorkloadId) -> list[StoredWorkload]:
@@ -230,31 +230,31 @@ class RecordedCluster:
         """Set the bounds of an elastic job's workers; None: unchanged."""
         row, now = self._one(workload), self._clock()
         step = worker_bounds.scaled(row, workers=workers, min_workers=min_workers, by=by, now=now)
-        self._keep({workload: step})
+        self._commit({workload: step})
         return self._row(workload).record
 
     async def delete(self, workload: WorkloadId, *, by: str) -> None:
         """Stop it if it runs, and delete it when its processes have gone."""
         now, parts = self._clock(), self._rows.parts(workload)
-        self._keep({p: user_actions.deleted(self._row(p), by=by, now=now) for p in parts})
+        self._commit({p: user_actions.deleted(self._row(p), by=by, now=now) for p in parts})
 
     async def attach(self, workload: WorkloadId, process: Process) -> WorkloadRecord:
         """Record the process of a session that its spawner has started."""
         row = self._one(workload)
         user_actions.refuse_unless_attachable(row, process)
-        self._keep({workload: lifecycle.attached(row, process, now=self._clock())})
+        self._commit({workload: lifecycle.attached(row, process, now=self._clock())})
         return self._row(workload).record
 
     async def release(self, workload: WorkloadId, *, why: str) -> WorkloadRecord:
         """Release a running session's GPUs; it goes on without them."""
-        self._keep(
+        self._commit(
             {workload: user_actions.released(self._one(workload), why=why, now=self._clock())}
         )
         return self._row(workload).record
 
     async def regain(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
         """Queue a released session for its GPUs; it goes on meanwhile."""
-        self._keep({workload: user_actions.regained(self._one(workload), by=by)})
+        self._commit({workload: user_actions.regained(self._one(workload), by=by)})
         return self._row(workload).record
 
     async def wait(self, workload: WorkloadId, seen: WorkloadRecord) -> WorkloadRecord:
@@ -302,7 +302,9 @@ class RecordedCluster:
 
     async def note(self, workload: WorkloadId, text: str) -> None:
         """Write a warning into a workload's history."""
-        self._keep({workload: Transition(self._row(workload), (("warning", text),))}, quietly=True)
+        self._commit(
+            {workload: Transition(self._row(workload), (("warning", text),))}, quietly=True
+        )
 
     async def note_faults(self, node: str, faults: Mapping[str, str]) -> None:
         """Take devices out of use for these reasons, by UUID, and back where it is ""."""
@@ -310,10 +312,10 @@ class RecordedCluster:
         after = with_faults(before, faults)
         if after != before:
             self._nodes = {**self._nodes, node: after}
-            self._keep(told(node, before, after, self._rows.values()))
+            self._commit(record_faults(node, before, after, self._rows.values()))
             self._waking.announce()
 
-    async def note_holders(self, node: str, seen: Seen) -> None:
+    async def note_holders(self, node: str, seen: NodeReport) -> None:
         """Do nothing: this cluster grants the devices itself."""
 
     async def projects(self) -> Sequence[ProjectRecord]:
@@ -337,24 +339,26 @@ class RecordedCluster:
     def report_running(self, workload: WorkloadId, index: int, process: Process) -> None:
         """Record a worker's running process."""
         row = self._row(workload)
-        self._keep({workload: lifecycle.running(row, index, process, now=self._clock())})
+        self._commit({workload: lifecycle.running(row, index, process, now=self._clock())})
 
     def report_exit(self, workload: WorkloadId, index: int, ending: ExitStatus) -> None:
         """Record a worker's exit, after its last process has gone."""
         row = self._row(workload)
-        self._keep({workload: lifecycle.exited(row, index, ending, now=self._clock())})
+        self._commit({workload: lifecycle.exited(row, index, ending, now=self._clock())})
 
-    def report_statuses(self, workload: WorkloadId, statuses: Mapping[str, Status]) -> None:
+    def report_statuses(self, workload: WorkloadId, statuses: Mapping[str, WorkerStatus]) -> None:
         """Record the statuses of an elastic job's workers, by their names."""
-        self._keep({workload: membership.heard(self._row(workload), statuses)}, quietly=True)
+        self._commit(
+            {workload: membership.apply_statuses(self._row(workload), statuses)}, quietly=True
+        )
 
     def report_time(self) -> float | None:
         """Make all transitions due by now; return when the next one is due."""
         now = self._clock()
         steps = {row.id: lifecycle.due(row, now=now) for row in self._rows.timed()}
-        self._keep({workload: step for workload, step in steps.items() if step is not None})
+        self._commit({workload: step for workload, step in steps.items() if step is not None})
         for workload in self._rows.outlived(now):
-            self._keep({workload: Transition(None, aged=True)}, quietly=True)
+            self._commit({workload: Transition(None, aged=True)}, quietly=True)
         return self._rows.next_due()
 
     # -- storing ---------------------------------------------------------------------------------
@@ -373,7 +377,7 @@ class RecordedCluster:
             raise user_actions.of_whole_array(record)
         return self._row(workload)
 
-    def _keep(
+    def _commit(
         self,
         steps: Mapping[WorkloadId, Transition],
         *,
@@ -389,7 +393,7 @@ class RecordedCluster:
         steps = {w: self._followed(step, now) for w, step in steps.items() if not step.passing}
         for row in said:
             assert row is not None
-            self._rows.say(row)
+            self._rows.update_queue_status(row)
         changed = {w: s for w, s in steps.items() if s.row != self._rows.row(w) or s.events}
         changed |= self._rows.rests(changed)
         if not changed:

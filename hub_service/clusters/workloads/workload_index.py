@@ -35,7 +35,7 @@ FORGOTTEN_AT_ONCE = 5
 _workload = attrgetter("workload")
 
 
-class _Names(Container[str]):
+class _UsedNames(Container[str]):
     """The names in use: of rows, of arrays' elements without one, and of whole arrays."""
 
     def __init__(self, rows: "WorkloadIndexer") -> None:
@@ -61,7 +61,7 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
         elements can hold devices at once.
         """
         self._make, self._slots = make, slots
-        self.names: Container[WorkloadId] = _Names(self)
+        self.names: Container[WorkloadId] = _UsedNames(self)
         self._rows: dict[WorkloadId, StoredWorkload] = {}
         self._numbers: dict[WorkloadId, int] = {}
         """Sequence numbers: each higher than all before it, and never reused."""
@@ -82,7 +82,7 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
         self._by_key: dict[tuple[str, str], list[WorkloadId]] = {}
         self._unfinished = Counter[str]()
         """Jobs, by user."""
-        self._drawn: dict[WorkloadId, Workload] = {}
+        self._built: dict[WorkloadId, Workload] = {}
         self._elements: dict[WorkloadId, dict[WorkloadId, None]] = {}
         """Elements with a row of their own, by array."""
         self._windows: dict[WorkloadId, dict[WorkloadId, Workload]] = {}
@@ -90,7 +90,7 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
         self._to_draw: set[WorkloadId] = set()
         self._sized: set[WorkloadId] = set()
         """Elastic workloads: their part of the snapshot depends on the time too."""
-        self.said: dict[WorkloadId, Wait] = {}
+        self.reported_waits: dict[WorkloadId, Wait] = {}
         """Waits of the last plan that the rows show."""
         self._finished = Finished(keeping)
         for row in rows:
@@ -185,12 +185,14 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
         if known is None:
             self._number([workload])
         self._unfinished[row.spec.user] += _unfinished(row) - _unfinished(known)
-        self.say(row)
+        self.update_queue_status(row)
         self._to_draw.add(workload)
-        _keep(self._holding, workload, wanted=any(w.state in ACTIVE for w in row.record.workers))
-        has = row.record.holds_devices or row.record.released is not None
-        _keep(self._having, workload, wanted=has)
-        _keep(self._timed, workload, wanted=lifecycle.next_due(row) is not None)
+        _set_member(
+            self._holding, workload, wanted=any(w.state in ACTIVE for w in row.record.workers)
+        )
+        has = row.record.has_devices or row.record.released is not None
+        _set_member(self._having, workload, wanted=has)
+        _set_member(self._timed, workload, wanted=lifecycle.next_due(row) is not None)
         if row.record.elastic is not None:
             self._sized.add(workload)
         if row.record.attempts and row.spec.kind == "job":
@@ -215,8 +217,8 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
         self._holding.pop(workload, None)
         self._having.pop(workload, None)
         self._timed.pop(workload, None)
-        self._drawn.pop(workload, None)
-        self.said.pop(workload, None)
+        self._built.pop(workload, None)
+        self.reported_waits.pop(workload, None)
         self._finished.discard(workload, row.spec.user)
         for named in (self._to_draw, self._sized, self._begun):
             named.discard(workload)
@@ -226,18 +228,18 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
             if not same:
                 del self._by_key[_key(row.spec)]
 
-    def say(self, row: StoredWorkload) -> None:
+    def update_queue_status(self, row: StoredWorkload) -> None:
         """Replace a row of which only the queue position and the reason have changed."""
         self._rows[row.id] = row
         self._told_otherwise[row.id] = None
-        self.said.pop(row.id, None)
+        self.reported_waits.pop(row.id, None)
 
     def unsaid(self, waits: Sequence[Wait]) -> list[Wait]:
         """Return the waits that rows may not show yet: of thousands, few.
 
         The scheduler returns the same object for an unchanged wait.
         """
-        known = map(self.said.get, map(_workload, waits))
+        known = map(self.reported_waits.get, map(_workload, waits))
         return list(compress(waits, map(is_not, known, waits)))
 
     # -- queries ---------------------------------------------------------------------------------
@@ -247,13 +249,13 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
         if self._told_otherwise or self._gone:
             # Callers may keep the list, so the next one is a new object; a copy is cheap.
             self._records = list(self._records)
-            self._take_out()
+            self._remove_deleted()
             for workload in self._told_otherwise:
-                self._put_record(self._numbers[workload], self._rows[workload].record)
+                self._insert_record(self._numbers[workload], self._rows[workload].record)
             self._told_otherwise.clear()
         return self._records
 
-    def _take_out(self) -> None:
+    def _remove_deleted(self) -> None:
         """Remove deleted workloads from the list; some were never in it."""
         stays = bytearray(b"\1") * len(self._listed)
         for number in self._gone:
@@ -265,7 +267,7 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
             self._listed = list(compress(self._listed, stays))
         self._gone.clear()
 
-    def _put_record(self, number: int, record: WorkloadRecord) -> None:
+    def _insert_record(self, number: int, record: WorkloadRecord) -> None:
         if not self._listed or number > self._listed[-1]:
             self._listed.append(number)
             self._records.append(record)
@@ -339,23 +341,23 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
     def for_core(self, now: float, rules: ElasticRules) -> tuple[Workload, ...]:
         """Return the snapshot's workloads; unchanged ones are the same objects as before."""
         for workload in self._to_draw | self._sized:
-            self._draw(workload, now, rules)
+            self._build(workload, now, rules)
         self._to_draw.clear()
         windows = (workload for window in self._windows.values() for workload in window.values())
-        return (*self._drawn.values(), *windows)
+        return (*self._built.values(), *windows)
 
-    def _draw(self, workload: WorkloadId, now: float, rules: ElasticRules) -> None:
+    def _build(self, workload: WorkloadId, now: float, rules: ElasticRules) -> None:
         row = self._rows[workload]
         if row.spec.is_array:
-            self._draw_array(row, now, rules)
+            self._build_array(row, now, rules)
             return
         drawn = snapshot_builder.workload_for_core(row, now, rules)
         if drawn is None:
-            self._drawn.pop(workload, None)
-        elif drawn != self._drawn.get(workload):
-            self._drawn[workload] = drawn
+            self._built.pop(workload, None)
+        elif drawn != self._built.get(workload):
+            self._built[workload] = drawn
 
-    def _draw_array(self, row: StoredWorkload, now: float, rules: ElasticRules) -> None:
+    def _build_array(self, row: StoredWorkload, now: float, rules: ElasticRules) -> None:
         """Build the next elements: one more than can start, so that its wait has a reason."""
         known = self._windows.get(row.id, {})
         window: dict[WorkloadId, Workload] = {}
@@ -384,7 +386,7 @@ def _key(spec: WorkloadSpec) -> tuple[str, str]:
     return spec.user, spec.key
 
 
-def _keep(named: dict[WorkloadId, None], workload: WorkloadId, *, wanted: bool) -> None:
+def _set_member(named: dict[WorkloadId, None], workload: WorkloadId, *, wanted: bool) -> None:
     if wanted:
         named[workload] = None
     else:

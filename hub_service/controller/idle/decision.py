@@ -36,7 +36,7 @@ class Do(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Measurement:
     """Measurement of one workload in the interval that ends at `at`."""
 
     at: float
@@ -69,7 +69,7 @@ class Idleness:
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class IdleAction:
     """Action to carry out now, and the numbers that justify it."""
 
     do: Do
@@ -78,9 +78,9 @@ class Action:
     never_used: bool = False
 
 
-def look(
-    rules: IdleRules, known: Idleness, now: Measured, *, releases: bool = True
-) -> tuple[Idleness, Action | None]:
+def evaluate(
+    rules: IdleRules, known: Idleness, now: Measurement, *, releases: bool = True
+) -> tuple[Idleness, IdleAction | None]:
     """Return the new idle state after a measurement, and the action to carry out.
 
     `releases` says if GPUs can be released: only sessions continue without them.
@@ -107,8 +107,8 @@ def look(
 
 
 def _escalate(
-    known: Idleness, now: Measured, action: Action | None
-) -> tuple[Idleness, Action | None]:
+    known: Idleness, now: Measurement, action: IdleAction | None
+) -> tuple[Idleness, IdleAction | None]:
     if action is None:
         return known, None
     if action.do in {Do.RELEASE, Do.STOP} and not known.extended and (now.cpu or 0.0) >= CPU_BUSY:
@@ -118,7 +118,7 @@ def _escalate(
     return replace(known, level=action.do), action
 
 
-def kept(known: Idleness) -> Idleness | None:
+def with_extension(known: Idleness) -> Idleness | None:
     """Return the state with 30 more minutes; None after too many extensions."""
     return replace(known, keeps=known.keeps + 1) if known.keeps < KEEPS else None
 
@@ -135,13 +135,13 @@ def due_in(rules: IdleRules, known: Idleness, *, releases: bool = True) -> tuple
     )
 
 
-def _due(rules: IdleRules, known: Idleness, *, releases: bool) -> Action | None:
+def _due(rules: IdleRules, known: Idleness, *, releases: bool) -> IdleAction | None:
     for do, spent, limit in _limits(rules, known, releases=releases):
         if spent >= limit + _extension(known, limit):
-            return Action(do, known.idle_s, limit, never_used=spent != known.idle_s)
+            return IdleAction(do, known.idle_s, limit, never_used=spent != known.idle_s)
     for do, after in ((Do.NOTIFY, rules.notify_s), (Do.BADGE, rules.badge_s)):
         if after is not None and known.idle_s >= after:
-            return Action(do, known.idle_s, after)
+            return IdleAction(do, known.idle_s, after)
     return None
 
 
@@ -167,7 +167,7 @@ def _is_escalation(do: Do, level: Do | None) -> bool:
     return level in ladder and ladder.index(do) > ladder.index(level)
 
 
-def evidence(record: WorkloadRecord, action: Action, totals: Totals) -> str:
+def evidence(record: WorkloadRecord, action: IdleAction, totals: Totals) -> str:
     """Return a sentence with the measured idle time and GPU-hours."""
     held = count_text(record.allocated)
     if action.never_used:

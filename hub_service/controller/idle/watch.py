@@ -9,15 +9,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from runai.hub_service.controller.idle.decision import (
-    Action,
     Do,
+    IdleAction,
     Idleness,
-    Measured,
+    Measurement,
     due_in,
+    evaluate,
     evidence,
-    kept,
-    look,
     minutes,
+    with_extension,
 )
 from runai.hub_service.ledger import Ledger
 from runai.hub_service.model.cluster import Cluster
@@ -52,7 +52,7 @@ class IdleNow:
     """True if it can continue without GPUs. No pod can, and no session of one command."""
 
     @property
-    def said(self) -> tuple[object, ...]:
+    def content(self) -> tuple[object, ...]:
         """Return all fields except the times, which change with each measurement."""
         return self.level, self.next, self.keeps_left, self.releasing, self.releasable
 
@@ -111,7 +111,7 @@ class IdleWatch:
         released = {record.id for record in records if record.released is not None}
         return released.union(w for w, one in self._watched.items() if one.releasing)
 
-    async def keep(self, workload: WorkloadId, *, by: str) -> None:
+    async def extend(self, workload: WorkloadId, *, by: str) -> None:
         """Extend an idle workload's time by 30 minutes.
 
         Raises:
@@ -124,7 +124,7 @@ class IdleWatch:
                 hint="`runai keep` works once its project's rule for idle GPUs warns of an action.",
                 code="nothing_to_keep",
             )
-        more = kept(one.known)
+        more = with_extension(one.known)
         if more is None:
             raise Conflict(
                 f"{workload} was extended {KEEPS} times already, by {minutes(KEEP_S)} each.",
@@ -132,7 +132,7 @@ class IdleWatch:
                 code="kept_too_often",
             )
         one.known = more
-        await self._tell(workload, "idle", f"{by} keeps it for {minutes(KEEP_S)} more")
+        await self._report(workload, "idle", f"{by} keeps it for {minutes(KEEP_S)} more")
 
     async def release(self, record: WorkloadRecord, *, by: str) -> None:
         """Release a session's GPUs at the request of its owner.
@@ -160,12 +160,12 @@ class IdleWatch:
         holding = {
             w: record
             for w in sorted(here)
-            if (record := holders.get(w)) is not None and record.holds_devices
+            if (record := holders.get(w)) is not None and record.has_devices
         }
         self._watched = {
             workload: one
             for workload, one in self._watched.items()
-            if workload in holders and holders[workload].holds_devices
+            if workload in holders and holders[workload].has_devices
         }
         self._watched |= {
             w: self._watch_workload(w, record, projects.get(record.spec.project), report.at)
@@ -198,26 +198,26 @@ class IdleWatch:
         is_open = record.spec.kind == "session" and record.spec.command is None
         return self._releases and is_open and record.workers[0].state == "running"
 
-    async def _process(self, record: WorkloadRecord, one: _Watched, measured: Measured) -> None:
+    async def _process(self, record: WorkloadRecord, one: _Watched, measured: Measurement) -> None:
         if one.releasing:
             if not measured.on_device:
                 await self._cluster.release(record.id, why=one.releasing)
                 self._write(record, "released", one.releasing)
                 self._watched.pop(record.id, None)  # the watch may have dropped it during an await
             return
-        one.known, action = look(one.rules, one.known, measured, releases=one.releases)
+        one.known, action = evaluate(one.rules, one.known, measured, releases=one.releases)
         if action is not None and action.do is not Do.BADGE:
             await self._carry_out(record, one, action)
 
-    async def _carry_out(self, record: WorkloadRecord, one: _Watched, action: Action) -> None:
+    async def _carry_out(self, record: WorkloadRecord, one: _Watched, action: IdleAction) -> None:
         facts = evidence(record, action, self._ledger.totals(record.id))
         coming = due_in(one.rules, one.known, releases=one.releases)
         match action.do:
             case Do.RELEASE:
                 one.releasing = f"{facts}, so its GPUs go to others"
-                await self._tell(record.id, "idle", one.releasing, record)
+                await self._report(record.id, "idle", one.releasing, record)
             case Do.STOP:
-                await self._tell(record.id, "idle", f"{facts}, so it is stopped", record)
+                await self._report(record.id, "idle", f"{facts}, so it is stopped", record)
                 by = f"the idle rule of project {record.spec.project}"
                 if record.spec.kind == "session":
                     await self._cluster.delete(record.id, by=by)
@@ -225,12 +225,12 @@ class IdleWatch:
                     await self._cluster.suspend(record.id, by=by)
             case Do.EXTEND:
                 more = f"{facts}; it is at work on the processor, so it has the time once more"
-                await self._tell(record.id, "idle", more, record)
+                await self._report(record.id, "idle", more, record)
             case _:
                 then = f"; in {minutes(coming[1])} it is {_TAKEN[coming[0]]}" if coming else ""
-                await self._tell(record.id, "idle", facts + then, record)
+                await self._report(record.id, "idle", facts + then, record)
 
-    async def _tell(
+    async def _report(
         self, workload: WorkloadId, kind: str, text: str, record: WorkloadRecord | None = None
     ) -> None:
         await self._cluster.note(workload, text)
@@ -257,7 +257,7 @@ _TAKEN = {Do.RELEASE: "left without its GPUs", Do.STOP: "stopped"}
 
 def _measured(
     report: AgentReport, records: Mapping[WorkloadId, WorkloadRecord]
-) -> Mapping[WorkloadId, Measured]:
+) -> Mapping[WorkloadId, Measurement]:
     """Return the measurements of each workload with devices on the report's node."""
     servers = {
         w.process.pid
@@ -277,7 +277,7 @@ def _measured(
         if sample.cpu is not None:
             cpu[workload] = max(cpu.get(workload, 0.0), sample.cpu)
     return {
-        workload: Measured(
+        workload: Measurement(
             report.at,
             report.interval,
             busy.get(workload),

@@ -29,7 +29,7 @@ class Notification:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedState:
     """State of a workload to compare with later."""
 
     state: WorkloadState
@@ -42,21 +42,21 @@ class Seen:
     """True if its owner is to know of the end of its time."""
 
 
-NEVER_RAN = Seen(WorkloadState.QUEUED, 0)
+NEVER_RAN = ObservedState(WorkloadState.QUEUED, 0)
 """State of workloads that wait for their first start, without any event yet."""
 
 
-def seen(
-    record: WorkloadRecord, before: Seen | None, *, is_idle: bool, ends_soon: bool = False
-) -> Seen:
+def observe(
+    record: WorkloadRecord, before: ObservedState | None, *, is_idle: bool, ends_soon: bool = False
+) -> ObservedState:
     """Return the state of a workload to compare with later."""
     paused = before is not None and len(record.pauses) > before.pauses
     away = paused or record.state is WorkloadState.PAUSED or (before is not None and before.away)
     runs = record.state is WorkloadState.RUNNING or record.state.finished
-    return Seen(record.state, len(record.pauses), away and not runs, is_idle, ends_soon)
+    return ObservedState(record.state, len(record.pauses), away and not runs, is_idle, ends_soon)
 
 
-def happened(before: Seen, now: Seen) -> list[Kind]:
+def happened(before: ObservedState, now: ObservedState) -> list[Kind]:
     """Return the events between two states, in their order."""
     kinds: list[Kind] = []
     if now.pauses > before.pauses:

@@ -17,10 +17,10 @@ from runai.hub_service.controller.notifications.news import (
     NEVER_RAN,
     Kind,
     Notification,
+    ObservedState,
     Recent,
-    Seen,
     happened,
-    seen,
+    observe,
 )
 from runai.hub_service.model.changes import Broadcast, compared, is_same_workload
 from runai.hub_service.model.cluster import Cluster
@@ -68,7 +68,7 @@ class Notifier:
         self._clock = clock
         self._again_s = again_s
         self._records: Sequence[WorkloadRecord] = ()
-        self._seen: dict[WorkloadId, Seen] = {}
+        self._seen: dict[WorkloadId, ObservedState] = {}
         self._active: dict[WorkloadId, WorkloadRecord] = {}
         """Workloads whose idleness may change without a change of their record."""
 
@@ -79,12 +79,12 @@ class Notifier:
                 tasks.create_task(self._deliver(channel, queue))
             while True:
                 version = self._changes.version
-                await asyncio.sleep(RESTS * await self.look())
+                await asyncio.sleep(RESTS * await self.poll())
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_EVERY_S):
                         await self._changes.after(version)
 
-    async def look(self) -> float:
+    async def poll(self) -> float:
         """Send the events since the last poll; the first poll only stores states.
 
         Return the duration of the poll in seconds.
@@ -115,11 +115,11 @@ class Notifier:
             is_idle = idle is not None and idle.level not in {None, Do.BADGE}
             warns_at = warns_at_of(record, projects.get(record.spec.project))
             ends_soon = warns_at is not None and self._clock() >= warns_at
-            self._seen[workload] = seen(record, last, is_idle=is_idle, ends_soon=ends_soon)
+            self._seen[workload] = observe(record, last, is_idle=is_idle, ends_soon=ends_soon)
             if ends_soon and (last is None or not last.ends_soon):
                 await self._warn(record)
             for kind in happened(last, self._seen[workload]) if last is not None else ():
-                self._tell(await self._notification(kind, record))
+                self._enqueue(await self._notification(kind, record))
         self._records = records
         return clock() - began
 
@@ -133,7 +133,7 @@ class Notifier:
             text = warning_text(record, now)
             await self._cluster.note(record.id, text)
             spec = record.spec
-            self._tell(
+            self._enqueue(
                 Notification(
                     now, "ends_soon", record.id, spec.project, spec.user, f"{record.id} {text}"
                 )
@@ -152,7 +152,7 @@ class Notifier:
         spec = record.spec
         return Notification(self._clock(), kind, record.id, spec.project, spec.user, text)
 
-    def _tell(self, notification: Notification) -> None:
+    def _enqueue(self, notification: Notification) -> None:
         self._recent.add(notification)
         for channel, queue in self._queues:
             try:

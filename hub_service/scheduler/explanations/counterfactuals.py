@@ -10,8 +10,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from runai.hub_service.scheduler.explanations.device_holders import Held, Holdings
-from runai.hub_service.scheduler.explanations.forecast import Decide
+from runai.hub_service.scheduler.explanations.device_holders import HolderAllocation, Holdings
+from runai.hub_service.scheduler.explanations.forecast import DecideFunction
 from runai.hub_service.scheduler.explanations.sentences import Wording
 from runai.hub_service.scheduler.model.explanation import (
     AllowMoves,
@@ -38,7 +38,13 @@ class Trials:
     """Runs `decide` on changed snapshots, a limited number of times."""
 
     def __init__(
-        self, snapshot: Snapshot, workload: Workload, decide: Decide, most: int, *, at_once: bool
+        self,
+        snapshot: Snapshot,
+        workload: Workload,
+        decide: DecideFunction,
+        most: int,
+        *,
+        at_once: bool,
     ) -> None:
         """Allow `most` runs; with `at_once`, a reservation does not count as success."""
         # Skip wait reasons: nothing reads these plans, and sentences cost time.
@@ -60,7 +66,7 @@ class Trials:
         return serves(self._plan(hypothetical), workload, at_once=self._at_once)
 
     def _plan(self, hypothetical: Snapshot) -> Plan:
-        """Return the plan.
+        """Return the scheduler's plan for a changed snapshot.
 
         If only workloads differ, the shared index is changed for it and restored.
         """
@@ -76,7 +82,7 @@ class Trials:
         return plan
 
 
-class Search:
+class CounterfactualSearch:
     """Search for the counterfactuals of one wait."""
 
     def __init__(
@@ -156,7 +162,7 @@ class Search:
                     return None
         return None
 
-    def _fewest(self, chosen: Sequence[Held]) -> list[Held]:
+    def _fewest(self, chosen: Sequence[HolderAllocation]) -> list[HolderAllocation]:
         """Drop unnecessary workloads; the first in R4's order are kept longest."""
         needed = list(chosen)
         for held in reversed(chosen):
@@ -166,7 +172,7 @@ class Search:
                 needed = fewer
         return needed
 
-    def _released(self, rival: ProjectNode, chosen: Sequence[Held]) -> Counterfactual:
+    def _released(self, rival: ProjectNode, chosen: Sequence[HolderAllocation]) -> Counterfactual:
         until = max(held.protected_until for held in chosen)
         changes = (EndWorkloads(workloads=tuple(held.workload.name for held in chosen)),)
         amount = sum(held.total for held in chosen)
@@ -253,7 +259,7 @@ class Search:
             return None
         now = self._workload.max_runtime
         limits = [limit for limit in _LIMITS_TRIED if now is None or limit < now]
-        return self._largest(limits, lambda limit: self._ask(max_runtime=limit))
+        return self._largest(limits, lambda limit: self._question(max_runtime=limit))
 
     def _raise_priority(self) -> Counterfactual | None:
         if self._workload.kind != "job" or self._workload.rank >= _PRIORITY_HIGH:
@@ -273,12 +279,12 @@ class Search:
         workload = self._workload
         first = workload.workers[0]
         if workload.minimum > 1:
-            return self._largest(range(1, workload.minimum), lambda n: self._ask(workers=n))
+            return self._largest(range(1, workload.minimum), lambda n: self._question(workers=n))
         if first.gpus > _WHOLE:
             sizes: Sequence[int] = range(_WHOLE, first.gpus, _WHOLE)
         else:
             sizes = [size for size in (250, 500) if size < first.gpus]
-        return self._largest(sizes, lambda size: self._ask(gpus=size))
+        return self._largest(sizes, lambda size: self._question(gpus=size))
 
     def _largest(
         self, sizes: Sequence[int], ask: Callable[[int], AskOtherwise]
@@ -289,11 +295,11 @@ class Search:
         best = ask(sizes[many - 1])
         return Counterfactual(changes=(best,), text=self._wording.asking(self._workload, best))
 
-    def _ask(self, **otherwise: int | bool) -> AskOtherwise:
+    def _question(self, **otherwise: int | bool) -> AskOtherwise:
         return AskOtherwise(workload=self._workload.name, **otherwise)  # type: ignore[arg-type]  # its own fields
 
     def _with_request(self, **otherwise: int | bool) -> Counterfactual | None:
-        change = self._ask(**otherwise)
+        change = self._question(**otherwise)
         return self._verified([change], self._wording.asking(self._workload, change))
 
     def _verified(self, changes: Sequence[Change], text: str) -> Counterfactual | None:

@@ -109,7 +109,7 @@ class Census:
         if there:
             return there
         over = {account for mine in reserved for account in still_over(mine.item)}
-        return self._state.told_to_stop(over) if over else []
+        return self._state.stopping_workers(over) if over else []
 
     def fitting(self, unit: PodSet, *, ever: bool = False) -> int:
         """Return how many of a unit's workers fit, counting each kind on its own.
@@ -135,7 +135,7 @@ def _cached(
     members: Iterable[PlannedWorker],
 ) -> dict[PlannedWorkload, int]:
     if nodes not in known:
-        known[nodes] = _held_on(nodes, members)
+        known[nodes] = _allocated_on(nodes, members)
     return known[nodes]
 
 
@@ -143,7 +143,9 @@ def _without(item: PlannedWorkload, sums: dict[PlannedWorkload, int]) -> dict[Pl
     return {i: held for i, held in sums.items() if i is not item} if item in sums else sums
 
 
-def _held_on(nodes: frozenset[int], members: Iterable[PlannedWorker]) -> dict[PlannedWorkload, int]:
+def _allocated_on(
+    nodes: frozenset[int], members: Iterable[PlannedWorker]
+) -> dict[PlannedWorkload, int]:
     sums: dict[PlannedWorkload, int] = {}
     for member in members:
         booking = member.booking

@@ -30,7 +30,7 @@ _NODES_COMPARED = 4
 _CAPS = ("over_build_quota", "over_limit")
 
 
-class Held(NamedTuple):
+class HolderAllocation(NamedTuple):
     """Allocation of one workload after the plan."""
 
     workload: Workload
@@ -79,7 +79,9 @@ class Holdings:
         self._decisions = {
             decision.worker: decision for decision in plan.decisions if decision.kind != "wait"
         }
-        self.held = [h for w in snapshot.workloads if w is not workload and (h := self._held(w))]
+        self.held = [
+            h for w in snapshot.workloads if w is not workload and (h := self._allocation_of(w))
+        ]
 
     def _kind(self, workload: Workload, index: int) -> RequestShape:
         account = self._tree.queue_of(workload.project)
@@ -93,7 +95,7 @@ class Holdings:
         decisions = self._decisions
         return [worker_after(w, decisions.get(w.name), self._now) for w in workload.workers]
 
-    def _held(self, workload: Workload) -> Held | None:
+    def _allocation_of(self, workload: Workload) -> HolderAllocation | None:
         account = self._tree.queue_of(workload.project)
         if account is None:
             return None
@@ -120,7 +122,7 @@ class Holdings:
         starts = [
             w.started for w in after if w.state is WorkerState.RUNNING and w.started is not None
         ]
-        return Held(
+        return HolderAllocation(
             workload=workload,
             account=account,
             total=total,
@@ -136,20 +138,20 @@ class Holdings:
 
     # ---- sorted
 
-    def holders(self, code: str) -> list[Held]:
+    def holders(self, code: str) -> list[HolderAllocation]:
         """Return the workloads on capacity that it needs, largest first.
 
         Under a cap, these are the workloads that count towards it.
         """
         return sorted(self._relevant(code), key=lambda h: (-h.total, h.workload.name))
 
-    def by_end(self, code: str) -> list[Held]:
+    def by_end(self, code: str) -> list[HolderAllocation]:
         """Return the workloads of which one alone may suffice, earliest end first."""
         missing = self.demand - self._spare(code)
         enough = [held for held in self._relevant(code) if held.total >= missing]
         return sorted(enough, key=_by_end)
 
-    def _relevant(self, code: str) -> list[Held]:
+    def _relevant(self, code: str) -> list[HolderAllocation]:
         if code in _CAPS:
             mine = set(self.path)
             inside = [h for h in self.held if not mine.isdisjoint(h.account.path)]
@@ -210,7 +212,7 @@ class Holdings:
         over = account.allocated - account.quota if is_within else account.overage
         return max(over, account.over_limit)
 
-    def sets_of(self, rival: ProjectNode) -> Iterator[list[Held]]:
+    def sets_of(self, rival: ProjectNode) -> Iterator[list[HolderAllocation]]:
         """Yield sets of a rival's workloads that may suffice: on one node first, then anywhere."""
         victims = [held for held in self._victims() if self._judged(held.account) is rival]
         victims.sort(key=lambda held: held.first_to_go, reverse=True)
@@ -224,13 +226,13 @@ class Holdings:
         if victims:
             yield victims
 
-    def _on_one_node(self, victims: list[Held]) -> Iterator[list[Held]]:
+    def _on_one_node(self, victims: list[HolderAllocation]) -> Iterator[list[HolderAllocation]]:
         if self._workload.minimum > 1:
             return
         free = self._free()
-        sets: list[tuple[int, list[Held]]] = []
+        sets: list[tuple[int, list[HolderAllocation]]] = []
         for node in sorted({node for held in victims for node in held.by_node}):
-            chosen: list[Held] = []
+            chosen: list[HolderAllocation] = []
             missing = self.demand - free[node]
             for held in victims:
                 if node in held.by_node and (missing > 0 or not chosen):
@@ -242,7 +244,7 @@ class Holdings:
         for _, chosen in sets[:_NODES_COMPARED]:
             yield chosen
 
-    def _victims(self) -> list[Held]:
+    def _victims(self) -> list[HolderAllocation]:
         return [held for held in self.held if held.quota and held.workload.is_preemptible]
 
     def _judged(self, account: ProjectNode) -> ProjectNode | None:
@@ -257,5 +259,5 @@ def _is_reserved(worker: Worker) -> bool:
     return worker.state is WorkerState.RESERVED
 
 
-def _by_end(held: Held) -> tuple[bool, int, str]:
+def _by_end(held: HolderAllocation) -> tuple[bool, int, str]:
     return (held.end is None, held.end.at if held.end else 0, held.workload.name)

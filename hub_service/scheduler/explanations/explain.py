@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from runai.hub_service.scheduler.explanations.counterfactuals import Search, Trials
-from runai.hub_service.scheduler.explanations.device_holders import Held, Holdings
+from runai.hub_service.scheduler.explanations.counterfactuals import CounterfactualSearch, Trials
+from runai.hub_service.scheduler.explanations.device_holders import HolderAllocation, Holdings
 from runai.hub_service.scheduler.explanations.forecast import (
-    Decide,
+    DecideFunction,
     expected_start,
     expected_starts,
 )
@@ -36,7 +36,7 @@ MayKnow = Callable[[Workload], bool]
 
 
 def explain_with(
-    decide: Decide,
+    decide: DecideFunction,
     snapshot: Snapshot,
     plan: Plan,
     workload: str,
@@ -58,7 +58,7 @@ def explain_with(
         snapshot, asked, decide, bounded(snapshot, MOST_TRIALS), at_once=code == "stopping"
     )
     wording = Wording(snapshot.now, tree_of(snapshot).accounts, may_know)
-    search = Search(snapshot, asked, wait.reason, holdings, wording, trials)
+    search = CounterfactualSearch(snapshot, asked, wait.reason, holdings, wording, trials)
     explanation = Explanation(
         ahead=_ahead(snapshot, plan, wait, asked, may_know),
         holders=tuple(_holder(held, may_know) for held in holdings.holders(code)[:_SHOWN]),
@@ -71,7 +71,7 @@ def explain_with(
 
 
 def forecast_with(
-    decide: Decide,
+    decide: DecideFunction,
     snapshot: Snapshot,
     plan: Plan,
     only: Collection[str] | None,
@@ -89,15 +89,15 @@ def forecast_with(
     return expected_starts(snapshot, waiting, decide, cycles=cycles) if waiting else {}
 
 
-def explained(decide: Decide, snapshot: Snapshot, plan: Plan) -> Plan:
+def explained(decide: DecideFunction, snapshot: Snapshot, plan: Plan) -> Plan:
     """Add an explanation to every wait of a plan (policy `explain: "full"`)."""
 
-    def told(decision: Decision) -> Decision:
+    def with_reason(decision: Decision) -> Decision:
         if decision.kind != "wait":
             return decision
         return explain_with(decide, snapshot, plan, decision.workload) or decision
 
-    return replace(plan, decisions=tuple(told(decision) for decision in plan.decisions))
+    return replace(plan, decisions=tuple(with_reason(decision) for decision in plan.decisions))
 
 
 def bounded(snapshot: Snapshot, most: int) -> int:
@@ -120,7 +120,7 @@ def _ahead(
     return tuple(w.name for w in before if may_know(w))[:_SHOWN]
 
 
-def _holder(held: Held, may_know: MayKnow) -> Holder:
+def _holder(held: HolderAllocation, may_know: MayKnow) -> Holder:
     is_known = may_know(held.workload)
     return Holder(
         workload=held.workload.name if is_known else "",

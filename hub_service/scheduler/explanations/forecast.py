@@ -29,7 +29,7 @@ from runai.hub_service.scheduler.model.snapshot import (
 from runai.hub_service.scheduler.model.what_if import pending_again, worker_after
 from runai.hub_service.scheduler.state.cluster_index import Changes, Index, changes_between
 
-Decide = Callable[[Snapshot | Index], Plan]
+DecideFunction = Callable[[Snapshot | Index], Plan]
 
 _PAUSES_COUNT_FOR = 3600
 _CYCLES_AT_ONE_INSTANT = 8
@@ -43,7 +43,9 @@ three to one for t / 3, and one to three for 3t (J. R. Gott, Nature 363, 1993; t
 """
 
 
-def expected_start(snapshot: Snapshot, name: str, decide: Decide, *, cycles: int) -> ExpectedStart:
+def expected_start(
+    snapshot: Snapshot, name: str, decide: DecideFunction, *, cycles: int
+) -> ExpectedStart:
     """Return the expected start of one waiting workload; see `expected_starts`."""
     return expected_starts(snapshot, [name], decide, cycles=cycles)[name]
 
@@ -51,7 +53,7 @@ def expected_start(snapshot: Snapshot, name: str, decide: Decide, *, cycles: int
 def expected_starts(
     snapshot: Snapshot,
     names: Collection[str],
-    decide: Decide,
+    decide: DecideFunction,
     *,
     cycles: int,
 ) -> dict[str, ExpectedStart]:
@@ -68,7 +70,7 @@ def expected_starts(
     factors = (SHORTER, LONGER) if future.guesses() else ()
     courses = [future.starts_of(names, cycles)]
     courses += [_Future(index, silent, decide, how).starts_of(names, cycles) for how in factors]
-    alike: dict[tuple[_Found, ...], ExpectedStart] = {}
+    alike: dict[tuple[_SimulatedStart, ...], ExpectedStart] = {}
     starts: dict[str, ExpectedStart] = {}
     for name in names:
         seen = tuple([found[name] for found in courses])
@@ -78,14 +80,14 @@ def expected_starts(
     return starts
 
 
-class _Found(NamedTuple):
+class _SimulatedStart(NamedTuple):
     at: int | None
     until: int | None
     """Time at which the simulation stopped at its limit. None if it ran to the end."""
     is_estimated: bool
 
 
-def _start(seen: Sequence[_Found], now: int) -> ExpectedStart:
+def _start(seen: Sequence[_SimulatedStart], now: int) -> ExpectedStart:
     """Combine the simulations into one expected start, the expected simulation first."""
     expected = seen[0]
     starts = [found.at for found in seen if found.at is not None]
@@ -108,7 +110,7 @@ class _Future:
         self,
         index: Index,
         snapshot: Snapshot,
-        decide: Decide,
+        decide: DecideFunction,
         factor: tuple[int, int],
     ) -> None:
         self._decide = decide
@@ -141,9 +143,9 @@ class _Future:
                 if left is not None:
                     self._remaining[workload.name] = left
 
-    def starts_of(self, names: Collection[str], cycles: int) -> dict[str, _Found]:
+    def starts_of(self, names: Collection[str], cycles: int) -> dict[str, _SimulatedStart]:
         """Simulate until the minimum of each of these workloads has run."""
-        found: dict[str, _Found] = {}
+        found: dict[str, _SimulatedStart] = {}
         wanted = frozenset(names)
         at_once = 0
         for _ in range(cycles):
@@ -152,7 +154,7 @@ class _Future:
             for name in self._changed & wanted:
                 if name not in found and self._is_settled(name):
                     at = self._now if name in self._workloads else None
-                    found[name] = _Found(at, None, self._is_estimated)
+                    found[name] = _SimulatedStart(at, None, self._is_estimated)
             self._changed.clear()
             if len(found) == len(names):
                 return found
@@ -160,9 +162,9 @@ class _Future:
             if frees and at_once < _CYCLES_AT_ONE_INSTANT:
                 continue  # reservations start now, after their victims have left (R7)
             if not self._advance():
-                never = _Found(None, None, self._is_estimated)
+                never = _SimulatedStart(None, None, self._is_estimated)
                 return dict.fromkeys(names, never) | found
-        return dict.fromkeys(names, _Found(None, self._now, self._is_estimated)) | found
+        return dict.fromkeys(names, _SimulatedStart(None, self._now, self._is_estimated)) | found
 
     def _is_settled(self, name: str) -> bool:
         """Return True if a workload's minimum runs, or it will never queue again."""
@@ -198,7 +200,7 @@ class _Future:
                 if after.kind == "session":
                     self._remove([name])  # Q5: it ends and does not queue again
                     continue
-            self._put(after)
+            self._store(after)
         return any(isinstance(d, Stop | Move | Resize | Unreserve) for d in plan.decisions)
 
     def _start(self, name: str) -> None:
@@ -230,11 +232,11 @@ class _Future:
         for workload in [self._workloads[name] for name in self._active]:
             workers = tuple(_unless_gone(worker, self._now) for worker in workload.workers)
             if workers != workload.workers:
-                self._put(replace(workload, workers=workers))
+                self._store(replace(workload, workers=workers))
         self._index.apply(Changes(now=self._now))
         return True
 
-    def _put(self, workload: Workload) -> None:
+    def _store(self, workload: Workload) -> None:
         self._workloads[workload.name] = workload
         self._changed.add(workload.name)
         if _only_waits(workload):

@@ -27,11 +27,11 @@ from runai.hub_service.scheduler.state.planned_workloads import Phase, PlannedWo
 from runai.hub_service.scheduler.state.planning_state import State
 from runai.hub_service.scheduler.state.project_tree import ProjectNode
 from runai.hub_service.scheduler.state.request_shape import Booking
-from runai.hub_service.scheduler.steps.allocate import Allocation
+from runai.hub_service.scheduler.steps.allocate import AllocateStep
 from runai.hub_service.scheduler.steps.reclaim import Eviction, Reclaim
 
 
-def plan_of(state: State, allocation: Allocation, reclaim: Reclaim) -> Plan:
+def plan_of(state: State, allocation: AllocateStep, reclaim: Reclaim) -> Plan:
     """Build the plan: decisions in the order of execution, then the projects."""
     losses = reclaim.losses
     census = Census(state)

@@ -32,7 +32,7 @@ def waits_of(state: State, reasons: Reasons) -> list[Wait]:
             lines[project] = tuple(
                 [(lane, lane.changes, _why(state, lane, reasons)) for lane in lanes]
             )
-            if state.turns is None and state.told.says(project, lines[project]):
+            if state.turns is None and state.previous_waits.is_unchanged(project, lines[project]):
                 continue
         queue = queues[project] = []
         for lane in lanes:
@@ -44,14 +44,14 @@ def waits_of(state: State, reasons: Reasons) -> list[Wait]:
             continue  # its stop decision has the reason
         if item.count(*_RUNS) < item.minimum and item.count(*_WAITS):
             queues.setdefault(item.workload.project, []).append(item)
-            why[item] = state.told.again(reasons.of_wait(item, None))
+            why[item] = state.previous_waits.again(reasons.of_wait(item, None))
     turns = state.turns
     for queue in queues.values():
         if turns is None:
             queue.sort(key=_place_in_queue)
         else:
             queue[:] = turns.in_turn(queue)
-    return state.told.tell(queues, why, lines)
+    return state.previous_waits.store(queues, why, lines)
 
 
 def _ran_whole(item: PlannedWorkload) -> bool:
@@ -72,7 +72,7 @@ def _lanes_by_project(state: State) -> dict[str, list[EquivalenceClass]]:
 
 def _why(state: State, lane: EquivalenceClass, reasons: Reasons) -> Reason:
     first = lane.units[0]
-    return state.told.again(reasons.of_wait(first.item, first))
+    return state.previous_waits.again(reasons.of_wait(first.item, first))
 
 
 def _of_lane(
@@ -80,7 +80,7 @@ def _of_lane(
 ) -> dict[PlannedWorkload, Reason]:
     """Return the waiting workloads of a lane with their reasons."""
     units = lane.units
-    again, pending, reserved = state.told.again, Phase.PENDING, Phase.RESERVED
+    again, pending, reserved = state.previous_waits.again, Phase.PENDING, Phase.RESERVED
     waiting = [unit.item for unit in units if unit.members[0].standing is pending]
     if len(waiting) == len(units) and not reasons.lost and not reasons.held_up:
         # No unit of this lane changed.

@@ -28,7 +28,7 @@ from runai.hub_service.scheduler.state.planned_workloads import (
 )
 from runai.hub_service.scheduler.state.planning_state import State
 from runai.hub_service.scheduler.state.project_tree import ProjectNode
-from runai.hub_service.scheduler.steps.allocate import Allocation
+from runai.hub_service.scheduler.steps.allocate import AllocateStep
 from runai.hub_service.scheduler.steps.reclaim import Eviction, Reclaim
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class Reasons:
     """Reasons for the decisions of one plan."""
 
     def __init__(
-        self, state: State, allocation: Allocation, reclaim: Reclaim, census: Census
+        self, state: State, allocation: AllocateStep, reclaim: Reclaim, census: Census
     ) -> None:
         """Start from the state after every decision."""
         self._state = state
@@ -60,7 +60,7 @@ class Reasons:
         if loss.claimant is None:
             text = f"fewer than the {member.item.minimum} workers that it needs ran for too long"
             return Reason(code="stale_gang", rule="R11", text=text)
-        return self._of_stop(loss, loss.claimant, member.item, count_text(_held(member)))
+        return self._of_stop(loss, loss.claimant, member.item, count_text(_allocated(member)))
 
     def of_shrinking(self, members: Sequence[PlannedWorker], loss: Eviction) -> Reason:
         """Return the reason of a shrinking; `loss` is the first worker's.
@@ -68,12 +68,12 @@ class Reasons:
         It determines the claimant and the rule of the sentence.
         """
         assert loss.claimant is not None, "a workload shrinks for a claimant"
-        what = count_text(sum(map(_held, members)))
+        what = count_text(sum(map(_allocated, members)))
         return self._of_stop(loss, loss.claimant, members[0].item, what)
 
     def of_growing(self, members: Sequence[PlannedWorker], node: str) -> Reason:
         """Return the reason of a growth."""
-        text = f"{count_text(sum(map(_held, members)))} more on {node} was idle"
+        text = f"{count_text(sum(map(_allocated, members)))} more on {node} was idle"
         return Reason(code="grown", rule="E2", text=text)
 
     def _of_stop(
@@ -400,7 +400,7 @@ def _label(item: PlannedWorkload) -> str:
     return item.name
 
 
-def _held(member: PlannedWorker) -> int:
+def _allocated(member: PlannedWorker) -> int:
     return member.origin.quota if member.origin else member.kind.quota
 
 

@@ -22,10 +22,10 @@ from runai.hub_service.scheduler.model.quantity import (
     WorkerGpus,
 )
 
-Phase = Literal["allocate", "consolidate", "reclaim", "preempt", "stop_stale_gangs"]
+PolicyPhase = Literal["allocate", "consolidate", "reclaim", "preempt", "stop_stale_gangs"]
 Packing = Literal["binpack", "spread", "frag"]
-Moves = Literal["all", "saves"]
-Explain = Literal["short", "full", "none"]
+MovePolicy = Literal["all", "saves"]
+ExplanationLevel = Literal["short", "full", "none"]
 WorkloadKind = Literal["job", "session"]
 
 WaitCode = Literal[
@@ -73,7 +73,7 @@ Quota = MilliGpu | None | LeftOut
 class Policy:
     """Settings of the operator; the defaults are the recommended values."""
 
-    phases: tuple[Phase, ...] = ("allocate", "reclaim", "preempt", "stop_stale_gangs")
+    phases: tuple[PolicyPhase, ...] = ("allocate", "reclaim", "preempt", "stop_stale_gangs")
     packing: Packing = "binpack"
     shrink_first: bool = True
     reservations: bool = True
@@ -84,13 +84,13 @@ class Policy:
     max_pauses_per_hour: Count | None = None
     quota_moves: bool = True
     """True if a claim within its quota may move preemptible jobs that lie badly (R10)."""
-    moves: Moves = "all"
+    moves: MovePolicy = "all"
     """Jobs that `consolidate` may move: all, or only those that save their work (R10)."""
     max_moves_per_hour: Count | None = None
     """Stops and moves of a job in an hour after which `consolidate` moves it no more."""
     max_moves: Count | None = None
     """Workloads that one plan moves by `consolidate`."""
-    explain: Explain = "short"
+    explain: ExplanationLevel = "short"
     name_others: bool = True
     """True if reasons name workloads and users of other projects, not only the project (X)."""
 

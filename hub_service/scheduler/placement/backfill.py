@@ -29,7 +29,7 @@ from runai.hub_service.scheduler.state.request_shape import RequestShape
 NEVER = 1 << 62
 _NOTHING_HELD: AbstractContextManager[tuple[bool, ...]] = nullcontext(())
 
-Device = tuple[int, int]
+DevicePlace = tuple[int, int]
 """A node and the number of a device on it."""
 
 
@@ -56,7 +56,7 @@ class Holds:
 
     # ---- holds
 
-    def hold(self) -> None:
+    def reserve(self) -> None:
         """Hold, for the oldest blocked unit of each project, the place where it starts soonest."""
         state = self._state
         blocked = [unit for account in state.lanes.accounts for unit in self._oldest(account)]
@@ -100,7 +100,7 @@ class Holds:
             for devices in state.later.milli
         ]
         ends: dict[PlannedWorkload, int] = {}
-        busy: dict[Device, int] = {}
+        busy: dict[DevicePlace, int] = {}
         for node, members in state.on_node.items():
             for member in members:
                 item = member.item
@@ -113,7 +113,7 @@ class Holds:
             free_at[node][device] = at
         return free_at
 
-    def _keepers(self, unit: PodSet, devices: list[Device]) -> tuple[PlannedWorker, ...]:
+    def _keepers(self, unit: PodSet, devices: list[DevicePlace]) -> tuple[PlannedWorker, ...]:
         state = self._state
         workload = Workload(name=unit.item.name, project=unit.item.name, workers=())
         # A separate account, so that held devices count for no project.
@@ -167,7 +167,7 @@ class Holds:
         state.roll_back(mark)
         return found
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Remove all holds, after every unit was tried."""
         for hold in self._holds:
             for keeper in hold.keepers:
@@ -208,12 +208,12 @@ def _fits_quota(unit: PodSet) -> bool:
     )
 
 
-def _soonest(unit: PodSet, free_at: list[list[int]]) -> tuple[int, list[Device]] | None:
+def _soonest(unit: PodSet, free_at: list[list[int]]) -> tuple[int, list[DevicePlace]] | None:
     """Return when and where all workers of a unit fit first; None if unknown.
 
     Only whole devices count, a fraction as one. CPU and memory are not predicted.
     """
-    start, taken = 0, set[Device]()
+    start, taken = 0, set[DevicePlace]()
     kinds: dict[RequestShape, int] = {}
     for member in unit.members:
         kinds[member.kind] = kinds.get(member.kind, 0) + 1
@@ -235,7 +235,7 @@ def _soonest(unit: PodSet, free_at: list[list[int]]) -> tuple[int, list[Device]]
 
 
 def _next_slot(
-    kind: RequestShape, node: int, free_at: list[list[int]], taken: set[Device]
+    kind: RequestShape, node: int, free_at: list[list[int]], taken: set[DevicePlace]
 ) -> tuple[int, int, list[int]]:
     """Return when, and on which devices, a node has room for a kind's next worker."""
     free = sorted(

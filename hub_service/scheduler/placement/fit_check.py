@@ -38,7 +38,7 @@ class Fit:
         """Place of one worker, if it fits."""
         self._freed: set[int] = set()
 
-    def ask_for(self, members: Sequence[PlannedWorker], *, fits: bool | None) -> None:
+    def check(self, members: Sequence[PlannedWorker], *, fits: bool | None) -> None:
         """Check other workers with the same request; `fits` is the result if already known."""
         self._members = members
         self._slots = None
@@ -68,7 +68,7 @@ class Fit:
         self._freed.update(nodes)
         self._recount(nodes)
 
-    def given_back(self, nodes: Iterable[int]) -> None:
+    def recheck(self, nodes: Iterable[int]) -> None:
         """Update the counts after victims on these nodes were restored."""
         self._is_known, self.place = False, None
         self._recount(nodes)

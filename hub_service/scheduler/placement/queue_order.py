@@ -18,8 +18,8 @@ from runai.hub_service.scheduler.state.project_tree import ProjectNode
 _SCALE = 10**15  # shares are compared as integers: allocated * _SCALE // allocatable
 _HUGE = 10**30
 
-_Key = OrderKey | tuple[int, int, int, int, int, int, str, int]
-_Head = tuple[_Key, EquivalenceClass, list[PodSet], int]
+_SortKey = OrderKey | tuple[int, int, int, int, int, int, str, int]
+_Head = tuple[_SortKey, EquivalenceClass, list[PodSet], int]
 """A lane's next unit: unique key, lane, the lane's units, and the index there."""
 
 
@@ -78,12 +78,12 @@ class FairOrder:
             return None
         return self._key_of(units[index]), lane, units, index
 
-    def _key_of(self, unit: PodSet) -> _Key:
+    def _key_of(self, unit: PodSet) -> _SortKey:
         turns = self._state.turns
         if turns is None:
             return unit.key
         # O3: among equal priorities, the user with the smallest allocation, then by age.
-        return (*unit.key[:3], turns.held(unit.item), *unit.key[3:])
+        return (*unit.key[:3], turns.allocated(unit.item), *unit.key[3:])
 
     def pop(self) -> PodSet | None:
         """Return the next unit; None at the end."""

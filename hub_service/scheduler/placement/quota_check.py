@@ -70,13 +70,13 @@ def still_over(item: PlannedWorkload) -> set[ProjectNode]:
     return {a for a in item.account.path if a.leaving and a.allocated + a.leaving > a.limit}
 
 
-def held_back(state: State, item: PlannedWorkload) -> int:
+def reserved_for_others(state: State, item: PlannedWorkload) -> int:
     """Return the milli-GPU that must stay idle for other projects (Q2)."""
-    return sum(_held_by(root, item.account.path) for root in state.tree.roots)
+    return sum(_reserved_below(root, item.account.path) for root in state.tree.roots)
 
 
-def _held_by(account: ProjectNode, mine: tuple[ProjectNode, ...]) -> int:
-    inside = sum(_held_by(child, mine) for child in account.children)
+def _reserved_below(account: ProjectNode, mine: tuple[ProjectNode, ...]) -> int:
+    inside = sum(_reserved_below(child, mine) for child in account.children)
     return inside if account in mine else max(inside, account.never_lent - account.allocated)
 
 
@@ -87,7 +87,7 @@ def leaves_what_is_never_lent(state: State, item: PlannedWorkload) -> bool:
     """
     if not state.tree.holders:
         return True
-    held = held_back(state, item)
+    held = reserved_for_others(state, item)
     room = state.later
     return room.free_milli >= held and room.idle_total >= held // WHOLE_GPU
 

@@ -119,7 +119,7 @@ class Index:
 
     def _forget(self) -> None:
         if self._state is not None:
-            self._state.let_go()
+            self._state.clear()
             self._state = None
 
     def __del__(self) -> None:

@@ -229,7 +229,7 @@ class Lanes:
             if not lane.units:
                 del self._lanes[lane.account][lane.key]
 
-    def let_go(self) -> None:
+    def clear(self) -> None:
         """Clear the units of every lane, because lanes and units reference each other."""
         for lanes in self._lanes.values():
             for lane in lanes.values():

@@ -32,7 +32,7 @@ class Ranking:
         self.ranks: dict[int, Rank] = {}
         self.seen: int
 
-    def put(self, node: int, rank: Rank | None) -> None:
+    def store(self, node: int, rank: Rank | None) -> None:
         """Store a node's rank; None means the kind does not fit."""
         if rank is None:
             self.ranks.pop(node, None)
@@ -75,9 +75,9 @@ class FragRoom(Room):
         self._orders.clear()
         self._changed.clear()
 
-    def take(self, booking: Booking, sign: int = 1) -> None:
+    def book(self, booking: Booking, sign: int = 1) -> None:
         """Reserve a worker's capacity, or release it with sign -1."""
-        super().take(booking, sign)
+        super().book(booking, sign)
         if booking.node >= 0:
             self._free[booking.node] = None
             if self._orders:
@@ -98,7 +98,7 @@ class FragRoom(Room):
             news = kind.nodes.intersection(self._changed[order.seen :])
         order.seen = len(self._changed)
         for node in news:
-            order.put(node, self._rank(node, kind))
+            order.store(node, self._rank(node, kind))
         found = order.first()
         if found is None:
             return None

@@ -50,7 +50,7 @@ class Room:
 
     # ---- bookkeeping
 
-    def take(self, booking: Booking, sign: int = 1) -> None:
+    def book(self, booking: Booking, sign: int = 1) -> None:
         """Reserve a worker's capacity, or release it with sign -1."""
         node, devices, milli, mib, cpu, memory, _, _ = booking
         if node < 0:

@@ -31,7 +31,7 @@ from runai.hub_service.scheduler.state.planned_workloads import (
     PlannedWorker,
     PlannedWorkload,
 )
-from runai.hub_service.scheduler.state.previous_waits import Told
+from runai.hub_service.scheduler.state.previous_waits import PreviousWaits
 from runai.hub_service.scheduler.state.project_tree import ProjectNode, ProjectTree
 from runai.hub_service.scheduler.state.quota_by_type import candidates, within
 from runai.hub_service.scheduler.state.request_shape import Booking, Kinds, RequestShape
@@ -112,9 +112,9 @@ class State:
         return Room(self.nodes, spread=False)
 
     @cached_property
-    def told(self) -> Told:
+    def previous_waits(self) -> PreviousWaits:
         """Return the wait decisions of the previous cycle (X)."""
-        return Told()
+        return PreviousWaits()
 
     def expect_its_like(self) -> None:
         """Set the mix of requests that fragmentation-aware capacity expects (P6)."""
@@ -206,14 +206,14 @@ class State:
             listed.pop(item, None)
         item.members.clear()
 
-    def let_go(self) -> None:
+    def clear(self) -> None:
         """Clear references between workloads and their workers; the state is unusable afterwards.
 
         Reference counting then frees everything, without a full run of the garbage collector.
         """
         for item in self.by_name.values():
             item.members.clear()
-        self.lanes.let_go()
+        self.lanes.clear()
 
     def _booking_in_snapshot(self, worker: Worker, kind: RequestShape) -> Booking:
         index = self.index_of.get(worker.node or "", -1)
@@ -248,7 +248,7 @@ class State:
     ) -> None:
         old_standing, old, origin = member.standing, member.booking, member.origin
         member.standing, member.booking = standing, booking
-        self._take_now(old_standing, old, standing, booking, origin)
+        self._book_now(old_standing, old, standing, booking, origin)
         if old is not booking:
             if old is not None:
                 del self.on_node[old.node][member]
@@ -269,10 +269,10 @@ class State:
             return
         change = 0
         if held is not None:
-            self.later.take(held, -1)
+            self.later.book(held, -1)
             change -= held.quota
         if holds is not None:
-            self.later.take(holds)
+            self.later.book(holds)
             change += holds.quota
         if change:
             item = member.item
@@ -286,7 +286,7 @@ class State:
                 self.turns.book(item, change)
             self.touched.update(path)
 
-    def _take_now(
+    def _book_now(
         self,
         old_standing: Phase,
         old: Booking | None,
@@ -299,13 +299,13 @@ class State:
         after = origin if standing.leaves else booking
         if before is not after:
             if before is not None:
-                self.now.take(before, -1)
+                self.now.book(before, -1)
             if after is not None:
-                self.now.take(after)
+                self.now.book(after)
         if old_standing is Phase.MOVED and old is not None:
-            self.now.take(old, -1)
+            self.now.book(old, -1)
         if standing is Phase.MOVED and booking is not None:
-            self.now.take(booking)
+            self.now.book(booking)
 
     @property
     def looks(self) -> int:
@@ -375,7 +375,7 @@ class State:
             found = list(on_node)  # they occupy the CPU or memory that the reservation needs
         return sorted(found, key=lambda member: (member.item.age, member.index))
 
-    def told_to_stop(self, accounts: AbstractSet[ProjectNode]) -> list[PlannedWorker]:
+    def stopping_workers(self, accounts: AbstractSet[ProjectNode]) -> list[PlannedWorker]:
         """Return the stopping workers of these projects that have not ended yet."""
         told = [
             member

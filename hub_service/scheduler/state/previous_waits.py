@@ -18,7 +18,7 @@ Lines = tuple[tuple[object, int, Reason], ...]
 """Digest of a queue: its lanes, their numbers of changes, and the common reason."""
 
 
-class Told:
+class PreviousWaits:
     """Queues of all projects as last reported."""
 
     def __init__(self) -> None:
@@ -33,11 +33,11 @@ class Told:
         reason = self._before.get(reason, reason)
         return self._reasons.setdefault(reason, reason)
 
-    def says(self, project: str, lines: Lines) -> bool:
+    def is_unchanged(self, project: str, lines: Lines) -> bool:
         """Return True if a project's queue was last reported with this digest."""
         return self._lines.get(project) == lines
 
-    def tell(
+    def store(
         self,
         queues: Mapping[str, Sequence[PlannedWorkload]],
         why: Mapping[PlannedWorkload, Reason],

@@ -104,7 +104,7 @@ class ProjectNode:
         return max(0, self.allocated - self.limit)
 
     @property
-    def turn_to_give(self) -> tuple[int, int, Age]:
+    def reclaim_order(self) -> tuple[int, int, Age]:
         """Return the key by which projects give back, the first to give last (R4).
 
         What is above a lowered limit goes before everything else (Q3).

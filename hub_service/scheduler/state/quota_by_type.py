@@ -37,7 +37,7 @@ def candidates(
         there = None if worker.state is WorkerState.PENDING else type_of.get(worker.node or "")
         if there is not None:
             return [part for part in parts if there in types_of(part, (there,))]
-    if not any(map(_asks, workload.workers)):
+    if not any(map(_requests_gpus, workload.workers)):
         return parts[:1]
     types = set(type_of.values())
     found = [
@@ -45,7 +45,7 @@ def candidates(
         for part in parts
         for allowed in [types_of(part, types)]
         if all(
-            not _asks(w) or (allowed.intersection(w.gpu_types) if w.gpu_types else allowed)
+            not _requests_gpus(w) or (allowed.intersection(w.gpu_types) if w.gpu_types else allowed)
             for w in workload.workers
         )
     ]
@@ -58,7 +58,7 @@ def candidates(
 
 def within(part: ProjectNode, worker: Worker, types: Iterable[str]) -> Worker:
     """Return the worker's request restricted to nodes of the part's GPU types."""
-    if part.gpu_type is None or not _asks(worker):
+    if part.gpu_type is None or not _requests_gpus(worker):
         return worker
     allowed = types_of(part, types)
     if worker.gpu_types:
@@ -68,7 +68,7 @@ def within(part: ProjectNode, worker: Worker, types: Iterable[str]) -> Worker:
     return replace(worker, gpu_types=tuple(sorted(allowed)))
 
 
-def _asks(worker: Worker) -> bool:
+def _requests_gpus(worker: Worker) -> bool:
     return bool(worker.gpus or worker.gpu_memory_mib)
 
 

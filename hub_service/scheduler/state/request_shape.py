@@ -114,7 +114,7 @@ class Kinds:
         kind.nodes = frozenset(
             index
             for index, node in enumerate(self._nodes)
-            if _may_use(node, worker, node_types) and _could_hold(node, kind)
+            if _may_use(node, worker, node_types) and _fits_empty(node, kind)
         )
         if memory:
             # A pending worker counts by the smallest device that it may use (P3).
@@ -146,7 +146,7 @@ def _may_use(node: Node, worker: Worker, node_types: tuple[tuple[str, ...], ...]
     )
 
 
-def _could_hold(node: Node, kind: RequestShape) -> bool:
+def _fits_empty(node: Node, kind: RequestShape) -> bool:
     """Return True if the empty node has enough of every resource."""
     return (
         node.usable_devices >= kind.devices

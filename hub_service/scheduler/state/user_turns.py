@@ -26,7 +26,7 @@ class Turns:
         key = item.account, item.workload.user
         self._held[key] = self._held.get(key, 0) + change
 
-    def held(self, item: PlannedWorkload) -> int:
+    def allocated(self, item: PlannedWorkload) -> int:
         """Return the allocation of a workload's user in its project, sessions and jobs together."""
         return self._held.get((item.account, item.workload.user), 0)
 
@@ -42,16 +42,16 @@ class Turns:
         found: list[PlannedWorkload] = []
         for group in sorted(groups):
             waiting = groups[group]
-            next_of = [(self.held(w[-1]), w[-1].age, u) for u, w in waiting.items()]
+            next_of = [(self.allocated(w[-1]), w[-1].age, u) for u, w in waiting.items()]
             heapify(next_of)
             while next_of:
                 held, _, user = heappop(next_of)
                 item = waiting[user].pop()
                 found.append(item)
                 if waiting[user]:
-                    heappush(next_of, (held + _asked(item), waiting[user][-1].age, user))
+                    heappush(next_of, (held + _minimum_request(item), waiting[user][-1].age, user))
         return found
 
 
-def _asked(item: PlannedWorkload) -> int:
+def _minimum_request(item: PlannedWorkload) -> int:
     return sum(member.kind.quota for member in item.members[: item.minimum])

@@ -41,7 +41,7 @@ HELD = Block("held_for", "Q2")
 _BLOCKED_BY_HOLD = Block("held_for", "O4")
 
 
-class Allocation:
+class AllocateStep:
     """Allocations of one cycle, in the order in which they were made."""
 
     def __init__(self, state: State) -> None:
@@ -68,12 +68,12 @@ class Allocation:
         """
         for item in sorted(self._state.reserved, key=lambda item: (not item.is_fixed, item.age)):
             reserved = [m for m in item.members if m.worker.state is WorkerState.RESERVED]
-            if not item.is_known or not self._keep(item, reserved):
+            if not item.is_known or not self._restore(item, reserved):
                 continue
             if start and item.has_minimum(len(reserved), now=True):
                 self._start_in_place(reserved)
 
-    def _keep(self, item: PlannedWorkload, reserved: Sequence[PlannedWorker]) -> bool:
+    def _restore(self, item: PlannedWorkload, reserved: Sequence[PlannedWorker]) -> bool:
         # Workers still stopping count: they queue again once they are gone, and complete the gang.
         if not item.has_minimum(len(reserved) + item.count(Phase.GOING)):
             return False
@@ -82,7 +82,7 @@ class Allocation:
             booking = member.origin
             if (
                 booking is None
-                or not is_there(self._state.later, member, booking)
+                or not is_place_free(self._state.later, member, booking)
                 or cap_on(item, booking.quota, is_guaranteed=bool(item.guaranteed))
             ):
                 self._state.roll_back(mark)
@@ -97,11 +97,11 @@ class Allocation:
         for member in reserved:
             booking = member.origin
             assert booking is not None, "kept reservations have a booking"
-            if not is_there(self._state.now, member, booking):
+            if not is_place_free(self._state.now, member, booking):
                 self._state.roll_back(mark)
                 return
             self._state.set(member, Phase.STARTED, booking)
-        if _asks_for_gpus(reserved) and still_over(reserved[0].item):
+        if _request_gpus(reserved) and still_over(reserved[0].item):
             self._state.roll_back(mark)
         else:
             self.placed += reserved
@@ -233,7 +233,7 @@ class Allocation:
                     state.set(member, Phase.PENDING, None)
             if not self._start_on_preferred(unit) and not place(state, unit.members, Phase.STARTED):
                 self._infeasible_now.add(signature)
-            elif _asks_for_gpus(unit.members) and still_over(unit.item):
+            elif _request_gpus(unit.members) and still_over(unit.item):
                 pass  # Q3: it may reserve the place until the stopping workers have ended
             elif leaves_what_is_never_lent(state, unit.item):
                 return None
@@ -297,11 +297,11 @@ def _reserved_unit(item: PlannedWorkload) -> list[PodSet]:
     return [PodSet(item, reserved, is_surplus=False)] if reserved else []
 
 
-def _asks_for_gpus(members: Iterable[PlannedWorker]) -> bool:
+def _request_gpus(members: Iterable[PlannedWorker]) -> bool:
     return any(member.kind.quota for member in members)
 
 
-def is_there(room: Room, member: PlannedWorker, booking: Booking) -> bool:
+def is_place_free(room: Room, member: PlannedWorker, booking: Booking) -> bool:
     """Return True if a worker's earlier place is free, and still meets its request."""
     kind = member.kind
     return (

@@ -25,9 +25,9 @@ from runai.hub_service.scheduler.state.planned_workloads import (
 )
 from runai.hub_service.scheduler.state.planning_state import State
 from runai.hub_service.scheduler.state.request_shape import RequestShape
-from runai.hub_service.scheduler.steps.allocate import Allocation, is_there
+from runai.hub_service.scheduler.steps.allocate import AllocateStep, is_place_free
 from runai.hub_service.scheduler.steps.reclaim import Eviction, Reclaim
-from runai.hub_service.scheduler.steps.vacate_node import Group, Leaving, Vacancies
+from runai.hub_service.scheduler.steps.vacate_node import Leaving, Vacancies, WorkerGroup
 
 _TRIES = 24
 """Maximum number of failed moves per claimant; beyond it the result is "not proven"."""
@@ -38,7 +38,7 @@ _PLACED = (Phase.RESERVED, Phase.STARTED, Phase.MOVED)
 class Consolidation:
     """One pass of consolidation; moves are recorded as losses of the reclaim."""
 
-    def __init__(self, state: State, allocation: Allocation, reclaim: Reclaim) -> None:
+    def __init__(self, state: State, allocation: AllocateStep, reclaim: Reclaim) -> None:
         """Start without moves."""
         self._state = state
         self._allocation = allocation
@@ -67,7 +67,7 @@ class Consolidation:
         """Try every waiting preemptible minimum, the most deprived project first (O1)."""
         self._serve_all(for_quota=False)
 
-    def keep_promises(self) -> bool:
+    def place_within_quota(self) -> bool:
         """Try every waiting minimum within its quota; return True if any got a place."""
         return self._serve_all(for_quota=True)
 
@@ -144,12 +144,12 @@ class Consolidation:
         # lent (Q2) differs between projects.
         kinds = {member.kind.order for member in unit.members}
         like = tuple(kinds) if len(kinds) == 1 else unit.signature
-        vacancies = self._known_vacancies
+        vacancies = self._current_vacancies
         mine = unit.item.account if self._state.tree.holders else None
         return (like, self._open_holds, vacancies.privilege(unit.item), mine)
 
     @property
-    def _known_vacancies(self) -> Vacancies:
+    def _current_vacancies(self) -> Vacancies:
         if self._vacancies is None:
             self._vacancies = Vacancies(self._state, for_quota=self._for_quota)
         return self._vacancies
@@ -157,7 +157,7 @@ class Consolidation:
     # ---- one claimant
 
     def _serve(self, unit: PodSet) -> bool:
-        state, vacancies = self._state, self._known_vacancies
+        state, vacancies = self._state, self._current_vacancies
         mark = state.mark()
         displaced = self._place_all(unit, vacancies) or []
         starts = [member for member in displaced if member.standing is Phase.STARTED]
@@ -316,7 +316,9 @@ class Consolidation:
         self._mark_changed(vacancies, [leaving.node, *places])
         return True
 
-    def _place_elsewhere(self, member: PlannedWorker, standing: Phase, leaving: Group) -> bool:
+    def _place_elsewhere(
+        self, member: PlannedWorker, standing: Phase, leaving: WorkerGroup
+    ) -> bool:
         item = member.item
         if item.sizes is None:
             return place(self._state, [member], standing)
@@ -351,7 +353,7 @@ def _stays(state: State, member: PlannedWorker) -> bool:
     for each in together:
         old = each.origin
         assert old is not None, "moved workers have an original booking"
-        if not is_there(state.later, each, old):
+        if not is_place_free(state.later, each, old):
             state.roll_back(mark)
             return False
         state.set(each, Phase.RUNNING, old)

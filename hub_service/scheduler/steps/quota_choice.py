@@ -12,7 +12,7 @@ from runai.hub_service.scheduler.state.planned_workloads import Phase, PlannedWo
 from runai.hub_service.scheduler.state.planning_state import State
 from runai.hub_service.scheduler.state.project_tree import ProjectNode
 from runai.hub_service.scheduler.state.quota_by_type import types_of
-from runai.hub_service.scheduler.steps.allocate import Allocation
+from runai.hub_service.scheduler.steps.allocate import AllocateStep
 
 
 def choose_parts(state: State) -> bool:
@@ -43,7 +43,7 @@ def choose_parts(state: State) -> bool:
     return has_changed
 
 
-def try_other_parts(state: State, allocation: Allocation) -> None:
+def try_other_parts(state: State, allocation: AllocateStep) -> None:
     """Start workloads on another part if the chosen one has no place for them."""
     for waiting in _in_order(state):
         item, chosen = waiting, waiting.account

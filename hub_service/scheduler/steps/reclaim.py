@@ -28,10 +28,10 @@ from runai.hub_service.scheduler.state.planning_state import State
 from runai.hub_service.scheduler.state.project_tree import Age, ProjectNode
 from runai.hub_service.scheduler.state.request_shape import Booking, RequestShape
 from runai.hub_service.scheduler.state.victim_order import Victim, VictimsView
-from runai.hub_service.scheduler.steps.allocate import HELD, Allocation
+from runai.hub_service.scheduler.steps.allocate import HELD, AllocateStep
 from runai.hub_service.scheduler.steps.reclaim_bounds import Bounds
-from runai.hub_service.scheduler.steps.victim_search import Moves, Search
-from runai.hub_service.scheduler.steps.victim_selection import Choice, PreemptionScope
+from runai.hub_service.scheduler.steps.victim_search import Moves, VictimSearch
+from runai.hub_service.scheduler.steps.victim_selection import CandidateSet, PreemptionScope
 
 _NODES_TRIED = 32
 """Maximum number of nodes tried one by one for a single worker; then "not proven"."""
@@ -56,7 +56,7 @@ class Eviction(NamedTuple):
 class Reclaim:
     """One pass of reclaim and preemption, with the stopped workers and their claimants."""
 
-    def __init__(self, state: State, allocation: Allocation) -> None:
+    def __init__(self, state: State, allocation: AllocateStep) -> None:
         """Start without losses."""
         self._state = state
         self._allocation = allocation
@@ -65,7 +65,7 @@ class Reclaim:
         self._surplus_only: bool
         self._lane: EquivalenceClass | None = None
         """Lane last served; `_search` can continue with the lane's next unit."""
-        self._search: Search | None = None
+        self._search: VictimSearch | None = None
         self.is_stale = True
         """True if the state changed since the victims were listed."""
         self.took_something = False
@@ -116,9 +116,9 @@ class Reclaim:
     def shrink(self) -> None:
         """Reclaim surplus alone, before any consolidation, because that costs less (R6)."""
         if self._state.policy.shrink_first:
-            self.take_back(surplus_only=True)
+            self.reclaim(surplus_only=True)
 
-    def take_back(self, *, surplus_only: bool = False) -> None:
+    def reclaim(self, *, surplus_only: bool = False) -> None:
         """Try every waiting minimum, the most deprived project first.
 
         Equal claims share one search: if it fails for one, it fails for all. A successful claim may
@@ -160,7 +160,7 @@ class Reclaim:
 
     def searches(
         self, unit: PodSet, *, moves: Moves | None = None, for_cpu: bool = False
-    ) -> Iterator[Search]:
+    ) -> Iterator[VictimSearch]:
         """Yield searches for a claim within its quota that R1 and R2 alone do not serve.
 
         They may also move workers (R10), or take workloads that hold the CPU that it lacks (Q6).
@@ -176,17 +176,17 @@ class Reclaim:
         for way in self._ways(unit, self._state.lanes.lane_of(unit)):
             if not way.surplus_only:
                 listed = partial(self._victims.of, surplus_only=False)
-                choice = Choice(listed, None, self._victims.protected, more)
-                yield Search(self._state, unit, way, choice, self.may_stop, moves)
+                choice = CandidateSet(listed, None, self._victims.protected, more)
+                yield VictimSearch(self._state, unit, way, choice, self.may_stop, moves)
 
     # ---- Q6
 
     def _search_for_cpu(
         self, unit: PodSet, victims: Sequence[Victim], way: PreemptionScope
-    ) -> Search:
+    ) -> VictimSearch:
         listed = partial(self._victims.of, surplus_only=False)
-        choice = Choice(listed, None, self._victims.protected, victims)
-        return Search(self._state, unit, way, choice, self.may_stop)
+        choice = CandidateSet(listed, None, self._victims.protected, victims)
+        return VictimSearch(self._state, unit, way, choice, self.may_stop)
 
     def _serve_without_gpu(self, unit: PodSet) -> bool:
         """Serve a claim within its quota by stopping workloads without a GPU, if they suffice.
@@ -241,7 +241,7 @@ class Reclaim:
                 holders = [
                     member
                     for member in on_node.get(node, ())
-                    if member.booking is not None and _holds_beyond_part(room, member.booking, kind)
+                    if member.booking is not None and _exceeds_gpu_part(room, member.booking, kind)
                 ]
                 for victims in self._victims.on(holders).values():
                     found |= dict.fromkeys(v for v in victims if _may_lose_cpu(v, unit.item))
@@ -312,7 +312,7 @@ class Reclaim:
             return False  # only preemptible work can go, which the cap excludes
         if self._serve_without_gpu(unit):
             return True
-        if lane is self._lane and self._search and self._search.go_on(unit, self.may_stop):
+        if lane is self._lane and self._search and self._search.resume(unit, self.may_stop):
             self.record(unit, self._search)
             return True
         self._lane = self._search = None
@@ -320,7 +320,7 @@ class Reclaim:
         for way in self._ways(unit, lane):
             is_first = True
             for choice in self._choices(unit, lane, way):
-                search = Search(self._state, unit, way, choice, may_stop=self.may_stop)
+                search = VictimSearch(self._state, unit, way, choice, may_stop=self.may_stop)
                 if search.run():
                     self.record(unit, search)
                     if not has_taken:
@@ -337,7 +337,7 @@ class Reclaim:
 
     def _choices(
         self, unit: PodSet, lane: EquivalenceClass, way: PreemptionScope
-    ) -> Iterator[Choice]:
+    ) -> Iterator[CandidateSet]:
         """Yield sets of victims to choose from: all, then the ones on a few nodes.
 
         A project over its entitlement yields only that much. Victims in R4's order alone may leave
@@ -348,7 +348,9 @@ class Reclaim:
         if self._victims.has_surplus and not self._could_help(unit, way):
             return  # a long search could not succeed
         protected = None if way.surplus_only else self._victims.protected
-        yield Choice(partial(self._victims.of, surplus_only=way.surplus_only), None, protected)
+        yield CandidateSet(
+            partial(self._victims.of, surplus_only=way.surplus_only), None, protected
+        )
         if way.surplus_only:
             return
         account, on_node = unit.item.account, self._state.on_node
@@ -360,7 +362,7 @@ class Reclaim:
             there = self._victims.on(members)
             if there:
                 among = {above for account in there for above in account.path}
-                yield Choice(there.__getitem__, among)
+                yield CandidateSet(there.__getitem__, among)
 
     def _could_help(self, unit: PodSet, way: PreemptionScope) -> bool:
         """Return True if a node exists where one of its workers could have room."""
@@ -413,7 +415,7 @@ class Reclaim:
         nodes = [node for node in range(len(self._state.nodes)) if on_node.get(node)]
         return sorted(nodes, key=self._state.later.fullness, reverse=True)
 
-    def record(self, unit: PodSet, search: Search) -> None:
+    def record(self, unit: PodSet, search: VictimSearch) -> None:
         """Record the victims of a successful search, and their claimant."""
         self.is_stale = True
         self._counted = None  # workers came or went
@@ -428,13 +430,13 @@ class Reclaim:
                         is_surplus=taken.is_surplus,
                     )
 
-    def forget(self, search: Search) -> None:
+    def forget(self, search: VictimSearch) -> None:
         """Forget the victims of a search whose result is not used after all."""
         for taken in search.taken:
             for member in taken.members:
                 self.losses.pop(member, None)
 
-    def _record_failure(self, lane: EquivalenceClass, search: Search) -> None:
+    def _record_failure(self, lane: EquivalenceClass, search: VictimSearch) -> None:
         if search.is_held:
             self._allocation.blocks[lane] = HELD
         if search.givers.exceeds_share:
@@ -459,7 +461,7 @@ def _may_lose_cpu(victim: Victim, claimant: PlannedWorkload) -> bool:
     return claimant.is_fixed or not goes_first
 
 
-def _holds_beyond_part(room: Room, booking: Booking, claim: RequestShape) -> bool:
+def _exceeds_gpu_part(room: Room, booking: Booking, claim: RequestShape) -> bool:
     """Return True if a worker holds more than its GPUs' part of a node, and a claim does not (Q6).
 
     It must hold too much of something that the claim lacks there.

@@ -25,7 +25,7 @@ class Reclaimable(NamedTuple):
     """Most devices that one of its workloads could lose."""
 
 
-class Held(NamedTuple):
+class AccountDevices(NamedTuple):
     """Devices that one account could lose on some nodes."""
 
     account: ProjectNode
@@ -44,7 +44,7 @@ class Bounds:
     def __init__(self, state: State) -> None:
         """Start without counts."""
         self._state = state
-        self._on: dict[int, list[Held]] = {}
+        self._on: dict[int, list[AccountDevices]] = {}
         self._over: dict[tuple[ProjectNode, bool], int] = {}
         self._protected: dict[PlannedWorkload, bool] = {}
 
@@ -59,7 +59,7 @@ class Bounds:
             return True
         mine = unit.item.account
         within = mine.allocated + unit.demand <= mine.quota or way.own
-        for held in self._held(nodes):
+        for held in self._reclaimable(nodes):
             if held.account is mine:
                 wanted -= _own_loss(held, unit, way) if way.own else 0
             elif way.others:
@@ -95,7 +95,7 @@ class Bounds:
             self._over[account, within] = over
         return over - 1 + largest if over > 0 else 0
 
-    def _held(self, nodes: Collection[int]) -> list[Held]:
+    def _reclaimable(self, nodes: Collection[int]) -> list[AccountDevices]:
         if len(nodes) != 1:
             return self._count(nodes)
         (node,) = nodes
@@ -104,7 +104,7 @@ class Bounds:
             known = self._on[node] = self._count(nodes)
         return known
 
-    def _count(self, nodes: Iterable[int]) -> list[Held]:
+    def _count(self, nodes: Iterable[int]) -> list[AccountDevices]:
         devices: dict[ProjectNode, dict[PlannedWorkload, int]] = {}
         shared: set[ProjectNode] = set()
         for member in (m for node in nodes for m in self._state.on_node.get(node, ())):
@@ -116,14 +116,14 @@ class Bounds:
             there[item] = there.get(item, 0) + len(booking.devices)
             if not member.kind.is_whole:
                 shared.add(item.account)
-        held: list[Held] = []
+        held: list[AccountDevices] = []
         for account, everything in devices.items():
             surplus = {item: s for item, n in everything.items() if (s := _surplus(item, n))}
             there = everything
             if self._state.protects:
                 there = {i: n for i, n in everything.items() if not self._is_protected(i)}
             losses = _loss(there), _loss(surplus)
-            held.append(Held(account, there, surplus, account in shared, *losses))
+            held.append(AccountDevices(account, there, surplus, account in shared, *losses))
         return held
 
     def _is_protected(self, item: PlannedWorkload) -> bool:
@@ -151,7 +151,7 @@ def _surplus(item: PlannedWorkload, devices: int) -> int:
     return min(devices, beyond * max(m.kind.devices for m in item.members[item.minimum :]))
 
 
-def _own_loss(held: Held, unit: PodSet, way: PreemptionScope) -> int:
+def _own_loss(held: AccountDevices, unit: PodSet, way: PreemptionScope) -> int:
     """Return the most that a claimant may take of its own project (R1, E1).
 
     That is workloads of lower priority, and surplus.

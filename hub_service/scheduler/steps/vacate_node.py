@@ -25,7 +25,7 @@ from runai.hub_service.scheduler.state.victim_order import (
     victim_key,
 )
 
-Group = tuple[PlannedWorker, ...]
+WorkerGroup = tuple[PlannedWorker, ...]
 """Workers that move together: one, or all parts of an elastic worker (E2)."""
 
 
@@ -58,7 +58,7 @@ class Leaving(NamedTuple):
     order: tuple[_BestVictimFirst, ...]
     """Sort keys of the workers in the order of victims (R4), the best first."""
     node: int
-    members: Group
+    members: WorkerGroup
 
 
 class Vacancies:
@@ -91,7 +91,7 @@ class Vacancies:
         if ranked is None:
             ranked = self._known[kind, privilege] = _Ranked(kind.nodes & self._state.on_node.keys())
         for node in sorted(ranked.stale):
-            ranked.put(node, self._on(node, kind, privilege))
+            ranked.push(node, self._on(node, kind, privilege))
         ranked.stale.clear()
         yield from ranked.in_order()
 
@@ -118,7 +118,7 @@ class Vacancies:
         largest = sorted(dearest, key=_quota, reverse=True)
         orders = [dearest, largest, largest[::-1]]
         # One that suffices alone, of each request.
-        alone: dict[tuple[RequestShape, ...], Group] = {}
+        alone: dict[tuple[RequestShape, ...], WorkerGroup] = {}
         for _, group in ranked:
             alone.setdefault(tuple([member.kind for member in group]), group)
         orders += [[*(g for g in dearest if g is not one), one] for one in alone.values()]
@@ -132,7 +132,7 @@ class Vacancies:
         members = dict.fromkeys([tuple(sorted(leaving, key=self._rank)) for leaving in found])
         return [self._leaving(node, leaving) for leaving in members if leaving]
 
-    def _suffices(self, node: int, kind: RequestShape, groups: Sequence[Group]) -> bool:
+    def _suffices(self, node: int, kind: RequestShape, groups: Sequence[WorkerGroup]) -> bool:
         """Return True if a kind fits once all groups have left, and not before."""
         room = self._room
         if room.devices_on(node, kind) is not None:
@@ -148,8 +148,8 @@ class Vacancies:
         self,
         node: int,
         kind: RequestShape,
-        groups: Sequence[Group],
-        orders: Iterable[Sequence[Group]],
+        groups: Sequence[WorkerGroup],
+        orders: Iterable[Sequence[WorkerGroup]],
     ) -> list[list[PlannedWorker]]:
         """Return, for each order, the workers that must leave if workers stay in that order."""
         room = self._room
@@ -157,7 +157,7 @@ class Vacancies:
         for group in groups:
             self._book(group, -1)
         for order in orders:
-            staying: list[Group] = []
+            staying: list[WorkerGroup] = []
             leaving: list[PlannedWorker] = []
             for group in order:
                 self._book(group, 1)
@@ -173,7 +173,7 @@ class Vacancies:
             self._book(group, 1)
         return found
 
-    def _groups(self, node: int, privilege: str) -> list[Group]:
+    def _groups(self, node: int, privilege: str) -> list[WorkerGroup]:
         """Return the workers of a node that may move, in groups that move together."""
         groups: dict[object, list[PlannedWorker]] = {}
         for member in self._state.on_node[node]:
@@ -211,7 +211,7 @@ class Vacancies:
             return False
         return pauses_expire(item, policy.max_moves_per_hour, state.time) <= state.time
 
-    def _leaving(self, node: int, members: Group) -> Leaving:
+    def _leaving(self, node: int, members: WorkerGroup) -> Leaving:
         """Return what it costs that workers leave a node."""
         by_item: dict[PlannedWorkload, list[PlannedWorker]] = {}
         for member in members:
@@ -241,10 +241,10 @@ class Vacancies:
         key = victim_key(item.workload, since=since, index=member.index, is_surplus=surplus)
         return _BestVictimFirst(item.account.overage, key)
 
-    def _book(self, group: Group, sign: int) -> None:
+    def _book(self, group: WorkerGroup, sign: int) -> None:
         for member in group:
             assert member.booking is not None, "running workers have a booking"
-            self._room.take(member.booking, sign)
+            self._room.book(member.booking, sign)
 
 
 class _Ranked:
@@ -262,7 +262,7 @@ class _Ranked:
             self._version[node] = self._version.get(node, 0) + 1
             self.stale.add(node)
 
-    def put(self, node: int, ways: Sequence[Leaving]) -> None:
+    def push(self, node: int, ways: Sequence[Leaving]) -> None:
         """Add the ways of a node."""
         version = self._version.get(node, 0)
         for leaving in ways:
@@ -286,7 +286,7 @@ def _is_within_quota(item: PlannedWorkload) -> bool:
     return item.account.allocated <= item.account.quota
 
 
-def _must_leave(order: Iterable[Group], spare: int) -> list[PlannedWorker]:
+def _must_leave(order: Iterable[WorkerGroup], spare: int) -> list[PlannedWorker]:
     """Return the workers that must leave, if workers stay in `order` as far as devices are spare.
 
     Counting is enough for whole devices.
@@ -301,9 +301,9 @@ def _must_leave(order: Iterable[Group], spare: int) -> list[PlannedWorker]:
     return leaving
 
 
-def _devices(group: Group) -> int:
+def _devices(group: WorkerGroup) -> int:
     return sum([member.kind.devices for member in group])
 
 
-def _quota(group: Group) -> int:
+def _quota(group: WorkerGroup) -> int:
     return sum([member.kind.quota for member in group])

@@ -22,15 +22,15 @@ from runai.hub_service.scheduler.state.planning_state import State
 from runai.hub_service.scheduler.state.request_shape import Booking
 from runai.hub_service.scheduler.steps.victim_selection import (
     Candidate,
-    Choice,
-    Givers,
+    CandidateSet,
     PreemptionScope,
+    VictimIterator,
 )
 
 _RESERVED = Phase.RESERVED
 
 
-class Taken(NamedTuple):
+class StoppedVictim(NamedTuple):
     """A victim with its previous standings and bookings, for the undo."""
 
     giver: Candidate
@@ -61,7 +61,7 @@ class Moves(Protocol):
         ...
 
 
-class Search:
+class VictimSearch:
     """Search for the workers to stop so that one waiting unit fits.
 
     A unit is a group of workers that start together; `way` says whose workers may be stopped. It
@@ -73,7 +73,7 @@ class Search:
         state: State,
         unit: PodSet,
         way: PreemptionScope,
-        choice: Choice,
+        choice: CandidateSet,
         may_stop: int | None = None,
         moves: Moves | None = None,
     ) -> None:
@@ -86,11 +86,11 @@ class Search:
         self._unit = unit
         self._may_stop = may_stop
         self._fit = Fit(state, unit.members)
-        self.givers = Givers(state, unit, way, choice, self._fit)
+        self.givers = VictimIterator(state, unit, way, choice, self._fit)
         """Source of victims, which also records why there are no more."""
         self._end: int | None = None
         """Mark of the journal after success, if the lane's next unit can continue from it."""
-        self.taken: list[Taken] = []
+        self.taken: list[StoppedVictim] = []
         self.is_held = False
         """True if only capacity that is never lent (Q2) prevents the placement."""
         self.stops_too_many = False
@@ -108,7 +108,7 @@ class Search:
             if found is None:
                 state.roll_back(mark)
                 return False
-            self._take(found)
+            self._add_victim(found)
             is_served = self._is_served()
         taken = len(self.taken)
         if taken > 1:  # a single victim is necessary: without it the unit did not fit
@@ -152,7 +152,7 @@ class Search:
         self._state.set(member, standing, self._state.book(member.kind, *found))
         return True
 
-    def go_on(self, unit: PodSet, may_stop: int | None) -> bool:
+    def resume(self, unit: PodSet, may_stop: int | None) -> bool:
         """Serve the lane's next unit, continuing from the result of the previous one.
 
         Victims that were useless then are useless now, so that the claims of a lane iterate over
@@ -166,16 +166,16 @@ class Search:
             or self._fit.counts_base
         ):
             return False
-        fits = False if self._took_what_was_freed() else None
+        fits = False if self._used_freed_devices() else None
         self._unit = self.givers.unit = unit
         self._may_stop, self._end = may_stop, None
         if cap_in_the_way(unit) or not self.givers.stays_within_share(0):
             return False
-        self._fit.ask_for(unit.members, fits=fits)
+        self._fit.check(unit.members, fits=fits)
         self.taken = []
         return self.run()
 
-    def _took_what_was_freed(self) -> bool:
+    def _used_freed_devices(self) -> bool:
         """Return True if the unit took exactly its only victim's place, adding no free room."""
         freed = [_devices_of(booking) for taken in self.taken for booking in taken.bookings]
         return freed == [_devices_of(member.booking) for member in self._unit.members]
@@ -189,41 +189,41 @@ class Search:
 
     # ---- take and restore victims (R5)
 
-    def _take(self, giver: Candidate) -> None:
+    def _add_victim(self, giver: Candidate) -> None:
         members = giver.victim.workers()
         standings = tuple([member.standing for member in members])
         bookings = tuple([member.booking for member in members])
-        taken = Taken(giver, members, standings, bookings)
+        taken = StoppedVictim(giver, members, standings, bookings)
         self.taken.append(taken)
         self._release(taken)
         self.givers.rank_again(giver.account)
         if self._fit.counts_base:
-            self.givers.look_again()
+            self.givers.restart()
 
-    def _release(self, taken: Taken) -> None:
+    def _release(self, taken: StoppedVictim) -> None:
         for member in taken.members:
             self._state.release(member)
         self._fit.freed(taken.nodes)
 
-    def _restore(self, taken: Taken) -> None:
+    def _restore(self, taken: StoppedVictim) -> None:
         for member, standing, booking in zip(
             taken.members, taken.standings, taken.bookings, strict=True
         ):
             self._state.set(member, standing, booking)
-        self._fit.given_back(taken.nodes)
+        self._fit.recheck(taken.nodes)
 
     def _minimise(self) -> None:
         """Restore each victim, the last chosen first, while the unit still fits."""
         judged = Counter(_judged(taken.giver) for taken in self.taken)
         gone_whole = {taken.giver.victim.item for taken in self.taken if not taken.is_surplus}
-        needed: list[Taken] = []
+        needed: list[StoppedVictim] = []
         for taken in reversed(self.taken):
             if taken.is_surplus and taken.giver.victim.item in gone_whole:
                 needed.append(taken)  # a surplus worker cannot run without its minimum
                 continue
             self._restore(taken)
             judged[_judged(taken.giver)] -= 1
-            if self._is_served() and self._may_keep(judged):
+            if self._is_served() and self._allows_victims(judged):
                 gone_whole.discard(taken.giver.victim.item)
                 continue
             judged[_judged(taken.giver)] += 1
@@ -231,7 +231,7 @@ class Search:
             needed.append(taken)
         self.taken = needed[::-1]
 
-    def _may_keep(self, judged: Counter[tuple[int, bool]]) -> bool:
+    def _allows_victims(self, judged: Counter[tuple[int, bool]]) -> bool:
         """Return True if R2 still allows all remaining victims, with one restored."""
         left = [judgement for judgement, count in judged.items() if count]
         highest = max((level for level, _ in left), default=-1)

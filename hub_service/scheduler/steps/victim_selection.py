@@ -32,7 +32,7 @@ class PreemptionScope(NamedTuple):
     """True if it includes the own project's surplus, which only uses idle GPUs (E1)."""
 
 
-class Choice(NamedTuple):
+class CandidateSet(NamedTuple):
     """Candidate victims of a search: all in scope, or the ones on some nodes."""
 
     victims: Callable[[ProjectNode], list[Victim]]
@@ -58,11 +58,11 @@ class Candidate(NamedTuple):
     """True if only a claimant within its quota at that level may take it (R2)."""
 
 
-class Givers:
+class VictimIterator:
     """Iterator over the victims of one claimant in one scope."""
 
     def __init__(
-        self, state: State, unit: PodSet, way: PreemptionScope, choice: Choice, fit: Fit
+        self, state: State, unit: PodSet, way: PreemptionScope, choice: CandidateSet, fit: Fit
     ) -> None:
         """Start before the first victim."""
         self._state = state
@@ -125,7 +125,7 @@ class Givers:
                 if furthest is not None and turn < furthest:
                     break
                 victim = None
-                if _may_take(rival, is_within_quota=is_within_quota):
+                if _may_lose(rival, is_within_quota=is_within_quota):
                     victim = self._pick(rival)
                 if victim is not None:
                     best = Candidate(victim, "R2", rival, level, rival.overage <= 0)
@@ -143,12 +143,12 @@ class Givers:
         if rivals is None:
             siblings = mine.parent.children if mine.parent else self._state.tree.roots
             rivals = self._rivals[key] = [
-                (rival.turn_to_give, rival)
+                (rival.reclaim_order, rival)
                 for sibling in siblings
                 if sibling is not mine
                 for rival in sibling.parts or (sibling,)
                 if (among is None or rival in among)
-                and _may_take(rival, is_within_quota=is_within_quota)
+                and _may_lose(rival, is_within_quota=is_within_quota)
             ]
             rivals.sort(key=itemgetter(0))
         return rivals
@@ -159,10 +159,10 @@ class Givers:
             for index in range(len(rivals) - 1, -1, -1):
                 if rivals[index][1] is giver:
                     del rivals[index]
-                    insort(rivals, (giver.turn_to_give, giver), key=itemgetter(0))
+                    insort(rivals, (giver.reclaim_order, giver), key=itemgetter(0))
                     break
 
-    def look_again(self) -> None:
+    def restart(self) -> None:
         """Start over from the first victim: useless ones may help once other resources lack."""
         self._cursors.clear()
         self._rivals.clear()
@@ -182,7 +182,7 @@ class Givers:
         if not account.children:
             return self._peek(account, own=False)
         # A child's quota does not protect it while its ancestor is over (R2).
-        ranked = sorted(account.children, key=lambda a: a.turn_to_give, reverse=True)
+        ranked = sorted(account.children, key=lambda a: a.reclaim_order, reverse=True)
         for child in ranked:
             victim = self._pick(child)
             if victim is not None:
@@ -203,7 +203,7 @@ class Givers:
             self._state.victim_looks += 1
             victim = victims[cursor]
             if own:
-                may_go = self._goes_before(victim) or (self.way.lent and victim.is_lent)
+                may_go = self._preempts(victim) or (self.way.lent and victim.is_lent)
                 if not may_go and not self.way.lent and not victim.is_extra:
                     cursor = -1  # from here on, priorities are as high (R1)
                     break
@@ -219,7 +219,7 @@ class Givers:
         self._cursors[account] = cursor
         return victims[cursor] if cursor >= 0 else None
 
-    def _goes_before(self, victim: Victim) -> bool:
+    def _preempts(self, victim: Victim) -> bool:
         """Return True if the claimant preempts a victim of its own project (R1)."""
         claimant = self.unit.item
         return claimant.is_fixed or victim.item.rank < claimant.rank
@@ -228,7 +228,7 @@ class Givers:
         """Return the rule by which a victim of the own project yields."""
         if victim.is_extra:
             return "E2"
-        return "R1" if self._goes_before(victim) else "E1"
+        return "R1" if self._preempts(victim) else "E1"
 
     def _is_useful(self, victim: Victim) -> bool:
         if self.relieves_caps:
@@ -264,12 +264,12 @@ class Givers:
             until
             for victim, until in known
             if victim.item is not self.unit.item
-            and (victim.item.account is not mine or self._goes_before(victim))
+            and (victim.item.account is not mine or self._preempts(victim))
             and self._is_useful(victim)
         ]
         return min(untils, default=None)
 
 
-def _may_take(rival: ProjectNode, *, is_within_quota: bool) -> bool:
+def _may_lose(rival: ProjectNode, *, is_within_quota: bool) -> bool:
     """Return True if a project may lose something, judged before it does (R2)."""
     return rival.overage > 0 or (is_within_quota and rival.allocated > rival.quota)

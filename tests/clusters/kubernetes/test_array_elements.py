@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from clusters.kubernetes.worlds import a_job, a_machine, a_pod
 from runai.hub_service.clusters.kubernetes.objects.array_elements import ArrayJob, array_jobs
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
-from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import Part
+from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import DeviceRequest
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
 from runai.hub_service.clusters.kubernetes.snapshot.capacity_check import slots
 from runai.hub_service.model.records import WorkloadSpec
@@ -170,10 +170,14 @@ def test_deleted_elements_get_their_pods_last(deleted, done, least):
     ("pod", "sizes", "most"),
     [
         pytest.param({"gpus": 2}, [(3, 0), (3, 0), (3, 0)], 4, id="whole GPUs"),
-        pytest.param({"part": Part(milli=300)}, [(2, 0), (2, 0)], 13, id="a fraction"),
-        pytest.param({"part": Part(milli=300, devices=2)}, [(3, 0)], 5, id="two fractions"),
-        pytest.param({"part": Part(mib=5000)}, [(1, 8000), (1, 16000)], 6, id="memory"),
-        pytest.param({"part": Part(mib=5000)}, [(1, 0)], 0, id="memory of unknown devices"),
+        pytest.param({"part": DeviceRequest(milli=300)}, [(2, 0), (2, 0)], 13, id="a fraction"),
+        pytest.param(
+            {"part": DeviceRequest(milli=300, devices=2)}, [(3, 0)], 5, id="two fractions"
+        ),
+        pytest.param({"part": DeviceRequest(mib=5000)}, [(1, 8000), (1, 16000)], 6, id="memory"),
+        pytest.param(
+            {"part": DeviceRequest(mib=5000)}, [(1, 0)], 0, id="memory of unknown devices"
+        ),
     ],
 )
 def test_shown_elements_request_more_than_all_devices(pod, sizes, most):

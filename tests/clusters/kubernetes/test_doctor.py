@@ -73,7 +73,7 @@ def verdicts(found: Found, *subjects: str) -> list[str]:
 
 
 def test_a_service_as_the_chart_installs_it_lacks_nothing(doctor, service, lab, eventually):
-    eventually(lambda: "leads; listening" in service.log.read_text(), within=300)
+    eventually(lambda: "leader; listening" in service.log.read_text(), within=300)
 
     found = doctor(
         whole(lab.plane, lab.namespace.name), JUPYTERHUB_SERVICE_URL=f"http://{service.address}"

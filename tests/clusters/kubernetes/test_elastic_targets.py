@@ -14,7 +14,7 @@ from control_plane.scheduling import Scheduler
 from runai.hub_service.clusters.kubernetes.client.api import Api
 from runai.hub_service.clusters.kubernetes.workloads.elastic_jobs import LEFT
 from runai.hub_service.model.records import WorkloadRecord
-from runai.hub_service.wire.elastic_messages import Status, WorkerPhase
+from runai.hub_service.wire.elastic_messages import WorkerPhase, WorkerStatus
 
 pytestmark = pytest.mark.kubernetes
 
@@ -50,18 +50,18 @@ class Workers:
     def tell(self, index: int) -> None:
         """Report a worker as ready, whether or not its pod is known to run."""
         name = f"{self.lab.namespace.name}/{self.bound()[index]}"
-        status = Status(f"vision/e-{index}", 0, WorkerPhase.READY, 1, 0, 0, 0)
-        self.scheduler.call(self.scheduler.cluster.elastic.worker_told(name, status))
+        status = WorkerStatus(f"vision/e-{index}", 0, WorkerPhase.READY, 1, 0, 0, 0)
+        self.scheduler.call(self.scheduler.cluster.elastic.store_worker_status(name, status))
 
     def pod(self, index: int) -> str:
         return f"{self.lab.namespace.name}/{self.bound()[index]}"
 
-    def status(self, index: int, phase: WorkerPhase) -> Status:
-        return Status(f"vision/e-{index}", 1, phase, 1, 0, 10.0, 3)
+    def status(self, index: int, phase: WorkerPhase) -> WorkerStatus:
+        return WorkerStatus(f"vision/e-{index}", 1, phase, 1, 0, 10.0, 3)
 
     def says(self, index: int, phase: WorkerPhase) -> None:
         """Report a worker's phase."""
-        told = self.scheduler.cluster.elastic.worker_told(
+        told = self.scheduler.cluster.elastic.store_worker_status(
             self.pod(index), self.status(index, phase)
         )
         self.scheduler.call(told)
@@ -154,7 +154,7 @@ def test_worker_report_during_a_job_write_is_not_lost(workers, monkeypatch):
     cluster, pod = workers.scheduler.cluster, workers.pod(0)
 
     async def tell() -> None:
-        await cluster.elastic.worker_told(pod, workers.status(0, WorkerPhase.RUNNING))
+        await cluster.elastic.store_worker_status(pod, workers.status(0, WorkerPhase.RUNNING))
 
     monkeypatch.setattr(cluster.elastic._elastic, "_api", Interrupted(cluster._api, tell))
     record = workers.scheduler.call(cluster.scale(SPEC.id, workers=2, min_workers=None, by="ana"))

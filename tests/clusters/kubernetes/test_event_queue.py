@@ -43,7 +43,7 @@ async def test_events_step_back_while_a_plan_is_carried_out() -> None:
     running = asyncio.create_task(queue.run())
     with queue.stepping_back():
         for number in range(10):
-            queue.tell(a_pod("one"), "Scheduled", str(number))
+            queue.enqueue(a_pod("one"), "Scheduled", str(number))
         await settled()
         assert len(api.asked) == 1, "the others leave the API server to what is urgent"
         await api.answer()
@@ -59,8 +59,8 @@ async def test_event_queue_sends_events_of_leaving_pods_first() -> None:
     api = Slow()
     queue = EventQueue(cast("Api", api))
     for number in range(TOLD_AT_ONCE):
-        queue.tell(a_pod("one"), "Scheduled", str(number))
-    queue.tell(a_pod("two"), "Preempted", "for bob", leaves=True)
+        queue.enqueue(a_pod("one"), "Scheduled", str(number))
+    queue.enqueue(a_pod("two"), "Preempted", "for bob", leaves=True)
     running = asyncio.create_task(queue.run())
     await settled()
     assert api.asked == ["for bob", *map(str, range(TOLD_AT_ONCE - 1))], "then the oldest first"

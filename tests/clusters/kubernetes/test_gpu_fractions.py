@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import pytest
 
-from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import Part, read_part
+from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import DeviceRequest, read_part
 
 
 @pytest.mark.parametrize(
     ("annotations", "part"),
     [
         pytest.param({}, None, id="nothing"),
-        pytest.param({"gpu-fraction": "0.5"}, Part(milli=500), id="a fraction"),
-        pytest.param({"gpu-memory": "8000"}, Part(mib=8000), id="memory"),
+        pytest.param({"gpu-fraction": "0.5"}, DeviceRequest(milli=500), id="a fraction"),
+        pytest.param({"gpu-memory": "8000"}, DeviceRequest(mib=8000), id="memory"),
         pytest.param(
             {"gpu-fraction": "0.5", "gpu-fraction-num-devices": "2"},
-            Part(milli=500, devices=2),
+            DeviceRequest(milli=500, devices=2),
             id="of several devices",
         ),
         pytest.param(
             {"gpu-fraction": "1", "gpu-fraction-num-devices": "2", "runai/max-gpus": "4"},
-            Part(milli=1000, devices=2, most=4),
+            DeviceRequest(milli=1000, devices=2, most=4),
             id="two, up to four",
         ),
         pytest.param(
             {"gpu-fraction": "1.0", "gpu-fraction-num-devices": "2", "runai/max-gpus": "1"},
-            Part(milli=1000, devices=2, most=2),
+            DeviceRequest(milli=1000, devices=2, most=2),
             id="never fewer at most than it asks for",
         ),
     ],

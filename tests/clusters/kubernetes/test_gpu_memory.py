@@ -6,7 +6,7 @@ import pytest
 
 from clusters.kubernetes.worlds import a_machine, a_pod
 from runai.hub_service.clusters.kubernetes.objects.core_objects import RESERVATIONS
-from runai.hub_service.clusters.kubernetes.snapshot.gpu_memory import Sizes
+from runai.hub_service.clusters.kubernetes.snapshot.gpu_memory import NodeDeviceMemory
 from runai.hub_service.model.device import Device
 
 
@@ -36,49 +36,49 @@ def devices(*sizes: int, kind: str = "GPU") -> list[Device]:
     ],
 )
 def test_the_devices_of_a_node_have(label, counted, size):
-    sizes = Sizes()
+    sizes = NodeDeviceMemory()
 
-    sizes.learn("gpu-0", counted)
+    sizes.store("gpu-0", counted)
     (machine,) = sizes.of([a_machine("gpu-0", gpu_memory_mib=label)], ())
 
     assert machine.gpu_memory_mib == size
-    assert not sizes.learn("gpu-0", counted)  # an equal report is no change
+    assert not sizes.store("gpu-0", counted)  # an equal report is no change
 
 
 def test_a_node_that_is_as_it_was_is_the_same_object():
     machines = [a_machine("gpu-0"), a_machine("gpu-1", gpu_memory_mib=8_000)]
-    sizes = Sizes()
+    sizes = NodeDeviceMemory()
     assert sizes.of(machines, ()) == machines
-    sizes.learn("gpu-0", devices(16_000))
+    sizes.store("gpu-0", devices(16_000))
 
     first, second = sizes.of(machines, ()), sizes.of(machines, ())
     assert [m.gpu_memory_mib for m in first] == [16_000, 8_000]
     assert all(before is after for before, after in zip(first, second, strict=True))
     assert second[1] is machines[1]
 
-    sizes.learn("gpu-0", devices(12_000))
+    sizes.store("gpu-0", devices(12_000))
     machines[1] = a_machine("gpu-1", gpu_memory_mib=9_000)
     assert [m.gpu_memory_mib for m in sizes.of(machines, ())] == [12_000, 9_000]
 
 
 def test_a_device_that_is_not_counted_for_a_while_leaves_the_size_as_it_was():
-    sizes, machine = Sizes(), a_machine("gpu-0")
-    sizes.learn("gpu-0", devices(16_000))
+    sizes, machine = NodeDeviceMemory(), a_machine("gpu-0")
+    sizes.store("gpu-0", devices(16_000))
 
-    assert not sizes.learn("gpu-0", [])
+    assert not sizes.store("gpu-0", [])
     assert sizes.of([machine], ())[0].gpu_memory_mib == 16_000
 
 
 def test_of_a_node_that_is_gone_nothing_is_kept():
-    sizes = Sizes()
-    sizes.learn("gpu-0", devices(16_000))
+    sizes = NodeDeviceMemory()
+    sizes.store("gpu-0", devices(16_000))
     sizes.of([], ())
 
     assert sizes.of([a_machine("gpu-0")], ())[0].gpu_memory_mib == 0
 
 
 def test_before_the_agent_has_told_reservations_do():
-    machine, sizes = a_machine("gpu-0"), Sizes()
+    machine, sizes = a_machine("gpu-0"), NodeDeviceMemory()
     reserved = [
         a_pod(name, namespace=RESERVATIONS, node="gpu-0", device=f"GPU-{name}", device_mib=mib)
         for name, mib in (("a", 0), ("b", 16_000), ("c", 15_000))
@@ -88,5 +88,5 @@ def test_before_the_agent_has_told_reservations_do():
 
     assert sizes.of([machine], [theirs])[0].gpu_memory_mib == 0
     assert sizes.of([machine], [theirs, *reserved])[0].gpu_memory_mib == 15_000
-    sizes.learn("gpu-0", devices(12_000))
+    sizes.store("gpu-0", devices(12_000))
     assert sizes.of([machine], reserved)[0].gpu_memory_mib == 12_000

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runai.hub_service.clusters.kubernetes.objects.amounts import cpu_milli, memory_mib
-from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import Part
+from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import DeviceRequest
 from runai.hub_service.clusters.kubernetes.objects.job_manifest import (
     Confinement,
     PodTemplateSource,
@@ -207,7 +207,7 @@ def test_an_elastic_job_of_one_process_asks_the_scheduler_for_its_devices_not_th
     assert pod_of(made)["containers"][0]["resources"] == {}
     template = kept(made).template
     assert template.guaranteed == 1
-    assert template.part == Part(milli=1000, devices=2, most=8)
+    assert template.part == DeviceRequest(milli=1000, devices=2, most=8)
     assert (template.unsupported, template.is_blind) == ("", "")
     assert (template.gpus, template.milli_gpus()) == (0, 2000)
 

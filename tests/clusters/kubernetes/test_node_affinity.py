@@ -10,7 +10,7 @@ import pytest
 from clusters.kubernetes.worlds import a_machine, a_pod
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod, read_machine
 from runai.hub_service.clusters.kubernetes.objects.node_affinity import (
-    may_go,
+    may_run,
     read_demands,
     read_taints,
     wanted,
@@ -32,7 +32,7 @@ def label(operator, *values, key="zone"):
 
 
 def fits(pod, taints=()) -> bool:
-    return may_go(read_demands(pod), "gpu-0", LABELS, read_taints({"taints": list(taints)}), {})
+    return may_run(read_demands(pod), "gpu-0", LABELS, read_taints({"taints": list(taints)}), {})
 
 
 @pytest.mark.parametrize(
@@ -180,4 +180,4 @@ def test_pod_fits_a_node_only_if_its_extended_resources_are_left(running: Any, m
     (left,) = left_on([a_machine("gpu-0", stock=stock)], [asking("other", 2, **running)])
 
     wants = asking("wants", 2).demands
-    assert may_go(wants, left.name, left.labels, left.taints, left.stock) is may
+    assert may_run(wants, left.name, left.labels, left.taints, left.stock) is may

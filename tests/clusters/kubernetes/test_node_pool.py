@@ -34,7 +34,7 @@ def pools(lab: ClusterLab) -> ClusterLab:
 
 def of_pool(made: dict[str, Any], pool: str) -> dict[str, Any]:
     """Return a pod, or a Job with its pods, of a pool."""
-    marked: dict[str, Any] = dict(Pool(KEY, pool).put_in(made))
+    marked: dict[str, Any] = dict(Pool(KEY, pool).with_labels(made))
     return marked
 
 

@@ -122,7 +122,7 @@ def test_an_object_that_cannot_be_read_is_left_out(failure, caplog):
     changes: list[None] = []
     mirror = Informer(None, "/pods", parse, lambda: changes.append(None))  # type: ignore[arg-type]
     for name in ("odd", "even"):
-        mirror.take({"metadata": {"namespace": "lab", "name": name, "resourceVersion": "1"}})
+        mirror.apply({"metadata": {"namespace": "lab", "name": name, "resourceVersion": "1"}})
 
     assert dict(mirror.objects) == {"lab/even": '"even"'}
     assert "lab/odd cannot be read and is left out" in caplog.text

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from clusters.kubernetes.worlds import a_pod
-from runai.hub_service.clusters.kubernetes.objects.node_affinity import may_go, on_nodes
+from runai.hub_service.clusters.kubernetes.objects.node_affinity import may_run, on_nodes
 from runai.hub_service.clusters.kubernetes.objects.volume_topology import (
     Claim,
     Storage,
@@ -32,7 +32,7 @@ def where(claim: Claim | None, *volumes: Volume, of_class: StorageClass | None =
         {} if of_class is None else {"c": of_class},
     )
     found = placed(POD, storage)
-    return found.unsupported or " ".join(n for n in "ab" if may_go(found.demands, n, {}, (), {}))
+    return found.unsupported or " ".join(n for n in "ab" if may_run(found.demands, n, {}, (), {}))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from control_plane.objects import pod
 from control_plane.scheduling import Scheduler
 from runai.hub_service.clusters.kubernetes.driver import KubernetesCluster
 from runai.hub_service.clusters.kubernetes.workloads.pod_exec import PodPrograms, _container, _ended
-from runai.hub_service.model.cluster import Ended
+from runai.hub_service.model.cluster import ProgramEnd
 from runai.hub_service.wire.errors import Conflict, RunaiError, Unavailable
 
 
@@ -22,16 +22,16 @@ def status(**details) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("told", "ended"),
     [
-        pytest.param({"status": "Success"}, Ended(0), id="well"),
+        pytest.param({"status": "Success"}, ProgramEnd(0), id="well"),
         pytest.param(
             status(details={"causes": [{"reason": "ExitCode", "message": "3"}]}),
-            Ended(3),
+            ProgramEnd(3),
             id="with an exit code",
         ),
-        pytest.param(status(), Ended(127, "it said so"), id="it never began"),
+        pytest.param(status(), ProgramEnd(127, "it said so"), id="it never began"),
         pytest.param(
             status(details={"causes": [{"reason": "ExitCode", "message": "?"}]}),
-            Ended(127, "it said so"),
+            ProgramEnd(127, "it said so"),
             id="nobody knows how",
         ),
     ],

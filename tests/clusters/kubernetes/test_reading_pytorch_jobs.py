@@ -12,10 +12,10 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import HELD, PYT
 from runai.hub_service.clusters.kubernetes.objects.jobs import (
     MOVED,
     Job,
-    held,
-    let_go,
     resumed,
+    suspend_patch,
     suspended,
+    unsuspend_patch,
 )
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import Grouping
 from runai.hub_service.clusters.kubernetes.objects.pytorch_job import adopted, read_pytorch_job
@@ -132,12 +132,12 @@ def test_pods_are_numbered_as_ranks_are():
 
 def test_it_is_held_and_let_go_by_its_run_policy():
     job = read(pytorch_job("t", workers=1))
-    assert {"op": "add", "path": "/spec/runPolicy", "value": {}} in held(
+    assert {"op": "add", "path": "/spec/runPolicy", "value": {}} in suspend_patch(
         job, now=1.0, why="w", priority=50
     )
     waiting = read(pytorch_job("t", workers=1, suspend=True), metadata={"annotations": {HELD: "w"}})
 
-    steps = let_go(waiting, now=2.0)
+    steps = unsuspend_patch(waiting, now=2.0)
 
     assert waiting.is_held
     assert steps[-1] == {"op": "add", "path": "/spec/runPolicy/suspend", "value": False}
@@ -195,8 +195,10 @@ def test_move_is_noted_on_the_job_until_it_runs_again():
     noted = {HELD: "waits", MOVED: "moved to n2 (R10)"}
     waiting = read(pytorch_job("t", workers=1, suspend=True), metadata={"annotations": noted})
     path = "/metadata/annotations/runai~1moved"
-    moving = held(read(pytorch_job("t", workers=1)), now=1.0, why="w", priority=50, moves=True)
+    moving = suspend_patch(
+        read(pytorch_job("t", workers=1)), now=1.0, why="w", priority=50, moves=True
+    )
 
     assert waiting.moved == "moved to n2 (R10)"
     assert {"op": "add", "path": path, "value": "w"} in moving
-    assert {"op": "remove", "path": path} in let_go(waiting, now=2.0)
+    assert {"op": "remove", "path": path} in unsuspend_patch(waiting, now=2.0)

@@ -147,7 +147,7 @@ def test_a_rolling_restart_of_two_under_load_loses_and_doubles_nothing_that_was_
 
         eventually(lambda: did(1), within=STARTS_S)
         leads, waits = sorted(
-            (leads, waits), key=lambda one: "leads; listening" not in one.log.read_text()
+            (leads, waits), key=lambda one: "leader; listening" not in one.log.read_text()
         )
         for times, how in enumerate((signal.SIGTERM, signal.SIGKILL, signal.SIGTERM), start=2):
             leads.stop(how)
@@ -176,7 +176,7 @@ def test_told_to_end_while_its_api_server_says_nothing_it_ends_at_once(begin, tm
         rights = tmp_path / "silent.yaml"
         rights.write_text(SILENT % silent.getsockname()[1])
         service = begin(KUBECONFIG=str(rights))
-        eventually(lambda: "waits until it leads" in service.log.read_text(), within=STARTS_S)
+        eventually(lambda: "waits to become the leader" in service.log.read_text(), within=STARTS_S)
 
         assert service.stop(signal.SIGTERM) == 0
 

@@ -21,7 +21,7 @@ from clusters.kubernetes.sharing_world import (
 from control_plane.faults import FaultyServer
 from control_plane.objects import pod
 from control_plane.scheduling import Scheduler
-from runai.hub_service.model.cluster import Seen
+from runai.hub_service.model.cluster import NodeReport
 from runai.hub_service.model.device import Device
 
 pytestmark = pytest.mark.kubernetes
@@ -179,7 +179,9 @@ def test_of_what_agents_say_the_newest_counts_unless_the_clock_was_set_back(read
         def told(uuid: str, *, age: float) -> set[str]:
             """Have an agent report the node's device; return the device that is known then."""
             devices = (Device(0, uuid, "Fake", 16_000, simulated=False),)
-            scheduler.call(scheduler.cluster.note_holders("gpu-0", Seen(now() - age, {}, devices)))
+            scheduler.call(
+                scheduler.cluster.note_holders("gpu-0", NodeReport(now() - age, {}, devices))
+            )
             shown = scheduler.call(scheduler.cluster.devices())["gpu-0"]
             return {device.uuid for device in shown} & {"GPU-0", "GPU-1", "GPU-2", "GPU-3"}
 
@@ -217,7 +219,7 @@ def test_broken_device_gets_no_new_pod_and_its_users_get_an_event(ready, rights,
         work.create(half("two"))
         until(lambda: "two" in visible(work), what="the next is bound")
         counted = Device(0, broken, "Fake", 16_000, simulated=False)
-        seen = Seen(time.time(), {}, (counted,))
+        seen = NodeReport(time.time(), {}, (counted,))
         scheduler.call(scheduler.cluster.note_holders("gpu-0", seen))
         shown = scheduler.call(scheduler.cluster.devices())["gpu-0"]
         told = until(lambda: events(work, "DeviceBroken"), what="it is told")

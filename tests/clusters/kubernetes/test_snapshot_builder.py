@@ -12,7 +12,7 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import (
     SCHEDULER,
     read_pod,
 )
-from runai.hub_service.clusters.kubernetes.objects.jobs import PAUSES, held, times_noted
+from runai.hub_service.clusters.kubernetes.objects.jobs import PAUSES, suspend_patch, times_noted
 from runai.hub_service.clusters.kubernetes.objects.node_affinity import Taint
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import Grouping
 from runai.hub_service.clusters.kubernetes.snapshot.device_ids import DeviceIds
@@ -35,7 +35,7 @@ def drawn(*pods, machines=None, jobs=(), slots=None, **fields) -> Snapshot:
         pods=pods,
         groups=Grouping().groups(pods, {job.uid: job for job in jobs}, {}, "default"),
         projects=[VISION],
-        devices=(slots or DeviceIds()).held(pods),
+        devices=(slots or DeviceIds()).numbers(pods),
         **fields,
     )
     return SnapshotBuilder().snapshot(1000.0, world)
@@ -66,7 +66,7 @@ def test_cpu_of_other_schedulers_pods_is_out_of_reach():
 def test_a_device_that_is_gone_cannot_be_given_again():
     pods = [a_pod(f"p{i}", node="gpu-0", bound=float(i)) for i in range(3)]
     slots = DeviceIds()
-    slots.held(pods)
+    slots.numbers(pods)
 
     # Of four devices one has failed; the pod with the lowest number has ended.
     found = drawn(*pods[1:], a_pod("a"), a_pod("b"), machines=[a_machine("gpu-0", 3)], slots=slots)
@@ -80,15 +80,17 @@ def test_pod_keeps_its_device_ids_when_another_pod_ends():
         a_pod("a", node="n", bound=1.0),
         a_pod("b", node="n", bound=2.0),
     )
-    before = slots.held([first, second])
+    before = slots.numbers([first, second])
 
-    assert slots.held([second]) == {second.uid: before[second.uid]}
-    assert slots.held([second, a_pod("c", node="n", bound=3.0)])[second.uid] == before[second.uid]
+    assert slots.numbers([second]) == {second.uid: before[second.uid]}
+    assert (
+        slots.numbers([second, a_pod("c", node="n", bound=3.0)])[second.uid] == before[second.uid]
+    )
 
 
 def test_snapshot_shows_the_device_ids_that_a_plan_chose():
     slots, pod = DeviceIds(), a_pod("a", node="gpu-0", bound=1.0)
-    slots.hold(pod.uid, "gpu-0", (1,))
+    slots.assign(pod.uid, "gpu-0", (1,))
 
     found = drawn(pod, slots=slots)
 
@@ -233,7 +235,7 @@ def test_pod_on_a_deleted_node_does_not_block_another_pod():
 def test_move_of_a_whole_job_counts_in_the_pauses_that_the_core_is_shown():
     job = a_job("j")
     pod = a_pod("j-0", of=job, index=0, node="n", bound=3.0)
-    steps = held(job, now=7.0, why="moved to n2 (R10)", priority=50, moves=True)
+    steps = suspend_patch(job, now=7.0, why="moved to n2 (R10)", priority=50, moves=True)
     notes = {step["path"].rpartition("/")[2]: step["value"] for step in steps}
     times = times_noted({PAUSES: notes["runai~1pauses"]}, PAUSES)
 

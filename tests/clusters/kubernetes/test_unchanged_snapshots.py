@@ -64,7 +64,7 @@ def world(there: list[Pod], slots: DeviceIds, **fields: Any) -> SnapshotInput:
         pods=there,
         groups=Grouping().groups(there, {GANG.uid: GANG}, {}, "default"),
         projects=[Project(name="vision", quota=MilliGpu(4000))],
-        devices=slots.held(there),
+        devices=slots.numbers(there),
         **fields,
     )
 
@@ -106,10 +106,10 @@ def test_no_device_is_counted_twice_whatever_plans_gave(
 ) -> None:
     slots = DeviceIds()
     for there, name, device in course:
-        held = slots.held(there)
+        held = slots.numbers(there)
         places = [(pod.node, number) for pod in there for number in held.get(pod.uid, ())]
 
         assert all(count == 1 for count in Counter(places).values())
         assert all(len(held.get(pod.uid, ())) == (pod.gpus if pod.node else 0) for pod in there)
-        assert slots.held(list(there)) == held
-        slots.hold(f"uid-{name}", "gpu-0", (device,))
+        assert slots.numbers(list(there)) == held
+        slots.assign(f"uid-{name}", "gpu-0", (device,))

@@ -80,7 +80,7 @@ def known(
         {} if job is None else {job.uid: job},
         {},
         "default",
-        devices=slots.held(there),
+        devices=slots.numbers(there),
         waits={one.workload: one for one in said if isinstance(one, Wait)},
         stops={one.workload: one for one in said if isinstance(one, Stop)},
         **fields,
@@ -107,7 +107,7 @@ def test_records_that_are_kept_say_what_new_ones_would(course: list[Any]) -> Non
 
         assert shown == RecordBuilder().records(now)
         assert list(shown) == list(RecordBuilder().records(now))
-        assert metering.held_by_node(now) == AllocationBuilder().held_by_node(now)
+        assert metering.allocations_by_node(now) == AllocationBuilder().allocations_by_node(now)
         before = shown
     assert showing.records(now) is not before
     assert all(a is b for a, b in zip(showing.records(now).values(), before.values(), strict=True))

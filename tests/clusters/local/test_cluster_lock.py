@@ -11,7 +11,7 @@ import pytest
 from runai.hub_service.clusters.local.store import cluster_lock
 from runai.hub_service.clusters.local.store.cluster_lock import (
     LOCK,
-    Holder,
+    LockHolder,
     claim,
     holder,
     sole_owner,
@@ -30,7 +30,7 @@ async def test_waiting_process_logs_the_lock_holder_once(lock, monkeypatch, capl
     monkeypatch.setattr(cluster_lock, "WAIT_FOR_LOCK_S", 0.001)
     looks = iter(range(5))
     fd = claim(lock.parent)
-    real = cluster_lock._taken
+    real = cluster_lock._try_acquire
     seen = asyncio.Event()
 
     def taken(fd: int, root: Path) -> bool:
@@ -38,7 +38,7 @@ async def test_waiting_process_logs_the_lock_holder_once(lock, monkeypatch, capl
             seen.set()
         return real(fd, root)
 
-    monkeypatch.setattr(cluster_lock, "_taken", taken)
+    monkeypatch.setattr(cluster_lock, "_try_acquire", taken)
 
     async def second() -> None:
         async with sole_owner(lock):
@@ -50,7 +50,7 @@ async def test_waiting_process_logs_the_lock_holder_once(lock, monkeypatch, capl
     await waits
 
     [line] = [record.getMessage() for record in caplog.records]
-    assert line.startswith(f"waits: the cluster is open elsewhere (process {os.getpid()}, since 20")
+    assert line.startswith(f"waiting: the cluster is open elsewhere (process {os.getpid()}, since ")
     assert f"kill -CONT {os.getpid()}" in line
 
 
@@ -71,7 +71,7 @@ def test_lock_of_an_earlier_version_has_an_unknown_holder(told, lock):
     fd = claim(lock.parent)
     lock.write_text(told)
 
-    assert holder(lock) == Holder()
+    assert holder(lock) == LockHolder()
     with pytest.raises(Conflict, match="a process that does not say which") as refused:
         claim(lock.parent)
 

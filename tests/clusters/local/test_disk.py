@@ -142,12 +142,12 @@ def test_a_full_disk_on_which_a_little_fits_is_full(tmp_path, monkeypatch):
         with pytest.raises(Unavailable):
             store.save(events=[("vision/exp", HistoryEvent(1.0, "note", "#" * 100_000))])
 
-        assert store.trouble()
+        assert store.unhealthy_reason()
         store.save(gone_projects=["x"])
-        assert store.trouble(), "as large a one would still be refused"
+        assert store.unhealthy_reason(), "as large a one would still be refused"
 
         disk.make_room()
-        assert store.trouble() == ""
+        assert store.unhealthy_reason() == ""
     finally:
         store.close()
         disk.gone()
@@ -164,7 +164,7 @@ async def test_a_data_directory_that_is_away_delays_starts_and_ends(tmp_path, le
         if left == "another directory":  # as the mount point of its disk
             data.mkdir()
 
-        assert str(data) in lab.cluster.trouble()
+        assert str(data) in lab.cluster.unhealthy_reason()
         for refused in (
             lab.cluster.submit([lab.job("later")]),
             lab.cluster.apply(plan(start(waits.id, 1))),
@@ -180,7 +180,7 @@ async def test_a_data_directory_that_is_away_delays_starts_and_ends(tmp_path, le
         if data.exists():
             data.rmdir()
         aside.rename(data)
-        assert lab.cluster.trouble() == ""
+        assert lab.cluster.unhealthy_reason() == ""
         assert await lab.cluster.apply(plan(start(waits.id, 1))) == []
         await lab.until(waits.id, "running")
         await lab.end(runs, 0)

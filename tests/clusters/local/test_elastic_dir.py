@@ -16,10 +16,10 @@ from runai.hub_service.clusters.local.files.elastic_dir import MOST_BYTES, Elast
 from runai.hub_service.clusters.local.files.elastic_relay import wake
 from runai.hub_service.clusters.states.membership import throughput_for_core
 from runai.hub_service.model.records import Process
-from runai.hub_service.wire.elastic_messages import ElasticFiles, Status, Target, WorkerPhase
+from runai.hub_service.wire.elastic_messages import ElasticFiles, Target, WorkerPhase, WorkerStatus
 
 TARGET = Target(3, ("vision/e-0",), "127.0.0.1:4000", 1, 1, 4)
-STATUS = Status("vision/e-0", 3, WorkerPhase.RUNNING, 12)
+STATUS = WorkerStatus("vision/e-0", 3, WorkerPhase.RUNNING, 12)
 
 
 @pytest.fixture

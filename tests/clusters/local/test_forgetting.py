@@ -105,12 +105,13 @@ def home() -> Iterator[Path]:
 FOLLOWS = f"""
 import asyncio, sys
 from pathlib import Path
-from runai.hub_service.processes.user_account import Account
-from runai.hub_service.clusters.local.files.job_dir_cleanup import AtHome, Leaving, Leavings
+from runai.hub_service.processes.user_account import UnixAccount
+from runai.hub_service.clusters.local.files.job_dir_cleanup import AtHome, DeletedWorkload
+from runai.hub_service.clusters.local.files.job_dir_cleanup import JobDirCleanup
 jobs, own, aged = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "aged"
-killed, following = Leavings(jobs), Leavings(jobs)
-at_home = AtHome(own, Account("eve", own.parent, {EVE}, {EVE}))
-with killed.going(Leaving("vision/exp", 1.0, aged), at_home):
+killed, following = JobDirCleanup(jobs), JobDirCleanup(jobs)
+at_home = AtHome(own, UnixAccount("eve", own.parent, {EVE}, {EVE}))
+with killed.going(DeletedWorkload("vision/exp", 1.0, aged), at_home):
     pass  # what it wants removed it never comes to
 following.settle(lambda _name, _submitted: False)
 

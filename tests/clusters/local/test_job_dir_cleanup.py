@@ -26,12 +26,13 @@ WAITING = "#!/bin/sh\nexec sleep 1000\n"
 REMOVES = f"""
 import asyncio, sys
 from pathlib import Path
-from runai.hub_service.processes.user_account import Account
-from runai.hub_service.clusters.local.files.job_dir_cleanup import AtHome, Leaving, Leavings
+from runai.hub_service.processes.user_account import UnixAccount
+from runai.hub_service.clusters.local.files.job_dir_cleanup import AtHome, DeletedWorkload
+from runai.hub_service.clusters.local.files.job_dir_cleanup import JobDirCleanup
 jobs, place, aged = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "aged"
-leavings = Leavings(jobs)
-at_home = AtHome(place / "exp-1", Account("eve", place, {EVE}, {EVE}))
-with leavings.going(Leaving("vision/exp", 1.0, aged), at_home):
+leavings = JobDirCleanup(jobs)
+at_home = AtHome(place / "exp-1", UnixAccount("eve", place, {EVE}, {EVE}))
+with leavings.going(DeletedWorkload("vision/exp", 1.0, aged), at_home):
     pass
 asyncio.run(leavings.run())
 """

@@ -90,9 +90,9 @@ def test_names_are_counted_in_all_folders_and_behind_no_link(tmp_path):
 def test_file_count_without_a_limit_never_scans(tmp_path, monkeypatch):
     monkeypatch.setattr(file_count, "LOOK_EVERY_S", 0)
     count = file_count.FileCount({"own_directory": str(tmp_path), "most_files": 0})
-    monkeypatch.setattr(count, "_ask", lambda: pytest.fail("it looks"))
+    monkeypatch.setattr(count, "_start_count", lambda: pytest.fail("it looks"))
 
-    assert not count.look()
+    assert not count.poll()
 
 
 LOOKS = """
@@ -109,7 +109,7 @@ def make(place, many):
         (place / str(n)).touch()
 
 def look():
-    while not count.look():
+    while not count.poll():
         pass
 
 def say():
@@ -160,7 +160,7 @@ import file_count
 file_count.LOOK_EVERY_S = 0
 who = {"uid": int(uid), "gid": int(gid), "user": user}
 count = file_count.FileCount({**who, "own_directory": own, "most_files": 2})
-while not count.look():
+while not count.poll():
     pass
 print("more" if count.more else "no more", flush=True)
 """

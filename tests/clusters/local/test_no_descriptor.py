@@ -16,14 +16,14 @@ import pytest
 
 from labs import local_lab, plan, sleeping, start
 from runai.hub_service.clusters.local.processes import reconciler
-from runai.hub_service.clusters.local.processes.worker_process import Watch, lasting
+from runai.hub_service.clusters.local.processes.worker_process import ProcessWatch, lasting
 from runai.hub_service.model.records import Process
 from waiting import eventually_async
 
 TAKES_ALL = """
 import resource, subprocess
-from runai.hub_service.processes.own_process import most, take_all
-print(take_all(), resource.getrlimit(resource.RLIMIT_NOFILE), most())
+from runai.hub_service.processes.own_process import max_descriptors, raise_descriptor_limit
+print(raise_descriptor_limit(), resource.getrlimit(resource.RLIMIT_NOFILE), max_descriptors())
 """
 
 
@@ -79,7 +79,7 @@ async def test_a_process_that_cannot_be_looked_at_has_not_ended():
     try:
         named = lasting(Process(sleeper.pid, psutil.Process(sleeper.pid).create_time()))
         with none_left():
-            Watch(sleeper.pid, named, lambda: ended.append(True))
+            ProcessWatch(sleeper.pid, named, lambda: ended.append(True))
             await asyncio.sleep(0)
         assert ended == []
         sleeper.kill()

@@ -104,7 +104,7 @@ sys.path.append(str(pathlib.Path(sys.argv[2]).parent))
 import exit_notes, supervisor
 resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
 os.setuid(int(sys.argv[1]))
-supervisor.Supervisor(sys.argv[3], os.open("/dev/null", 1), exit_notes.Notes(sys.argv[3])).run()
+supervisor.Supervisor(sys.argv[3], os.open("/dev/null", 1), exit_notes.ExitNotes(sys.argv[3])).run()
 """
 
 

@@ -44,7 +44,7 @@ def test_progress_files_return_the_values_that_push_wrote(tmp_path, monkeypatch)
     push("loss", float("nan"), ReportType.metric)
     push("optimizer_name", "Adam", ReportType.parameter)
 
-    [found] = ProgressFiles().look([of(tmp_path)], NAMES).values()
+    [found] = ProgressFiles().poll([of(tmp_path)], NAMES).values()
     assert found.epochs == (3.0, 10.0)
     assert str(found.metrics["loss"]) == "nan"
     assert found.parameters == {"optimizer_name": "Adam"}
@@ -52,45 +52,45 @@ def test_progress_files_return_the_values_that_push_wrote(tmp_path, monkeypatch)
 
 def test_a_file_is_read_again_when_it_was_replaced(tmp_path):
     files = ProgressFiles()
-    assert files.look([of(tmp_path)], NAMES) == {}
+    assert files.poll([of(tmp_path)], NAMES) == {}
     write(tmp_path, {"metrics": {"loss": 1.5}})
-    files.look([of(tmp_path)], NAMES)
+    files.poll([of(tmp_path)], NAMES)
     write(tmp_path, LOSS)
 
-    assert files.look([of(tmp_path)], NAMES) == READ
+    assert files.poll([of(tmp_path)], NAMES) == READ
 
 
 def test_the_file_of_a_job_that_does_not_run_is_looked_at_once(tmp_path):
     files = ProgressFiles()
     write(tmp_path, LOSS)
-    files.look([of(tmp_path, phase="runs")], NAMES)
+    files.poll([of(tmp_path, phase="runs")], NAMES)
     assert not files.rests("vision/e", "ended")
-    files.look([of(tmp_path, phase="ended")], NAMES)
+    files.poll([of(tmp_path, phase="ended")], NAMES)
     (tmp_path / "progress.json").unlink()
 
     assert files.rests("vision/e", "ended")
-    assert files.look([], NAMES) == READ
-    assert files.look([of(tmp_path, phase="runs again")], NAMES) == {}
+    assert files.poll([], NAMES) == READ
+    assert files.poll([of(tmp_path, phase="runs again")], NAMES) == {}
 
 
 def test_progress_files_forget_workloads_that_are_gone(tmp_path):
     files = ProgressFiles()
     write(tmp_path, LOSS)
-    files.look([of(tmp_path)], NAMES)
+    files.poll([of(tmp_path)], NAMES)
 
-    assert files.look([], set()) == {}
+    assert files.poll([], set()) == {}
     assert not files.rests("vision/e", 1)
 
 
 def test_look_at_one_job_reads_only_that_job_and_keeps_cached_progress(tmp_path):
     files = ProgressFiles()
     write(tmp_path, LOSS)
-    files.look([of(tmp_path)], NAMES)
+    files.poll([of(tmp_path)], NAMES)
     (tmp_path / "progress.json").unlink()
 
-    assert files.look_at([], {"vision/other"}) == {}
-    assert files.look_at([], NAMES) == READ
-    assert files.look_at([of(tmp_path, phase=2)], NAMES) == {}
+    assert files.read([], {"vision/other"}) == {}
+    assert files.read([], NAMES) == READ
+    assert files.read([of(tmp_path, phase=2)], NAMES) == {}
 
 
 def _link(folder: Path) -> None:
@@ -116,7 +116,7 @@ def _too_long(folder: Path) -> None:
 def test_progress_files_skip_invalid_files(tmp_path, prepare):
     prepare(tmp_path)
 
-    assert ProgressFiles().look([of(tmp_path)], NAMES) == {}
+    assert ProgressFiles().poll([of(tmp_path)], NAMES) == {}
 
 
 def test_a_file_of_another_account_is_left_alone(tmp_path):
@@ -125,9 +125,9 @@ def test_a_file_of_another_account_is_left_alone(tmp_path):
 
     write(tmp_path, LOSS)
 
-    assert ProgressFiles().look([of(tmp_path, owner=lambda: os.getuid() + 1)], NAMES) == {}
-    assert ProgressFiles().look([of(tmp_path, owner=gone)], NAMES) == {}
-    assert ProgressFiles().look([of(tmp_path, owner=os.getuid)], NAMES) == READ
+    assert ProgressFiles().poll([of(tmp_path, owner=lambda: os.getuid() + 1)], NAMES) == {}
+    assert ProgressFiles().poll([of(tmp_path, owner=gone)], NAMES) == {}
+    assert ProgressFiles().poll([of(tmp_path, owner=os.getuid)], NAMES) == READ
 
 
 @settings(max_examples=50)

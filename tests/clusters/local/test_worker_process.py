@@ -14,12 +14,12 @@ import pytest
 
 from labs import sleeping
 from runai.hub_service.clusters.local.processes.worker_process import (
-    Watch,
+    ProcessWatch,
+    at_present_clock,
     end_tree,
     is_same,
     kill_leftovers,
     lasting,
-    told_now,
 )
 from runai.hub_service.model.records import Process
 
@@ -60,7 +60,7 @@ def set_clock(monkeypatch):
 
 async def test_it_tells_once_when_a_process_has_ended(kernel, sleeper):
     ended = asyncio.Event()
-    watch = Watch(sleeper.pid, _named(sleeper.pid), ended.set)
+    watch = ProcessWatch(sleeper.pid, _named(sleeper.pid), ended.set)
 
     watch.send(signal.SIGTERM)
 
@@ -74,7 +74,7 @@ async def test_a_process_that_is_gone_has_ended(kernel, sleeper):
     sleeper.wait()
     ended = asyncio.Event()
 
-    Watch(sleeper.pid, named, ended.set)
+    ProcessWatch(sleeper.pid, named, ended.set)
 
     async with asyncio.timeout(90):
         await ended.wait()
@@ -82,7 +82,7 @@ async def test_a_process_that_is_gone_has_ended(kernel, sleeper):
 
 async def test_watch_of_a_reused_pid_reports_an_end_and_sends_no_signal(kernel, sleeper):
     ended = asyncio.Event()
-    watch = Watch(sleeper.pid, _named(sleeper.pid, 60), ended.set)
+    watch = ProcessWatch(sleeper.pid, _named(sleeper.pid, 60), ended.set)
 
     watch.send(signal.SIGKILL)
 
@@ -93,9 +93,9 @@ async def test_watch_of_a_reused_pid_reports_an_end_and_sends_no_signal(kernel, 
 
 async def test_a_closed_watch_is_silent(kernel, sleeper):
     ended = asyncio.Event()
-    Watch(sleeper.pid, _named(sleeper.pid), ended.set).close()
+    ProcessWatch(sleeper.pid, _named(sleeper.pid), ended.set).close()
     heard = asyncio.Event()
-    Watch(sleeper.pid, _named(sleeper.pid), heard.set)
+    ProcessWatch(sleeper.pid, _named(sleeper.pid), heard.set)
 
     sleeper.kill()
 
@@ -167,12 +167,12 @@ async def test_a_process_is_itself_after_the_clock_was_set(seconds, kernel, slee
     set_clock(seconds)
     ended = asyncio.Event()
 
-    Watch(sleeper.pid, before, ended.set)
+    ProcessWatch(sleeper.pid, before, ended.set)
     await asyncio.sleep(0)
 
     assert not ended.is_set()
     assert is_same(before, lasting(_named(sleeper.pid)))
-    assert told_now(before).created == psutil.Process(sleeper.pid).create_time()
+    assert at_present_clock(before).created == psutil.Process(sleeper.pid).create_time()
     end_tree(before)
     async with asyncio.timeout(90):
         await ended.wait()

@@ -23,7 +23,7 @@ from runai.hub_service.model.records import (
 )
 from runai.hub_service.scheduler import decide
 from runai.hub_service.scheduler.model.quantity import MilliGpu
-from runai.hub_service.wire.elastic_messages import Status, Target, WorkerPhase
+from runai.hub_service.wire.elastic_messages import Target, WorkerPhase, WorkerStatus
 from runai.hub_service.wire.errors import Conflict
 
 DEVICES = [Device(i, f"SIM-{i}", "Simulated GPU", 1000, simulated=True) for i in range(3)]
@@ -150,7 +150,7 @@ class Cluster(RuleBasedStateMachine):
         record = self.known(name)
         if record is not None:
             who = f"{record.id}-{worker}"
-            status = Status(who, 0, WorkerPhase(phase), 1, 0, speed, gpus)
+            status = WorkerStatus(who, 0, WorkerPhase(phase), 1, 0, speed, gpus)
             self.cluster.report_statuses(record.id, {who: status})
 
     @rule()

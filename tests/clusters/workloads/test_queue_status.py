@@ -38,7 +38,7 @@ class Moving:
             await self.cluster.submit(jobs(project))
         await self.cycle()
         await self.cycle()
-        (runs,) = [r for r in await self.cluster.workloads() if r.holds_devices]
+        (runs,) = [r for r in await self.cluster.workloads() if r.has_devices]
         self.cluster.complete(runs.id)
 
     async def cycle(self) -> None:

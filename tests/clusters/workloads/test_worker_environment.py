@@ -32,7 +32,7 @@ class Mps:
     def variables(self, device: str, memory_mib: int) -> Mapping[str, str]:
         return {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"{device}={memory_mib}M"}
 
-    def trouble(self, device: str) -> str:
+    def unavailable_reason(self, device: str) -> str:
         return ""
 
     def mps(self, device: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runai.hub_service.client.calls import Which
+from runai.hub_service.client.calls import WorkloadFilter
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.wire.agent_reports import AgentReport, DeviceSample, UsageSample
 from runai.hub_service.wire.errors import Forbidden, NotFound, Unavailable
@@ -74,7 +74,7 @@ async def test_a_list_is_filtered_by_project_user_and_state(simulated):
     await ana.suspend("vision/a")
 
     async def names(client=vic, **by: Any) -> list[str]:
-        return [w.name for w in await client.workloads(Which(**by))]
+        return [w.name for w in await client.workloads(WorkloadFilter(**by))]
 
     assert await names() == ["a", "v"]
     assert await names(user="ana") == ["a"]

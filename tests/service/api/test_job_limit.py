@@ -136,7 +136,7 @@ def test_how_many_fit(most, unfinished, more, refused):
 def test_jobs_that_fail_to_be_stored_do_not_count_towards_the_limit():
     limit = JobLimit(10)
 
-    with pytest.raises(OSError, match="no room"), limit.taken("ana", 10, 0):
+    with pytest.raises(OSError, match="no room"), limit.reserve("ana", 10, 0):
         raise OSError("no room")
 
     limit.check("ana", 10, 0)

@@ -12,7 +12,7 @@ import pytest
 from runai.hub_service.api.services.submit import DRAWN
 from runai.hub_service.api.views.overview_views import SHOWN_OWN, SHOWN_WAITING
 from runai.hub_service.client import client
-from runai.hub_service.client.calls import Which
+from runai.hub_service.client.calls import WorkloadFilter
 from runai.hub_service.model.records import WorkloadSpec
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.wire.errors import InvalidRequest
@@ -74,23 +74,23 @@ async def test_a_list_is_read_page_by_page_in_the_order_of_submission_then_numbe
     await queued(simulated, 12)
     await ana.submit(SubmitRequest(name="b", gpus=1, command=["train"]))
 
-    first = await ana.workload_page(Which(), limit=11)
-    second = await ana.workload_page(Which(), first.next_token, limit=11)
+    first = await ana.workload_page(WorkloadFilter(), limit=11)
+    second = await ana.workload_page(WorkloadFilter(), first.next_token, limit=11)
 
     assert [w.name for w in first.items] == [f"exp-{n}" for n in range(11)]
     assert [w.name for w in second.items] == ["exp-11", "b"]
     assert (first.next_token is None, second.next_token) == (False, None)
     assert sum(first.counts.values()) == sum(second.counts.values()) == 13
-    assert (await out.workload_page(Which())).counts == {}
+    assert (await out.workload_page(WorkloadFilter())).counts == {}
 
 
 async def test_next_page_repeats_no_workload_after_a_deletion(simulated):
     ana = await simulated.client("ana")
     await queued(simulated, 4)
-    first = await ana.workload_page(Which(), limit=2)
+    first = await ana.workload_page(WorkloadFilter(), limit=2)
     await ana.delete("vision/exp-1")
 
-    second = await ana.workload_page(Which(), first.next_token)
+    second = await ana.workload_page(WorkloadFilter(), first.next_token)
 
     assert [w.name for w in second.items] == ["exp-2", "exp-3"]
 
@@ -108,7 +108,7 @@ async def test_a_token_that_no_page_has_given_is_refused_by_name(simulated, toke
     ana = await simulated.client("ana")
 
     with pytest.raises(InvalidRequest, match=f"continue is {token}, which is no place in a list"):
-        await ana.workload_page(Which(), token)
+        await ana.workload_page(WorkloadFilter(), token)
 
 
 @pytest.mark.parametrize("dry_run", [False, True], ids=["stored", "tried"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
-from runai.hub_service.api.views.latest_reports import NOTICE_FOR_S, RECENT_S, Present
+from runai.hub_service.api.views.latest_reports import NOTICE_FOR_S, RECENT_S, AgentReports
 from runai.hub_service.limits.sharing import TimeSliced
 from runai.hub_service.limits.tiers import Tier
 from runai.hub_service.wire.agent_reports import AgentReport, Notice, ProcessSample
@@ -78,7 +78,7 @@ async def test_the_strictest_tier_is_shown_or_why_no_hard_limit_can_be_had(simul
 class Broken(TimeSliced):
     """A machine where MPS was requested but cannot run."""
 
-    def trouble(self, device: str) -> str:
+    def unavailable_reason(self, device: str) -> str:
         return "its limit is not kept on this machine"
 
 
@@ -163,9 +163,9 @@ async def test_owner_sees_processes_by_memory_with_notebook_names(simulated):
 
 
 def test_the_present_ends():
-    present = Present()
+    present = AgentReports()
     told = report(processes=(process(7, 100),), notices=(notice("vision/exp1"),))
-    present.learn(100.0, told, {"vision/exp1"})
+    present.store(100.0, told, {"vision/exp1"})
 
     assert present.notice(100.0 + NOTICE_FOR_S, "vision/exp1") == ""
     assert present.processes(100.0 + RECENT_S, "vision/exp1") == []
@@ -173,10 +173,10 @@ def test_the_present_ends():
 
 
 def test_notice_of_killed_workload_is_reported_after_its_end():
-    present = Present()
-    present.learn(100.0, report(1.0), {"vision/exp1"})
+    present = AgentReports()
+    present.store(100.0, report(1.0), {"vision/exp1"})
 
-    told = present.learn(
+    told = present.store(
         101.0, report(2.0, notices=(notice("vision/exp1"), notice("vision/other"))), set()
     )
 
@@ -184,10 +184,10 @@ def test_notice_of_killed_workload_is_reported_after_its_end():
 
 
 def test_a_report_that_waited_is_not_the_present():
-    present = Present()
+    present = AgentReports()
     tiers = {"vision/exp1": "driver", "vision/elsewhere": "driver"}
-    present.learn(100.0, report(5.0, tiers=tiers), {"vision/exp1"})
-    present.learn(100.0, report(4.0), {"vision/exp1"})
+    present.store(100.0, report(5.0, tiers=tiers), {"vision/exp1"})
+    present.store(100.0, report(4.0), {"vision/exp1"})
 
     assert present.tier("vision/exp1") is Tier.DRIVER
     assert present.tier("vision/elsewhere") is Tier.FRAMEWORKS  # it has no device of that node

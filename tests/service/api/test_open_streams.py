@@ -15,7 +15,7 @@ import pytest
 
 from runai.hub_service.api.auth.permissions import Actor
 from runai.hub_service.api.services import event_stream
-from runai.hub_service.model.cluster import Ended, Piece
+from runai.hub_service.model.cluster import OutputChunk, ProgramEnd
 from runai.hub_service.wire.schemas import ProjectPut, SubmitRequest
 from waiting import eventually_async
 
@@ -35,13 +35,13 @@ class Talking:
     ended = 0
     """Programs with a closed output stream."""
 
-    async def execute(self, *_program: object) -> AsyncIterator[Piece | Ended]:
+    async def execute(self, *_program: object) -> AsyncIterator[OutputChunk | ProgramEnd]:
         return self._written()
 
-    async def _written(self) -> AsyncIterator[Piece | Ended]:
+    async def _written(self) -> AsyncIterator[OutputChunk | ProgramEnd]:
         try:
             while True:
-                yield Piece(b"a secret")
+                yield OutputChunk(b"a secret")
                 await asyncio.sleep(0.02)
         finally:
             self.ended += 1

@@ -127,7 +127,7 @@ async def test_consumption_is_a_table_for_spreadsheets_and_names_are_no_formulas
     rows = list(csv.reader(reply.text.splitlines()))
 
     assert rows[0][0] == "user"
-    assert len(rows) == 1 + len(ledger.known("user"))
+    assert len(rows) == 1 + len(ledger.names("user"))
     assert reply.headers["content-disposition"] == 'attachment; filename="usage-user-30d.csv"'
 
 

@@ -49,7 +49,7 @@ def callers(**allowed: int) -> Callers:
     """Return the limits, with every user's credential already identified."""
     here = Callers(Allowance(**allowed))
     for who in (ANA, MIA, BO):
-        here.learn(who, f"user {who.decode()}", exempt=False)
+        here.store(who, f"user {who.decode()}", exempt=False)
     return here
 
 
@@ -81,7 +81,7 @@ def test_a_burst_is_let_in_and_then_no_more_until_the_window_has_passed(clock):
 def test_tokens_of_one_user_share_one_rate_and_leave_other_users_theirs(clock):
     here = callers(calls_per_s=RATE)
     for token in (b"laptop", b"notebook"):
-        here.learn(token, "user ana", exempt=False)
+        here.store(token, "user ana", exempt=False)
 
     assert calls(here, b"laptop", BURST) + calls(here, b"notebook", BURST) == BURST
     assert calls(here, MIA, BURST) == BURST
@@ -89,7 +89,7 @@ def test_tokens_of_one_user_share_one_rate_and_leave_other_users_theirs(clock):
 
 def test_the_platforms_own_processes_are_not_counted():
     here = callers(calls_per_s=RATE, open_at_once=1)
-    here.learn(b"token", "agent box", exempt=True)
+    here.store(b"token", "agent box", exempt=True)
 
     assert calls(here, b"token", 10 * BURST) == 10 * BURST
     assert calls(callers(), ANA, 1000) == 1000, "nobody is where nothing is set"
@@ -126,14 +126,14 @@ def test_unknown_credentials_share_one_rate(clock):
     made_up = [str(n).encode() for n in range(2 * STRANGERS * BURST)]
 
     assert sum(calls(here, one, 1) for one in made_up) == STRANGERS * BURST
-    here.learn(ANA, "user ana", exempt=False)
+    here.store(ANA, "user ana", exempt=False)
     assert calls(here, ANA, 2 * BURST) == BURST
 
 
 def test_the_credentials_that_are_remembered_are_bounded():
     here = callers(open_at_once=1)
     for number in range(2 * MOST_KNOWN):
-        here.learn(str(number).encode(), f"user {number}", exempt=False)
+        here.store(str(number).encode(), f"user {number}", exempt=False)
 
     assert len(here._known) <= MOST_KNOWN
 
@@ -166,7 +166,7 @@ async def test_few_calls_of_one_person_are_worked_on_at_once(who, query, streams
 
     async def call(name: str) -> None:
         shown = {"authorization": f"Bearer {name}"}
-        here.learn(credential_of(Headers(shown)), name, exempt=name == "hub")
+        here.store(credential_of(Headers(shown)), name, exempt=name == "hub")
         state = SimpleNamespace(platform=SimpleNamespace(callers=here))
         scope = {
             "type": "http",
@@ -195,7 +195,7 @@ def allowed(simulated, monkeypatch, clock):
     monkeypatch.setattr(request_limits, "HELD_S", 0.01)
     for who, kind in (("ana", "user"), ("mia", "user"), ("hub", "hub")):
         shown = request_limits.credential_of(Headers({"Authorization": f"Bearer {who}-token"}))
-        found.learn(shown, f"{kind} {who}", exempt=kind != "user")
+        found.store(shown, f"{kind} {who}", exempt=kind != "user")
     return clock
 
 

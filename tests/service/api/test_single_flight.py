@@ -10,7 +10,7 @@ import asyncio
 import pytest
 
 from labs import Clock
-from runai.hub_service.api.auth.single_flight import AskedOnce
+from runai.hub_service.api.auth.single_flight import SingleFlight
 from runai.hub_service.wire.errors import Unavailable
 
 KEEP_S = 30.0
@@ -24,7 +24,7 @@ class Hub:
         self.asked: list[str] = []
         self.answers = asyncio.Event()
         self.error: Exception | None = None
-        self.once = AskedOnce[str](
+        self.once = SingleFlight[str](
             at_once=at_once, keep_s=KEEP_S, clock=self.clock, within_s=within_s
         )
 
@@ -36,7 +36,7 @@ class Hub:
                 raise self.error
             return name.upper()
 
-        return asyncio.ensure_future(self.once.ask(name, question))
+        return asyncio.ensure_future(self.once.get(name, question))
 
 
 async def begun() -> None:

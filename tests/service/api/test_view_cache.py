@@ -17,7 +17,7 @@ from runai.hub_service.api.services.overview_feed import RenderTurns
 from runai.hub_service.api.views import device_views
 from runai.hub_service.api.views.overview_views import overview_view
 from runai.hub_service.api.views.start_views import start_view
-from runai.hub_service.api.views.view_cache import FEW, MEASURED_FOR_S, DrawnViews, Measured
+from runai.hub_service.api.views.view_cache import FEW, MEASURED_FOR_S, MeasurementTimes, ViewCache
 from runai.hub_service.api.views.workload_queues import Queues
 from runai.hub_service.api.views.workload_views import Viewer
 from runai.hub_service.controller.idle.decision import Do
@@ -43,10 +43,10 @@ async def test_each_sees_of_one_world_what_they_would_see_of_their_own(simulated
         await client.submit(SubmitRequest(gpus=0.5, command=["train"], array=4))
     everybody = [ANA, MIA, OUT, Actor("root", admin=True), Actor("ana", may_write=False)]
     world = await simulated.platform.world()
-    shared = replace(world, drawn=DrawnViews())  # no view of an earlier moment
+    shared = replace(world, drawn=ViewCache())  # no view of an earlier moment
 
     for actor in (*everybody, *everybody):  # nothing is awaited from here on, so nothing changes
-        own = replace(shared, drawn=DrawnViews(), queued=Queues.of)
+        own = replace(shared, drawn=ViewCache(), queued=Queues.of)
         alone = overview_view(Viewer(own, actor))
 
         together = overview_view(Viewer(shared, actor))
@@ -55,7 +55,7 @@ async def test_each_sees_of_one_world_what_they_would_see_of_their_own(simulated
 
 
 async def test_cache_drops_views_of_deleted_workloads(simulated):
-    ana, drawn = await simulated.client("ana"), DrawnViews()
+    ana, drawn = await simulated.client("ana"), ViewCache()
     for number in range(FEW):
         await ana.submit(SubmitRequest(name=f"exp-{number}", gpus=4, command=["train"]))
     queued = [r for r in await simulated.platform.cluster.workloads() if not r.attempts]
@@ -92,7 +92,7 @@ VIEW = WorkloadView(
 
 
 TOLD = [5.0]
-AT_9 = Measured(9.0, TOLD)
+AT_9 = MeasurementTimes(9.0, TOLD)
 
 
 @pytest.mark.parametrize(
@@ -102,10 +102,10 @@ AT_9 = Measured(9.0, TOLD)
         *[
             pytest.param((WAITS, ME, "x", AT_9), (WAITS, ME, "x", now), 1, measured, id=name)
             for now, measured, name in (
-                (Measured(9.3, TOLD), 0, "measured just now"),
-                (Measured(9.3, [9.1]), 1, "an agent has reported"),
-                (Measured(9.5, TOLD), 1, "measured before"),
-                (Measured(8.9, TOLD), 1, "the clock was set back"),
+                (MeasurementTimes(9.3, TOLD), 0, "measured just now"),
+                (MeasurementTimes(9.3, [9.1]), 1, "an agent has reported"),
+                (MeasurementTimes(9.5, TOLD), 1, "measured before"),
+                (MeasurementTimes(8.9, TOLD), 1, "the clock was set back"),
             )
         ],
         pytest.param((WAITS, ME, "x", None), (WAITS, ME, "x", AT_9), 2, 0, id="begun"),
@@ -123,7 +123,7 @@ AT_9 = Measured(9.0, TOLD)
     ],
 )
 def test_cache_builds_unchanged_view_once(first, second, drawn, measured):
-    views, times, measurements = DrawnViews(), [], []
+    views, times, measurements = ViewCache(), [], []
 
     def draw() -> WorkloadView:
         times.append(1)
@@ -143,7 +143,7 @@ def test_cache_builds_unchanged_view_once(first, second, drawn, measured):
 
 def test_of_another_start_that_alone_is_drawn():
     views, soon = (
-        DrawnViews(),
+        ViewCache(),
         ExpectedStart(at=60, earliest=None, latest=None, is_estimated=True, text="in a minute"),
     )
 
@@ -178,7 +178,7 @@ class _Grows:
 async def test_cached_view_with_new_measurements_equals_a_rebuilt_view(simulated):
     ana = await simulated.client("ana")
     await ana.submit(SubmitRequest(gpus=0.5, command=["train"], array=2))
-    world, drawn = await simulated.platform.world(), DrawnViews()
+    world, drawn = await simulated.platform.world(), ViewCache()
     assert all(record.allocated for record in world.workloads)
 
     for second in range(5):
@@ -189,7 +189,7 @@ async def test_cached_view_with_new_measurements_equals_a_rebuilt_view(simulated
             world, at=world.at + second, meter=_Grows(second), idle=lambda _id, now=idle: now
         )
         for record in later.workloads:
-            whole = Viewer(replace(later, drawn=DrawnViews()), ANA).workload(record)
+            whole = Viewer(replace(later, drawn=ViewCache()), ANA).workload(record)
             assert Viewer(replace(later, drawn=drawn), ANA).workload(record) == whole
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from control_plane.certificates import Authority
 from runai.hub_service.client import AsyncClient, Client, calls
-from runai.hub_service.client.calls import LogDecoder, OverviewDecoder, Retries, Which
+from runai.hub_service.client.calls import LogDecoder, OverviewDecoder, Retries, WorkloadFilter
 from runai.hub_service.wire.errors import (
     Conflict,
     Forbidden,
@@ -345,7 +345,7 @@ def test_ids_of_jobs_and_of_pods_become_addresses():
 
 def test_text_that_cannot_be_sent_is_refused_by_name():
     with pytest.raises(InvalidRequest, match=r"user is '\\udcff': it is no UTF-8 text"):
-        calls.workload_page(Which(user="\udcff"))
+        calls.workload_page(WorkloadFilter(user="\udcff"))
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,13 @@ import pytest
 from inline_decisions import inline_scheduler
 from runai.hub_service.clusters.simulated import MemoryStore, SimulatedCluster
 from runai.hub_service.controller import history_recorder
-from runai.hub_service.controller.history_recorder import Bookkeeping, Holdings, held_devices
+from runai.hub_service.controller.history_recorder import (
+    AllocationCache,
+    HistoryRecorder,
+    device_allocations,
+)
 from runai.hub_service.controller.loop import Controller
-from runai.hub_service.ledger import Asked, Ledger
+from runai.hub_service.ledger import Ledger, PastRequest
 from runai.hub_service.model.changes import Broadcast
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
@@ -31,9 +35,9 @@ class Told(Ledger):
         super().__init__(database, clock=clock)
         self.requests: list[tuple[str, str, int]] = []
 
-    def asked(self, workload: str, asked: Asked) -> None:
+    def record_request(self, workload: str, asked: PastRequest) -> None:
         self.requests.append((workload, asked.text, asked.starts))
-        super().asked(workload, asked)
+        super().record_request(workload, asked)
 
 
 class Service:
@@ -44,7 +48,7 @@ class Service:
         self.cluster = SimulatedCluster({"box": DEVICES}, clock=self.clock)
         self.ledger = Told(folder / "ledger.sqlite", self.clock)
         self.controller = Controller(self.cluster, inline_scheduler())
-        self.bookkeeping = Bookkeeping(
+        self.bookkeeping = HistoryRecorder(
             self.cluster,
             self.ledger,
             self.controller.changes,
@@ -141,14 +145,14 @@ async def test_bookkeeping_closes_workload_deleted_just_before_a_crash(tmp_path)
         spec = WorkloadSpec("vision", name, "ana", "job", ("train",), gpus=MilliGpu(500))
         await cluster.submit([spec])
     await cluster.apply(decide(await cluster.observe()))
-    await Bookkeeping(cluster, ledger, Broadcast(), clock).write_down()
+    await HistoryRecorder(cluster, ledger, Broadcast(), clock).write_down()
     now[0] += 60
     await cluster.delete("vision/gone", by="ana")
     cluster.complete("vision/gone", 143)
     ledger.close()
 
     ledger = Ledger(tmp_path / "ledger.sqlite", clock=clock)
-    await Bookkeeping(cluster, ledger, Broadcast(), clock).write_down()
+    await HistoryRecorder(cluster, ledger, Broadcast(), clock).write_down()
 
     assert ledger.workloads() == ["vision/stays"]
     assert [event.kind for event in await ledger.events("vision/gone")][-1] == "deleted"
@@ -162,7 +166,7 @@ async def test_bookkeeping_closes_workload_that_ended_between_two_cycles(service
     await service.cluster.submit([spec])
     await service.controller.cycle()
     # An agent's report does the same, at any time.
-    held = held_devices(await service.cluster.workloads(), await service.cluster.devices())
+    held = device_allocations(await service.cluster.workloads(), await service.cluster.devices())
     service.ledger.record(service.now, 0.0, held)
     await service.cluster.delete("vision/short", by="ana")
     service.cluster.complete("vision/short", 143)
@@ -176,7 +180,7 @@ async def test_bookkeeping_closes_workload_that_ended_between_two_cycles(service
 
 async def test_holdings_rebuild_list_only_when_allocations_change(service):
     await service.cluster.put_project(ProjectSpec("vision"))
-    holdings = Holdings(service.cluster)
+    holdings = AllocationCache(service.cluster)
     assert await holdings.now() == []
     for name in ("first", "waits"):
         spec = WorkloadSpec("vision", name, "ana", "job", ("train",), gpus=MilliGpu(1000))
@@ -184,7 +188,7 @@ async def test_holdings_rebuild_list_only_when_allocations_change(service):
         await service.controller.cycle()
     held = await holdings.now()
     devices = await service.cluster.devices()
-    assert list(held) == held_devices(await service.cluster.workloads(), devices)
+    assert list(held) == device_allocations(await service.cluster.workloads(), devices)
 
     await service.cluster.submit([WorkloadSpec("vision", "late", "ana", "job", ("train",))])
     assert await holdings.now() is held

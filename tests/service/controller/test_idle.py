@@ -50,7 +50,7 @@ class Node:
 
     async def report(self, seconds: float = 10) -> AgentReport:
         poll = self.source.poll(self.allocations)
-        self.releaser.look(poll, self.allocations)
+        self.releaser.enforce(poll, self.allocations)
         self.at += seconds
         report = usage.report("lab", poll, self.allocations).model_copy(
             update={"at": self.at, "interval": seconds}

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runai.hub_service.controller.idle.decision import (
-    Action,
     Do,
+    IdleAction,
     Idleness,
-    Measured,
+    Measurement,
     due_in,
-    kept,
-    look,
+    evaluate,
+    with_extension,
 )
 from runai.hub_service.model.records import IdleRules
 
@@ -35,14 +35,14 @@ class Story:
         end = self.at + minutes * MINUTE
         while self.at < end:
             self.at += 10
-            now = Measured(self.at, 10, busy, on_device, cpu)
-            self.known, action = look(self.rules, self.known, now, releases=self.releases)
+            now = Measurement(self.at, 10, busy, on_device, cpu)
+            self.known, action = evaluate(self.rules, self.known, now, releases=self.releases)
             if action is not None:
                 self.done.append((self.at / MINUTE, action.do))
         return self
 
     def keeps(self):
-        more = kept(self.known)
+        more = with_extension(self.known)
         assert more is not None
         self.known = more
         return self
@@ -108,8 +108,8 @@ def test_idle_rules_trigger_each_action_on_time(story, expected):
 def test_more_time_is_given_twice_and_again_after_work():
     story = Story(RELEASING).goes(6).keeps().keeps()
 
-    assert kept(story.known) is None
-    assert kept(story.goes(1, busy=0.5).known) is not None
+    assert with_extension(story.known) is None
+    assert with_extension(story.goes(1, busy=0.5).known) is not None
 
 
 def test_it_is_told_what_comes_and_when():
@@ -123,14 +123,14 @@ def test_it_is_told_what_comes_and_when():
 def test_the_numbers_come_with_the_decision():
     known = Idleness(0.0, idle_s=1795, used=True)
 
-    assert look(RELEASING, known, Measured(10, 10, 0.0, on_device=True))[1] == Action(
+    assert evaluate(RELEASING, known, Measurement(10, 10, 0.0, on_device=True))[1] == IdleAction(
         Do.RELEASE, 1805, 1800
     )
 
 
 measurements = st.lists(
     st.builds(
-        Measured,
+        Measurement,
         at=st.floats(0, 20_000),
         interval=st.floats(0, 400),
         busy=st.sampled_from([None, 0.0, 0.0, 0.0, 0.009, 0.5]),
@@ -154,7 +154,7 @@ def test_nothing_is_taken_without_a_rule_nor_before_its_time(rules, seen, releas
     for now in seen:
         if now.at > known.at and (now.busy or 0) >= 0.01:
             idle_since, extensions = now.at, 0
-        known, action = look(rules, known, now, releases=releases)
+        known, action = evaluate(rules, known, now, releases=releases)
         if action is None:
             continue
         extensions += action.do is Do.EXTEND
@@ -174,6 +174,6 @@ def test_nothing_is_taken_without_a_rule_nor_before_its_time(rules, seen, releas
 def test_the_same_measurement_twice_changes_nothing(rules, seen):
     known = Idleness(0.0)
     for now in seen:
-        known, _ = look(rules, known, now)
+        known, _ = evaluate(rules, known, now)
 
-        assert look(rules, known, now) == (known, None)
+        assert evaluate(rules, known, now) == (known, None)

@@ -28,7 +28,7 @@ from runai.hub_service.controller.notifications import (
     Recent,
 )
 from runai.hub_service.controller.notifications.channels import Undelivered, Webhook
-from runai.hub_service.controller.notifications.news import Seen, happened
+from runai.hub_service.controller.notifications.news import ObservedState, happened
 from runai.hub_service.model.changes import Broadcast
 from runai.hub_service.model.records import WorkloadState
 from runai.hub_service.scheduler.model.snapshot import Move, Reason
@@ -47,16 +47,16 @@ FAILED, QUEUED = WorkloadState.FAILED, WorkloadState.QUEUED
 @pytest.mark.parametrize(
     ("before", "now", "kinds"),
     [
-        (Seen(RUNNING, 0), Seen(AWAY, 1, away=True), ["paused"]),
-        (Seen(AWAY, 1, away=True), Seen(RUNNING, 1), ["resumed"]),
-        (Seen(RUNNING, 0), Seen(RUNNING, 1), ["paused", "resumed"]),
-        (Seen(QUEUED, 0), Seen(RUNNING, 0), []),
-        (Seen(RUNNING, 0), Seen(WorkloadState.SUSPENDED, 0), []),
-        (Seen(RUNNING, 0), Seen(FAILED, 0), ["failed"]),
-        (Seen(FAILED, 0), Seen(FAILED, 0), []),
-        (Seen(RUNNING, 0), Seen(WorkloadState.TIMED_OUT, 0), ["timed_out"]),
-        (Seen(RUNNING, 0), Seen(RUNNING, 0, is_idle=True), ["idle"]),
-        (Seen(RUNNING, 0, is_idle=True), Seen(RUNNING, 0, is_idle=True), []),
+        (ObservedState(RUNNING, 0), ObservedState(AWAY, 1, away=True), ["paused"]),
+        (ObservedState(AWAY, 1, away=True), ObservedState(RUNNING, 1), ["resumed"]),
+        (ObservedState(RUNNING, 0), ObservedState(RUNNING, 1), ["paused", "resumed"]),
+        (ObservedState(QUEUED, 0), ObservedState(RUNNING, 0), []),
+        (ObservedState(RUNNING, 0), ObservedState(WorkloadState.SUSPENDED, 0), []),
+        (ObservedState(RUNNING, 0), ObservedState(FAILED, 0), ["failed"]),
+        (ObservedState(FAILED, 0), ObservedState(FAILED, 0), []),
+        (ObservedState(RUNNING, 0), ObservedState(WorkloadState.TIMED_OUT, 0), ["timed_out"]),
+        (ObservedState(RUNNING, 0), ObservedState(RUNNING, 0, is_idle=True), ["idle"]),
+        (ObservedState(RUNNING, 0, is_idle=True), ObservedState(RUNNING, 0, is_idle=True), []),
     ],
 )
 def test_state_change_produces_notifications_of_its_kind(before, now, kinds):
@@ -78,17 +78,17 @@ async def test_a_pause_and_the_return_are_told_once_with_the_reason():
     async with running(lab.simulated):
         job = lab.job()
         await lab.started(job)
-        await notifier.look()
+        await notifier.poll()
         await lab.cluster.apply(plan(stop(job.id)))
         await lab.until(job.id, "paused")
-        await notifier.look()
-        await notifier.look()
+        await notifier.poll()
+        await notifier.poll()
         await lab.cluster.apply(plan(start(job.id, 0)))
         await lab.until(job.id, "running")
-        await notifier.look()
+        await notifier.poll()
         idle[job.id] = IdleNow(1200, Do.NOTIFY)
-        await notifier.look()
-        await notifier.look()
+        await notifier.poll()
+        await notifier.poll()
 
     told = list(reversed(recent.of("ana", Clock()())))
     assert [(one.kind, one.workload) for one in told] == [
@@ -108,18 +108,18 @@ async def test_the_end_of_a_limit_is_told_once_before_it_comes_and_once_when_it_
     async with running(lab.simulated):
         job = lab.job(max_runtime=8 * 3600)
         await lab.started(job)
-        await notifier.look()
+        await notifier.poll()
         await lab.pass_time(8 * 3600 - 601)
-        await notifier.look()
+        await notifier.poll()
         assert list(recent.of("ana", lab.clock())) == []
         await lab.pass_time(1)
-        await notifier.look()
+        await notifier.poll()
         notifier = made() if restarts else notifier
-        await notifier.look()
+        await notifier.poll()
         history = [e.text for e in await lab.cluster.history(job.id) if e.kind == "warning"]
         await lab.pass_time(600)
         await lab.until(job.id, "timed_out")
-        await notifier.look()
+        await notifier.poll()
 
     told = list(reversed(recent.of("ana", lab.clock())))
     assert [one.kind for one in told] == ["ends_soon", "timed_out"]
@@ -134,16 +134,16 @@ async def test_a_move_is_told_with_its_place_and_then_its_duration():
     async with running(lab.simulated):
         job = lab.job()
         await lab.started(job)
-        await notifier.look()
+        await notifier.poll()
         reason = Reason(code="consolidated", rule="R10", text=why)
         move = Move(workload=job.id, worker=f"{job.id}-0", node="n2", devices=(), reason=reason)
         await lab.cluster.apply(plan(move))
         await lab.until(job.id, "paused")
-        await notifier.look()
+        await notifier.poll()
         await lab.pass_time(40)
         await lab.cluster.apply(plan(start(job.id, 0)))
         await lab.until(job.id, "running")
-        await notifier.look()
+        await notifier.poll()
 
     told = [one.text for one in reversed(recent.of("ana", Clock()()))]
     assert told[0] == f"vision/exp was {why}"
@@ -217,7 +217,7 @@ async def test_notifier_retries_refused_webhook_and_logs_no_secret(receiver, cap
     async with running(lab.simulated), running(notifier):  # type: ignore[arg-type]
         job = lab.job()
         await lab.started(job)
-        await notifier.look()
+        await notifier.poll()
         with caplog.at_level(logging.WARNING):
             await lab.end(job, 3)
             await lab.until(job.id, "failed")

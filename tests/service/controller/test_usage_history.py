@@ -10,7 +10,7 @@ from runai.hub_service.agent.devices.simulated import SimulatedDevices
 from runai.hub_service.clusters.simulated import SimulatedCluster
 from runai.hub_service.controller.loop import Controller
 from runai.hub_service.controller.usage_history import HALF_LIFE_S, UsageHistory
-from runai.hub_service.ledger import Held, Ledger
+from runai.hub_service.ledger import DeviceAllocation, Ledger
 from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.scheduler import Policy
 from runai.hub_service.scheduler.model.quantity import MilliGpu
@@ -42,7 +42,9 @@ async def cluster(clock):
 
 async def hold(ledger, clock, project, gpus, hours):
     """Record a project's use of whole GPUs in the ledger, each minute for some hours."""
-    held = [Held(project, "ana", f"{project}/old", f"GPU-{n}", 1000) for n in range(gpus)]
+    held = [
+        DeviceAllocation(project, "ana", f"{project}/old", f"GPU-{n}", 1000) for n in range(gpus)
+    ]
     for _ in range(60 * hours):
         ledger.record(clock.at, 0, held)
         clock.at += 60
@@ -73,7 +75,7 @@ async def test_last_weeks_heavy_user_yields_the_surplus(
             ]
         )
     policy = Policy(history_weight=history_weight)
-    controller = Controller(cluster, inline_scheduler(), policy=policy, history=history.told)
+    controller = Controller(cluster, inline_scheduler(), policy=policy, history=history.with_usage)
     await controller.cycle()
     held = {"vision": 0, "nlp": 0}
     for record in await cluster.workloads():
@@ -89,7 +91,7 @@ async def test_usage_of_a_week_earlier_counts_half(cluster, ledger, clock):
     clock.at = START + HALF_LIFE_S
     await hold(ledger, clock, "nlp", 4, hours=2)
     await history.read()
-    told = history.told(await cluster.observe())
+    told = history.with_usage(await cluster.observe())
     usage = {project.name: project.usage or 0 for project in told.projects}
 
     assert usage["vision"] == pytest.approx(usage["nlp"] / 2, abs=1)
@@ -100,7 +102,7 @@ async def test_a_parents_usage_is_its_childrens(cluster, ledger, clock):
     await cluster.put_project(ProjectSpec("students", parent="vision"))
     history = UsageHistory(cluster, ledger, clock)
     await history.read()
-    told = {p.name: p.usage for p in history.told(await cluster.observe()).projects}
+    told = {p.name: p.usage for p in history.with_usage(await cluster.observe()).projects}
 
     assert told == {"vision": None, "nlp": 0, "students": 0}
 
@@ -111,7 +113,7 @@ async def test_a_history_that_is_away_ends_nothing_and_what_was_read_last_holds(
     await hold(ledger, clock, "vision", 4, hours=2)
     history = UsageHistory(cluster, ledger, clock)
     await history.begin()
-    before = history.told(await cluster.observe()).projects
+    before = history.with_usage(await cluster.observe()).projects
 
     async def away(*_args):
         raise Unavailable("The history cannot be read now.", hint="", code="history_away")
@@ -119,5 +121,5 @@ async def test_a_history_that_is_away_ends_nothing_and_what_was_read_last_holds(
     monkeypatch.setattr(ledger, "usage", away)
     await history.begin()
 
-    assert history.told(await cluster.observe()).projects == before
+    assert history.with_usage(await cluster.observe()).projects == before
     assert any(project.usage for project in before)

@@ -110,7 +110,7 @@ async def test_the_hub_is_asked_about_a_user_under_the_id_of_the_request(
 
 async def test_it_is_ready_when_what_is_asked_for_is_stored_and_decided_about(simulated, http):
     platform = simulated.platform
-    platform.checks = {"scheduler": platform.controller.trouble}
+    platform.checks = {"scheduler": platform.controller.unhealthy_reason}
 
     async def is_ready() -> bool:
         return bool((await http.get("health/ready")).json() == {"status": "ready"})

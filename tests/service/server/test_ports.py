@@ -53,7 +53,7 @@ def test_later_ports_exclude_the_ephemeral_port_range(
     if handed_out is not None:
         file.write_text(handed_out)
 
-    assert later_ports._kept_free(range(20_000, 32_768), file) == wanted
+    assert later_ports._below_ephemeral(range(20_000, 32_768), file) == wanted
 
 
 def test_where_all_are_handed_out_the_kernel_chooses(monkeypatch: pytest.MonkeyPatch):

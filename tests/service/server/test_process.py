@@ -104,7 +104,7 @@ def test_a_second_service_waits_for_the_first_and_says_so(service):
     second = service.popen()
 
     def told() -> bool:
-        return f"waits: the cluster is open elsewhere (process {first.pid}, since" in (
+        return f"waiting: the cluster is open elsewhere (process {first.pid}, since" in (
             service.log.read_text()
         )
 

@@ -92,7 +92,7 @@ class Accumulating(_Inner):
             with torch.enable_grad():
                 loss = closure()
         accumulation.overflow |= bool(getattr(self, "found_inf", False))
-        accumulation.keep(self._parameters())
+        accumulation.accumulate(self._parameters())
         accumulation.watch(self._parameters())
         accumulation.updated = False
         under_way.add(self)

@@ -94,7 +94,7 @@ class Accumulation:
             def arrived(parameter: torch.Tensor) -> None:
                 accumulation = me()
                 if accumulation is not None and not accumulation._idle:  # noqa: SLF001
-                    accumulation._take(parameter)  # noqa: SLF001
+                    accumulation._accumulate_arrived(parameter)  # noqa: SLF001
 
             # The first hook alone would also see `torch.autograd.grad`, which changes no `.grad`.
             self._handles[parameter] = [
@@ -111,7 +111,7 @@ class Accumulation:
         self.clear()
 
     @torch.no_grad()
-    def keep(self, parameters: Iterable[torch.Tensor]) -> None:
+    def accumulate(self, parameters: Iterable[torch.Tensor]) -> None:
         """Accumulate a micro-batch's gradients, with more to follow."""
         for parameter in parameters:
             if parameter.grad is not None:
@@ -182,7 +182,7 @@ class Accumulation:
         self._arrived.clear()
 
     @torch.no_grad()
-    def _take(self, parameter: torch.Tensor) -> None:
+    def _accumulate_arrived(self, parameter: torch.Tensor) -> None:
         """Accumulate a gradient that backward has just added to `.grad`."""
         gradient, was_empty = self._arriving.pop(parameter)
         self._arrived.add(parameter)

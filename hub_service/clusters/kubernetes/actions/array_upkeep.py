@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from http import HTTPStatus
 
-from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import Call, at_once
+from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import ApiCall, at_once
 from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError, Object
 from runai.hub_service.clusters.kubernetes.events.pod_conditions import ends_for_good, pod_path
 from runai.hub_service.clusters.kubernetes.objects.array_elements import ArrayJob
@@ -18,12 +18,12 @@ from runai.hub_service.clusters.kubernetes.objects.jobs import with_elements
 CHANGED = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)
 
 
-async def tend_arrays(
-    api: Api, arrays: Collection[ArrayJob], now: float, take: Callable[[Object], None]
+async def reconcile_arrays(
+    api: Api, arrays: Collection[ArrayJob], now: float, apply: Callable[[Object], None]
 ) -> bool:
     """Bring arrays' pods in line with what users deleted; return True if some writes failed.
 
-    `take` receives each changed Job.
+    `apply` receives each changed Job.
     """
     failed = False
 
@@ -33,9 +33,9 @@ async def tend_arrays(
             await api.delete(pod_path(pod), {"preconditions": {"uid": pod.uid}})
 
     async def enlarge(array: ArrayJob) -> None:
-        take(await api.change(array.job.path, with_elements(array.job, array.least, now=now)))
+        apply(await api.change(array.job.path, with_elements(array.job, array.least, now=now)))
 
-    async def attempt(call: Call) -> None:
+    async def attempt(call: ApiCall) -> None:
         nonlocal failed
         try:
             await call()
@@ -43,7 +43,7 @@ async def tend_arrays(
             # Changed meanwhile: the informer will show it.
             failed = failed or error.status not in CHANGED
 
-    calls: list[Call] = []
+    calls: list[ApiCall] = []
     for array in arrays:
         deleted, job = array.job.deleted_elements, array.job
         if job.deleted is not None:

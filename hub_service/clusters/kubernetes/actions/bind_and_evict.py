@@ -10,48 +10,48 @@ from functools import partial
 from http import HTTPStatus
 from types import MappingProxyType
 
-from runai.hub_service.clusters.kubernetes.actions.pdb_backoff import Kept
+from runai.hub_service.clusters.kubernetes.actions.pdb_backoff import ProtectedPod
 from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError, Object
 from runai.hub_service.clusters.kubernetes.events.event_queue import EventQueue
 from runai.hub_service.clusters.kubernetes.events.pod_conditions import (
     binding,
     eviction,
     pod_path,
+    report_waiting,
     show_waiting,
-    tell_waiting,
     why,
 )
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_keeper import ReservationKeeper
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import Slot
 from runai.hub_service.clusters.kubernetes.objects.array_elements import ArrayJob
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod, left_out, read_pod
-from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import Grant
+from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import BoundDevices
 from runai.hub_service.clusters.kubernetes.objects.jobs import (
     Job,
     Ran,
     Steps,
-    held,
-    let_go,
     resizing,
-    told,
+    suspend_patch,
+    unsuspend_patch,
+    wait_reason_patch,
     with_elements,
     with_pauses,
 )
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import PodGroup
-from runai.hub_service.clusters.kubernetes.objects.run_time import Timed
+from runai.hub_service.clusters.kubernetes.objects.run_time import TimeLimited
 from runai.hub_service.clusters.kubernetes.objects.volume_topology import (
     VOLUMES,
     Claim,
     Volume,
+    bind_patch,
     selected,
-    taken_by,
 )
 from runai.hub_service.model.cluster import Refused
 from runai.hub_service.scheduler.model.snapshot import Move, Reserve, Resize, Start, Stop, Wait
 
 CALLS_AT_ONCE = 16
 
-Call = Callable[[], Awaitable[None]]
+ApiCall = Callable[[], Awaitable[None]]
 
 
 class DecisionExecutor:
@@ -62,7 +62,7 @@ class DecisionExecutor:
         api: Api,
         sharing: ReservationKeeper,
         events: EventQueue,
-        limited: Mapping[str, Timed] = MappingProxyType({}),
+        limited: Mapping[str, TimeLimited] = MappingProxyType({}),
     ) -> None:
         """Begin with no outcomes; `events` is the background queue of Events.
 
@@ -73,7 +73,7 @@ class DecisionExecutor:
         self._sharing = sharing
         self._events = events
         self.refused: list[Refused] = []
-        self.bound: dict[str, tuple[Start, Grant | None]] = {}
+        self.bound: dict[str, tuple[Start, BoundDevices | None]] = {}
         """Starts that were bound, by the pod's UID."""
         self.evicted: set[str] = set()
         self.told: dict[str, str] = {}
@@ -86,13 +86,13 @@ class DecisionExecutor:
         """UIDs of Jobs that were suspended and must have no pods now."""
         self.surplus: set[str] = set()
         """UIDs of waiting pods that their arrays' Jobs remove."""
-        self.kept: list[Kept] = []
+        self.kept: list[ProtectedPod] = []
         """Pods that disruption budgets (PDBs) protect from eviction."""
         self.doubtful: dict[str, Pod] = {}
         """Pods for which the outcome of our call is unknown, by UID."""
 
     async def start(
-        self, decision: Start, pod: Pod, grant: Grant | None, notes: Mapping[str, str]
+        self, decision: Start, pod: Pod, grant: BoundDevices | None, notes: Mapping[str, str]
     ) -> None:
         """Bind a pod to the node and device shares of the plan.
 
@@ -104,9 +104,9 @@ class DecisionExecutor:
             self._refuse(decision, pod, error)
             return
         self.bound[pod.uid] = decision, grant
-        self._events.tell(pod, "Scheduled", f"Runs on {decision.node}.")
+        self._events.enqueue(pod, "Scheduled", f"Runs on {decision.node}.")
         if pod.remark:
-            self._events.tell(pod, "NotElastic", pod.remark)
+            self._events.enqueue(pod, "NotElastic", pod.remark)
 
     async def reserve(self, decision: Start, name: str, slot: Slot) -> None:
         """Create the reservation of a device that pods will share."""
@@ -122,7 +122,7 @@ class DecisionExecutor:
             if volume is None:
                 await self._api.patch(claim.path, selected(claim, decision.node))
             else:
-                await self._api.patch(f"{VOLUMES}/{volume.name}", taken_by(volume, claim))
+                await self._api.patch(f"{VOLUMES}/{volume.name}", bind_patch(volume, claim))
         except ApiError as error:
             # The informer shows the outcome; another binder may have been first.
             self.refused.append(Refused(decision.workload, decision.worker, error.message))
@@ -139,12 +139,12 @@ class DecisionExecutor:
             await self._api.create(path, eviction(pod, version), retry=False)
         except ApiError as error:
             if error.is_by_budget:
-                self.kept.append(Kept(pod, decision.reason.for_ or "", error.message))
+                self.kept.append(ProtectedPod(pod, decision.reason.for_ or "", error.message))
             if error.status != 404:
                 self._refuse(decision, pod, error)
             return
         self.evicted.add(pod.uid)
-        self._events.tell(pod, _event_of(decision), why(decision.reason), leaves=True)
+        self._events.enqueue(pod, _event_of(decision), why(decision.reason), leaves=True)
 
     async def _leave_out(self, pod: Pod) -> str:
         """Exclude the pod's end from its Job's count; return the resourceVersion that is excluded.
@@ -159,7 +159,7 @@ class DecisionExecutor:
         version: str = found["metadata"]["resourceVersion"]
         return version
 
-    async def hold(self, decision: Stop | Move, group: PodGroup, now: float) -> None:
+    async def suspend_job(self, decision: Stop | Move, group: PodGroup, now: float) -> None:
         """Suspend a whole Job: its pods are deleted, its queue place stays.
 
         The reason is written to the Job; the Events of its pods are sent in the background.
@@ -169,12 +169,14 @@ class DecisionExecutor:
         up = [pod for pod in group.pods if pod.node and pod.deleted is None]
         ran = self._ran(group.job.uid, now)
         moves, priority = isinstance(decision, Move), group.first.priority
-        change = held(group.job, now=now, why=sentence, priority=priority, moves=moves, ran=ran)
+        change = suspend_patch(
+            group.job, now=now, why=sentence, priority=priority, moves=moves, ran=ran
+        )
         if await self._change(decision, group.job, change):
             if moves:
-                self._events.tell(group.job, "Moved", sentence)
+                self._events.enqueue(group.job, "Moved", sentence)
             for pod in up:
-                self._events.tell(pod, _event_of(decision), sentence, leaves=True)
+                self._events.enqueue(pod, _event_of(decision), sentence, leaves=True)
             self.evicted.update(pod.uid for pod in up)
             self.paused.add(group.job.uid)
 
@@ -195,17 +197,17 @@ class DecisionExecutor:
         if await self._change(decision, group.job, change):
             up = [pod for pod in group.pods if pod.node and pod.deleted is None]
             for pod in up:
-                self._events.tell(pod, "Resized", sentence, leaves=True)
+                self._events.enqueue(pod, "Resized", sentence, leaves=True)
             self.evicted.update(pod.uid for pod in up)
 
-    async def let_go(self, decision: Start, group: PodGroup, now: float) -> None:
+    async def unsuspend_job(self, decision: Start, group: PodGroup, now: float) -> None:
         """Unsuspend a Job so that it creates its pods; each is bound when it exists."""
         assert group.job is not None
-        if await self._change(decision, group.job, let_go(group.job, now=now)):
+        if await self._change(decision, group.job, unsuspend_patch(group.job, now=now)):
             self.freed.add(group.job.uid)
             if moved := group.job.moved:
                 seconds = now - group.job.pauses[-1] if group.job.pauses else 0
-                self._events.tell(group.job, "Resumed", f"{moved}, {seconds:.0f} s")
+                self._events.enqueue(group.job, "Resumed", f"{moved}, {seconds:.0f} s")
 
     async def start_elements(
         self, decision: Start, array: ArrayJob, parallelism: int, now: float
@@ -258,13 +260,13 @@ class DecisionExecutor:
             if not await self._try_write(writing):
                 return
             self.told[pod.uid] = sentence
-            self._events.tell(pod, "Waiting", sentence)
+            self._events.enqueue(pod, "Waiting", sentence)
 
     async def refuse(self, pod: Pod, sentence: str) -> None:
         """Write why a pod can never start as it is."""
         await self._write_reason(pod, "not_supported", sentence)
 
-    async def held_back(self, job: Job, sentence: str) -> None:
+    async def report_why_suspended(self, job: Job, sentence: str) -> None:
         """Write why a suspended Job waits, on the Job itself for `kubectl describe`.
 
         The Event follows only after that write: sent before, it would be repeated at each retry.
@@ -272,17 +274,17 @@ class DecisionExecutor:
         if job.template.sentence == sentence:
             return
         try:
-            found = await self._api.change(job.path, told(job, sentence))
+            found = await self._api.change(job.path, wait_reason_patch(job, sentence))
         except ApiError as error:
             if error.status not in (404, 422):  # deleted, or not suspended any more
                 self.refused.append(Refused("", "", f"could not be told: {error.message}"))
             return
         self.changed_jobs.append(found)
-        self._events.tell(job, "Waiting", sentence)
+        self._events.enqueue(job, "Waiting", sentence)
 
     async def _write_reason(self, pod: Pod, code: str, sentence: str, node: str = "") -> None:
         if pod.sentence != sentence:
-            writing = tell_waiting(self._api, pod, code, sentence, node)
+            writing = report_waiting(self._api, pod, code, sentence, node)
             if await self._try_write(writing):
                 self.told[pod.uid] = sentence
 
@@ -312,7 +314,7 @@ def _event_of(decision: Stop | Move) -> str:
     return "Moved" if isinstance(decision, Move) else "Preempted"
 
 
-async def at_once(calls: Iterable[Call]) -> None:
+async def at_once(calls: Iterable[ApiCall]) -> None:
     """Run calls in order, at most 16 at a time."""
     left = iter(calls)
 

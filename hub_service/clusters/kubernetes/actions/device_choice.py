@@ -9,28 +9,28 @@ from collections.abc import Mapping
 from functools import partial
 from itertools import count
 
-from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import Call, DecisionExecutor
+from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import ApiCall, DecisionExecutor
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import (
-    Guard,
+    DeviceReservation,
     Slot,
     reservation_name,
 )
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
-from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import Grant
+from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import BoundDevices
 from runai.hub_service.scheduler.model.snapshot import Start
 
 
 class DeviceFinding:
     """Device choice for the starts of one plan."""
 
-    def __init__(self, guards: Mapping[Slot, Guard], acting: DecisionExecutor) -> None:
+    def __init__(self, guards: Mapping[Slot, DeviceReservation], acting: DecisionExecutor) -> None:
         """Begin with the current reservations, by device."""
         self._guards = dict(guards)
         self._names = {guard.name for guard in guards.values()}
         self._acting = acting
-        self.grants: dict[str, Grant] = {}
+        self.grants: dict[str, BoundDevices] = {}
         """Device shares to bind workers to, by worker name."""
-        self.calls: dict[str, list[Call]] = {}
+        self.calls: dict[str, list[ApiCall]] = {}
         """API calls needed before a worker is bound, by worker name."""
         self.unready: set[str] = set()
         """Workloads that must wait for a device."""
@@ -45,14 +45,14 @@ class DeviceFinding:
         for position, slot in enumerate(slots):
             if slot not in self._guards:
                 name = self._new_name(decision.node, f"{pod.uid}/{position}")
-                self._guards[slot] = Guard(name, None)
+                self._guards[slot] = DeviceReservation(name, None)
                 call = partial(self._acting.reserve, decision, name, slot)
                 self.calls.setdefault(decision.worker, []).append(call)
         found = [self._guards[slot] for slot in slots]
         if not all(guard.device for guard in found):
             self.unready.add(decision.workload)
             return
-        self.grants[decision.worker] = Grant(
+        self.grants[decision.worker] = BoundDevices(
             tuple(guard.name for guard in found),
             tuple(guard.device for guard in found),
             tuple(share.gpus for share in decision.devices),

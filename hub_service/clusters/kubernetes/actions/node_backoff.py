@@ -29,43 +29,43 @@ _WORDS = frozenset(
 
 
 @dataclass(slots=True)
-class _Refused:
+class _Backoff:
     """Backoff of one node: number of consecutive rejections, and its end."""
 
     times: int = 0
     until: float = 0.0
 
 
-class Refusals:
+class NodeBackoff:
     """Exponential backoff per node."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """Begin without backoff; `clock` returns Unix seconds."""
         self._clock = clock
-        self._nodes: dict[str, _Refused] = {}
+        self._nodes: dict[str, _Backoff] = {}
 
-    def note(self, node: str) -> None:
+    def record_rejection(self, node: str) -> None:
         """Back off from a node: 5 s, doubled each time up to 5 min."""
-        refused = self._nodes.setdefault(node, _Refused())
+        refused = self._nodes.setdefault(node, _Backoff())
         refused.until = self._clock() + min(CLOSED_S * 2**refused.times, LONGEST_CLOSED_S)
         refused.times = min(refused.times + 1, 16)
 
-    def trust(self, node: str, since: float) -> None:
+    def record_success(self, node: str, since: float) -> None:
         """End a node's backoff if it accepted a pod that was bound after the backoff."""
         if node in self._nodes and since > self._nodes[node].until:
             del self._nodes[node]
 
-    def closed(self) -> set[str]:
+    def in_backoff(self) -> set[str]:
         """Return the nodes in backoff."""
         now = self._clock()
         return {node for node, refused in self._nodes.items() if refused.until > now}
 
-    def keep(self, nodes: Collection[str]) -> None:
+    def retain(self, nodes: Collection[str]) -> None:
         """Drop nodes that are gone."""
         self._nodes = {node: refused for node, refused in self._nodes.items() if node in nodes}
 
 
-def turned_away(pod: Pod) -> str:
+def rejection_of(pod: Pod) -> str:
     """Return why a kubelet rejected a pod; "" if it did not.
 
     A pod that ran has an exit code.
@@ -83,17 +83,19 @@ def turned_away(pod: Pod) -> str:
     return f"{pod.node} would not take it ({pod.why.rstrip('. ')}); {again}"
 
 
-class TurnedAway:
+class RejectedPods:
     """Pods of this scheduler that kubelets rejected; each is reported once."""
 
-    def __init__(self, events: EventQueue, refusals: Refusals, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, events: EventQueue, refusals: NodeBackoff, clock: Callable[[], float]
+    ) -> None:
         """Begin with no rejection reported."""
         self._events = events
         self._refusals = refusals
         self._clock = clock
         self._reported: set[str] = set()
 
-    def look(self, pods: Iterable[Pod], jobs: Mapping[str, Job], nodes: Collection[str]) -> bool:
+    def refresh(self, pods: Iterable[Pod], jobs: Mapping[str, Job], nodes: Collection[str]) -> bool:
         """Back off from nodes that rejected pods since the last call, and send Events.
 
         Reservation pods are skipped; the reservation keeper handles them. Return True if any node
@@ -105,18 +107,18 @@ class TurnedAway:
                 continue
             if not pod.is_finished:
                 if pod.is_up:
-                    self._refusals.trust(pod.node, pod.bound or 0)
-            elif sentence := turned_away(pod):
+                    self._refusals.record_success(pod.node, pod.bound or 0)
+            elif sentence := rejection_of(pod):
                 reported.add(pod.uid)
                 is_news = self._clock() <= (pod.bound or pod.created) + IS_NEWS_S
                 if is_news and pod.uid not in self._reported:
                     self._report(pod, sentence, jobs)
         self._reported = reported
-        self._refusals.keep(nodes)
-        return bool(self._refusals.closed())
+        self._refusals.retain(nodes)
+        return bool(self._refusals.in_backoff())
 
     def _report(self, pod: Pod, sentence: str, jobs: Mapping[str, Job]) -> None:
-        self._refusals.note(pod.node)
-        self._events.tell(pod, "TurnedAway", sentence, bad=True)
+        self._refusals.record_rejection(pod.node)
+        self._events.enqueue(pod, "TurnedAway", sentence, bad=True)
         if pod.owner is not None and (job := jobs.get(pod.owner.uid)) is not None:
-            self._events.tell(job, "TurnedAway", f"{pod.name}: {sentence}", bad=True)
+            self._events.enqueue(job, "TurnedAway", f"{pod.name}: {sentence}", bad=True)

@@ -8,12 +8,12 @@ none. The workload that was to gain is told the reason. The state may be lost at
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from runai.hub_service.clusters.kubernetes.actions.node_backoff import Refusals
+from runai.hub_service.clusters.kubernetes.actions.node_backoff import NodeBackoff
 from runai.hub_service.clusters.kubernetes.events.event_queue import EventQueue
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 
 
-class Kept(NamedTuple):
+class ProtectedPod(NamedTuple):
     """A protected pod, the workload that its eviction was for, and the API server's message."""
 
     pod: Pod
@@ -21,33 +21,33 @@ class Kept(NamedTuple):
     why: str
 
 
-class Budgets:
+class PdbBackoff:
     """Pods in PDB backoff, and the workloads that wait for them."""
 
     def __init__(self, events: EventQueue, clock: Callable[[], float]) -> None:
         """Begin without backoff; `clock` returns Unix seconds."""
         self._events = events
-        self._refusals = Refusals(clock)
-        self._kept: dict[str, Kept] = {}
+        self._refusals = NodeBackoff(clock)
+        self._kept: dict[str, ProtectedPod] = {}
 
-    def note(self, kept: Iterable[Kept]) -> None:
+    def record_refusals(self, kept: Iterable[ProtectedPod]) -> None:
         """Start the backoff of pods after a refused eviction, and send them Events."""
         for one in kept:
-            self._refusals.note(one.pod.uid)
+            self._refusals.record_rejection(one.pod.uid)
             self._kept[one.pod.uid] = one
             gains = f" for {one.gains}" if one.gains else ""
-            self._events.tell(one.pod, "Kept", f"was to be stopped{gains}, but stays: {one.why}")
+            self._events.enqueue(one.pod, "Kept", f"was to be stopped{gains}, but stays: {one.why}")
 
-    def kept(self, pods: Iterable[Pod]) -> set[str]:
+    def protected_pods(self, pods: Iterable[Pod]) -> set[str]:
         """Return the UIDs of pods in backoff; drop pods that are gone."""
         if not self._kept:
             return set()
-        self._refusals.keep({pod.uid for pod in pods if pod.deleted is None})
-        now = self._refusals.closed()
+        self._refusals.retain({pod.uid for pod in pods if pod.deleted is None})
+        now = self._refusals.in_backoff()
         self._kept = {uid: one for uid, one in self._kept.items() if uid in now}
         return now
 
-    def told(self, workload: str) -> str:
+    def explanation(self, workload: str) -> str:
         """Return the sentence for a workload with a protected victim; "" if there is none."""
         for one in self._kept.values():
             if one.gains == workload:

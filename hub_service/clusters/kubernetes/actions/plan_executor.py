@@ -9,25 +9,28 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import (
-    Call,
+    ApiCall,
     DecisionExecutor,
     promised,
 )
 from runai.hub_service.clusters.kubernetes.actions.device_choice import DeviceFinding
 from runai.hub_service.clusters.kubernetes.events.pod_conditions import why
-from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import Guard, Slot
+from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import (
+    DeviceReservation,
+    Slot,
+)
 from runai.hub_service.clusters.kubernetes.objects.array_elements import ArrayJob
 from runai.hub_service.clusters.kubernetes.objects.core_objects import KubeNode, Pod
 from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import (
     RESUMED,
-    Grant,
-    told_of_memory,
+    BoundDevices,
+    memory_annotations,
 )
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
 from runai.hub_service.clusters.kubernetes.objects.node_affinity import Demands, obstacle
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import PodGroup
 from runai.hub_service.clusters.kubernetes.objects.volume_topology import Claim, Storage
-from runai.hub_service.clusters.kubernetes.snapshot.capacity_check import Room
+from runai.hub_service.clusters.kubernetes.snapshot.capacity_check import DeviceBookings
 from runai.hub_service.clusters.kubernetes.snapshot.extended_resources import (
     too_few_for_all,
     too_many,
@@ -60,8 +63,8 @@ class PlanCalls:
         acting: DecisionExecutor,
         *,
         absent: Callable[[str, str], str],
-        room: Room,
-        guards: Mapping[Slot, Guard],
+        room: DeviceBookings,
+        guards: Mapping[Slot, DeviceReservation],
         storage: Storage,
         machines: Mapping[str, KubeNode],
         kept_for: Callable[[str], str],
@@ -97,9 +100,9 @@ class PlanCalls:
         self.pods = {pod.called: pod for group in groups.values() for pod in group.pods}
         """Workers by their names in the plan."""
 
-    def of(self, plan: Plan) -> list[Call]:
+    def of(self, plan: Plan) -> list[ApiCall]:
         """Return the calls in the order in which to run them."""
-        calls: list[Call] = []
+        calls: list[ApiCall] = []
         pauses = self._pauses(plan)
         starting = Counter(d.workload for d in plan.decisions if isinstance(d, Start))
         self._without = self._too_many(plan)
@@ -123,7 +126,7 @@ class PlanCalls:
             elif isinstance(decision, _Halt) and decision.workload in pauses:
                 if pauses[decision.workload] is decision:
                     group = self._groups[decision.workload]
-                    calls.append(partial(self._acting.hold, decision, group, self._now))
+                    calls.append(partial(self._acting.suspend_job, decision, group, self._now))
             else:
                 calls += self._of_worker(decision, self.pods[decision.worker])
         calls += self._of_arrays(possible)
@@ -154,7 +157,7 @@ class PlanCalls:
             return f"{least}, the plan starts {coming}"
         if decision.worker in self._without:
             return self._without[decision.worker]
-        return self._room.take(pod, decision.node, decision.devices)
+        return self._room.try_book(pod, decision.node, decision.devices)
 
     def _too_many(self, plan: Plan) -> Mapping[str, str]:
         """Return the workers for which an extended resource of their node runs out, and why."""
@@ -185,20 +188,20 @@ class PlanCalls:
         if has == {share.device for share in decision.devices}:
             self._unchanged.add(decision.worker)
             return ""
-        return self._room.take(pod, decision.node, decision.devices)
+        return self._room.try_book(pod, decision.node, decision.devices)
 
-    def _resize(self, decision: Resize, pod: Pod) -> list[Call]:
+    def _resize(self, decision: Resize, pod: Pod) -> list[ApiCall]:
         """Restart a worker on other devices of its node; the latest decision counts."""
         self._promise(pod, decision)
         group = self._groups[decision.workload]
         call = partial(self._acting.resize, decision, group, self._now)
         return [call] if pod.deleted is None else []
 
-    def _of_worker(self, decision: Decision, pod: Pod) -> list[Call]:
+    def _of_worker(self, decision: Decision, pod: Pod) -> list[ApiCall]:
         match decision:
             case Start() if not pod.is_made:
                 self._promise(pod, decision)
-                return self._let_go(decision)
+                return self._unsuspend_job(decision)
             case Start() if not pod.node:
                 return self._start(decision, pod)
             case Resize() if decision.worker not in self._unchanged:
@@ -213,7 +216,7 @@ class PlanCalls:
                 self._promises.pop(pod.place, None)
         return []
 
-    def _of_arrays(self, decisions: Iterable[Decision]) -> list[Call]:
+    def _of_arrays(self, decisions: Iterable[Decision]) -> list[ApiCall]:
         """Return the calls about elements of arrays: one for all elements of an array."""
         stops: dict[str, list[tuple[Stop | Move, Pod]]] = defaultdict(list)
         starts: dict[str, tuple[int, Start]] = {}
@@ -232,7 +235,7 @@ class PlanCalls:
                     starts[uid] = group.needs, decision
                 case Wait():
                     waits.setdefault(uid, decision)
-        calls: list[Call] = []
+        calls: list[ApiCall] = []
         for uid, array in arrays.items():
             needs, start = starts.get(uid, (0, None))
             is_promised = any(place.startswith(f"{uid}/") for place in self._promises)
@@ -241,24 +244,24 @@ class PlanCalls:
             elif start is None and uid in waits and not is_promised:
                 if surplus := array.surplus(self._now):
                     calls.append(partial(self._acting.drop_surplus, waits[uid], array, surplus))
-                calls += self._array_held_back(array.job, waits[uid])
+                calls += self._report_array_wait(array.job, waits[uid])
             if uid in stops:
                 calls.append(partial(self._acting.pause_elements, array, stops[uid], self._now))
         return calls
 
-    def _array_held_back(self, job: Job, wait: Wait) -> list[Call]:
+    def _report_array_wait(self, job: Job, wait: Wait) -> list[ApiCall]:
         """Write on an array's Job why its next element waits, before any of them has pods."""
         sentence = why(wait.reason)
-        return [partial(self._acting.held_back, job, sentence)] if job.is_held else []
+        return [partial(self._acting.report_why_suspended, job, sentence)] if job.is_held else []
 
-    def _reserve(self, decision: Reserve, pod: Pod) -> list[Call]:
+    def _reserve(self, decision: Reserve, pod: Pod) -> list[ApiCall]:
         """Nominate a node for a worker, and write what its place waits for."""
         self._promise(pod, decision)
         if pod.is_made:
             return [partial(self._acting.promise, pod, decision.node, promised(decision))]
-        return self._held_back(self._groups[decision.workload], promised(decision))
+        return self._report_wait(self._groups[decision.workload], promised(decision))
 
-    def _start(self, decision: Start, pod: Pod) -> list[Call]:
+    def _start(self, decision: Start, pod: Pod) -> list[ApiCall]:
         """Bind a pod, or keep its nominated node until its devices are ready."""
         if decision.workload not in self._finding.unready:
             grant = self._finding.grants.get(decision.worker)
@@ -273,17 +276,17 @@ class PlanCalls:
         provided = self._provide(decision, claims)
         return [*provided, *self._finding.calls.get(decision.worker, ()), say]
 
-    def _notes(self, decision: Start, pod: Pod, grant: Grant | None) -> dict[str, str]:
+    def _notes(self, decision: Start, pod: Pod, grant: BoundDevices | None) -> dict[str, str]:
         """Return the annotations of a binding: devices, memory, and whether the Job is resumed."""
         notes = {RESUMED: "1"} if self._groups[decision.workload].is_resumed else {}
         if grant is None or pod.part is None:
             return notes
         device_mib = self._room.device_mib(decision.node)
-        return notes | grant.annotations | told_of_memory(pod.part, grant.milli, device_mib)
+        return notes | grant.annotations | memory_annotations(pod.part, grant.milli, device_mib)
 
-    def _provide(self, decision: Start, claims: Iterable[Claim]) -> list[Call]:
+    def _provide(self, decision: Start, claims: Iterable[Claim]) -> list[ApiCall]:
         """Return the calls that bind the claims that waited for the node."""
-        calls: list[Call] = []
+        calls: list[ApiCall] = []
         for claim in claims:
             owned = any(v.claim == claim.uid for v in self._storage.volumes.values())
             if claim.node or owned:
@@ -296,15 +299,15 @@ class PlanCalls:
             calls.append(partial(self._acting.provide, decision, claim, volume))
         return calls
 
-    def _let_go(self, decision: Start) -> list[Call]:
+    def _unsuspend_job(self, decision: Start) -> list[ApiCall]:
         """Unsuspend a Job once: all workers of a gang start together."""
         group = self._groups[decision.workload]
         if group.job is None or not group.job.is_held or decision.workload in self._unsuspended:
             return []
         self._unsuspended.add(decision.workload)
-        return [partial(self._acting.let_go, decision, group, self._now)]
+        return [partial(self._acting.unsuspend_job, decision, group, self._now)]
 
-    def _wait(self, wait: Wait) -> list[Call]:
+    def _wait(self, wait: Wait) -> list[ApiCall]:
         group = self._groups.get(wait.workload)
         if group is None:
             return []
@@ -316,7 +319,7 @@ class PlanCalls:
         pods = [p for p in group.pods if p.is_made and not p.node and p.sentence != sentence]
         return [
             *(partial(self._write_reason, wait, pod, sentence) for pod in pods),
-            *self._held_back(group, sentence),
+            *self._report_wait(group, sentence),
         ]
 
     async def _write_reason(self, wait: Wait, pod: Pod, sentence: str) -> None:
@@ -342,17 +345,17 @@ class PlanCalls:
             self._obstacles[demands] = f": {', '.join(sorted(counts))}" if counts else ""
         return self._obstacles[demands]
 
-    def _refuse(self, group: PodGroup) -> list[Call]:
+    def _refuse(self, group: PodGroup) -> list[ApiCall]:
         pods = [pod for pod in group.pods if pod.is_made and not pod.node]
         return [
             *(partial(self._acting.refuse, pod, group.refusal) for pod in pods),
-            *self._held_back(group, group.refusal),
+            *self._report_wait(group, group.refusal),
         ]
 
-    def _held_back(self, group: PodGroup, sentence: str) -> list[Call]:
+    def _report_wait(self, group: PodGroup, sentence: str) -> list[ApiCall]:
         if group.job is None or not group.job.is_held or not group.unmade:
             return []
-        return [partial(self._acting.held_back, group.job, sentence)]
+        return [partial(self._acting.report_why_suspended, group.job, sentence)]
 
     def _promise(self, pod: Pod, decision: Start | Reserve | Resize) -> None:
         self._promises[pod.place] = NominatedPlacement(

@@ -10,31 +10,31 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from runai.hub_service.clusters.kubernetes.actions.array_upkeep import CHANGED
-from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import Call, at_once
+from runai.hub_service.clusters.kubernetes.actions.bind_and_evict import ApiCall, at_once
 from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError, Object
 from runai.hub_service.clusters.kubernetes.events.event_queue import EventQueue
 from runai.hub_service.clusters.kubernetes.events.pod_conditions import ends_for_good, pod_path
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.objects.job_manifest import TIMED_OUT
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job, Ran, ended_for_good
-from runai.hub_service.clusters.kubernetes.objects.run_time import Timed
+from runai.hub_service.clusters.kubernetes.objects.run_time import TimeLimited
 from runai.hub_service.wire.amounts import clock_text
 
 
 async def end_timed_out(
     api: Api,
-    limited: Collection[Timed],
+    limited: Collection[TimeLimited],
     events: EventQueue,
     now: float,
-    take: Callable[[Object], None],
+    apply: Callable[[Object], None],
 ) -> tuple[set[str], bool]:
     """End what has used up its time; return the UIDs of the pods, and whether a write failed.
 
-    `take` receives each changed Job.
+    `apply` receives each changed Job.
     """
     failed, ended = False, set[str]()
     due = [one for one in limited if one.ends_at is not None and one.ends_at <= now]
-    over: dict[str, list[Timed]] = defaultdict(list)
+    over: dict[str, list[TimeLimited]] = defaultdict(list)
     for one in due:
         over[one.subject.uid].append(one)
 
@@ -44,7 +44,7 @@ async def end_timed_out(
         await api.delete(pod_path(pod), {"preconditions": {"uid": pod.uid}})
         ended.add(pod.uid)
 
-    async def end_all(found: Sequence[Timed]) -> None:
+    async def end_all(found: Sequence[TimeLimited]) -> None:
         nonlocal failed
         try:
             subject = found[0].subject
@@ -53,10 +53,10 @@ async def end_timed_out(
             for one in fresh:
                 text = f"ran {clock_text(one.limit)}, its time limit: it ends for good"
                 of = subject if job is not None and not job.is_array else one.up[0]
-                events.tell(of, "TimedOut", text, leaves=True)
+                events.enqueue(of, "TimedOut", text, leaves=True)
             if job is not None and fresh:
                 ran = {one.element: Ran(one.seconds_at(now), now) for one in fresh}
-                take(await api.patch(job.path, ended_for_good(job, ran)))
+                apply(await api.patch(job.path, ended_for_good(job, ran)))
             if job is not None and job.spec is None:
                 return  # its deadline ends its pods
             for one in found:
@@ -66,6 +66,6 @@ async def end_timed_out(
             # Changed meanwhile: the informer will show it.
             failed = failed or error.status not in CHANGED
 
-    calls: list[Call] = [partial(end_all, found) for found in over.values()]
+    calls: list[ApiCall] = [partial(end_all, found) for found in over.values()]
     await at_once(calls)
     return ended, failed

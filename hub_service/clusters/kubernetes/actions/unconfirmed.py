@@ -17,7 +17,7 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import (
     counted_again,
     read_pod,
 )
-from runai.hub_service.clusters.kubernetes.objects.jobs import Job, freed
+from runai.hub_service.clusters.kubernetes.objects.jobs import Job, clear_hold_patch
 from runai.hub_service.clusters.kubernetes.snapshot.assumed_state import AssumedState, Bound
 from runai.hub_service.wire.errors import Unavailable
 
@@ -66,16 +66,16 @@ async def count_again(api: Api, pods: Iterable[Pod]) -> bool:
     return bool(left)
 
 
-async def hold_no_more(api: Api, jobs: Iterable[Job], take: Callable[[Object], None]) -> bool:
+async def clear_holds(api: Api, jobs: Iterable[Job], apply: Callable[[Object], None]) -> bool:
     """Remove the hold annotation from resumed Jobs; return True if some writes failed.
 
-    `take` receives each changed Job.
+    `apply` receives each changed Job.
     """
     left: list[Job] = []
 
     async def one(job: Job) -> None:
         try:
-            take(await api.change(job.path, freed(job)))
+            apply(await api.change(job.path, clear_hold_patch(job)))
         except ApiError as error:
             # Deleted, or changed once more: the informer will show it.
             if error.status not in (404, 409, 422):

@@ -10,11 +10,11 @@ from typing import Literal, NamedTuple
 
 from runai.hub_service.clusters.kubernetes.client.api import Api
 
-Where = Literal["everywhere", "own", "jobs", "reservations"]
+RightScope = Literal["everywhere", "own", "jobs", "reservations"]
 """Scope: all namespaces, the service's, the notebooks', or that of the GPU reservation pods."""
 
 RESERVATIONS = "runai-reservation"
-ROLES: dict[Where, str] = {
+ROLES: dict[RightScope, str] = {
     "everywhere": "ClusterRole runai-scheduler",
     "own": "Role runai-scheduler",
     "jobs": "ClusterRole runai-jobs",
@@ -26,7 +26,7 @@ _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 class Right(NamedTuple):
     """One verb on one resource, its scope, and the feature that needs it."""
 
-    where: Where
+    where: RightScope
     group: str
     resource: str
     verb: str

@@ -8,7 +8,7 @@ from itertools import count
 from typing import NamedTuple, NoReturn
 
 from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError
-from runai.hub_service.clusters.kubernetes.events.pod_conditions import tell_event
+from runai.hub_service.clusters.kubernetes.events.pod_conditions import create_event
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
 
@@ -54,7 +54,7 @@ class EventQueue:
         finally:
             self._free.set()
 
-    def tell(
+    def enqueue(
         self, of: Pod | Job, word: str, sentence: str, *, leaves: bool = False, bad: bool = False
     ) -> None:
         """Enqueue an Event; Events of pods that end (`leaves`) go first.
@@ -80,6 +80,6 @@ class EventQueue:
             if steps_back:
                 await self._free.wait()
             try:
-                await tell_event(self._api, of, word, sentence, bad=bad)
+                await create_event(self._api, of, word, sentence, bad=bad)
             except ApiError as error:
                 LOG.info("Event of %s/%s not written: %s", of.namespace, of.name, error.message)

@@ -52,10 +52,10 @@ def eviction(pod: Pod, version: str = "") -> dict[str, Any]:
     }
 
 
-async def tell_waiting(api: Api, pod: Pod, code: str, sentence: str, node: str = "") -> None:
+async def report_waiting(api: Api, pod: Pod, code: str, sentence: str, node: str = "") -> None:
     """Write why a pod waits, as its condition and as an Event."""
     await show_waiting(api, pod, code, sentence, node)
-    await tell_event(api, pod, "Waiting", sentence)
+    await create_event(api, pod, "Waiting", sentence)
 
 
 async def show_waiting(api: Api, pod: Pod, code: str, sentence: str, node: str = "") -> None:
@@ -99,7 +99,7 @@ def ends_for_good(pod: Pod, kind: str = DELETED) -> dict[str, Any]:
     return {"metadata": {"uid": pod.uid}, "status": status}
 
 
-async def tell_event(
+async def create_event(
     api: Api, of: Pod | Job, word: str, sentence: str, *, bad: bool = False
 ) -> None:
     """Create an Event about a pod or a Job."""

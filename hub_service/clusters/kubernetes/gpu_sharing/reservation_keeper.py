@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from runai.hub_service.clusters.kubernetes.actions.node_backoff import Refusals
+from runai.hub_service.clusters.kubernetes.actions.node_backoff import NodeBackoff
 from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError, Object
 from runai.hub_service.clusters.kubernetes.events.event_queue import EventQueue
 from runai.hub_service.clusters.kubernetes.events.pod_conditions import binding, eviction, pod_path
@@ -25,7 +25,7 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import RESERVATI
 from runai.hub_service.clusters.kubernetes.snapshot.assumed_state import AssumedState, Bound
 from runai.hub_service.clusters.kubernetes.snapshot.device_ids import DeviceIds
 from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import NominatedPlacement
-from runai.hub_service.model.cluster import Seen
+from runai.hub_service.model.cluster import NodeReport
 from runai.hub_service.model.device import Device
 
 DEVICE_KNOWN_WITHIN_S = 60.0
@@ -59,16 +59,16 @@ class ReservationKeeper:
         api: Api,
         doing: AssumedState,
         slots: DeviceIds,
-        refusals: Refusals,
+        refusals: NodeBackoff,
         events: EventQueue,
         *,
-        take: Callable[[Object], None],
+        apply: Callable[[Object], None],
         is_there: Callable[[], bool],
         clock: Callable[[], float],
         image: str = IMAGE,
         labels: Mapping[str, str] | None = None,
     ) -> None:
-        """Begin with the API server's state; `take` receives each changed pod.
+        """Begin with the API server's state; `apply` receives each changed pod.
 
         Pods are notified by `events` in the background, so a failure there delays nothing.
         `is_there` returns True if the namespace of reservation pods exists.
@@ -76,7 +76,7 @@ class ReservationKeeper:
         self._api = api
         self._doing = doing
         self._slots = slots
-        self._take = take
+        self._apply = apply
         self._is_there = is_there
         self._clock = clock
         self._manifest = partial(manifest, image=image, labels=labels)
@@ -86,7 +86,7 @@ class ReservationKeeper:
         """Nodes with reservations of devices that are not reported yet."""
         self._first_seen: dict[str, float] = {}
         """Time at which reservation pods were first seen, by UID."""
-        self._agents: dict[str, Seen] = {}
+        self._agents: dict[str, NodeReport] = {}
         self._faults: dict[str, Mapping[str, str]] = {}
         self._refusals = refusals
         self._events = events
@@ -100,12 +100,12 @@ class ReservationKeeper:
         """Time and reason of the last refused creation; creation is retried."""
 
     @property
-    def trouble(self) -> str:
+    def unavailable_reason(self) -> str:
         """Return why no reservation pod can be created until an admin fixes it, or ""."""
         at, why = self._refused
         return why if self._clock() < at + TROUBLE_LASTS_S else ""
 
-    def learn(self, node: str, seen: Seen) -> bool:
+    def store_report(self, node: str, seen: NodeReport) -> bool:
         """Store an agent's report about its node; return True if it is new.
 
         A report older than the stored one is ignored, unless our clock was set back since.
@@ -133,15 +133,15 @@ class ReservationKeeper:
         counted = () if seen is None else seen.devices
         return [replace(device, fault=faults.get(device.uuid, "")) for device in counted]
 
-    def closed(self, pods: Iterable[Pod]) -> set[str]:
+    def nodes_in_backoff(self, pods: Iterable[Pod]) -> set[str]:
         """Return the nodes that must get no new pods on their devices.
 
         If a reservation is lost, the kubelet takes its shared device for free and could give it to
         the next pod.
         """
-        return self._refusals.closed() | {pod.node for pod, _name, _device in unguarded(pods)}
+        return self._refusals.in_backoff() | {pod.node for pod, _name, _device in unguarded(pods)}
 
-    def learn_faults(self, node: str, faults: Mapping[str, str]) -> bool:
+    def store_faults(self, node: str, faults: Mapping[str, str]) -> bool:
         """Store the faults of a node's devices, by UUID; return True if they are new."""
         before = self._faults.get(node, {})
         self._faults[node] = {uuid: why for uuid, why in {**before, **faults}.items() if why}
@@ -173,7 +173,7 @@ class ReservationKeeper:
                 raise
             found = await self._api.get(f"{PODS}/{name}")
         self._refused = 0.0, ""
-        self._take(found)
+        self._apply(found)
         pod = read_pod(found)
         self._first_seen.setdefault(pod.uid, self._clock())
         if pod.deleted is not None or pod.is_finished:
@@ -181,7 +181,7 @@ class ReservationKeeper:
         if not pod.node:
             await self._api.create(pod_path(pod, "binding"), binding(pod, node))
             self._doing.bound[pod.uid] = Bound(node, self._clock())
-        self._slots.hold(name, node, (slot[1],))
+        self._slots.assign(name, node, (slot[1],))
 
     async def settle(
         self,
@@ -205,7 +205,7 @@ class ReservationKeeper:
         for pod, name, device in unguarded(pods):
             await self._attempt(self._restore(pod, name, device, world))
         for pod in pods:
-            if pod.grant is not None and pod.holds:
+            if pod.grant is not None and pod.uses_node:
                 self._warn_of_faults(pod, pod.grant.devices)
 
     # -- inside ------------------------------------------------------------------------------------
@@ -219,36 +219,36 @@ class ReservationKeeper:
 
     async def _reconcile(self, pod: Pod, world: _ReconcileInput, *, is_wanted: bool) -> None:
         if pod.is_finished:
-            await self._give_up(pod, pod.why or "it ended", world)
+            await self._abandon(pod, pod.why or "it ended", world)
         elif not is_wanted:
             await self._delete(pod)
-        elif (devices := self._given(pod)) and not _is_one_device(devices):
+        elif (devices := self._devices_of(pod)) and not _is_one_device(devices):
             text = f"it was given {', '.join(devices)}, and whole single devices alone are shared"
-            await self._give_up(pod, text, world)
+            await self._abandon(pod, text, world)
         elif pod.device:
-            self._refusals.trust(pod.node, pod.bound or 0)
+            self._refusals.record_success(pod.node, pod.bound or 0)
         elif not pod.node:
             return
         elif devices:
             found = (d.memory_mib for d in self.devices_on(pod.node) if d.uuid == devices[0])
             note = device_note(pod, devices[0], next(found, 0))
-            self._take(await self._api.patch(pod_path(pod), note))
+            self._apply(await self._api.patch(pod_path(pod), note))
         elif self._clock() - (pod.bound or 0) > DEVICE_KNOWN_WITHIN_S:
             seconds = f"{DEVICE_KNOWN_WITHIN_S:.0f} s"
-            await self._give_up(pod, f"nobody said which device it has within {seconds}", world)
+            await self._abandon(pod, f"nobody said which device it has within {seconds}", world)
 
-    async def _give_up(self, pod: Pod, why: str, world: _ReconcileInput) -> None:
+    async def _abandon(self, pod: Pod, why: str, world: _ReconcileInput) -> None:
         """Delete a failed reservation, and back off from its node."""
         if pod.uid not in self._given_up:  # the first deletion may fail
             self._given_up.add(pod.uid)
-            self._refusals.note(pod.node)
+            self._refusals.record_rejection(pod.node)
         number = world.slots[pod.uid][0] if pod.uid in world.slots else self._made_for(pod.name)
         text = f"{pod.node} gave no device to share ({pod.name}): {why}"
         for place, promise in list(world.promises.items()):
             if promise.is_part and promise.node == pod.node and number in promise.devices:
                 del world.promises[place]
                 if (waiter := world.waiting.get(place)) is not None and waiter.is_made:
-                    self._events.tell(waiter, "NoDevice", text, bad=True)
+                    self._events.enqueue(waiter, "NoDevice", text, bad=True)
         await self._delete(pod)
 
     async def _restore(self, pod: Pod, name: str, device: str, world: _ReconcileInput) -> None:
@@ -261,7 +261,7 @@ class ReservationKeeper:
             await self._api.create(pod_path(pod, "eviction"), eviction(pod), retry=False)
             self._doing.evicted[pod.uid] = self._clock()
         elif kept is None or not kept.node:
-            if pod.node in world.nodes and pod.node not in self._refusals.closed():
+            if pod.node in world.nodes and pod.node not in self._refusals.in_backoff():
                 assert pod.grant is not None
                 number = world.slots[pod.uid][pod.grant.reservations.index(name)]
                 await self.reserve(name, (pod.node, number))
@@ -280,7 +280,7 @@ class ReservationKeeper:
         """Send a pod an Event about its device, once."""
         if (pod.uid, word, device) not in self._warned:
             self._warned.add((pod.uid, word, device))
-            self._events.tell(pod, word, text, leaves=leaves, bad=True)
+            self._events.enqueue(pod, word, text, leaves=leaves, bad=True)
 
     def _save_refusal(self, name: str, error: ApiError) -> None:
         """Store why the API server refuses new reservation pods, if a retry cannot help."""
@@ -308,14 +308,14 @@ class ReservationKeeper:
         shared = {
             name
             for pod in world.pods
-            if pod.grant is not None and pod.holds
+            if pod.grant is not None and pod.uses_node
             for name in pod.grant.reservations
         }
         awaited = {guard.name for slot, guard in kept.items() if slot in promised}
         made = {name for name, slot in self._made.items() if slot in promised}
         return shared | awaited | made
 
-    def _given(self, pod: Pod) -> tuple[str, ...]:
+    def _devices_of(self, pod: Pod) -> tuple[str, ...]:
         """Return the devices of a reservation pod, from its annotation or from its node's agent.
 
         Agents report pods by name: a report from before this pod existed is about its predecessor.
@@ -336,7 +336,7 @@ class ReservationKeeper:
                 if other.node == pod.node
                 and other.gpus
                 and not other.is_reservation
-                and other.holds
+                and other.uses_node
                 and device in self.devices_of(other)
             ),
             None,
@@ -354,7 +354,7 @@ class ReservationKeeper:
         self._first_seen = {
             pod.uid: self._first_seen.get(pod.uid, now) for pod in world.reservations
         }
-        self._unknown = {pod.node for pod in world.reservations if pod.holds and not pod.device}
+        self._unknown = {pod.node for pod in world.reservations if pod.uses_node and not pod.device}
         known = {pod.name for pod in world.reservations if pod.device}
         promised = {(p.node, n) for p in world.promises.values() for n in p.devices}
         self._made = {

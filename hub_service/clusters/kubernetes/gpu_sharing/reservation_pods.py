@@ -29,7 +29,7 @@ Slot = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
+class DeviceReservation:
     """The reservation of one shared device."""
 
     name: str
@@ -44,7 +44,9 @@ def reservation_name(node: str, group: str) -> str:
     return f"gpu-res-{sha256(f'{node}/{group}'.encode()).hexdigest()[:16]}"
 
 
-def guards(pods: Iterable[Pod], slots: Mapping[str, tuple[int, ...]]) -> dict[Slot, Guard]:
+def guards(
+    pods: Iterable[Pod], slots: Mapping[str, tuple[int, ...]]
+) -> dict[Slot, DeviceReservation]:
     """Return the reservation of each shared device; `slots` are device numbers of pods, by UID.
 
     A device is shareable if its reservation pod has it and is not being deleted, and no pod got
@@ -52,15 +54,15 @@ def guards(pods: Iterable[Pod], slots: Mapping[str, tuple[int, ...]]) -> dict[Sl
     """
     known = list(pods)
     sharers: dict[str, set[str]] = {}
-    found: dict[Slot, Guard] = {}
+    found: dict[Slot, DeviceReservation] = {}
     for pod in known:
-        if pod.grant is not None and pod.holds and pod.uid in slots:
+        if pod.grant is not None and pod.uses_node and pod.uid in slots:
             of_each = zip(pod.grant.reservations, pod.grant.devices, slots[pod.uid], strict=True)
             for name, device, number in of_each:
                 sharers.setdefault(name, set()).add(device)
-                found[pod.node, number] = Guard(name, None)
+                found[pod.node, number] = DeviceReservation(name, None)
     claimed: set[str] = set()
-    kept = (pod for pod in known if pod.is_reservation and pod.holds and pod.uid in slots)
+    kept = (pod for pod in known if pod.is_reservation and pod.uses_node and pod.uid in slots)
     for pod in sorted(kept, key=lambda pod: (pod.created, pod.name)):
         is_sure = (
             pod.deleted is None
@@ -69,7 +71,7 @@ def guards(pods: Iterable[Pod], slots: Mapping[str, tuple[int, ...]]) -> dict[Sl
         )
         claimed.add(pod.device)
         number = slots[pod.uid][0]
-        found[pod.node, number] = Guard(pod.name, pod, pod.device if is_sure else "")
+        found[pod.node, number] = DeviceReservation(pod.name, pod, pod.device if is_sure else "")
     return found
 
 
@@ -79,12 +81,12 @@ def unguarded(pods: Iterable[Pod]) -> list[tuple[Pod, str, str]]:
     kept = {
         pod.name: pod.device
         for pod in known
-        if pod.is_reservation and pod.holds and pod.deleted is None
+        if pod.is_reservation and pod.uses_node and pod.deleted is None
     }
     return [
         (pod, name, device)
         for pod in known
-        if pod.grant is not None and pod.holds and pod.deleted is None
+        if pod.grant is not None and pod.uses_node and pod.deleted is None
         for name, device in zip(pod.grant.reservations, pod.grant.devices, strict=True)
         if kept.get(name) != device
     ]

@@ -76,7 +76,7 @@ class Informer(Generic[T]):
         """Return when the first list has been read."""
         await self._listed.wait()
 
-    def take(self, found: Object, *, quietly: bool = False) -> None:
+    def apply(self, found: Object, *, quietly: bool = False) -> None:
         """Apply an object from an answer before the watch reports it; skip older watch events.
 
         Set `quietly` unless a user requested the change: then `on_change` is not called.
@@ -117,7 +117,7 @@ class Informer(Generic[T]):
                 if error.status == 410:
                     self._seen = ""
                 elif error.status == 403 and self._without and not self.lists:
-                    self._go_on_without(error)
+                    self._log_missing_right(error)
                 elif not error.is_unanswered:
                     LOG.warning("%s: %s", self._path, error.message)
             if before != self._seen:
@@ -127,7 +127,7 @@ class Informer(Generic[T]):
             await asyncio.sleep(pause * SystemRandom().uniform(0.5, 1))
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
-    def _go_on_without(self, error: ApiError) -> None:
+    def _log_missing_right(self, error: ApiError) -> None:
         """Log the missing right once, and stop blocking on the first list.
 
         An earlier list is kept: a starting API server also refuses requests until it has loaded its
@@ -176,10 +176,10 @@ class Informer(Generic[T]):
                 str(subject.get("message", "the watch failed")),
             )
         if change["type"] != "BOOKMARK":
-            self._take(change["type"], subject)
+            self._apply_event(change["type"], subject)
         self._seen = subject["metadata"]["resourceVersion"]
 
-    def _take(self, kind: str, subject: Object) -> None:
+    def _apply_event(self, kind: str, subject: Object) -> None:
         key = key_of(subject)
         if self._is_old(kind, key, subject["metadata"]):
             return

@@ -41,7 +41,7 @@ WITHOUT = "PyTorchJobs are not scheduled (runai doctor names what the service ma
 """Logged if the role is older than the service, or narrower than the chart's."""
 
 
-class Changes:
+class ChangeSignals:
     """Change signals for the scheduling cycle and for callers that wait for a record."""
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Changes:
 class Informers:
     """The informers of one cluster, one per kind."""
 
-    def __init__(self, api: Api, changes: Changes, pool: Pool) -> None:
+    def __init__(self, api: Api, changes: ChangeSignals, pool: Pool) -> None:
         """Build the informers without starting them."""
         self._changes = changes
         notice = changes.signal
@@ -124,12 +124,12 @@ class Informers:
         for mirror in self._all:
             await mirror.listed()
 
-    def take_state(self, found: Object) -> None:
+    def apply_elastic_state(self, found: Object) -> None:
         """Apply a Job after writing its elastic state, and wake its workers.
 
         The scheduling cycle is not woken: no decision depends on that state.
         """
-        self.jobs.take(found, quietly=True)
+        self.jobs.apply(found, quietly=True)
         self._changes.announce()
 
     @property
@@ -176,10 +176,10 @@ class JobInformers:
         if self._is_installed:
             await self._pytorch.listed()
 
-    def take(self, found: Object, *, quietly: bool = False) -> None:
+    def apply(self, found: Object, *, quietly: bool = False) -> None:
         """Apply a Job from an answer before its watch reports it."""
         mirror = self._pytorch if found["kind"] == PYTORCH_JOB else self._jobs
-        mirror.take(found, quietly=quietly)
+        mirror.apply(found, quietly=quietly)
 
     def drop(self, job: Job) -> None:
         """Remove a deleted Job before its watch reports the deletion."""

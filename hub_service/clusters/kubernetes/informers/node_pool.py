@@ -66,7 +66,7 @@ class Pool:
         """Return the labels that put an object in the pool."""
         return {self.key: self.value} if self.value else {}
 
-    def put_in(self, made: Object) -> Object:
+    def with_labels(self, made: Object) -> Object:
         """Return a new object, and its pod template, with the pool's labels."""
         if not self.labels:
             return made
@@ -74,7 +74,7 @@ class Pool:
         labels = {**metadata.get("labels", {}), **self.labels}
         marked = {**made, "metadata": {**metadata, "labels": labels}}
         if (template := made.get("spec", {}).get("template")) is not None:
-            marked["spec"] = {**made["spec"], "template": self.put_in(template)}
+            marked["spec"] = {**made["spec"], "template": self.with_labels(template)}
         return marked
 
     def has(self, found: Object) -> bool:
@@ -87,7 +87,7 @@ class Pool:
         pod = read_pod(found)
         if self.has(found) or pod.scheduler != SCHEDULER:
             return pod
-        return replace(pod, scheduler=ELSEWHERE) if pod.holds else None
+        return replace(pod, scheduler=ELSEWHERE) if pod.uses_node else None
 
     def read_job(self, found: Object) -> Job | None:
         """Parse a Job; None: its pods belong to another pool."""
@@ -98,7 +98,7 @@ class Pool:
         templates = [role["template"] for role in found["spec"]["pytorchReplicaSpecs"].values()]
         return read_pytorch_job(found) if all(map(self.has, templates)) else None
 
-    def seen_from(self, pods: Iterable[Pod], nodes: Mapping[str, object]) -> list[Pod]:
+    def relevant_pods(self, pods: Iterable[Pod], nodes: Mapping[str, object]) -> list[Pod]:
         """Return the pool's own pods, and other schedulers' pods on its nodes."""
         if not self.key:
             return list(pods)

@@ -30,7 +30,7 @@ class ArrayJob:
     def has_begun(self, index: int) -> bool:
         """Return True if an element has ever run."""
         ended = not self.job.is_suspended and any(p.is_finished for p in self.pods.get(index, ()))
-        holds = any(pod.holds for pod in self.pods.get(index, ()))
+        holds = any(pod.uses_node for pod in self.pods.get(index, ()))
         return index in self.job.paused or self.job.is_over(index) or ended or holds
 
     @property

@@ -16,8 +16,8 @@ from runai.hub_service.clusters.kubernetes.objects.amounts import (
     whole,
 )
 from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import (
-    Grant,
-    Part,
+    BoundDevices,
+    DeviceRequest,
     blindness,
     read_grant,
     read_part,
@@ -179,9 +179,9 @@ class Pod:
     """Place of the worker: its next pod has the same. "" means the pod's own UID."""
     is_made: bool = True
     """False for a worker without a pod: its Job must still create one."""
-    part: Part | None = None
+    part: DeviceRequest | None = None
     """Requested share of a device, instead of `gpus`."""
-    grant: Grant | None = None
+    grant: BoundDevices | None = None
     """Device shares it was bound to, if it asked for a share."""
     is_blind: str = ""
     """Why it would not see its share.
@@ -245,14 +245,14 @@ class Pod:
         return self.part is not None and self.part.most > 0
 
     @property
-    def holds(self) -> bool:
+    def uses_node(self) -> bool:
         """Return True if it uses resources of a node."""
         return bool(self.node) and not self.is_finished
 
 
 @dataclass(frozen=True, slots=True)
 class KubeNode:
-    """A node."""
+    """Capacity, GPU type, labels and taints of one Kubernetes node."""
 
     name: str
     gpus: int
@@ -354,7 +354,7 @@ def project_label(labels: Mapping[str, str]) -> str:
     return next((labels[label] for label in PROJECT_LABELS if labels.get(label)), "")
 
 
-def _is_resized(labels: Mapping[str, str], part: Part | None) -> bool:
+def _is_resized(labels: Mapping[str, str], part: DeviceRequest | None) -> bool:
     return WORKLOAD_LABEL in labels or (part is not None and part.most > 0)
 
 

@@ -53,7 +53,7 @@ _FIELD = f"metadata.annotations['{VISIBLE}']"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DeviceRequest:
     """A pod's request per device: a fraction or memory; one of the two is 0."""
 
     milli: int = 0
@@ -94,7 +94,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class BoundDevices:
     """The device shares that a pod was bound to."""
 
     reservations: tuple[str, ...]
@@ -112,11 +112,11 @@ class Grant:
         }
 
 
-def read_part(annotations: Mapping[str, str], gpus: int) -> tuple[Part | None, str]:
+def read_part(annotations: Mapping[str, str], gpus: int) -> tuple[DeviceRequest | None, str]:
     """Return the requested share, or None, and the error in the annotations, or "".
 
     >>> read_part({"gpu-fraction": "0.5"}, 0)
-    (Part(milli=500, mib=0, devices=1, most=0), '')
+    (DeviceRequest(milli=500, mib=0, devices=1, most=0), '')
     """
     fraction, memory = annotations.get(FRACTION), annotations.get(MEMORY)
     wrong = ""
@@ -145,7 +145,7 @@ def read_part(annotations: Mapping[str, str], gpus: int) -> tuple[Part | None, s
         wrong = wrong or f"{FRACTION} must be a part of one GPU, such as 0.5, in thousandths"
     if memory is not None and not mib:
         wrong = wrong or f"{MEMORY} must be MiB of device memory, such as 8000"
-    return (None, wrong) if wrong else (Part(milli, mib, devices, most), "")
+    return (None, wrong) if wrong else (DeviceRequest(milli, mib, devices, most), "")
 
 
 def _number(text: str, *, most: int) -> int:
@@ -163,7 +163,9 @@ def _milli(text: str) -> int:
     return milli if milli <= WHOLE_GPU else 0
 
 
-def told_of_memory(part: Part, milli: Iterable[int], device_mib: int) -> dict[str, str]:
+def memory_annotations(
+    part: DeviceRequest, milli: Iterable[int], device_mib: int
+) -> dict[str, str]:
     """Return the binding's annotations about memory in MiB per device; {} if a limit is unknown.
 
     Programs stay within it by `runai_limits`, which image or environment provide.
@@ -176,7 +178,7 @@ def told_of_memory(part: Part, milli: Iterable[int], device_mib: int) -> dict[st
     return dict(zip(map(_note_of, OF_MEMORY), values, strict=True))
 
 
-def sees_its_memory() -> list[dict[str, Any]]:
+def memory_variables() -> list[dict[str, Any]]:
     """Return the variables that show a container its limits of device memory."""
     return [shown(name, _note_of(name)) for name in OF_MEMORY]
 
@@ -194,7 +196,7 @@ def _list(numbers: Iterable[int]) -> str:
     return ",".join(map(str, numbers))
 
 
-def read_grant(annotations: Mapping[str, str]) -> Grant | None:
+def read_grant(annotations: Mapping[str, str]) -> BoundDevices | None:
     """Parse the annotations of a binding; None if they are missing or invalid."""
     names = tuple(filter(None, annotations.get(RESERVATION, "").split(",")))
     try:
@@ -203,10 +205,10 @@ def read_grant(annotations: Mapping[str, str]) -> Grant | None:
         return None
     if not names or len(set(names)) != len(names) or len(names) != len(shares):
         return None
-    return Grant(names, tuple(shares), tuple(shares.values()))
+    return BoundDevices(names, tuple(shares), tuple(shares.values()))
 
 
-def sees_its_share() -> dict[str, object]:
+def device_variable() -> dict[str, object]:
     """Return the variable that shows a container its pod's devices."""
     return shown(VARIABLE, VISIBLE)
 

@@ -34,9 +34,9 @@ from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import (
     OF_MEMORY,
     RESUMED,
     SHARING,
-    Part,
-    sees_its_memory,
-    sees_its_share,
+    DeviceRequest,
+    device_variable,
+    memory_variables,
     shown,
 )
 from runai.hub_service.clusters.kubernetes.objects.job_names import job_name
@@ -338,19 +338,19 @@ def _check(spec: WorkloadSpec, around: PodTemplateSource, api_url: str) -> None:
         )
 
 
-def _part(spec: WorkloadSpec) -> Part | None:
+def _part(spec: WorkloadSpec) -> DeviceRequest | None:
     """Return the share of a device that each worker asks for, or None.
 
     An elastic job of one process asks for its whole devices in this form: the next pod may get
     another number of them.
     """
     if spec.gpus_max:
-        return Part(
+        return DeviceRequest(
             milli=WHOLE_GPU, devices=spec.gpus // WHOLE_GPU, most=spec.gpus_max // WHOLE_GPU
         )
     if spec.gpu_memory_mib:
-        return Part(mib=spec.gpu_memory_mib)
-    return Part(milli=spec.gpus) if spec.gpus % WHOLE_GPU else None
+        return DeviceRequest(mib=spec.gpu_memory_mib)
+    return DeviceRequest(milli=spec.gpus) if spec.gpus % WHOLE_GPU else None
 
 
 def _checkpoints(spec: WorkloadSpec, around: PodTemplateSource) -> str:
@@ -479,7 +479,7 @@ def _environment(
     reserved = {*fixed, *by_index, *set_by_binding}
     return [
         *({"name": name, "valueFrom": {"fieldRef": index}} for name in by_index),
-        *([] if part is None else [sees_its_share(), *sees_its_memory()]),
+        *([] if part is None else [device_variable(), *memory_variables()]),
         shown("RUNAI_RESUMED", RESUMED),
         {"name": "RUNAI_WORKER", "value": worker},
         *({"name": n, "value": _literal(v)} for n, v in own.items() if n not in reserved),

@@ -265,10 +265,10 @@ def read_job(found: Object) -> Job:
         is_indexed=spec.get("completionMode") == "Indexed",
         is_suspended=is_suspended,
         succeeded=int(status.get("succeeded", 0)),
-        template=drawn_pod(found, found["spec"]["template"]),
+        template=pod_from_template(found, found["spec"]["template"]),
         is_held=is_suspended and HELD in annotations,
         is_freed=not is_suspended and HELD in annotations,
-        may_be_held=_may_be_held(metadata, spec),
+        may_be_held=_can_be_suspended(metadata, spec),
         outcome=outcome.get("type", ""),
         why=outcome.get("message", ""),
         finished=when(outcome["lastTransitionTime"]) if outcome else None,
@@ -300,7 +300,7 @@ def redrawn(job: Job, change: Callable[[Pod], Pod]) -> Job:
     return replace(job, template=change(job.template), templates=templates)
 
 
-def held(
+def suspend_patch(
     job: Job,
     *,
     now: float,
@@ -339,22 +339,24 @@ def resizing(job: Job, *, why: str, priority: int, ran: Mapping[int, Ran] | None
     return [*_unchanged(job), *_noted(job, notes), *_suspend(job, is_wanted=True)]
 
 
-def let_go(job: Job, *, now: float) -> Steps:
+def unsuspend_patch(job: Job, *, now: float) -> Steps:
     """Return the patch that unsuspends a held Job."""
     notes = {STARTS: _text((*job.starts, now))}
-    gone = [{"op": "remove", "path": _note(name)} for name in (HELD, *([MOVED] * bool(job.moved)))]
+    gone = [
+        {"op": "remove", "path": _path_of(name)} for name in (HELD, *([MOVED] * bool(job.moved)))
+    ]
     return [*_unchanged(job), *_noted(job, notes), *gone, *_suspend(job, is_wanted=False)]
 
 
-def freed(job: Job) -> Steps:
+def clear_hold_patch(job: Job) -> Steps:
     """Return the patch that removes the hold annotation from a Job that a user resumed.
 
     Otherwise a later suspension by the user would look like waiting in the queue.
     """
-    return [*_unchanged(job), {"op": "remove", "path": _note(HELD)}]
+    return [*_unchanged(job), {"op": "remove", "path": _path_of(HELD)}]
 
 
-def told(job: Job, why: str) -> Steps:
+def wait_reason_patch(job: Job, why: str) -> Steps:
     """Return the patch that writes why a held Job waits."""
     return [*_unchanged(job), *_noted(job, {HELD: why})]
 
@@ -385,7 +387,7 @@ def with_workers(job: Job, *, most: int, least: int) -> dict[str, Any]:
 
 def with_elements(job: Job, parallelism: int, *, now: float) -> Steps:
     """Return the patch by which an array's Job makes, or keeps, at most so many pods."""
-    steps = let_go(job, now=now) if job.is_held else _unchanged(job)
+    steps = unsuspend_patch(job, now=now) if job.is_held else _unchanged(job)
     path = "/spec/parallelism"
     before = {"op": "test", "path": path, "value": job.parallelism}
     return [*steps, before, {"op": "replace", "path": path, "value": parallelism}]
@@ -409,7 +411,7 @@ def with_pauses(
 ) -> Steps:
     """Return the patch that stores the pauses of an array's elements."""
     times = {i: (*job.paused.get(i, ()), now) for i in indexes}
-    path = _note(PAUSED_ELEMENTS)
+    path = _path_of(PAUSED_ELEMENTS)
     before = {"op": "test", "path": path, "value": job.paused_text}
     changed = {"op": "replace", "path": path, "value": paused_text(job, times)}
     return [*_unchanged(job), before, changed, *_noted(job, _ran_notes(job, ran))]
@@ -430,7 +432,7 @@ def _unchanged(job: Job) -> Steps:
     """Return JSON Patch tests that fail if the Job was suspended, resumed or replaced meanwhile."""
     tests: Steps = [{"op": "test", "path": "/metadata/uid", "value": job.uid}]
     if job.is_held:
-        tests.append({"op": "test", "path": _note(HELD), "value": job.template.sentence})
+        tests.append({"op": "test", "path": _path_of(HELD), "value": job.template.sentence})
     elif not job.has_suspend:
         return tests
     tests.append({"op": "test", "path": _suspend_path(job), "value": job.is_suspended})
@@ -439,7 +441,7 @@ def _unchanged(job: Job) -> Steps:
 
 def _noted(job: Job, notes: Mapping[str, str]) -> Steps:
     first = [] if job.has_notes else [{"op": "add", "path": "/metadata/annotations", "value": {}}]
-    added = [{"op": "add", "path": _note(name), "value": text} for name, text in notes.items()]
+    added = [{"op": "add", "path": _path_of(name), "value": text} for name, text in notes.items()]
     return [*first, *added]
 
 
@@ -458,7 +460,7 @@ def _suspend_path(job: Job) -> str:
     return "/spec/runPolicy/suspend" if job.kind == PYTORCH_JOB else "/spec/suspend"
 
 
-def _note(name: str) -> str:
+def _path_of(name: str) -> str:
     return f"/metadata/annotations/{name.replace('/', '~1')}"
 
 
@@ -476,7 +478,7 @@ def _as_scaled(
     return replace(spec, workers=most, min_workers=min(changed or spec.min_workers, most))
 
 
-def drawn_pod(
+def pod_from_template(
     found: Object, template: Object, kind: str = "Job", labels: Mapping[str, str] | None = None
 ) -> Pod:
     """Return a pod that a Job will create from a template.
@@ -503,7 +505,7 @@ def drawn_pod(
     return replace(read, sentence=metadata.get("annotations", {}).get(HELD, ""))
 
 
-def _may_be_held(metadata: Object, spec: Object) -> bool:
+def _can_be_suspended(metadata: Object, spec: Object) -> bool:
     """Return True if no controller above the Job decides when it runs.
 
     Such controllers are JobSet and Kueue.

@@ -46,7 +46,7 @@ class _Expression:
     operator: str
     values: tuple[str, ...]
 
-    def holds(self, of: Mapping[str, str]) -> bool:
+    def matches(self, of: Mapping[str, str]) -> bool:
         value = of.get(self.key)
         match self.operator:
             case "In":
@@ -71,13 +71,13 @@ class Term:
     labels: tuple[_Expression, ...]
     fields: tuple[_Expression, ...]
 
-    def holds(self, name: str, labels: Mapping[str, str]) -> bool:
+    def matches(self, name: str, labels: Mapping[str, str]) -> bool:
         """Return True if the term matches a node; an empty term matches none."""
         if not self.labels and not self.fields:
             return False
         fields = {"metadata.name": name}
-        return all(e.holds(labels) for e in self.labels) and all(
-            e.holds(fields) for e in self.fields
+        return all(e.matches(labels) for e in self.labels) and all(
+            e.matches(fields) for e in self.fields
         )
 
 
@@ -118,7 +118,7 @@ def read_demands(spec: Object) -> Demands:
             )
             for found in spec.get("tolerations", ())
         ),
-        stock=_asked(spec),
+        stock=_extended_requests(spec),
     )
     hash(demands)  # equal demands share one cache entry
     return demands
@@ -172,7 +172,7 @@ def read_taints(spec: Object) -> tuple[Taint, ...]:
     )
 
 
-def may_go(
+def may_run(
     demands: Demands,
     name: str,
     labels: Mapping[str, str],
@@ -234,14 +234,14 @@ def any_term(alternatives: Iterable[tuple[Term, ...] | None]) -> tuple[Term, ...
 
 def may_mount(terms: tuple[Term, ...] | None, name: str, labels: Mapping[str, str]) -> bool:
     """Return True if one of the terms matches a node; None: no requirement."""
-    return terms is None or any(term.holds(name, labels) for term in terms)
+    return terms is None or any(term.matches(name, labels) for term in terms)
 
 
 def _containers(spec: Object) -> Iterable[Object]:
     return (*spec.get("containers", ()), *spec.get("initContainers", ()))
 
 
-def _asked(spec: Object) -> tuple[tuple[str, int], ...]:
+def _extended_requests(spec: Object) -> tuple[tuple[str, int], ...]:
     """Return a pod's requests of extended resources besides GPUs, CPU and memory."""
     asks = [container.get("resources", {}) for container in _containers(spec)]
     amounts = [of.get(word, {}) for of in asks for word in ("requests", "limits")]

@@ -25,7 +25,7 @@ from runai.hub_service.clusters.kubernetes.objects.jobs import (
     STARTS,
     SUSPENDED_BY,
     Job,
-    drawn_pod,
+    pod_from_template,
     queued_by_kueue,
     ran_noted,
     timed_out_noted,
@@ -81,7 +81,7 @@ def read_pytorch_job(found: Object) -> Job:
         kind=PYTORCH_JOB,
         is_held=is_suspended and HELD in annotations,
         is_freed=not is_suspended and HELD in annotations,
-        may_be_held=_may_be_held(metadata, policy),
+        may_be_held=_can_be_suspended(metadata, policy),
         outcome=_OUTCOMES.get(outcome.get("type", ""), ""),
         why=outcome.get("message", ""),
         finished=when(outcome["lastTransitionTime"]) if outcome else None,
@@ -150,7 +150,7 @@ def _workers(found: Object, role: str, *, is_fixed: bool) -> Iterable[Pod]:
         return
     metadata = found["metadata"]
     labels = {**metadata.get("labels", {}), ROLE: role.lower()}
-    drawn = drawn_pod(found, wanted["template"], PYTORCH_JOB, labels)
+    drawn = pod_from_template(found, wanted["template"], PYTORCH_JOB, labels)
     remark = _NOT_ELASTIC if is_fixed and drawn.is_elastic else ""
     for number in range(wanted.get("replicas", 1)):
         yield replace(drawn, remark=remark, name=f"{metadata['name']}-{role.lower()}-{number}")
@@ -160,7 +160,7 @@ def _gpus(pod: Pod) -> MilliGpu:
     return pod.milli_gpus()
 
 
-def _may_be_held(metadata: Object, policy: Object) -> bool:
+def _can_be_suspended(metadata: Object, policy: Object) -> bool:
     """Return True if no other controller, such as Kueue, decides when it runs."""
     owners = [o for o in metadata.get("ownerReferences", ()) if o.get("controller")]
     is_own = not owners and policy.get("managedBy", _OPERATOR) == _OPERATOR

@@ -13,7 +13,7 @@ from runai.hub_service.clusters.kubernetes.objects.jobs import Job, Ran
 from runai.hub_service.model.time_limits import bound_for_core
 
 
-class Timed(NamedTuple):
+class TimeLimited(NamedTuple):
     """A Job, an element of an array, or a single pod with a time limit."""
 
     subject: Job | Pod
@@ -49,7 +49,7 @@ class Timed(NamedTuple):
 
 def timed(
     pods: Iterable[Pod], jobs: Mapping[str, Job], limit_of: Callable[[Job | Pod], int | None]
-) -> dict[str, Timed]:
+) -> dict[str, TimeLimited]:
     """Return what has a limit: Jobs by UID, elements by `UID/index`, pods without owner by UID."""
     limits = {uid: limit for uid, job in jobs.items() if (limit := limit_of(job)) is not None}
     subjects: dict[str, tuple[Job | Pod, int, int]] = {}
@@ -77,7 +77,7 @@ def timed(
         if key in subjects:
             found[key].append(pod)
     return {
-        key: Timed(subject, index, limit, *_run(_noted(subject, index), found.get(key, ())))
+        key: TimeLimited(subject, index, limit, *_run(_noted(subject, index), found.get(key, ())))
         for key, (subject, index, limit) in subjects.items()
     }
 

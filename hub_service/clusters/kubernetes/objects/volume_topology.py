@@ -156,7 +156,7 @@ def selected(claim: Claim, node: str) -> Mapping[str, object]:
     return {"metadata": {"uid": claim.uid, "annotations": {SELECTED_NODE: node}}}
 
 
-def taken_by(volume: Volume, claim: Claim) -> Mapping[str, object]:
+def bind_patch(volume: Volume, claim: Claim) -> Mapping[str, object]:
     """Return the patch that binds a volume to a claim, for the volume's current version."""
     owner = {
         "apiVersion": "v1",

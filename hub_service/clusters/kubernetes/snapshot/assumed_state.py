@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
-from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import Grant
+from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import BoundDevices
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import PodGroup
 
@@ -23,7 +23,7 @@ class Bound(NamedTuple):
 
     node: str
     at: float
-    grant: Grant | None = None
+    grant: BoundDevices | None = None
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class AssumedState:
         if not job.is_suspended:
             self.awaited[job.uid] = now
 
-    def seen(self, found: Iterable[PodGroup]) -> None:
+    def confirm(self, found: Iterable[PodGroup]) -> None:
         """Stop expecting pods of Jobs that have created all of them."""
         for group in found:
             if group.job is not None and not group.job.is_held and not group.unmade:

@@ -22,7 +22,7 @@ from runai.hub_service.scheduler.model.snapshot import (
 )
 
 
-class Room:
+class DeviceBookings:
     """Device bookings per node, by the places of workers."""
 
     def __init__(self, nodes: Mapping[str, int], memory_mib: Mapping[str, int]) -> None:
@@ -35,7 +35,7 @@ class Room:
         self._held: dict[Slot, dict[str, tuple[int, int]]] = defaultdict(dict)
         """Booking by place: milli-GPU, and MiB if the pod asks for memory."""
 
-    def hold(self, pod: Pod, node: str, devices: Iterable[DeviceShare]) -> None:
+    def book(self, pod: Pod, node: str, devices: Iterable[DeviceShare]) -> None:
         """Book devices, or shares of them, for a pod."""
         for share in devices:
             mib = 0 if pod.part is None else pod.part.mib
@@ -50,7 +50,7 @@ class Room:
         here = self._held.items()
         return {number for (node, number), by in here if node == pod.node and pod.place in by}
 
-    def take(self, pod: Pod, node: str, devices: Sequence[DeviceShare]) -> str:
+    def try_book(self, pod: Pod, node: str, devices: Sequence[DeviceShare]) -> str:
         """Book devices for a pod; return "" or why they are not free."""
         if lacks := self.lacks(node, (share.device for share in devices)):
             return lacks
@@ -59,7 +59,7 @@ class Room:
             others = [h for p, h in self._held[node, share.device].items() if p != pod.place]
             if not self._fit([*others, (share.gpus, mib)], self._memory_mib.get(node, 0)):
                 return f"device {share.device} of {node} has no room for it"
-        self.hold(pod, node, devices)
+        self.book(pod, node, devices)
         return ""
 
     @staticmethod
@@ -103,7 +103,7 @@ def room_for(
     held: Mapping[str, tuple[int, ...]],
     groups: Iterable[PodGroup],
     promises: Mapping[str, NominatedPlacement],
-) -> Room:
+) -> DeviceBookings:
     """Return the device bookings on the plan's nodes.
 
     A stopping pod keeps its devices until it is gone. A pod that restarts on other devices books
@@ -112,17 +112,17 @@ def room_for(
     asked = {d.node for d in plan.decisions if isinstance(d, Start | Reserve | Move | Resize)}
     known = [machine for machine in machines if machine.name in asked]
     most = {machine.name: machine.gpus for machine in known}
-    there = [pod for pod in pods if pod.node in most and pod.holds]
+    there = [pod for pod in pods if pod.node in most and pod.uses_node]
     for pod in there:
         most[pod.node] = max(most[pod.node], 1 + max(held.get(pod.uid, ()), default=-1))
-    room = Room(most, {machine.name: machine.gpu_memory_mib for machine in known})
+    room = DeviceBookings(most, {machine.name: machine.gpu_memory_mib for machine in known})
     seated = {pod.uid: pod for group in groups for pod in group.pods if pod.node in most}
     for pod in there:
         if not pod.is_reservation:
             shares = shares_of(pod, held.get(pod.uid, ()))
-            room.hold(seated.get(pod.uid, pod), pod.node, shares)
+            room.book(seated.get(pod.uid, pod), pod.node, shares)
     for pod in seated.values():
         if pod.may_be_resized and (promise := promises.get(pod.place)) is not None:
             shares = tuple(DeviceShare(device, promise.gpus) for device in promise.devices)
-            room.hold(pod, promise.node, shares)
+            room.book(pod, promise.node, shares)
     return room

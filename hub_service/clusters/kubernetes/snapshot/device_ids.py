@@ -31,23 +31,23 @@ class DeviceIds:
         """Begin without numbers."""
         self._held: dict[str, tuple[str, tuple[int, ...]]] = {}
         self._last_result: tuple[Sequence[Pod], dict[str, tuple[int, ...]]] = ((), {})
-        """Pods and result of the last call of `held`; reset when numbers are assigned."""
+        """Pods and result of the last call of `numbers`; reset when numbers are assigned."""
 
-    def hold(self, unit: str, node: str, devices: tuple[int, ...]) -> None:
+    def assign(self, unit: str, node: str, devices: tuple[int, ...]) -> None:
         """Store the numbers assigned to a pod (by UID) or reservation (by name)."""
         self._held[unit] = (node, devices)
         self._last_result = ((), {})
 
-    def held(self, pods: Sequence[Pod]) -> Mapping[str, tuple[int, ...]]:
+    def numbers(self, pods: Sequence[Pod]) -> Mapping[str, tuple[int, ...]]:
         """Return the device numbers of each pod that holds some, by UID.
 
         Numbers of all other pods are dropped.
         """
         if pods != self._last_result[0]:  # a cycle calls this several times with the same pods
-            self._last_result = (pods, self._held_by(pods))
+            self._last_result = (pods, self._numbers_of(pods))
         return self._last_result[1]
 
-    def _held_by(self, pods: Iterable[Pod]) -> dict[str, tuple[int, ...]]:
+    def _numbers_of(self, pods: Iterable[Pod]) -> dict[str, tuple[int, ...]]:
         of_pod: dict[str, tuple[str, ...]] = {}
         units: dict[str, _Unit] = {}
         for pod in pods:

@@ -18,7 +18,7 @@ def left_on(machines: Sequence[KubeNode], pods: Iterable[Pod]) -> Sequence[KubeN
     """Return the nodes with their extended resources minus the use of all schedulers' pods."""
     taken: Mapping[str, Counter[str]] = defaultdict(Counter)
     for pod in pods:
-        if pod.demands.stock and pod.holds:
+        if pod.demands.stock and pod.uses_node:
             taken[pod.node].update(dict(pod.demands.stock))
     if not taken:
         return machines

@@ -13,7 +13,7 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import KubeNode,
 from runai.hub_service.model.device import Device
 
 
-class Sizes:
+class NodeDeviceMemory:
     """Device memory as reported by agents, by node."""
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class Sizes:
         self._sized_nodes: dict[str, tuple[KubeNode, KubeNode]] = {}
         """Nodes without the label, and their copies with the reported size."""
 
-    def learn(self, node: str, devices: Sequence[Device]) -> bool:
+    def store(self, node: str, devices: Sequence[Device]) -> bool:
         """Store the device size of a node; return True if it is new.
 
         If sizes differ, the smallest counts, so that no pod is promised more than it may get.

@@ -17,9 +17,9 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import (
     KubeNode,
     Pod,
 )
-from runai.hub_service.clusters.kubernetes.objects.node_affinity import Demands, may_go, wanted
+from runai.hub_service.clusters.kubernetes.objects.node_affinity import Demands, may_run, wanted
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import PodGroup
-from runai.hub_service.clusters.kubernetes.objects.run_time import Timed, bound_of
+from runai.hub_service.clusters.kubernetes.objects.run_time import TimeLimited, bound_of
 from runai.hub_service.clusters.kubernetes.snapshot.extended_resources import (
     dealt,
     is_crowd,
@@ -88,7 +88,7 @@ class SnapshotInput:
     """UIDs of pods that disruption budgets protect from eviction."""
     shapes: Mapping[str, Shape] = field(default_factory=dict)
     """Properties of elastic jobs with several workers, by workload."""
-    limited: Mapping[str, Timed] = field(default_factory=dict)
+    limited: Mapping[str, TimeLimited] = field(default_factory=dict)
     """Time limits and running times, by Job, element or pod (`run_time.timed`)."""
     resize_cost_s: int = 0
     """Cost in seconds of restarting an elastic job of one process on other devices."""
@@ -116,7 +116,7 @@ class SnapshotBuilder:
             self._machines = machines
             others = self._eligible.follow(machines)
             for name, known in self._built.items():
-                if not others.isdisjoint(map(_asked, known.group.pods)):
+                if not others.isdisjoint(map(_node_demands, known.group.pods)):
                     self._built[name] = known._replace(places=())  # to be rebuilt
         self._eligible.free = None
         self._built = {
@@ -144,7 +144,7 @@ class SnapshotBuilder:
             for pod in group.pods
         ]
         since = world.broken_since.get(group.name)
-        shape, is_kept = world.shapes.get(group.name), _is_kept(group, world)
+        shape, is_kept = world.shapes.get(group.name), _is_protected(group, world)
         time = _time_of(group, world)
         known = self._built.get(group.name)
         if (
@@ -191,7 +191,7 @@ def _time_of(group: PodGroup, world: SnapshotInput) -> tuple[int, float, float |
     return None if found is None else found.numbers
 
 
-def _is_kept(group: PodGroup, world: SnapshotInput) -> bool:
+def _is_protected(group: PodGroup, world: SnapshotInput) -> bool:
     return bool(world.kept) and any(pod.uid in world.kept for pod in group.pods)
 
 
@@ -220,7 +220,7 @@ def _nodes(world: SnapshotInput) -> Iterable[Node]:
     held: dict[str, set[int]] = defaultdict(set)
     foreign: dict[str, set[int]] = defaultdict(set)
     for pod in world.pods:
-        if not pod.holds:
+        if not pod.uses_node:
             continue
         devices = world.devices.get(pod.uid, ())
         held[pod.node].update(devices)
@@ -262,7 +262,7 @@ def _workload(
         project=group.project,
         kind="job" if first.kind == "train" else "session",
         user=group.user,
-        preemptible=False if _is_kept(group, world) else None,
+        preemptible=False if _is_protected(group, world) else None,
         priority=first.priority,
         submitted=int(group.submitted),
         max_runtime=None if time is None else bound_of(time, shown),
@@ -316,11 +316,13 @@ def _worker(
         memory_mib=Mib(pod.memory_mib),
         # The core checks this by its nodes too; it needs the types to explain why none fits.
         gpu_types=wanted(pod.demands, GPU_TYPE_LABEL),
-        nodes=of_crowd[pod.place] if pod.place in of_crowd else eligible.for_demands(_asked(pod)),
+        nodes=of_crowd[pod.place]
+        if pod.place in of_crowd
+        else eligible.for_demands(_node_demands(pod)),
     )
 
 
-def _asked(pod: Pod) -> Demands:
+def _node_demands(pod: Pod) -> Demands:
     """Return a pod's demands on its node; a bound pod already has its extended resources."""
     is_there = pod.node and pod.demands.stock
     return replace(pod.demands, stock=()) if is_there else pod.demands
@@ -348,7 +350,7 @@ class _EligibleNodes:
         if self.free is None:
             held: Counter[str] = Counter()
             for pod in world.pods:
-                if pod.holds:
+                if pod.uses_node:
                     held[pod.node] += len(world.devices.get(pod.uid, ()))
             self.free = {m.name: m.gpus - held[m.name] for m in self._machines if m.is_open}
         every = tuple(machine.name for machine in self._machines)
@@ -383,7 +385,7 @@ class _EligibleNodes:
             names = tuple(
                 machine.name
                 for machine in self._machines
-                if may_go(demands, machine.name, machine.labels, machine.taints, machine.stock)
+                if may_run(demands, machine.name, machine.labels, machine.taints, machine.stock)
             )
             self._known[demands] = None if len(names) == len(self._machines) else names
         return self._known[demands]

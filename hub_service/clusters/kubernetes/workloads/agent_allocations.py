@@ -22,12 +22,12 @@ class AllocationBuilder:
         """Begin with no allocation built."""
         self._cache = Memo[Allocation]()
 
-    def held_by_node(self, known: ClusterState) -> Mapping[str, Sequence[Allocation]]:
+    def allocations_by_node(self, known: ClusterState) -> Mapping[str, Sequence[Allocation]]:
         """Return the workers that hold devices, by node."""
         self._cache.begin()
         found: dict[str, list[Allocation]] = {}
         for pod in known.pods:
-            if pod.scheduler != SCHEDULER or pod.is_reservation or not pod.holds:
+            if pod.scheduler != SCHEDULER or pod.is_reservation or not pod.uses_node:
                 continue
             if not (devices := known.devices.get(pod.uid)):
                 continue

@@ -57,7 +57,7 @@ class ArrayRecords:
             pods = array.pods.get(index, ())
             is_deleted = _is_deleted(job, index)
             is_shown = index in promised or array.has_begun(index)
-            if not (any(pod.holds for pod in pods) if is_deleted else is_shown):
+            if not (any(pod.uses_node for pod in pods) if is_deleted else is_shown):
                 continue
             begun.add(index)
             seat, name = f"{job.uid}/{index}", arrays.element_id(job.spec.id, index)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError, Object
-from runai.hub_service.clusters.kubernetes.events.pod_conditions import tell_event
+from runai.hub_service.clusters.kubernetes.events.pod_conditions import create_event
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.objects.jobs import ELASTIC, Job, elastic_text
 from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import Shape
@@ -31,7 +31,7 @@ from runai.hub_service.model.records import (
     WorkloadRecord,
 )
 from runai.hub_service.scheduler.model.snapshot import Move, Plan, Start, Stop
-from runai.hub_service.wire.elastic_messages import Status, WorkerPhase
+from runai.hub_service.wire.elastic_messages import WorkerPhase, WorkerStatus
 
 LEFT = 143
 """Exit code of a pod that left a running job: no failure to its Job."""
@@ -42,7 +42,7 @@ FIRST_PORT, PORTS = 10_000, 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class ElasticJob:
     """An elastic job: its Job, record and pod addresses."""
 
     job: Job
@@ -51,7 +51,7 @@ class Drawn:
     """Addresses of the workers' pods, by worker name."""
 
 
-def elastic_jobs(known: ClusterState) -> Mapping[WorkloadId, Drawn]:
+def elastic_jobs(known: ClusterState) -> Mapping[WorkloadId, ElasticJob]:
     """Return the unfinished elastic jobs."""
     pods: dict[str, list[Pod]] = {
         uid: [] for uid, job in known.jobs.items() if job.is_elastic and not job.is_finished
@@ -62,18 +62,18 @@ def elastic_jobs(known: ClusterState) -> Mapping[WorkloadId, Drawn]:
     drawn = {}
     for uid, of_job in pods.items():
         record = record_of_job(known.jobs[uid], of_job, known)
-        addresses = {f"{record.id}-{pod.index}": pod.address for pod in of_job if pod.holds}
-        drawn[record.id] = Drawn(known.jobs[uid], record, addresses)
+        addresses = {f"{record.id}-{pod.index}": pod.address for pod in of_job if pod.uses_node}
+        drawn[record.id] = ElasticJob(known.jobs[uid], record, addresses)
     return drawn
 
 
 class ElasticJobs:
     """States of the elastic jobs of one cluster."""
 
-    def __init__(self, api: Api, take: Callable[[Object], None], rules: ElasticRules) -> None:
-        """Begin with the states stored on the Jobs; `take` receives each changed Job."""
+    def __init__(self, api: Api, apply: Callable[[Object], None], rules: ElasticRules) -> None:
+        """Begin with the states stored on the Jobs; `apply` receives each changed Job."""
         self._api = api
-        self._take = take
+        self._apply = apply
         self.rules = rules
         self._known: dict[str, ElasticState] = {}
         self._over: dict[str, set[str]] = {}
@@ -92,11 +92,11 @@ class ElasticJobs:
         """
         return self._known.get(job.uid, job.elastic) if job.is_elastic else job.elastic
 
-    def shape(self, drawn: Drawn, now: float) -> Shape:
+    def shape(self, drawn: ElasticJob, now: float) -> Shape:
         """Return the properties of an elastic job for the core."""
         state = drawn.record.elastic
         assert state is not None
-        keeps = bool(state.finishers) or membership.keeps_its_size(drawn.record, now, self.rules)
+        keeps = bool(state.finishers) or membership.must_not_grow(drawn.record, now, self.rules)
         up = [worker for worker in drawn.record.workers if _is_up(worker)]
         most = membership.most_gpus(drawn.record)
         since = [int(worker.started) for worker in up if worker.started is not None]
@@ -114,21 +114,21 @@ class ElasticJobs:
         )
 
     async def settled(
-        self, draw: Callable[[], Mapping[WorkloadId, Drawn]], now: float
-    ) -> Mapping[WorkloadId, Drawn]:
+        self, draw: Callable[[], Mapping[WorkloadId, ElasticJob]], now: float
+    ) -> Mapping[WorkloadId, ElasticJob]:
         """Reconcile the targets with the workers; return the jobs afterwards."""
         self.failed = False
         async with self._turn:
             jobs = draw()
             for drawn in jobs.values():
-                await self._settle(drawn, now, ())
+                await self._update_target(drawn, now, ())
             seen = {drawn.job.uid for drawn in jobs.values()}
             self._known = {uid: state for uid, state in self._known.items() if uid in seen}
             self._over = {uid: names for uid, names in self._over.items() if uid in seen}
             return draw() if jobs else jobs
 
     async def prepare(
-        self, plan: Plan, draw: Callable[[], Mapping[WorkloadId, Drawn]], now: float
+        self, plan: Plan, draw: Callable[[], Mapping[WorkloadId, ElasticJob]], now: float
     ) -> None:
         """Notify workers before a plan stops them, and record the resize of their jobs."""
         if changing := [d for d in plan.decisions if isinstance(d, Start | Stop | Move)]:
@@ -136,7 +136,7 @@ class ElasticJobs:
                 await self._prepare(changing, draw, now)
 
     async def shrink(
-        self, draw: Callable[[], Drawn | None], leaving: Collection[str], now: float
+        self, draw: Callable[[], ElasticJob | None], leaving: Collection[str], now: float
     ) -> None:
         """Notify a job's workers that `leaving` will stop, before they are stopped."""
         async with self._turn:
@@ -146,12 +146,12 @@ class ElasticJobs:
             state = self._known[drawn.job.uid] = replace(drawn.record.elastic, sized=now)
             if leaving:
                 drawn = replace(drawn, record=replace(drawn.record, elastic=state))
-                await self._settle(drawn, now, leaving)
+                await self._update_target(drawn, now, leaving)
 
-    def heard(self, drawn: Drawn, worker: str, status: Status) -> bool:
+    def apply_status(self, drawn: ElasticJob, worker: str, status: WorkerStatus) -> bool:
         """Apply a worker's status; return True if the state changed."""
         before = drawn.record.elastic
-        step = membership.heard(StoredWorkload(drawn.record), {worker: status})
+        step = membership.apply_statuses(StoredWorkload(drawn.record), {worker: status})
         assert step.row is not None
         state = step.row.record.elastic
         assert state is not None
@@ -159,7 +159,7 @@ class ElasticJobs:
         return state != before
 
     async def ended(
-        self, draw: Callable[[], Drawn | None], worker: str, exit_code: int
+        self, draw: Callable[[], ElasticJob | None], worker: str, exit_code: int
     ) -> int | None:
         """Return the exit code for an ended worker's pod; None: its job is gone.
 
@@ -175,7 +175,7 @@ class ElasticJobs:
     async def _prepare(
         self,
         changing: Sequence[Start | Stop | Move],
-        draw: Callable[[], Mapping[WorkloadId, Drawn]],
+        draw: Callable[[], Mapping[WorkloadId, ElasticJob]],
         now: float,
     ) -> None:
         jobs = draw()
@@ -190,9 +190,9 @@ class ElasticJobs:
                 leaving.setdefault(decision.workload, set()).add(decision.worker)
         jobs = draw() if leaving else {}
         for name, workers in leaving.items():
-            await self._settle(jobs[name], now, workers)
+            await self._update_target(jobs[name], now, workers)
 
-    async def _ended(self, drawn: Drawn, worker: str, exit_code: int) -> int:
+    async def _ended(self, drawn: ElasticJob, worker: str, exit_code: int) -> int:
         state = drawn.record.elastic
         assert state is not None
         row = StoredWorkload(drawn.record, halt="done" if state.finishers else "")
@@ -203,18 +203,18 @@ class ElasticJobs:
             over = self._over.setdefault(drawn.job.uid, set())
             over.add(worker)
             if membership.is_done_by(row, index):
-                row = membership.done(row)
+                row = membership.record_finishers(row)
                 await self._write_or_raise(drawn, row)
             assert row.record.elastic is not None
             counted = row.record.elastic.finishers or [w.name for w in row.active]
             others = {w.name for w in row.active if w.name in counted} - over
             return LEFT if others else 0
-        if membership.goes_on_without(row, index):
+        if membership.survives_exit_of(row, index):
             await self._write_or_raise(drawn, membership.without(row, index))
             return LEFT
         return exit_code if membership.is_of_its_end(row, row.record.workers[index]) else LEFT
 
-    async def _settle(self, drawn: Drawn, now: float, leaving: Collection[str]) -> None:
+    async def _update_target(self, drawn: ElasticJob, now: float, leaving: Collection[str]) -> None:
         state, record = drawn.record.elastic, drawn.record
         assert state is not None
         if state.finishers:
@@ -247,9 +247,9 @@ class ElasticJobs:
         if await self._write(drawn, after):
             for _kind, text in step.events:
                 with suppress(ApiError):
-                    await tell_event(self._api, drawn.job, "Resized", text)
+                    await create_event(self._api, drawn.job, "Resized", text)
 
-    async def _write_or_raise(self, drawn: Drawn, row: StoredWorkload) -> None:
+    async def _write_or_raise(self, drawn: ElasticJob, row: StoredWorkload) -> None:
         """Write a state that must survive a restart, before any worker acts on it.
 
         Raises:
@@ -258,7 +258,7 @@ class ElasticJobs:
         assert row.record.elastic is not None
         await self._change(drawn, row.record.elastic)
 
-    async def _write(self, drawn: Drawn, state: ElasticState) -> bool:
+    async def _write(self, drawn: ElasticJob, state: ElasticState) -> bool:
         """Write a state if it changed; return False if that failed."""
         try:
             await self._change(drawn, state)
@@ -267,11 +267,11 @@ class ElasticJobs:
             return False
         return True
 
-    async def _change(self, drawn: Drawn, state: ElasticState) -> None:
+    async def _change(self, drawn: ElasticJob, state: ElasticState) -> None:
         job, before = drawn.job, drawn.record.elastic
         if _stored(state) != _stored(job.elastic):
             body = {"metadata": {"uid": job.uid, "annotations": {ELASTIC: elastic_text(state)}}}
-            self._take(await self._api.patch(job.path, body))
+            self._apply(await self._api.patch(job.path, body))
         # Workers may have reported since the job was read; the last report of an ended worker is
         # not repeated, so keep these fields.
         now = self._known.get(job.uid, before)
@@ -308,7 +308,7 @@ def _as_counted(
 
 
 def _waits_for_workers(
-    drawn: Drawn, row: StoredWorkload, leaving: Collection[str], now: float
+    drawn: ElasticJob, row: StoredWorkload, leaving: Collection[str], now: float
 ) -> bool:
     """Return True if a starting job waits for more of its workers to come up."""
     state = row.record.elastic

@@ -7,14 +7,14 @@ from collections.abc import Callable, Collection, Mapping
 
 from runai.hub_service.clusters.kubernetes.cache import Cache
 from runai.hub_service.clusters.kubernetes.client.api import asking
-from runai.hub_service.clusters.kubernetes.informers.job_informers import Changes
+from runai.hub_service.clusters.kubernetes.informers.job_informers import ChangeSignals
 from runai.hub_service.clusters.kubernetes.workloads.elastic_jobs import (
-    Drawn,
+    ElasticJob,
     ElasticJobs,
     elastic_jobs,
 )
 from runai.hub_service.model.records import WorkloadId
-from runai.hub_service.wire.elastic_messages import Status, Target
+from runai.hub_service.wire.elastic_messages import Target, WorkerStatus
 from runai.hub_service.wire.errors import NotFound
 
 
@@ -22,7 +22,7 @@ class ElasticWorkers:
     """Implementation of `base.WorkerMessages`."""
 
     def __init__(
-        self, cache: Cache, elastic: ElasticJobs, changes: Changes, clock: Callable[[], float]
+        self, cache: Cache, elastic: ElasticJobs, changes: ChangeSignals, clock: Callable[[], float]
     ) -> None:
         """Find workers in `cache`; their messages change `elastic`."""
         self._cache = cache
@@ -44,10 +44,10 @@ class ElasticWorkers:
                 return target
             await change.wait()
 
-    async def worker_told(self, pod: str, status: Status) -> None:
+    async def store_worker_status(self, pod: str, status: WorkerStatus) -> None:
         """Apply the status that a pod reports of its worker."""
         drawn, worker = await self._worker(pod)
-        if self._elastic.heard(drawn, worker, status):
+        if self._elastic.apply_status(drawn, worker, status):
             self._changes.signal()
 
     async def worker_ended(self, pod: str, exit_code: int) -> int:
@@ -62,13 +62,13 @@ class ElasticWorkers:
         self._changes.signal()
         return code
 
-    async def tell_leaving(self, workload: WorkloadId, leaving: Collection[str]) -> None:
+    async def notify_resize(self, workload: WorkloadId, leaving: Collection[str]) -> None:
         """Notify an elastic job's workers of a new size; `leaving` are the workers that stop."""
         await self._elastic.shrink(
             lambda: self._current_jobs().get(workload), leaving, self._clock()
         )
 
-    async def _worker(self, pod: str) -> tuple[Drawn, str]:
+    async def _worker(self, pod: str) -> tuple[ElasticJob, str]:
         """Return a pod's elastic job and the name of its worker.
 
         Raises:
@@ -82,5 +82,5 @@ class ElasticWorkers:
                     return drawn, f"{name}-{found.index}"
         raise NotFound(f"Pod {pod} is no worker of an elastic job.")
 
-    def _current_jobs(self) -> Mapping[WorkloadId, Drawn]:
-        return elastic_jobs(self._cache.known())
+    def _current_jobs(self) -> Mapping[WorkloadId, ElasticJob]:
+        return elastic_jobs(self._cache.state())

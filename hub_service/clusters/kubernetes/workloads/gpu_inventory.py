@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from runai.hub_service.clusters.kubernetes.cache import Cache
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_keeper import ReservationKeeper
-from runai.hub_service.clusters.kubernetes.informers.job_informers import Changes
+from runai.hub_service.clusters.kubernetes.informers.job_informers import ChangeSignals
 from runai.hub_service.clusters.kubernetes.objects.core_objects import KubeNode, Pod
-from runai.hub_service.clusters.kubernetes.snapshot.gpu_memory import Sizes
-from runai.hub_service.model.cluster import Seen
+from runai.hub_service.clusters.kubernetes.snapshot.gpu_memory import NodeDeviceMemory
+from runai.hub_service.model.cluster import NodeReport
 from runai.hub_service.model.device import Device
 
 
@@ -20,7 +20,11 @@ class Inventory:
     """Devices of one cluster's nodes, listed once between two changes."""
 
     def __init__(
-        self, cache: Cache, changes: Changes, sharing: ReservationKeeper, sizes: Sizes
+        self,
+        cache: Cache,
+        changes: ChangeSignals,
+        sharing: ReservationKeeper,
+        sizes: NodeDeviceMemory,
     ) -> None:
         """Begin with no device listed; `sharing` and `sizes` receive the agents' reports."""
         self._cache = cache
@@ -36,7 +40,7 @@ class Inventory:
         await machines.listed()
         if self._counted_at is not self._changes.next:  # each node's agent calls this every second
             pods = self._cache.pods()
-            known = named(pods, self._cache.slots.held(pods), self._sharing.devices_of)
+            known = named(pods, self._cache.slots.numbers(pods), self._sharing.devices_of)
             self._counted, self._counted_at = (
                 {
                     name: inventory(machine, known.get(name, {}), self._sharing.devices_on(name))
@@ -46,15 +50,15 @@ class Inventory:
             )
         return self._counted
 
-    async def note_holders(self, node: str, seen: Seen) -> None:
+    async def note_holders(self, node: str, seen: NodeReport) -> None:
         """Store a node's devices and their holders."""
-        are_new = [self._sharing.learn(node, seen), self._sizes.learn(node, seen.devices)]
+        are_new = [self._sharing.store_report(node, seen), self._sizes.store(node, seen.devices)]
         if any(are_new):
             self._changes.signal()
 
     async def note_faults(self, node: str, faults: Mapping[str, str]) -> None:
         """Disable faulty shared devices; the device plugin removes unshared ones."""
-        if self._sharing.learn_faults(node, faults):
+        if self._sharing.store_faults(node, faults):
             self._changes.signal()
 
 

@@ -20,7 +20,7 @@ MOST_WAITING = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LogSources:
     """Pods and state of a workload at one moment."""
 
     pods: Sequence[Pod]
@@ -37,7 +37,7 @@ class Look:
 
 
 async def read(
-    api: Api, look: Look, *, worker: int | None, tail: int | None
+    api: Api, look: LogSources, *, worker: int | None, tail: int | None
 ) -> AsyncGenerator[LogChunk, None]:
     """Yield the logs written so far."""
     for pod in look.of(worker):
@@ -46,7 +46,7 @@ async def read(
 
 
 async def follow(
-    api: Api, look: Callable[[], Awaitable[Look]], *, worker: int | None, tail: int | None
+    api: Api, look: Callable[[], Awaitable[LogSources]], *, worker: int | None, tail: int | None
 ) -> AsyncGenerator[LogChunk, None]:
     """Yield logs as they are written, until the workload is finished."""
     following = _Following(api)

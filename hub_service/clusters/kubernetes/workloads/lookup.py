@@ -5,7 +5,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 
 from runai.hub_service.clusters.kubernetes.cache import Cache
-from runai.hub_service.clusters.kubernetes.informers.job_informers import Changes
+from runai.hub_service.clusters.kubernetes.informers.job_informers import ChangeSignals
 from runai.hub_service.clusters.kubernetes.objects.array_elements import array_jobs
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
@@ -30,7 +30,7 @@ def _age(record: WorkloadRecord) -> tuple[float, WorkloadId, int]:
     return record.submitted, arrays.array_id(record), -1 if index is None else index
 
 
-class _Names(Container[str]):
+class _UsedIds(Container[str]):
     """The IDs in use, those of whole arrays and of their elements included."""
 
     def __init__(self, lookup: "WorkloadLookup") -> None:
@@ -43,7 +43,7 @@ class _Names(Container[str]):
 class WorkloadLookup:
     """Workloads of one cluster; records are built once between two changes."""
 
-    def __init__(self, cache: Cache, changes: Changes) -> None:
+    def __init__(self, cache: Cache, changes: ChangeSignals) -> None:
         """Begin with no record built."""
         self._cache = cache
         self._changes = changes
@@ -51,7 +51,7 @@ class WorkloadLookup:
         self._arrays = ArrayRecords()
         self._records: Mapping[WorkloadId, WorkloadRecord] = {}
         self._of_arrays: Mapping[WorkloadId, Sequence[WorkloadRecord]] = {}
-        self._names = _Names(self)
+        self._names = _UsedIds(self)
         self._held: Mapping[str, Sequence[Allocation]] = {}
         self._holders: Mapping[WorkloadId, WorkloadRecord] = {}
         self._built_at: asyncio.Event | None = None  # set at the next change after the build
@@ -60,11 +60,11 @@ class WorkloadLookup:
         """Return all workloads by ID, oldest first."""
         await self._cache.informers.listed()
         if self._built_at is not self._changes.next:  # many calls come between two changes
-            known = self._cache.known()
+            known = self._cache.state()
             self._records, self._built_at = self._build(known), self._changes.next
             self._of_arrays = arrays_of(self._records)
-            self._held = self._metering.held_by_node(known)
-            self._holders = {w: r for w, r in self._records.items() if r.holds_devices}
+            self._held = self._metering.allocations_by_node(known)
+            self._holders = {w: r for w, r in self._records.items() if r.has_devices}
         return self._records
 
     def _build(self, known: ClusterState) -> Mapping[WorkloadId, WorkloadRecord]:
@@ -212,5 +212,5 @@ class WorkloadLookup:
         return [subject] if isinstance(subject, Pod) else self.pods_of_job(subject)
 
     def pods_of_job(self, job: Job) -> list[Pod]:
-        """Return the pods of a Job."""
+        """Return the cached pods that a Job owns."""
         return [p for p in self._cache.pods() if p.owner is not None and p.owner.uid == job.uid]

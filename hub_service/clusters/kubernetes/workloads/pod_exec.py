@@ -12,7 +12,7 @@ from http import HTTPStatus
 from runai.hub_service.clusters.kubernetes.client.api import Api, ApiError, Channels, Object
 from runai.hub_service.clusters.kubernetes.events.pod_conditions import pod_path
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
-from runai.hub_service.model.cluster import Ended, Piece
+from runai.hub_service.model.cluster import OutputChunk, ProgramEnd
 from runai.hub_service.model.records import WorkloadId
 from runai.hub_service.wire.errors import (
     Conflict,
@@ -41,7 +41,7 @@ class PodPrograms:
 
     async def execute(
         self, workload: WorkloadId, worker: int, command: Sequence[str], stdin: bytes
-    ) -> AsyncIterator[Piece | Ended]:
+    ) -> AsyncIterator[OutputChunk | ProgramEnd]:
         """Start a program in a worker's pod; yield its output and its exit status."""
         if sum(len(part.encode()) for part in command) > MOST_COMMAND_BYTES:
             raise InvalidRequest(
@@ -49,7 +49,7 @@ class PodPrograms:
                 hint="Hand a program on as its input: python - < program.py.",
                 code="too_large",
             )
-        pod = _up(await self._pods_of(workload), workload, worker)
+        pod = _running_pod(await self._pods_of(workload), workload, worker)
         asked = [("command", part) for part in command]
         asked += [(name, "true") for name in ("stdin", "stdout", "stderr")]
         try:
@@ -65,7 +65,7 @@ class PodPrograms:
         return _run(channels, stdin)
 
 
-async def _run(channels: Channels, stdin: bytes) -> AsyncIterator[Piece | Ended]:
+async def _run(channels: Channels, stdin: bytes) -> AsyncIterator[OutputChunk | ProgramEnd]:
     async with channels:
         for start in range(0, len(stdin), MOST_AT_ONCE):
             await channels.send(bytes((STDIN,)) + stdin[start : start + MOST_AT_ONCE])
@@ -76,21 +76,21 @@ async def _run(channels: Channels, stdin: bytes) -> AsyncIterator[Piece | Ended]
                 yield _ended(json.loads(data))
                 return
             if data and channel in (STDOUT, STDERR):
-                yield Piece(data, is_error=channel == STDERR)
+                yield OutputChunk(data, is_error=channel == STDERR)
 
 
-def _ended(status: Object) -> Ended:
+def _ended(status: Object) -> ProgramEnd:
     """Return the exit status; 127, as in a shell, if the program did not start."""
     if status.get("status") == "Success":
-        return Ended(0)
+        return ProgramEnd(0)
     causes = status.get("details", {}).get("causes", ())
     code = next((c["message"] for c in causes if c.get("reason") == "ExitCode"), "")
     if code.isdecimal():
-        return Ended(int(code))
-    return Ended(127, str(status.get("message", "it could not be run")))
+        return ProgramEnd(int(code))
+    return ProgramEnd(127, str(status.get("message", "it could not be run")))
 
 
-def _up(pods: Sequence[Pod], workload: WorkloadId, worker: int) -> Pod:
+def _running_pod(pods: Sequence[Pod], workload: WorkloadId, worker: int) -> Pod:
     for pod in pods:
         if (pod.index or 0) == worker and pod.is_up and pod.deleted is None:
             return pod

@@ -62,7 +62,7 @@ class KeptProjects:
                     if error.status not in (404, 409):
                         raise
                     continue  # created, changed or deleted meanwhile
-            self._projects.take(written)
+            self._projects.apply(written)
             return project_objects.read_project(written)
         raise Conflict(
             f"Project {name} is changed by others at the same time.",
@@ -92,7 +92,7 @@ class KeptProjects:
 
     async def _write(self, spec: ProjectSpec, over: Object | None) -> Object:
         if over is None:
-            body = self._pool.put_in(project_objects.manifest(spec))
+            body = self._pool.with_labels(project_objects.manifest(spec))
             return await self._api.create(project_objects.PROJECTS, body)
         path = f"{project_objects.PROJECTS}/{spec.name}"
         return await self._api.patch(path, project_objects.change(spec, over))

@@ -55,7 +55,7 @@ class Submissions:
         await self._lookup.records()
         seen: set[WorkloadId] = set()
         for spec in specs:
-            for workload in arrays.names_taken(spec):
+            for workload in arrays.names_of(spec):
                 there = self._lookup.find(workload)
                 if there is not None or workload in seen:
                     raise name_taken(workload, there.state if there is not None else "")
@@ -92,7 +92,7 @@ class Submissions:
                     raise
                 return
         if has_pods:
-            self._informers.jobs.take(found)
+            self._informers.jobs.apply(found)
         else:
             self._informers.jobs.drop(job)
 
@@ -103,7 +103,7 @@ class Submissions:
         body = manifest(
             spec, around, name=name, api_url=self._api_url, ttl_s=self._ttl_s, bounds=self._bounds
         )
-        return self._pool.put_in(body)
+        return self._pool.with_labels(body)
 
     async def _make(self, spec: WorkloadSpec, around: PodTemplateSource) -> None:
         found = await made_under_a_free_name(
@@ -113,7 +113,7 @@ class Submissions:
             partial(self._body, spec, around),
             lambda there: self._cache.id_of(read_job(there)),
         )
-        self._informers.jobs.take(found)
+        self._informers.jobs.apply(found)
 
     async def _surroundings(self, user: str) -> PodTemplateSource:
         """Return the settings of the user's notebook, preferably of the default server."""

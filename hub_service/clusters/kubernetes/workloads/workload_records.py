@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Generic, NamedTuple, TypeVar
 
-from runai.hub_service.clusters.kubernetes.actions.node_backoff import turned_away
+from runai.hub_service.clusters.kubernetes.actions.node_backoff import rejection_of
 from runai.hub_service.clusters.kubernetes.objects.core_objects import SCHEDULER, Pod
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
 from runai.hub_service.clusters.kubernetes.objects.pod_groups import name_of, project_of
-from runai.hub_service.clusters.kubernetes.objects.run_time import Timed
+from runai.hub_service.clusters.kubernetes.objects.run_time import TimeLimited
 from runai.hub_service.clusters.kubernetes.snapshot.device_ids import shares_of
 from runai.hub_service.clusters.kubernetes.snapshot.snapshot_builder import NominatedPlacement
 from runai.hub_service.model.records import (
@@ -73,7 +73,7 @@ class ClusterState:
     """Why workloads were last stopped."""
     elastic: Mapping[str, ElasticState] = field(default_factory=dict)
     """States of elastic jobs, by the UIDs of their Jobs."""
-    limited: Mapping[str, Timed] = field(default_factory=dict)
+    limited: Mapping[str, TimeLimited] = field(default_factory=dict)
     """Time limits and running times, by Job, element or pod (`run_time.timed`)."""
 
     def numbers(self, key: str) -> tuple[int, float, float | None] | None:
@@ -87,13 +87,13 @@ class RecordBuilder:
 
     def __init__(self) -> None:
         """Begin with no record built."""
-        self._cache = Memo[_Shown]()
+        self._cache = Memo[_SortedRecord]()
 
     def records(self, known: ClusterState) -> dict[WorkloadId, WorkloadRecord]:
         """Return all workloads of our scheduler but arrays, oldest first; finished ones too."""
         self._cache.begin()
         pods: dict[str, list[Pod]] = {}
-        shown: list[_Shown] = []
+        shown: list[_SortedRecord] = []
         for pod in known.pods:
             if pod.scheduler != SCHEDULER or pod.is_reservation:
                 continue
@@ -112,7 +112,7 @@ class RecordBuilder:
         ]
         return {one.record.id: one.record for one in sorted(shown, key=attrgetter("age"))}
 
-    def _of_pod(self, pod: Pod, known: ClusterState) -> "_Shown":
+    def _of_pod(self, pod: Pod, known: ClusterState) -> "_SortedRecord":
         project = project_of(pod, known.namespaces, known.default_project)
         inputs = (
             pod,
@@ -126,7 +126,7 @@ class RecordBuilder:
 
     def _of_job(
         self, job: Job, pods: Sequence[Pod], known: ClusterState, promised: object
-    ) -> "_Shown":
+    ) -> "_SortedRecord":
         project = project_of(job.template, known.namespaces, known.default_project)
         workload = f"{project}/{name_of(job)}"
         inputs = (
@@ -145,15 +145,15 @@ class RecordBuilder:
         return self._cache.get(job.uid, inputs, lambda: _shown(record_of_job(job, pods, known)))
 
 
-class _Shown(NamedTuple):
+class _SortedRecord(NamedTuple):
     """A record and its sort key."""
 
     age: tuple[float, WorkloadId]
     record: WorkloadRecord
 
 
-def _shown(record: WorkloadRecord) -> _Shown:
-    return _Shown((record.submitted, record.id), record)
+def _shown(record: WorkloadRecord) -> _SortedRecord:
+    return _SortedRecord((record.submitted, record.id), record)
 
 
 def _is_left(pod: Pod) -> bool:
@@ -162,7 +162,7 @@ def _is_left(pod: Pod) -> bool:
     The control plane deletes a Job before its pods: pods that still run are listed until they end.
     A pod that a user keeps when deleting its Job has no owner any more.
     """
-    return pod.owner is not None and pod.owner.is_job and not pod.holds
+    return pod.owner is not None and pod.owner.is_job and not pod.uses_node
 
 
 def _by_job(promises: Mapping[str, NominatedPlacement]) -> dict[str, dict[str, NominatedPlacement]]:
@@ -288,7 +288,7 @@ def _workers(
         if before is None or before.is_finished or not before.node:
             latest[index] = pod
     # Surplus workers of a scaled-down elastic Job are listed while they hold devices.
-    last = max((i for i, pod in latest.items() if job.is_elastic and pod.holds), default=0)
+    last = max((i for i, pod in latest.items() if job.is_elastic and pod.uses_node), default=0)
     for index in range(max(spec.workers, last + 1)):
         name = f"{spec.id}-{index}"
         here = latest.get(index)
@@ -359,7 +359,7 @@ def _of_pod(pod: Pod, known: ClusterState) -> WorkloadRecord:
     if worker.state == "finished" and spec.kind == "job":
         state = WorkloadState.FAILED if pod.exit_code or pod.why else WorkloadState.SUCCEEDED
     wait = known.waits.get(spec.id) if state in _WAITS else None
-    refusal = turned_away(pod)
+    refusal = rejection_of(pod)
     reason = StateReason("turned_away", refusal) if refusal else None
     record = WorkloadRecord(
         spec,

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Generator, Iterable
 from pathlib import Path
 
-from runai.hub_service.wire.elastic_messages import Status, Target
+from runai.hub_service.wire.elastic_messages import Target, WorkerStatus
 
 MOST_BYTES = 64 * 1024
 _NEW = ".target.json.new"
@@ -43,15 +43,15 @@ class ElasticDir:
             os.rename(_NEW, "target.json", src_dir_fd=folder, dst_dir_fd=folder)
             return True
 
-    def statuses(self, workers: Iterable[str]) -> dict[str, Status]:
+    def statuses(self, workers: Iterable[str]) -> dict[str, WorkerStatus]:
         """Return the workers' last statuses; missing and invalid ones are left out."""
-        found: dict[str, Status] = {}
+        found: dict[str, WorkerStatus] = {}
         with self._open(self.path / "status") as folder:
             for worker in workers if folder is not None else ():
                 with contextlib.suppress(OSError, RecursionError, ValueError):
                     told = json.loads(_read(_file_of(worker), folder))
                     if isinstance(told, dict):
-                        found[worker] = Status.from_json(told, worker)
+                        found[worker] = WorkerStatus.from_json(told, worker)
         return found
 
     def forget_status(self, worker: str) -> None:

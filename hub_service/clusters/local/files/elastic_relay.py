@@ -14,7 +14,7 @@ from typing import NoReturn, Protocol
 from runai.hub_service.clusters.local.files.elastic_dir import ElasticDir
 from runai.hub_service.clusters.states.state import StoredWorkload
 from runai.hub_service.model.records import Process, WorkloadId
-from runai.hub_service.wire.elastic_messages import Status, WorkerPhase
+from runai.hub_service.wire.elastic_messages import WorkerPhase, WorkerStatus
 from runai.hub_service.wire.errors import NotFound, Unavailable
 
 LOOK_EVERY_S = 0.2
@@ -24,7 +24,7 @@ _LISTENS = (WorkerPhase.READY, WorkerPhase.RUNNING)
 """Workers in these phases handle SIGUSR1, which would kill any other process."""
 
 
-class Rows(Protocol):
+class RelayCluster(Protocol):
     """Cluster methods that the relay calls."""
 
     def row(self, workload: WorkloadId) -> StoredWorkload | None:
@@ -37,23 +37,23 @@ class Rows(Protocol):
             NotFound: its user has no account on this machine.
         """
 
-    def report_statuses(self, workload: WorkloadId, statuses: Mapping[str, Status]) -> None:
+    def report_statuses(self, workload: WorkloadId, statuses: Mapping[str, WorkerStatus]) -> None:
         """Store its workers' statuses."""
 
 
-class Listening:
+class ElasticRelay:
     """Messages of all elastic jobs with active workers."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: RelayCluster) -> None:
         """Start without written targets."""
         self._rows = rows
         self._told: dict[WorkloadId, int] = {}
         """Generation of the last written target."""
-        self._heard: dict[WorkloadId, dict[str, Status]] = {}
+        self._heard: dict[WorkloadId, dict[str, WorkerStatus]] = {}
         self._running: set[WorkloadId] = set()
         self._wanted = asyncio.Event()
 
-    def tell(self, row: StoredWorkload) -> None:
+    def publish_target(self, row: StoredWorkload) -> None:
         """Write the target, if it is new and its directory exists, and wake the workers."""
         if not row.active:
             self.drop(row.id)
@@ -99,7 +99,7 @@ class Listening:
         row = self._rows.row(workload)
         if row is None or not row.active:
             return
-        self.tell(row)
+        self.publish_target(row)
         if statuses != self._heard.get(workload):
             before = self._heard.get(workload, {})
             self._heard[workload] = statuses

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from runai.hub_service.clusters.local.supervisor.worker_start import NOT_NOW
 from runai.hub_service.model.records import WorkloadId
-from runai.hub_service.processes.user_account import Account
+from runai.hub_service.processes.user_account import UnixAccount
 from runai.hub_service.wire.errors import Unavailable
 
 LOG = logging.getLogger("runai.leavings")
@@ -27,7 +27,7 @@ TRY_AGAIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
+class DeletedWorkload:
     """A workload to be deleted, identified by name and submission time."""
 
     workload: WorkloadId
@@ -56,10 +56,10 @@ class AtHome:
     """Directory of a workload in a user's home, with the account that removes it."""
 
     path: Path
-    account: Account
+    account: UnixAccount
 
 
-class Leavings:
+class JobDirCleanup:
     """Job directories on their way to removal."""
 
     def __init__(self, jobs_dir: Path) -> None:
@@ -69,13 +69,13 @@ class Leavings:
         """Moved directories of workloads that may still exist."""
         self._trash = jobs_dir / ".trash"
         self._kept = jobs_dir / ".kept"
-        self._wanted: asyncio.Queue[tuple[tuple[str, ...], Account | None]] = asyncio.Queue()
+        self._wanted: asyncio.Queue[tuple[tuple[str, ...], UnixAccount | None]] = asyncio.Queue()
         """Commands, with the account if they run in a user's home."""
 
     async def run(self) -> NoReturn:
         """Remove directories in the background until cancelled; start with an earlier service's."""
         for path in self._trash.glob("*"):
-            leaving = Leaving.of(path.name)
+            leaving = DeletedWorkload.of(path.name)
             aged = leaving is None or leaving.aged
             self._remove(path, _home_of(path) if leaving is not None else None, aged=aged)
         while True:
@@ -89,7 +89,7 @@ class Leavings:
                     await removal.wait()
 
     @contextlib.contextmanager
-    def going(self, leaving: Leaving, at_home: AtHome | None) -> Iterator[None]:
+    def going(self, leaving: DeletedWorkload, at_home: AtHome | None) -> Iterator[None]:
         """Move the directory aside, and remove it once the block has made the deletion durable.
 
         It is moved back if the block fails; after a crash, `settle` finishes or reverts the move.
@@ -119,7 +119,7 @@ class Leavings:
         `is_there` returns True if a workload of that name and submission time exists.
         """
         for aside in self._leaving.glob("*"):
-            if (leaving := Leaving.of(aside.name)) is None:
+            if (leaving := DeletedWorkload.of(aside.name)) is None:
                 continue
             place = self._jobs / leaving.workload
             if not is_there(leaving.workload, leaving.submitted):
@@ -127,16 +127,16 @@ class Leavings:
             elif not place.exists():
                 self._move_later(aside, place)
 
-    def _move_to_trash(self, aside: Path, leaving: Leaving) -> Path | None:
+    def _move_to_trash(self, aside: Path, leaving: DeletedWorkload) -> Path | None:
         """Move checkpoints that stay, and return the path of the rest for removal."""
         gone = self._trash / aside.name
         if leaving.aged:
             name = f"{leaving.workload}-{int(leaving.submitted)}"
-            if not self._keep(aside / CHECKPOINTS, self._kept / name):
+            if not self._preserve(aside / CHECKPOINTS, self._kept / name):
                 return None
         return gone if self._move_later(aside, gone) else None
 
-    def _keep(self, path: Path, aside: Path) -> bool:
+    def _preserve(self, path: Path, aside: Path) -> bool:
         """Move a directory to its permanent place unless it is empty; return False on failure."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             if any(True for _ in path.iterdir()):
@@ -172,13 +172,13 @@ def _home_of(folder: Path) -> AtHome | None:
     with contextlib.suppress(OSError, ValueError, LookupError):
         told = json.loads(next(folder.glob("attempt-*/worker-*/spec.json"), folder).read_bytes())
         if told["uid"] is not None and told["own_directory"]:
-            account = Account(told["user"], Path("/"), told["uid"], told["gid"])
+            account = UnixAccount(told["user"], Path("/"), told["uid"], told["gid"])
             return AtHome(Path(told["own_directory"]), account)
     return None
 
 
 async def _start_removal(
-    command: Sequence[str], account: Account | None
+    command: Sequence[str], account: UnixAccount | None
 ) -> asyncio.subprocess.Process:
     """Start a removal, as soon as the machine has a process for it.
 
@@ -203,7 +203,7 @@ def _environment() -> dict[str, str]:
     return {"PATH": os.environ.get("PATH", os.defpath)}
 
 
-def _run_as(account: Account) -> dict[str, Any]:
+def _run_as(account: UnixAccount) -> dict[str, Any]:
     """Return the arguments that start a program as a user, isolated from the service."""
     nothing = dict.fromkeys(("stdin", "stdout", "stderr"), asyncio.subprocess.DEVNULL)
     who: dict[str, Any] = {"user": account.uid, "group": account.gid, "extra_groups": []}

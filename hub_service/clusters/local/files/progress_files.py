@@ -43,30 +43,33 @@ class ProgressFiles:
         before = self._read.get(workload)
         return before is not None and before[0] == phase
 
-    def look(
+    def poll(
         self, files: Iterable[ProgressFile], begun: Collection[WorkloadId]
     ) -> Mapping[WorkloadId, Progress]:
         """Return the last progress, if any, of these files and of jobs at rest.
 
         `begun` are all jobs to keep in the cache.
         """
-        found = self.look_at(files, begun)
+        found = self.read(files, begun)
         known = list(self._read.items())
         if len(known) > len(begun):
             self._read = {workload: read for workload, read in known if workload in begun}
         return found
 
-    def look_at(
+    def read(
         self, files: Iterable[ProgressFile], begun: Collection[WorkloadId]
     ) -> Mapping[WorkloadId, Progress]:
         """Return the last progress of these files, and of jobs at rest in `begun`."""
         for file in files:
-            self._read[file.workload] = (file.phase, *_look(file, self._read.get(file.workload)))
+            self._read[file.workload] = (
+                file.phase,
+                *_read_file(file, self._read.get(file.workload)),
+            )
         told = ((workload, self._read.get(workload)) for workload in begun)
         return {w: read[2] for w, read in told if read is not None and read[2] is not None}
 
 
-def _look(
+def _read_file(
     file: ProgressFile, before: tuple[object, object, Progress | None] | None
 ) -> tuple[object, Progress | None]:
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

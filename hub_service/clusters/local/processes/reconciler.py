@@ -17,7 +17,7 @@ from typing import Protocol
 
 from runai.hub_service.clusters.local.processes.attempt import Attempt, Instructions
 from runai.hub_service.clusters.local.processes.worker_process import (
-    Watch,
+    ProcessWatch,
     end_tree,
     kill_leftovers,
     lasting,
@@ -46,7 +46,7 @@ class ProcessControl:
     """Process functions of this machine; tests inject their own with a simulated clock."""
 
     attempt: Callable[[Path], Attempt] = Attempt
-    watch: Callable[[int, Process | None, Callable[[], None]], Watch] = Watch
+    watch: Callable[[int, Process | None, Callable[[], None]], ProcessWatch] = ProcessWatch
     lasting: Callable[[Process], Process] = lasting
     end_tree: Callable[[Process], None] = end_tree
     kill_leftovers: Callable[[str, str, float, Process | None], None] = kill_leftovers
@@ -55,7 +55,7 @@ class ProcessControl:
 THIS_MACHINE = ProcessControl()
 
 
-class Rows(Protocol):
+class ReconcilerCluster(Protocol):
     """Cluster methods that the reconciler calls."""
 
     def row(self, workload: WorkloadId) -> StoredWorkload | None:
@@ -90,7 +90,7 @@ class _Key:
 class _Keeper:
     """Handle of a running worker: the process of its supervisor, or of its session."""
 
-    watch: Watch
+    watch: ProcessWatch
     told: bool = False
     """True if it was told to stop."""
     status: int = -1
@@ -107,7 +107,7 @@ class Reconciler:
     def __init__(
         self,
         jobs_dir: Path,
-        rows: Rows,
+        rows: ReconcilerCluster,
         clock: Callable[[], float],
         machine: ProcessControl = THIS_MACHINE,
     ) -> None:
@@ -121,7 +121,7 @@ class Reconciler:
         """Starts for which this service has launched a supervisor."""
         self._due: asyncio.Queue[WorkloadId] = asyncio.Queue()
 
-    def soon(self, workload: WorkloadId) -> None:
+    def enqueue(self, workload: WorkloadId) -> None:
         """Enqueue a workload."""
         self._due.put_nowait(workload)
 
@@ -132,7 +132,7 @@ class Reconciler:
             with self._requeue_on_failure(workload):
                 await self._reconcile(workload)
 
-    def let_go(self) -> None:
+    def stop_watching(self) -> None:
         """Stop watching; all workers keep running."""
         for key in list(self._keepers):
             self._drop(key)
@@ -159,7 +159,7 @@ class Reconciler:
         else:
             return
         LOG.warning("%s is reconciled later: %s", workload, why)
-        asyncio.get_running_loop().call_later(again, self.soon, workload)
+        asyncio.get_running_loop().call_later(again, self.enqueue, workload)
 
     async def _reconcile(self, workload: WorkloadId) -> None:
         row = self._rows.row(workload)
@@ -260,7 +260,7 @@ class Reconciler:
             keeper.told = True
             keeper.watch.send(signal.SIGTERM)
         if process is None:
-            keeper.look = loop.call_later(LOOK_AGAIN_S, self.soon, key.workload)
+            keeper.look = loop.call_later(LOOK_AGAIN_S, self.enqueue, key.workload)
 
     def _on_overdue(self, key: _Key) -> None:
         """Kill an overdue worker, since its supervisor may have been stopped by the worker.
@@ -282,7 +282,7 @@ class Reconciler:
 
     def _on_supervisor_exit(self, key: _Key) -> None:
         self._drop(key)
-        self.soon(key.workload)  # its files have the exit
+        self.enqueue(key.workload)  # its files have the exit
 
     def _over(self, key: _Key, ending: ExitStatus) -> None:
         self._drop(key)

@@ -40,7 +40,7 @@ def lasting(process: Process) -> Process:
         return process
 
 
-def told_now(process: Process, booted: float | None = None) -> Process:
+def at_present_clock(process: Process, booted: float | None = None) -> Process:
     """Return a process with its start time by the present clock, for comparisons.
 
     `booted` is `psutil.boot_time()`, from callers with hundreds of processes.
@@ -90,7 +90,7 @@ def _boot() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
-class Watch:
+class ProcessWatch:
     """Watch of one process: calls back once at its end, and signals it until then."""
 
     def __init__(self, pid: int, named: Process | None, on_exit: Callable[[], None]) -> None:
@@ -130,11 +130,11 @@ class Watch:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-        self._look()
+        self._poll()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         if self._is_running():
-            self._timer = self._loop.call_later(LOOK_EVERY_S, self._look)
+            self._timer = self._loop.call_later(LOOK_EVERY_S, self._poll)
         else:
             self._timer = self._loop.call_soon(self._ended)
 

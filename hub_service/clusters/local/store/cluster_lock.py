@@ -36,7 +36,7 @@ TELL_AFTER_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class LockHolder:
     """A process that has the cluster open."""
 
     pid: int = 0
@@ -79,7 +79,7 @@ async def sole_owner(path: Path) -> AsyncGenerator[None]:
     """
     fd = _open_lock_file(path)
     try:
-        await _take(fd, path)
+        await _acquire(fd, path)
         check_is_whole(path.parent)
         yield
     finally:
@@ -107,10 +107,10 @@ def claim(root: Path) -> int:
         Conflict: another process has the cluster open.
     """
     fd = _open_lock_file(root / LOCK)
-    if _taken(fd, root):
+    if _try_acquire(fd, root):
         return fd
     os.close(fd)
-    by = holder(root / LOCK) or Holder()
+    by = holder(root / LOCK) or LockHolder()
     raise Conflict(
         f"A service has the cluster of {root} open: {by}.",
         hint=f"Stop its hub, or end it: {by.way_out}",
@@ -118,7 +118,7 @@ def claim(root: Path) -> int:
     )
 
 
-def holder(path: Path) -> Holder | None:
+def holder(path: Path) -> LockHolder | None:
     """Return the holder of a lock file; None if it is free."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -128,19 +128,19 @@ def holder(path: Path) -> Holder | None:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         with contextlib.suppress(ValueError, TypeError):
-            return Holder(**json.loads(os.pread(fd, MOST_BYTES, 0)))
-        return Holder()
+            return LockHolder(**json.loads(os.pread(fd, MOST_BYTES, 0)))
+        return LockHolder()
     else:
         return None
     finally:
         os.close(fd)
 
 
-def last_holder(path: Path) -> Holder:
+def last_holder(path: Path) -> LockHolder:
     """Return the process that held a lock file last, or holds it."""
     with contextlib.suppress(OSError, ValueError, TypeError):
-        return Holder(**json.loads(path.read_bytes()))
-    return Holder()
+        return LockHolder(**json.loads(path.read_bytes()))
+    return LockHolder()
 
 
 def waiting(path: Path) -> list[int]:
@@ -154,14 +154,14 @@ def waiting(path: Path) -> list[int]:
     return sorted(found - {os.getpid(), by.pid if by else 0})
 
 
-async def _take(fd: int, path: Path) -> None:
+async def _acquire(fd: int, path: Path) -> None:
     began, told = time.monotonic(), False
-    while not _taken(fd, path.parent):
+    while not _try_acquire(fd, path.parent):
         if not told and time.monotonic() - began >= TELL_AFTER_S:
             by = holder(path)
             if by is not None:
                 told = True
-                LOG.warning("waits: the cluster is open elsewhere (%s). %s", by, by.way_out)
+                LOG.warning("waiting: the cluster is open elsewhere (%s). %s", by, by.way_out)
         await asyncio.sleep(WAIT_FOR_LOCK_S)  # a wait in the kernel cannot be cancelled
 
 
@@ -169,13 +169,13 @@ def _open_lock_file(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
-def _taken(fd: int, root: Path) -> bool:
+def _try_acquire(fd: int, root: Path) -> bool:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     with contextlib.suppress(OSError):  # the lock holds even if the disk is full
         os.ftruncate(fd, 0)
-        us = Holder(os.getpid(), time.time(), str(root), root.stat().st_ino)
+        us = LockHolder(os.getpid(), time.time(), str(root), root.stat().st_ino)
         os.pwrite(fd, json.dumps(asdict(us)).encode(), 0)
     return True

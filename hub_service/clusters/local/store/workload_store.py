@@ -246,7 +246,7 @@ class SqliteStore:
                 self._connection.rollback()
             self._waits = wait
 
-    def trouble(self) -> str:
+    def unhealthy_reason(self) -> str:
         """Return why writes fail; "" if the last one succeeded, or would succeed now.
 
         It retries, at most every TRY_AGAIN_S: while submissions are refused and nothing happens, no

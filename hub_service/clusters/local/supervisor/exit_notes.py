@@ -12,7 +12,7 @@ from typing import Any
 AGAIN_EVERY_S = 1.0
 
 
-class Notes:
+class ExitNotes:
     """Notes of one start, in its directory."""
 
     def __init__(self, directory: str) -> None:
@@ -20,12 +20,12 @@ class Notes:
         self._directory = directory
         self._waiting: list[tuple[str, dict[str, Any]]] = []
 
-    def tell(self, name: str, content: dict[str, Any]) -> bool:
+    def enqueue(self, name: str, content: dict[str, Any]) -> bool:
         """Queue a note; return True if it is written."""
         self._waiting.append((name, content))
-        return self.again()
+        return self.write_queued()
 
-    def again(self) -> bool:
+    def write_queued(self) -> bool:
         """Write the queued notes; return True if none is left."""
         while self._waiting:
             name, content = self._waiting[0]
@@ -40,7 +40,7 @@ class Notes:
 
     def until_written(self) -> None:
         """Return when all notes are written."""
-        while not self.again():
+        while not self.write_queued():
             time.sleep(AGAIN_EVERY_S)
 
 

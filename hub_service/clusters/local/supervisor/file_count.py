@@ -39,15 +39,15 @@ class FileCount:
         self._counted, self._disk_had = 0, 0
         self._counted_at = self._next_count
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Start a count when it is due; read a finished one, and return True then."""
         if self._answer >= 0:
-            return self._take()
+            return self._read_count()
         if self._place and self.most and time.monotonic() >= self._next_count:
-            self._ask()
+            self._start_count()
         return False
 
-    def _ask(self) -> None:
+    def _start_count(self) -> None:
         self._began = time.monotonic()
         parent = os.getpid()
         try:
@@ -61,7 +61,7 @@ class FileCount:
                 self._count_in_child(answer_write, parent)
         os.close(answer_write)
 
-    def _take(self) -> bool:
+    def _read_count(self) -> bool:
         try:
             told = os.read(self._answer, 100).split()
         except BlockingIOError:

@@ -40,14 +40,14 @@ END_EVERY_S = 0.1
 
 def main(directory: str, status_fd: int) -> None:
     """Run the supervisor in a child; afterwards report its worker's exit if it did not."""
-    if not supervisor.take_lock(directory, OURS):
+    if not supervisor.lock_byte(directory, OURS):
         return
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
     supervisor.adopt_orphans()
     child = worker_start.fork_patiently()
     if child == 0:
-        supervisor.Supervisor(directory, status_fd, exit_notes.Notes(directory)).run()
+        supervisor.Supervisor(directory, status_fd, exit_notes.ExitNotes(directory)).run()
         return
     os.close(status_fd)  # the service reads EOF when the supervisor has closed it
     told = False
@@ -85,8 +85,8 @@ def bear_witness(directory: str, *, told: bool) -> None:
     exit_code = os.waitstatus_to_exitcode(found[1])
     if found[0] == worker and exit_code != -signal.SIGKILL:
         # SIGKILL came with the supervisor's end: its outcome without that is unknown.
-        note = exit_notes.Notes(directory)
-        note.tell("ended.json", {"exit_code": exit_code, "told": told, "text": ""})
+        note = exit_notes.ExitNotes(directory)
+        note.enqueue("ended.json", {"exit_code": exit_code, "told": told, "text": ""})
         note.until_written()
 
 

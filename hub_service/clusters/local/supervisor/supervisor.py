@@ -23,7 +23,7 @@ else:  # in the subreaper's program, which extends sys.path
     import worker_start
 
 if TYPE_CHECKING:
-    from runai.hub_service.clusters.local.supervisor.exit_notes import Notes
+    from runai.hub_service.clusters.local.supervisor.exit_notes import ExitNotes
 
 PR_SET_CHILD_SUBREAPER = 36
 LEFTOVERS_GRACE_S = 1.0
@@ -36,7 +36,7 @@ OURS = 0
 COUNT_EVERY_S = 1.0
 
 
-def take_lock(directory: str, byte: int) -> bool:
+def lock_byte(directory: str, byte: int) -> bool:
     """Lock a byte of the lock file until this process ends; False if taken."""
     fd = os.open(f"{directory}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -119,7 +119,7 @@ class Log:
 class Supervisor:
     """The worker's only parent: its orphans become children of it (subreaper)."""
 
-    def __init__(self, directory: str, status_fd: int, notes: "Notes") -> None:
+    def __init__(self, directory: str, status_fd: int, notes: "ExitNotes") -> None:
         """Install the signal handlers before anything else can happen."""
         self.directory = directory
         self.notes = notes
@@ -147,13 +147,13 @@ class Supervisor:
 
     def run(self) -> None:
         """Run until the worker and all its descendants have ended."""
-        if not take_lock(self.directory, OURS) or self._exists("supervisor.json"):
+        if not lock_byte(self.directory, OURS) or self._exists("supervisor.json"):
             return
         with open(f"{self.directory}/spec.json", encoding="utf-8") as file:  # noqa: PTH123
             spec: dict[str, Any] = json.load(file)
         environment = self._read_environment()
         me = {"pid": os.getpid(), "created": created(os.getpid())}
-        self.notes.tell("supervisor.json", me)
+        self.notes.enqueue("supervisor.json", me)
         self.notes.until_written()  # a later supervisor must see it before anything runs
         log = Log(self.directory, spec["log_bytes"], spec["log_files"])
         text = ""
@@ -168,7 +168,7 @@ class Supervisor:
             "ended": time.time(),
             "text": text or self.verdict,
         }
-        self.notes.tell("exit.json", ending)
+        self.notes.enqueue("exit.json", ending)
         self.notes.until_written()
 
     # -- starting --------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ class Supervisor:
             log.write(f"{started.why}\n".encode())
         else:
             began = {"pid": self.worker, "created": created(self.worker)}
-            self.notes.tell("process.json", began)
+            self.notes.enqueue("process.json", began)
         if self.status_fd >= 0:
             os.close(self.status_fd)  # notifies the service
         self.most_processes, self.tasks_seen = (
@@ -243,7 +243,7 @@ class Supervisor:
                 elif not carry(output, log):
                     poll.unregister(output)
             self._enforce_limits(files)
-            self.notes.again()
+            self.notes.write_queued()
             if self.exit_code is not None:
                 self._reap()  # it may have waited for its note
             if self.deadline is not None and time.monotonic() >= self.deadline:
@@ -260,7 +260,7 @@ class Supervisor:
         if self.verdict:
             return
         if self.exit_code is None:
-            files.look()
+            files.poll()
         if too_many := self._exceeded_limit():
             self.verdict = f"had more than {too_many} at once, so all of them were ended"
         elif files.more:
@@ -311,7 +311,7 @@ class Supervisor:
                     self.exit_code = ended.si_status if by_itself else -ended.si_status
                     self._note_exit()
                     self._end_leftovers()
-                if not self.notes.again():
+                if not self.notes.write_queued():
                     return
             os.waitpid(ended.si_pid, 0)
 
@@ -322,7 +322,7 @@ class Supervisor:
         leftovers end first, and the worker is not reaped before there is room.
         """
         note = {"exit_code": self.exit_code, "told": self.told, "text": self.verdict}
-        self.notes.tell("ended.json", note)
+        self.notes.enqueue("ended.json", note)
 
     def _end_leftovers(self) -> None:
         """Send SIGTERM to the worker's leftovers. After a stop they have the rest of its grace."""

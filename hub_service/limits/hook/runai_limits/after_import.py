@@ -25,7 +25,7 @@ def swallowed(what: str, act: Callable[..., Any], *arguments: Any) -> None:  # n
             sys.stderr.write(f"runai: {what}: {error!r}\n")
 
 
-class Watch:
+class ImportWatch:
     """An import finder that runs a callback after the import of each watched module."""
 
     def __init__(self, then: dict[str, Callable[[ModuleType], None]]) -> None:
@@ -47,7 +47,7 @@ class Watch:
             )
             if spec is not None:
                 if hasattr(spec.loader, "exec_module"):
-                    spec.loader = _Loader(spec.loader, self._imported)  # type: ignore[assignment]
+                    spec.loader = _CallbackLoader(spec.loader, self._imported)  # type: ignore[assignment]
                 return spec
         return None
 
@@ -59,7 +59,7 @@ class Watch:
             then(module)
 
 
-class _Loader:
+class _CallbackLoader:
     """The module's own loader, followed by the callback."""
 
     def __init__(self, loader: Any, then: Callable[[ModuleType], None]) -> None:  # noqa: ANN401

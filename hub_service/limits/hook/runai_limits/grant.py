@@ -7,7 +7,7 @@ the variables. A user's own settings stay.
 
 from __future__ import annotations
 
-from .service_query import ask
+from .service_query import query_service
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def renew(environ: MutableMapping[str, str]) -> None:
         or environ.get("CUDA_VISIBLE_DEVICES") != granted
     ):
         return
-    answer = ask(environ, "/environment")
+    answer = query_service(environ, "/environment")
     # The session waits for devices, or must release them: hide all devices.
     now = NONE if answer.get("code") == "no_allocation" else answer.get("environment")
     if not now or now.get("RUNAI_GPU_DEVICES") == granted:

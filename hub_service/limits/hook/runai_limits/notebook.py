@@ -8,7 +8,7 @@ stay as they are.
 from __future__ import annotations
 
 from .after_import import swallowed
-from .service_query import ask
+from .service_query import query_service
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,14 +51,14 @@ def _print_hint(error: BaseException) -> None:
 def line_after(error: BaseException, environ: Mapping[str, str]) -> str:
     """Return the line to print below an error; "" for errors of other kinds."""
     if isinstance(error, KeyboardInterrupt):
-        notice = str(ask(environ).get("notice", ""))
+        notice = str(query_service(environ).get("notice", ""))
         return f"Your session {notice}." if "interrupt" in notice else ""
     if not is_out_of_memory(error):
         return ""
     from .share import Share  # noqa: PLC0415
 
     share = Share.of(environ)
-    return "" if share is None else _line(share, ask(environ).get("processes", []))
+    return "" if share is None else _line(share, query_service(environ).get("processes", []))
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -16,7 +16,7 @@ WITHIN_S = 1.0
 """Longest wait for the answer; the program continues without it."""
 
 
-def ask(environ: Mapping[str, str], what: str = "") -> dict[str, Any]:
+def query_service(environ: Mapping[str, str], what: str = "") -> dict[str, Any]:
     """Return the service's current data about this workload; {} without an answer in time.
 
     `what` selects a part ("/environment"); a refusal has its stable error code under "code".
@@ -24,13 +24,15 @@ def ask(environ: Mapping[str, str], what: str = "") -> dict[str, Any]:
     from threading import Thread  # noqa: PLC0415  needed for queries only
 
     answer: dict[str, Any] = {}
-    query = Thread(target=swallowed, args=("asking", _ask, environ, what, answer), daemon=True)
+    query = Thread(
+        target=swallowed, args=("asking", _query_service, environ, what, answer), daemon=True
+    )
     query.start()
     query.join(WITHIN_S)
     return {} if query.is_alive() else answer
 
 
-def _ask(environ: Mapping[str, str], what: str, answer: dict[str, Any]) -> None:
+def _query_service(environ: Mapping[str, str], what: str, answer: dict[str, Any]) -> None:
     import json  # noqa: PLC0415
     from urllib.error import HTTPError  # noqa: PLC0415
     from urllib.request import ProxyHandler, Request, build_opener  # noqa: PLC0415

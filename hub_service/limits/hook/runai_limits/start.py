@@ -5,7 +5,7 @@ Only watches for imports of frameworks and IPython; everything else waits for su
 
 from __future__ import annotations
 
-from .after_import import Watch
+from .after_import import ImportWatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def start(environ: Mapping[str, str]) -> None:
     """Watch for imports of frameworks and IPython, in a workload with a device."""
     if environ.get("RUNAI_GPU_MEMORY_LIMITS_MIB"):
         renewed: list[bool] = []
-        Watch(dict.fromkeys((*WATCHED, *USERS), lambda module: _imported(module, renewed)))
+        ImportWatch(dict.fromkeys((*WATCHED, *USERS), lambda module: _imported(module, renewed)))
 
 
 def _imported(module: ModuleType, renewed: list[bool]) -> None:
