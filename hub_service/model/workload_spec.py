@@ -8,6 +8,7 @@ from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from runai.hub_service.model import time_limits
+from runai.hub_service.model.device import NodeCapacity
 from runai.hub_service.model.gpu_types import largest_entry, types_meant
 from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
 from runai.hub_service.scheduler.model.quantity import (
@@ -87,6 +88,8 @@ class Site:
     """Types of its devices."""
     default_cpu: bool = True
     """True if a worker without a GPU requests CPU and memory although it names none."""
+    largest: NodeCapacity | None = None
+    """The most CPU and memory that one node has; None: requests are not compared with nodes."""
 
 
 def find_project(
@@ -180,6 +183,8 @@ def workload_spec(
     _check_fits_project(request, needed, min_workers, preemptible, gpu_types, project, site)
     command = None if request.command is None else tuple(request.command)
     cpu, memory = _beside_gpus(request, site)
+    if site.largest is not None:
+        _check_fits_node(request, needed, cpu, memory, site, site.largest)
     return WorkloadSpec(
         project=project.name,
         name=_name(request, project.name, site.taken),
@@ -304,6 +309,53 @@ def _beside_gpus(request: SubmitRequest, site: Site) -> tuple[int, int]:
     if request.cpu is not None:
         cpu = int(request.cpu * 1000)
     return cpu, memory if request.memory_mib is None else request.memory_mib
+
+
+def _check_fits_node(
+    request: SubmitRequest,
+    gpus: MilliGpu,
+    cpu_milli: int,
+    memory_mib: int,
+    site: Site,
+    largest: NodeCapacity,
+) -> None:
+    """Raise InvalidRequest if a worker requests more than any node has."""
+    most_gpus, device_mib = site.most_devices * WHOLE_GPU, site.largest_device_mib
+    most_cpu, most_memory = largest.cpu_milli, largest.memory_mib
+    if gpus > most_gpus:
+        more = ", or for more --workers" if gpus > WHOLE_GPU and most_gpus else ""
+        raise _over_node(count_text(gpus), gpu_text(most_gpus), f"--gpus {site.most_devices}{more}")
+    if request.gpu_memory_mib and request.gpu_memory_mib > device_mib:
+        asked = f"{_memory_text(request.gpu_memory_mib)} of one GPU"
+        option = f"--gpu-memory {_memory_option(device_mib)}" if device_mib else "--gpus 0"
+        raise _over_node(asked, _memory_text(device_mib), option, unit="GPU")
+    if most_cpu is not None and cpu_milli > most_cpu:
+        most = gpu_text(most_cpu)
+        raise _over_node(count_text(cpu_milli, "CPU"), most, f"--cpu {most}")
+    if most_memory is not None and memory_mib > most_memory:
+        asked = f"{_memory_text(memory_mib)} of memory"
+        raise _over_node(
+            asked, _memory_text(most_memory), f"--memory {_memory_option(most_memory)}"
+        )
+
+
+def _over_node(asked: str, most: str, option: str, *, unit: str = "node") -> InvalidRequest:
+    return InvalidRequest(
+        f"Each worker requests {asked}, more than any {unit} has: the largest has {most}.",
+        hint=f"Ask for at most {option}.",
+        code="over_node",
+    )
+
+
+def _memory_text(mib: int) -> str:
+    """Format an amount exactly: 2048 is 2 GiB, 1500 is 1500 MiB."""
+    gib, rest = divmod(mib, 1024)
+    return f"{mib} MiB" if rest or not gib else f"{gib} GiB"
+
+
+def _memory_option(mib: int) -> str:
+    """Format an amount as options take it: 2G, 1500M."""
+    return _memory_text(mib).replace(" ", "").removesuffix("iB")
 
 
 def _check_fits_project(

@@ -150,18 +150,18 @@ def test_without_a_gpu_it_is_said(bob):
 
 
 @pytest.mark.parametrize(
-    ("gpus", "lines"),
+    ("options", "lines"),
     [
-        pytest.param("1", ["job vision/exp1 would be submitted and start at once"], id="starts"),
+        pytest.param("-g 1", ["job vision/exp1 would be submitted and start at once"], id="starts"),
         pytest.param(
-            "8",
-            ["job vision/exp1 would be submitted and wait", "exp1 waits: no node has 8 GPUs"],
+            "-g 1 --workers 8",
+            ["job vision/exp1 would be submitted and wait", "exp1 waits: only 5 of its 8 workers"],
             id="waits",
         ),
     ],
 )
-def test_a_dry_run_says_what_would_happen_and_stores_nothing(bob, gpus, lines):
-    result = bob("submit", "exp1", "-g", gpus, "--dry-run", "--", "sleep", "600")
+def test_a_dry_run_says_what_would_happen_and_stores_nothing(bob, options, lines):
+    result = bob("submit", "exp1", *options.split(), "--dry-run", "--", "sleep", "600")
 
     assert result.exit_code == 0
     for line, begins in zip(result.stdout.splitlines(), lines, strict=True):

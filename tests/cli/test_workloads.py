@@ -36,7 +36,7 @@ def table(text):
 
 def test_the_list_shows_what_runs_what_waits_and_why(bob, eventually):
     bob("submit", "runs", "-g", "0.5", *SLEEP)
-    bob("submit", "waits", "-g", "8", *SLEEP)
+    bob("submit", "waits", "--workers", "8", "-g", "1", *SLEEP)
     eventually(lambda: state(bob, "runs") == "running")
 
     header, (first, second, *_) = table(bob("list").stdout)
@@ -44,7 +44,7 @@ def test_the_list_shows_what_runs_what_waits_and_why(bob, eventually):
     assert header == ["NAME", "PROJECT", "USER", "STATE", "GPUS", "UTIL", "AGE", "REASON"]
     assert first[:5] == ["runs", "vision", "bob", "running", "0.5/0.5"]
     assert second[:5] == ["waits", "vision", "bob", "queued", "0/8"]
-    assert "no node has 8 GPUs" in " ".join(second[7:])
+    assert "only 5 of its 8 workers fit" in " ".join(second[7:])
 
 
 def test_missing_workloads_are_answered_with_a_hint(bob):
@@ -209,7 +209,7 @@ def test_a_followed_log_goes_on_after_a_pause(bob, eventually):
 
 
 def test_followed_log_of_a_job_that_is_deleted_while_it_waits_says_so(bob, monkeypatch):
-    bob("submit", "late", "-g", "8", "--", "echo", "hi")
+    bob("submit", "late", "--workers", "8", "-g", "1", "--", "echo", "hi")
 
     def until_its_end(self, workload, **_options):
         self.delete(workload)  # the stream ends with the job
@@ -224,12 +224,14 @@ def test_followed_log_of_a_job_that_is_deleted_while_it_waits_says_so(bob, monke
 
 
 def test_a_job_without_output_says_why(bob):
-    bob("submit", "exp1", "-g", "8", *SLEEP)
+    bob("submit", "exp1", "--workers", "8", "-g", "1", *SLEEP)
 
     result = bob("logs", "exp1")
 
     assert result.stdout == ""
-    assert result.stderr.startswith("vision/exp1 has written nothing (queued: no node has 8 GPUs")
+    assert result.stderr.startswith(
+        "vision/exp1 has written nothing (queued: only 5 of its 8 workers"
+    )
 
 
 def test_lines_of_several_workers_are_told_apart(bob):
@@ -265,7 +267,7 @@ def test_exec_runs_a_program_on_the_workloads_devices(bob, eventually, tmp_path)
 
 
 def test_suspend_and_resume_say_what_becomes_of_a_job(bob):
-    bob("submit", "exp1", "-g", "8", *SLEEP)
+    bob("submit", "exp1", "--workers", "8", "-g", "1", *SLEEP)
 
     suspended = bob("suspend", "exp1")
     between = state(bob, "exp1")
@@ -277,7 +279,7 @@ def test_suspend_and_resume_say_what_becomes_of_a_job(bob):
 
 def test_suspend_continues_after_a_refused_workload(bob):
     bob("submit", "lab", "--interactive", *SLEEP)
-    bob("submit", "waits", "-g", "8", *SLEEP)
+    bob("submit", "waits", "--workers", "8", "-g", "1", *SLEEP)
 
     suspended = bob("suspend", "lab", "waits")
     deleted = bob("delete", "lab", "vision/waits")

@@ -106,7 +106,16 @@ def _spec(
         )
     _check_workdir(platform, request.workdir)
     most = (world.largest_device_mib, world.most_devices)
-    site = Site(projects, taken, *most, platform.images, world.gpu_types, not platform.images)
+    site = Site(
+        projects,
+        taken,
+        *most,
+        platform.images,
+        world.gpu_types,
+        default_cpu=not platform.images,
+        # Kubernetes may add a node that is larger; this machine's do not change.
+        largest=None if platform.images else world.largest_node,
+    )
     spec = workload_spec(request, user=owner.name, project=project, site=site, key=key)
     if request.name is not None:
         _check_names(spec, taken)

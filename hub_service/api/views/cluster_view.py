@@ -15,7 +15,7 @@ from runai.hub_service.controller.notifications import Recent
 from runai.hub_service.ledger import Totals
 from runai.hub_service.model import time_limits
 from runai.hub_service.model.arrays import element_id
-from runai.hub_service.model.device import Device
+from runai.hub_service.model.device import Device, NodeCapacity
 from runai.hub_service.model.progress import Progress
 from runai.hub_service.model.records import ProjectRecord, ProjectSpec, WorkloadId, WorkloadRecord
 from runai.hub_service.scheduler.model.explanation import ExpectedStart
@@ -173,6 +173,17 @@ class ReadModel:
     def most_devices(self) -> int:
         """Return the number of devices of the largest node."""
         return max((len(devices) for devices in self.devices.values()), default=0)
+
+    @cached_property
+    def largest_node(self) -> NodeCapacity:
+        """Return the most CPU and memory that a node of the last cycle has; None: no bound."""
+        nodes = self.snapshot.nodes
+        cpu = [node.cpu_milli for node in nodes if node.cpu_milli is not None]
+        memory = [node.memory_mib for node in nodes if node.memory_mib is not None]
+        return NodeCapacity(
+            max(cpu, default=None) if len(cpu) == len(nodes) else None,
+            max(memory, default=None) if len(memory) == len(nodes) else None,
+        )
 
     @cached_property
     def gpu_types(self) -> frozenset[str]:

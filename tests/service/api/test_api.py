@@ -56,13 +56,14 @@ async def test_a_dry_run_says_the_same_and_stores_nothing(simulated):
     fits = await ana.submit(job("exp1", "1"), dry_run=True)
     root = await simulated.client("root")
     await root.put_project("vision", ProjectPut(limit=None))
-    never = await ana.submit(job("exp1", "8"), dry_run=True)
+    gang = job("exp1", "1", workers=8)
+    never = await ana.submit(gang, dry_run=True)
 
     assert (fits.dry_run, fits.notes) == (True, [])
     assert never.workloads[0].reason.code == "no_such_node"
     assert [note.startswith("exp1 waits: ") for note in never.notes] == [True]
     assert await ana.workloads() == []
-    stored = await ana.submit(job("exp1", "8"))
+    stored = await ana.submit(gang)
     assert [(w.state, w.reason.code) for w in stored.workloads] == [("queued", "no_such_node")]
     assert stored.notes == never.notes
 

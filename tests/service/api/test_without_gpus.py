@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -11,6 +12,8 @@ import pytest
 from runai.hub_service.agent.devices.simulated import SimulatedDevices
 from runai.hub_service.clusters.simulated import SimulatedCluster
 from runai.hub_service.model.device import NodeCapacity
+from runai.hub_service.model.records import ProjectSpec
+from runai.hub_service.wire.errors import InvalidRequest
 from runai.hub_service.wire.explanation_schemas import PlanQuestion
 from runai.hub_service.wire.schemas import SubmitRequest
 from waiting import eventually_async
@@ -22,6 +25,7 @@ async def ana(platform_on) -> AsyncIterator[object]:
     devices = SimulatedDevices(5, node="lab").devices()
     capacities = {"lab": NodeCapacity(2000)}
     cluster = SimulatedCluster({"lab": devices}, clock=time.time, capacities=capacities)
+    await cluster.put_project(ProjectSpec("wide", members=("ana",)))
     async with platform_on(cluster) as served:
         yield await served.client("ana")
 
@@ -64,6 +68,33 @@ async def test_workload_requests_the_cpu_and_memory_that_it_names_or_else_the_de
     (shown,) = (await ana.submit(wish("exp", **fields))).workloads
 
     assert (shown.cpu, shown.memory_mib, shown.state) == (cpu, memory, "running")
+
+
+@pytest.mark.parametrize("dry_run", [False, True], ids=["stored", "dry run"])
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        pytest.param({"cpu": "2.5"}, "2.5 CPUs, more than any node has: the largest has 2.",
+                     id="CPU of a job"),
+        pytest.param({"kind": "session", "cpu": 3}, "3 CPUs, more than", id="CPU of a session"),
+        pytest.param({"gpus": 6, "project": "wide"},
+                     "6 GPUs, more than any node has: the largest has 5.", id="GPUs"),
+    ],
+)  # fmt: skip
+async def test_request_of_more_than_any_node_has_is_refused_and_not_stored(
+    ana, fields, says, dry_run
+):
+    with pytest.raises(InvalidRequest, match=f"^Each worker requests {says}") as wrong:
+        await ana.submit(wish("exp", **fields), dry_run=dry_run)
+
+    assert wrong.value.code == "over_node"
+    assert await ana.workloads() == []
+
+
+async def test_predicted_plan_takes_more_than_any_node_has(ana):
+    answer = await ana.what_if(PlanQuestion(add=(wish("new", cpu=3),)))
+
+    assert [(e.workload, e.after) for e in answer.effects] == [("vision/new", "waits")]
 
 
 @pytest.mark.parametrize(
@@ -122,3 +153,34 @@ async def test_waiting_job_is_told_the_cpus_that_it_lacks_and_who_holds_them(ana
     assert shown.reason.text == (
         "needs 0.5 CPUs on one node; lab has 0 of 2 CPUs free, held by vision/long"
     )
+
+
+@pytest.mark.parametrize(
+    ("capacity", "line"),
+    [
+        pytest.param(
+            NodeCapacity(2000, 4096), "1.5 of 2 CPUs requested, 2 of 4 GiB of memory", id="both"
+        ),
+        pytest.param(NodeCapacity(2000), "1.5 of 2 CPUs requested", id="CPU alone"),
+        pytest.param(NodeCapacity(), None, id="neither"),
+    ],
+)
+async def test_gpu_page_shows_what_of_a_nodes_cpu_and_memory_is_requested(
+    platform_on, capacity, line
+):
+    devices = SimulatedDevices(1, node="lab").devices()
+    cluster = SimulatedCluster({"lab": devices}, clock=time.time, capacities={"lab": capacity})
+    async with platform_on(cluster) as served:
+        ana = await served.client("ana")
+        await ana.submit(wish("exp", cpu="1.5", memory_mib=2048))
+
+        async def is_counted() -> bool:  # from the cycle after the start
+            (node,) = await ana.nodes()
+            return bool(node.cpus_allocated == 1.5)
+
+        await eventually_async(is_counted)
+        async with served.http("ana") as http:
+            text = (await http.get("")).text
+
+    found = re.findall(r"<p>([^<]* CPUs requested[^<]*)</p>", text)
+    assert found == ([] if line is None else [line])

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import pytest
 from pydantic import ValidationError
 
+from runai.hub_service.model.device import NodeCapacity
 from runai.hub_service.model.gpu_types import types_meant
 from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.model.workload_spec import Site, workload_spec
@@ -122,3 +126,62 @@ def test_where_no_node_says_what_it_has_that_is_said():
 def test_a_type_without_a_gpu_is_a_mistake():
     with pytest.raises(InvalidRequest, match="no GPU is asked for"):
         spec_of(gpu_type="A100")
+
+
+# -- more than any node has ----------------------------------------------------------------------
+
+LARGEST = replace(SITE, largest=NodeCapacity(2000, 6656))
+
+
+@pytest.mark.parametrize(
+    ("asked", "says", "hint"),
+    [
+        pytest.param({"cpu": "2.5"}, "2.5 CPUs, more than any node has: the largest has 2.",
+                     "--cpu 2.", id="CPU"),
+        pytest.param({"gpus": 1, "cpu": 3, "workers": 2}, "3 CPUs, more than", "--cpu 2.",
+                     id="CPU beside a GPU"),
+        pytest.param({"elastic": True, "cpu": 3}, "3 CPUs, more than", "--cpu 2.",
+                     id="CPU of an elastic job"),
+        pytest.param({"kind": "session", "memory_mib": 8192},
+                     "8 GiB of memory, more than any node has: the largest has 6656 MiB.",
+                     "--memory 6656M.", id="memory of a session"),
+        pytest.param({"gpus": 8}, "8 GPUs, more than any node has: the largest has 4.",
+                     "--gpus 4, or for more --workers.", id="GPUs"),
+        pytest.param({"gpus": 5, "cpu": 3}, "5 GPUs, more than", "--gpus 4, or",
+                     id="GPUs before CPU"),
+        pytest.param({"gpu_memory_mib": 16_001},
+                     "16001 MiB of one GPU, more than any GPU has: the largest has 16000 MiB.",
+                     "--gpu-memory 16000M.", id="GPU memory"),
+    ],
+)  # fmt: skip
+def test_request_of_more_than_any_node_has_is_refused_with_both_amounts(asked, says, hint):
+    with pytest.raises(InvalidRequest, match=f"^Each worker requests {re.escape(says)}") as wrong:
+        spec_of(LARGEST, **asked)
+
+    assert wrong.value.code == "over_node"
+    assert wrong.value.hint.startswith(f"Ask for at most {hint}")
+
+
+@pytest.mark.parametrize(
+    ("asked", "site"),
+    [
+        pytest.param({"gpus": 4, "cpu": 2, "memory_mib": 6656}, LARGEST, id="all that it has"),
+        pytest.param({"gpus": 0, "workers": 9, "cpu": 1}, LARGEST, id="many workers"),
+        pytest.param({"gpus": 6, "elastic": True}, LARGEST, id="elastic, down to one GPU"),
+        pytest.param({"gpu_memory_mib": 16_000}, LARGEST, id="a GPU's whole memory"),
+        pytest.param({"cpu": 99, "memory_mib": 2**20}, replace(SITE, largest=NodeCapacity()),
+                     id="nodes without a bound"),
+        pytest.param({"gpus": 99, "cpu": 99, "gpu_type": "A100"}, SITE, id="nodes may be added"),
+    ],
+)  # fmt: skip
+def test_request_that_some_node_may_hold_is_accepted(asked, site):
+    assert spec_of(site, **asked).workers == asked.get("workers", 1)
+
+
+def test_machine_without_gpus_refuses_a_request_of_one():
+    site = Site({"vision": VISION}, [], 0, largest=NodeCapacity())
+
+    for asked, most in (({"gpus": 1}, "0"), ({"gpu_memory_mib": 1024}, "0 MiB")):
+        with pytest.raises(InvalidRequest, match=f"the largest has {most}[.]") as wrong:
+            spec_of(site, **asked)
+        assert wrong.value.hint == "Ask for at most --gpus 0."

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import stat
+from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
+from runai.hub_service.agent.devices.simulated import SimulatedDevices
 from runai.hub_service.api.middleware.request_limits import Allowance
 from runai.hub_service.client.connection import (
     Connection,
@@ -17,9 +20,11 @@ from runai.hub_service.client.connection import (
     write_config,
 )
 from runai.hub_service.clusters.states.retention import RetentionPolicy
+from runai.hub_service.model.device import NodeCapacity
 from runai.hub_service.model.records import ElasticRules, ProjectSpec
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.server.admin_files import read_projects
+from runai.hub_service.server.local_service import capacity_of
 from runai.hub_service.server.settings import Config
 from runai.hub_service.wire.errors import InvalidRequest, Unavailable
 
@@ -52,6 +57,34 @@ def test_hub_environment_sets_port_prefix_and_oauth_scopes():
     assert config.hub is not None
     assert config.hub.access_scopes == ("access:services!service=runai",)
     assert config.hub.callback_url == "/jupyter/services/runai/oauth_callback"
+
+
+REAL = replace(SimulatedDevices(1, node="lab").devices()[0], simulated=False)
+
+
+@pytest.mark.parametrize(
+    ("environ", "there", "devices", "expected"),
+    [
+        pytest.param({}, 16, [REAL], NodeCapacity(14_000, 57_344), id="7 of 8 parts"),
+        pytest.param({}, 2, [], NodeCapacity(2000, 57_344), id="few CPUs, and no GPU"),
+        pytest.param({}, 15, [REAL], NodeCapacity(14_000, 57_344), id="rounded up"),
+        pytest.param({}, 2, SimulatedDevices(3, node="lab").devices(), NodeCapacity(24_000),
+                     id="8 CPUs for each simulated GPU"),
+        pytest.param({"RUNAI_CPUS": "4", "RUNAI_MEMORY": "56G"}, 16, [REAL],
+                     NodeCapacity(4000, 57_344), id="as set"),
+        pytest.param({"RUNAI_CPUS": "0", "RUNAI_MEMORY": "500M"}, 2,
+                     SimulatedDevices(3, node="lab").devices(), NodeCapacity(0, 500),
+                     id="as set beside simulated GPUs"),
+    ],
+)  # fmt: skip
+def test_machine_offers_seven_eighths_of_its_cpu_and_memory_or_what_is_set(
+    monkeypatch, environ, there, devices, expected
+):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _process: set(range(there)))
+    memory = psutil.virtual_memory()._replace(total=65_536 * 2**20)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: memory)
+
+    assert capacity_of(Config.from_environment(LEAST | environ), devices) == expected
 
 
 def test_an_agents_token_is_its_own():
