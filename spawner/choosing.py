@@ -22,7 +22,7 @@ from runai.hub_service.wire.problems import new_id
 from runai.hub_service.wire.schemas import SubmitRequest
 from runai.spawner import form
 from runai.spawner.admission import SessionRefused
-from runai.spawner.session import OPTIONS, SessionRequest
+from runai.spawner.session import OF_MACHINE, OPTIONS, SessionRequest
 
 LONGEST_OPTIONS: Final = 10_000  # characters of JSON; our form's have about 40
 PATIENCE_SECONDS = 1.0  # an unavailable service detects ended sessions itself
@@ -44,6 +44,8 @@ class SessionChoosing(LoggingConfigurable):
 
     sharing: str = COMPUTE_IS_SHARED
     """The form's sentence about sharing a GPU."""
+    of_machine: bool = False
+    """True if the form has fields for the machine's CPU and memory."""
 
     accepted_options = Dict(help="The user options of the last start that were not refused.")
 
@@ -82,7 +84,8 @@ class SessionChoosing(LoggingConfigurable):
                 "The GPU service does not answer at the moment: only a session without a GPU can"
                 " start. Load this page again in a few seconds for the others."
             )
-        last = {key: value for key, value in self._last_options().items() if key in OPTIONS}
+        ours = (*OPTIONS, *OF_MACHINE) if self.of_machine else OPTIONS
+        last = {key: value for key, value in self._last_options().items() if key in ours}
         return form.render(
             offer.projects,
             free=offer.free,
@@ -90,6 +93,7 @@ class SessionChoosing(LoggingConfigurable):
             last=last,
             trouble=trouble,
             sharing=self.sharing,
+            of_machine=self.of_machine,
         )
 
     def get_state(self) -> dict[str, Any]:

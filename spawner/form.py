@@ -156,15 +156,18 @@ def render(
     last: Mapping[str, Any],
     trouble: str = "",
     sharing: str = COMPUTE_IS_SHARED,
+    of_machine: bool = False,
 ) -> str:
     """Return the form's HTML with the last choice selected.
 
     `trouble` is the sentence about a failed request, `sharing` the one about sharing a GPU.
+    With `of_machine` there are fields for CPU and memory.
     """
     request = None
     with suppress(InvalidRequest):  # options of an earlier version or another spawner
         request = SessionRequest.parse(last) if last else None
-    return _rendered(Offer(projects, free or FreeMap(), gpu_types), request, trouble, sharing)
+    offer = Offer(projects, free or FreeMap(), gpu_types)
+    return _rendered(offer, request, trouble, sharing, of_machine=of_machine)
 
 
 def options_of(fields: Mapping[str, Sequence[str]]) -> dict[str, str]:
@@ -264,7 +267,9 @@ def _template() -> Template:
     return environment.get_template("form.html")
 
 
-def _rendered(offer: Offer, last: SessionRequest | None, trouble: str, sharing: str) -> str:
+def _rendered(
+    offer: Offer, last: SessionRequest | None, trouble: str, sharing: str, *, of_machine: bool
+) -> str:
     projects = offer.projects
     names = [project.name for project in projects]
     chosen = last.project if last and last.project in names else next(iter(names), "")
@@ -277,7 +282,8 @@ def _rendered(offer: Offer, last: SessionRequest | None, trouble: str, sharing: 
         written=last.amount.text() if last else "",
         gpu_types=offer.gpu_types,
         gpu_type_chosen=last.gpu_type if last else None,
-        time=last.options().get("time", "") if last else "",
+        written_options=last.options() if last else {},
+        of_machine=of_machine,
         trouble=trouble,
         sharing=sharing,
         other=OTHER,

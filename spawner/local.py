@@ -49,6 +49,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         60, help="Seconds that the process may take to start once its GPU is granted."
     ).tag(config=True)
 
+    of_machine = True
     pid: int
     workload: str
 

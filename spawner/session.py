@@ -10,12 +10,15 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
 from runai.hub_service.wire.amounts import Seconds, clock_text
+from runai.hub_service.wire.base_schema import Cpus
 from runai.hub_service.wire.errors import InvalidRequest
 from runai.hub_service.wire.schemas import SubmitRequest
 from runai.hub_service.wire.validation import checked
@@ -27,6 +30,8 @@ _DIGEST_LETTERS: Final = 16  # 80 bits
 _GPU_TYPE: Final = re.compile(r"[ -~]{1,200}")
 _PROJECT: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,22}[a-z0-9])?")
 OPTIONS: Final = ("project", "gpus", "time", "gpu_type")
+OF_MACHINE: Final = ("cpu", "memory")
+"""Options on one machine; in Kubernetes KubeSpawner has its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +44,24 @@ class SessionRequest:
     """Limit of its running time in seconds; None: the project's."""
     gpu_type: str | None = None
     """Types of GPU in order of preference, as `--gpu-type` takes them; None: any."""
+    cpu: Decimal | None = None
+    memory_mib: int | None = None
+    """Main memory, as `cpu` beside the GPU; None: the platform's default."""
 
     @classmethod
     def parse(cls, options: Mapping[str, Any]) -> "SessionRequest":
         """Parse user options: `project`, `gpus` as a number or text, `time` such as 8h.
 
-        `gpu_type` is such as h100. Empty options are a session without a GPU.
+        `gpu_type` is such as h100, `cpu` such as 0.5, `memory` such as 8 GiB. Empty
+        options are a session without a GPU.
 
         Raises:
             InvalidRequest: an option is unknown or its value is not valid.
         """
-        if unknown := sorted(set(options) - set(OPTIONS)):
+        if unknown := sorted(set(options) - {*OPTIONS, *OF_MACHINE}):
             raise InvalidRequest(
                 f"There is no option {', '.join(repr(name[:40]) for name in unknown)}.",
-                hint=f"A session takes {', '.join(OPTIONS)}.",
+                hint=f"A session takes {', '.join((*OPTIONS, *OF_MACHINE))}.",
             )
         project = options.get("project") or None
         if project is not None and not (isinstance(project, str) and _PROJECT.fullmatch(project)):
@@ -66,13 +75,28 @@ class SessionRequest:
                 hint="Or choose a notebook without a GPU.",
             )
         gpu_type = None if amount.is_nothing else _gpu_type(options.get("gpu_type") or None)
-        return cls(project, amount, _time(options.get("time") or None), gpu_type)
+        cpu, memory_mib = _cpu(options.get("cpu")), _memory_mib(options.get("memory"))
+        if project is None and (cpu, memory_mib) != (None, None):
+            raise InvalidRequest(
+                "Choose a project to request CPU or memory.", hint="Or leave both empty."
+            )
+        time = _time(options.get("time") or None)
+        return cls(project, amount, time, gpu_type, cpu, memory_mib)
 
     def options(self) -> dict[str, str]:
         """Return the user options that JupyterHub stores for the next start."""
         time = {} if self.time is None else {"time": clock_text(self.time)}
         kind = {} if self.gpu_type is None else {"gpu_type": self.gpu_type}
-        return {"project": self.project or "", "gpus": self.amount.text(), **time, **kind}
+        cpu = {} if self.cpu is None else {"cpu": f"{self.cpu:f}"}
+        memory = Amount(memory_mib=self.memory_mib or 0)
+        return {
+            "project": self.project or "",
+            "gpus": self.amount.text(),
+            **time,
+            **kind,
+            **cpu,
+            **({} if memory.is_nothing else {"memory": memory.text()}),
+        }
 
     @property
     def is_workload(self) -> bool:
@@ -99,6 +123,8 @@ class SessionRequest:
                 "grace_seconds": GRACE_SECONDS,
                 "max_runtime": self.time,
                 "gpu_type": self.gpu_type,
+                "cpu": self.cpu,
+                "memory_mib": self.memory_mib,
             },
         )
 
@@ -113,6 +139,32 @@ def _time(given: object) -> int | None:
         raise InvalidRequest(
             f"{str(given)[:40]!r} is no time.", hint="Write for example 20m or 8h, or nothing."
         ) from None
+
+
+_CPUS: Final[TypeAdapter[Decimal]] = TypeAdapter(Cpus)
+
+
+def _cpu(given: object) -> Decimal | None:
+    if given is None or given == "":
+        return None
+    written = given.strip().replace(",", ".") if isinstance(given, str) else given
+    with suppress(ValidationError):
+        if isinstance(written, str | int | float) and not isinstance(written, bool):
+            return _CPUS.validate_python(written)
+    raise InvalidRequest(
+        f"{str(given)[:40]!r} is no number of CPUs.", hint="Write for example 0.5 or 4, or nothing."
+    )
+
+
+def _memory_mib(given: object) -> int | None:
+    if given is None or given == "":
+        return None
+    with suppress(InvalidRequest):
+        if isinstance(given, str) and (mib := parse_amount(given).memory_mib):
+            return mib
+    raise InvalidRequest(
+        f"{str(given)[:40]!r} is no amount of memory.", hint="Write for example 8 GiB, or nothing."
+    )
 
 
 def _gpu_type(given: object) -> str | None:

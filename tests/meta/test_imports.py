@@ -30,6 +30,7 @@ PURE = {
 
 # Modules of the service that spawner and widgets may import.
 CLIENT_SIDE = {
+    "runai.hub_service.wire.base_schema",
     "runai.hub_service.wire.device_schemas",
     "runai.hub_service.wire.schemas",
     "runai.hub_service.wire.program_schemas",

@@ -102,6 +102,16 @@ def test_members_and_admins_choose_among_their_projects(person: Person, expected
             id="an offer after all",
         ),
         pytest.param({"gpus": ["0"]}, {"project": "", "gpus": "0"}, id="no project"),
+        pytest.param(
+            {"project": ["vision"], "gpus": ["0"], "cpu": ["2"], "memory": ["8 GiB"]},
+            {"project": "vision", "gpus": "0", "cpu": "2", "memory": "8 GiB"},
+            id="CPU and memory",
+        ),
+        pytest.param(
+            {"project": ["vision"], "gpus": ["0"], "cpu": [""], "memory": [""]},
+            {"project": "vision", "gpus": "0"},
+            id="without a GPU, nothing else",
+        ),
     ],
 )
 def test_the_form_becomes_options(fields: dict[str, list[str]], options: dict[str, str]):
@@ -189,6 +199,21 @@ class TestRendered:
             (" selected", "L4"),
         ]
         assert "runai-gpu-type" not in render([VISION], last=last)
+
+    def test_fields_for_cpu_and_memory_of_the_machine_keep_what_was_written(self):
+        last = {"project": "vision", "gpus": "0", "cpu": "0.5", "memory": "4 GiB"}
+        fields = re.compile(r'name="(cpu|memory)".*?value="([^"]*)"', re.DOTALL)
+
+        assert fields.findall(render([VISION], last=last, of_machine=True)) == [
+            ("cpu", "0.5"),
+            ("memory", "4 GiB"),
+        ]
+        assert fields.findall(render([VISION], last={}, of_machine=True)) == [
+            ("cpu", ""),
+            ("memory", ""),
+        ]
+        assert fields.findall(render([VISION], last=last)) == []  # Kubernetes
+        assert fields.findall(render([], last=last, of_machine=True)) == []
 
     def test_form_shows_why_a_choice_would_wait(self):
         html = render([VISION], last={})

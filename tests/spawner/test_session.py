@@ -43,6 +43,24 @@ NAMES = st.text(max_size=50) | st.from_regex(r"[a-z0-9/-]{1,12}", fullmatch=True
             SessionRequest("vision"),
             id="a type, and no GPU after all",
         ),
+        pytest.param(
+            {"project": "vision", "gpus": "0", "cpu": "0,5", "memory": "4G"},
+            SessionRequest("vision", cpu=Decimal("0.5"), memory_mib=4096),
+            id="CPU and memory without a GPU",
+        ),
+        pytest.param(
+            {"project": "vision", "gpus": "1", "cpu": 4, "memory": "500 MiB"},
+            SessionRequest("vision", Amount(1000), cpu=Decimal(4), memory_mib=500),
+            id="CPU as a number, and memory, beside a GPU",
+        ),
+        pytest.param(
+            {"project": "vision", "cpu": 0}, SessionRequest("vision", cpu=Decimal(0)), id="no CPU"
+        ),
+        pytest.param(
+            {"project": "vision", "gpus": "0", "cpu": "", "memory": ""},
+            SessionRequest("vision"),
+            id="empty fields of the form",
+        ),
     ],
 )
 def test_options_become_a_request(options: dict[str, object], request_: SessionRequest):
@@ -71,6 +89,26 @@ def test_options_become_a_request(options: dict[str, object], request_: SessionR
             id="odd type",
         ),
         pytest.param({"image": "x"}, "There is no option 'image'.", id="unknown option"),
+        pytest.param({"cpu": "2"}, "Choose a project to request CPU or memory.", id="CPU alone"),
+        pytest.param(
+            {"memory": "2G"}, "Choose a project to request CPU or memory.", id="memory alone"
+        ),
+        *[
+            pytest.param(
+                {"project": "vision", "cpu": given},
+                f"{str(given)!r} is no number of CPUs.",
+                id=f"CPUs {given}",
+            )
+            for given in ("many", "-1", "0.0001", "999999", "NaN", True, ["1"])
+        ],
+        *[
+            pytest.param(
+                {"project": "vision", "memory": given},
+                f"{str(given)!r} is no amount of memory.",
+                id=f"memory {given}",
+            )
+            for given in ("4", "0G", "much", "none", "1000000T", 7, ["4G"])
+        ],
     ],
 )
 def test_session_request_refuses_invalid_options_with_a_hint(
@@ -98,7 +136,17 @@ def test_the_submission_is_a_session_in_the_owners_name():
         "grace_seconds": 30,
         "max_runtime": None,
         "gpu_type": None,
+        "cpu": None,
+        "memory_mib": None,
     }
+
+
+def test_submission_requests_the_cpu_and_memory_of_the_session():
+    request = SessionRequest.parse({"project": "vision", "cpu": "1.5", "memory": "2 GiB"})
+    submission = request.submission(owner="ana", server="")
+
+    assert (submission.cpu, submission.memory_mib) == (Decimal("1.5"), 2048)
+    assert submission.gpus == 0
 
 
 @pytest.mark.parametrize(
