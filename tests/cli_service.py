@@ -27,6 +27,7 @@ from runai.hub_service.clusters.local.driver import LocalCluster
 from runai.hub_service.controller.history_recorder import HistoryRecorder
 from runai.hub_service.controller.idle.watch import IdleWatch
 from runai.hub_service.controller.loop import Controller
+from runai.hub_service.model.device import NodeCapacity
 from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.server.listener import Server, listen
 from runai.hub_service.server.local_service import is_directory
@@ -124,7 +125,9 @@ async def _serve(
     service.port = listening.getsockname()[1]
     url = f"http://127.0.0.1:{service.port}{PREFIX}"
     devices = open_devices("auto", gpus, node=NODE).devices()
-    async with LocalCluster.open(data_dir, devices, NODE, api_url=url) as cluster:
+    capacity = NodeCapacity(8000 * len(devices))
+    opened = LocalCluster.open(data_dir, devices, NODE, api_url=url, capacity=capacity)
+    async with opened as cluster:
         for spec in projects:
             await cluster.put_project(spec)
         ledger = migrated_ledger(data_dir / "ledger.sqlite")

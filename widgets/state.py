@@ -13,7 +13,7 @@ from runai.hub_service.limits.tiers import COMPUTE_IS_SHARED
 from runai.hub_service.wire.schemas import SAVES, Overview, ProjectView, WorkloadView
 from runai.widgets.text import elastic_text, limit_text, why
 from runai.widgets.timeline import ChartPoint
-from runai.widgets.wording import gpus, percent
+from runai.widgets.wording import beside_gpus, gpus, percent
 
 FINISHED = frozenset({"succeeded", "failed", "ended", "timed_out"})
 SHOWN_TOLD = 5
@@ -50,6 +50,8 @@ class Row(TypedDict):
     limit_why: str
     idle: str
     """Idle time of its GPUs, and the consequence; "" while they are used."""
+    beside: str
+    """CPU and memory that it requests; "" if none, or if it has ended."""
     elastic: str
     """Current and most GPUs, and the speed; "" if it is not elastic."""
     saves: str
@@ -269,6 +271,7 @@ def _row(view: WorkloadView, at: datetime) -> Row:
         limit=view.limit.badge if view.limit else "",
         limit_why=limit_text(view.limit) if view.limit else "",
         idle=view.idle.text if view.idle else view.time_warning(at),
+        beside="" if view.finished else beside_gpus(view.cpu, view.memory_mib),
         elastic=elastic_text(view),
         saves=SAVES if view.saves and view.state not in FINISHED else "",
         progress=view.progress.text if view.progress else "",
@@ -289,6 +292,7 @@ def _deleted(row: Row) -> Row:
         "reason": "",
         "limit": "",
         "idle": "",
+        "beside": "",
         "elastic": "",
         "saves": "",
         "progress": "",

@@ -17,7 +17,7 @@ from runai.hub_service.wire.schemas import (
     WorkloadDetail,
     WorkloadView,
 )
-from runai.widgets.wording import count, gpus, percent
+from runai.widgets.wording import beside_gpus, count, gpus, percent
 
 BAR = 20
 """Width of a quota bar in characters."""
@@ -101,8 +101,10 @@ def workload_line(view: WorkloadView) -> Text:
         parts.append(f"{gpus(view.allocated)} GPU{'' if view.allocated == 1 else 's'} allocated")
         if view.utilized is not None:
             parts.append(f"{percent(view.utilized, view.allocated)} utilized")
-    elif view.state in {"queued", "paused", "suspended", "retrying"} and view.gpus:
-        parts.append(f"asks for {gpus(view.gpus)} GPU{'' if view.gpus == 1 else 's'}")
+    elif view.state in {"queued", "paused", "suspended", "retrying"}:
+        whole = f"{gpus(view.gpus)} GPU{'' if view.gpus == 1 else 's'}" if view.gpus else ""
+        asked = ", ".join(filter(None, [whole, beside_gpus(view.cpu, view.memory_mib)]))
+        parts += [f"asks for {asked}"] if asked else []
     if view.exit_code:
         parts.append(f"exit code {view.exit_code}")
     if why := reason(view.reason):
@@ -168,6 +170,7 @@ def describe(detail: WorkloadDetail) -> Text:
         ("Moved", detail.moved.removeprefix("moved ")),
         ("Priority", str(detail.priority)),
         ("GPUs", f"{gpus(detail.allocated)} allocated of {gpus(detail.gpus)} asked for"),
+        ("Requests", beside_gpus(detail.cpu, detail.memory_mib)),
         ("Elastic", elastic_text(detail)),
         ("GPU type", detail.gpu_type_text()),
         ("When paused", SAVES if detail.saves else ""),

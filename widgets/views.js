@@ -13,7 +13,7 @@ import { h } from "./nodes.js";
  * @typedef {{verb: "suspend" | "resume" | "delete" | "keep" | "release" | "regain" | "scale", label: string, workers?: number}} Action
  * @typedef {{id: string, name: string, project: string, kind: string, state: string, gpus: number,
  *   allocated: number, utilized: number | null, average: number | null, reason: string,
- *   pauses: number, exit_code: number | null, limit: string, limit_why: string, idle: string, elastic: string, saves: string, progress: string, notice: string,
+ *   pauses: number, exit_code: number | null, limit: string, limit_why: string, idle: string, beside: string, elastic: string, saves: string, progress: string, notice: string,
  *   simulated: boolean, recent: (number | null)[], actions: Action[],
  *   version: string}} Row
  * @typedef {{name: string, quota: number | null, quota_parts: string, allocated: number, sessions: number,
@@ -169,7 +169,7 @@ function workloadRow(row, clicks, act, withProject) {
   const simulated = row.simulated ? "Simulated: derived from CPU time" : null;
   const exit = row.state === "failed" && !row.reason && row.exit_code !== null ? `exit code ${row.exit_code}` : "";
   const pauses = row.pauses ? `paused ${row.pauses === 1 ? "once" : `${row.pauses} times`}` : "";
-  const more = [row.progress, row.elastic, row.saves, row.reason, exit, pauses].filter(Boolean).join(" · ");
+  const more = [row.progress, row.beside, row.elastic, row.saves, row.reason, exit, pauses].filter(Boolean).join(" · ");
   const first = h("tr", { key: row.id, class: `runai-row runai-is-${row.state}` },
     h("td", { class: "runai-what" },
       h("span", { class: "runai-job", title: row.id }, withProject ? row.id : row.name),

@@ -31,6 +31,17 @@ def percent(part: float | None, whole: float) -> str:
     return "-" if part is None or whole <= 0 else f"{100 * part / whole:.0f} %"
 
 
+def beside_gpus(cpu: float, memory_mib: int) -> str:
+    """Format the CPU and memory that a workload requests, "" if it requests none.
+
+    >>> beside_gpus(1, 512), beside_gpus(2.5, 0), beside_gpus(0, 2048), beside_gpus(0, 0)
+    ('1 CPU and 0.5 GiB of memory', '2.5 CPUs', '2 GiB of memory', '')
+    """
+    parts = [f"{gpus(cpu)} CPU{'' if cpu == 1 else 's'}"] if cpu else []
+    parts += [f"{memory_mib / 1024:.3g} GiB of memory"] if memory_mib else []
+    return " and ".join(parts)
+
+
 def did_you_mean(wrong: str, known: Iterable[str]) -> str:
     """Return a suggestion for a misspelled name, "" without a close match.
 

@@ -93,7 +93,7 @@ def test_projects_and_nodes_are_listed_as_tables_and_as_the_api_said(bob):
     ]
     assert vision[0].split() == ["Name:", "vision"]
     assert header[0] == "NODE"
-    assert len(nodes) == 5 + 1  # the note is the last line
+    assert len(nodes) == 5 + 2  # the last lines are the CPUs and the note
 
 
 def test_names_alone_are_listed_one_in_a_line(bob):
@@ -126,7 +126,10 @@ def test_simulated_devices_are_marked_wherever_they_are_shown(bob, eventually):
         *(["describe", "a"], ["describe", "node", node["name"]]),
     ):
         assert "* simulated" in bob(*arguments).stdout, arguments
-    averages = bob("top").stdout.splitlines()[-4:-1]
+    *_, requested, hour, day, week, _ = bob("top").stdout.splitlines()
+    assert requested == f"{node['name']}: 0 of 40 CPUs requested"
+    assert requested in bob("list", "nodes").stdout.splitlines()
+    averages = [hour, day, week]
     assert [line.partition(":")[0] for line in averages] == [
         "last hour",
         "last 24 hours",

@@ -11,7 +11,7 @@ import { install } from "./dom.mjs";
 
 const row = (given = {}) => ({
   id: "vision/a", name: "a", project: "vision", kind: "job", state: "running", gpus: 1, allocated: 1,
-  utilized: 0.5, average: 0.25, reason: "", pauses: 0, exit_code: null, limit: "", limit_why: "", idle: "", elastic: "", saves: "", progress: "", notice: "",
+  utilized: 0.5, average: 0.25, reason: "", pauses: 0, exit_code: null, limit: "", limit_why: "", idle: "", beside: "", elastic: "", saves: "", progress: "", notice: "",
   simulated: true, recent: [], version: "1",
   actions: [{ verb: "suspend", label: "Suspend" }, { verb: "delete", label: "Stop" }], ...given,
 });
@@ -96,6 +96,7 @@ test("a click that has begun stands where the buttons were, an error below", () 
 for (const [name, given, words] of [
   ["a reason and pauses", { reason: "It waits.", pauses: 2 }, "It waits. · paused 2 times"],
   ["that a job saves its work", { saves: "saves its work when it is paused" }, "saves its work when it is paused"],
+  ["the CPU that a job requests", { beside: "4 CPUs", reason: "It waits." }, "4 CPUs · It waits."],
   ["an elastic job's size", { elastic: "trains on 2 of 1 to 4 GPUs", reason: "It gives back." }, "trains on 2 of 1 to 4 GPUs · It gives back."],
   ["an exit code without a reason", { state: "failed", exit_code: 3 }, "exit code 3"],
   ["an exit code that the reason tells", { state: "failed", exit_code: 3, reason: "Exit code 3." }, "Exit code 3."],

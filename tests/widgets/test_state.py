@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -161,6 +162,19 @@ def test_a_share_of_a_device_tells_how_strictly_it_is_kept_and_what_was_done():
     )
     assert (second["limit"], second["notice"]) == ("", "")
     assert shown["notes"] == [COMPUTE_IS_SHARED]
+
+
+def test_panel_shows_the_cpu_and_memory_that_an_unfinished_workload_requests():
+    asked: dict[str, Any] = {"gpus": 0, "cpu": 4, "memory_mib": 16_384}
+    ended = workload("b", "succeeded", finished=NOON, **asked)
+
+    rows = panel_of(workload("a", **asked), workload("c"), ended)["workloads"]
+
+    assert {row["name"]: row["beside"] for row in rows} == {
+        "a": "4 CPUs and 16 GiB of memory",
+        "b": "",
+        "c": "",
+    }
 
 
 ELASTIC = {"least": 1, "training": 2, "most": 4, "text": "2 of 1 to 4 GPUs"}

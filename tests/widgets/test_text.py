@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from overviews import NOON, project, workload
 from runai.hub_service.wire.schemas import HistoryView, ReasonView, WorkloadDetail
 from runai.widgets import text
@@ -45,6 +47,22 @@ def test_a_table_of_workloads_tells_allocated_and_utilized_and_why_one_waits():
         "",
         "(simulated GPUs)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        pytest.param({"gpus": 2}, "asks for 2 GPUs", id="GPUs"),
+        pytest.param({"gpus": 0, "cpu": 0.5}, "asks for 0.5 CPUs", id="CPU"),
+        pytest.param(
+            {"gpus": 1, "cpu": 4, "memory_mib": 2048},
+            "asks for 1 GPU, 4 CPUs and 2 GiB of memory",
+            id="all",
+        ),
+    ],
+)
+def test_line_of_a_waiting_job_says_what_it_asks_for(fields, said):
+    assert text.workload_line(workload("a", "queued", **fields)) == f"vision/a: queued · {said}"
 
 
 def test_describe_shows_request_history_and_source():

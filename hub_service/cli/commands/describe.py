@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 import click
 from rich.text import Text
 
+from runai.hub_service.cli.commands.listing import show_beside_gpus
 from runai.hub_service.cli.framework.reporting import Command, output_option
 from runai.hub_service.cli.framework.workload_names import WORKLOAD_NAME, find, in_project
 from runai.hub_service.cli.output import render, tables
@@ -216,7 +217,6 @@ def _show_node(nodes: Sequence[NodeView], name: str, output: str) -> None:
         render.show_data(node, output)
         return
     tables.node_table().show(tables.devices_of([node]), wide=True)
-    if line := tables.beside_gpus(node):
-        click.echo(for_terminal(line))
+    show_beside_gpus([node])
     if any(d.simulated for d in node.devices):
         click.echo(render.SIMULATED_NOTE)

@@ -168,9 +168,15 @@ def _show_nodes(nodes: Sequence[NodeView], output: str) -> None:
         _show_names(node.name for node in nodes)
         return
     tables.node_table().show(tables.devices_of(nodes), wide=output == "wide")
-    for line in filter(None, map(tables.beside_gpus, nodes)):
-        click.echo(for_terminal(line))
+    show_beside_gpus(nodes)
     note_simulated(any_simulated(nodes))
+
+
+def show_beside_gpus(nodes: Iterable[NodeView]) -> None:
+    """Print what of each node's CPU and memory is requested, where they have a bound."""
+    for node in nodes:
+        if requested := tables.beside_gpus([node]):
+            click.echo(for_terminal(f"{node.name}: {requested}"))
 
 
 def _show_names(names: Iterable[str]) -> None:

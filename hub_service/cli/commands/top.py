@@ -9,7 +9,7 @@ from typing import Final, get_args
 
 import click
 
-from runai.hub_service.cli.commands.listing import any_simulated, note_simulated
+from runai.hub_service.cli.commands.listing import any_simulated, note_simulated, show_beside_gpus
 from runai.hub_service.cli.framework.reporting import Command, output_option
 from runai.hub_service.cli.framework.workload_names import PROJECT_NAME
 from runai.hub_service.cli.output import render, top_views
@@ -104,15 +104,14 @@ def top(
         else:
             seen.table.show(seen.things, wide=asked.view == "jobs")
             if asked.view == "nodes":
+                show_beside_gpus(top_views.nodes_of(overview, asked))
                 _show_averages(client, overview)
             note_simulated(any_simulated(overview.nodes))
 
 
 def _show_data(overview: Overview, asked: TopOptions, seen: ShownTable, output: str) -> None:
     if asked.view == "nodes":
-        render.show_data(
-            [node for node in overview.nodes if asked.node in {None, node.name}], output
-        )
+        render.show_data(top_views.nodes_of(overview, asked), output)
     else:
         render.show_data(seen.things, output)
 

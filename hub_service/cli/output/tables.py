@@ -326,17 +326,20 @@ def node_table() -> Table[DeviceOf]:
     )
 
 
-def beside_gpus(node: NodeView) -> str:
-    """Return what of a node's CPU and memory is requested, "" without a bound.
+def beside_gpus(nodes: Sequence[NodeView]) -> str:
+    """Return what of the nodes' CPU and memory is requested; nothing of one without a bound.
 
     >>> node = NodeView(name="n1", devices=[], cpus=16, cpus_allocated=2.5, memory_mib=65536)
-    >>> beside_gpus(node)
-    'n1: 2.5 of 16 CPUs and 0M of 64G memory requested'
+    >>> beside_gpus([node, node]), beside_gpus([NodeView(name="n2", devices=[])])
+    ('5 of 32 CPUs and 0M of 128G memory requested', '')
     """
     parts = []
-    if node.cpus is not None:
-        parts.append(f"{render.gpus(node.cpus_allocated)} of {render.gpus(node.cpus)} CPUs")
-    if node.memory_mib is not None:
-        used = render.memory(node.memory_allocated_mib)
-        parts.append(f"{used} of {render.memory(node.memory_mib)} memory")
-    return f"{node.name}: {' and '.join(parts)} requested" if parts else ""
+    cpus = [node.cpus for node in nodes if node.cpus is not None]
+    memory = [node.memory_mib for node in nodes if node.memory_mib is not None]
+    if cpus and len(cpus) == len(nodes):
+        used = render.gpus(sum(node.cpus_allocated for node in nodes))
+        parts.append(f"{used} of {render.gpus(sum(cpus))} CPUs")
+    if memory and len(memory) == len(nodes):
+        used = render.memory(sum(node.memory_allocated_mib for node in nodes))
+        parts.append(f"{used} of {render.memory(sum(memory))} memory")
+    return f"{' and '.join(parts)} requested" if parts else ""

@@ -16,7 +16,7 @@ from textual.widgets import DataTable, Footer, Static
 
 from runai.hub_service.cli.commands.listing import any_simulated
 from runai.hub_service.cli.output import top_views
-from runai.hub_service.cli.output.tables import Column
+from runai.hub_service.cli.output.tables import Column, beside_gpus
 from runai.hub_service.cli.output.top_views import ShownTable, TopOptions, ViewName
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.wire.errors import RunaiError
@@ -42,7 +42,7 @@ class TopScreen(App[None]):
     ENABLE_COMMAND_PALETTE = False
     CSS = """
     #headline { text-style: bold; padding: 0 1; }
-    #average { color: $text-muted; padding: 0 1; }
+    #average, #beside { color: $text-muted; padding: 0 1; }
     #empty { padding: 1 1; color: $text-muted; display: none; }
     DataTable { height: 1fr; }
     """
@@ -70,6 +70,7 @@ class TopScreen(App[None]):
         """Yield the widgets from top to bottom."""
         yield Static("Asking the service…", id="headline", markup=False)
         yield Static("", id="average", markup=False)
+        yield Static("", id="beside", markup=False)
         yield Static("", id="empty", markup=False)
         yield DataTable[Text](cursor_type="row", zebra_stripes=True)
         yield Footer()
@@ -152,6 +153,10 @@ class TopScreen(App[None]):
         if any_simulated(self._overview.nodes):
             text += " (* simulated)"
         self.query_one("#headline", Static).update(text)
+        requested = beside_gpus(top_views.nodes_of(self._overview, self._asked))
+        beside = self.query_one("#beside", Static)
+        beside.display = bool(requested)
+        beside.update(requested)
         empty = self.query_one("#empty", Static)
         empty.display = not seen.things
         empty.update("No GPU is idle." if self._asked.idle else _EMPTY[self._asked.view])

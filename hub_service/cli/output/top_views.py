@@ -10,6 +10,7 @@ from typing import Any, Literal
 from runai.hub_service.cli.output import render, tables
 from runai.hub_service.cli.output.waiting import FINISHED
 from runai.hub_service.client.array_lines import folded
+from runai.hub_service.wire.device_schemas import NodeView
 from runai.hub_service.wire.errors import InvalidRequest
 from runai.hub_service.wire.schemas import Overview, WorkloadView
 from runai.hub_service.wire.usage_schemas import UsageSeries
@@ -111,10 +112,14 @@ def select_rows(overview: Overview, asked: TopOptions, now: datetime) -> ShownTa
     return ShownTable(table, column.order(things, reverse=asked.reverse), column.heading)
 
 
+def nodes_of(overview: Overview, asked: TopOptions) -> list[NodeView]:
+    """Return the nodes that are shown."""
+    return [node for node in overview.nodes if asked.node in {None, node.name}]
+
+
 def _things(overview: Overview, asked: TopOptions) -> list[Any]:
     if asked.view == "nodes":
-        found = tables.devices_of(overview.nodes)
-        return [at for at in found if asked.node in {None, at.node}]
+        return tables.devices_of(nodes_of(overview, asked))
     if asked.view == "projects":
         return [p for p in overview.projects if asked.project in {None, p.name}]
     workloads = [
