@@ -127,7 +127,7 @@ def whole(rest: WorkloadRecord | None, elements: Collection[WorkloadRecord]) -> 
         size = some.spec.array or 1 + max(r.spec.array_index or 0 for r in elements)
         name = some.spec.name.rpartition("-")[0]
         spec = replace(some.spec, name=name, array=size, array_index=None)
-        base = replace(some, spec=spec, reason=None, position=None)
+        base = replace(some, spec=spec, reason=None, position=None, moved="")
     starts = [record.started for record in elements if record.started is not None]
     ends = [record.finished for record in elements if record.finished is not None]
     failed = [r.exit_code for r in elements if r.state is WorkloadState.FAILED]

@@ -308,10 +308,15 @@ _MOVED = "moved to "
 """Beginning of the scheduler's reason of a move."""
 
 
+def move_of(stop: str) -> str:
+    """Return the reason of a stop if it was a move; else ""."""
+    return stop if stop.startswith(_MOVED) else ""
+
+
 def last_move(history: Sequence[HistoryEvent]) -> str:
     """Return the last stop if it was a move, and how long it took if it is over; else ""."""
     stop = next((e for e in reversed(history) if e.kind == "stopping"), None)
-    if stop is None or not stop.text.startswith(_MOVED):
+    if stop is None or not move_of(stop.text):
         return ""
     later = history[history.index(stop) :]
     again = next((e for e in later if e.kind == "running"), None)
@@ -352,6 +357,8 @@ class WorkloadRecord:
     """Indexes of an array's elements without a record of their own; this one stands for them."""
     states: Mapping[WorkloadState, int] = field(default_factory=dict)
     """Number of elements by state, of a whole array that was asked for by its name."""
+    moved: str = ""
+    """The reason of its last stop if that was a move, still after it runs again; else ""."""
 
     @property
     def saves(self) -> bool:

@@ -351,6 +351,8 @@ class WorkloadView(Wire):
     warns_at: datetime | None = None
     """When its owner is warned of that."""
     pauses: int = 0
+    moved: str = ""
+    """Where it moved for whom; empty: its last stop was no move. Its details add the seconds."""
     attempts: int = 0
     failures: int = 0
     exit_code: int | None = None
@@ -430,8 +432,6 @@ class WorkloadDetail(WorkloadView):
     expected_runtime: int | None = None
     guaranteed_workers: int | None = None
     """Workers that no other project takes; None: as the rules have it."""
-    moved: str = ""
-    """Where it moved for whom, and the seconds that took; empty: its last stop was no move."""
     image: str = ""
     reported: MetricsView | None = None
     """All metrics and parameters it reported (`runai.reporter`)."""

@@ -105,17 +105,20 @@ lab-ana  nlp      ana   ended      0/0.5  -     3d
 def test_workloads_in_width(printed):
     typed = RUNNING.model_copy(
         update={
+            "moved": "moved to n2 to make room for nlp/a",
             "gpu_types": ["H100", "L4"],
             "workers": [worker(0, [3]).model_copy(update={"gpu_type": "H100"})],
         }
     )
     expected = (
         "NAME   PROJECT  USER  STATE      GPUS  UTIL  AGE  KIND  PRIORITY  WORKERS  DEVICES"
-        "  GPU TYPE                        CPUS  MEMORY  AVG UTIL  GPU MEMORY  PAUSES  REASON\n"
+        "  GPU TYPE                        CPUS  MEMORY  AVG UTIL  GPU MEMORY  PAUSES"
+        "  MOVED                         REASON\n"
         "exp-1  vision   bob   running    1/1   80%*  5m   job   50        1        box:3  "
-        "  H100 (asked for H100, else L4)  -     -       75%*      1.5G        0\n"
+        "  H100 (asked for H100, else L4)  -     -       75%*      1.5G        0"
+        "       to n2 to make room for nlp/a\n"
         "exp-3  vision   bob   suspended  0/4G  -     5m   job   50        1        -      "
-        "  -                               -     -       -         -           2\n"
+        "  -                               -     -       -         -           2       -\n"
     )
     assert expected == printed(WORKLOADS, [typed, BY_MEMORY], wide=True)
 

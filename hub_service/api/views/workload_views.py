@@ -146,7 +146,7 @@ class Viewer:
         """Return a workload's details, for callers that may read it."""
         spec = record.spec
         return WorkloadDetail(
-            **self._workload(record),
+            **{**self._workload(record), "moved": last_move(history)},
             command=None if spec.command is None else list(spec.command),
             workdir=spec.workdir,
             source=spec.source,
@@ -159,7 +159,6 @@ class Viewer:
             checkpoint_dir=record.checkpoint_dir,
             log_dir=record.log_dir,
             processes=process_views(record, self.world.present, self.world.at),
-            moved=last_move(history),
             history=[HistoryView(at=_time(e.at), kind=e.kind, text=e.text) for e in history],
         )
 
@@ -196,6 +195,7 @@ class Viewer:
             "ends_at": _maybe_time(time_limits.ends_at(record)),
             "warns_at": _maybe_time(time_limits.warns_at(record, world.spec(spec.project))),
             "pauses": len(record.pauses),
+            "moved": record.moved if reads else "",
             "attempts": record.attempts,
             "failures": record.failures,
             "exit_code": record.exit_code,

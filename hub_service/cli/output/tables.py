@@ -188,6 +188,7 @@ def workload_table(now: datetime) -> Table[WorkloadView]:
                 compared=_nothing,
             ),
             Column("PAUSES", lambda w: str(w.pauses), lambda w: w.pauses, is_wide=True),
+            Column("MOVED", lambda w: w.moved.removeprefix("moved ") or "-", is_wide=True),
             Column("REASON", lambda w: _why(w, now), compared=lambda w: _cause(w, now)),
         ),
         fold="REASON",

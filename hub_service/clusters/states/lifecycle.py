@@ -27,6 +27,7 @@ from runai.hub_service.model.records import (
     WorkerRecord,
     WorkloadSpec,
     WorkloadState,
+    move_of,
 )
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, count_text, gpu_text
 from runai.hub_service.scheduler.model.snapshot import DeviceShare
@@ -110,7 +111,8 @@ def stopped(
         else w
         for w in row.record.workers
     )
-    record = replace(row.record, workers=workers, reason=reason, position=None)
+    moved = move_of(reason.text)
+    record = replace(row.record, workers=workers, reason=reason, position=None, moved=moved)
     whole = all(w.state == "stopping" for w in workers if w.state in ACTIVE)
     record = runs_no_more(record, now) if whole else record
     halt = row.halt or ("paused" if whole else "")

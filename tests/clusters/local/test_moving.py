@@ -28,12 +28,14 @@ async def test_a_job_that_fits_elsewhere_makes_room_and_goes_on_there():
     assert await lab.cluster.apply(plan(move)) == []
     paused = await lab.until(small.id, "paused")
     assert last_move(await lab.cluster.history(small.id)) == WHY
+    assert paused.moved == WHY
     await lab.pass_time(40)
     assert await lab.cluster.apply(plan(start(owner.id, 0), start(small.id, 1))) == []
 
     moved = await lab.cluster.workload(small.id)
     assert (moved.submitted, moved.attempts, moved.failures) == (paused.submitted, 2, 0)
     assert moved.workers[0].devices == move.devices
+    assert moved.moved == WHY
     shown = {workload.name: workload for workload in (await lab.cluster.observe()).workloads}
     assert len(shown[small.id].pauses) == 1
 

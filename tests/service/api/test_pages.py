@@ -6,9 +6,11 @@ import csv
 import hashlib
 import json
 import re
+import time
 import zlib
 from base64 import b64encode
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ import httpx
 import pytest
 from jinja2 import nodes
 
+from labs import plan
+from runai.hub_service.agent.devices.simulated import SimulatedDevices
 from runai.hub_service.api.pages.page_parts import (
     life,
     project_rows,
@@ -24,6 +28,8 @@ from runai.hub_service.api.pages.page_parts import (
 )
 from runai.hub_service.api.pages.page_reply import pieces
 from runai.hub_service.api.pages.templates import templates
+from runai.hub_service.clusters.simulated import SimulatedCluster
+from runai.hub_service.scheduler.model.snapshot import Reason, Stop
 from runai.hub_service.wire.schemas import (
     HistoryView,
     ProjectPut,
@@ -31,6 +37,7 @@ from runai.hub_service.wire.schemas import (
     SubmitRequest,
     WorkloadView,
 )
+from waiting import eventually_async
 
 PAGES = Path(__file__).parents[3] / "hub_service/api/pages"
 START = datetime(2026, 11, 1, 12, tzinfo=UTC)
@@ -88,6 +95,33 @@ async def test_page_lists_and_counts_workloads_that_match_the_filter(simulated):
     assert 'value="exp"' in text
     assert "None match." in none
     assert "<script>" not in odd
+
+
+async def test_list_shows_readers_the_move_of_a_job_that_runs_again(platform_on):
+    devices = SimulatedDevices(2, node="lab").devices()
+    cluster = SimulatedCluster({"lab": devices}, clock=time.time)
+    async with platform_on(cluster) as served:
+        await submitted(served)
+        clients = {name: await served.client(name) for name in ("ana", "nel")}
+        reason = Reason(code="consolidated", rule="R10", text="moved to lab for nlp/owner")
+        stop = Stop(workload="vision/exp1", worker="vision/exp1-0", reason=reason)
+        assert await cluster.apply(plan(stop)) == []
+        cluster.complete("vision/exp1", 143)
+        await eventually_async(partial(_runs_again, cluster))
+
+        shown = {name: (await client.workloads())[:1] for name, client in clients.items()}
+        text = (await page(served, "ana")).text
+
+    assert {name: [w.moved for w in found] for name, found in shown.items()} == {
+        "ana": ["moved to lab for nlp/owner"],
+        "nel": [],
+    }
+    assert "<p>It was moved to lab for nlp/owner</p>" in text
+
+
+async def _runs_again(cluster: SimulatedCluster) -> bool:
+    record = await cluster.workload("vision/exp1")
+    return record.attempts == 2 and record.state == "running"
 
 
 async def test_members_see_a_workload_of_their_project_but_not_its_life(simulated):
