@@ -315,7 +315,8 @@ async def test_silent_stream_rechecks_its_reader_within_a_minute(monkeypatch, so
         raise Unauthenticated("revoked")
 
     monkeypatch.setattr(
-        "runai.hub_service.api.services.event_stream.random.uniform", lambda _a, _b: sooner
+        "runai.hub_service.api.services.event_stream.SystemRandom.uniform",
+        lambda _self, _least, _most: sooner,
     )
     monkeypatch.setattr("runai.hub_service.api.services.event_stream.time.monotonic", lambda: now)
     monkeypatch.setattr("runai.hub_service.api.services.event_stream.asyncio.wait", wait)
