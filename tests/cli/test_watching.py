@@ -116,7 +116,7 @@ def test_every_list_can_be_watched(bob, arguments, words):
 
 def test_a_change_of_a_workload_is_an_object_in_json(bob):
     with watching(bob, "-o", "json") as output:
-        bob("submit", "exp1", "-g", "8", *SLEEP)
+        bob("submit", "exp1", "--workers", "8", "-g", "1", *SLEEP)
         text = ""
         for line in output:
             text += line
