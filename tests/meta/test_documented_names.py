@@ -63,7 +63,15 @@ APP = create_app(cast("Platform", SimpleNamespace(prefix="/services/runai/", ver
 
 YOURS = {
     *("SNAPSHOT.json", "policy.yaml", "prepare.py", "saves.py", "sweep.py", "train.py"),
-    *("hub.yaml", "images.yaml", "projects.yaml", "runai.yaml", "runai-a.yaml", "values.yaml"),
+    *(
+        "hub.yaml",
+        "images.yaml",
+        "jobs.yaml",
+        "projects.yaml",
+        "runai.yaml",
+        "runai-a.yaml",
+        "values.yaml",
+    ),
     *("jupyterhub_config.py", "progress.json", "state.json", "status/WORKER.json", "target.json"),
     *("api/v1/openapi.json", "docs/snapshots/NAME.json"),
 }
@@ -211,7 +219,7 @@ def lines() -> Iterator[object]:
         found |= dict.fromkeys(
             re.findall(r"`(?:sudo )?((?:runai (?!\d)|%runai_)[^`\n?[]+)`", sentences)
         )
-        yield from (pytest.param(line, id=f"{Path(page).stem}: {line}") for line in found)
+        yield from (pytest.param(line, id=f"{page}: {line}") for line in found)
 
 
 @pytest.mark.parametrize("line", list(lines()))
