@@ -12,7 +12,7 @@ _OF_LINE = re.compile(r"-\[0-[0-9]+\]$")
 
 _FIRST_OF: tuple[WorkloadStateName, ...] = (
     *("running", "starting", "stopping", "paused", "retrying"),
-    *("queued", "suspended", "failed", "timed_out", "succeeded"),
+    *("queued", "suspended", "failed", "timed_out", "succeeded", "ended"),
 )
 """Priority of states: a line shows the first one that an element has."""
 

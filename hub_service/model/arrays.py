@@ -108,7 +108,9 @@ _FIRST_OF = (
     WorkloadState.QUEUED,
     WorkloadState.SUSPENDED,
     WorkloadState.FAILED,
+    WorkloadState.TIMED_OUT,
     WorkloadState.SUCCEEDED,
+    WorkloadState.ENDED,
 )
 """State of a whole array: the first of these that any element has."""
 

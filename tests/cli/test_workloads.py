@@ -115,6 +115,10 @@ def test_elements_of_an_array_are_listed_once_they_begin(bob, eventually):
     assert folded[0][0] == "sweep-[0-2]"
     assert "sweep-0" in [row[0] for row in elements]
 
+    described = bob("describe", "sweep").stdout
+    assert "Jobs:" in described
+    assert "Allocated" not in described  # each of its jobs has its own
+
 
 def test_simulated_devices_are_marked_wherever_they_are_shown(bob, eventually):
     bob("submit", "a", "-g", "1", *SLEEP)

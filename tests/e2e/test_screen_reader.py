@@ -42,7 +42,7 @@ RANGES = """
 
 CHART = r"""
 - figure "Allocated and utilized over time":
-  - img /From .* to .*. \d+\.\d+ GPUs allocated, (\d+ % of them utilized on average|nothing measured)/
+  - img /GPUs allocated, (\d+ % of them utilized on average|nothing measured)/
   - button "Zoom in"
   - button "Zoom out"
   - button "Earlier"

@@ -33,11 +33,21 @@ _WORDS = (*_WORKLOAD_WORDS, *_PROJECT_WORDS, *_NODE_WORDS)
 DetailLines = list[tuple[str, str]]
 
 
+def _measured(w: WorkloadDetail) -> DetailLines:
+    """Return the lines of one workload's GPUs; a whole array has its jobs' instead."""
+    busy = render.share(w.utilized, w.allocated, simulated=w.simulated)
+    average = render.share(w.utilized_average, w.gpus, simulated=w.simulated)
+    return [
+        ("Allocated", f"{render.gpus(w.allocated)} on {render.devices(w)}" if w.allocated else "0"),
+        ("Utilized", f"{busy} now, {average} on average while allocated"),
+        ("Memory used", render.memory(w.memory_used_mib)),
+    ]
+
+
 def workload_lines(w: WorkloadDetail, now: datetime) -> DetailLines:
     """Return the key and value lines of a workload, without unset options."""
     why = render.reason(w.reason)
-    busy = render.share(w.utilized, w.allocated, simulated=w.simulated)
-    average = render.share(w.utilized_average, w.gpus, simulated=w.simulated)
+    failed = f"{w.failures} failed"
     resizes = f", {w.elastic.resizes} resized" if w.elastic and w.elastic.resizes else ""
     least = f" (of {w.min_workers} workers or more)" if w.min_workers < len(w.workers) else ""
     lines = [
@@ -64,9 +74,7 @@ def workload_lines(w: WorkloadDetail, now: datetime) -> DetailLines:
         ("CPUs", render.gpus(w.cpu) if w.cpu else ""),
         ("Memory", render.memory(w.memory_mib) if w.memory_mib else ""),
         ("GPU memory", "" if w.gpu_memory_mib is None else render.memory(w.gpu_memory_mib)),
-        ("Allocated", f"{render.gpus(w.allocated)} on {render.devices(w)}" if w.allocated else "0"),
-        ("Utilized", f"{busy} now, {average} on average while allocated"),
-        ("Memory used", render.memory(w.memory_used_mib)),
+        *([] if w.states else _measured(w)),
         ("Memory limit", _limit(w)),
         ("Sharing", COMPUTE_IS_SHARED if w.limit else ""),
         ("Notice", w.notice),
@@ -75,7 +83,7 @@ def workload_lines(w: WorkloadDetail, now: datetime) -> DetailLines:
         ("Started", render.clock(w.started) if w.started else ""),
         ("Finished", render.clock(w.finished) if w.finished else ""),
         ("Exit code", "" if w.exit_code is None else str(w.exit_code)),
-        ("Attempts", f"{w.attempts} ({w.pauses} paused{resizes}, {w.failures} failed)"),
+        ("Attempts", "" if w.states else f"{w.attempts} ({w.pauses} paused{resizes}, {failed})"),
         ("Retries", f"up to {w.backoff_limit}" if w.backoff_limit else ""),
         ("Grace period", f"{w.grace_seconds} s"),
         ("Expected runtime", duration_text(w.expected_runtime) if w.expected_runtime else ""),
