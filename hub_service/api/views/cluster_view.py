@@ -38,7 +38,7 @@ class DeviceState(NamedTuple):
 
 
 class BesideGpus(NamedTuple):
-    """CPU and memory of a node: what workloads may request, and what those that run do."""
+    """CPU and memory of a node: the bound of requests, and the sum of running workloads."""
 
     cpus: float | None = None
     cpus_allocated: float = 0
@@ -97,7 +97,7 @@ class ReadModel:
     recent: Recent = field(default_factory=Recent)
     """Recent notifications of users."""
     former_members: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Users who left a project that still has workloads of theirs, by project."""
+    """Former members with workloads that still exist, by project."""
     drawn: ViewCache = field(default_factory=ViewCache)
     """Cache of views."""
     queued: Callable[[Sequence[WorkloadRecord]], Queues] = Queues.of
@@ -106,7 +106,7 @@ class ReadModel:
     """Idle state of a workload; None: it is not idle."""
 
     snapshot: Snapshot = field(default_factory=Snapshot)
-    """What the last cycle observed."""
+    """Observations of the last cycle."""
 
     @cached_property
     def beside_gpus(self) -> Mapping[str, BesideGpus]:

@@ -47,8 +47,8 @@ def _measured(w: WorkloadDetail) -> DetailLines:
 def workload_lines(w: WorkloadDetail, now: datetime) -> DetailLines:
     """Return the key and value lines of a workload, without unset options."""
     why = render.reason(w.reason)
-    failed = f"{w.failures} failed"
     resizes = f", {w.elastic.resizes} resized" if w.elastic and w.elastic.resizes else ""
+    attempts = f"{w.attempts} ({w.pauses} paused{resizes}, {w.failures} failed)"
     least = f" (of {w.min_workers} workers or more)" if w.min_workers < len(w.workers) else ""
     lines = [
         ("Name", w.name),
@@ -83,7 +83,7 @@ def workload_lines(w: WorkloadDetail, now: datetime) -> DetailLines:
         ("Started", render.clock(w.started) if w.started else ""),
         ("Finished", render.clock(w.finished) if w.finished else ""),
         ("Exit code", "" if w.exit_code is None else str(w.exit_code)),
-        ("Attempts", "" if w.states else f"{w.attempts} ({w.pauses} paused{resizes}, {failed})"),
+        ("Attempts", "" if w.states else attempts),
         ("Retries", f"up to {w.backoff_limit}" if w.backoff_limit else ""),
         ("Grace period", f"{w.grace_seconds} s"),
         ("Expected runtime", duration_text(w.expected_runtime) if w.expected_runtime else ""),

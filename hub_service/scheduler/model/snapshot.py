@@ -1,6 +1,6 @@
 """Input and output of the scheduler: an immutable `Snapshot` and a `Plan`.
 
-Field names are those of the JSON interface. All types are frozen and compare by value.
+Field names are the same as in the JSON interface. All types are frozen and compare by value.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Policy:
     quota_moves: bool = True
     """True if a claim within its quota may move preemptible jobs that lie badly (R10)."""
     moves: MovePolicy = "all"
-    """Jobs that `consolidate` may move: all, or only those that save their work (R10)."""
+    """Jobs that `consolidate` may move: all, or only jobs that save their work (R10)."""
     max_moves_per_hour: Count | None = None
     """Stops and moves of a job in an hour after which `consolidate` moves it no more."""
     max_moves: Count | None = None
@@ -152,7 +152,7 @@ class Project:
     usage: MilliGpu | None = None
     members: tuple[Name, ...] = ()
     former_members: tuple[Name, ...] = ()
-    """Users who left: their running workers go on; their workloads do not start or grow."""
+    """Former members: their running workers go on; their workloads do not start or grow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +214,7 @@ class Workload:
     resize_cost: Count = 0
     pack_by: str = ""
     array_index: Count | None = None
-    """Index of an array's element, whose name ends with it; None: it is no element."""
+    """Index of an array's element, at the end of its name; None: it is no element."""
 
     @property
     def age(self) -> tuple[int, str]:
