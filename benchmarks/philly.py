@@ -261,7 +261,10 @@ def measured(
 
 def summed(runs: Sequence[Run], reference: Mapping[str, float]) -> dict[str, Any]:
     """Return means and spread of a case's runs, and the reference's figures."""
-    each = [as_json(run.results) for run in runs]
+    each = [
+        {key: value for key, value in as_json(run.results).items() if value is not None}
+        for run in runs
+    ]
     figures = {key: round(statistics.mean(one[key] for one in each), 4) for key in each[0]}
     spread = {key: [min(o[key] for o in each), max(o[key] for o in each)] for key in SPREAD}
     return {
