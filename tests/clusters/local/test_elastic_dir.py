@@ -104,9 +104,9 @@ def test_statuses_skip_invalid_files(shared, make):
 
 
 LISTENER = """
-import signal
-signal.signal(signal.SIGUSR1, lambda *_: print("heard", flush=True))
-print("ready", flush=True)
+import os, signal
+signal.signal(signal.SIGUSR1, lambda *_: os.write(1, b"heard\\n"))
+os.write(1, b"ready\\n")
 while True:
     signal.pause()
 """
