@@ -213,21 +213,26 @@ def _start(settings: Settings) -> None:
     if settings.system_users:
         print("Log in with a Unix account of this machine.")
     else:
-        _print_accounts(directory)
+        print_accounts(directory)
     sys.stdout.flush()
     _become_hub(settings, directory)
 
 
-def _print_accounts(directory: DataDirectory) -> None:
+def print_accounts(directory: DataDirectory) -> None:
+    """Make the first accounts; print them, with their passwords only on a terminal."""
     made = Accounts(directory).make_first()
     if not made:
         known = directory.passwords
         print(f"Accounts: the generated passwords are in {known}." if known.exists() else "")
         return
-    print("Accounts, made just now:\n")
-    for name, password in made.items():
-        print(f"    {name:<8}{password}")
-    print(f"\nThe passwords are kept in {directory.passwords}; `runai user` changes them.")
+    if not sys.stdout.isatty():  # a log, systemd's journal for one, is no place for passwords
+        print(f"Accounts, made just now: {', '.join(made)}.")
+    else:
+        print("Accounts, made just now:\n")
+        for name, password in made.items():
+            print(f"    {name:<8}{password}")
+        print()
+    print(f"The passwords are kept in {directory.passwords}; `runai user` changes them.")
 
 
 def _become_hub(settings: Settings, directory: DataDirectory) -> None:

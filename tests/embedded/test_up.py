@@ -12,7 +12,7 @@ import pytest
 
 from runai.embedded.directory import DataDirectory
 from runai.embedded.settings import Settings
-from runai.embedded.up import parse
+from runai.embedded.up import parse, print_accounts
 from runai.hub_service.wire.errors import InvalidRequest
 
 
@@ -156,6 +156,26 @@ def test_a_second_start_on_the_same_directory_is_told_where_the_first_one_is(tmp
 
     assert told.returncode == 1
     assert "already: http://127.0.0.1:8000/ (process 7)." in told.stderr
+
+
+@pytest.mark.parametrize("terminal", [True, False], ids=["a terminal", "systemd's journal"])
+def test_first_passwords_are_printed_on_a_terminal_alone(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    terminal: bool,
+):
+    directory = DataDirectory(tmp_path)
+    directory.prepare(system_users=False)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    print_accounts(directory)
+    printed = capsys.readouterr().out
+
+    known = dict(line.split() for line in directory.passwords.read_text().splitlines())
+    assert known.keys() == {"admin", "bob", "patty"}
+    assert all(name in printed for name in known)
+    assert [password in printed for password in known.values()] == [terminal] * 3
+    assert f"The passwords are kept in {directory.passwords}" in printed
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
