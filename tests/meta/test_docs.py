@@ -91,12 +91,21 @@ def test_every_decision_is_listed(checkout):
     assert listed == sorted(path.name for path in folder.glob("[0-9]*.md"))
 
 
-def test_every_decision_says_how_we_would_know_we_were_wrong(checkout):
-    expected = ["Context", "Decision", "Consequences", "How we would know we were wrong"]
+def test_every_decision_has_a_status_and_the_same_parts(checkout):
+    parts = ["Context", "Decision", "Consequences", "Considered"]
+    superseded = re.compile(r"superseded by \[(\d{4})\]\(\1-")
     for path in sorted((checkout / "docs/adr").glob("[0-9]*.md")):
-        headings = re.findall(r"^## (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        text = path.read_text(encoding="utf-8")
+        number, status = re.match(r"# (\d{4}): .*\n\n\*\*Status:\*\* (.*)", text).groups()
+        headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
+        successor = superseded.match(status)
 
-        assert headings == expected, path.name
+        assert path.name.startswith(f"{number}-")
+        assert headings == ([] if successor else parts), path.name
+        assert successor or status.startswith("accepted"), path.name
+        if successor:
+            (new,) = path.parent.glob(f"{successor[1]}-*.md")
+            assert f"supersedes [{number}]" in new.read_text(encoding="utf-8")
 
 
 def test_every_link_between_pages_leads_somewhere(pages):

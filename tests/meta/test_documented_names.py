@@ -1,6 +1,6 @@
 """Names in the documentation exist in the code, and its tables state the code's defaults.
 
-Decisions (docs/adr) keep the names of their day, and docs/cli.md is made from the code.
+docs/cli.md is made from the code, so it is left out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FOLDERS = (*ROOMS, ".ci", "benchmarks", "docs", "examples", "helm", "images", "t
 PAGES = {
     str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
     for path in (*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md")))
-    if path.parent.name != "adr" and path.name != "cli.md"
+    if path.name != "cli.md"
 }
 # The left columns of this page are the original's commands and options.
 PAGES["docs/migration.md"] = re.sub(
