@@ -48,7 +48,7 @@ _SECURE: Final = ("domain", "tls_cert", "tls_internal")
     default="auto",
     show_default=True,
     metavar="N|auto",
-    help="Use the first N GPUs of this machine; auto uses all, or simulated ones if it has none.",
+    help="Use the first N GPUs of this machine (auto: all, or simulated ones without any).",
 )
 @click.option("--simulate", metavar="N", help="Simulate this many GPUs instead of using real ones.")
 @click.option(
@@ -71,8 +71,8 @@ _SECURE: Final = ("domain", "tls_cert", "tls_internal")
 @click.option(
     "--domain",
     metavar="NAME",
-    help="Serve https by this public name of the machine, with a certificate that is renewed (ACME,"
-    f" from Let's Encrypt), on ports {HTTPS_PORT} and {HTTP_PORT}.",
+    help="Serve https at this public name, with a certificate from Let's Encrypt (ACME), on ports"
+    f" {HTTPS_PORT} and {HTTP_PORT}.",
 )
 @click.option(
     "--tls-cert", metavar="FILE", help="Serve https with this certificate (PEM). Needs --tls-key."
@@ -80,7 +80,7 @@ _SECURE: Final = ("domain", "tls_cert", "tls_internal")
 @click.option(
     "--tls-internal",
     is_flag=True,
-    help="Serve https by an authority of the platform's own, for localhost and this machine.",
+    help="Serve https with the platform's own authority, for localhost and this machine.",
 )
 @click.option("--tls-key", metavar="FILE", help="Use this key of the certificate (PEM).")
 @click.option(
@@ -106,13 +106,14 @@ _SECURE: Final = ("domain", "tls_cert", "tls_internal")
     type=click.Choice(["timeslice", "mps"]),
     default="timeslice",
     show_default=True,
-    help="Share a GPU by time slices, or by NVIDIA's MPS, which is faster for small work and lets"
-    " one fault end all workloads on the GPU.",
+    help="Share a GPU by time slices, or by NVIDIA's MPS: faster for small work, but one fault ends"
+    " all workloads on the GPU.",
 )
 def up(**options: object) -> None:
     """Start the whole platform on this machine.
 
-    JupyterHub, the GPU service and its agent, on 127.0.0.1; Ctrl-C stops them, jobs go on.
+    It starts JupyterHub, the GPU service and its agent on 127.0.0.1. Ctrl-C stops them; jobs
+    continue.
 
     \b
     runai up --simulate 8                        without a GPU

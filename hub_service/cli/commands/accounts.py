@@ -40,7 +40,8 @@ DATA_DIR_OPTION: Final = click.option(
 def user(ctx: click.Context, data_dir: str) -> None:
     """Manage the accounts of a platform started with `runai up`.
 
-    On its machine, as the account that started it. A change holds from the next login on.
+    Run it on the platform's machine, as the account that started the platform. A change
+    applies from the next login on.
     """
     ctx.obj = expanded(data_dir)
 
@@ -48,12 +49,14 @@ def user(ctx: click.Context, data_dir: str) -> None:
 @user.command()
 @click.argument("name")
 @click.option(
-    "--admin", is_flag=True, help="Make the user a hub admin, who creates projects and sets quotas."
+    "--admin",
+    is_flag=True,
+    help="Make the user a hub admin, with the right to create projects and set quotas.",
 )
 @click.option(
     "--same-person",
     is_flag=True,
-    help="Give a removed user's name again, with the files, jobs and memberships that it had.",
+    help="Reuse a removed user's name, with its files, jobs and memberships.",
 )
 @_PASSWORD_STDIN
 @click.pass_obj
@@ -81,9 +84,7 @@ def add(data_dir: Path, name: str, admin: bool, same_person: bool, password_stdi
 
 @user.command()
 @click.argument("name")
-@click.option(
-    "--generate", is_flag=True, help="Generate a password and print it, instead of asking for one."
-)
+@click.option("--generate", is_flag=True, help="Generate a password and print it.")
 @_PASSWORD_STDIN
 @click.pass_obj
 def passwd(data_dir: Path, name: str, generate: bool, password_stdin: bool) -> None:
@@ -129,10 +130,10 @@ def list_(data_dir: Path, output: str) -> None:
 @click.argument("name")
 @click.pass_obj
 def remove(data_dir: Path, name: str) -> None:
-    """Forget an account and end what it has open.
+    """Remove an account, with its servers and logins.
 
     The running platform stops its notebook servers, revokes its tokens and logins and suspends its
-    jobs, all within a minute; one that is not running does so at its next start. Files, jobs and
+    jobs, all within a minute; a stopped platform does so at its next start. Files, jobs and
     memberships of projects stay.
 
     \b

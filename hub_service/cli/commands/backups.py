@@ -17,10 +17,10 @@ from runai.hub_service.processes.user_account import expanded
 @click.argument("folder", required=False, type=click.Path(file_okay=False, path_type=Path))
 @DATA_DIR_OPTION
 def backup(folder: Path | None, data_dir: str) -> None:
-    """Copy the platform's databases and secrets, while it runs.
+    """Copy the databases and secrets of a running or stopped platform.
 
-    Into a new folder below FOLDER (default: `backups` in the data directory), which is
-    printed. A ledger on PostgreSQL is not in it: pg_dump copies that.
+    It prints the new folder, below FOLDER (default: `backups` in the data directory). A ledger
+    on PostgreSQL is not included; use pg_dump.
 
     \b
     runai backup
@@ -37,12 +37,14 @@ def backup(folder: Path | None, data_dir: str) -> None:
 @click.command(cls=Command)
 @click.argument("backup", metavar="BACKUP", type=click.Path(path_type=Path))
 @DATA_DIR_OPTION
-@click.option("--stop-unknown", is_flag=True, help="Stop workers that the backup does not know.")
+@click.option(
+    "--stop-unknown", is_flag=True, help="Stop running workers that are not in the backup."
+)
 def restore(backup: Path, data_dir: str, stop_unknown: bool) -> None:
-    """Put a backup back while the platform is stopped.
+    """Restore a backup of a stopped platform.
 
-    Existing files go aside into the data directory; nothing is deleted. The same command
-    finishes an interrupted one.
+    Existing files move aside in the data directory; nothing is deleted. The same command
+    finishes an interrupted restore.
 
     \b
     runai restore ~/.local/share/runai/backups/2026-03-01T12-00-00

@@ -25,10 +25,10 @@ _NAMES = click.argument("names", nargs=-1, type=WORKLOAD_NAME, metavar="NAME..."
 @_NAMES
 @in_project
 def suspend(names: tuple[str, ...], project: str | None) -> None:
-    """Suspend jobs: they give their GPUs back and leave the queue until they are resumed.
+    """Suspend jobs: release their GPUs and remove them from the queue.
 
-    A running job gets SIGTERM and its grace period for a checkpoint. Sessions are not
-    suspended but deleted.
+    A running job gets SIGTERM and its grace period for a checkpoint. A session cannot be
+    suspended; delete it.
 
     \b
     runai suspend exp1
@@ -44,7 +44,7 @@ def suspend(names: tuple[str, ...], project: str | None) -> None:
 def resume(names: tuple[str, ...], project: str | None) -> None:
     """Put suspended jobs back into the queue.
 
-    At their old places; they start again from their checkpoints.
+    They keep their old places and start again from their checkpoints.
 
     \b
     runai resume exp1
@@ -56,13 +56,13 @@ def resume(names: tuple[str, ...], project: str | None) -> None:
 
 @click.command(cls=Command)
 @click.argument("names", nargs=-1, type=WORKLOAD_NAME, metavar="NAME...")
-@click.option("--all-finished", is_flag=True, help="Delete all of yours that are finished.")
+@click.option("--all-finished", is_flag=True, help="Delete all your finished workloads.")
 @in_project
 def delete(names: tuple[str, ...], all_finished: bool, project: str | None) -> None:
-    """Stop workloads and forget them.
+    """Stop workloads and remove them from the lists.
 
-    A running one gets SIGTERM and its grace period. Its name is free again when its
-    processes are gone; its checkpoints are kept.
+    A running workload gets SIGTERM and its grace period. Its name is free once its processes
+    have ended; its checkpoints stay.
 
     \b
     runai delete exp1 sweep-3
@@ -93,7 +93,7 @@ def delete(names: tuple[str, ...], all_finished: bool, project: str | None) -> N
 def keep(names: tuple[str, ...], project: str | None) -> None:
     """Keep idle GPUs for 30 more minutes.
 
-    Where a project takes idle GPUs; at most twice until they are used again.
+    For projects that release idle GPUs; at most twice until the GPUs are used again.
 
     \b
     runai keep lab-bob
@@ -112,9 +112,9 @@ def keep(names: tuple[str, ...], project: str | None) -> None:
 @_NAMES
 @in_project
 def release(names: tuple[str, ...], project: str | None) -> None:
-    """Give sessions' GPUs to others; the sessions go on.
+    """Release the GPUs of sessions; the sessions continue.
 
-    Kernels that are on a GPU end; files and the notebook server stay.
+    Kernels on a GPU end; files and the notebook server stay.
 
     \b
     runai release lab-bob
@@ -133,9 +133,9 @@ def release(names: tuple[str, ...], project: str | None) -> None:
 @_NAMES
 @in_project
 def regain(names: tuple[str, ...], project: str | None) -> None:
-    """Ask for released sessions' GPUs again.
+    """Request the GPUs of released sessions again.
 
-    They go on while they wait in the queue.
+    The sessions continue while they wait in the queue.
 
     \b
     runai regain lab-bob
@@ -169,16 +169,16 @@ def for_each(workloads: Sequence[WorkloadView], act: Callable[[WorkloadView], st
     "--min-workers",
     type=WORKERS,
     metavar="N",
-    help="Run with this many workers at least: with fewer the job waits.",
+    help="Run with this many workers at least.",
 )
 @in_project
 def scale(
     names: tuple[str, ...], workers: int | None, min_workers: int | None, project: str | None
 ) -> None:
-    """Let elastic jobs have more or fewer workers.
+    """Change the number of workers of elastic jobs.
 
-    Those that run go on: more workers join when there is a GPU for them, and surplus ones
-    leave with a checkpoint. For jobs submitted with --elastic and --workers.
+    A running job continues: workers join when GPUs are free, and surplus workers leave with a
+    checkpoint. The job needs --elastic and --workers at its submission.
 
     \b
     runai scale big --workers 4

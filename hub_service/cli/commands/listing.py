@@ -62,7 +62,7 @@ _TABLES: Final = frozenset({"table", "wide"})
     "--mine", is_flag=True, help="List only workloads that you may suspend, resume and delete."
 )
 @click.option(
-    "--elements", is_flag=True, help="List the jobs of an array one by one, once they have begun."
+    "--elements", is_flag=True, help="List the jobs of an array one by one after their start."
 )
 @click.option(
     "--all", "everything", is_flag=True, help=f"List all workloads, not the first {FIRST_PAGE}."
@@ -88,13 +88,12 @@ def list_(
 ) -> None:
     """List jobs and sessions, projects or nodes.
 
-    `runai list` alone lists the workloads that you may see; `runai list sessions` the sessions.
-    GPUS is what is allocated of what was asked; UTIL is how much of the allocated is busy.
-    An array is one line.
+    `runai list` lists your visible workloads, `runai list sessions` only sessions. GPUS shows
+    allocated and requested GPUs, UTIL the utilization of the allocated ones. An array is one line.
 
     \b
     runai list --mine -o wide          your own, with devices and averages
-    runai list --state queued -w       what waits, as it changes
+    runai list --state queued -w       waiting workloads, with changes
     runai list projects
     """  # noqa: D301 - \b is click's mark of a block
     with Client.discover() as client:

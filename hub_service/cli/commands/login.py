@@ -44,9 +44,7 @@ def _reject_visible_token(
 
 @click.command(cls=Command)
 @click.argument("url")
-@click.option(
-    "-u", "--user", metavar="NAME", help="Log in by this name. It is asked for if missing."
-)
+@click.option("-u", "--user", metavar="NAME", help="Log in with this name. Default: ask for it.")
 @click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
 @click.option(
     "--token",
@@ -55,23 +53,22 @@ def _reject_visible_token(
     flag_value=_READ,
     metavar="[-]",
     callback=_reject_visible_token,
-    help="Use a token from the hub's page /hub/token instead of a password (hubs with single "
-    "sign-on). It is asked for, or read from standard input where that is no terminal.",
+    help="Use a token of the hub's page /hub/token instead of a password (with single sign-on)."
+    " It is read from the terminal or standard input.",
 )
 @click.option(
     "--ca",
     metavar="FILE",
-    help="Trust the authority with this PEM certificate, and no other, in this login and in later "
-    "commands. The file has to stay there.",
+    help="Trust only the authority with this PEM certificate, now and in later commands. Keep"
+    " the file.",
 )
 def login(
     url: str, user: str | None, password_stdin: bool, with_token: bool, ca: str | None
 ) -> None:
     """Log in to a JupyterHub that runs the platform.
 
-    Inside a session this is not needed. The password is used once; what is kept, in
-    ~/.config/runai/config.json, is a token that can use the GPU service and nothing else,
-    for 90 days.
+    A session needs no login. The password is used once. ~/.config/runai/config.json stores a
+    token for the GPU service alone, valid for 90 days.
 
     \b
     runai login http://127.0.0.1:8000
@@ -135,7 +132,7 @@ def _read(what: str, *, hint: str) -> str:
 def logout() -> None:
     """Forget the stored token.
 
-    The hub knows the token until it ends; its page /hub/token revokes it at once.
+    The token stays valid until it ends; the hub's page /hub/token revokes it at once.
     """
     click.echo("Logged out." if forget() else "Nobody was logged in here.")
 
@@ -143,7 +140,7 @@ def logout() -> None:
 @click.command(cls=Command)
 @output_option("table", "json")
 def whoami(output: str) -> None:
-    """Show who you are to the platform.
+    """Show your user name, groups, projects and service.
 
     \b
     runai whoami
@@ -171,7 +168,7 @@ def _lines(me: WhoAmI, client: Client) -> list[tuple[str, str]]:
 @click.group(cls=Group, invoke_without_command=True)
 @click.pass_context
 def config(ctx: click.Context) -> None:
-    """Show or change what the command remembers."""
+    """Show or change the stored configuration."""
     if ctx.invoked_subcommand is not None:
         return
     try:

@@ -30,12 +30,12 @@ from runai.hub_service.wire.schemas import WorkloadView
 
 @click.command(cls=Command)
 @click.argument("name", type=WORKLOAD_NAME)
-@click.option("-f", "--follow", is_flag=True, help="Go on until the workload is finished.")
+@click.option("-f", "--follow", is_flag=True, help="Continue until the workload is finished.")
 @click.option(
     "--tail",
     type=LINES,
     metavar="N",
-    help="Print only this many of the last lines.",
+    help="Print only the last N lines.",
 )
 @click.option(
     "--worker",
@@ -47,9 +47,9 @@ from runai.hub_service.wire.schemas import WorkloadView
 def logs(
     name: str, follow: bool, tail: int | None, worker: int | None, project: str | None
 ) -> None:
-    """Print what a workload wrote.
+    """Print the output of a workload.
 
-    Over all its attempts; a pause does not end `-f`. Of several workers each line begins
+    It prints all attempts; a pause does not end `-f`. With several workers each line begins
     with the worker's number.
 
     \b
@@ -101,7 +101,7 @@ def _after(client: Client, workload: WorkloadView) -> WorkloadView:
     "-i",
     "--stdin",
     is_flag=True,
-    help="Hand standard input on (on Kubernetes; elsewhere it always is).",
+    help="Pass standard input on (needed only on Kubernetes).",
 )
 @click.option("-t", "--tty", is_flag=True, hidden=True)
 @in_project
@@ -117,8 +117,8 @@ def exec_(
 ) -> None:
     """Run a program on the GPUs of a running workload.
 
-    With its environment and in its directory: on one machine here, on Kubernetes in its pod.
-    It shares the allocation; it adds none.
+    It has the workload's environment and directory, and shares its GPUs. It runs here on one
+    machine, and in the pod on Kubernetes.
 
     \b
     runai exec exp1 -- nvidia-smi

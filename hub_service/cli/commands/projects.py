@@ -32,37 +32,37 @@ from runai.hub_service.wire.schemas import ProjectView
 F = TypeVar("F", bound=Callable[..., Any])
 
 _PEOPLE: Final = {
-    "members": ("member", "a user who submits"),
-    "groups": ("group", "a JupyterHub group whose users submit"),
-    "admins": ("admin", "a user who manages members and workloads"),
-    "admin_groups": ("admin-group", "a JupyterHub group whose users manage members and workloads"),
+    "members": ("member", "a user with the right to submit"),
+    "groups": ("group", "a JupyterHub group with the right to submit"),
+    "admins": ("admin", "an admin of members and workloads"),
+    "admin_groups": ("admin-group", "a JupyterHub group of such admins"),
 }
 
 
 _IDLE: Final = {
-    "tell-idle": ("idle_session", "notify_s", "Notify a session's user when its GPU was idle"),
+    "tell-idle": ("idle_session", "notify_s", "Notify a session's user after its GPU was idle"),
     "release-idle": (
         "idle_session",
         "release_s",
-        "Give a session's GPU to others when it was idle",
+        "Release a session's GPU after it was idle",
     ),
-    "stop-idle-sessions": ("idle_session", "stop_s", "Stop a session whose GPU was idle"),
-    "stop-idle-jobs": ("idle_job", "stop_s", "Suspend a job whose GPUs were idle"),
+    "stop-idle-sessions": ("idle_session", "stop_s", "Stop a session after its GPU was idle"),
+    "stop-idle-jobs": ("idle_job", "stop_s", "Suspend a job after its GPUs were idle"),
 }
 
 
 _TIME: Final = {
-    "default-time-jobs": ("time_job", "default_s", "Limit jobs that ask for no time limit to this"),
-    "max-time-jobs": ("time_job", "most_s", "Refuse jobs that ask for a longer time limit"),
+    "default-time-jobs": ("time_job", "default_s", "Set the default time limit of jobs"),
+    "max-time-jobs": ("time_job", "most_s", "Refuse jobs with a longer time limit"),
     "default-time-sessions": (
         "time_session",
         "default_s",
-        "Limit sessions that ask for no time limit to this",
+        "Set the default time limit of sessions",
     ),
     "max-time-sessions": (
         "time_session",
         "most_s",
-        "Refuse sessions that ask for a longer time limit",
+        "Refuse sessions with a longer time limit",
     ),
 }
 _WARN: Final = {
@@ -81,7 +81,7 @@ def _field_options(command: F) -> F:
         click.option(
             "--quota",
             type=QUOTA,
-            help="Guarantee this many GPUs (none: no bound), or by type, as in 'h100=2,*=4'.",
+            help="Guarantee this many GPUs (none: no bound), also by type ('h100=2,*=4').",
         ),
         click.option(
             "--build-quota",
@@ -91,19 +91,19 @@ def _field_options(command: F) -> F:
         click.option(
             "--limit",
             type=UNLIMITED_GPUS,
-            help="Never let the project use more GPUs than this (none: no limit).",
+            help="Limit the GPUs of the project (none: no limit).",
         ),
         click.option(
             "--weight",
             type=click.IntRange(min=0),
             metavar="N",
-            help="Set its share of idle GPUs beside other projects. Default: as the quota.",
+            help="Set the weight of its share of idle GPUs. Default: as the quota.",
         ),
         click.option(
             "--priority",
             type=click.IntRange(min=0),
             metavar="N",
-            help="Set its turn for idle GPUs: higher is first. Default: 100.",
+            help="Set the priority for idle GPUs, the highest first. Default: 100.",
         ),
         click.option(
             "--never-lent", type=GPUS, help="Keep this many GPUs of the quota idle for its members."
@@ -111,7 +111,7 @@ def _field_options(command: F) -> F:
         click.option(
             "--min-runtime",
             type=ANY_DURATION,
-            help="Pause none of its jobs for other projects before it has run this long (10m).",
+            help="Protect its jobs from pauses for other projects this long after a start (10m).",
         ),
         *(
             click.option(
@@ -130,17 +130,17 @@ def _field_options(command: F) -> F:
         click.option(
             "--parent",
             type=PROJECT_NAME,
-            help="Make it a part of this project (none: of no project).",
+            help="Make it a part of this project (none: no parent).",
         ),
         click.option(
             "--node-types-build",
             metavar="NAME,...",
-            help="Run its sessions on nodes of these types alone (none: on any).",
+            help="Run its sessions only on nodes of these types (none: any).",
         ),
         click.option(
             "--node-types-train",
             metavar="NAME,...",
-            help="Run its jobs on nodes of these types alone (none: on any).",
+            help="Run its jobs only on nodes of these types (none: any).",
         ),
     ]
     for option in reversed(options):
@@ -210,7 +210,7 @@ def create(name: str, **options: Any) -> None:
 @_field_options
 @_people_options(removable=True)
 def set_(name: str, **options: Any) -> None:
-    """Change a project; what is not named stays.
+    """Change the named settings of a project.
 
     \b
     runai project set vision --quota 4 --limit none
@@ -230,7 +230,7 @@ def set_(name: str, **options: Any) -> None:
 @project.command(name="list")
 @output_option("table", "wide", "json")
 def list_(output: str) -> None:
-    """List all projects with what is allocated of their quotas.
+    """List all projects, with quotas and allocated GPUs.
 
     \b
     runai project list -o wide
@@ -245,7 +245,7 @@ def list_(output: str) -> None:
 def delete(names: Sequence[str]) -> None:
     """Delete projects that have no unfinished workloads.
 
-    Finished ones are forgotten with them; on Kubernetes there may be none.
+    Finished workloads are deleted too. On Kubernetes delete finished Jobs first.
 
     \b
     runai project delete students
@@ -260,7 +260,7 @@ def delete(names: Sequence[str]) -> None:
 @project.command()
 @click.argument("name", type=PROJECT_NAME)
 def use(name: str) -> None:
-    """Choose the project of what you submit from now on.
+    """Choose the default project of your submissions.
 
     \b
     runai project use vision

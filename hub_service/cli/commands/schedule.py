@@ -15,27 +15,27 @@ from runai.hub_service.cli.framework.reporting import Command, output_option
 @click.option(
     "--explain", metavar="NAME", help="Explain why this workload waits, and when it starts."
 )
-@click.option("--live", is_flag=True, help="Ask the running platform, and change nothing there.")
+@click.option("--live", is_flag=True, help="Ask the running platform, without changing it.")
 @click.option(
     "--add",
     "added",
     multiple=True,
     metavar="'PROJECT N GPUs'",
-    help="Suppose that this were submitted, as in 'nlp 4 GPUs' (with --live). May be repeated.",
+    help="Suppose this submission, such as 'nlp 4 GPUs' (with --live). May be repeated.",
 )
 @click.option(
     "--set",
     "settings",
     multiple=True,
     metavar="PROJECT.SETTING=VALUE",
-    help="Suppose that a project had this, as in vision.quota=6 (with --live). May be repeated.",
+    help="Suppose this setting, such as vision.quota=6 (with --live). May be repeated.",
 )
 @click.option(
     "--end",
     "ended",
     multiple=True,
     metavar="PROJECT/NAME",
-    help="Suppose that this workload had ended (with --live). May be repeated.",
+    help="Suppose the end of this workload (with --live). May be repeated.",
 )
 @output_option("table", "json")
 @click.pass_context
@@ -50,7 +50,7 @@ def schedule(
     ended: tuple[str, ...],
     output: str,
 ) -> None:
-    """Print what would start, stop and wait, and why.
+    """Print which workloads would start, stop and wait, with reasons.
 
     \b
     runai schedule SNAPSHOT.json                  the plan for a snapshot (- is standard input)

@@ -32,17 +32,17 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 
 @click.command(cls=Command)
 @click.option(
-    "--trace", type=_FILE, metavar="FILE", help="Read the jobs from this CSV file; .gz is read too."
+    "--trace", type=_FILE, metavar="FILE", help="Read the jobs from this CSV file, also as .gz."
 )
 @click.option(
     "--cluster",
     metavar="NxN|FILE",
-    help="Use this many nodes times GPUs, as in 195x8, or a JSON file with a list of nodes.",
+    help="Use this many nodes times GPUs (195x8), or the nodes of a JSON file.",
 )
 @click.option(
     "--history",
     metavar="DURATION",
-    help="Replay this much of the platform's own past (30d) on its nodes (hub admins).",
+    help="Replay this much of the platform's past (30d) on its nodes (hub admins).",
 )
 @click.option(
     "--projects",
@@ -57,11 +57,13 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     " whole GPUs), pool has no quotas, strict skips no job in its queue. Default: quota, the"
     " shipped policy, or with --history the platform's own.",
 )
-@click.option("--from", "since", type=TRACE_TIME, help="Measure from this time of the trace on.")
+@click.option("--from", "since", type=TRACE_TIME, help="Measure from this time of the trace.")
 @click.option(
     "--to", "until", type=TRACE_TIME, help="Measure until this time of the trace; drain the rest."
 )
-@click.option("--seed", type=int, metavar="N", help="Shuffle the jobs of one second, by this seed.")
+@click.option(
+    "--seed", type=int, metavar="N", help="Shuffle the jobs of each second with this seed."
+)
 @click.option(
     "--set",
     "changes",

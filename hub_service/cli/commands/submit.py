@@ -60,28 +60,28 @@ class _Renamed(click.Option):
     cls=_Renamed,
     original="--gpu",
     type=GPUS,
-    help="Ask for GPUs for each worker, as in 0.5, 1 or 4. Default: none.",
+    help="Request GPUs for each worker (0.5, 1, 4). Default: none.",
 )
 @click.option(
     "--gpu-memory",
     type=MEMORY,
-    help="Ask for memory of one GPU, as in 4G, instead of --gpus: the fraction follows from it.",
+    help="Request memory of one GPU (4G) instead of --gpus.",
 )
 @click.option(
     "--gpu-type",
     metavar="NAME,...",
-    help="Run on GPUs of these types alone, the first preferred: give words of a type's name,"
-    " such as A100. Default: any.",
+    help="Run only on GPUs of these types (words of a type's name, such as A100), the first"
+    " preferred. Default: any.",
 )
 @click.option(
     "--cpu",
     type=CPUS,
-    help="Ask for CPUs for each worker, as in 0.5 or 4. Default: 1 without a GPU.",
+    help="Request CPUs for each worker (0.5, 4). Default: 1 without a GPU.",
 )
 @click.option(
     "--memory",
     type=MEMORY,
-    help="Ask for main memory for each worker, as in 16G. Default: 1G without a GPU.",
+    help="Request main memory for each worker (16G). Default: 1G without a GPU.",
 )
 @click.option(
     "-p",
@@ -93,7 +93,7 @@ class _Renamed(click.Option):
 @click.option(
     "--interactive",
     is_flag=True,
-    help="Start a session: it uses the build quota and is never preempted.",
+    help="Start a session, which uses the build quota and is never preempted.",
 )
 @click.option(
     "--preemptible",
@@ -106,13 +106,13 @@ class _Renamed(click.Option):
     metavar="N",
     default=1,
     show_default=True,
-    help="Start this many processes together or not at all, each with its --gpus.",
+    help="Start this many processes together, each with its --gpus.",
 )
 @click.option(
     "--elastic",
     is_flag=True,
-    help="Use idle GPUs while the job runs, and give them back when they are needed: one process"
-    " that asks for --gpus has 1 to all GPUs of a node, and with --workers each process has one.",
+    help="Add idle GPUs while the job runs, and return them on demand: up to a node's for one"
+    " process with --gpus, or one for each of the --workers.",
 )
 @click.option(
     "--min-workers",
@@ -124,25 +124,25 @@ class _Renamed(click.Option):
     "--guaranteed-workers",
     type=WORKERS,
     metavar="N",
-    help="Let this many workers wait for the quota, and let no other project take them"
+    help="Start this many workers within the quota only, safe from other projects"
     " (with --elastic).",
 )
 @click.option(
     "--saves",
     is_flag=True,
-    help="Declare that the job saves its work at SIGTERM and goes on from there: it is paused"
-    " first, and may be moved. Not needed for an elastic job whose workers report.",
+    help="Declare that the job saves its work at SIGTERM and resumes from there, so that it is"
+    " paused first and may move. An elastic job with reporting workers does not need it.",
 )
 @click.option(
     "--array",
     type=WORKERS,
     metavar="N",
-    help="Submit this many jobs, numbered by RUNAI_ARRAY_INDEX from 0.",
+    help="Submit this many jobs, numbered from 0 by RUNAI_ARRAY_INDEX.",
 )
 @click.option(
     "--priority",
     type=PRIORITY,
-    help="Set the place in the project's queue: higher goes first. Default: normal.",
+    help="Set the priority in the project's queue, the highest first. Default: normal.",
 )
 @click.option(
     "-e",
@@ -151,8 +151,8 @@ class _Renamed(click.Option):
     original="--environment",
     type=ENV,
     multiple=True,
-    help="Set a variable of the job's environment. NAME alone hands on your own value, which other"
-    " accounts then cannot see on the command line. May be repeated.",
+    help="Set an environment variable. NAME alone passes your own value, hidden from the list"
+    " of processes. May be repeated.",
 )
 @click.option(
     "--workdir",
@@ -168,35 +168,35 @@ class _Renamed(click.Option):
     metavar="N",
     default=0,
     show_default=True,
-    help="Try again this often after a failure, with a longer wait each time.",
+    help="Retry this often after a failure, each time after a longer wait.",
 )
 @click.option(
     "--grace",
     type=GRACE,
     default="30s",
     show_default=True,
-    help="Give the job this long between SIGTERM and SIGKILL in a pause, for a checkpoint.",
+    help="Allow this long between SIGTERM and SIGKILL, for a checkpoint.",
 )
 @click.option(
     "--expected-runtime",
     type=DURATION,
-    help="Estimate how long the job runs, so that others see when its GPUs become free.",
+    help="Estimate the run time, so that other users see when the GPUs become free.",
 )
 @click.option(
     "--time",
     "max_runtime",
     type=DURATION,
-    help="Stop the job for good after this long of running (30s, 20m, 8h); pauses do not count."
-    " A short limit may let it start sooner. Default: the project's.",
+    help="Stop the job for good after this much running time (30s, 20m, 8h), without pauses."
+    " With a short limit it may start sooner. Default: the project's.",
 )
 @click.option(
     "--image",
     cls=_Renamed,
     original="-i",
     metavar="NAME",
-    help="Run this container image (on Kubernetes). Default: that of your notebook.",
+    help="Run this container image (on Kubernetes). Default: your notebook's.",
 )
-@click.option("--dry-run", is_flag=True, help="Print what would happen, and submit nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the result without submitting.")
 @click.option("--wait", is_flag=True, help="Wait for the end, and exit with the program's code.")
 @output_option("table", "json")
 def submit(
@@ -237,7 +237,7 @@ def submit(
     runai submit sweep -g 0.25 --array 8 -- python sweep.py
     runai submit big --elastic --workers 8 -- python train.py    (on 1 to 8 GPUs)
 
-    It returns at once: the job is in the project's queue and starts when its turn comes.
+    It returns at once; the job starts when its turn in the project's queue comes.
     Jobs beyond the quota may be paused (SIGTERM, then the grace period) and start again with
     RUNAI_RESUMED=1 and the same RUNAI_CHECKPOINT_DIR.
     """  # noqa: D301 - \b is click's mark of a block

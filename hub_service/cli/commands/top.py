@@ -50,7 +50,7 @@ def _columns() -> str:
 )
 @click.option("--reverse", is_flag=True, help="Reverse the order.")
 @click.option(
-    "--idle", is_flag=True, help="Show only workloads whose GPUs are idle, the longest idle first."
+    "--idle", is_flag=True, help="Show only workloads with idle GPUs, the longest idle first."
 )
 @click.option("-u", "--user", metavar="NAME", help="Show only this user's workloads.")
 @click.option("-p", "--project", type=PROJECT_NAME, help="Show only this project.")
@@ -67,11 +67,11 @@ def top(
     node: str | None,
     output: str,
 ) -> None:
-    """Show what is allocated, what is utilized and what waits.
+    """Show allocated GPUs, their utilization and waiting jobs.
 
-    A live screen on a terminal: n, j and p change between nodes, jobs and projects, s and r the
-    order, q ends it. Jobs that hold GPUs come first, the busiest at the top; waiting jobs follow,
-    each with its reason.
+    On a terminal it is a live screen: n, j and p select nodes, jobs and projects, s and r change
+    the order, q ends it. Jobs with GPUs come first, the busiest at the top; waiting jobs follow
+    with their reasons.
 
     \b
     runai top jobs --sort avg-util --reverse

@@ -30,10 +30,10 @@ KINDS: Final[Mapping[str, UsageKind]] = {"projects": "project", "users": "user",
 )
 @output_option("table", "json")
 def usage(what: str, since: int, output: str) -> None:
-    """Show averages over time: GPUs held, and how much of them was kept busy.
+    """Show average allocation and utilization over time.
 
-    IDLE are GPU-hours held while less than 1 % busy. Hub admins see all users, other callers
-    themselves. A name that held no GPU is left out.
+    IDLE are allocated GPU-hours with less than 1 % utilization. Hub admins see all users, other
+    users themselves. Names without GPU-hours are left out.
 
     \b
     runai usage --since 7d

@@ -27,7 +27,7 @@ _COLOURS: Final = {"ok": "green", "note": "cyan", "failure": "red"}
 def doctor(ctx: click.Context, data_dir: str | None, output: str) -> None:
     """Check the installation and the way to the hub.
 
-    One line for each check, and below a failure how to mend it.
+    It prints a line for each check, and a remedy below each failure.
 
     \b
     runai doctor

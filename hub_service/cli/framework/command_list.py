@@ -38,34 +38,36 @@ SECTIONS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
         "describe": CommandEntry(
             "commands.describe:describe", "Show everything about a workload, project or node."
         ),
-        "logs": CommandEntry("commands.logs_and_exec:logs", "Print what a workload wrote."),
+        "logs": CommandEntry("commands.logs_and_exec:logs", "Print the output of a workload."),
         "exec": CommandEntry(
             "commands.logs_and_exec:exec_", "Run a program on the GPUs of a running workload."
         ),
         "suspend": CommandEntry(
             "commands.lifecycle:suspend",
-            "Suspend jobs: they give their GPUs back and leave the queue until they are resumed.",
+            "Suspend jobs: release their GPUs and remove them from the queue.",
         ),
         "resume": CommandEntry(
             "commands.lifecycle:resume", "Put suspended jobs back into the queue."
         ),
         "scale": CommandEntry(
-            "commands.lifecycle:scale", "Let elastic jobs have more or fewer workers."
+            "commands.lifecycle:scale", "Change the number of workers of elastic jobs."
         ),
         "keep": CommandEntry("commands.lifecycle:keep", "Keep idle GPUs for 30 more minutes."),
         "release": CommandEntry(
-            "commands.lifecycle:release", "Give sessions' GPUs to others; the sessions go on."
+            "commands.lifecycle:release", "Release the GPUs of sessions; the sessions continue."
         ),
         "regain": CommandEntry(
-            "commands.lifecycle:regain", "Ask for released sessions' GPUs again."
+            "commands.lifecycle:regain", "Request the GPUs of released sessions again."
         ),
-        "delete": CommandEntry("commands.lifecycle:delete", "Stop workloads and forget them."),
+        "delete": CommandEntry(
+            "commands.lifecycle:delete", "Stop workloads and remove them from the lists."
+        ),
         "top": CommandEntry(
-            "commands.top:top", "Show what is allocated, what is utilized and what waits."
+            "commands.top:top", "Show allocated GPUs, their utilization and waiting jobs."
         ),
         "usage": CommandEntry(
             "commands.usage:usage",
-            "Show averages over time: GPUs held, and how much of them was kept busy.",
+            "Show average allocation and utilization over time.",
         ),
     },
     "Projects and people": {
@@ -75,16 +77,16 @@ SECTIONS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
         "user": CommandEntry(
             "commands.accounts:user", "Manage the accounts of a platform started with `runai up`."
         ),
-        "whoami": CommandEntry("commands.login:whoami", "Show who you are to the platform."),
+        "whoami": CommandEntry(
+            "commands.login:whoami", "Show your user name, groups, projects and service."
+        ),
     },
     "This computer": {
         "login": CommandEntry(
             "commands.login:login", "Log in to a JupyterHub that runs the platform."
         ),
         "logout": CommandEntry("commands.login:logout", "Forget the stored token."),
-        "config": CommandEntry(
-            "commands.login:config", "Show or change what the command remembers."
-        ),
+        "config": CommandEntry("commands.login:config", "Show or change the stored configuration."),
         "doctor": CommandEntry(
             "doctor.command:doctor", "Check the installation and the way to the hub."
         ),
@@ -99,13 +101,15 @@ SECTIONS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
     "Platform": {
         "up": CommandEntry("commands.up:up", "Start the whole platform on this machine."),
         "backup": CommandEntry(
-            "commands.backups:backup", "Copy the platform's databases and secrets, while it runs."
+            "commands.backups:backup",
+            "Copy the databases and secrets of a running or stopped platform.",
         ),
         "restore": CommandEntry(
-            "commands.backups:restore", "Put a backup back while the platform is stopped."
+            "commands.backups:restore", "Restore a backup of a stopped platform."
         ),
         "schedule": CommandEntry(
-            "commands.schedule:schedule", "Print what would start, stop and wait, and why."
+            "commands.schedule:schedule",
+            "Print which workloads would start, stop and wait, with reasons.",
         ),
         "simulate": CommandEntry(
             "commands.simulate:simulate", "Replay a trace of jobs under a policy, in virtual time."

@@ -21,14 +21,14 @@ Inside a notebook session `runai` finds the hub by itself. Elsewhere log in once
 
     runai login http://127.0.0.1:8000
 
-`NAME` is `exp1`, or `project/exp1` where that is not unique. `-o json` and `-o yaml` print what the
-API said; YAML needs PyYAML (`pip install pyyaml`).
+`NAME` is `exp1`, or `project/exp1` if several projects have it. `-o json` and `-o yaml` print the
+API's answer; YAML needs PyYAML (`pip install pyyaml`).
 Exit codes: 0 done; 1 refused, with one sentence and a hint on standard error; 2 misuse;
 130 Ctrl-C; with `submit --wait` and `exec`, the program's own.
 
-Colours, and a bar while something takes longer than a second, are on terminals only; `NO_COLOR`
-is heeded. A narrow terminal leaves out columns of a table and cuts no name. Letters that the
-output's encoding lacks appear as `\\u65e5`; output that cannot be written ends with one sentence.
+Colours and progress bars appear on terminals only; `NO_COLOR` turns colours off. A narrow terminal
+leaves out columns of a table and cuts no name. Letters outside the output's encoding appear as
+`\\u65e5`.
 """
 
 
