@@ -83,31 +83,31 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--directory",
         type=Path,
-        help="of this job: messages and checkpoints; named again, a paused job goes on "
+        help="directory of messages and checkpoints; with the same one a paused job continues "
         "(default: a new temporary one)",
     )
     parser.add_argument(
         "--restarts",
         type=int,
         default=3,
-        help="failures made good without an update in between (default 3)",
+        help="restarts after failures without an update in between (default 3)",
     )
     parser.add_argument(
         "--grace",
         type=float,
         default=60.0,
         metavar="SECONDS",
-        help="for a worker to leave, then again before it is killed (default 60)",
+        help="seconds for a worker to leave, and again before it is killed (default 60)",
     )
     parser.add_argument("-m", "--module", action="store_true", help="the script is a module's name")
     parser.add_argument(
         "--resize",
         type=int,
         metavar="N",
-        help="have the job of the directory given as SCRIPT run with N workers",
+        help="run the job of the directory SCRIPT with N workers",
     )
     parser.add_argument("script", nargs="?", help="the training; or, with --resize, a directory")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the training's own")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the training")
     return parser
 
 

@@ -34,7 +34,7 @@ class SessionChoosing(LoggingConfigurable):
     service_url = Unicode(help="Root of the GPU service as this process reaches it.").tag(
         config=True
     )
-    service_token = Unicode(help="Secret shared with the service: who has it is the spawner.").tag(
+    service_token = Unicode(help="Secret shared with the service; it identifies the spawner.").tag(
         config=True
     )
     api_url = Unicode(help="Root of the GPU service as sessions reach it.").tag(config=True)

@@ -82,47 +82,59 @@ class RunaiMagics(Magics):
 
     @_in_one_sentence
     @magic_arguments()
-    @argument("script", nargs="?", help="script or program; none where the cell is the program")
+    @argument(
+        "script", nargs="?", help="script or program (in a cell magic the cell is the program)"
+    )
     @argument("--name", help="name of the job (default: the next free job-N)")
     @argument("-g", "--gpus", help="GPUs of each worker, a fraction or whole (default: none)")
     @argument("--gpu-memory", help="GPU memory instead of GPUs, such as 4G")
-    @argument("--gpu-type", help="on GPUs of these types alone, as H100,A100: the first preferred")
+    @argument("--gpu-type", help="only GPUs of these types, such as H100,A100: the first preferred")
     @argument("--cpu", help="CPUs of each worker, such as 0.5 or 4 (default: 1 without a GPU)")
     @argument("--memory", help="memory of each worker, such as 16G (default: 1G without a GPU)")
-    @argument("-p", "--project", help="project that pays for it (default: the session's)")
+    @argument("-p", "--project", help="project whose quota it uses (default: the session's)")
     @argument("--priority", help="low, normal or high (default: normal)")
     @argument("--workers", type=int, default=1, help="processes that start together")
     @argument(
         "--elastic",
         action="store_true",
-        help="use idle GPUs while it runs, and give them back when they are needed",
+        help="add idle GPUs while it runs, and return them on demand",
     )
-    @argument("--min-workers", type=int, help="so many workers are enough (elastic: 1)")
-    @argument("--guaranteed-workers", type=int, help="elastic: so many no other project takes")
-    @argument("--saves", action="store_true", help="saves its work when it is paused: may be moved")
-    @argument("--array", type=int, help="submit so many jobs, numbered by RUNAI_ARRAY_INDEX")
+    @argument("--min-workers", type=int, help="workers to start with (default: all; elastic: 1)")
+    @argument(
+        "--guaranteed-workers",
+        type=int,
+        help="elastic: workers within the quota, safe from other projects",
+    )
+    @argument(
+        "--saves", action="store_true", help="the job saves its work at SIGTERM, so it may move"
+    )
+    @argument("--array", type=int, help="number of jobs, numbered from 0 by RUNAI_ARRAY_INDEX")
     @argument(
         "-e",
         "--env",
         action="append",
         default=[],
-        help="variable, as NAME=VALUE, or NAME alone for the notebook's own; repeatable",
+        help="environment variable NAME=VALUE, or NAME for the notebook's own; repeatable",
     )
     @argument("--workdir", help="directory to run in (default: the notebook's)")
-    @argument("--interactive", action="store_true", help="a session: build quota, not preemptible")
-    @argument("--preemptible", action="store_true", default=None, help="may be paused for others")
+    @argument(
+        "--interactive",
+        action="store_true",
+        help="a session, which uses the build quota and is never preempted",
+    )
+    @argument("--preemptible", action="store_true", default=None, help="let a session be preempted")
     @argument("--backoff-limit", type=int, default=0, help="retries after a failure")
     @argument(
         "--grace", default="30s", help="time between SIGTERM and SIGKILL in a pause, such as 2m"
     )
-    @argument("--expected-runtime", help="how long it runs once started, such as 2h")
-    @argument("--time", help="stop it for good after so long of running, such as 8h")
-    @argument("--image", help="on Kubernetes: the container image (default: the notebook's)")
-    @argument("--dry-run", action="store_true", help="say what would happen, submit nothing")
-    @argument("--wait", action="store_true", help="return when it is finished")
+    @argument("--expected-runtime", help="estimate of its run time, such as 2h")
+    @argument("--time", help="running time after which it stops for good, such as 8h")
+    @argument("--image", help="container image on Kubernetes (default: the notebook's)")
+    @argument("--dry-run", action="store_true", help="print the result without submitting")
+    @argument("--wait", action="store_true", help="wait for the end")
     @line_cell_magic
     def runai_submit(self, line: str, cell: str | None = None) -> Job | Jobs | text.Text:
-        """Submit a script, or the rest of the cell, as a job; what follows -- is the program's."""
+        """Submit a script, or the rest of the cell, as a job; after -- come its arguments."""
         options = _parse(self.runai_submit, line)
         env = environment(options.env)
         if cell is None:
@@ -171,7 +183,7 @@ class RunaiMagics(Magics):
     @_in_one_sentence
     @cell_magic
     def gpu(self, line: str, cell: str) -> None:
-        """Run the cell; print how busy it kept this session's GPU, its memory at most, its time."""
+        """Run the cell; print its GPU utilization, peak GPU memory and time."""
         if line.strip():
             raise UsageError("%%gpu takes no arguments: the cell below it is measured.")
         here, session, shell = link(), own_session(), self.shell
@@ -187,14 +199,14 @@ class RunaiMagics(Magics):
     @_in_one_sentence
     @line_magic
     def runai_status(self, line: str) -> Panel:
-        """Show this session's GPU in one line: share, load, memory, what comes of idleness."""
+        """Show this session's GPU in one line: share, utilization, memory and idle action."""
         if line.strip():
             raise UsageError("%runai_status takes no arguments.")
         return status()
 
     @_in_one_sentence
     @magic_arguments()
-    @argument("-p", "--project", help="of this project only")
+    @argument("-p", "--project", help="only this project")
     @argument("-a", "--all", action="store_true", help="other users' workloads too")
     @line_magic
     def runai_list(self, line: str) -> text.Text:
@@ -208,12 +220,12 @@ class RunaiMagics(Magics):
     @_in_one_sentence
     @magic_arguments()
     @argument("name", help="name of the workload, or project/name")
-    @argument("-f", "--follow", action="store_true", help="go on until it is finished")
-    @argument("--tail", type=int, help="only the last so many lines")
-    @argument("--worker", type=int, help="of one worker only")
+    @argument("-f", "--follow", action="store_true", help="continue until it is finished")
+    @argument("--tail", type=int, help="only the last N lines")
+    @argument("--worker", type=int, help="only this worker")
     @line_magic
     def runai_logs(self, line: str) -> None:
-        """Print what a workload wrote."""
+        """Print the output of a workload."""
         options = _parse(self.runai_logs, line)
         job = Job.find(options.name)
         job.logs(follow=options.follow, tail=options.tail, worker=options.worker)
@@ -231,7 +243,7 @@ class RunaiMagics(Magics):
     @argument("name", nargs="+", help="names of workloads, or project/name")
     @line_magic
     def runai_suspend(self, line: str) -> Jobs:
-        """Suspend jobs: they leave the queue until they are resumed."""
+        """Suspend jobs: release their GPUs and remove them from the queue."""
         return _find_jobs(_parse(self.runai_suspend, line)).suspend()
 
     @_in_one_sentence
@@ -247,7 +259,7 @@ class RunaiMagics(Magics):
     @argument("name", nargs="+", help="names of workloads, or project/name")
     @line_magic
     def runai_delete(self, line: str) -> text.Text:
-        """Stop workloads, if they run, and forget them."""
+        """Stop workloads and remove them from the lists."""
         here = link()
         views = here.find_all(_parse(self.runai_delete, line).name)
         for view in views:

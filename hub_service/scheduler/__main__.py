@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print the plan of each snapshot; return 2 if one is invalid, else 0."""
     parser = argparse.ArgumentParser(
         prog="runai schedule",
-        description="Print what would start, stop and wait in a cluster described in JSON.",
+        description="Print which workloads of a cluster in JSON would start, stop and wait.",
     )
     parser.add_argument("snapshot", metavar="SNAPSHOT.json", help="a file, or - for standard input")
     parser.add_argument(
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--explain",
         metavar="WORKLOAD",
-        help="print why this one waits, what would help and when it is expected to start",
+        help="print why this workload waits, which changes help and its expected start",
     )
     options = parser.parse_args(argv)
     try:
