@@ -111,8 +111,8 @@ class _Renamed(click.Option):
 @click.option(
     "--elastic",
     is_flag=True,
-    help="Add idle GPUs while the job runs, and return them on demand: up to a node's for one"
-    " process with --gpus, or one for each of the --workers.",
+    help="Add idle GPUs while the job runs, and return them on demand: up to all of a node for one"
+    " process with --gpus, or one GPU for each of the --workers.",
 )
 @click.option(
     "--min-workers",
@@ -233,7 +233,7 @@ def submit(
 
     \b
     runai submit exp1 --gpus 0.5 -- python train.py
-    runai submit -g 1 -p vision -- python train.py --epochs 3    (the name is made up)
+    runai submit -g 1 -p vision -- python train.py --epochs 3    (with a generated name)
     runai submit sweep -g 0.25 --array 8 -- python sweep.py
     runai submit big --elastic --workers 8 -- python train.py    (on 1 to 8 GPUs)
 
