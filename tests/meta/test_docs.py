@@ -96,7 +96,7 @@ def test_every_decision_has_a_status_and_the_same_parts(checkout):
     superseded = re.compile(r"superseded by \[(\d{4})\]\(\1-")
     for path in sorted((checkout / "docs/adr").glob("[0-9]*.md")):
         text = path.read_text(encoding="utf-8")
-        number, status = re.match(r"# (\d{4}): .*\n\n\*\*Status:\*\* (.*)", text).groups()
+        ((number, status),) = re.findall(r"\A# (\d{4}): .*\n\n\*\*Status:\*\* (.*)", text)
         headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
         successor = superseded.match(status)
 
