@@ -88,6 +88,12 @@ class Booked:
         mib = kind.mib or kind.milli * MEMORY // 1000
         return self.milli(node, device) >= kind.milli and self.mib(node, device) >= mib
 
+    def parts(self, node: int, device: int, kind: RequestShape) -> int:
+        """Count the requests that fit on a device."""
+        mib = kind.mib or kind.milli * MEMORY // 1000
+        by_memory = self.mib(node, device) // mib
+        return min(by_memory, self.milli(node, device) // kind.milli) if kind.milli else by_memory
+
     def has_base(self, node: int, kind: RequestShape) -> bool:
         return self.cpu(node) >= kind.cpu and self.memory(node) >= kind.memory
 
@@ -102,7 +108,7 @@ class Booked:
         return len(fitting) >= kind.devices and self.has_base(node, kind)
 
     def slots(self, node: int, kind: RequestShape) -> int:
-        """Count the requests that fit, each booked where most is left."""
+        """Count the requests that fit, each booked where most of its kind still fit."""
         copy = Booked(self.nodes, spread=True)
         for booking in self.bookings:
             copy.take(booking)
@@ -113,7 +119,8 @@ class Booked:
             fitting = [d for d in usable if copy.fits(node, d, kind)]
             if len(fitting) < kind.devices or not copy.has_base(node, kind):
                 return count
-            fitting.sort(key=lambda d: (-copy.milli(node, d), -copy.mib(node, d)))
+            if kind.devices:
+                fitting.sort(key=lambda d: -copy.parts(node, d, kind))
             copy.take(copy.kinds.book(kind, node, tuple(fitting[: kind.devices])))
         raise AssertionError
 

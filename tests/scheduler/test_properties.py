@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, note
+from hypothesis import example, given, note
 from hypothesis import strategies as st
 
 import builders
@@ -16,6 +16,7 @@ from builders import applied, job, session, settled, waits, with_
 from runai.hub_service.scheduler import (
     Move,
     Plan,
+    Project,
     Reserve,
     Resize,
     Snapshot,
@@ -171,7 +172,7 @@ def test_reclaim_stops_over_quota_jobs_and_preemption_lower_priority_or_surplus(
     snapshot: Snapshot,
 ) -> None:
     plan, world = looked_at(snapshot)
-    before = world.held_before()
+    before, at_once = world.held_before(), world.held_at_once(by_plan=True)
     started = {d.worker for d in plan.decisions if isinstance(d, Start)}
 
     for stop in world.stops.values():
@@ -196,7 +197,12 @@ def test_reclaim_stops_over_quota_jobs_and_preemption_lower_priority_or_surplus(
             assert victim.project != claimant.project
             # A parent's own workloads get the rest of its quota, after its children's quotas.
             is_above = victim.project in {p.name for p in world.path(claimant.project)}
-            over = [p for p in world.path(victim.project) if before[p.name] > world.quota(p)]
+            # Its project may exceed its quota by what the same plan started.
+            over = [
+                p
+                for p in world.path(victim.project)
+                if max(before[p.name], at_once[p.name]) > world.quota(p)
+            ]
             assert is_above or over
 
 
@@ -362,6 +368,37 @@ def test_a_build_gpu_is_always_there(
     world = settled(with_(world, *logins), cycles=3, seconds=0)
 
     assert {login.name for login in logins} <= builders.running(world)
+
+
+@given(
+    owned=st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=2, max_size=4),
+    over=st.integers(0, 2),
+    first=st.lists(st.integers(0, 3), max_size=8),
+    late=st.lists(st.integers(0, 3), max_size=8),
+)
+@example(owned=[(1, True), (1, False), (0, False)], over=0, first=[2], late=[1])
+def test_a_project_gets_its_quota_beside_gpus_that_others_never_lend(
+    owned: list[tuple[int, bool]], over: int, first: list[int], late: list[int]
+) -> None:
+    owners = [
+        builders.project(f"p{i}", quota, never_lent=quota * keeps)
+        for i, (quota, keeps) in enumerate(owned)
+    ]
+    size = max(1, sum(quota for quota, _ in owned) + over)
+    running = [job(f"j{n}", 1, f"p{i % len(owned)}") for n, i in enumerate(first)]
+    world = settled(builders.snapshot(f"1x{size}", owners, running), seconds=0)
+    world = with_(world, *(job(f"k{n}", 1, f"p{i % len(owned)}") for n, i in enumerate(late)))
+    world = settled(world, cycles=4, seconds=0)
+
+    runs = builders.running(world)
+    for owner in owners:
+        jobs = [each.name for each in world.workloads if each.project == owner.name]
+        assert len(runs & set(jobs)) >= min(len(jobs), quota_in_gpus(owner))
+
+
+def quota_in_gpus(owner: Project) -> int:
+    assert isinstance(owner.quota, int)
+    return owner.quota // 1000
 
 
 # ---- stability

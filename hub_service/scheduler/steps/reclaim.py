@@ -464,15 +464,16 @@ def _may_lose_cpu(victim: Victim, claimant: PlannedWorkload) -> bool:
 def _exceeds_gpu_part(room: Room, booking: Booking, claim: RequestShape) -> bool:
     """Return True if a worker holds more than its GPUs' part of a node, and a claim does not (Q6).
 
-    It must hold too much of something that the claim lacks there.
+    It must hold too much of something that the claim lacks there. Broken devices have no part.
     """
     node = booking.node
-    whole = room.nodes[node].devices * WHOLE_GPU
+    there = room.nodes[node]
+    whole = (there.devices - len(there.broken_devices)) * WHOLE_GPU
     held, asked = booking.shares * len(booking.devices), claim.milli * claim.devices
     excess = False
     for total, free, holds, asks in (
-        (room.nodes[node].cpu_milli, room.cpu[node], booking.cpu, claim.cpu),
-        (room.nodes[node].memory_mib, room.memory[node], booking.memory, claim.memory),
+        (there.cpu_milli, room.cpu[node], booking.cpu, claim.cpu),
+        (there.memory_mib, room.memory[node], booking.memory, claim.memory),
     ):
         if total is None:
             continue

@@ -184,8 +184,18 @@ class VictimSearch:
         if self.givers.relieves_caps and cap_in_the_way(self._unit) is not None:
             return False
         if self._fit.fits():
-            return True
+            return self._leaves_what_is_never_lent()
         return self._moves is not None and self._moves.could_fit(self._unit)
+
+    def _leaves_what_is_never_lent(self) -> bool:
+        state = self._state
+        if not state.tree.holders:
+            return True
+        mark = state.mark()
+        leaves = self._place(_RESERVED) and leaves_what_is_never_lent(state, self._unit.item)
+        state.roll_back(mark)
+        self.is_held = self.is_held or not leaves
+        return leaves
 
     # ---- take and restore victims (R5)
 
