@@ -1,7 +1,7 @@
-"""Control groups, by which the driver limits all processes of a worker together.
+"""Control groups of workers: the driver limits their device memory, the kernel CPU and memory.
 
-Created below our own group: that requires root, or a delegated group. No controller is enabled, and
-no foreign group is changed. Linux, cgroup v2.
+Created below the group that is delegated to us, or as root. No foreign group is changed. Linux,
+cgroup v2.
 """
 
 import contextlib
@@ -11,6 +11,11 @@ from pathlib import Path
 
 import psutil
 
+LEAF = "platform"
+"""Name of the platform's own group where a group is delegated to it: workers' lie beside it.
+
+The kernel has controllers only below groups without processes of their own.
+"""
 PASSES = 5
 """Attempts to move a process tree: processes may fork while they are moved."""
 
@@ -30,14 +35,16 @@ class Groups:
 
     @classmethod
     def find(cls, proc: Path = Path("/proc")) -> "Groups":
-        """Create the folder for groups below our own group.
+        """Create the folder for groups below our own group; beside it, if it is a leaf for us.
 
         Raises:
             GroupsUnavailable: cgroup v2 is not mounted, or we may not write to it.
         """
-        root = _mounted(proc)
-        own = _group_of(proc / "self")
-        base = root / own.lstrip("/") / "runai"
+        own = group_of(proc / "self")
+        parent = mounted(proc) / own.lstrip("/")
+        if parent.name == LEAF:  # the service removes empty groups there
+            return cls(parent.parent, own, proc)
+        base = parent / "runai"
         try:
             base.mkdir(exist_ok=True)
             with (base / "cgroup.procs").open("w"):
@@ -64,8 +71,8 @@ class Groups:
             psutil.Error: the process has ended.
         """
         path = self.path(name)
-        group = _group_of(self._proc / str(process.pid))
-        if group != self._own and not group.endswith(f"/{path.parent.name}/{path.name}"):
+        group = group_of(self._proc / str(process.pid))
+        if group != self._own and not group.endswith(f"/{path.name}"):
             raise GroupsUnavailable(f"process {process.pid} is in a control group of its own")
         try:
             path.mkdir(exist_ok=True)
@@ -93,7 +100,7 @@ def why_none(proc: Path = Path("/proc")) -> str:
     The reason is a clause without full stop, for use in a message.
     """
     try:
-        parent = _mounted(proc) / _group_of(proc / "self").lstrip("/")
+        parent = mounted(proc) / group_of(proc / "self").lstrip("/")
     except GroupsUnavailable as unavailable:
         return str(unavailable)
     return "" if os.access(parent, os.W_OK) else f"no control group may be made in {parent}"
@@ -104,7 +111,12 @@ def _tree(process: psutil.Process) -> Iterator[psutil.Process]:
     yield from process.children(recursive=True)
 
 
-def _mounted(proc: Path) -> Path:
+def mounted(proc: Path) -> Path:
+    """Return where cgroup v2 is mounted.
+
+    Raises:
+        GroupsUnavailable: it is not.
+    """
     for line in (proc / "self/mounts").read_text().splitlines():
         _, where, kind, *_ = line.split(" ")
         if kind == "cgroup2":
@@ -112,7 +124,8 @@ def _mounted(proc: Path) -> Path:
     raise GroupsUnavailable("this machine has no control groups of version 2")
 
 
-def _group_of(process: Path) -> str:
+def group_of(process: Path) -> str:
+    """Return the group of a process, given its folder in /proc; "" if it has ended."""
     try:
         lines = (process / "cgroup").read_text().splitlines()
     except OSError:

@@ -180,6 +180,8 @@ class WorkloadSpec:
     cpu_milli: int = 0
     """Thousandths of a CPU requested by each worker; 0: none. `memory_mib` is the same."""
     memory_mib: int = 0
+    memory_asked: bool = False
+    """True if its user named `memory_mib`; False if that is a default, or none."""
     workers: int = 1
     min_workers: int = 1
     elastic: bool = False

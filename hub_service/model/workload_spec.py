@@ -197,6 +197,7 @@ def workload_spec(
         gpu_memory_mib=request.gpu_memory_mib or 0,
         cpu_milli=cpu,
         memory_mib=memory,
+        memory_asked=request.memory_mib is not None,
         workers=request.workers,
         min_workers=min_workers,
         elastic=request.elastic,

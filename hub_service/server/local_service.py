@@ -27,6 +27,7 @@ from runai.hub_service.api.services.platform import Platform
 from runai.hub_service.api.views.latest_reports import AgentReports
 from runai.hub_service.clusters.local.driver import LocalCluster
 from runai.hub_service.clusters.local.place import check_place
+from runai.hub_service.clusters.local.processes.request_groups import RequestGroups
 from runai.hub_service.controller.decision_worker import DecisionWorker
 from runai.hub_service.controller.forgotten_sessions import ForgottenSessions
 from runai.hub_service.controller.history_recorder import HistoryRecorder
@@ -195,6 +196,7 @@ async def serve_here(config: Config) -> None:
         keeping=config.keeping,
         job_files=config.job_files,
         capacity=capacity_of(config, devices),
+        requests=RequestGroups.enable(),
         open_files=open_files,
     )
     async with opened as cluster, hub_users(config) as users, DecisionWorker() as scheduler:

@@ -16,6 +16,7 @@ from runai.embedded.directory import DataDirectory
 from runai.hub_service.cli.doctor.platform_checks import (
     check_command_lines,
     check_descriptors,
+    check_requests,
     check_room_for_files,
     check_start,
 )
@@ -113,6 +114,35 @@ def test_a_database_of_a_newer_version_is_named(change, named, findings, platfor
         f"{platform}/cluster.sqlite has the {named}, which this version does not know"
     )
     assert "install that one again" in found["mend"]
+
+
+@pytest.mark.parametrize(
+    ("group", "verdict", "text"),
+    [
+        ("unit/platform", "ok", "requested CPU and memory are enforced below {tree}/unit"),
+        ("unit", "note", "the platform runs in {tree}/unit, not in a group named platform"),
+    ],
+    ids=["in a leaf of a delegated group", "in the unit's own group"],
+)
+def test_the_group_of_the_running_platform_decides_whether_requests_are_enforced(
+    group, verdict, text, platform, tmp_path
+):
+    (tmp_path / str(os.getpid())).mkdir()
+    (tmp_path / str(os.getpid()) / "cgroup").write_text(f"0::/{group}\n")
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/mounts").write_text(f"cgroup2 {tmp_path}/tree cgroup2 rw 0 0\n")
+    (tmp_path / "tree/unit").mkdir(parents=True)
+    (tmp_path / "tree/unit/cgroup.controllers").write_text("cpu memory\n")
+    (tmp_path / "tree/unit/cgroup.subtree_control").touch()
+    assert [*check_requests(platform, tmp_path)] == []  # no platform runs
+    lock = claim(platform)
+
+    [found] = check_requests(platform, tmp_path)
+
+    os.close(lock)
+    assert found.verdict == verdict
+    assert text.format(tree=tmp_path / "tree") in found.text
+    assert verdict == "ok" or "docs/operations.md" in found.mend
 
 
 @pytest.mark.mounts

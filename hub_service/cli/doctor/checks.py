@@ -23,6 +23,7 @@ from runai.hub_service.cli.doctor.platform_checks import (
     check_groups,
     check_hub_version,
     check_ownership,
+    check_requests,
     check_start,
     check_storage,
 )
@@ -331,6 +332,7 @@ def check_data_directory(named: str | None) -> Iterator[Finding]:
     yield from check_accounts(root)
     yield from check_storage(root, DATABASES)
     yield from check_ownership(root)
+    yield from check_requests(root)
     yield from check_start(root)
     yield check_descriptors(own_process.max_descriptors())
     yield from check_mps_daemons(root / "mps")

@@ -171,6 +171,29 @@ def check_groups(proc: Path = Path("/proc")) -> Finding:
     return Finding("ok", subject, "version 2, and ours to make")
 
 
+def check_requests(root: Path, proc: Path = Path("/proc")) -> Iterator[Finding]:
+    """Report whether a running platform holds workloads to the CPU and memory they request."""
+    # Needs the hub extra, which a client lacks.
+    from runai.hub_service.clusters.local.processes.request_groups import (  # noqa: PLC0415
+        WAY_OUT,
+        delegated_group,
+    )
+    from runai.hub_service.clusters.local.store.cluster_lock import LOCK, holder  # noqa: PLC0415
+    from runai.hub_service.limits.cgroups import GroupsUnavailable  # noqa: PLC0415
+
+    subject = "requests"
+    by = holder(root / LOCK)
+    if by is None or not by.pid:
+        return
+    try:
+        group = delegated_group(by.pid, proc)
+    except GroupsUnavailable as why:
+        text = f"requested CPU and memory are not enforced: {why}"
+        yield Finding("note", subject, text, WAY_OUT)
+    else:
+        yield Finding("ok", subject, f"requested CPU and memory are enforced below {group}")
+
+
 CANNOT_START: Final = b"The GPU service cannot start. "
 """Begin of the line that a service writes to hub.log as it ends."""
 STARTS: Final = b"Starting service 'runai'"

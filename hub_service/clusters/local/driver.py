@@ -40,11 +40,12 @@ from runai.hub_service.clusters.local.processes.reconciler import (
     ProcessControl,
     Reconciler,
 )
+from runai.hub_service.clusters.local.processes.request_groups import RequestGroups
 from runai.hub_service.clusters.local.processes.worker_process import at_present_clock, is_same
 from runai.hub_service.clusters.local.store.cluster_lock import LOCK, sole_owner
 from runai.hub_service.clusters.local.store.workload_store import SqliteStore
 from runai.hub_service.clusters.states.retention import RetentionPolicy
-from runai.hub_service.clusters.states.state import ACTIVE, StoredWorkload
+from runai.hub_service.clusters.states.state import ACTIVE, ExitStatus, StoredWorkload
 from runai.hub_service.clusters.workloads.stored_cluster import RecordedCluster
 from runai.hub_service.clusters.workloads.worker_environment import elastic_dir
 from runai.hub_service.limits.sharing import Sharing
@@ -110,6 +111,7 @@ class LocalCluster(RecordedCluster):
         job_files: int = 0,
         open_files: int = 0,
         capacity: NodeCapacity = UNBOUNDED,
+        requests: RequestGroups | None = None,
         clock: Callable[[], float] = time.time,
         machine: ProcessControl = THIS_MACHINE,
     ) -> None:
@@ -130,6 +132,7 @@ class LocalCluster(RecordedCluster):
         self._system_users = system_users
         self._job_files = job_files
         self._open_files = open_files
+        self._requests = requests
         self._machine = machine
         self._sqlite = store
         self._tending = Reconciler(data_dir / JOBS, self, clock, machine)
@@ -155,13 +158,15 @@ class LocalCluster(RecordedCluster):
         job_files: int = 0,
         open_files: int = 0,
         capacity: NodeCapacity = UNBOUNDED,
+        requests: RequestGroups | None = None,
         clock: Callable[[], float] = time.time,
     ) -> AsyncGenerator[Self]:
         """Open the cluster of a data directory; wait while another service has it open.
 
         A job may have `job_files` files in its own directory; 0: no limit. It starts with a limit
         of `open_files` descriptors; 0: the service's. Workloads request their CPU and memory out of
-        `capacity`. On exit, watching stops and files are closed; workers keep running.
+        `capacity`; `requests` holds them to it, None leaves them free. On exit, watching stops and
+        files are closed; workers keep running.
         """
         data_dir = _make_data_dir(Path(data_dir))
         check_place(data_dir)
@@ -183,6 +188,7 @@ class LocalCluster(RecordedCluster):
                     job_files=job_files,
                     open_files=open_files,
                     capacity=capacity,
+                    requests=requests,
                     clock=clock,
                 )
                 try:
@@ -195,6 +201,9 @@ class LocalCluster(RecordedCluster):
     async def run(self) -> NoReturn:
         """Run the background tasks until cancelled; adopt running workers first."""
         for row in list(self._rows.values()):
+            if self._requests is not None:  # the unit's stop has disabled the controllers
+                for worker in row.active:
+                    self._requests.hold(worker.name, row.spec)
             self.act(row)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._run_timers())
@@ -261,7 +270,10 @@ class LocalCluster(RecordedCluster):
         process, known = self._machine.lasting(process), self._row(workload).record.workers[0]
         if known.process is not None and is_same(known.process, process):
             process = known.process
-        return await super().attach(workload, process)
+        attached = await super().attach(workload, process)
+        if self._requests is not None:
+            self._requests.adopt(known.name, attached.spec, process)
+        return attached
 
     async def allocations(self, node: str) -> Sequence[Allocation]:
         """Return the workers that run or stop, with process start times by the present clock."""
@@ -377,8 +389,20 @@ class LocalCluster(RecordedCluster):
             own_directory=str(own),
             most_files=self._job_files,
             open_files=self._open_files,
+            group=self._requests.hold(worker.name, spec) if self._requests is not None else "",
         )
         return instructions, account.environment() | self.variables(row, worker)
+
+    def report_exit(self, workload: WorkloadId, index: int, ending: ExitStatus) -> None:
+        """Record a worker's exit, then remove its control group."""
+        if self._requests is None:
+            return super().report_exit(workload, index, ending)
+        record = self._row(workload).record
+        worker = record.workers[index].name
+        ending = self._requests.explained(worker, record.spec, ending)
+        super().report_exit(workload, index, ending)
+        self._requests.remove(worker)
+        return None
 
     def _is_there(self, workload: WorkloadId, submitted: float) -> bool:
         row = self._rows.get(workload)

@@ -72,6 +72,8 @@ class Instructions:
     """Maximum of files in its own directory; 0: no limit. A worker with more is killed."""
     open_files: int = 0
     """Soft limit of open descriptors; 0: the service's."""
+    group: str = ""
+    """File by which a process joins the worker's control group; "": it has none."""
 
 
 class Attempt:

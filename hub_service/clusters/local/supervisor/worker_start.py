@@ -92,6 +92,7 @@ def become_worker(
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(output, 1)
         os.dup2(output, 2)
+        join_group(spec)
         limit_open_files(spec)
         change_account(spec)
         die_with(parent)
@@ -127,6 +128,19 @@ def limit_open_files(spec: dict[str, Any]) -> None:
     if open_files := spec.get("open_files", 0):
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, hard))
+
+
+def join_group(spec: dict[str, Any]) -> None:
+    """Join the control group that holds the worker to its request, in a fork, or write why not."""
+    # Missing if an older service wrote the instructions.
+    if path := spec.get("group", ""):
+        try:
+            with open(path, "w", encoding="ascii") as file:  # noqa: PTH123
+                file.write("0")
+        except OSError as wrong:
+            os.write(
+                2, f"runai: CPU and memory are not enforced: {path}: {wrong.strerror}\n".encode()
+            )
 
 
 def change_account(spec: dict[str, Any]) -> None:

@@ -1,0 +1,118 @@
+"""Control groups that hold workers to the CPU and memory that they request. Linux, cgroup v2.
+
+The kernel enables controllers only below a group without processes of its own. So the hub must be
+started in a leaf, `platform`, of the group that is delegated to it, as systemd does by
+`DelegateSubgroup=platform`. Each worker gets a group beside the leaf, directly below the delegated
+group: so one write there turns all of it off, which systemd needs before it can start the unit
+again. Only workers' processes are moved.
+"""
+
+import contextlib
+import logging
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+
+from runai.hub_service.clusters.states.state import ExitStatus
+from runai.hub_service.limits.cgroups import LEAF, Groups, GroupsUnavailable, group_of, mounted
+from runai.hub_service.model.records import Process, WorkloadSpec
+
+LOG = logging.getLogger("runai.service")
+PROC = Path("/proc")
+
+CONTROLLERS = ("cpu", "memory")
+WEIGHT_PER_CPU = 100
+"""The kernel's default: the platform, and a worker that requests no CPU, weigh as one CPU."""
+MOST_WEIGHT = 10_000
+MIB = 2**20
+WAY_OUT = "See docs/operations.md, CPU and memory: three lines of its systemd unit enforce them."
+
+
+class RequestGroups:
+    """The control groups of all workers, below the group that is delegated to the platform."""
+
+    def __init__(self, base: Path, proc: Path = PROC) -> None:
+        """Use groups below `base`; `enable` determines it."""
+        self._groups = Groups(base, group_of(proc / "self"), proc)
+
+    @classmethod
+    def enable(cls, proc: Path = PROC) -> "RequestGroups | None":
+        """Enable the controllers and remove empty groups; return None where the kernel has none."""
+        try:
+            base = delegated_group("self", proc)
+            (base / "cgroup.subtree_control").write_text(" ".join(f"+{c}" for c in CONTROLLERS))
+        except (GroupsUnavailable, OSError) as failed:
+            LOG.info("requested CPU and memory are not enforced: %s. %s", failed, WAY_OUT)
+            return None
+        for left in base.iterdir():
+            if left.is_dir():
+                with contextlib.suppress(OSError):
+                    left.rmdir()
+        return cls(base, proc)
+
+    def hold(self, worker: str, spec: WorkloadSpec) -> str:
+        """Set a worker's amounts; return the file by which its process joins, "" if refused.
+
+        The weight is a share of busy CPUs and no cap. Memory that is only a default is no limit.
+        """
+        group = self._groups.path(worker)
+        weight = spec.cpu_milli * WEIGHT_PER_CPU // 1000 if spec.cpu_milli else WEIGHT_PER_CPU
+        limited = spec.memory_asked and spec.memory_mib
+        try:
+            group.mkdir(exist_ok=True)
+            (group / "cpu.weight").write_text(str(min(max(weight, 1), MOST_WEIGHT)))
+            (group / "memory.max").write_text(str(spec.memory_mib * MIB) if limited else "max")
+        except OSError as failed:
+            LOG.warning("CPU and memory of %s are not enforced: %s", worker, failed)
+            return ""
+        return str(group / "cgroup.procs")
+
+    def adopt(self, worker: str, spec: WorkloadSpec, process: Process) -> None:
+        """Move the processes of a session, which its spawner started, to its group."""
+        try:
+            if self.hold(worker, spec):
+                self._groups.adopt(worker, psutil.Process(process.pid))
+        except (GroupsUnavailable, psutil.Error) as failed:
+            LOG.warning("CPU and memory of %s are not enforced: %s", worker, failed)
+
+    def explained(self, worker: str, spec: WorkloadSpec, ending: ExitStatus) -> ExitStatus:
+        """Return a worker's exit, with its memory limit as the cause if that killed it."""
+        if ending.exit_code == -signal.SIGKILL and not ending.text and self._was_over(worker):
+            asked = f"the {spec.memory_mib} MiB of memory that it requested"
+            return replace(ending, text=f"used more than {asked}, so the kernel killed it")
+        return ending
+
+    def remove(self, worker: str) -> None:
+        """Remove the group of a worker that has ended."""
+        self._groups.remove(worker)
+
+    def _was_over(self, worker: str) -> bool:
+        """Return True if the kernel killed a process because its group reached its limit."""
+        try:
+            lines = (self._groups.path(worker) / "memory.events").read_text().splitlines()
+        except OSError:
+            return False
+        count = dict(line.split() for line in lines)
+        return count.get("oom", "0") != "0" and count.get("oom_kill", "0") != "0"
+
+
+def delegated_group(pid: int | str, proc: Path = PROC) -> Path:
+    """Return the delegated group in whose leaf a process lies. Changes nothing.
+
+    Raises:
+        GroupsUnavailable: there is none, or its controllers cannot be enabled.
+    """
+    leaf = mounted(proc) / group_of(proc / str(pid)).lstrip("/")
+    if leaf.name != LEAF:
+        raise GroupsUnavailable(f"the platform runs in {leaf}, not in a group named {LEAF}")
+    base = leaf.parent
+    with contextlib.suppress(OSError):
+        available = (base / "cgroup.controllers").read_text().split()
+        if missing := [name for name in CONTROLLERS if name not in available]:
+            raise GroupsUnavailable(f"{base} has no controller for {' and '.join(missing)}")
+        if os.access(base / "cgroup.subtree_control", os.W_OK):
+            return base
+    raise GroupsUnavailable(f"no control group may be made in {base}")

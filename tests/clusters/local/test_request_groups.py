@@ -1,0 +1,234 @@
+"""Requests of CPU and memory as control groups, in a fake tree; a process joins a real one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import uuid
+from pathlib import Path
+
+import pytest
+
+from deciding import decided
+from labs import local_lab
+from runai.hub_service.clusters.local.processes.request_groups import RequestGroups
+from runai.hub_service.clusters.states.state import ExitStatus
+from runai.hub_service.limits.cgroups import Groups, group_of, mounted
+from runai.hub_service.model.records import ProjectSpec, WorkloadSpec
+from starts import one_start
+from waiting import eventually_async
+
+GIB = 2**30
+WORKER = "vision/exp-0"
+OVER = "used more than the 1024 MiB of memory that it requested, so the kernel killed it"
+
+
+@pytest.fixture
+def unit(tmp_path: Path) -> Path:
+    """Return the delegated group of a fake tree, in whose leaf this process is."""
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/mounts").write_text(f"cgroup2 {tmp_path}/tree cgroup2 rw 0 0\n")
+    (tmp_path / "proc/self/cgroup").write_text("0::/unit/platform\n")
+    unit = tmp_path / "tree/unit"
+    (unit / "platform").mkdir(parents=True)
+    (unit / "platform/cgroup.procs").touch()
+    (unit / "cgroup.controllers").write_text("cpuset cpu io memory pids\n")
+    (unit / "cgroup.subtree_control").touch()
+    return unit
+
+
+@pytest.fixture
+def proc(unit: Path, tmp_path: Path) -> Path:
+    return tmp_path / "proc"
+
+
+@pytest.fixture
+def groups(proc: Path) -> RequestGroups:
+    opened = RequestGroups.enable(proc)
+    assert opened is not None
+    return opened
+
+
+def spec(**fields: int | bool) -> WorkloadSpec:
+    return WorkloadSpec("vision", "exp", "ana", "job", ("true",), **fields)  # type: ignore[arg-type]
+
+
+def amounts(unit: Path, worker: str = "vision.exp-0") -> tuple[str, str]:
+    group = unit / worker
+    return (group / "cpu.weight").read_text(), (group / "memory.max").read_text()
+
+
+def test_the_controllers_are_enabled_and_empty_groups_of_an_earlier_service_removed(unit, proc):
+    (unit / "vision.old-0").mkdir()
+    (unit / "vision.runs-0").mkdir()
+    (unit / "vision.runs-0/cgroup.procs").touch()
+
+    assert RequestGroups.enable(proc) is not None
+
+    assert (unit / "cgroup.subtree_control").read_text() == "+cpu +memory"
+    assert {p.name for p in unit.iterdir() if p.is_dir()} == {"platform", "vision.runs-0"}
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "why"),
+    [
+        ("proc/self/mounts", "cgroup /x cgroup rw 0 0\n", "has no control groups of version 2"),
+        ("proc/self/cgroup", "0::/user.slice\n", "user.slice, not in a group named platform"),
+        ("tree/unit/cgroup.controllers", "cpu pids\n", "has no controller for memory"),
+        ("tree/unit/cgroup.controllers", "\n", "has no controller for cpu and memory"),
+        ("tree/unit/cgroup.subtree_control", None, "no control group may be made in"),
+        ("tree/unit/cgroup.subtree_control", "/", "Is a directory"),
+    ],
+    ids=[
+        "version 1",
+        "not in a leaf",
+        "no memory controller",
+        "no controller",
+        "read-only",
+        "refused by the kernel",
+    ],
+)
+def test_a_tree_that_cannot_enforce_requests_is_named_in_the_log_once(
+    unit, proc, tmp_path, caplog, path, content, why
+):
+    file = tmp_path / path
+    file.unlink()
+    if content == "/":
+        file.mkdir()
+    elif content is not None:
+        file.write_text(content)
+    caplog.set_level("INFO")
+
+    assert RequestGroups.enable(proc) is None
+
+    [record] = caplog.records
+    assert "requested CPU and memory are not enforced: " in record.message
+    assert why in record.message
+    assert "docs/operations.md" in record.message
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        ({}, ("100", "max")),
+        ({"cpu_milli": 1000, "memory_mib": 1024}, ("100", "max")),
+        ({"cpu_milli": 1000, "memory_mib": 1024, "memory_asked": True}, ("100", str(GIB))),
+        ({"cpu_milli": 500}, ("50", "max")),
+        ({"cpu_milli": 1}, ("1", "max")),
+        ({"cpu_milli": 500_000, "memory_mib": 0, "memory_asked": True}, ("10000", "max")),
+    ],
+    ids=["nothing", "the default", "memory by name", "half a CPU", "least", "most"],
+)
+def test_a_group_has_a_share_of_cpu_and_the_memory_that_was_asked_for(
+    unit, groups, request_, expected
+):
+    assert groups.hold(WORKER, spec(**request_)) == str(unit / "vision.exp-0/cgroup.procs")
+    assert amounts(unit) == expected
+
+
+def test_a_group_that_the_kernel_refuses_is_none(unit, groups, caplog):
+    (unit / "vision.exp-0").touch()
+
+    assert groups.hold(WORKER, spec()) == ""
+    assert "CPU and memory of vision/exp-0 are not enforced" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("ending", "events", "text"),
+    [
+        (ExitStatus(-9), "low 0\noom 1\noom_kill 2\n", OVER),
+        (ExitStatus(-9), "oom 0\noom_kill 1\n", ""),
+        (ExitStatus(-9), "oom 1\noom_kill 0\n", ""),
+        (ExitStatus(-9), None, ""),
+        (ExitStatus(1), "oom 1\noom_kill 1\n", ""),
+        (ExitStatus(-9, text="had more"), "oom 1\noom_kill 1\n", "had more"),
+    ],
+    ids=["over", "by the machine's lack", "reclaimed", "no group", "by itself", "known already"],
+)
+def test_an_exit_names_the_memory_limit_if_that_was_the_cause(unit, groups, ending, events, text):
+    if events is not None:
+        groups.hold(WORKER, spec())
+        (unit / "vision.exp-0/memory.events").write_text(events)
+
+    assert groups.explained(WORKER, spec(memory_mib=1024), ending).text == text
+
+
+async def test_a_job_is_held_from_its_start_and_told_that_it_used_too_much(unit, groups, tmp_path):
+    async with local_lab(tmp_path, requests=groups) as lab:
+        await lab.cluster.put_project(ProjectSpec("vision"))
+        job = lab.job("exp", gpus=0, cpu_milli=2000, memory_mib=1024, memory_asked=True)
+        async with decided(lab.cluster):
+            await lab.cluster.submit([job])
+            record = await lab.until(job.id, "running")
+            await lab.ready(job)
+
+            assert amounts(unit) == ("200", str(GIB))
+            assert (unit / "vision.exp-0/cgroup.procs").read_text() == "0"  # itself
+
+            (unit / "vision.exp-0/memory.events").write_text("oom 1\noom_kill 1\n")
+            process = record.workers[0].process
+            assert process is not None
+            os.kill(process.pid, signal.SIGKILL)
+            record = await lab.until(job.id, "failed")
+    assert record.reason is not None
+    assert record.reason.text == f"it {OVER}"
+
+
+async def test_a_session_is_held_when_its_process_is_attached(unit, groups, proc, tmp_path):
+    async with local_lab(tmp_path, requests=groups) as lab:
+        await lab.cluster.put_project(ProjectSpec("vision"))
+        session = lab.session(memory_mib=2048, memory_asked=True)
+        await lab.started(session)
+        process = await lab.session_process()
+        (proc / str(process.pid)).mkdir()
+        (proc / str(process.pid) / "cgroup").write_text("0::/unit/platform\n")
+        joined = unit / "vision.lab-ana-0/cgroup.procs"
+        joined.parent.mkdir()
+        joined.touch()
+
+        await lab.cluster.attach(session.id, process)
+
+        assert amounts(unit, joined.parent.name) == ("100", str(2 * GIB))
+        assert joined.read_text() == str(process.pid)
+
+
+async def test_the_amounts_of_running_workers_are_set_anew_by_the_next_service(
+    unit, groups, tmp_path
+):
+    async with local_lab(tmp_path, requests=groups, forget=False) as lab:
+        await lab.cluster.put_project(ProjectSpec("vision"))
+        job = lab.job("exp", cpu_milli=2000)
+        await lab.started(job)
+    (unit / "vision.exp-0/cpu.weight").write_text("reset")
+
+    async with local_lab(tmp_path, requests=groups) as lab:
+
+        async def set_anew() -> bool:
+            return amounts(unit) == ("200", "max")
+
+        await eventually_async(set_anew)
+
+
+def test_a_worker_that_cannot_join_its_group_runs_and_says_so(tmp_path):
+    with one_start(tmp_path / "attempt") as start:
+        start("echo", "runs", group=str(tmp_path / "gone/cgroup.procs"))
+
+        assert start.ending() == ExitStatus(0)
+        assert f"not enforced: {tmp_path}/gone/cgroup.procs: No such file" in start.output()
+        assert start.output().endswith("runs\n")
+
+
+@pytest.mark.cgroups
+def test_a_worker_lies_in_its_real_group_and_the_group_goes_after_it(tmp_path):
+    own = group_of(Path("/proc/self"))
+    base = mounted(Path("/proc")) / own.lstrip("/")
+    name = f"vision/t{uuid.uuid4().hex[:12]}-0"
+    real = Groups(base, own)
+    real.path(name).mkdir()
+    with one_start(tmp_path / "attempt") as start:
+        start("cat", "/proc/self/cgroup", group=str(real.path(name) / "cgroup.procs"))
+        start.ending()
+
+        assert f"0::{own.rstrip('/')}/{real.path(name).name}\n" in start.output()
+    RequestGroups(base).remove(name)
+    assert not real.path(name).exists()
