@@ -5,7 +5,7 @@ accepted.
 """
 
 from collections.abc import Collection, Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from runai.hub_service.model import time_limits
 from runai.hub_service.model.device import NodeCapacity
@@ -90,6 +90,8 @@ class Site:
     """True if a worker without a GPU requests CPU and memory although it names none."""
     largest: NodeCapacity | None = None
     """The most CPU and memory that one node has; None: requests are not compared with nodes."""
+    largest_by_type: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Devices of the largest node of each type, and the memory of its largest device."""
 
 
 def find_project(
@@ -184,7 +186,7 @@ def workload_spec(
     command = None if request.command is None else tuple(request.command)
     cpu, memory = _beside_gpus(request, site)
     if site.largest is not None:
-        _check_fits_node(request, needed, cpu, memory, site, site.largest)
+        _check_fits_node(request, needed, cpu, memory, gpu_types, site, site.largest)
     return WorkloadSpec(
         project=project.name,
         name=_name(request, project.name, site.taken),
@@ -317,19 +319,26 @@ def _check_fits_node(
     gpus: MilliGpu,
     cpu_milli: int,
     memory_mib: int,
+    gpu_types: Sequence[str],
     site: Site,
     largest: NodeCapacity,
 ) -> None:
-    """Raise InvalidRequest if a worker requests more than any node has."""
-    most_gpus, device_mib = site.most_devices * WHOLE_GPU, site.largest_device_mib
+    """Raise InvalidRequest if a worker requests more than any node has, of the types it accepts."""
+    most_devices, device_mib, of = site.most_devices, site.largest_device_mib, ""
+    if gpu_types:
+        has = [site.largest_by_type.get(gpu_type, (0, 0)) for gpu_type in gpu_types]
+        most_devices, device_mib = max(many for many, _ in has), max(mib for _, mib in has)
+        of = f" of type {' or '.join(gpu_types)}"
     most_cpu, most_memory = largest.cpu_milli, largest.memory_mib
-    if gpus > most_gpus:
-        more = ", or for more --workers" if gpus > WHOLE_GPU and most_gpus else ""
-        raise _over_node(count_text(gpus), gpu_text(most_gpus), f"--gpus {site.most_devices}{more}")
+    other = ", or for another --gpu-type" if of else ""
+    if gpus > most_devices * WHOLE_GPU:
+        more = ", or for more --workers" if gpus > WHOLE_GPU and most_devices else ""
+        option = f"--gpus {most_devices}{more}{other}"
+        raise _over_node(count_text(gpus), str(most_devices), option, unit=f"node{of}")
     if request.gpu_memory_mib and request.gpu_memory_mib > device_mib:
         asked = f"{_memory_text(request.gpu_memory_mib)} of one GPU"
         option = f"--gpu-memory {_memory_option(device_mib)}" if device_mib else "--gpus 0"
-        raise _over_node(asked, _memory_text(device_mib), option, unit="GPU")
+        raise _over_node(asked, _memory_text(device_mib), f"{option}{other}", unit=f"GPU{of}")
     if most_cpu is not None and cpu_milli > most_cpu:
         most = gpu_text(most_cpu)
         raise _over_node(count_text(cpu_milli, "CPU"), most, f"--cpu {most}")

@@ -115,6 +115,7 @@ def _spec(
         default_cpu=not platform.images,
         # Kubernetes may add a node that is larger; this machine's do not change.
         largest=None if platform.images else world.largest_node,
+        largest_by_type=world.largest_by_type,
     )
     spec = workload_spec(request, user=owner.name, project=project, site=site, key=key)
     if request.name is not None:

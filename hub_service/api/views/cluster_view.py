@@ -175,6 +175,19 @@ class ReadModel:
         return max((len(devices) for devices in self.devices.values()), default=0)
 
     @cached_property
+    def largest_by_type(self) -> Mapping[str, tuple[int, int]]:
+        """Return the devices of each type's largest node, and the memory of its largest device.
+
+        A node is of its first device's type, as the scheduler sees it.
+        """
+        found: dict[str, tuple[int, int]] = {}
+        for devices in filter(None, self.devices.values()):
+            most, largest = found.get(devices[0].name, (0, 0))
+            mib = max(device.memory_mib for device in devices)
+            found[devices[0].name] = max(most, len(devices)), max(largest, mib)
+        return found
+
+    @cached_property
     def largest_node(self) -> NodeCapacity:
         """Return the most CPU and memory that a node of the last cycle has; None: no bound."""
         nodes = self.snapshot.nodes

@@ -79,6 +79,9 @@ async def test_workload_requests_the_cpu_and_memory_that_it_names_or_else_the_de
         pytest.param({"kind": "session", "cpu": 3}, "3 CPUs, more than", id="CPU of a session"),
         pytest.param({"gpus": 6, "project": "wide"},
                      "6 GPUs, more than any node has: the largest has 5.", id="GPUs"),
+        pytest.param({"gpus": 6, "project": "wide", "gpu_type": "simulated"},
+                     "6 GPUs, more than any node of type Simulated GPU has: the largest has 5.",
+                     id="GPUs of a type"),
     ],
 )  # fmt: skip
 async def test_request_of_more_than_any_node_has_is_refused_and_not_stored(

@@ -130,7 +130,11 @@ def test_a_type_without_a_gpu_is_a_mistake():
 
 # -- more than any node has ----------------------------------------------------------------------
 
-LARGEST = replace(SITE, largest=NodeCapacity(2000, 6656))
+LARGEST = replace(
+    SITE,
+    largest=NodeCapacity(2000, 6656),
+    largest_by_type={A100: (4, 80_000), SMALL: (2, 40_000)},
+)
 
 
 @pytest.mark.parametrize(
@@ -152,6 +156,21 @@ LARGEST = replace(SITE, largest=NodeCapacity(2000, 6656))
         pytest.param({"gpu_memory_mib": 16_001},
                      "16001 MiB of one GPU, more than any GPU has: the largest has 16000 MiB.",
                      "--gpu-memory 16000M.", id="GPU memory"),
+        pytest.param({"gpus": 3, "gpu_type": "40gb"},
+                     f"3 GPUs, more than any node of type {SMALL} has: the largest has 2.",
+                     "--gpus 2, or for more --workers, or for another --gpu-type.",
+                     id="GPUs of a type"),
+        pytest.param({"gpus": 1, "gpu_type": "l4"},
+                     f"1 GPU, more than any node of type {L4} has: the largest has 0.",
+                     "--gpus 0, or for another --gpu-type.",
+                     id="a type that is no node's first"),
+        pytest.param({"gpus": 5, "gpu_type": "l4,a100"},
+                     f"5 GPUs, more than any node of type {L4} or {A100} or {SMALL} has: the",
+                     "--gpus 4, or for more", id="GPUs of several types"),
+        pytest.param({"gpu_memory_mib": 40_001, "gpu_type": "40gb"},
+                     f"40001 MiB of one GPU, more than any GPU of type {SMALL} has: the largest"
+                     " has 40000 MiB.",
+                     "--gpu-memory 40000M, or for another --gpu-type.", id="GPU memory of a type"),
     ],
 )  # fmt: skip
 def test_request_of_more_than_any_node_has_is_refused_with_both_amounts(asked, says, hint):
@@ -169,6 +188,11 @@ def test_request_of_more_than_any_node_has_is_refused_with_both_amounts(asked, s
         pytest.param({"gpus": 0, "workers": 9, "cpu": 1}, LARGEST, id="many workers"),
         pytest.param({"gpus": 6, "elastic": True}, LARGEST, id="elastic, down to one GPU"),
         pytest.param({"gpu_memory_mib": 16_000}, LARGEST, id="a GPU's whole memory"),
+        pytest.param({"gpus": 3, "gpu_type": "40gb,80gb"}, LARGEST, id="the second of its types"),
+        pytest.param({"gpu_memory_mib": 80_000, "gpu_type": "a100"}, LARGEST,
+                     id="GPU memory of one of its types"),
+        pytest.param({"gpus": 6, "elastic": True, "gpu_type": "40gb"}, LARGEST,
+                     id="elastic, down to one GPU of its type"),
         pytest.param({"cpu": 99, "memory_mib": 2**20}, replace(SITE, largest=NodeCapacity()),
                      id="nodes without a bound"),
         pytest.param({"gpus": 99, "cpu": 99, "gpu_type": "A100"}, SITE, id="nodes may be added"),
