@@ -3,32 +3,22 @@
 `list` focuses on requests and states, `top` on allocation and utilization; both show all four.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar, get_args
+from typing import Final, get_args
 
 import click
 
 from runai.hub_service.cli.framework.reporting import Command, output_option
 from runai.hub_service.cli.framework.workload_names import PROJECT_NAME
 from runai.hub_service.cli.output import render, tables
-from runai.hub_service.cli.output.watching import Watched, watch
+from runai.hub_service.cli.output.watched_lists import watch_nodes, watch_projects, watch_workloads
 from runai.hub_service.client import Client
 from runai.hub_service.client.array_lines import folded
 from runai.hub_service.client.calls import FIRST_PAGE, WorkloadFilter
 from runai.hub_service.wire.device_schemas import NodeView
-from runai.hub_service.wire.errors import NotFound
 from runai.hub_service.wire.printable import for_terminal
-from runai.hub_service.wire.schemas import (
-    Overview,
-    ProjectView,
-    WorkloadPage,
-    WorkloadStateName,
-    WorkloadView,
-)
-
-T = TypeVar("T")
+from runai.hub_service.wire.schemas import WorkloadPage, WorkloadStateName, WorkloadView
 
 _KINDS: Final = {
     "jobs": "jobs",
@@ -41,7 +31,6 @@ _KINDS: Final = {
     "nodes": "nodes",
     "node": "nodes",
 }
-_TABLES: Final = frozenset({"table", "wide"})
 
 
 @click.command(name="list", cls=Command)
@@ -101,18 +90,14 @@ def list_(
         only = "session" if kind == "sessions" else None
         which = WorkloadFilter(project, user, state, only, mine=mine or None)
         if kind == "projects":
-            (_watch_projects if watched else show_projects)(client, output)
+            (watch_projects if watched else show_projects)(client, output)
         elif kind == "nodes":
-            if watched:
-                _watch_nodes(client, output)
-            else:
-                _show_nodes(client.nodes(), output)
+            (watch_nodes if watched else _show_nodes)(client, output)
         elif watched:
-            _watch_workloads(client, which, output, elements=elements)
+            watch_workloads(client, which, output, elements=elements)
+        elif everything or output not in render.TABLES:
+            show_workloads(client.workloads(which), output, elements=elements)
         else:
-            if everything or output in {*render.DATA, "name"}:
-                show_workloads(client.workloads(which), output, elements=elements)
-                return
             page = client.workload_page(which)
             show_workloads(page.items, output, elements=elements)
             if page.next_token is not None:
@@ -129,11 +114,8 @@ def show_workloads(
     workloads: Sequence[WorkloadView], output: str, *, elements: bool = False
 ) -> None:
     """Print workloads, an array as one line; if there are none, a note on standard error."""
-    if output in render.DATA:
-        render.show_data(workloads, output)
-        return
-    if output == "name":
-        _show_names(workload.id for workload in workloads)
+    if output not in render.TABLES:
+        render.show_rows(workloads, lambda w: w.id, output)
         return
     if not workloads:
         click.echo("There are no workloads. `runai submit` makes one.", err=True)
@@ -145,30 +127,25 @@ def show_workloads(
 
 def show_projects(client: Client, output: str) -> None:
     """Print all projects, followed by the notes on their quotas for admins."""
-    if output in render.DATA:
-        render.show_data(client.projects(), output)
-        return
-    if output == "name":
-        _show_names(project.name for project in client.projects())
+    if output not in render.TABLES:
+        render.show_rows(client.projects(), lambda p: p.name, output)
         return
     seen = client.overview()
-    simulated = any_simulated(seen.nodes)
+    simulated = tables.any_simulated(seen.nodes)
     tables.project_table(simulated=simulated).show(seen.projects, wide=output == "wide")
     note_simulated(simulated and any(p.utilized is not None for p in seen.projects))
     for note in seen.notes:
         click.echo(note)
 
 
-def _show_nodes(nodes: Sequence[NodeView], output: str) -> None:
-    if output in render.DATA:
-        render.show_data(nodes, output)
-        return
-    if output == "name":
-        _show_names(node.name for node in nodes)
+def _show_nodes(client: Client, output: str) -> None:
+    nodes = client.nodes()
+    if output not in render.TABLES:
+        render.show_rows(nodes, lambda node: node.name, output)
         return
     tables.node_table().show(tables.devices_of(nodes), wide=output == "wide")
     show_beside_gpus(nodes)
-    note_simulated(any_simulated(nodes))
+    note_simulated(tables.any_simulated(nodes))
 
 
 def show_beside_gpus(nodes: Iterable[NodeView]) -> None:
@@ -176,122 +153,6 @@ def show_beside_gpus(nodes: Iterable[NodeView]) -> None:
     for node in nodes:
         if requested := tables.beside_gpus([node]):
             click.echo(for_terminal(f"{node.name}: {requested}"))
-
-
-def _show_names(names: Iterable[str]) -> None:
-    """Print one name in a line, for a shell's loop; an array once, as its whole."""
-    for name in names:
-        click.echo(for_terminal(name))
-
-
-def _watch_workloads(client: Client, which: WorkloadFilter, output: str, *, elements: bool) -> None:
-    def lines(workloads: Iterable[WorkloadView]) -> Iterable[WorkloadView]:
-        return workloads if elements or output not in _TABLES else folded(workloads)
-
-    def in_event(seen: Overview) -> Iterable[WorkloadView]:
-        return lines(
-            w
-            for w in seen.workloads
-            if which.project in {None, w.project}
-            and which.user in {None, w.user}
-            and which.kind in {None, w.kind}
-            and (w.mine or not which.mine)
-        )
-
-    def is_deleted(workload: str) -> bool:
-        try:
-            client.workload(workload)
-        except NotFound:
-            return True
-        return False
-
-    watch(
-        client,
-        _watched(
-            lambda: tables.workload_table(datetime.now(UTC)),
-            in_event,
-            lambda w: w.id,
-            output,
-            is_listed=lambda w: which.state in {None, w.state},
-            is_deleted=is_deleted,
-        ),
-        lines(client.workloads(replace(which, state=None))),
-    )
-
-
-def _watch_projects(client: Client, output: str) -> None:
-    simulated = any_simulated(client.nodes())
-
-    def in_event(seen: Overview) -> Iterable[ProjectView]:
-        return seen.projects
-
-    def table() -> tables.Table[ProjectView]:
-        return tables.project_table(simulated=simulated)
-
-    watch(client, _watched(table, in_event, lambda p: p.name, output))
-
-
-def _watch_nodes(client: Client, output: str) -> None:
-    """Watch devices in a table, as `list` shows them, else whole nodes."""
-    if output in _TABLES:
-        devices = _watched(
-            tables.node_table,
-            lambda seen: tables.devices_of(seen.nodes),
-            lambda at: f"{at.node} {at.device.device}",
-            output,
-        )
-        watch(client, devices)
-        return
-    nodes: Watched[NodeView] = _watched(
-        tables.node_table, lambda seen: seen.nodes, lambda node: node.name, output
-    )
-
-    def compared(node: NodeView) -> tuple[Any, ...]:
-        table = tables.node_table()
-        devices = (table.compared(at, wide=True) for at in tables.devices_of([node]))
-        return node.cpus_allocated, node.memory_allocated_mib, *devices
-
-    watch(client, replace(nodes, compared=compared))
-
-
-def _watched(
-    table: Callable[[], tables.Table[Any]],
-    in_event: Callable[[Overview], Iterable[T]],
-    name: Callable[[T], str],
-    output: str,
-    **lists: Any,
-) -> Watched[T]:
-    """Return what is watched; it prints later rows below the first ones."""
-    wide = output != "table"
-    layout: render.Layout | None = None
-
-    def show(rows: Sequence[Any]) -> None:
-        nonlocal layout
-        if output == "name":
-            _show_names(map(name, rows))
-        elif output in render.DATA:
-            for row in rows:
-                if output == "yaml":
-                    click.echo("---")  # one document for each change
-                render.show_data(row, output)
-        else:
-            layout = table().show(rows, wide=wide, below=layout)
-
-    def show_deleted(gone: str) -> None:
-        if output in _TABLES:
-            click.echo(f"{for_terminal(gone)} deleted")
-        elif output in render.DATA:
-            render.show_data({"deleted": gone}, output)
-
-    def compared(row: T) -> tuple[Any, ...]:
-        return table().compared(row, wide=wide)
-
-    return Watched(in_event, name, compared, show, show_deleted, **lists)
-
-
-def any_simulated(nodes: Sequence[NodeView]) -> bool:
-    """Return True if any device is simulated."""
-    return any(device.simulated for node in nodes for device in node.devices)
 
 
 def note_simulated(simulated: bool) -> None:

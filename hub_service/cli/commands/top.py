@@ -9,10 +9,10 @@ from typing import Final, get_args
 
 import click
 
-from runai.hub_service.cli.commands.listing import any_simulated, note_simulated, show_beside_gpus
+from runai.hub_service.cli.commands.listing import note_simulated, show_beside_gpus
 from runai.hub_service.cli.framework.reporting import Command, output_option
 from runai.hub_service.cli.framework.workload_names import PROJECT_NAME
-from runai.hub_service.cli.output import render, top_views
+from runai.hub_service.cli.output import render, tables, top_views
 from runai.hub_service.cli.output.top_views import ShownTable, TopOptions, ViewName
 from runai.hub_service.client import Client
 from runai.hub_service.wire.schemas import Overview
@@ -106,7 +106,7 @@ def top(
             if asked.view == "nodes":
                 show_beside_gpus(top_views.nodes_of(overview, asked))
                 _show_averages(client, overview)
-            note_simulated(any_simulated(overview.nodes))
+            note_simulated(tables.any_simulated(overview.nodes))
 
 
 def _show_data(overview: Overview, asked: TopOptions, seen: ShownTable, output: str) -> None:

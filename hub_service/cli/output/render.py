@@ -6,10 +6,10 @@ text, never markup, since users choose the names.
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 from pydantic import BaseModel
@@ -20,6 +20,8 @@ from rich.text import Text
 
 from runai.hub_service.wire.printable import for_terminal, json_for_terminal, printable
 from runai.hub_service.wire.schemas import ProjectView, ReasonView, WorkloadView
+
+T = TypeVar("T", bound=BaseModel)
 
 SIMULATED_NOTE = (
     "* simulated: derived from the CPU time and memory of the processes that hold the device"
@@ -237,6 +239,16 @@ def show_lines(lines: Sequence[tuple[str, str]]) -> None:
 
 DATA: Final = frozenset({"json", "yaml"})
 """Values of `-o` for programs."""
+TABLES: Final = frozenset({"table", "wide"})
+
+
+def show_rows(rows: Sequence[T], name: Callable[[T], str], output: str) -> None:
+    """Print rows as data; or with `-o name` their names, one in a line for a shell's loop."""
+    if output in DATA:
+        show_data(rows, output)
+    else:
+        for row in rows:
+            click.echo(for_terminal(name(row)))
 
 
 def show_data(

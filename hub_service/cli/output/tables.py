@@ -344,3 +344,8 @@ def beside_gpus(nodes: Sequence[NodeView]) -> str:
         used = render.memory(sum(node.memory_allocated_mib for node in nodes))
         parts.append(f"{used} of {render.memory(sum(memory))} memory")
     return f"{' and '.join(parts)} requested" if parts else ""
+
+
+def any_simulated(nodes: Iterable[NodeView]) -> bool:
+    """Return True if any device is simulated."""
+    return any(device.simulated for node in nodes for device in node.devices)

@@ -14,9 +14,8 @@ from textual.binding import Binding, BindingType
 from textual.events import Resize
 from textual.widgets import DataTable, Footer, Static
 
-from runai.hub_service.cli.commands.listing import any_simulated
 from runai.hub_service.cli.output import top_views
-from runai.hub_service.cli.output.tables import Column, beside_gpus
+from runai.hub_service.cli.output.tables import Column, any_simulated, beside_gpus
 from runai.hub_service.cli.output.top_views import ShownTable, TopOptions, ViewName
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.wire.errors import RunaiError

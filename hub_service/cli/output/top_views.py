@@ -98,7 +98,7 @@ def select_rows(overview: Overview, asked: TopOptions, now: datetime) -> ShownTa
     Raises:
         InvalidRequest: the sort column does not exist.
     """
-    simulated = any(d.simulated for node in overview.nodes for d in node.devices)
+    simulated = tables.any_simulated(overview.nodes)
     table = _table(asked.view, now, simulated=simulated)
     things = _things(overview, asked)
     if not asked.sort:
