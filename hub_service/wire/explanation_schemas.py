@@ -1,10 +1,11 @@
 """The wire contract of explanations: waiting reasons, expected starts and what-if questions."""
 
 from datetime import datetime
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from runai.hub_service.wire.amounts import seconds
 from runai.hub_service.wire.base_schema import Line, ProjectName, Wire
 from runai.hub_service.wire.schemas import ExpectedStartView, Quota, ReasonView, SubmitRequest
 
@@ -56,14 +57,22 @@ SettingName = Literal[
 class SettingChange(Wire):
     """A hypothetical value of one setting of a project.
 
-    `value` is in GPUs, or a whole number (`min_runtime`: seconds). None: no bound of `quota` or
-    `limit`, the default of `weight` and `build_quota`, 0 for `never_lent`; else invalid. `quota`
-    may be a table by GPU type.
+    `value` is in GPUs, or a whole number; `min_runtime` is a duration such as 20m, or seconds.
+    None: no bound of `quota` or `limit`, the default of `weight` and `build_quota`, 0 for
+    `never_lent`; else invalid. `quota` may be a table by GPU type.
     """
 
     project: ProjectName
     setting: SettingName
     value: Quota | None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _in_seconds(cls, given: Any) -> Any:  # noqa: ANN401  not validated yet
+        """Convert the duration of `min_runtime`."""
+        if isinstance(given, dict) and given.get("setting") == "min_runtime":
+            return given | {"value": seconds(given.get("value"))}
+        return given
 
     @model_validator(mode="after")
     def _has_its_form(self) -> Self:

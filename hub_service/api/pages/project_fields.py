@@ -7,6 +7,7 @@ input.
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from runai.hub_service.wire.amounts import clock_text
 from runai.hub_service.wire.schemas import ProjectView
 
 NEW_PROJECT = ProjectView(name="", quota=0, build_quota=None)
@@ -19,7 +20,7 @@ class ProjectField(NamedTuple):
     label: str
     value: str
     hint: str
-    kind: Literal["gpus", "number", "names"]
+    kind: Literal["gpus", "number", "duration", "names"]
 
 
 def project_fields(project: ProjectView, *, admin: bool) -> list[ProjectField]:
@@ -53,8 +54,9 @@ def project_fields(project: ProjectView, *, admin: bool) -> list[ProjectField]:
             "share of idle GPUs beside other projects; empty: as the quota",
         ),
         ("priority", "Priority", project.priority, "higher gets idle GPUs first; 100 is usual"),
-        ("min_runtime", "Minimum run time", project.min_runtime, "seconds before a job is paused"),
     ]
+    protection = clock_text(project.min_runtime)
+    protected = "before a job is paused: 30s, 20m, 8h"
     admins = _names(project.admins)
     table = project.quota_by_type
     parts = (f"{name}={'none' if v is None else _gpus(v)}" for name, v in (table or {}).items())
@@ -64,6 +66,7 @@ def project_fields(project: ProjectView, *, admin: bool) -> list[ProjectField]:
         ProjectField("quota", "Quota", quota, hint, "gpus"),
         *(ProjectField(name, label, _gpus(v), hint, "gpus") for name, label, v, hint in amounts),
         *(ProjectField(name, label, _gpus(v), hint, "number") for name, label, v, hint in numbers),
+        ProjectField("min_runtime", "Minimum run time", protection, protected, "duration"),
         *members,
         ProjectField("admins", "Admins", admins, "may change members, and stop jobs", "names"),
     ]

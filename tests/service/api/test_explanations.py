@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import ValidationError
 
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.wire.errors import InvalidRequest, NotFound
@@ -32,6 +33,19 @@ def setting(project: str, name: str, value: object) -> SettingChange:
 
 def outcomes(answer) -> dict[str, tuple[str | None, str]]:
     return {effect.workload: (effect.before, effect.after) for effect in answer.effects}
+
+
+@pytest.mark.parametrize(("tried", "value"), [("20m", 1200), (" 8H", 28_800), ("90", 90), (0, 0)])
+def test_minimum_run_time_is_tried_as_a_duration(tried, value):
+    assert setting("vision", "min_runtime", tried).value == value
+
+
+@pytest.mark.parametrize(
+    ("name", "tried"), [("min_runtime", "soon"), ("min_runtime", "1.5h"), ("weight", "20m")]
+)
+def test_setting_with_text_that_is_not_its_amount_is_refused(name, tried):
+    with pytest.raises(ValidationError):
+        setting("vision", name, tried)
 
 
 async def test_a_waiting_workload_is_explained(simulated):

@@ -155,6 +155,32 @@ async def test_project_page_offers_fields_by_role(simulated, who, fields):
     assert ("quota" in offered) == (who == "root")
 
 
+@pytest.mark.parametrize(
+    ("typed", "stored", "shown"),
+    [
+        ("0", 0, "0s"),
+        ("30s", 30, "30s"),
+        ("90", 90, "90s"),
+        ("20m", 1200, "20m"),
+        ("5400", 5400, "90m"),
+        (" 8 H ", 28_800, "8h"),
+        ("2d", 172_800, "48h"),
+    ],
+)
+async def test_project_form_takes_and_shows_the_minimum_run_time_as_a_duration(
+    simulated, typed, stored, shown
+):
+    root = await simulated.client("root")
+
+    await root.put_project("vision", ProjectPut.model_validate({"min_runtime": typed}))
+
+    assert (await root.project("vision")).min_runtime == stored
+    text = (await page(simulated, "root", "projects/vision")).text
+    field = text.split('name="min_runtime"')[1].split(">")[0]
+    assert f'value="{shown}"' in field
+    assert 'data-kind="duration"' in field  # sent as it was typed
+
+
 async def test_consumption_is_a_table_for_spreadsheets_and_names_are_no_formulas(simulated):
     ledger = simulated.platform.ledger
     reply = await page(simulated, "root", "consumption/user.csv?range=30d")
