@@ -181,6 +181,14 @@ def test_where_we_may_not_write_it_is_said(tmp_path):
         Groups.find(proc(tmp_path, mounts))
 
 
+def test_groups_lie_beside_the_leaf_of_the_platform(tmp_path):
+    mounts = f"cgroup2 {tmp_path} cgroup2 rw 0 0\n"
+
+    groups = Groups.find(proc(tmp_path, mounts, "0::/unit/platform\n"))
+
+    assert groups.path("vision/a-0") == tmp_path / "unit/vision.a-0"
+
+
 def test_a_process_that_is_gone_has_no_group(hold, tmp_path):
     groups = Groups(tmp_path, "/hub", tmp_path)
 
