@@ -25,8 +25,8 @@ def worker(index: int, **fields: Any) -> Pod:
     return a_pod(f"{fields}-{index}", of=GANG, index=index, **fields)
 
 
-def ended(index: int, bound: float, at: float) -> Pod:
-    return worker(index, bound=bound, ended=at, is_finished=True, exit_code=1)
+def ended(index: int, bound: float, at: float, **fields: Any) -> Pod:
+    return worker(index, bound=bound, ended=at, is_finished=True, exit_code=1, **fields)
 
 
 def limits(pods: list[Pod], job: Job = GANG) -> Any:
@@ -45,6 +45,9 @@ def limits(pods: list[Pod], job: Job = GANG) -> Any:
         (Ran(30, 150), [ended(0, 100, 150), worker(0, bound=200.0)], 30, 200),
         (Ran(30, 150), [worker(0)], 30, 150),
         (Ran(30, 150), [worker(0, deleted=180.0)], 30, None),
+        (Ran(30, 150), [ended(0, 100, 154, deleted=180.0)], 30, None),
+        (Ran(30, 150), [ended(0, 100, 154)], 34, None),
+        (Ran(30, 150), [ended(0, 200, 204, deleted=210.0)], 34, None),
     ],
     ids=[
         "nothing ran",
@@ -56,6 +59,9 @@ def limits(pods: list[Pod], job: Job = GANG) -> Any:
         "what ended before a stop is in its note",
         "what runs on after a note counts from there",
         "a pod that is told to stop counts no more",
+        "the grace of a stop does not count",
+        "a pod that outlives a stop and ends by itself counts",
+        "a pod of a later run that is deleted counts until its end",
     ],
 )
 def test_running_time(noted, pods, ran, since) -> None:

@@ -97,7 +97,10 @@ def _run(noted: Ran, pods: Iterable[Pod]) -> tuple[float, float | None, tuple[Po
     up: list[Pod] = []
     since, ended = None, []
     for pod in pods:
-        begun = max(pod.bound or 0.0, noted.until)
+        bound = pod.bound or 0.0
+        begun = max(bound, noted.until)
+        if pod.is_finished and pod.deleted is not None and bound < noted.until:
+            continue  # it ended by the noted stop, and the grace of a stop is no running
         if pod.is_finished:
             ended.append((begun, max(begun, pod.ended or begun)))
         elif pod.deleted is None:
