@@ -171,6 +171,12 @@ class KubernetesLab(Lab):
         index = str(spec.array_index)
         return [pod for pod in pods if pod["metadata"]["annotations"][INDEX] == index]
 
+    @contextlib.asynccontextmanager
+    async def restarted(self) -> AsyncGenerator[Insisting]:
+        """Open the cluster anew, as the next service does."""
+        async with serving(self.around, self.clock) as cluster:  # type: ignore[arg-type]
+            yield cluster
+
     async def pass_time(self, seconds: float) -> None:
         """Do nothing: the API server's clock is the real one."""
 
@@ -188,6 +194,23 @@ def _shown(variable: dict[str, Any], notes: dict[str, str]) -> str:
 
 
 @contextlib.asynccontextmanager
+async def serving(around: ClusterLab, clock: RealTime) -> AsyncGenerator[Insisting]:
+    """Open the cluster as a service does that starts: it knows what the API server stores."""
+    rights: Path = around.plane.service_account("runai", "runai-scheduler")
+    async with await Api.connect(str(rights)) as api:
+        cluster = Insisting(
+            api,
+            namespace=around.namespace.name,
+            image="example/train",
+            api_url="http://runai/services/runai/",
+            clock=clock,
+        )
+        async with running(cluster):  # type: ignore[arg-type]
+            await cluster.observe()
+            yield cluster
+
+
+@contextlib.asynccontextmanager
 async def kubernetes_lab(
     plane: ControlPlane, kubelet: Kubelet | None = None
 ) -> AsyncGenerator[KubernetesLab]:
@@ -199,20 +222,10 @@ async def kubernetes_lab(
     allow_jobs(plane, around.namespace.name)
     has_logs = {} if kubelet is None else {"status": kubelet.status}
     around.node(NODE, gpus=4, labels={"nvidia.com/gpu.memory": "16000"}, **has_logs)
-    rights: Path = plane.service_account("runai", "runai-scheduler")
+    clock = RealTime()
     try:
-        async with await Api.connect(str(rights)) as api:
-            clock = RealTime()
-            cluster = Insisting(
-                api,
-                namespace=around.namespace.name,
-                image="example/train",
-                api_url="http://runai/services/runai/",
-                clock=clock,
-            )
-            async with running(cluster):  # type: ignore[arg-type]
-                await cluster.observe()
-                yield KubernetesLab(cluster, around, clock)
+        async with serving(around, clock) as cluster:
+            yield KubernetesLab(cluster, around, clock)
     finally:
         around.forget_projects()
         await asyncio.to_thread(around.remove)

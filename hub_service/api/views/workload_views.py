@@ -146,7 +146,7 @@ class Viewer:
         """Return a workload's details, for callers that may read it."""
         spec = record.spec
         return WorkloadDetail(
-            **{**self._workload(record), "moved": last_move(history)},
+            **{**self._workload(record), "moved": last_move(history) or record.moved},
             command=None if spec.command is None else list(spec.command),
             workdir=spec.workdir,
             source=spec.source,

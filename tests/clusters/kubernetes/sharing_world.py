@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from control_plane.device_plugin import DevicePlugin
-from control_plane.objects import Namespace, pod
+from control_plane.objects import SCHEDULER, Namespace, pod
 from control_plane.scheduling import Scheduler
 from waiting import eventually
 
@@ -43,6 +43,19 @@ def events(namespace: Namespace, word: str) -> list[str]:
     path = f"/api/v1/namespaces/{namespace.name}/events"
     found = namespace.plane.request("GET", path)["items"]
     return [event["message"] for event in found if event["reason"] == word]
+
+
+def events_of(namespace: Namespace, subject: dict[str, Any], word: str) -> list[str]:
+    """Return the messages of our Events about an object with this reason."""
+    path = f"/api/v1/namespaces/{namespace.name}/events"
+    found = namespace.plane.request("GET", path)["items"]
+    uid = subject["metadata"]["uid"]
+    return [
+        event["message"]
+        for event in found
+        if event["involvedObject"]["uid"] == uid
+        and (event["source"].get("component"), event["reason"]) == (SCHEDULER, word)
+    ]
 
 
 def lose(plugin: DevicePlugin) -> None:

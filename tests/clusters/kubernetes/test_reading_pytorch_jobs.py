@@ -12,6 +12,7 @@ from runai.hub_service.clusters.kubernetes.objects.core_objects import HELD, PYT
 from runai.hub_service.clusters.kubernetes.objects.jobs import (
     MOVED,
     Job,
+    resizing,
     resumed,
     suspend_patch,
     suspended,
@@ -191,14 +192,21 @@ def test_pytorch_job_managed_elsewhere_may_not_be_suspended():
     assert not job.may_be_held
 
 
-def test_move_is_noted_on_the_job_until_it_runs_again():
-    noted = {HELD: "waits", MOVED: "moved to n2 (R10)"}
+def test_move_is_noted_on_the_job_until_its_next_stop():
+    noted = {HELD: "waits", MOVED: "moved to n2"}
     waiting = read(pytorch_job("t", workers=1, suspend=True), metadata={"annotations": noted})
+    running = read(pytorch_job("t", workers=1), metadata={"annotations": {MOVED: "moved to n2"}})
     path = "/metadata/annotations/runai~1moved"
-    moving = suspend_patch(
-        read(pytorch_job("t", workers=1)), now=1.0, why="w", priority=50, moves=True
-    )
 
-    assert waiting.moved == "moved to n2 (R10)"
-    assert {"op": "add", "path": path, "value": "w"} in moving
-    assert {"op": "remove", "path": path} in unsuspend_patch(waiting, now=2.0)
+    def changes(steps):
+        return [step for step in steps if step["path"] == path]
+
+    moves = suspend_patch(running, now=1.0, why="w (R10)", priority=50, moved="moved to n1")
+    stops = suspend_patch(running, now=1.0, why="w (R2)", priority=50)
+
+    assert (waiting.moved, running.moved) == ("moved to n2", "moved to n2")
+    assert changes(unsuspend_patch(waiting, now=2.0)) == []
+    assert changes(moves) == [{"op": "add", "path": path, "value": "moved to n1"}]
+    for steps in (stops, resizing(running, why="w (E2)", priority=50)):
+        assert changes(steps) == [{"op": "remove", "path": path}]
+    assert suspended(running, "ana")["metadata"]["annotations"][MOVED] is None

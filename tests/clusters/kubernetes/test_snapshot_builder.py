@@ -235,7 +235,7 @@ def test_pod_on_a_deleted_node_does_not_block_another_pod():
 def test_move_of_a_whole_job_counts_in_the_pauses_that_the_core_is_shown():
     job = a_job("j")
     pod = a_pod("j-0", of=job, index=0, node="n", bound=3.0)
-    steps = suspend_patch(job, now=7.0, why="moved to n2 (R10)", priority=50, moves=True)
+    steps = suspend_patch(job, now=7.0, why="moved to n2 (R10)", priority=50, moved="moved to n2")
     notes = {step["path"].rpartition("/")[2]: step["value"] for step in steps}
     times = times_noted({PAUSES: notes["runai~1pauses"]}, PAUSES)
 

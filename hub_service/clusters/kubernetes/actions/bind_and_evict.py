@@ -168,13 +168,14 @@ class DecisionExecutor:
         sentence = why(decision.reason)
         up = [pod for pod in group.pods if pod.node and pod.deleted is None]
         ran = self._ran(group.job.uid, now)
-        moves, priority = isinstance(decision, Move), group.first.priority
+        moved = decision.reason.text if isinstance(decision, Move) else ""
+        priority = group.first.priority
         change = suspend_patch(
-            group.job, now=now, why=sentence, priority=priority, moves=moves, ran=ran
+            group.job, now=now, why=sentence, priority=priority, moved=moved, ran=ran
         )
         if await self._change(decision, group.job, change):
-            if moves:
-                self._events.enqueue(group.job, "Moved", sentence)
+            if moved:
+                self._events.enqueue(group.job, "Moved", moved)
             for pod in up:
                 self._events.enqueue(pod, _event_of(decision), sentence, leaves=True)
             self.evicted.update(pod.uid for pod in up)

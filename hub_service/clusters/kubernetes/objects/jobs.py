@@ -74,7 +74,7 @@ def elastic_text(state: ElasticState) -> str:
 PAUSES = "runai/pauses"
 """Annotation: times at which the scheduler stopped it, as a JSON list of Unix seconds."""
 MOVED = "runai/moved"
-"""Annotation: why a held Job moves; gone once it runs again."""
+"""Annotation: the reason of its last stop if that was a move; gone at its next stop."""
 SUSPENDED_BY = "runai/suspended-by"
 STARTS = "runai/starts"
 """Annotation: times at which it was unsuspended, in the same format."""
@@ -143,7 +143,7 @@ class Job:
     starts: tuple[float, ...] = ()
     pauses: tuple[float, ...] = ()
     moved: str = ""
-    """Why it moves, while it is held for that."""
+    """The reason of its last stop if that was a move, still after it runs again; else ""."""
     spec: WorkloadSpec | None = None
     """The submitted specification; None if not submitted through us."""
     suspended_by: str = ""
@@ -306,21 +306,23 @@ def suspend_patch(
     now: float,
     why: str,
     priority: int,
-    moves: bool = False,
+    moved: str = "",
     ran: Mapping[int, Ran] | None = None,
 ) -> Steps:
     """Return the patch that suspends a Job and lets it wait in the queue.
 
-    `ran` is its running time until now, if it has a limit.
+    `moved` is the reason of a move, and `ran` its running time until now, if it has a limit.
     """
-    notes = _ran_notes(job, ran) | {
-        HELD: why,
-        PAUSES: _text((*job.pauses, now)),
-        PRIORITY: str(priority),
-    }
-    if moves:
-        notes[MOVED] = why
-    return [*_unchanged(job), *_noted(job, notes), *_suspend(job, is_wanted=True)]
+    notes = _ran_notes(job, ran) | {HELD: why, PRIORITY: str(priority)}
+    notes[PAUSES] = _text((*job.pauses, now))
+    return _stopping(job, notes, moved)
+
+
+def _stopping(job: Job, notes: Mapping[str, str], moved: str = "") -> Steps:
+    notes = {**notes, MOVED: moved} if moved else notes
+    is_old = bool(job.moved) and not moved
+    gone: Steps = [{"op": "remove", "path": _path_of(MOVED)}] if is_old else []
+    return [*_unchanged(job), *_noted(job, notes), *gone, *_suspend(job, is_wanted=True)]
 
 
 def _ran_notes(job: Job, ran: Mapping[int, Ran] | None) -> dict[str, str]:
@@ -336,16 +338,14 @@ def resizing(job: Job, *, why: str, priority: int, ran: Mapping[int, Ran] | None
     notes = _ran_notes(job, ran) | {HELD: why, PRIORITY: str(priority)}
     if job.elastic is not None:
         notes[ELASTIC] = elastic_text(replace(job.elastic, resizes=job.elastic.resizes + 1))
-    return [*_unchanged(job), *_noted(job, notes), *_suspend(job, is_wanted=True)]
+    return _stopping(job, notes)
 
 
 def unsuspend_patch(job: Job, *, now: float) -> Steps:
     """Return the patch that unsuspends a held Job."""
     notes = {STARTS: _text((*job.starts, now))}
-    gone = [
-        {"op": "remove", "path": _path_of(name)} for name in (HELD, *([MOVED] * bool(job.moved)))
-    ]
-    return [*_unchanged(job), *_noted(job, notes), *gone, *_suspend(job, is_wanted=False)]
+    freed = {"op": "remove", "path": _path_of(HELD)}
+    return [*_unchanged(job), *_noted(job, notes), freed, *_suspend(job, is_wanted=False)]
 
 
 def clear_hold_patch(job: Job) -> Steps:

@@ -199,6 +199,7 @@ def record_of_job(job: Job, pods: Sequence[Pod], known: ClusterState) -> Workloa
         exit_code=_exit_code_of_job(job, codes),
         checkpoint_dir=job.checkpoint_dir,
         elastic=known.elastic.get(job.uid),
+        moved=job.moved,
     )
     return with_time_limit(record, known.numbers(job.uid))
 

@@ -1,0 +1,128 @@
+"""A job that saves moves to make room: the whole move, on the service with the shipped policy.
+
+kwok plays the kubelets; every other part is the real one. What a move needs and leaves is on the
+Job, so the next service has it.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from clusters.kubernetes.sharing_world import events_of
+from clusters.kubernetes.test_service import LEASE, Service
+from control_plane.lab import allow_jobs
+from kubernetes_lab import kubernetes_lab
+from labs import plan, start
+from runai.hub_service.wire.schemas import SubmitRequest
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.usefixtures("witness")]
+
+PROJECTS = "projects: {vision: {quota: 2, members: [ana]}, nlp: {quota: 2, members: [patty]}}"
+OWNERS = {"vision": "ana", "nlp": "patty"}
+WHY = "moved to n1 to make room for nlp/big"
+
+
+class Story:
+    """Two nodes of two GPUs, and a service that can be restarted."""
+
+    def __init__(self, lab, rights, free_port, place) -> None:
+        self._lab, self._rights, self._free_port, self._place = lab, rights, free_port, place
+        self._services = 0
+        self.serve()
+
+    def serve(self) -> None:
+        """Start the service, or the next one."""
+        projects = self._place / "projects.yaml"
+        projects.write_text(PROJECTS)
+        self._services += 1
+        self.service = Service(
+            self._place / f"service-{self._services}",
+            self._rights,
+            self._lab.namespace.name,
+            self._free_port(),
+            RUNAI_PROJECTS=str(projects),
+        )
+
+    def submit(self, project: str, name: str, gpus: int = 1, *, saves: bool = False) -> None:
+        asked = {"name": name, "project": project, "owner": OWNERS[project]}
+        command = ["python", "train.py"]
+        self.service.client.submit(SubmitRequest(**asked, command=command, gpus=gpus, saves=saves))
+
+    def node_of(self, project: str, name: str) -> str:
+        """Return the node of a running job; "" before that."""
+        found = self.service.client.workload(f"{project}/{name}")
+        return found.workers[0].node if found.state == "running" else ""
+
+    def moves(self) -> dict[str, str]:
+        """Return the last moves in the list, by workload."""
+        listed = self.service.client.workloads()
+        return {found.id: found.moved for found in listed if found.moved}
+
+
+@pytest.fixture
+def story(lab, rights, free_port, tmp_path) -> Iterator[Story]:
+    allow_jobs(lab.plane, lab.namespace.name)
+    for name in ("n1", "n2"):
+        lab.node(name, gpus=2)
+    told = Story(lab, rights, free_port, tmp_path)
+    yield told
+    told.service.end()
+    lab.forget_projects()
+    lab.forget(LEASE)
+
+
+def test_a_job_that_saves_moves_for_a_bigger_claim_and_tells_it_after_a_restart_too(
+    story, lab, eventually
+):
+    work = lab.namespace
+    for name, saves in (("stays", False), ("filler", False), ("saver", True)):
+        story.submit("vision", name, saves=saves)
+        eventually(lambda name=name: story.node_of("vision", name), what=f"{name} runs")
+    before = {name: story.node_of("vision", name) for name in ("stays", "filler", "saver")}
+    [evicted] = work.pods("vision-saver")
+    story.service.client.delete("vision/filler")
+    assert before == {"stays": "n1", "filler": "n1", "saver": "n2"}
+
+    story.submit("nlp", "big", gpus=2)
+    eventually(lambda: story.node_of("nlp", "big") == "n2", what="the claimant has both of n2")
+    eventually(lambda: story.node_of("vision", "saver") == "n1", what="the job goes on on n1")
+
+    [pod] = work.pods("vision-saver")
+    job = work.job("vision-saver")
+    assert pod["metadata"]["uid"] != evicted["metadata"]["uid"]
+    assert job["status"].get("failed", 0) == 0
+    resumed = eventually(lambda: events_of(work, job, "Resumed"), what="its end is reported")
+    assert [re.sub(r"\d+ s", "N s", text) for text in resumed] == [f"{WHY}, N s"]
+    assert events_of(work, job, "Moved") == [WHY]
+    told = story.service.client.workload("vision/saver")
+    assert re.fullmatch(rf"{WHY}, \d+ s", told.moved)
+    assert (told.pauses, told.attempts, told.failures) == (1, 2, 0)
+    assert story.moves() == {"vision/saver": WHY}
+
+    assert story.service.stop(signal.SIGTERM) == 0
+    story.service.end()
+    lab.plane.request("DELETE", f"/api/v1/namespaces/{work.name}/events")  # kept for an hour
+    story.serve()
+
+    assert story.moves() == {"vision/saver": WHY}
+    assert story.service.client.workload("vision/saver").moved == WHY
+
+
+async def test_an_elastic_job_whose_worker_reported_saves_after_a_restart_of_the_service(plane):
+    async with kubernetes_lab(plane) as lab:
+        told, silent = (lab.job(name, elastic=True, workers=2, min_workers=1) for name in "ab")
+        await lab.cluster.submit([told, silent])
+        await lab.cluster.apply(plan(start(told.id, 0), start(silent.id, 1)))
+        for spec in (told, silent):
+            await lab.until(spec.id, "running")
+        await lab.tell(told, "running", 0)
+
+        async with lab.restarted() as cluster:
+            shown = {drawn.name: drawn.saves for drawn in (await cluster.observe()).workloads}
+            records = {record.id: record.saves for record in await cluster.workloads()}
+
+    assert shown == records == {told.id: True, silent.id: False}
