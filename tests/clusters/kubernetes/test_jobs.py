@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from clusters.kubernetes.sharing_world import events
+from clusters.kubernetes.sharing_world import events, events_of
 from control_plane.objects import job, pod
 from control_plane.scheduling import Scheduler
 
@@ -91,27 +91,28 @@ def test_jobs_paused_pod_by_pod_complete_without_failures(lab, rights, eventuall
 
 
 def test_a_paused_job_has_no_pods_and_says_why_it_waits(lab, rights, eventually):
-    lab.node("gpu-0", gpus=1)
-    lab.project("bob", quota=1)
+    lab.node("gpu-0", gpus=2)
+    lab.project("bob", quota=2)
     lab.project("patty")
     work = lab.namespace
-    work.create(job("long", project="patty"))
+    work.create(job("long", workers=2, gang=True, project="patty"))
 
     with Scheduler(rights):
-        eventually(lambda: bound(work, "long"), what="the job runs")
-        work.create(pod("bobs-notebook", project="bob"))
-        eventually(lambda: work.node_of("bobs-notebook"), what="bob has his GPU")
-        eventually(lambda: not work.pods("long"), what="the job's pod is gone")
+        eventually(lambda: len(bound(work, "long")) == 2, what="the job runs")
+        work.create(pod("bobs-notebook", 2, project="bob"))
+        eventually(lambda: work.node_of("bobs-notebook"), what="bob has his GPUs")
+        eventually(lambda: not work.pods("long"), what="the job's pods are gone")
         described = eventually(
             lambda: text if "Waiting" in (text := _described(lab, "job", "long")) else None,
             what="it says why",
         )
 
         eventually(
-            lambda: any("bob" in text for text in events(work, "Preempted")),
-            what="its pod was told for whom",
+            lambda: sum("bob" in text for text in events(work, "Preempted")) == 3,
+            what="its two pods and the Job tell for whom",
         )
 
+    assert len(events_of(work, work.job("long"), "Preempted")) == 1
     assert "patty holds 0 of its fair share of 0 GPUs" in described
     assert work.job("long")["spec"]["suspend"] is True
 
@@ -166,8 +167,13 @@ def test_a_job_that_another_controller_suspends_is_evicted(lab, rights, eventual
         work.create(pod("bobs-notebook", project="bob"))
         eventually(lambda: work.node_of("bobs-notebook"), what="bob has his GPU")
 
+        told = eventually(
+            lambda: events_of(work, work.job("long"), "Preempted"), what="the Job tells why"
+        )
+
     assert not work.job("long")["spec"].get("suspend")
     assert before.keys().isdisjoint(bound(work, "long"))
+    assert len(told) == 1
 
 
 def test_a_job_goes_on_elsewhere_when_its_node_is_lost(lab, rights, eventually):

@@ -90,6 +90,8 @@ class DecisionExecutor:
         """Pods that disruption budgets (PDBs) protect from eviction."""
         self.doubtful: dict[str, Pod] = {}
         """Pods for which the outcome of our call is unknown, by UID."""
+        self._events_of_jobs: set[tuple[str, str]] = set()
+        """Stops reported on Jobs: UID and sentence."""
 
     async def start(
         self, decision: Start, pod: Pod, grant: BoundDevices | None, notes: Mapping[str, str]
@@ -127,8 +129,8 @@ class DecisionExecutor:
             # The informer shows the outcome; another binder may have been first.
             self.refused.append(Refused(decision.workload, decision.worker, error.message))
 
-    async def stop(self, decision: Stop | Move, pod: Pod) -> None:
-        """Evict a pod; its Job recreates it at once and does not count a failure.
+    async def stop(self, decision: Stop | Move, pod: Pod, job: Job | None = None) -> None:
+        """Evict a pod, of a whole `job` or by itself; no failure is counted.
 
         The Event with the reason skips the queue: the pod can be read only until it is deleted.
         """
@@ -144,7 +146,15 @@ class DecisionExecutor:
                 self._refuse(decision, pod, error)
             return
         self.evicted.add(pod.uid)
-        self._events.enqueue(pod, _event_of(decision), why(decision.reason), leaves=True)
+        self._report_stop(*_event_of(decision), [pod], job)
+
+    def _report_stop(self, word: str, sentence: str, pods: Iterable[Pod], job: Job | None) -> None:
+        """Enqueue the Events of a stop: of each pod, and one of the whole Job."""
+        for pod in pods:
+            self._events.enqueue(pod, word, sentence, leaves=True)
+        if job is not None and (job.uid, sentence) not in self._events_of_jobs:
+            self._events_of_jobs.add((job.uid, sentence))
+            self._events.enqueue(job, word, sentence)
 
     async def _leave_out(self, pod: Pod) -> str:
         """Exclude the pod's end from its Job's count; return the resourceVersion that is excluded.
@@ -162,7 +172,7 @@ class DecisionExecutor:
     async def suspend_job(self, decision: Stop | Move, group: PodGroup, now: float) -> None:
         """Suspend a whole Job: its pods are deleted, its queue place stays.
 
-        The reason is written to the Job; the Events of its pods are sent in the background.
+        The reason is written to the Job; Events are sent in the background.
         """
         assert group.job is not None
         sentence = why(decision.reason)
@@ -174,10 +184,7 @@ class DecisionExecutor:
             group.job, now=now, why=sentence, priority=priority, moved=moved, ran=ran
         )
         if await self._change(decision, group.job, change):
-            if moved:
-                self._events.enqueue(group.job, "Moved", moved)
-            for pod in up:
-                self._events.enqueue(pod, _event_of(decision), sentence, leaves=True)
+            self._report_stop(*_event_of(decision), up, group.job)
             self.evicted.update(pod.uid for pod in up)
             self.paused.add(group.job.uid)
 
@@ -197,8 +204,7 @@ class DecisionExecutor:
         change = resizing(group.job, why=sentence, priority=group.first.priority, ran=ran)
         if await self._change(decision, group.job, change):
             up = [pod for pod in group.pods if pod.node and pod.deleted is None]
-            for pod in up:
-                self._events.enqueue(pod, "Resized", sentence, leaves=True)
+            self._report_stop("Resized", sentence, up, group.job)
             self.evicted.update(pod.uid for pod in up)
 
     async def unsuspend_job(self, decision: Start, group: PodGroup, now: float) -> None:
@@ -311,8 +317,11 @@ def promised(decision: Reserve) -> str:
     return f"its place on {decision.node} is kept until {leaving} left it (R7)"
 
 
-def _event_of(decision: Stop | Move) -> str:
-    return "Moved" if isinstance(decision, Move) else "Preempted"
+def _event_of(decision: Stop | Move) -> tuple[str, str]:
+    """Return the reason and the message of a stop's Event; a move's message tells no rule."""
+    if isinstance(decision, Move):
+        return "Moved", decision.reason.text
+    return "Preempted", why(decision.reason)
 
 
 async def at_once(calls: Iterable[ApiCall]) -> None:

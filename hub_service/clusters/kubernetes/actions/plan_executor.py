@@ -208,8 +208,9 @@ class PlanCalls:
                 return self._resize(decision, pod)
             case Stop() | Move() if pod.node and pod.deleted is None:
                 # Elements of an array are paused together (`_of_arrays`).
-                is_single = self._groups[decision.workload].array is None
-                return [partial(self._acting.stop, decision, pod)] if is_single else []
+                group = self._groups[decision.workload]
+                is_single = group.array is None
+                return [partial(self._acting.stop, decision, pod, group.job)] if is_single else []
             case Reserve() if not pod.node:
                 return self._reserve(decision, pod)
             case Unreserve():
