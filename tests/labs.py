@@ -27,6 +27,7 @@ from runai.hub_service.model.records import Process, WorkloadRecord, WorkloadSpe
 from runai.hub_service.scheduler.model.quantity import MilliGpu, milli_gpus
 from runai.hub_service.scheduler.model.snapshot import (
     DeviceShare,
+    Move,
     Plan,
     Reason,
     Reserve,
@@ -228,6 +229,21 @@ def stop(workload: str, worker: int = 0) -> Stop:
     text = f"nlp takes back what is its own, so {workload} pauses"
     reason = Reason(code="reclaimed", rule="R2", text=text, for_="nlp/pat-1")
     return Stop(workload=workload, worker=f"{workload}-{worker}", reason=reason)
+
+
+MOVED = f"moved to {NODE} to make room for nlp/owner"
+"""Reason of a move."""
+
+
+def move(workload: str, *devices: int) -> Move:
+    """Return the decision to move a job of one worker to these devices, for another job."""
+    return Move(
+        workload=workload,
+        worker=f"{workload}-0",
+        node=NODE,
+        devices=tuple(DeviceShare(device, MilliGpu(1000)) for device in devices),
+        reason=Reason(code="consolidated", rule="R10", text=MOVED, for_="nlp/owner"),
+    )
 
 
 def resize(workload: str, *devices: int, worker: int = 0, node: str = NODE) -> Resize:
