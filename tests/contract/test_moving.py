@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from contract.looking import seen
 from labs import MOVED, Lab, move, plan, start, stop
-from runai.hub_service.model.records import last_move
+from runai.hub_service.model.records import ProjectSpec, last_move
+from runai.hub_service.scheduler.cycle import decide
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.scheduler.model.snapshot import SHIPPED
 from waiting import eventually_async
 
 
@@ -43,3 +47,40 @@ async def test_a_move_is_told_until_the_next_stop(lab):
     assert [share.device for share in moved.workers[0].devices] == [1]
     assert pauses == 1
     assert [record.moved for record in (moving, moved, paused)] == [MOVED, MOVED, ""]
+
+
+async def test_shipped_policy_moves_a_half_that_saves_to_another_half_for_a_whole_gpu(lab):
+    await lab.cluster.put_project(ProjectSpec("vision", quota=MilliGpu(3000)))
+    await lab.cluster.put_project(ProjectSpec("nlp", quota=MilliGpu(1000)))
+    saver, other = (lab.job(name, gpus=0.5, saves=name == "saver") for name in ("saver", "other"))
+    await lab.started(saver)
+    await lab.started(other, device=1)
+    await lab.started(lab.job("two", gpus=2), device=2)
+    owner = lab.job("owner", project="nlp")
+    await lab.cluster.submit([owner])
+
+    async def both_run() -> bool:
+        await lab.nudge()
+        snapshot = replace(await lab.cluster.observe(), policy=SHIPPED)
+        await lab.cluster.apply(decide(snapshot))
+        records = [await lab.cluster.workload(spec.id) for spec in (owner, saver)]
+        return [record.state for record in records] == ["running", "running"]
+
+    await eventually_async(both_run, what="both run")
+    records = {record.spec.name: record for record in await lab.cluster.workloads()}
+    assert {
+        name: [(share.device, share.gpus) for share in record.workers[0].devices]
+        for name, record in records.items()
+    } == {
+        "saver": [(1, 500)],
+        "other": [(1, 500)],
+        "two": [(2, 1000), (3, 1000)],
+        "owner": [(0, 1000)],
+    }
+    assert {name: len(record.pauses) for name, record in records.items()} == {
+        "saver": 1,
+        "other": 0,
+        "two": 0,
+        "owner": 0,
+    }
+    assert records["saver"].moved == MOVED
