@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 from contract.looking import seen
+from contract.test_arrays import array, decided
 from labs import MOVED, Lab, move, plan, start, stop
 from runai.hub_service.model.records import ProjectSpec, last_move
 from runai.hub_service.scheduler.cycle import decide
@@ -47,6 +48,23 @@ async def test_a_move_is_told_until_the_next_stop(lab):
     assert [share.device for share in moved.workers[0].devices] == [1]
     assert pauses == 1
     assert [record.moved for record in (moving, moved, paused)] == [MOVED, MOVED, ""]
+
+
+async def test_a_move_of_an_element_is_told_until_its_next_stop(lab):
+    await array(lab, 2, gpus=2)
+    first, second = await decided(lab)
+    for name in (first, second):
+        await lab.until(name, "running")
+
+    assert await lab.cluster.apply(plan(move(second, 0, 1), stop(first))) == []
+    stopped = await lab.until(first, "paused")
+    moving = await lab.until(second, "paused")
+    assert await lab.cluster.apply(plan(start(second, 0, 1))) == []
+    moved = await lab.until(second, "running")
+    await lab.cluster.apply(plan(stop(second)))
+    paused = await lab.until(second, "paused")
+
+    assert [record.moved for record in (moving, moved, stopped, paused)] == [MOVED, MOVED, "", ""]
 
 
 async def test_shipped_policy_moves_a_half_that_saves_to_another_half_for_a_whole_gpu(lab):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusters.kubernetes.worlds import a_job, a_machine, a_pod
-from runai.hub_service.clusters.kubernetes.objects.array_elements import ArrayJob, array_jobs
+from runai.hub_service.clusters.kubernetes.objects.array_elements import (
+    MOST_MOVES,
+    ArrayJob,
+    array_jobs,
+    element_moves,
+    with_moves,
+)
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import DeviceRequest
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
@@ -184,3 +191,47 @@ def test_shown_elements_request_more_than_all_devices(pod, sizes, most):
     nodes = [a_machine(f"n{i}", gpus, gpu_memory_mib=mib) for i, (gpus, mib) in enumerate(sizes)]
 
     assert slots(a_pod("p", **{"gpus": 0} | pod), nodes) == most
+
+
+def moves_after(job: Job, stops: dict[int, str]) -> Any:
+    """Return the annotated moves after these stops; None: the annotation is removed."""
+    [step] = with_moves(job, stops)
+    assert step["path"] == "/metadata/annotations/runai~1moved"
+    return element_moves(an_array(moved=step["value"])) if step["op"] == "add" else None
+
+
+@pytest.mark.parametrize(
+    ("fields", "stops", "kept"),
+    [
+        pytest.param({}, {2: "moved to n2", 3: ""}, {2: "moved to n2"}, id="a first move"),
+        pytest.param({"moved": '{"1":"a"}'}, {2: "b"}, {1: "a", 2: "b"}, id="another one"),
+        pytest.param({"moved": '{"1":"a","2":"b"}'}, {1: ""}, {2: "b"}, id="the next stop"),
+        pytest.param({"moved": '{"1":"a"}'}, {1: ""}, None, id="the next stop of the only one"),
+        pytest.param(
+            {"moved": '{"1":"a","2":"b"}', "completed": frozenset({1})},
+            {3: "c"},
+            {2: "b", 3: "c"},
+            id="an ended element",
+        ),
+        pytest.param({"moved": "[1"}, {2: "b"}, {2: "b"}, id="an unreadable annotation"),
+    ],
+)
+def test_moves_of_elements_are_kept_until_their_next_stops(fields, stops, kept) -> None:
+    assert moves_after(an_array(**fields), stops) == kept
+
+
+def test_stops_of_an_array_that_never_moved_write_no_moves() -> None:
+    assert with_moves(an_array(), {1: "", 2: ""}) == []
+
+
+def test_latest_moves_of_a_large_array_are_kept() -> None:
+    first = {str(index): "a" for index in range(1, MOST_MOVES + 1)}
+
+    kept = moves_after(an_array(moved=json.dumps(first)), {0: "b"})
+
+    assert (len(kept), kept[0], 1 in kept) == (MOST_MOVES, "b", False)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"a":"moved"}', "[" * 100_000])
+def test_moves_that_cannot_be_read_are_none(text) -> None:
+    assert element_moves(an_array(moved=text)) == {}

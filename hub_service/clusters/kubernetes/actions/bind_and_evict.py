@@ -23,7 +23,7 @@ from runai.hub_service.clusters.kubernetes.events.pod_conditions import (
 )
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_keeper import ReservationKeeper
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import Slot
-from runai.hub_service.clusters.kubernetes.objects.array_elements import ArrayJob
+from runai.hub_service.clusters.kubernetes.objects.array_elements import ArrayJob, with_moves
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod, left_out, read_pod
 from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import BoundDevices
 from runai.hub_service.clusters.kubernetes.objects.jobs import (
@@ -178,8 +178,7 @@ class DecisionExecutor:
         sentence = why(decision.reason)
         up = [pod for pod in group.pods if pod.node and pod.deleted is None]
         ran = self._ran(group.job.uid, now)
-        moved = decision.reason.text if isinstance(decision, Move) else ""
-        priority = group.first.priority
+        moved, priority = _moved(decision), group.first.priority
         change = suspend_patch(
             group.job, now=now, why=sentence, priority=priority, moved=moved, ran=ran
         )
@@ -230,7 +229,8 @@ class DecisionExecutor:
         indexes = [pod.index or 0 for _, pod in stops]
         limited = {i: self._limited.get(f"{array.job.uid}/{i}") for i in indexes}
         ran = {i: Ran(one.seconds_at(now), now) for i, one in limited.items() if one is not None}
-        change = with_pauses(array.job, indexes, now=now, ran=ran)
+        moves = {pod.index or 0: _moved(decision) for decision, pod in stops}
+        change = with_pauses(array.job, indexes, now=now, ran=ran) + with_moves(array.job, moves)
         if await self._change(stops[0][0], array.job, change):
             await at_once(partial(self.stop, decision, pod) for decision, pod in stops)
 
@@ -315,6 +315,11 @@ def promised(decision: Reserve) -> str:
     """Return the sentence that names the workloads a reserved place waits for."""
     leaving = ", ".join(decision.waits_for)
     return f"its place on {decision.node} is kept until {leaving} left it (R7)"
+
+
+def _moved(decision: Stop | Move) -> str:
+    """Return the reason of a move; of another stop ""."""
+    return decision.reason.text if isinstance(decision, Move) else ""
 
 
 def _event_of(decision: Stop | Move) -> tuple[str, str]:

@@ -5,15 +5,18 @@ the elements that it starts; it is lowered only while no running pod can be take
 Pure.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice, takewhile
 
 from runai.hub_service.clusters.kubernetes.objects.core_objects import SCHEDULER, Pod
-from runai.hub_service.clusters.kubernetes.objects.jobs import Job
+from runai.hub_service.clusters.kubernetes.objects.jobs import MOVED, Job, Steps
 
 SETTLED_S = 5.0
 """Seconds after a binding in which the Job controller may not know of it."""
+MOST_MOVES = 256
+"""Moves that an array's annotation keeps: all annotations of an object share 256 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +134,28 @@ def array_jobs(
         if uid in found and index is not None and index < jobs[uid].completions:
             found[uid][index] = (*found[uid].get(index, ()), pod)
     return {uid: ArrayJob(jobs[uid], by_index) for uid, by_index in found.items()}
+
+
+def element_moves(job: Job) -> Mapping[int, str]:
+    """Return why elements of an array moved whose last stop was a move; {} if unreadable."""
+    try:
+        kept: dict[str, str] = json.loads(job.moved or "{}")
+        return {int(index): str(why) for index, why in kept.items()}
+    except (AttributeError, RecursionError, TypeError, ValueError):
+        return {}  # foreign content
+
+
+def with_moves(job: Job, stops: Mapping[int, str]) -> Steps:
+    """Return the steps that store elements' stops, each with the reason of its move or ""."""
+    before, gone = element_moves(job), job.done | job.deleted_elements
+    # The latest are last.
+    later = {**{i: why for i, why in before.items() if i not in stops}, **stops}
+    kept = {str(i): why for i, why in later.items() if why and i not in gone}
+    path = f"/metadata/annotations/{MOVED.replace('/', '~1')}"
+    if not kept:
+        return [{"op": "remove", "path": path}] if job.moved else []
+    text = json.dumps(dict(list(kept.items())[-MOST_MOVES:]), separators=(",", ":"))
+    return [{"op": "add", "path": path, "value": text}]
 
 
 def _current(pods: Iterable[Pod]) -> Pod | None:

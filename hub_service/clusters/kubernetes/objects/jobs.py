@@ -74,7 +74,7 @@ def elastic_text(state: ElasticState) -> str:
 PAUSES = "runai/pauses"
 """Annotation: times at which the scheduler stopped it, as a JSON list of Unix seconds."""
 MOVED = "runai/moved"
-"""Annotation: the reason of its last stop if that was a move; gone at its next stop."""
+"""Annotation: the reason of its last stop if that was a move; of an array JSON, by index."""
 SUSPENDED_BY = "runai/suspended-by"
 STARTS = "runai/starts"
 """Annotation: times at which it was unsuspended, in the same format."""
@@ -143,7 +143,7 @@ class Job:
     starts: tuple[float, ...] = ()
     pauses: tuple[float, ...] = ()
     moved: str = ""
-    """The reason of its last stop if that was a move, still after it runs again; else ""."""
+    """The reason of its last stop if that was a move, as annotated; else ""."""
     spec: WorkloadSpec | None = None
     """The submitted specification; None if not submitted through us."""
     suspended_by: str = ""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from runai.hub_service.clusters.kubernetes.objects.array_elements import ArrayJob
+from runai.hub_service.clusters.kubernetes.objects.array_elements import ArrayJob, element_moves
 from runai.hub_service.clusters.kubernetes.objects.job_manifest import OWN_INDEX
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
 from runai.hub_service.clusters.kubernetes.workloads.workload_records import (
@@ -53,6 +53,7 @@ class ArrayRecords:
         begun = set()
         places = (place.partition("/") for place in known.promises)
         promised = {int(index) for uid, _, index in places if uid == job.uid}
+        moves = element_moves(job)
         for index in sorted({*array.pods, *job.done, *job.paused, *promised}):
             pods = array.pods.get(index, ())
             is_deleted = _is_deleted(job, index)
@@ -70,9 +71,10 @@ class ArrayRecords:
                 (index in job.completed, index in job.failed_indexes, is_deleted),
                 (job.is_suspended, job.is_held, job.outcome),
                 job.paused.get(index),
+                moves.get(index, ""),
                 (known.numbers(seat), index in job.timed_out),
             )
-            build = partial(_of_element, array, index, name, known)
+            build = partial(_of_element, array, index, name, known, moves.get(index, ""))
             yield self._cache.get(seat, inputs, build)
         gone = begun | job.deleted_elements
         left = arrays.without(((0, job.completions),), gone)
@@ -103,7 +105,7 @@ def _of_the_rest(job: Job, left: Ranges, known: ClusterState) -> WorkloadRecord:
 
 
 def _of_element(
-    array: ArrayJob, index: int, name: WorkloadId, known: ClusterState
+    array: ArrayJob, index: int, name: WorkloadId, known: ClusterState, moved: str
 ) -> WorkloadRecord:
     job, pods = array.job, array.pods.get(index, ())
     assert job.spec is not None
@@ -142,6 +144,7 @@ def _of_element(
         failures=min(sum(bool(pod.exit_code) for pod in ended), spec.backoff_limit + 1),
         exit_code=worker.exit_code if state.finished else None,
         checkpoint_dir=job.checkpoint_dir.replace(OWN_INDEX, str(index)),
+        moved=moved,
     )
     return with_time_limit(record, known.numbers(f"{job.uid}/{index}"))
 
