@@ -191,6 +191,7 @@ class KubernetesCluster:
             pod.uid for pod in await self.lookup.pods_of(workload) if (pod.index or 0) >= most
         ]
         self.cache.doing.scaled(job, leaving, now)
+        self._changes.announce()  # a record may have been built meanwhile, if the watch was faster
         self.cache.informers.jobs.apply(found)
         await self._write_event(job, "Scaled", f"{by} set its workers to {least} to {most}")
         return await self.workload(workload)

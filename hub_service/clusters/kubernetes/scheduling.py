@@ -144,6 +144,7 @@ class Scheduling:
         ended, failed = await end_timed_out(self._api, limited.values(), self.events, now, apply)
         if ended:
             self._cache.doing.evicted.update(dict.fromkeys(ended, now))
+            self._changes.announce()
             pods, found = self._pods_and_groups(now)
             limited = self._cache.limited(pods)
         is_left = is_left or failed
