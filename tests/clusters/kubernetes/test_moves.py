@@ -1,7 +1,7 @@
 """A job that saves moves to make room: the whole move, on the service with the shipped policy.
 
-kwok plays the kubelets; every other part is the real one. What a move needs and leaves is on the
-Job, so the next service has it.
+kwok plays the kubelets; every other part is the real one. The Job keeps its last move, so the next
+service tells it, too.
 """
 
 from __future__ import annotations

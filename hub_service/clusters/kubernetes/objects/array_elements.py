@@ -148,7 +148,7 @@ def element_moves(job: Job) -> Mapping[int, str]:
 def with_moves(job: Job, stops: Mapping[int, str]) -> Steps:
     """Return the steps that store elements' stops, each with the reason of its move or ""."""
     before, gone = element_moves(job), job.done | job.deleted_elements
-    # The latest are last.
+    # In the order of the moves: the annotation keeps the latest ones.
     later = {**{i: why for i, why in before.items() if i not in stops}, **stops}
     kept = {str(i): why for i, why in later.items() if why and i not in gone}
     path = f"/metadata/annotations/{MOVED.replace('/', '~1')}"
