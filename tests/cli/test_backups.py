@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sqlite3
 import stat
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from labs import local_lab
+from labs import local_lab, plan, start
 from runai.embedded.directory import DataDirectory
 from runai.hub_service.clusters.local.store.workload_store import SqliteStore
 from runai.hub_service.model.records import ProjectSpec
@@ -259,3 +262,41 @@ def test_where_there_is_none_it_is_said(command, runai, tmp_path):
 
     assert result.exit_code == 1
     assert "not a backup of a platform" in result.stderr or "There is no platform" in result.stderr
+
+
+async def test_the_tutorials_restore_drill_keeps_suspended_jobs_and_settings(platform, tmp_path):
+    page = (Path(__file__).parents[2] / "docs/tutorials/admin.md").read_text(encoding="utf-8")
+    found = re.search(r"\n### Restore drill\n.*?```\n(.*?)```", page, re.DOTALL)
+    assert found
+    suspends, backs_up, stops, *restores, starts = found[1].splitlines()
+    backups = tmp_path / "backups"
+    settings = "c.JupyterHub.concurrent_spawn_limit = 10\n"
+    (platform.root / "jupyterhub_config.py").write_text(settings)
+
+    def play(line: str) -> None:
+        line = line.removeprefix("sudo ").replace("/var/lib/runai", str(platform.root))
+        line = re.sub("^runai ", f"{sys.executable} -m runai.hub_service.cli ", line)
+        made = next(backups.iterdir()).name if backups.exists() else ""
+        line = line.replace("/mnt/backups", str(backups)).replace("FOLDER", made)
+        subprocess.run(["sh", "-ec", line], check=True)
+
+    async with local_lab(tmp_path, forget=False) as lab:
+        job = lab.job(grace_seconds=1)
+        await lab.started(job)
+        assert "runai suspend" in suspends
+        await lab.cluster.suspend(job.id, by="ana")
+        await lab.until(job.id, "suspended")
+        play(backs_up)
+    assert stops == "sudo systemctl stop runai"
+    for line in restores:
+        play(line)
+    assert starts == "sudo systemctl start runai"
+    async with local_lab(tmp_path) as lab:
+        assert (await lab.cluster.workload(job.id)).state == "suspended"
+        await lab.cluster.resume(job.id, by="ana")
+        assert await lab.cluster.apply(plan(start(job.id, 0))) == []
+        await lab.until(job.id, "running")
+        assert await lab.sees(job) == (["0"], True)
+
+    assert (platform.root / "jupyterhub_config.py").read_text() == settings
+    assert (platform.root.with_name("data.before") / "cluster.sqlite").exists()

@@ -79,7 +79,8 @@ YOURS = {
 OTHERS = {"--api-versions", "--build-arg", "--lr"}
 """Options of other programs that sentences name."""
 OTHER_PROGRAMS = re.compile(
-    r"(?:kubectl|helm|docker|systemctl|pip|python3? -m (?:pip|venv)) (?:[^`\n]*\\\n)*[^`\n]*"
+    r"(?:kubectl|helm|docker|systemctl|useradd|pip|python3? -m (?:pip|venv))"
+    r" (?:[^`\n]*\\\n)*[^`\n]*"
 )
 """Command lines of other programs, to the end of the line."""
 HINTS = "hub_service/(cli/doctor|clusters/kubernetes)/"

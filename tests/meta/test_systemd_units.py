@@ -1,0 +1,106 @@
+"""The units of examples/systemd start the platform, and the pages show and explain them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from control_plane.certificates import Authority
+from runai.embedded.up import up
+
+FOLDER = Path(__file__).parents[2] / "examples/systemd"
+UNITS = sorted(FOLDER.glob("*.service"))
+DROP_IN = FOLDER / "one-account.conf"
+NGINX = FOLDER / "nginx.conf"
+PROGRAM = "/opt/runai/bin/runai"
+
+
+def settings(file: Path) -> list[tuple[str, str, str]]:
+    """Return section, name and value of each line."""
+    found, section = [], ""
+    for line in file.read_text(encoding="utf-8").splitlines():
+        if line.startswith("["):
+            section = line
+        elif line and not line.startswith("#"):
+            name, _, value = line.partition("=")
+            found.append((section, name, value))
+    return found
+
+
+def command(file: Path) -> list[str]:
+    """Return the words of the start command: the last `ExecStart`, as systemd takes it."""
+    return shlex.split([value for _, name, value in settings(file) if name == "ExecStart"][-1])
+
+
+@pytest.mark.parametrize("file", [*UNITS, DROP_IN], ids=lambda file: file.name)
+def test_a_start_command_is_parsed_with_each_option(file: Path):
+    program, name, *arguments = command(file)
+
+    options = up.make_context("runai up", arguments).params
+
+    assert (program, name) == (PROGRAM, "up")
+    assert options["system_users"] is (file != DROP_IN)
+
+
+def test_units_differ_in_their_start_commands_only():
+    first, *others = [[line for line in settings(unit) if line[1] != "ExecStart"] for unit in UNITS]
+    (wanted,) = [value for _, name, value in settings(UNITS[0]) if name == "Delegate"]
+
+    assert len(others) == 2
+    assert others == [first, first]
+    assert wanted == "cpu memory"
+
+
+@pytest.mark.parametrize("file", [*UNITS, DROP_IN, NGINX], ids=lambda file: file.name)
+def test_a_file_is_shown_by_the_page_that_explains_its_paths(file: Path, checkout: Path):
+    page = (checkout / "docs/operations.md").read_text(encoding="utf-8")
+    tutorial = (checkout / "docs/tutorials/admin.md").read_text(encoding="utf-8")
+    lines = "\n".join(re.sub("#.*", "", line) for line in file.read_text().splitlines())
+    paths = {path.rstrip(";") for path in re.findall(r"(?<=[ =])/[a-z][\w./]+", lines)}
+
+    assert f"```{{literalinclude}} ../examples/systemd/{file.name}\n" in page
+    assert {path for path in paths if path not in page + tutorial} == set()
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd-analyze here")
+@pytest.mark.parametrize("drop_in", [False, True], ids=["root", "one account"])
+@pytest.mark.parametrize("unit", UNITS, ids=lambda file: file.stem)
+def test_systemd_knows_every_setting(unit: Path, drop_in: bool, tmp_path: Path):
+    more = tmp_path / "runai.service.d"
+    more.mkdir()
+    for file, copy in ((unit, tmp_path / "runai.service"), (DROP_IN, more / DROP_IN.name)):
+        if drop_in or file is unit:
+            # It must be there, and the account too.
+            text = file.read_text().replace(PROGRAM, "/bin/true").replace("=runai", "=root")
+            copy.write_text(text)
+
+    told = subprocess.run(
+        ["systemd-analyze", "verify", tmp_path / "runai.service"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (told.returncode, told.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not shutil.which("nginx"), reason="no nginx here")
+def test_nginx_knows_every_setting(tmp_path: Path):
+    Authority().server(["gpu.example.org"], []).write(tmp_path, "gpu")
+    text = NGINX.read_text().replace("/etc/ssl/gpu", f"{tmp_path}/gpu")
+    main = tmp_path / "nginx.conf"
+    main.write_text(f"pid {tmp_path}/pid; events {{}} http {{ {text} }}")
+
+    told = subprocess.run(
+        ["nginx", "-t", "-q", "-c", main, "-e", "stderr"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (told.returncode, told.stderr) == (0, "")
