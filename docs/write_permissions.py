@@ -53,11 +53,11 @@ def page() -> str:
 
 
 def _table() -> Iterator[str]:
-    yield f"| action | route, commands, buttons | {' | '.join(COLUMNS.values())} |"
+    yield f"|action|route, commands, buttons|{'|'.join(COLUMNS.values())}|"
     yield f"|---|---|{':-:|' * len(COLUMNS)}"
     for row in ROWS:
         cells = [_told(row, role) for role in COLUMNS]
-        yield f"| {row['what']} | {_by(row)} | {' | '.join(cells)} |"
+        yield f"|{row['what']}|{_by(row)}|{'|'.join(cells)}|"
 
 
 def _told(row: dict[str, Any], role: str) -> str:
