@@ -22,6 +22,7 @@ DECIDED: dict[str, dict[str, list[str]]] = {
     },
     "longest_run_of_those_that_save": {"stop": ["bob-2-0"], "reserve": ["patty-1-0"]},
     "priority_zero": {"stop": ["bob-1-0"], "reserve": ["bob-3-0"]},
+    "quota_beside_gpus_never_lent": {"stop": ["ann-1-0"], "reserve": ["patty-1-0"]},
     "quota_needs_a_move": {"move": ["bob-2-0"], "reserve": ["patty-1-0"]},
     "types_in_order_of_preference": {"start": ["bob-1-0", "bob-2-0"]},
     "shipped_policy_moves_jobs_that_save": {"move": ["bob-2-0"], "reserve": ["ann-1-0"]},
