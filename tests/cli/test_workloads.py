@@ -49,9 +49,12 @@ def test_the_list_shows_what_runs_what_waits_and_why(bob, eventually):
 
 def test_missing_workloads_are_answered_with_a_hint(bob):
     listed, described = bob("list"), bob("describe", "exp9")
+    filtered = bob("list", "--state", "running")
 
     assert (listed.exit_code, listed.stdout) == (0, "")
     assert "runai submit" in listed.stderr
+    assert (filtered.exit_code, filtered.stdout) == (0, "")
+    assert filtered.stderr == "No workload matches.\n"
     assert described.exit_code == 1
     assert described.stderr.splitlines() == [
         "Error: There is no workload 'exp9' that you may see.",

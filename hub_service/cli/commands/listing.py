@@ -96,10 +96,10 @@ def list_(
         elif watched:
             watch_workloads(client, which, output, elements=elements)
         elif everything or output not in render.TABLES:
-            show_workloads(client.workloads(which), output, elements=elements)
+            _show_workloads(client.workloads(which), which, output, elements=elements)
         else:
             page = client.workload_page(which)
-            show_workloads(page.items, output, elements=elements)
+            _show_workloads(page.items, which, output, elements=elements)
             if page.next_token is not None:
                 click.echo(_more(page))
 
@@ -110,15 +110,16 @@ def _more(page: WorkloadPage) -> str:
     return f"{total - len(page.items):,} more: {counts}. `runai list --all` lists them all."
 
 
-def show_workloads(
-    workloads: Sequence[WorkloadView], output: str, *, elements: bool = False
+def _show_workloads(
+    workloads: Sequence[WorkloadView], which: WorkloadFilter, output: str, *, elements: bool
 ) -> None:
     """Print workloads, an array as one line; if there are none, a note on standard error."""
     if output not in render.TABLES:
         render.show_rows(workloads, lambda w: w.id, output)
         return
     if not workloads:
-        click.echo("There are no workloads. `runai submit` makes one.", err=True)
+        none = "There are no workloads. `runai submit` makes one."
+        click.echo(none if which == WorkloadFilter() else "No workload matches.", err=True)
         return
     shown = workloads if elements else folded(workloads)
     tables.workload_table(datetime.now(UTC)).show(shown, wide=output == "wide")
