@@ -178,6 +178,23 @@ def test_a_claim_within_its_quota_takes_what_holds_its_cpu(
         world = applied(world, plan, seconds=0)
 
 
+@pytest.mark.parametrize(
+    ("late", "expected"),
+    [
+        (job("new", 0, "a", cpu_milli=4000), set[str]()),
+        (session("new", 0, "a", cpu_milli=4000), {"over-0"}),
+        (job("new", 1, "a", cpu_milli=4000), {"over-0"}),
+    ],
+    ids=["job without a GPU", "session without a GPU", "job with a GPU"],
+)
+def test_only_jobs_with_a_gpu_and_sessions_take_cpu_from_another_project(
+    late: Workload, expected: set[str]
+) -> None:
+    over = job("over", 1, "none", on="n1:0", cpu_milli=8000)
+
+    assert stopped(decide(snapshot((NODE,), OWNERS, [over, late]))) == expected
+
+
 def test_victims_for_cpu_move_where_they_fit() -> None:
     other = replace(NODE, name="n2", devices=1)
     jobs = [cpu("x", 8000, "b"), job("fat", 1, "b", on="n2:0", cpu_milli=4000)]

@@ -413,7 +413,9 @@ def quiet(plan: Plan) -> bool:
 def test_plans_come_to_rest_and_stay_there(snapshot: Snapshot, *, grace: bool) -> None:
     # Two plans, and no more. A worker stopped with a grace period leaves a cycle later; with
     # consolidation, a stopped workload may find a place by a move that it asks for only then (R10).
+    # A victim of another project may then preempt guaranteed workers of its own (E4).
     plans = 2 + grace + ("consolidate" in snapshot.policy.phases)
+    plans += 2 * grace * any(workload.guaranteed_workers for workload in snapshot.workloads)
     world = snapshot
     for cycle in range(9):
         plan = decide(world)

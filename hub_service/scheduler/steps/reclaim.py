@@ -270,7 +270,10 @@ class Reclaim:
 
     def _ways(self, unit: PodSet, lane: EquivalenceClass) -> Iterator[PreemptionScope]:
         policy, account, item = self._state.policy, unit.item.account, unit.item
-        others = "reclaim" in policy.phases
+        # Quotas promise GPUs. Preemptible work without one that took CPU from a project beyond its
+        # quota would be a victim of that project's next claim, and take it again.
+        has_claim = item.is_fixed or any(member.kind.devices for member in unit.members)
+        others = "reclaim" in policy.phases and has_claim
         over = account.allocated + unit.demand - account.fair_share
         if others and over > 0:
             self.over_share.add(lane)
