@@ -27,7 +27,7 @@ from typing import Any, Literal
 from machine import commit, machine
 
 from runai.hub_service.scheduler.model.quantity import Mib, MilliGpu
-from runai.hub_service.scheduler.model.snapshot import Node, Project
+from runai.hub_service.scheduler.model.snapshot import SHIPPED, Node, Policy, Project
 from runai.hub_service.simulation.engine import Run, Setting, simulate
 from runai.hub_service.simulation.policies import PolicyName
 from runai.hub_service.simulation.results import as_json
@@ -65,6 +65,7 @@ class Case:
     """Number of runs, each with jobs of the same second shuffled; the figures are means."""
     every: int = EVERY_S
     """Shortest time between two decisions, in seconds; 0 decides at each event."""
+    shipped: Policy = SHIPPED
 
 
 CASES: Mapping[str, Case] = {
@@ -72,8 +73,11 @@ CASES: Mapping[str, Case] = {
     "static": Case("static"),
     "pool-strict": Case("pool-strict", seeds=3),
     "pool": Case("pool", seeds=3),
-    "quota-restart": Case("quota", checkpoints=False),
+    "quota-restart": Case("quota", checkpoints=False, seeds=4),
     "quota": Case("quota"),
+    "unbounded-moves": Case(
+        "quota", shipped=replace(SHIPPED, max_moves=None, max_moves_per_hour=None)
+    ),
     "protected": Case("quota", min_runtime=3600),
     "quota-without-moves": Case("quota-without-moves"),
     "quota-at-once": Case("quota", every=0),
@@ -177,6 +181,7 @@ class Philly:
             since=self.settled,
             until=self.until,
             every=case.every,
+            policy=case.shipped,
         )
 
     def jobs(self, case: Case, seed: int | None) -> list[TraceRow]:
@@ -324,6 +329,7 @@ ROWS = {
     "protected": "the same, jobs protected for their first hour",
     "quota-restart": "quotas, jobs without checkpoints start anew",
     "quota-without-moves": "quotas, and nothing moves",
+    "unbounded-moves": "quotas, moves without bounds",
     "quota-at-once": "guaranteed quotas, decided at each event",
     "elastic": "quotas, 30 % of the jobs elastic",
     "skewed-static": "quotas squared: private parts",
