@@ -57,6 +57,10 @@ class Story:
         found = self.service.client.workload(f"{project}/{name}")
         return found.workers[0].node if found.state == "running" else ""
 
+    def allocated(self, project: str) -> float:
+        """Return the GPUs that a project holds."""
+        return next(p.allocated for p in self.service.client.projects() if p.name == project)
+
     def moves(self) -> dict[str, str]:
         """Return the last moves in the list, by workload."""
         listed = self.service.client.workloads()
@@ -86,6 +90,8 @@ def test_a_job_that_saves_moves_for_a_bigger_claim_and_tells_it_after_a_restart_
     [evicted] = work.pods("vision-saver")
     story.service.client.delete("vision/filler")
     assert before == {"stays": "n1", "filler": "n1", "saver": "n2"}
+    # While the project is beyond its quota, the claim stops the job instead (R2).
+    eventually(lambda: story.allocated("vision") == 2, what="the filler's GPU is free")
 
     story.submit("nlp", "big", gpus=2)
     eventually(lambda: story.node_of("nlp", "big") == "n2", what="the claimant has both of n2")
