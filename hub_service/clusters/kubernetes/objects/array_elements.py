@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import chain, islice, takewhile
 
 from runai.hub_service.clusters.kubernetes.objects.core_objects import SCHEDULER, Pod
-from runai.hub_service.clusters.kubernetes.objects.jobs import MOVED, Job, Steps
+from runai.hub_service.clusters.kubernetes.objects.jobs import MOVED, Job, Steps, path_of
 
 SETTLED_S = 5.0
 """Seconds after a binding in which the Job controller may not know of it."""
@@ -151,7 +151,7 @@ def with_moves(job: Job, stops: Mapping[int, str]) -> Steps:
     # In the order of the moves: the annotation keeps the latest ones.
     later = {**{i: why for i, why in before.items() if i not in stops}, **stops}
     kept = {str(i): why for i, why in later.items() if why and i not in gone}
-    path = f"/metadata/annotations/{MOVED.replace('/', '~1')}"
+    path = path_of(MOVED)
     if not kept:
         return [{"op": "remove", "path": path}] if job.moved else []
     text = json.dumps(dict(list(kept.items())[-MOST_MOVES:]), separators=(",", ":"))

@@ -320,8 +320,7 @@ def suspend_patch(
 
 def _stopping(job: Job, notes: Mapping[str, str], moved: str = "") -> Steps:
     notes = {**notes, MOVED: moved} if moved else notes
-    is_old = bool(job.moved) and not moved
-    gone: Steps = [{"op": "remove", "path": _path_of(MOVED)}] if is_old else []
+    gone: Steps = [{"op": "remove", "path": path_of(MOVED)}] if job.moved and not moved else []
     return [*_unchanged(job), *_noted(job, notes), *gone, *_suspend(job, is_wanted=True)]
 
 
@@ -344,7 +343,7 @@ def resizing(job: Job, *, why: str, priority: int, ran: Mapping[int, Ran] | None
 def unsuspend_patch(job: Job, *, now: float) -> Steps:
     """Return the patch that unsuspends a held Job."""
     notes = {STARTS: _text((*job.starts, now))}
-    freed = {"op": "remove", "path": _path_of(HELD)}
+    freed = {"op": "remove", "path": path_of(HELD)}
     return [*_unchanged(job), *_noted(job, notes), freed, *_suspend(job, is_wanted=False)]
 
 
@@ -353,7 +352,7 @@ def clear_hold_patch(job: Job) -> Steps:
 
     Otherwise a later suspension by the user would look like waiting in the queue.
     """
-    return [*_unchanged(job), {"op": "remove", "path": _path_of(HELD)}]
+    return [*_unchanged(job), {"op": "remove", "path": path_of(HELD)}]
 
 
 def wait_reason_patch(job: Job, why: str) -> Steps:
@@ -411,7 +410,7 @@ def with_pauses(
 ) -> Steps:
     """Return the patch that stores the pauses of an array's elements."""
     times = {i: (*job.paused.get(i, ()), now) for i in indexes}
-    path = _path_of(PAUSED_ELEMENTS)
+    path = path_of(PAUSED_ELEMENTS)
     before = {"op": "test", "path": path, "value": job.paused_text}
     changed = {"op": "replace", "path": path, "value": paused_text(job, times)}
     return [*_unchanged(job), before, changed, *_noted(job, _ran_notes(job, ran))]
@@ -432,7 +431,7 @@ def _unchanged(job: Job) -> Steps:
     """Return JSON Patch tests that fail if the Job was suspended, resumed or replaced meanwhile."""
     tests: Steps = [{"op": "test", "path": "/metadata/uid", "value": job.uid}]
     if job.is_held:
-        tests.append({"op": "test", "path": _path_of(HELD), "value": job.template.sentence})
+        tests.append({"op": "test", "path": path_of(HELD), "value": job.template.sentence})
     elif not job.has_suspend:
         return tests
     tests.append({"op": "test", "path": _suspend_path(job), "value": job.is_suspended})
@@ -441,7 +440,7 @@ def _unchanged(job: Job) -> Steps:
 
 def _noted(job: Job, notes: Mapping[str, str]) -> Steps:
     first = [] if job.has_notes else [{"op": "add", "path": "/metadata/annotations", "value": {}}]
-    added = [{"op": "add", "path": _path_of(name), "value": text} for name, text in notes.items()]
+    added = [{"op": "add", "path": path_of(name), "value": text} for name, text in notes.items()]
     return [*first, *added]
 
 
@@ -460,7 +459,8 @@ def _suspend_path(job: Job) -> str:
     return "/spec/runPolicy/suspend" if job.kind == PYTORCH_JOB else "/spec/suspend"
 
 
-def _path_of(name: str) -> str:
+def path_of(name: str) -> str:
+    """Return the path of an annotation in a JSON patch."""
     return f"/metadata/annotations/{name.replace('/', '~1')}"
 
 
