@@ -8,6 +8,7 @@ import os
 import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -19,8 +20,8 @@ import traitlets
 from IPython.core.getipython import get_ipython
 
 from runai.hub_service.client.array_lines import named
-from runai.hub_service.wire.errors import InvalidRequest, RunaiError
-from runai.hub_service.wire.schemas import Overview, ScaleRequest, WhoAmI
+from runai.hub_service.wire.errors import InvalidRequest, NotFound, RunaiError
+from runai.hub_service.wire.schemas import Overview, ScaleRequest, WhoAmI, WorkloadView
 from runai.widgets import state as states
 from runai.widgets import text
 from runai.widgets.link import Link, link
@@ -107,6 +108,8 @@ class Panel(anywidget.AnyWidget):
             self._lose()
             self.state = {**self.state, "lost": news.text}
             return
+        if news.at < self._latest.at:
+            return  # from before the first overview: the stream's latest may be older than a cell
         self._latest = news
         state = self._with_recent(self._render(news))
         with self.hold_sync():
@@ -256,11 +259,26 @@ def status() -> Panel:
 
 
 def jobs_view(here: Link, ids: Sequence[str], *, notes: Sequence[str] = ()) -> Panel:
-    """Return a live view of workloads; it ends when all are finished or deleted."""
+    """Return a live view of workloads; it ends when all are finished or deleted.
+
+    An overview leaves out the ends of long queues and what finished long ago, and may be older than
+    the submission: only the service's answer says that a workload is deleted.
+    """
     before: list[states.Row] = []
+    answers: dict[str, WorkloadView | None] = {}  # about those left out; None: deleted
+
+    def is_over(each: str) -> bool:
+        return each in answers and ((it := answers[each]) is None or it.state in states.FINISHED)
 
     def render(overview: Overview) -> ViewState:
-        state = states.jobs_state(overview, ids, before=before, notes=notes)
+        left_out = [each for each in ids if not named(overview.workloads, each)]
+        for each in answers.keys() - left_out:
+            del answers[each]
+        for each in left_out:
+            if not is_over(each):
+                with suppress(RunaiError):  # the next overview asks again
+                    answers[each] = _workload_or_none(here, each)
+        state = states.jobs_state(overview, ids, before=before, left_out=answers, notes=notes)
         before[:] = state["workloads"]
         return state
 
@@ -269,16 +287,18 @@ def jobs_view(here: Link, ids: Sequence[str], *, notes: Sequence[str] = ()) -> P
         lines = [text.workload_line(view) for view in shown]
         return "\n".join([*lines, *notes])
 
-    over = states.FINISHED | {"deleted"}
-    return Panel(
-        here,
-        render,
-        describe,
-        done=lambda state: (
-            len(state["workloads"]) == len(ids)
-            and all(row["state"] in over for row in state["workloads"])
-        ),
-    )
+    def is_done(state: ViewState) -> bool:
+        ended = {row["id"] for row in state["workloads"] if row["state"] in states.FINISHED}
+        return all(each in ended or is_over(each) for each in ids)
+
+    return Panel(here, render, describe, done=is_done)
+
+
+def _workload_or_none(here: Link, workload: str) -> WorkloadView | None:
+    try:
+        return here.client.workload(workload)
+    except NotFound:
+        return None
 
 
 def in_a_notebook() -> bool:

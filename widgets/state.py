@@ -3,7 +3,7 @@
 The typed dictionaries are the contract with `panel.js`, which repeats them as JSDoc.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime
 from typing import Literal, NotRequired, TypedDict
@@ -154,23 +154,35 @@ def quota_state(overview: Overview, *, projects: Sequence[str]) -> ViewState:
 
 
 def jobs_state(
-    overview: Overview, ids: Sequence[str], *, before: Sequence[Row], notes: Sequence[str]
+    overview: Overview,
+    ids: Sequence[str],
+    *,
+    before: Sequence[Row],
+    left_out: Mapping[str, WorkloadView | None],
+    notes: Sequence[str],
 ) -> ViewState:
-    """Build the view of these workloads; one that vanished since `before` is deleted."""
-    now = {each: view for each in ids for view in named(overview.workloads, each)}
-    known = {row["id"]: row for row in before}
-    rows = [
-        _row(now[each], overview.at) if each in now else _deleted(known[each])
-        for each in ids
-        if each in now or each in known
-    ]
-    waiting = any(row["state"] == "queued" for row in rows)
+    """Build the view of these workloads.
+
+    `left_out` are answers about workloads that the overview lacks (None: deleted). One without an
+    answer stays as it was `before`.
+    """
+    rows = {row["id"]: row for row in before}
+    for each, view in left_out.items():
+        if view is not None:
+            rows[each] = _row(view, overview.at)
+        elif each in rows:
+            rows[each] = _deleted(rows[each])
+    for each in ids:
+        for view in named(overview.workloads, each):
+            rows[each] = _row(view, overview.at)
+    shown = [rows[each] for each in ids if each in rows]
+    waiting = any(row["state"] == "queued" for row in shown)
     return ViewState(
         view="jobs",
         lost="",
-        simulated=any(row["simulated"] for row in rows),
+        simulated=any(row["simulated"] for row in shown),
         projects=[],
-        workloads=rows,
+        workloads=shown,
         chart=None,
         notes=list(notes) if waiting else [],
         told=_recent_events(overview, set(ids)),

@@ -166,6 +166,36 @@ def test_a_view_of_jobs_ends_with_them(bob, eventually):
     eventually(lambda: bob.live._listeners == [])
 
 
+def test_view_of_a_job_is_not_ended_by_an_overview_from_before_its_submission(bob, eventually):
+    before = bob.client.overview()
+    job = submit("endless.py", gpus=1, name="exp1", grace_seconds=1)
+    view = jobs_view(bob, [job.id])
+    eventually(lambda: states(view) == {"exp1": "running"})
+
+    view._on_news(before)  # the stream's latest, as a view begins
+
+    assert states(view) == {"exp1": "running"}
+    job.delete()
+    eventually(lambda: states(view) == {"exp1": "deleted"})
+    eventually(lambda: bob.live._listeners == [])
+
+
+def test_view_of_a_job_that_overviews_leave_out_shows_the_services_answer(bob, eventually):
+    job = submit("endless.py", gpus=1, name="exp1", grace_seconds=1)
+    view = jobs_view(bob, [job.id])
+    bob.live.close()  # only the overviews below
+    job.suspend()
+    eventually(lambda: job.state == "suspended")
+    without = bob.client.overview().model_copy(update={"workloads": []})
+
+    view._on_news(without)
+
+    assert states(view) == {"exp1": "suspended"}
+    job.delete()
+    view._on_news(without)
+    assert states(view) == {"exp1": "deleted"}
+
+
 def test_outside_jupyterhub_a_button_works_through_the_kernel(bob, eventually):
     job = submit("endless.py", gpus=1, name="exp1", grace_seconds=1)
     view = panel()

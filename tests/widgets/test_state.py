@@ -129,22 +129,41 @@ def test_my_usage_adds_up_what_i_hold(workloads, usage):
     assert state.my_usage(overview(*workloads), "bob") == usage
 
 
-def test_a_job_that_was_there_and_is_no_more_is_shown_as_deleted():
-    first = state.jobs_state(overview(workload("a")), ["vision/a"], before=[], notes=[])
+@pytest.mark.parametrize(
+    ("left_out", "shown"),
+    [
+        pytest.param({}, ("running", "Suspend"), id="no answer: as before"),
+        pytest.param({"vision/a": None}, ("deleted", ""), id="deleted, says the service"),
+        pytest.param(
+            {"vision/a": workload("a", "queued", mine=False)}, ("queued", ""), id="still there"
+        ),
+    ],
+)
+def test_job_that_an_overview_lacks_is_deleted_only_by_the_services_answer(left_out, shown):
+    first = state.jobs_state(
+        overview(workload("a")), ["vision/a"], before=[], left_out={}, notes=[]
+    )
 
-    then = state.jobs_state(overview(), ["vision/a"], before=first["workloads"], notes=[])
+    then = state.jobs_state(
+        overview(), ["vision/a"], before=first["workloads"], left_out=left_out, notes=[]
+    )
 
-    assert [(row["state"], row["actions"]) for row in then["workloads"]] == [("deleted", [])]
+    [row] = then["workloads"]
+    assert (row["state"], "".join(each["label"] for each in row["actions"][:1])) == shown
 
 
 def test_a_job_that_is_not_there_yet_is_not_deleted():
-    assert state.jobs_state(overview(), ["vision/a"], before=[], notes=[])["workloads"] == []
+    first = state.jobs_state(overview(), ["vision/a"], before=[], left_out={}, notes=[])
+
+    assert first["workloads"] == []
 
 
 def test_notes_of_the_submission_are_shown_while_it_waits():
     def notes(now):
         seen = overview(workload("a", now))
-        return state.jobs_state(seen, ["vision/a"], before=[], notes=["No node has 8."])["notes"]
+        return state.jobs_state(
+            seen, ["vision/a"], before=[], left_out={}, notes=["No node has 8."]
+        )["notes"]
 
     assert (notes("queued"), notes("running")) == (["No node has 8."], [])
 
