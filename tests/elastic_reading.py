@@ -6,7 +6,11 @@ cover many ranks and resizes that real processes would take minutes for.
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import random
+import signal
+import time
 from typing import Any
 
 import numpy as np
@@ -189,3 +193,36 @@ def loaded(rank: int, _: int, kind: str, ranks: int, num_workers: int) -> list[A
         for updates in of_ranks
         for sample in updates.get(update, [])
     ]
+
+
+class Stuck(Indexed):
+    """Samples of which all but the first ones are loaded for ever."""
+
+    def __getitem__(self, index: int) -> int:
+        while index >= 4:
+            time.sleep(1000)
+        return index
+
+
+def loaded_after_sigterm(rank: int, _: int, kind: str) -> tuple[list[int], list[int]]:
+    """Return the samples of an epoch whose loading processes get SIGTERM, and their exit codes."""
+    options: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "fork"}
+    loader = elastic.DataLoader(
+        globals()[kind](46), job=Reading(10, 3, rank=rank), collate_fn=list, **options
+    )
+    samples: list[int] = []
+    processes: Any = []
+    for number, batch in enumerate(loader):
+        if number == 1:  # each of the two has loaded one
+            processes = multiprocessing.active_children()
+            for process in processes:
+                os.kill(process.pid, signal.SIGTERM)
+        samples += batch
+    return samples, [process.exitcode for process in processes]
+
+
+def break_out_of_stuck_loading() -> None:
+    """Read the first batches of a data set that is stuck then, and end."""
+    for _ in elastic.DataLoader(Stuck(46), job=Reading(10, 3), shuffle=False, num_workers=1):
+        break
+    print("broke", flush=True)

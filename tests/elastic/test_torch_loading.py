@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -194,3 +197,23 @@ def test_its_length_is_what_is_left():
     reading = Reading(10, 4, position=Position(0, 10, 1))
 
     assert len(elastic.DataLoader(Indexed(23), job=reading)) == 3 + 1
+
+
+@pytest.mark.parametrize("kind", ["Indexed", "Iterated"])
+def test_loading_process_outlives_sigterm_while_its_parent_works(kind, tmp_path):
+    from elastic_reading import loaded_after_sigterm
+
+    samples, exit_codes = run_ranks(loaded_after_sigterm, 1, tmp_path / "store", kind)[0]
+
+    assert sorted(samples) == list(range(46))
+    assert exit_codes == [0, 0]
+
+
+def test_stuck_loading_process_does_not_hang_the_end_of_the_script():
+    program = "from elastic_reading import break_out_of_stuck_loading as run; run()"
+    tests = Path(__file__).parents[1]
+    ended = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=tests
+    )
+
+    assert ended.stdout == "broke\n"

@@ -129,8 +129,7 @@ class DataLoader:
         self._count, self._augment, self._job = count, augment, job
         self._collate: Callable[[list[Any]], Batch] = collate_fn or default_collate
         self._options = options | {"num_workers": num_workers}
-        if (init := options.get("worker_init_fn")) is not None:
-            self._options["worker_init_fn"] = WorkerInit(init)
+        self._options["worker_init_fn"] = WorkerInit(options.get("worker_init_fn"))
         self._size = size_of(dataset)
         self._inner: data.DataLoader[Any] | None = None
 
@@ -182,7 +181,7 @@ class DataLoader:
                 generator=torch.Generator().manual_seed(self.job.seed),
                 **self._options,
             )
-        batches = iter(self._inner)
+        batches = _batches_of(self._inner)
         for update in self._updates():
             yield ((micro, next(batches)) for micro in update)
 
@@ -199,7 +198,7 @@ class DataLoader:
             augment=self._augment,
             drop_last=self.drop_last,
         )
-        portions: Iterator[Portion] = iter(
+        portions: Iterator[Portion] = _batches_of(
             data.DataLoader(stream, batch_size=None, collate_fn=_as_is, **self._options)
         )
         for portion in portions:
@@ -257,6 +256,14 @@ class _Indices(data.Sampler[list[SamplePlace]]):
 
     def __iter__(self) -> Iterator[list[SamplePlace]]:
         return self._loader.indices()
+
+
+def _batches_of(loader: data.DataLoader[Any]) -> Iterator[Any]:
+    """Iterate PyTorch's loader; where it ends a stuck process by SIGTERM, that is killed."""
+    batches = iter(loader)
+    for process in getattr(batches, "_workers", ()):
+        process._popen.terminate = process._popen.kill  # noqa: SLF001 - also used by Python's exit
+    return batches
 
 
 def _as_is(portion: Any) -> Any:  # noqa: ANN401 - a collated Portion

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
+import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import count, islice
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
@@ -162,19 +164,40 @@ class SampleStream(IterableDataset[Portion]):
 
 
 class WorkerInit:
-    """A script's `worker_init_fn`, called with its own data set in `get_worker_info()`."""
+    """A loading process's start: it outlives SIGTERM, and the script's `worker_init_fn` is called.
 
-    def __init__(self, function: Callable[[int], object]) -> None:
-        """Wrap the function."""
+    The function finds its own data set in `get_worker_info()`.
+    """
+
+    def __init__(self, function: Callable[[int], object] | None) -> None:
+        """Wrap the script's function, if there is one."""
         self._function = function
 
     def __call__(self, _: int) -> None:
-        """Call the function in a new loading process."""
+        """Prepare a new loading process."""
+        _outlive_sigterm()
+        if (function := self._function) is None:
+            return
         info = get_worker_info()
         assert info is not None
         assert isinstance(info.dataset, Samples | SampleStream)
         shown = info.dataset.shown_to_script(info)
-        _with_worker_info(shown, lambda: self._function(shown.id))
+        _with_worker_info(shown, lambda: function(shown.id))
+
+
+def _outlive_sigterm() -> None:
+    """Ignore SIGTERM until the parent has ended, which needs samples for its last update.
+
+    By a handler, which a program that the data set starts does not inherit.
+    """
+    parent = os.getppid()
+
+    def end_after_parent(number: int, _frame: object) -> None:
+        if os.getppid() != parent:
+            os._exit(128 + number)
+
+    signal.signal(signal.SIGTERM, end_after_parent)
+    signal.siginterrupt(signal.SIGTERM, False)
 
 
 def _with_worker_info(info: WorkerInfo | None, call: Callable[[], T]) -> T:
