@@ -107,7 +107,7 @@ def stored(database: Path) -> tuple[list[WorkloadRecord], list[ProjectSpec]]:
     Raises:
         sqlite3.Error: the database cannot be read now.
     """
-    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=1)) as opened:
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=60)) as opened:
         rows = opened.execute("SELECT spec, row FROM workloads ORDER BY number").fetchall()
         projects = opened.execute("SELECT spec FROM projects ORDER BY number").fetchall()
     return (

@@ -68,7 +68,7 @@ def over_tls(proxy: CaddyProxy) -> ssl.SSLSocket:
     roots = caddy_config.authority_file(Path(proxy.certificates))
 
     def handshake() -> ssl.SSLSocket | None:
-        with suppress(ssl.SSLError, FileNotFoundError):
+        with suppress(OSError):  # no certificate yet, or closed as idle
             context = ssl.create_default_context(cafile=roots)
             return context.wrap_socket(connect(port_of(proxy)), server_hostname="localhost")
         return None

@@ -27,7 +27,7 @@ from caddy_proxies import (
     served,
 )
 from ports import free_port
-from runai.embedded.proxy import caddy, caddy_process
+from runai.embedded.proxy import caddy
 from runai.embedded.proxy.caddy import CaddyProxy
 from runai.embedded.proxy.caddy_config import ADMIN_SOCKET
 from runai.embedded.proxy.caddy_process import CaddyProcess
@@ -195,13 +195,8 @@ async def test_an_upgraded_program_starts_another_process(proxies: CaddyProxies,
 
 
 async def test_a_frozen_proxy_is_replaced(
-    proxies: CaddyProxies,
-    client: aiohttp.ClientSession,
-    upstream: Upstream,
-    monkeypatch: pytest.MonkeyPatch,
+    proxies: CaddyProxies, client: aiohttp.ClientSession, upstream: Upstream
 ):
-    monkeypatch.setattr(caddy_process, "ANSWERS_WITHIN_S", 0.5)
-    monkeypatch.setattr(caddy_process, "ENDS_WITHIN_S", 1.0)
     first = await proxies.started()
     pid = pid_of(first)
     kill_hub(first)

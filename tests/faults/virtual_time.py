@@ -8,8 +8,9 @@ steps: no `finally` is run, no task is cancelled.
 from __future__ import annotations
 
 import asyncio
+import functools
 import selectors
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 EPOCH = 1_700_000_000.0
@@ -104,6 +105,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             if self._steps_left < 0:
                 self.crash()
         callback(*args)
+
+
+def in_virtual_time(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Make an async test run in virtual time: a deadline passes when nothing else can happen."""
+
+    @functools.wraps(story)
+    def run(*fixtures: Any, **named: Any) -> None:
+        with asyncio.Runner(loop_factory=lambda: VirtualLoop(WallClock())) as runner:
+            runner.run(story(*fixtures, **named))
+
+    return run
 
 
 def abandon(loop: VirtualLoop) -> None:

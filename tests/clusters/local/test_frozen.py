@@ -59,7 +59,9 @@ async def freezes(lab: LocalLab, *words: str) -> list[psutil.Process]:
     def are_frozen() -> bool:
         stopped = {p.status() == psutil.STATUS_STOPPED for p in (supervisor, witness)}
         below = supervisor.children(recursive=True)
-        return True in stopped and any(child.name() == "sleep" for child in below)
+        has_child = any(child.name() == "sleep" for child in below)
+        has_ended = "ends" not in words or process.status() == psutil.STATUS_ZOMBIE
+        return True in stopped and has_child and has_ended
 
     await eventually_async(are_frozen)
     return [witness, *witness.children(recursive=True)]

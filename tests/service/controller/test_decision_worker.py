@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import job, project, snapshot
+from faults.virtual_time import in_virtual_time
 from inline_decisions import Fault, FaultyPipe, InlinePipe, inline_scheduler
-from runai.hub_service.controller import decision_worker
 from runai.hub_service.controller.decision_messages import (
     Decide,
     Request,
@@ -86,12 +86,12 @@ def faulty(*faults: Fault) -> DecisionWorker:
     ("fault", "why"),
     [
         pytest.param("dies", "it was killed by signal 9", id="dies"),
-        pytest.param("late", "it did not decide within 0.05 seconds", id="late"),
-        pytest.param("another number", "it did not decide within 0.05 seconds", id="other number"),
+        pytest.param("late", "it did not decide within 60 seconds", id="late"),
+        pytest.param("another number", "it did not decide within 60 seconds", id="other number"),
     ],
 )
-async def test_next_decision_is_by_a_new_worker_with_a_whole_snapshot(fault, why, monkeypatch):
-    monkeypatch.setattr(decision_worker, "DEADLINE_S", 0.05)
+@in_virtual_time
+async def test_next_decision_is_by_a_new_worker_with_a_whole_snapshot(fault, why):
     later = replace(WORLD, now=1060)
     async with faulty("", fault) as scheduler:
         await scheduler.decide(WORLD)
@@ -112,11 +112,10 @@ async def test_second_answer_to_a_request_is_ignored():
         assert scheduler.started == 1
 
 
-async def test_deadline_doubles_until_a_decision_is_in_time(monkeypatch):
-    monkeypatch.setattr(decision_worker, "DEADLINE_S", 0.05)
-
+@in_virtual_time
+async def test_deadline_doubles_until_a_decision_is_in_time():
     async with faulty("late", "late", "late") as scheduler:
-        for seconds in ("0.05", "0.1", "0.2"):
+        for seconds in (60, 120, 240):
             with pytest.raises(Unavailable, match=f"within {seconds} seconds"):
                 await scheduler.decide(WORLD)
         assert await scheduler.decide(WORLD) == decide(WORLD)
