@@ -30,6 +30,8 @@ class FileCount:
         """Read the limit from the instructions; without one it never counts."""
         self.most: int = spec["most_files"]
         self.more = False
+        self.pid = 0
+        """The counting process, which is none of the worker's."""
         self._spec = spec
         self._place: str = spec.get("own_directory", "")
         self._next_count = time.monotonic() + LOOK_EVERY_S
@@ -57,7 +59,8 @@ class FileCount:
             return
         # Without a process on the machine there is no answer, as after a killed one.
         with contextlib.suppress(OSError):
-            if os.fork() == 0:
+            self.pid = os.fork()
+            if self.pid == 0:
                 self._count_in_child(answer_write, parent)
         os.close(answer_write)
 
@@ -67,7 +70,7 @@ class FileCount:
         except BlockingIOError:
             return False
         os.close(self._answer)
-        self._answer = -1
+        self._answer, self.pid = -1, 0
         now = time.monotonic()
         self._next_count = max(self._began + LOOK_EVERY_S, now + REST * (now - self._began))
         if len(told) == 3:

@@ -56,14 +56,6 @@ def descendants(root: int) -> list[int]:
     return list(threads_below(root))
 
 
-def group_of(pid: int) -> int:
-    """Return a process's group, or 0 if it is gone."""
-    try:
-        return os.getpgid(pid)
-    except OSError:
-        return 0
-
-
 def kill_all(pids: list[int], number: int) -> None:
     """Send a signal to each; processes that are gone or of other accounts are skipped."""
     for pid in pids:

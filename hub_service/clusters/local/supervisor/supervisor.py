@@ -16,10 +16,16 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
-    from runai.hub_service.clusters.local.supervisor import file_count, process_tree, worker_start
+    from runai.hub_service.clusters.local.supervisor import (
+        file_count,
+        process_tree,
+        stop_order,
+        worker_start,
+    )
 else:  # in the subreaper's program, which extends sys.path
     import file_count
     import process_tree
+    import stop_order
     import worker_start
 
 if TYPE_CHECKING:
@@ -138,6 +144,7 @@ class Supervisor:
         self.told = False
         self.killed = False
         self.deadline: float | None = None
+        self.order: stop_order.StopOrder | None = None
         self.alone = False
         self.most_processes = 0
         self.most_tasks = 0
@@ -235,8 +242,9 @@ class Supervisor:
         hopeless: float | None = None
         while not self.alone:
             wait = COUNT_EVERY_S
-            if self.deadline is not None:
-                wait = min(wait, max(0.0, self.deadline - time.monotonic()))
+            for due in (self.deadline, self.order.next_poll if self.order is not None else None):
+                if due is not None:
+                    wait = min(wait, max(0.0, due - time.monotonic()))
             for fd, _ in poll.poll(wait * 1000 + 1):
                 if fd == self.wake_read:
                     self._on_signals(os.read(fd, 512), grace_s)
@@ -246,8 +254,12 @@ class Supervisor:
             self.notes.write_queued()
             if self.exit_code is not None:
                 self._reap()  # it may have waited for its note
+            if self.order is not None and time.monotonic() >= self.order.next_poll:
+                self.order.send_due(spared=files.pid)
             if self.deadline is not None and time.monotonic() >= self.deadline:
-                self.killed = self.killed or self.exit_code is None
+                if self.told or self.exit_code is None:  # else only what a finished one has left
+                    left = stop_order.processes_below(os.getpid()).keys() - {files.pid}
+                    self.killed = self.killed or bool(left)
                 hopeless = hopeless or time.monotonic() + HOPELESS_AFTER_S
                 process_tree.kill_all(process_tree.descendants(os.getpid()), signal.SIGKILL)
                 self.deadline = time.monotonic() + 0.1  # orphans arrive here: check again
@@ -291,10 +303,15 @@ class Supervisor:
     def _on_signals(self, numbers: bytes, grace_s: float) -> None:
         if signal.SIGTERM in numbers and not self.told and self.exit_code is None:
             self.told = True
-            self._kill_group(signal.SIGTERM)
-            self.deadline = time.monotonic() + grace_s
+            self._stop_all(self.worker, grace_s)
         if signal.SIGCHLD in numbers:
+            if self.order is not None:
+                self.order.poll_soon()
             self._reap()
+
+    def _stop_all(self, main: int, grace_s: float) -> None:
+        self.deadline = time.monotonic() + grace_s
+        self.order = stop_order.StopOrder(os.getpid(), main, grace_s)
 
     def _reap(self) -> None:
         while True:
@@ -310,7 +327,8 @@ class Supervisor:
                     by_itself = ended.si_code == os.CLD_EXITED
                     self.exit_code = ended.si_status if by_itself else -ended.si_status
                     self._note_exit()
-                    self._end_leftovers()
+                    if not self.told:  # a stop goes on, in its order and its grace
+                        self._stop_all(0, LEFTOVERS_GRACE_S)
                 if not self.notes.write_queued():
                     return
             os.waitpid(ended.si_pid, 0)
@@ -323,21 +341,6 @@ class Supervisor:
         """
         note = {"exit_code": self.exit_code, "told": self.told, "text": self.verdict}
         self.notes.enqueue("ended.json", note)
-
-    def _end_leftovers(self) -> None:
-        """Send SIGTERM to the worker's leftovers. After a stop they have the rest of its grace."""
-        if not self.told:
-            self._kill_group(signal.SIGTERM)
-            self.deadline = time.monotonic() + LEFTOVERS_GRACE_S
-        # The group has its SIGTERM already, and a second one may mean an immediate exit.
-        below = process_tree.descendants(os.getpid())
-        others = [pid for pid in below if process_tree.group_of(pid) != self.worker]
-        process_tree.kill_all(others, signal.SIGTERM)
-
-    def _kill_group(self, number: int) -> None:
-        if self.worker:  # else it is the supervisor's own group
-            with contextlib.suppress(OSError):
-                os.killpg(self.worker, number)
 
 
 def carry(output: int, log: Log) -> bool:
