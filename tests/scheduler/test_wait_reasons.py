@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from builders import cluster, job, project, sentence, session, snapshot, waits
-from runai.hub_service.scheduler import Project, Stop, Wait, Workload, decide
+from runai.hub_service.scheduler import Policy, Project, Stop, Wait, Workload, decide
 from runai.hub_service.scheduler.model.quantity import Mib
 
 
@@ -112,7 +112,7 @@ def test_every_code_has_its_sentence() -> None:
     case(
         "spread",
         "fragmented",
-        "2 GPUs are free, but not on one node",
+        "2 GPUs are free, but only in parts",
         [project("a", 2)],
         *[job(f"h{d}", 0.5, on=f"n1:{d}") for d in range(4)],
         job("spread", 1),
@@ -302,5 +302,86 @@ def test_wait_for_cpu_or_memory_names_the_amounts_and_the_holders(there, asks, c
     asks = dict(asks)
     claim = job("new", asks.pop("gpus"), **asks)
     plan = decide(snapshot(nodes, [project("a", 0)], [*there, claim]))
+
+    assert (waits(plan), sentence(plan, "new")) == ({"new": code}, text)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "there", "asks", "code", "text"),
+    [
+        pytest.param(
+            "1x1",
+            [job(f"m{n}", on="n1:0", gpu_memory_mib=2000) for n in range(23)],
+            {"gpu_memory_mib": 2000},
+            "no_room",
+            "needs 2000 MiB on one GPU; n1 has at most 68 of 46068 MiB free, held by"
+            " m0, m1, m2, m3 and 19 more",
+            id="a GPU filled by memory requests",
+        ),
+        pytest.param(
+            "1x1",
+            [job("big", on="n1:0", gpu_memory_mib=40_000)],
+            {"gpus": 0.5},
+            "no_room",
+            "needs 23034 MiB on one GPU; n1 has at most 6068 of 46068 MiB free, held by big",
+            id="a half beside a memory request",
+        ),
+        pytest.param(
+            "1x2",
+            [job(f"m{n}", on=f"n1:{n}", gpu_memory_mib=30_000) for n in range(2)],
+            {"gpus": 0.5},
+            "fragmented",
+            "needs 23034 MiB on one GPU; n1 has at most 16068 of 46068 MiB free, held by m0 and m1",
+            id="a half that two GPUs have together",
+        ),
+        pytest.param(
+            "1x2",
+            [job("one", on="n1:0", gpu_memory_mib=30_000)],
+            {"gpu_memory_mib": 20_000, "devices_wanted": 2},
+            "fragmented",
+            "needs 20000 MiB on each of 2 GPUs of one node; n1 has at most 16068 of 46068 MiB"
+            " free, held by one",
+            id="memory of two GPUs",
+        ),
+        pytest.param(
+            "1x1",
+            [job("bit", on="n1:0", gpu_memory_mib=100)],
+            {"gpus": 1},
+            "no_room",
+            "0.003 of 1 GPU is in use: a 0.003",
+            id="a whole GPU beside a memory request",
+        ),
+        pytest.param(
+            "1x2",
+            [job(f"h{n}", 0.5, on=f"n1:{n}") for n in range(2)],
+            {"gpus": 1},
+            "fragmented",
+            "1 GPU is free, but only in parts",
+            id="one GPU in two halves",
+        ),
+        pytest.param(
+            "2x1",
+            [],
+            {"gpus": 0.5, "workers": 1, "devices_wanted": 3},
+            "no_such_node",
+            "no node has 3 GPUs; the largest has 1: ask for more workers instead",
+            id="more GPUs than a node has",
+        ),
+        pytest.param(
+            "2x2",
+            [job("l", 1, on="n1:0"), job("r", 1, on="n2:0")],
+            {"gpus": 2},
+            "fragmented",
+            "2 GPUs are free, but not on one node",
+            id="GPUs on two nodes",
+        ),
+    ],
+)
+def test_wait_for_room_counts_devices_as_they_are_booked(nodes, there, asks, code, text) -> None:
+    asks = dict(asks)
+    claim = job("new", asks.pop("gpus", 0), **asks)
+    there = [replace(workload, submitted=0) for workload in there]
+    world = snapshot(cluster(nodes, memory_mib=46_068), [project("a", 9)], [*there, claim])
+    plan = decide(world, Policy(phases=("allocate",)))
 
     assert (waits(plan), sentence(plan, "new")) == ({"new": code}, text)

@@ -43,10 +43,10 @@ class Census:
         self._slots_now: dict[RequestShape, int] = {}
 
     def free_on(self, nodes: frozenset[int]) -> int:
-        """Return the free milli-GPU now."""
+        """Return the free milli-GPU now; of a device as much as its free memory makes up."""
         free = self._free.get(nodes)
         if free is None:
-            free = self._free[nodes] = sum(map(self._state.now.free_on, nodes))
+            free = self._free[nodes] = sum(map(self._state.now.free_parts_on, nodes))
         return free
 
     def devices_on(self, nodes: frozenset[int]) -> int:

@@ -291,8 +291,8 @@ class Reasons:
             text = self._beside(unit, nodes) or "no node has the CPU and memory that it asks for"
             return Reason(code="no_room", rule="P5", text=text)
         total = self._census.devices_on(nodes) * WHOLE_GPU
-        verb = "is" if total - free <= WHOLE_GPU else "are"
-        used = f"{gpu_text(total - free)} of {self._amount_on(nodes, total)} {verb} in use"
+        held = total - free
+        used = f"{gpu_text(held)} of {self._amount_on(nodes, total)} {_be(held)} in use"
         users = self._census.projects_on(nodes)
         has_rivals = any(name != item.workload.project for name in users)
         over = self._over(unit, lane)
@@ -305,7 +305,8 @@ class Reasons:
         if lane in self._reclaim.not_proven:
             text = f"{used}; the search for jobs to pause for it was given up, and is tried again"
             return Reason(code="not_proven", rule="R5", text=text)
-        return Reason(code="no_room", rule="P1", text=f"{used}{_listing(users)}")
+        text = self._of_device_memory(unit, nodes) or f"{used}{_listing(users)}"
+        return Reason(code="no_room", rule="P1", text=text)
 
     def _amount_on(self, nodes: frozenset[int], total: int) -> str:
         """Return an amount of these nodes' GPUs, with their type if others have another one."""
@@ -331,13 +332,53 @@ class Reasons:
         if free < unit.demand or not unit.demand:
             return None
         beside = any(member.kind.cpu or member.kind.memory for member in unit.members)
-        whole = all(member.worker.gpus >= WHOLE_GPU for member in unit.members)
-        text = f"{count_text(free)} are free, but not on one {'node' if whole else 'device'}" + (
-            " with the CPU and memory that it asks for" if beside else ""
-        )
+        there = f"{count_text(free)} {_be(free)} free"
+        text = self._of_device_memory(unit, nodes)
+        if not text:
+            text = f"{there}, but {self._where_free(unit, nodes)}" + (
+                " with the CPU and memory that it asks for" if beside else ""
+            )
         if beside and (lacks := self._beside(unit, nodes)):
-            text = f"{lacks}; {count_text(free)} are free"
+            text = f"{lacks}; {there}"
         return Reason(code="fragmented", rule="P2", text=text)
+
+    def _where_free(self, unit: PodSet, nodes: frozenset[int]) -> str:
+        """Return how the free GPUs of these nodes lie, although they add up to the request."""
+        most = max(member.kind.devices for member in unit.members)
+        if any(member.worker.gpus < WHOLE_GPU for member in unit.members):
+            return "not on one device"
+        idle = sum(self._state.now.idle[node] for node in nodes)
+        return "not on one node" if idle >= most else "only in parts"
+
+    def _of_device_memory(self, unit: PodSet, nodes: frozenset[int]) -> str:
+        """Return a worker's lack of device memory on every node, with the holders; "": none.
+
+        Of a fraction only where memory alone lacks. The numbers are of the node where most is free.
+        """
+        now, kind = self._state.now, unit.members[0].kind
+        if kind.is_whole or not kind.devices:
+            return ""
+
+        def spare(node: int) -> int:
+            return _nth_largest(now.mib[node], kind.devices) - kind.mib_on(now.device_mib[node])
+
+        full = [n for n in sorted(nodes) if _nth_largest(now.milli[n], kind.devices) >= kind.milli]
+        best = max(full, key=spare, default=None)
+        if best is None or spare(best) >= 0:
+            return ""
+        held: dict[PlannedWorkload, int] = {}
+        for member in self._state.on_node.get(best, ()):
+            if (booking := member.booking) is not None:
+                held[member.item] = held.get(member.item, 0) + booking.mib * len(booking.devices)
+        by = sorted((i for i in held if held[i]), key=lambda item: (-held[item], item.age))
+        where = "one GPU" if kind.devices == 1 else f"each of {kind.devices} GPUs of one node"
+        size = now.device_mib[best]
+        free = max(0, _nth_largest(now.mib[best], kind.devices))
+        text = (
+            f"needs {kind.mib_on(size)} MiB on {where}; {self._state.nodes[best].name} has at most"
+            f" {free} of {size} MiB free"
+        )
+        return f"{text}, held by {self._names_of(by, unit.item)}" if by else text
 
     def _beside(self, unit: PodSet, nodes: frozenset[int]) -> str:
         """Return a worker's lack of CPU or memory on every node, with the holders; "": none.
@@ -410,6 +451,14 @@ def _entitlement(account: ProjectNode) -> str:
     if account.fair_share > account.quota:
         return f"fair share of {count_text(account.fair_share)}"
     return f"quota of {count_text(account.quota)}"
+
+
+def _be(milli: int) -> str:
+    return "is" if milli <= WHOLE_GPU else "are"
+
+
+def _nth_largest(amounts: Sequence[int], count: int) -> int:
+    return sorted(amounts, reverse=True)[count - 1]
 
 
 def _cpus(milli: int) -> str:

@@ -209,6 +209,14 @@ class Room:
         """Return the free milli-GPU on a node's devices, summed."""
         return sum([milli for milli in self.milli[node] if milli > 0])
 
+    def free_parts_on(self, node: int) -> int:
+        """Return the free milli-GPU on a node, of a device no more than its free memory's part."""
+        full = self.device_mib[node]
+        if not full:
+            return self.free_on(node)
+        parts = zip(self.milli[node], self.mib[node], strict=True)
+        return sum([max(0, min(milli, WHOLE_GPU * mib // full)) for milli, mib in parts])
+
     def preference(self, node: int, kind: RequestShape) -> tuple[int, ...]:  # noqa: ARG002  see FragRoom
         """Return the rank of a node with room for a kind; the smallest is best."""
         return self.fullness(node)
