@@ -25,7 +25,7 @@ def workload(name: str, state: str = "running", **given: Any) -> WorkloadView:
         "priority": 50,
         "gpus": 1,
         "submitted": NOON,
-        "mine": True,
+        "manageable": True,
         "version": "1",
     }
     return WorkloadView.model_validate({**usual, **given})

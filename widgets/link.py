@@ -65,7 +65,7 @@ class Link:
         if len(found) > 1:
             # The default project first, then workloads that the caller may change.
             at_home = [view for view in found if view.project == self.client.default_project]
-            found = at_home or [view for view in found if view.mine] or found
+            found = at_home or [view for view in found if view.manageable] or found
         if len(found) > 1:
             ids = sorted(view.id for view in found)
             raise InvalidRequest(f"{name} is in several projects.", hint=f"Say {' or '.join(ids)}.")

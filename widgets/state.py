@@ -315,7 +315,7 @@ def _deleted(row: Row) -> Row:
 
 def _actions(view: WorkloadView) -> list[Button]:
     """Return the actions that the API accepts from this caller in this state."""
-    if not view.mine:
+    if not view.manageable:
         return []
     if view.state in FINISHED:
         return [{"verb": "delete", "label": "Delete"}]

@@ -274,8 +274,8 @@ class WorkloadFilter:
     kind: str | None = None
     text: str | None = None
     """Substring of `project/name` or of the user."""
-    mine: bool | None = None
-    """True: only workloads that the caller may pause, resume and delete."""
+    manageable: bool | None = None
+    """True: only workloads that the caller may suspend, resume and delete."""
 
 
 def workload_page(

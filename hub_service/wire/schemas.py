@@ -385,8 +385,8 @@ class WorkloadView(Wire):
     released: datetime | None = None
     """When a session released its GPUs; it continues and can request them again."""
     simulated: bool = False
-    mine: bool = False
-    """Whether the caller may pause, resume and stop it."""
+    manageable: bool = False
+    """Whether the caller may suspend, resume and delete it."""
     version: str = ""
     """Opaque; changes with state, allocation or reason; see `?changed_from=VERSION`."""
 

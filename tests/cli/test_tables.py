@@ -43,7 +43,7 @@ def workload(name, state="running", gpus=1.0, **fields):
         "priority": 50,
         "gpus": gpus,
         "submitted": NOW - timedelta(minutes=5),
-        "mine": True,
+        "manageable": True,
     }
     return WorkloadView(**(described | fields))
 

@@ -70,10 +70,31 @@ def test_filters_of_the_list(bob):
         return [w["name"] for w in json.loads(bob("list", *filters, "-o", "json").stdout)]
 
     assert names() == ["a", "b"]
-    assert names("jobs", "--user", "bob", "-p", "vision", "--mine") == ["a", "b"]
+    assert names("jobs", "--user", "bob", "-p", "vision", "--manageable") == ["a", "b"]
     assert names("sessions") == ["b"]
     assert names("--user", "patty") == []
     assert names("--state", "failed") == []
+
+
+def test_mine_is_what_i_submitted_and_manageable_what_i_may_delete(as_user):
+    bob, ana = as_user("bob"), as_user("ana")
+    bob("submit", "a", *SLEEP)
+    ana("submit", "b", "-p", "vision", *SLEEP)
+    as_user("admin")("project", "set", "vision", "--add-admin", "bob")
+
+    def names(user, *filters):
+        return as_user(user)("list", *filters, "-o", "name").stdout.split()
+
+    assert [names(user, "--mine") for user in ("bob", "ana", "admin")] == [
+        ["vision/a"],
+        ["vision/b"],
+        [],
+    ]
+    assert (
+        names("bob", "--manageable") == names("admin", "--manageable") == ["vision/a", "vision/b"]
+    )
+    assert names("ana", "--manageable") == ["vision/b"]
+    assert "leave one of them out" in bob("list", "--mine", "--user", "bob").stderr
 
 
 def test_projects_and_nodes_are_listed_as_tables_and_as_the_api_said(bob):
@@ -316,12 +337,14 @@ def test_an_elastic_job_gets_more_workers_within_its_projects_limit(as_user, tmp
     assert (job["min_workers"], len(job["workers"])) == (2, 3)
 
 
-def test_all_finished_are_deleted_and_no_other(bob, eventually):
+def test_all_finished_are_deleted_and_no_other(bob, as_user, eventually):
     bob("submit", "done", "--wait", "--", "true")
     bob("submit", "runs", *SLEEP)
 
+    others = as_user("admin")("delete", "--all-finished")  # they are not the admin's
     bob("delete", "--all-finished")
 
+    assert others.stderr == "Nothing of yours is finished.\n"
     eventually(
         lambda: [w["name"] for w in json.loads(bob("list", "-o", "json").stdout)] == ["runs"]
     )

@@ -120,7 +120,7 @@ def test_all_that_a_removed_account_has_open_ends_though_its_server_hangs(
     with platform.browser("dan") as browser:
         browser.get(SERVICE)
         detail = browser.get(f"{SERVICE}api/v1/workloads/{job}").json()
-        assert (detail["user"], detail["mine"], detail["state"]) == ("dan", True, "suspended")
+        assert (detail["user"], detail["manageable"], detail["state"]) == ("dan", True, "suspended")
     assert by_token(platform, token) == 401
 
 

@@ -28,7 +28,7 @@ def panel_of(*workloads, projects=(), simulated=True):
         pytest.param(workload("a", "succeeded"), ["Delete"], id="a finished job"),
         pytest.param(workload("a", kind="session"), ["Stop"], id="a session is never paused"),
         pytest.param(workload("a", "ended", kind="session"), ["Delete"], id="an ended session"),
-        pytest.param(workload("a", mine=False), [], id="somebody else's"),
+        pytest.param(workload("a", manageable=False), [], id="somebody else's"),
     ],
 )
 def test_buttons_are_what_the_service_would_accept(given, labels):
@@ -135,7 +135,9 @@ def test_my_usage_adds_up_what_i_hold(workloads, usage):
         pytest.param({}, ("running", "Suspend"), id="no answer: as before"),
         pytest.param({"vision/a": None}, ("deleted", ""), id="deleted, says the service"),
         pytest.param(
-            {"vision/a": workload("a", "queued", mine=False)}, ("queued", ""), id="still there"
+            {"vision/a": workload("a", "queued", manageable=False)},
+            ("queued", ""),
+            id="still there",
         ),
     ],
 )
@@ -233,7 +235,9 @@ def test_an_elastic_job_says_on_how_many_gpus_it_trains(elastic, said):
     ids=["one process stays one", "two", "several"],
 )
 def test_an_elastic_job_may_get_a_worker_or_give_one_back(workers, expected):
-    [row] = panel_of(workload("a", mine=True, elastic={**ELASTIC, "workers": workers}))["workloads"]
+    [row] = panel_of(workload("a", manageable=True, elastic={**ELASTIC, "workers": workers}))[
+        "workloads"
+    ]
 
     assert [action for action in row["actions"] if action["verb"] == "scale"] == expected
 

@@ -28,8 +28,8 @@ class Filter:
     kind: Literal["", "job", "session"] = ""
     text: str = ""
     """Substring of a name, its project's included, or of a user."""
-    mine: bool = False
-    """Only workloads that the reader may pause, resume and delete."""
+    manageable: bool = False
+    """Only workloads that the reader may suspend, resume and delete."""
 
     def records(self, viewer: Viewer) -> list[WorkloadRecord]:
         """Return the matching workloads that the reader may see."""
@@ -42,7 +42,7 @@ class Filter:
             and (not self.kind or record.spec.kind == self.kind)
             and (not self.text or self.text in record.id or self.text in record.spec.user)
             and viewer.may_see(record)
-            and (not self.mine or viewer.changes(record))
+            and (not self.manageable or viewer.changes(record))
         ]
 
     def query(self) -> str:

@@ -165,7 +165,7 @@ class Viewer:
     def _workload(self, record: WorkloadRecord) -> dict[str, object]:
         world, spec = self.world, record.spec
         start = world.start_of(record)
-        mine, reads = self._rights(spec)
+        changes, reads = self._rights(spec)
         return {
             "id": record.id,
             "project": spec.project,
@@ -209,7 +209,7 @@ class Viewer:
             "progress": progress_view(world.progress.get(record.id), reads=reads),
             "released": _maybe_time(record.released),
             "simulated": world.simulated,
-            "mine": mine,
+            "manageable": changes,
             "version": version_of(record),
             **self._measured(record),
         }

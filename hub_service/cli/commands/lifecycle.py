@@ -73,7 +73,7 @@ def delete(names: tuple[str, ...], all_finished: bool, project: str | None) -> N
 
     with Client.discover() as client:
         if all_finished:
-            mine = client.workloads(WorkloadFilter(project, mine=True))
+            mine = client.workloads(WorkloadFilter(project, client.whoami().name))
             found = [w for w in mine if w.state in FINISHED]
             if not found:
                 click.echo("Nothing of yours is finished.", err=True)

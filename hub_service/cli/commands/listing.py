@@ -47,8 +47,11 @@ _KINDS: Final = {
     type=click.Choice(get_args(WorkloadStateName)),
     help="List only workloads in this state.",
 )
+@click.option("--mine", is_flag=True, help="List only your own workloads.")
 @click.option(
-    "--mine", is_flag=True, help="List only workloads that you may suspend, resume and delete."
+    "--manageable",
+    is_flag=True,
+    help="List only workloads that you may suspend, resume and delete: as an admin others' too.",
 )
 @click.option(
     "--elements", is_flag=True, help="List the jobs of an array one by one after their start."
@@ -70,6 +73,7 @@ def list_(
     user: str | None,
     state: str | None,
     mine: bool,
+    manageable: bool,
     elements: bool,
     everything: bool,
     watched: bool,
@@ -85,10 +89,13 @@ def list_(
     runai list --state queued -w       waiting workloads, with changes
     runai list projects
     """  # noqa: D301 - \b is click's mark of a block
+    if mine and user:
+        raise click.UsageError("--mine is --user with your name: leave one of them out.")
     with Client.discover() as client:
         kind = _KINDS[what]
+        user = client.whoami().name if mine else user
         only = "session" if kind == "sessions" else None
-        which = WorkloadFilter(project, user, state, only, mine=mine or None)
+        which = WorkloadFilter(project, user, state, only, manageable=manageable or None)
         if kind == "projects":
             (watch_projects if watched else show_projects)(client, output)
         elif kind == "nodes":

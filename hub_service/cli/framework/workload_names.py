@@ -47,7 +47,7 @@ def _choose(client: Client, visible: Sequence[WorkloadView], name: str) -> Workl
     if len(matching) > 1:
         # Prefer the caller's default project, then workloads that the caller may change.
         at_home = [w for w in matching if w.project == client.default_project]
-        matching = at_home or [w for w in matching if w.mine] or matching
+        matching = at_home or [w for w in matching if w.manageable] or matching
     if not matching:
         raise NotFound(
             f"There is no workload '{name}' that you may see.",

@@ -34,7 +34,7 @@ def watch_workloads(client: Client, which: WorkloadFilter, output: str, *, eleme
             if which.project in {None, w.project}
             and which.user in {None, w.user}
             and which.kind in {None, w.kind}
-            and (w.mine or not which.mine)
+            and (w.manageable or not which.manageable)
         )
 
     def is_deleted(workload: str) -> bool:

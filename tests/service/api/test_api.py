@@ -82,7 +82,7 @@ async def test_a_list_is_filtered_by_project_user_and_state(simulated):
     assert await names(state="running") == ["v"]
     assert await names(project="nlp") == []
     assert await names(text="sion/v") == await names(text="vic") == ["v"]
-    assert await names(ana, mine=True) == ["a"]
+    assert await names(ana, manageable=True) == ["a"]
     assert await names(kind="session") == []
 
 
@@ -124,14 +124,14 @@ async def test_a_session_of_the_hub_is_granted_attached_and_released(simulated):
     assert environment.environment["RUNAI_WORKLOAD"] == "vision/lab-ana"
     assert environment.environment["CUDA_VISIBLE_DEVICES"].startswith("GPU-sim-")
     assert running.state == "running"
-    assert (mine.id, mine.user, mine.mine) == ("vision/lab-ana", "ana", True)
+    assert (mine.id, mine.user, mine.manageable) == ("vision/lab-ana", "ana", True)
 
 
 async def test_a_colleague_sees_a_workload_but_reads_nothing_of_it(simulated):
     ana, mia = await simulated.client("ana"), await simulated.client("mia")
     await ana.submit(job("exp1", source="secret = 42"))
 
-    assert [(w.id, w.mine) for w in await mia.workloads()] == [("vision/exp1", False)]
+    assert [(w.id, w.manageable) for w in await mia.workloads()] == [("vision/exp1", False)]
     with pytest.raises(Forbidden, match="Only ana or an admin of its project may read vision/exp1"):
         await mia.workload("vision/exp1")
 
