@@ -9,7 +9,9 @@ import asyncio
 import os
 import pwd
 import resource
+import shlex
 import shutil
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
@@ -29,6 +31,8 @@ from runai.spawner.progress import StartProgress
 from runai.spawner.session import SessionRequest, with_handed
 
 USUAL_UMASK = 0o022  # the hub's own is stricter
+LOGIN_SHELLS = {"bash", "dash", "fish", "ksh", "sh", "zsh"}
+"""Shells whose -l goes together with -c."""
 NO_DEVICES = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
 
 
@@ -174,6 +178,8 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         runs_as_root = (
             pwd.getpwnam(self.user.name).pw_uid == 0 if self.system_users else os.geteuid() == 0
         )
+        if terminal := terminal_command(self.user_env({}).get("SHELL", "")):
+            args = [*args, f"--ServerApp.terminado_settings=shell_command={shlex.join(terminal)}"]
         return [*args, "--allow-root"] if runs_as_root else args
 
     def make_preexec_fn(self, name: str) -> Callable[[], None]:
@@ -302,3 +308,15 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
             return same and process.status() != psutil.STATUS_ZOMBIE
         except psutil.Error:
             return False
+
+
+def terminal_command(shell: str) -> list[str]:
+    """Return the command of a terminal, whose `python` is this environment's; []: JupyterLab's own.
+
+    JupyterLab starts a login shell, in which Debian's /etc/profile overwrites PATH. This one puts
+    the environment in front of what the login has set, and becomes an interactive shell.
+    """
+    if Path(shell).name not in LOGIN_SHELLS:
+        return []
+    path = shlex.quote(f"PATH={Path(sys.executable).parent}:")
+    return [shell, "-l", "-c", f'exec env {path}"$PATH" {shlex.quote(shell)}']

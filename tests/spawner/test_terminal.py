@@ -1,0 +1,54 @@
+"""A terminal of JupyterLab: a login shell with this environment's programs in front."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runai.spawner.local import terminal_command
+from unix_accounts import UIDS, open_folder
+
+TYPED = "runai; python; echo from $(cat .profile.read)\n"
+AS_ANA = ["setpriv", "--clear-groups", f"--reuid={UIDS['ana']}", f"--regid={UIDS['ana']}"]
+
+
+@pytest.mark.parametrize("account", ["the hub's", "without rights"])
+@pytest.mark.parametrize("shell", ["/bin/bash", "/bin/sh"])
+def test_terminal_runs_the_environments_programs_after_a_login(shell, account, monkeypatch):
+    if account == "without rights" and os.geteuid() != 0:
+        pytest.skip("needs root, to type as another account")
+    if not Path(shell).exists():
+        pytest.skip(f"needs {shell}")
+    with open_folder() as folder:
+        programs, home = folder / "an environment" / "bin", folder / "home"
+        programs.mkdir(parents=True)
+        home.mkdir(mode=0o777)
+        home.chmod(0o777)
+        for name in ("python", "runai"):
+            (programs / name).write_text(f"#!/bin/sh\necho the environment: {name}\n")
+            (programs / name).chmod(0o755)
+        (home / ".profile").write_text("PATH=/usr/bin:/bin\necho a login > ~/.profile.read\n")
+        monkeypatch.setattr(sys, "executable", str(programs / "python"))
+        command = shlex.split(shlex.join(terminal_command(shell)))  # as Jupyter reads it
+
+        ran = subprocess.run(
+            [*(AS_ANA if account == "without rights" else []), *command],
+            cwd=home,
+            env={"HOME": str(home), "PATH": "/usr/bin:/bin", "SHELL": shell},
+            input=TYPED,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    assert "the environment: runai\nthe environment: python\nfrom a login" in ran.stdout
+
+
+@pytest.mark.parametrize("shell", ["", "/bin/tcsh", "/usr/sbin/nologin"])
+def test_terminal_of_another_shell_is_jupyters_own(shell):
+    assert terminal_command(shell) == []
