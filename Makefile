@@ -66,7 +66,7 @@ bench-openb: $(VENV)/.installed-dev ## fill Alibaba's cluster as FGD's paper did
 	nice -n 19 $(BIN)/python benchmarks/openb.py $(ARGS)
 
 pictures: $(VENV)/.installed-dev ## take the screenshots of docs/ anew, from the browser test
-	RUNAI_PICTURES=docs/pictures $(BIN)/python -m pytest tests/e2e/test_browser_story.py \
+	RUNAI_PICTURES=docs/pictures $(BIN)/python -m pytest tests/e2e/test_readme.py tests/e2e/test_waiting_page.py --tiers all \
 		tests/e2e/test_pages.py tests/e2e/test_panel_buttons.py tests/e2e/test_elastic_clicks.py \
 		tests/e2e/test_vscode.py
 

@@ -356,3 +356,15 @@ def test_limits_in_sentences_are_the_defaults_of_the_named_variables():
         for page, name, number in stated
         if known[name] not in {number, number * day_s}
     ] == []
+
+
+QUICK_STARTS = [name for name in PAGES if name == "README.md" or "/tutorials/" in name]
+
+
+@pytest.mark.parametrize("page", QUICK_STARTS)
+def test_scripts_of_quick_starts_exist_or_are_written_before(page: str):
+    text = PAGES[page]
+    written = re.findall(r"(?:Save it as|Write) `(\S+)`|' > (\S+\.py)$", text, re.MULTILINE)
+    named = re.findall(r"(?<![\w/])(?:python|%runai_submit) (\S+\.py)", text)
+
+    assert set(named) <= FILES | {name for names in written for name in names}

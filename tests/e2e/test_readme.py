@@ -1,0 +1,260 @@
+"""The README's first ten minutes, played in a browser as they are written there.
+
+Users, notebook, share and commands come from README.md itself. Without pauses the trainings wait
+for the test, so that its outcome does not depend on the machine's speed; with a person's pauses
+they run as they are.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+import sysconfig
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, WebSocket, expect
+
+from e2e import lab
+from e2e.lab import PICTURES
+from e2e.running import Platform
+from held_training import held
+from runai.hub_service.client import Client
+from runai.hub_service.wire.schemas import WorkloadView
+from waiting import eventually
+
+pytestmark = [pytest.mark.hub, pytest.mark.browser]
+
+README = Path(__file__).parents[2] / "README.md"
+WRITTEN_URL = "http://127.0.0.1:8000"
+PERSON_S = 120.0
+"""Pause of a person between two steps."""
+ENDED_S = 900
+FEW_EPOCHS = "5"
+
+SHORTER = f"""
+import sys
+if "--epochs" in sys.argv:
+    sys.argv[sys.argv.index("--epochs") + 1] = "{FEW_EPOCHS}"
+"""
+
+
+def steps() -> dict[int, str]:
+    """Return the README's numbered steps."""
+    section = README.read_text(encoding="utf-8").split("## The first ten minutes")[1]
+    parts = re.split(r"^(\d)\. ", section.split("\n## ")[0], flags=re.MULTILINE)
+    return dict(zip(map(int, parts[1::2]), parts[2::2], strict=True))
+
+
+def quoted(step: str) -> list[str]:
+    """Return what a step quotes between backticks, in one line each."""
+    outside = re.sub(r"```.*?```", "", step, flags=re.DOTALL)
+    return [" ".join(words.split()) for words in re.findall(r"`+([^`]+)`+", outside)]
+
+
+def lines(step: str) -> list[str]:
+    """Return the lines of a step's code block."""
+    [block] = re.findall(r"```\n(.*?)```", step, flags=re.DOTALL)
+    return [line.strip() for line in block.splitlines() if line.strip()]
+
+
+class Terminal:
+    """A terminal of JupyterLab; it types a line and waits for the line's end."""
+
+    def __init__(self, page: Page, url: str, user: str) -> None:
+        """Open one from the launcher."""
+        self._page, self._typed, self._pieces = page, 0, list[str]()
+        page.goto(f"{url}/user/{user}/lab?reset")
+        with page.expect_websocket(lambda socket: "/terminals/" in socket.url) as opened:
+            page.locator(".jp-LauncherCard").filter(has_text="Terminal").click()
+        socket: WebSocket = opened.value
+        socket.on("framereceived", self._hear)
+        page.locator(".jp-Terminal").click()
+
+    def _hear(self, frame: str | bytes) -> None:
+        kind, *content = json.loads(frame)
+        if kind == "stdout":
+            self._pieces += content
+
+    def run(self, line: str) -> str:
+        """Type a line; return its output, once it has exited with 0."""
+        begin, self._typed = len(self._pieces), self._typed + 1
+        self._page.keyboard.type(f"{line}\n")
+        self._page.keyboard.type(f"echo line $((1000 + {self._typed})) exited with $?\n")
+        end = re.compile(rf"line {1000 + self._typed} exited with (\d+)")
+
+        def ended() -> re.Match[str] | None:
+            self._page.wait_for_timeout(100)  # reads the socket
+            return end.search("".join(self._pieces[begin:]))
+
+        found = eventually(ended, within=ENDED_S, what=line)
+        output = "".join(self._pieces[begin:])
+        assert found is not None
+        assert found[1] == "0", output
+        return output
+
+
+@pytest.fixture
+def platform(start_platform: Callable[[], Platform]) -> Platform:
+    """Run a new platform: examples are copied only to new homes."""
+    return start_platform()
+
+
+@pytest.mark.parametrize(
+    "pause_s",
+    [
+        pytest.param(0, id="at once", marks=pytest.mark.timeout(1800)),
+        pytest.param(
+            PERSON_S,
+            id="with a person's pauses",
+            marks=[pytest.mark.tier("long"), pytest.mark.timeout(3600)],
+        ),
+    ],
+)
+def test_first_ten_minutes_are_as_written(
+    pause_s: float, platform: Platform, page_of: Callable[[str], Page], tmp_path: Path
+) -> None:
+    step = steps()
+    assert list(step) == [1, 2, 3, 4, 5, 6]
+
+    # 1: log in, take half a GPU.
+    bob, project = quoted(step[1])
+    [share] = re.findall(r"\*\*([^*]+)\*\*\.", step[1])
+    bob_page, bobs = page_of(bob), platform.client(bob)
+    bob_page.goto(f"{platform.url}/hub/spawn")
+    lab.choose(bob_page, share)
+    lab.picture(bob_page, PICTURES, "form")
+    lab.start(bob_page)
+    lab.wait_for_lab(bob_page)
+    may_go_on = [] if pause_s else [hold_training(platform, bob)]
+    bob_page.wait_for_timeout(1000 * pause_s)
+
+    # 2: run the notebook: six trainings, four run, two wait with a reason.
+    [notebook] = quoted(step[2])
+    lab.open_notebook(bob_page, platform.url, bob, notebook)
+    lab.run_all(bob_page)
+    expect_states(bobs, {"running": 4, "queued": 2})
+    panel = bob_page.locator(".runai-panel").first
+    expect(panel.get_by_role("row").filter(has_text="job-1")).to_contain_text("%", timeout=90_000)
+    expect(panel).to_contain_text("number 1 in the queue")
+    lab.picture(bob_page, PICTURES, "lab-bob-over-quota")
+    bob_page.wait_for_timeout(1000 * pause_s)
+
+    # 3: the other user does the same; exactly two pause, hers run.
+    [patty] = quoted(step[3])
+    patty_page, hers = page_of(patty), platform.client(patty)
+    lab.take(patty_page, platform.url, share)
+    lab.wait_for_lab(patty_page)
+    assert devices_of(bobs) == devices_of(hers)
+    may_go_on += [] if pause_s else [hold_training(platform, patty)]
+    lab.open_notebook(patty_page, platform.url, patty, notebook)
+    lab.run_all(patty_page)
+    expect_states(hers, {"running": 2})
+    expect_states(bobs, {"running": 2, "paused": 2, "queued": 2})
+    expect(panel).to_contain_text("paused")
+    lab.picture(bob_page, PICTURES, "lab-bob-reclaimed")
+    lab.picture(patty_page, PICTURES, "lab-patty")
+    patty_page.wait_for_timeout(1000 * pause_s)
+
+    # 4: hers end, his resume and print the same result.
+    for each in reversed(may_go_on):
+        each.touch()
+    expect_states(hers, {"succeeded": 2})
+    expect_states(bobs, {"succeeded": 6})
+    assert sum(job.pauses > 0 for job in jobs_of(bobs)) == 2
+    assert len({final_line(bobs, job.id) for job in jobs_of(bobs)}) == 1
+    for page in (bob_page, patty_page):
+        expect(page.locator("#jp-main-statusbar")).to_contain_text("| Idle")
+    bob_page.wait_for_timeout(1000 * pause_s)
+
+    # 5: the terminal's programs are the environment's, and so are the commands; then cells.
+    terminal = Terminal(bob_page, platform.url, bob)
+    scripts = sysconfig.get_path("scripts")
+    found = terminal.run("command -v runai python")
+    assert f"{scripts}/runai" in found
+    assert f"{scripts}/python" in found
+    outputs = [terminal.run(line) for line in lines(step[5])]
+    assert "exp1 submitted" in outputs[0]
+    assert "Done:" in outputs[2]
+    assert "succeeded" in outputs[3]
+    lab.picture(bob_page, PICTURES, "lab-terminal")
+    loads, submits, of_cell = [words for words in quoted(step[5]) if words.startswith("%")]
+    home = platform.data_dir / "users" / bob
+    lab.write_notebook(home / "cells.ipynb", [loads, submits, f"{of_cell}\nprint('a cell')"])
+    lab.open_notebook(bob_page, platform.url, bob, "cells.ipynb")
+    lab.run_all(bob_page)
+    views = bob_page.locator(".runai-jobs")
+    for view in (views.nth(0), views.nth(1)):
+        expect(view).to_contain_text("succeeded", timeout=1000 * ENDED_S)
+    lab.picture(bob_page, PICTURES, "lab-cells")
+    bob_page.wait_for_timeout(1000 * pause_s)
+
+    # 6: the admin changes the world.
+    login, *changes = [words for words in quoted(step[6]) if words.startswith("runai ")]
+    password = platform.password("admin")
+    run(login.replace(WRITTEN_URL, platform.url) + " --password-stdin", tmp_path, password)
+    for change in changes:
+        run(change, tmp_path)
+    admin = platform.client("admin")
+    assert admin.project("vision").quota == 4
+    assert admin.project("nlp2").members == ["carol"]
+    assert project == "vision"
+
+
+def run(command: str, home: Path, stdin: str = "") -> None:
+    """Run a command line outside JupyterLab, as a person with this home."""
+    program, *words = shlex.split(command)
+    assert program == "runai"
+    subprocess.run(
+        [sys.executable, "-m", "runai.hub_service.cli", *words],
+        env={"HOME": str(home), "PATH": "/usr/bin:/bin"},
+        input=stdin,
+        text=True,
+        check=True,
+    )
+
+
+def hold_training(platform: Platform, user: str) -> Path:
+    """Make the user's example wait, and short; return the file that releases it."""
+    examples = platform.data_dir / "users" / user / "examples"
+    may_go_on, training = examples / "may-go-on", examples / "train_numpy.py"
+    if PICTURES:
+        may_go_on.touch()  # the pictures show working jobs
+        return may_go_on
+    original = training.rename(examples / "training.py")
+    training.write_text(SHORTER + held(original, may_go_on))
+    return may_go_on
+
+
+def jobs_of(client: Client) -> list[WorkloadView]:
+    """Return the jobs of the client's user."""
+    return [w for w in client.workloads(user=client.whoami().name) if w.kind == "job"]
+
+
+def devices_of(client: Client) -> set[str]:
+    """Return the devices of the user's session."""
+    mine = client.workloads(user=client.whoami().name)
+    sessions = [w for w in mine if w.kind == "session"]
+    return {share.uuid for s in sessions for worker in s.workers for share in worker.devices}
+
+
+def expect_states(client: Client, expected: dict[str, int]) -> None:
+    """Wait until the user's jobs are in these states."""
+
+    def are_as_expected() -> bool:
+        jobs = jobs_of(client)
+        seen = [(job.name, job.state, job.reason and job.reason.text) for job in jobs]
+        assert Counter(job.state for job in jobs) == expected, seen
+        return True
+
+    eventually(are_as_expected, within=ENDED_S)
+
+
+def final_line(client: Client, job: str) -> str:
+    """Return the last line of a training: its result."""
+    return [line.text for line in client.logs(job)][-1]

@@ -1,0 +1,49 @@
+"""The page of a session that waits says what for, and goes on when it is free."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from e2e import lab
+from e2e.lab import PICTURES
+from e2e.running import Platform
+from runai.hub_service.wire.schemas import ProjectPut
+
+pytestmark = [pytest.mark.hub, pytest.mark.browser, pytest.mark.timeout(1200)]
+
+
+@pytest.fixture(scope="module")
+def platform(start_platform: Callable[[], Platform]) -> Platform:
+    """Run a platform of its own: the test changes project vision."""
+    return start_platform()
+
+
+def test_waiting_page_says_what_for(platform: Platform, page_of: Callable[[str], Page]) -> None:
+    # Patty joins vision; Bob holds the project's only half GPU for sessions.
+    members = ["bob", "patty"]
+    platform.client("admin").put_project(
+        "vision", ProjectPut(build_quota=Decimal("0.5"), members=members)
+    )
+    bob_page, patty_page = page_of("bob"), page_of("patty")
+    lab.take(bob_page, platform.url, "½ GPU")
+    lab.wait_for_lab(bob_page)
+    patty_page.goto(f"{platform.url}/hub/spawn")
+    patty_page.get_by_label("Project").select_option("vision")
+    lab.choose(patty_page, "½ GPU")
+    expect(patty_page.get_by_text("would wait").first).to_be_visible()
+    lab.picture(patty_page, PICTURES, "form-would-wait")
+    lab.start(patty_page)
+
+    sentence = patty_page.get_by_text(
+        "notebooks of vision may hold 0.5 GPUs together, and hold 0.5: bob 0.5"
+    )
+    expect(sentence.first).to_be_visible(timeout=90_000)
+    lab.picture(patty_page, PICTURES, "waiting")
+
+    # He stops his server; she gets the half GPU.
+    lab.stop_server(bob_page, platform.url)
+    lab.wait_for_lab(patty_page)
