@@ -1,13 +1,16 @@
 """Release of devices: stop a session's programs on them, except its notebook server.
 
 Each program gets SIGTERM, and SIGKILL after five seconds: kernels end, files and the server stay.
-Runs at every poll, so that no program of a released session returns to the devices.
+A kernel's loading processes come after the kernel, which their end would interrupt. Runs at every
+poll, so that no program of a released session returns to the devices.
 """
 
 import logging
 import time
 from collections.abc import Callable, Sequence
 from signal import SIGKILL, SIGTERM, Signals
+
+import psutil
 
 from runai.hub_service.agent.readings import Poll
 from runai.hub_service.processes import pidfd
@@ -40,8 +43,10 @@ class Releaser:
             for p in poll.processes
             if p.workload in released and p.pid not in servers and p.created
         }
-        now = self._clock()
+        now, pids = self._clock(), {pid for pid, _ in on_devices}
         for (pid, created), name in on_devices.items():
+            if not pids.isdisjoint(_ancestors(pid)):
+                continue
             since = self._terminated_at.setdefault((pid, created), now)
             if since == now or now - since >= KILL_AFTER_S:
                 self._signal(pid, created, name, SIGTERM if since == now else SIGKILL)
@@ -54,3 +59,10 @@ class Releaser:
             self._send(pid, created, number)
         except PermissionError:
             log.warning("no right to signal process %d (%s) on a released device", pid, name)
+
+
+def _ancestors(pid: int) -> list[int]:
+    try:
+        return [parent.pid for parent in psutil.Process(pid).parents()]
+    except psutil.Error:
+        return []
