@@ -77,6 +77,7 @@ SERVICE_POLL_SECONDS = 1  # JupyterHub's 30 s would delay the restart of a kille
 MOST_RESTART_SECONDS = 32  # of a service that cannot start, as for a broken projects.yaml
 FAILS_WITHIN_S = 120  # a start takes half a minute on a busy machine, its delay the same at most
 LOG_LINES_SHOWN = 15
+CANNOT_START = "The GPU service cannot start. "  # begins the last line of a service that cannot
 ANSWER_WITHIN_S = 60  # the hub waits for a server that stops slowly
 INTERRUPTED = 130  # exit status of Ctrl-C in shells
 
@@ -186,12 +187,10 @@ class EmbeddedHub(app.JupyterHub):
         _print_to_terminal("Stopped.")
 
     def exit(self, exit_status: int | str = 0) -> None:
-        """Exit; after an error print the end of the log."""
+        """Exit; after an error print the service's sentence, or else the end of the log."""
         if exit_status:
             log = DataDirectory(self.settings_of_up.data_dir).hub_log
-            _print_to_terminal(
-                f"\nThe platform could not start. The end of {log}:\n\n{_last_lines(log)}"
-            )
+            _print_to_terminal(f"\n{failure_text(log)}")
             self.abandon_proxy()
         super().exit(exit_status)
 
@@ -266,10 +265,15 @@ def _print_to_terminal(text: str) -> None:
         os.write(int(os.environ.get(TERMINAL_VARIABLE, "")), f"{text}\n".encode())
 
 
-def _last_lines(log: Path) -> str:
+def failure_text(log: Path) -> str:
+    """Return the sentence of a service that could not start, else the end of the log."""
+    lines = []
     with suppress(OSError):
-        return "\n".join(log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:])
-    return ""
+        lines = log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:]
+    sentences = [line for line in lines if line.startswith(CANNOT_START)]
+    if sentences:
+        return f"runai up: {sentences[-1]}"
+    return "\n".join([f"The platform could not start. The end of {log}:", "", *lines])
 
 
 def _use_monotonic_clock() -> None:

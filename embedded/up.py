@@ -7,6 +7,7 @@ JupyterHub, which takes 2.4 s of CPU: usage errors must appear at once.
 
 import importlib.util
 import os
+import ssl
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -199,6 +200,7 @@ def _start(settings: Settings) -> None:
     directory = DataDirectory(settings.data_dir)
     for path in directory.close_to_others():
         print(f"{path} could be written by others; it is closed to them now.")
+    _check_files(settings, directory)
     address = public_address(settings, {})
     directory.lock(f"{address.url} (process {os.getpid()})")
     check_is_whole(directory.root)  # before creating files in it
@@ -217,6 +219,51 @@ def _start(settings: Settings) -> None:
         print_accounts(directory)
     sys.stdout.flush()
     _become_hub(settings, directory)
+
+
+def _check_files(settings: Settings, directory: DataDirectory) -> None:
+    """Parse the admin's files, which hub, proxy and service read only after half a minute.
+
+    Raises:
+        InvalidRequest: a file cannot be read, or has an invalid value.
+    """
+    # Needs the extra `hub`, and half a second.
+    from runai.hub_service.model.admin_files import read_policy, read_projects  # noqa: PLC0415
+
+    read_policy(settings.policy)
+    if settings.projects is not None:
+        read_projects(settings.projects)
+    if settings.tls_cert is not None and settings.tls_key is not None:
+        _check_certificate(settings.tls_cert, settings.tls_key)
+    own = directory.own_config
+    if own.exists():
+        try:
+            compile(own.read_bytes(), own, "exec")
+        except (SyntaxError, ValueError) as wrong:  # ValueError: a null byte
+            line = getattr(wrong, "lineno", None) or 1
+            raise InvalidRequest(
+                f"{own}, line {line}: this is no Python: {getattr(wrong, 'msg', wrong)}.",
+                hint="Correct the line, or move the file away.",
+            ) from wrong
+
+
+def _check_certificate(certificate: Path, key: Path) -> None:
+    try:
+        # Without a password OpenSSL would ask for it on the terminal; Caddy decrypts no key.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
+    except ssl.SSLError as wrong:
+        differ = "KEY_VALUES_MISMATCH" in str(wrong)
+        raise InvalidRequest(
+            f"{key} is not the key of the certificate {certificate}."
+            if differ
+            else f"{certificate} and {key} are no certificate and key that can be read.",
+            hint="--tls-cert and --tls-key name two PEM files, the key without a password.",
+        ) from wrong
+    except OSError as unreadable:
+        raise InvalidRequest(
+            f"{certificate} or {key} cannot be read: {unreadable.strerror}.",
+            hint="Start it as an account that may read both.",
+        ) from unreadable
 
 
 def print_accounts(directory: DataDirectory) -> None:

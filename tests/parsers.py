@@ -36,7 +36,7 @@ from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.scheduler.model.fields import InvalidSnapshot
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.scheduler.model.snapshot_json import snapshot_from_json
-from runai.hub_service.server.admin_files import read_policy, read_projects
+from runai.hub_service.model.admin_files import read_policy, read_projects
 from runai.hub_service.server.settings import Config
 from runai.hub_service.simulation.settings import read_cluster, with_changes
 from runai.hub_service.simulation.traces import read_trace

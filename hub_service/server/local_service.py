@@ -42,7 +42,7 @@ from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.processes.log_lines import begin_logging
 from runai.hub_service.processes.own_process import end_with_parent, raise_descriptor_limit
 from runai.hub_service.scheduler.model.quantity import MilliGpu
-from runai.hub_service.server.admin_files import read_policy, read_projects
+from runai.hub_service.model.admin_files import read_policy, read_projects
 from runai.hub_service.server.agent_process import agent_environment, supervise_agent
 from runai.hub_service.server.background_work import (
     Work,

@@ -16,7 +16,7 @@ import yaml
 
 from control_plane.chart import CHART, HelmRefused, helm, rendered
 from runai.hub_service.agent.__main__ import AgentSettings
-from runai.hub_service.server.admin_files import read_policy, read_projects
+from runai.hub_service.model.admin_files import read_policy, read_projects
 from runai.hub_service.server.settings import Config
 
 pytestmark = pytest.mark.kubernetes

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from runai.embedded.directory import DataDirectory
+from runai.embedded.hub import failure_text
 from runai.embedded.settings import Settings
 from runai.embedded.up import parse, print_accounts
 from runai.hub_service.wire.errors import InvalidRequest
@@ -145,6 +146,81 @@ def test_up_closes_the_data_directory_before_it_reports_a_taken_port(tmp_path: P
         f"runai up: Port {port} of 127.0.0.1 is taken by another program."
         f" Choose another one, for example --port {port + 1}.\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "arguments", "sentence"),
+    [
+        pytest.param(
+            "projects.yaml",
+            "projects:\n  vision:\n    membres: [bob]\n",
+            ["--projects", "projects.yaml"],
+            ", line 3: project vision has a field 'membres', which means nothing.",
+            id="projects",
+        ),
+        pytest.param(
+            "policy.yaml",
+            "packing: spred\n",
+            ["--policy", "policy.yaml"],
+            ": policy: packing must be one of binpack, spread, frag, not 'spred'.",
+            id="policy",
+        ),
+        pytest.param(
+            "data/jupyterhub_config.py",
+            "c = get_config()\nc.JupyterHub.port = (\n",
+            [],
+            ", line 2: this is no Python: '(' was never closed.",
+            id="own configuration",
+        ),
+        pytest.param(
+            "cert.pem",
+            "no PEM",
+            ["--tls-cert", "cert.pem", "--tls-key", "cert.pem"],
+            "cert.pem and {folder}/cert.pem are no certificate and key",
+            id="certificate",
+        ),
+    ],
+)
+def test_mistaken_file_is_one_line_and_starts_nothing(
+    tmp_path: Path, name: str, text: str, arguments: list[str], sentence: str
+):
+    data_dir = tmp_path / "data"
+    data_dir.mkdir(mode=0o700)
+    (tmp_path / name).write_text(text)
+    files = [str(tmp_path / one) if "." in one else one for one in arguments]
+
+    ended = up("--data-dir", str(data_dir), "--simulate", "1", *files)
+
+    assert sentence.format(folder=tmp_path) in ended.stderr
+    assert ended.stderr.startswith(f"runai up: {tmp_path}")
+    assert ended.stderr.count("\n") == 1
+    assert ended.stdout == ""
+    assert ended.returncode == 1
+    assert [path.name for path in data_dir.iterdir()] == name.split("/")[1:]
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        pytest.param(
+            ["[I hub] a", "The GPU service cannot start. RUNAI_CPUS is 'x'.", "[C hub] exited"],
+            "runai up: The GPU service cannot start. RUNAI_CPUS is 'x'.",
+            id="sentence",
+        ),
+        pytest.param(
+            ["[I hub] a", "KeyError: 1"],
+            "The platform could not start. The end of {log}:\n\n[I hub] a\nKeyError: 1",
+            id="no sentence",
+        ),
+    ],
+)
+def test_failed_start_prints_the_services_sentence_alone(
+    tmp_path: Path, lines: list[str], text: str
+):
+    log = tmp_path / "hub.log"
+    log.write_text("\n".join(lines))
+
+    assert failure_text(log) == text.format(log=log)
 
 
 def test_a_second_start_on_the_same_directory_is_told_where_the_first_one_is(tmp_path: Path):

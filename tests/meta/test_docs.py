@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from runai.hub_service.server.admin_files import read_projects
+from runai.hub_service.model.admin_files import read_projects
 from runai.hub_service.wire.schemas import ProjectPut
 
 

@@ -194,7 +194,7 @@ def _read_input(given: dict[str, Any]) -> _ReplayInput:
 
 
 def _from_files(given: dict[str, Any]) -> _ReplayInput:
-    from runai.hub_service.server.admin_files import read_projects  # noqa: PLC0415 - needs the extra
+    from runai.hub_service.model.admin_files import read_projects  # noqa: PLC0415 - needs the extra
     from runai.hub_service.simulation import settings, traces  # noqa: PLC0415
 
     for option in ("trace", "cluster", "projects"):
@@ -215,7 +215,7 @@ def _from_files(given: dict[str, Any]) -> _ReplayInput:
 
 def _from_history(given: dict[str, Any]) -> _ReplayInput:
     """Read the input from the platform; given files replace its nodes or projects."""
-    from runai.hub_service.server.admin_files import read_projects  # noqa: PLC0415 - needs the extra
+    from runai.hub_service.model.admin_files import read_projects  # noqa: PLC0415 - needs the extra
     from runai.hub_service.simulation import history, jobs, settings  # noqa: PLC0415
 
     if given["trace"] is not None:
