@@ -30,13 +30,13 @@ from runai.hub_service.client.connection import read_config
 from runai.hub_service.clusters.kubernetes.informers.node_pool import Pool
 from runai.hub_service.clusters.kubernetes.objects.jobs import ELASTIC, read_elastic
 from runai.hub_service.clusters.local.files.elastic_dir import ElasticDir
+from runai.hub_service.model.admin_files import read_policy, read_projects
 from runai.hub_service.model.gpu_types import types_meant
 from runai.hub_service.model.progress import read_progress
 from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.scheduler.model.fields import InvalidSnapshot
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 from runai.hub_service.scheduler.model.snapshot_json import snapshot_from_json
-from runai.hub_service.model.admin_files import read_policy, read_projects
 from runai.hub_service.server.settings import Config
 from runai.hub_service.simulation.settings import read_cluster, with_changes
 from runai.hub_service.simulation.traces import read_trace

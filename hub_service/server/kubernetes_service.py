@@ -35,10 +35,10 @@ from runai.hub_service.controller.idle.watch import IdleWatch
 from runai.hub_service.controller.loop import Controller
 from runai.hub_service.controller.usage_history import UsageHistory
 from runai.hub_service.ledger import Ledger
+from runai.hub_service.model.admin_files import read_policy, read_projects
 from runai.hub_service.model.cluster import Cluster
 from runai.hub_service.processes.own_process import raise_descriptor_limit
 from runai.hub_service.scheduler.model.snapshot import Policy
-from runai.hub_service.model.admin_files import read_policy, read_projects
 from runai.hub_service.server.background_work import (
     Work,
     hub_users,

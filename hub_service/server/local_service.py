@@ -36,13 +36,13 @@ from runai.hub_service.controller.loop import Controller
 from runai.hub_service.controller.usage_history import UsageHistory
 from runai.hub_service.ledger import Ledger
 from runai.hub_service.limits.sharing import MpsSharing, Sharing, TimeSliced
+from runai.hub_service.model.admin_files import read_policy, read_projects
 from runai.hub_service.model.cluster import Cluster
 from runai.hub_service.model.device import Device, NodeCapacity
 from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.processes.log_lines import begin_logging
 from runai.hub_service.processes.own_process import end_with_parent, raise_descriptor_limit
 from runai.hub_service.scheduler.model.quantity import MilliGpu
-from runai.hub_service.model.admin_files import read_policy, read_projects
 from runai.hub_service.server.agent_process import agent_environment, supervise_agent
 from runai.hub_service.server.background_work import (
     Work,

@@ -156,8 +156,8 @@ def test_node_table_shows_holders_of_each_device_and_marks_simulated_ones(printe
             utilized=0.25,
             memory_used_mib=512,
             allocations=[
-                AllocationView(workload="vision/a", user="bob", gpus=0.5),
-                AllocationView(workload="", user="pat", gpus=0.5),
+                AllocationView(workload="v/a", user="bob", gpus=0.5),
+                AllocationView(workload="", user="", gpus=0.5),
             ],
             others=[
                 OthersView(account="eve", processes=2, utilized=0.1, memory_mib=2048),
@@ -177,7 +177,7 @@ def test_node_table_shows_holders_of_each_device_and_marks_simulated_ones(printe
 
     expected = """\
 NODE  GPU  DEVICE          ALLOCATED  UTIL  MEMORY    HELD BY
-box   0    Simulated GPU*  1          25%*  512M/16G  vision/a 0.5, pat 0.5, others (eve) 2G
+box   0    Simulated GPU*  1          25%*  512M/16G  v/a 0.5, another project 0.5, others (eve) 2G
 box   1    H200            0          -     -/140G    -
 box   2    H200 broken     0          -     -/140G    -
 """

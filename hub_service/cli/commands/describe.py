@@ -153,7 +153,7 @@ def _what(words: tuple[str, ...]) -> tuple[str, str]:
 def explanation_lines(explanation: ExplanationView) -> DetailLines:
     """Return the lines that explain a workload's wait, without unknown parts."""
     holders = [
-        f"{h.workload or h.project + ' (somebody)'} {render.gpus(h.gpus)}"
+        f"{h.workload or f'a workload of {h.project}'} {render.gpus(h.gpus)}"
         + (f" until {'about ' if h.is_estimated else ''}{render.clock(h.until)}" if h.until else "")
         for h in explanation.holders
     ]

@@ -263,7 +263,10 @@ def devices_of(nodes: Iterable[NodeView]) -> list[DeviceOf]:
 
 
 def _users_of(at: DeviceOf) -> str:
-    holders = [f"{a.workload or a.user} {render.gpus(a.gpus)}" for a in at.device.allocations]
+    # The service names workloads of other projects to their members and to hub admins only.
+    holders = [
+        f"{a.workload or 'another project'} {render.gpus(a.gpus)}" for a in at.device.allocations
+    ]
     holders += [
         f"others{f' ({o.account})' if o.account else ''} {render.memory(o.memory_mib)}"
         for o in at.device.others
@@ -273,7 +276,7 @@ def _users_of(at: DeviceOf) -> str:
 
 def _holders(at: DeviceOf) -> tuple[Any, ...]:
     """Return the holders of `_users_of` without the memory that they use."""
-    held = [(a.workload or a.user, a.gpus) for a in at.device.allocations]
+    held = [(a.workload, a.gpus) for a in at.device.allocations]
     return held, [o.account for o in at.device.others]
 
 

@@ -20,10 +20,10 @@ from runai.hub_service.client.connection import (
     write_config,
 )
 from runai.hub_service.clusters.states.retention import RetentionPolicy
+from runai.hub_service.model.admin_files import read_projects
 from runai.hub_service.model.device import NodeCapacity
 from runai.hub_service.model.records import ElasticRules, ProjectSpec
 from runai.hub_service.scheduler.model.quantity import MilliGpu
-from runai.hub_service.model.admin_files import read_projects
 from runai.hub_service.server.local_service import capacity_of
 from runai.hub_service.server.settings import Config
 from runai.hub_service.wire.errors import InvalidRequest, Unavailable
