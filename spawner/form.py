@@ -51,12 +51,16 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One amount on offer. `waits` is the reason for a wait, "" if it would start at once."""
+    """One amount on offer. `waits` is the reason for a wait, "" if it would start at once.
+
+    With `is_soon` it waits only for workloads that stop for it.
+    """
 
     amount: Amount
     label: str
     detail: str = ""
     waits: str = ""
+    is_soon: bool = False
     refused: str = ""
     is_known: bool = True
 
@@ -208,8 +212,12 @@ async def _dry_run_choice(
     except RunaiError as error:
         return _choice(amount, overview, refused=error.message)
     tried = reply.workloads[0]
+    if tried.reason is None:
+        return _choice(amount, overview)
+    if tried.reason.is_making_room:
+        return _choice(amount, overview, waits=tried.reason.text, is_soon=True)
     start = tried.expected_start.text if tried.expected_start else ""
-    waits = "; ".join(part for part in (tried.reason.text, start) if part) if tried.reason else ""
+    waits = "; ".join(part for part in (tried.reason.text, start) if part)
     return _choice(amount, overview, waits=waits)
 
 
@@ -218,6 +226,7 @@ def _choice(
     overview: Overview,
     *,
     waits: str = "",
+    is_soon: bool = False,
     refused: str = "",
     is_known: bool = True,
 ) -> Choice:
@@ -227,6 +236,7 @@ def _choice(
         label=_LABELS.get(milli, f"{amount.text()} GPUs"),
         detail=_memory(milli, overview.nodes),
         waits=waits,
+        is_soon=is_soon,
         refused=refused,
         is_known=is_known,
     )
@@ -298,4 +308,5 @@ def _selected_value(project: ProjectChoices, last: SessionRequest | None) -> str
             return last.amount.text()
         return OTHER
     free = [choice for choice in possible if not choice.waits]
-    return next((choice.value for choice in (*free, *possible)), OTHER)
+    soon = [choice for choice in possible if choice.is_soon]
+    return next((choice.value for choice in (*free, *soon, *possible)), OTHER)

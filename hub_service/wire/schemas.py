@@ -281,6 +281,11 @@ class ReasonView(Wire):
     """The workload that benefits from the decision, if any (`for` in a plan)."""
     position: int | None = None
 
+    @property
+    def is_making_room(self) -> bool:
+        """Return True if the workload waits only for the ones that stop for it."""
+        return self.code == "stopping" and self.rule == "R7"
+
 
 class DeviceShareView(Wire):
     """A share of one device."""

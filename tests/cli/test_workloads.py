@@ -432,3 +432,16 @@ def test_a_token_is_never_shown(bob):
     for arguments in (["whoami"], ["config"], ["doctor"], ["config", "show", "-o", "json"]):
         assert token not in bob(*arguments).output, arguments
     assert WhoAmI.model_validate_json(bob("whoami", "-o", "json").stdout).name == "bob"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["logs"], ["exec"], ["logs", "-f"]], ids=["logs", "exec", "follow"]
+)
+def test_array_is_refused_where_one_job_is_needed(bob, arguments):
+    bob("submit", "sweep", "--array", "3", *SLEEP)
+
+    result = bob(*arguments, "sweep", *(["--", "true"] if arguments == ["exec"] else []))
+
+    assert result.exit_code == 1
+    assert "vision/sweep is an array of 3 jobs; this is for one of them." in result.stderr
+    assert "Name it: sweep-0 to sweep-2." in result.stderr

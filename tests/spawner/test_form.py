@@ -222,6 +222,14 @@ class TestRendered:
         assert html.count("would wait") == 1
         assert WHY in html
 
+    def test_form_marks_a_choice_that_only_waits_for_a_pause_as_soon(self):
+        why = "vision/fill makes room for it"
+        soon = Choice(Amount(milli_gpus=1000), "1 GPU", "16 GiB", waits=why, is_soon=True)
+        html = render([replace(VISION, choices=(VISION.choices[2], soon))], last={})
+
+        assert (html.count("yours soon"), html.count("would wait")) == (1, 1)
+        assert f">{why}</span>" in html
+
     @pytest.mark.parametrize(
         ("last", "marked", "written"),
         [

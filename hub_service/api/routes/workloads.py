@@ -16,6 +16,7 @@ from runai.hub_service.api.services.platform import Caller, On, Platform, Watchi
 from runai.hub_service.api.services.submit import submit as submit_request
 from runai.hub_service.api.views.workload_pages import Filter, page_of
 from runai.hub_service.api.views.workload_views import version_of
+from runai.hub_service.clusters.states.user_actions import of_whole_array
 from runai.hub_service.model.cluster import LogChunk
 from runai.hub_service.model.records import Process, WorkloadRecord, workload_id
 from runai.hub_service.model.workload_spec import check_limit
@@ -208,6 +209,8 @@ async def logs(
 ) -> StreamingResponse:
     """Stream the workers' output, one JSON object for each line."""
     record = await on.allowed(watching.actor, Action.READ_WORKLOAD, workload_id(project, name))
+    if record.spec.is_array:
+        raise of_whole_array(record)
     if worker is not None and worker >= record.spec.workers:
         raise NotFound(
             f"{record.id} has no worker {worker}.", hint=f"It has {record.spec.workers}, from 0."

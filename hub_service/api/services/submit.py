@@ -1,7 +1,7 @@
 """Submit workloads: choose owner and project, build specs, store, wait for the decision."""
 
 import asyncio
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ from runai.hub_service.model.records import (
     WorkloadSpec,
 )
 from runai.hub_service.model.workload_spec import Site, choose_project, workload_spec
-from runai.hub_service.scheduler.model.snapshot import Wait
+from runai.hub_service.scheduler.model.snapshot import Plan, Stop, Wait
 from runai.hub_service.wire.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from runai.hub_service.wire.schemas import SubmitReply, SubmitRequest
 
@@ -30,6 +30,8 @@ DRAWN = 200
 """Elements of an array in the reply."""
 MOST_TRIED = 1000
 """Elements of an array in a dry run's plan: more could not start at once."""
+SHOWN = 3
+"""Workloads that a sentence names."""
 TRIES = 5
 """Attempts at a generated name while other submissions take it."""
 
@@ -182,15 +184,33 @@ async def _dry_run_reply(platform: Platform, viewer: Viewer, spec: WorkloadSpec)
     if spec.is_array and waits:  # one line of the queue, at the place of its first one
         first = next((waits[row.id].position for row in rows if row.id in waits), 1)
         waits = {name: replace(wait, position=first) for name, wait in waits.items()}
-    tried = [_with_reason(row.record, waits.get(row.id)) for row in rows[:DRAWN]]
+    room = _making_room(plan)
+    tried = [_with_reason(row.record, waits.get(row.id), room) for row in rows[:DRAWN]]
     return _reply(viewer, tried, dry_run=True)
 
 
-def _with_reason(record: WorkloadRecord, wait: Wait | None) -> WorkloadRecord:
+def _making_room(plan: Plan) -> Mapping[str, Sequence[str]]:
+    """Return the workloads that a plan stops, by the workload that benefits."""
+    stopped: dict[str, dict[str, None]] = {}
+    for decision in plan.decisions:
+        if isinstance(decision, Stop) and decision.reason.for_ is not None:
+            stopped.setdefault(decision.reason.for_, {})[decision.workload] = None
+    return {gains: sorted(names) for gains, names in stopped.items()}
+
+
+def _with_reason(
+    record: WorkloadRecord, wait: Wait | None, room: Mapping[str, Sequence[str]]
+) -> WorkloadRecord:
     if wait is None:
         return record
     why = wait.reason
-    reason = StateReason(why.code, why.text, why.rule, why.for_ or "")
+    text = why.text
+    if why.code == "stopping":  # the plan's sentence says "reserved", which nothing is yet
+        names = room.get(record.id, ("other work",))
+        more = [f"{len(names) - SHOWN} more"] if len(names) > SHOWN else []
+        who = " and ".join([*names[:SHOWN], *more])
+        text = f"{who} {'makes' if len(names) == 1 else 'make'} room for it"
+    reason = StateReason(why.code, text, why.rule, why.for_ or "")
     return replace(record, reason=reason, position=wait.position)
 
 

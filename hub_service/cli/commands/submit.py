@@ -304,5 +304,7 @@ def _dry_run_outcome(w: WorkloadView) -> str:
     """Format the outcome of a dry run; the notes give the reason for a wait."""
     if w.reason is None:
         return "would be submitted and start at once"
+    if w.reason.is_making_room and w.expected_start:
+        return f"would be submitted; it {w.expected_start.text}"
     when = f", {w.expected_start.text}" if w.expected_start else ""
     return f"would be submitted and wait{when}"

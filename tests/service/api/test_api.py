@@ -68,6 +68,23 @@ async def test_a_dry_run_says_the_same_and_stores_nothing(simulated):
     assert stored.notes == never.notes
 
 
+async def test_dry_run_of_a_reclaim_names_the_jobs_that_it_pauses(simulated):
+    vic, root = await simulated.client("vic"), await simulated.client("root")
+    await root.put_project("vision", ProjectPut(limit=None))
+    await vic.submit(job("fill", "1", array=5))
+    nel = await simulated.client("nel")
+
+    reply = await nel.submit(job("mine", "2"), dry_run=True)
+
+    [tried] = reply.workloads
+    assert tried.reason.is_making_room
+    assert tried.reason.text == "vision/fill-3 and vision/fill-4 make room for it"
+    assert tried.expected_start.text == (
+        "starts as soon as the jobs that make room for it have stopped"
+    )
+    assert reply.notes == [f"mine waits: {tried.reason.text}"]
+
+
 async def test_a_list_is_filtered_by_project_user_and_state(simulated):
     ana, vic, nel = [await simulated.client(name) for name in ("ana", "vic", "nel")]
     for client, name in ((ana, "a"), (vic, "v"), (nel, "n")):
