@@ -266,8 +266,8 @@ def _room(project: ProjectView) -> str:
     room = build_room(project)
     used = f"{project.build_allocated:g}"
     if room is None:
-        return f"notebooks use {used} GPUs"
-    return f"notebooks use {used} of {room / 1000:g} GPUs"
+        return f"build quota: unlimited, {used} in use"
+    return f"build quota: {used} of {room / 1000:g} GPUs in use"
 
 
 @cache

@@ -53,7 +53,7 @@ def reason(why: ReasonView | None) -> str:
     """Return the reason's sentence, with the position in the queue if any."""
     if why is None:
         return ""
-    place = f"; number {why.position} in the queue" if why.position else ""
+    place = f" (place {why.position} in the queue)" if why.position else ""
     return f"{why.text.rstrip('.')}{place}" if place else why.text
 
 

@@ -136,8 +136,8 @@ def test_a_range_is_chosen_by_its_link(bob, platform):
         expect(bob.get_by_role("heading", name=words)).to_be_visible()
 
 
-def test_consumption_is_downloaded_as_a_table(bob, platform, tmp_path):
-    look(bob, platform, "consumption?range=1h")
+def test_usage_is_downloaded_as_a_table(bob, platform, tmp_path):
+    look(bob, platform, "usage?range=1h")
 
     def has_hours() -> bool:  # usage is counted, and written, some time after it began
         with bob.expect_download() as downloading:

@@ -192,7 +192,7 @@ def test_an_admin_sees_what_a_change_would_pause_before_making_it(platform, work
     look(bob, platform, "projects/vision")
     expect(bob.locator("form")).to_have_count(0)
     look(admin, platform, "projects/nlp")
-    admin.get_by_label("Notebook quota").fill("0")
+    admin.get_by_label("Build quota").fill("0")
     admin.get_by_label("Quota", exact=True).fill("0")
     admin.get_by_role("button", name="Preview effect").click()
 
@@ -265,7 +265,7 @@ def test_pages_have_no_accessibility_problems(platform, workloads, page_of):
     paths = {
         "gpus": "", "workload": "workloads/vision/bob-1",
         "paused": f"workloads/vision/{paused(workloads['bob'])}", "project": "projects/vision",
-        "new-project": "new-project", "consumption": "consumption", "submit": "submit",
+        "new-project": "new-project", "usage": "usage", "submit": "submit",
     }  # fmt: skip
     for name, path in paths.items():
         look(page, platform, path)
@@ -300,7 +300,7 @@ def test_a_phone_is_wide_enough(platform, workloads, page_of):
     page: Page = page_of("bob")
     page.set_viewport_size({"width": 390, "height": 844})
     widths = {}
-    for path in ("", "workloads/vision/bob-1", "projects/vision", "consumption", "submit"):
+    for path in ("", "workloads/vision/bob-1", "projects/vision", "usage", "submit"):
         look(page, platform, path)
         widths[path] = page.evaluate("document.documentElement.scrollWidth")
 

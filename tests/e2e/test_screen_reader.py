@@ -166,7 +166,7 @@ PROJECT = [
 """,
 ]
 
-CONSUMPTION = [
+USAGE = [
     """
 - heading "Usage, the last 24 hours" [level=1]
 """,
@@ -210,7 +210,7 @@ PAGES = {
     "gpus": ("bob", "", GPUS),
     "workload": ("bob", "workloads/vision/heard", WORKLOAD),
     "project": ("admin", "projects/vision", PROJECT),
-    "consumption": ("bob", "consumption", CONSUMPTION),
+    "usage": ("bob", "usage", USAGE),
     "submit": ("bob", "submit", SUBMIT),
 }
 

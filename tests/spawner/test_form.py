@@ -142,7 +142,7 @@ async def test_each_offer_says_what_would_happen(
     await Admission(hub_client, lambda _: None).admit(submission("bo", "1"), within_s=60)
     [vision] = (await form_choices(hub_client, Person("ana"))).projects
 
-    assert (vision.name, vision.summary) == ("vision", "notebooks use 1 of 1.5 GPUs")
+    assert (vision.name, vision.summary) == ("vision", "build quota: 1 of 1.5 GPUs in use")
     why = "notebooks of vision may hold 1.5 GPUs together, and hold 1: bo 1; expected to start"
     said = [(c.label, c.detail, c.waits.partition(" in ")[0], c.refused) for c in vision.choices]
     assert said == [
@@ -164,7 +164,7 @@ WHY = (
 )
 VISION = ProjectChoices(
     "vision",
-    "notebooks use 1 of 1.5 GPUs",
+    "build quota: 1 of 1.5 GPUs in use",
     (
         Choice(Amount(milli_gpus=250), "¼ GPU", "4 GiB"),
         Choice(Amount(milli_gpus=500), "½ GPU", "8 GiB"),

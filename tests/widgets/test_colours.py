@@ -8,11 +8,14 @@ difference of two colours is their distance in CIELAB (CIE76): about 2.3 is just
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from itertools import combinations
 from math import dist
 from pathlib import Path
 
 import pytest
+
+from runai.hub_service.cli.output.render import STATE_STYLES
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "hub_service/api/pages/page.css").read_text(encoding="utf-8")
@@ -47,7 +50,7 @@ TOGETHER = {
     "page: chart": (PAGE, ("train", "over")),
     "page: lives": (PAGE, ("train", "build", "over", "empty")),
     "panel: bars": (PANEL, ("sessions", "jobs", "over")),
-    "panel: chart": (PANEL, ("jobs", "utilized")),
+    "panel: chart": (PANEL, ("jobs", "over")),
 }
 """Adjacent colours with different meanings."""
 
@@ -112,6 +115,36 @@ def test_adjacent_colours_are_distinguishable_in_both_themes(style, names):
     }
 
     assert {where: distance for where, distance in apart.items() if distance < APART} == {}
+
+
+SAME = {"build": "sessions", "train": "jobs", "over": "over", "good": "good", "bad": "bad"}
+"""Colours of the pages, and the panel's names for them."""
+ON_TERMINALS = {"good": "green", "bad": "red", "over": "yellow", "build": "cyan"}
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_panel_has_the_colours_of_the_pages(theme):
+    page, panel = themes(PAGE)[theme], themes(PANEL)[theme]
+
+    assert {name: panel[SAME[name]] for name in SAME} == {name: page[name] for name in SAME}
+
+
+def state_colours(style: str, selector: str, names: Mapping[str, str]) -> dict[str, str]:
+    """Return the page's colour of each state in a style sheet."""
+    rules = re.findall(r"([^{}]+)\{ color: var\(--(?:runai-)?(\w+)\); \}", style)
+    return {
+        state: names.get(colour, colour)
+        for states, colour in rules
+        for state in re.findall(selector, states)
+    }
+
+
+def test_a_state_has_the_same_colour_on_pages_in_notebooks_and_on_terminals():
+    panel_names = {panel: page for page, panel in SAME.items()}
+    page = state_colours(PAGE, r"\.state-(\w+)", {})
+
+    assert state_colours(PANEL, r"\.runai-is-(\w+)", panel_names) == page
+    assert {state: ON_TERMINALS[colour] for state, colour in page.items()} == STATE_STYLES
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

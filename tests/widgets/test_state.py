@@ -57,7 +57,7 @@ def test_the_panel_shows_only_my_workloads_in_their_order_and_the_latest_ends_la
         pytest.param(ReasonView(code="x", text="It waits."), "It waits.", id="a reason"),
         pytest.param(
             ReasonView(code="x", text="It waits.", position=2),
-            "It waits; number 2 in the queue",
+            "It waits (place 2 in the queue)",
             id="a reason and a place",
         ),
     ],

@@ -31,7 +31,7 @@ def test_a_user_without_a_project_is_told_the_way_out():
 
 def test_a_table_of_workloads_tells_allocated_and_utilized_and_why_one_waits():
     why = ReasonView(code="no_room", text="All 5 GPUs are allocated.", position=1)
-    waits = "All 5 GPUs are allocated; number 1 in the queue"
+    waits = "All 5 GPUs are allocated (place 1 in the queue)"
 
     table = text.workload_table(
         [

@@ -200,8 +200,8 @@ async def new_project(request: Request, on: On) -> Response:
     return await page_reply(request, on, "project.html", values)
 
 
-@router.get("/consumption")
-async def consumption(request: Request, on: On, chosen: Chosen = "24h") -> Response:
+@router.get("/usage")
+async def usage(request: Request, on: On, chosen: Chosen = "24h") -> Response:
     """Render the GPUs that projects, users and nodes held and kept busy."""
 
     async def values(caller: Actor) -> dict[str, Any]:
@@ -212,20 +212,18 @@ async def consumption(request: Request, on: On, chosen: Chosen = "24h") -> Respo
             for kind, title in _KINDS
         ]
         return {
-            "here": "consumption",
+            "here": "usage",
             "live": "",
             "range": stretch,
             "ranges": list(RANGES),
             "tables": tables,
         }
 
-    return await page_reply(request, on, "consumption.html", values)
+    return await page_reply(request, on, "usage.html", values)
 
 
-@router.get("/consumption/{kind}.csv")
-async def consumption_csv(
-    kind: UsageKind, on: On, caller: Caller, chosen: Chosen = "24h"
-) -> Response:
+@router.get("/usage/{kind}.csv")
+async def usage_csv(kind: UsageKind, on: On, caller: Caller, chosen: Chosen = "24h") -> Response:
     """Return the same table as CSV, for spreadsheets."""
     stretch, end = _range(chosen), on.clock()
     found = await usage_of_each(on, caller, kind, end - stretch.seconds, end)

@@ -34,9 +34,9 @@ def project_fields(project: ProjectView, *, admin: bool) -> list[ProjectField]:
     amounts: list[tuple[str, str, float | None, str]] = [
         (
             "build_quota",
-            "Notebook quota",
+            "Build quota",
             project.build_quota,
-            "part that notebooks may use; empty: all",
+            "part that sessions may use; empty: all",
         ),
         ("limit", "Limit", project.limit, "never more than this; empty: none"),
         (

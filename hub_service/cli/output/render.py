@@ -30,19 +30,18 @@ SIMULATED_NOTE = (
 _PIPE_WIDTH = 10_000
 _GAP = 2
 _LEAST_FOLDED = 20
-_STYLES = {
+STATE_STYLES = {
     "running": "green",
-    "starting": "green",
-    "queued": "yellow",
+    "succeeded": "green",
+    "starting": "cyan",
+    "queued": "cyan",
     "paused": "yellow",
     "retrying": "yellow",
     "stopping": "yellow",
-    "suspended": "magenta",
     "failed": "red",
     "timed_out": "red",
-    "succeeded": "dim",
-    "ended": "dim",
 }
+"""Colours of states, as on the pages and in the notebook."""
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _MIB_PER_GIB = 1024
 
@@ -129,7 +128,7 @@ def clock(at: datetime | None) -> str:
 
 def state(name: str, text: str = "") -> Text:
     """Return a state, or the text of several, in its colour."""
-    return Text(text or name.replace("_", " "), style=_STYLES.get(name, ""))
+    return Text(text or name.replace("_", " "), style=STATE_STYLES.get(name, ""))
 
 
 def reason(why: ReasonView | None) -> str:

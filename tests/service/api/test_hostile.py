@@ -148,7 +148,7 @@ async def test_a_question_about_very_many_workers_does_not_keep_the_scheduler(si
 
 async def test_every_reply_tells_browsers_to_run_nothing_of_it(simulated):
     for path in ("health", "metrics", "api/v1/openapi.json", "api/v1/overview", "nothing",
-                 "consumption/project.csv", "static/live.js", ""):  # fmt: skip
+                 "usage/project.csv", "static/live.js", ""):  # fmt: skip
         reply = await ask(simulated, "ana", "GET", path)
 
         assert reply.headers["x-content-type-options"] == "nosniff", path
@@ -162,7 +162,7 @@ async def test_every_reply_tells_browsers_to_run_nothing_of_it(simulated):
 @pytest.mark.parametrize(
     "path",
     ["?range=%3Cscript%3Ealert(1)%3C/script%3E", "workloads/vision/%3Cscript%3E",
-     "consumption?range=%22%3E%3Cimg%20src=x%3E"],
+     "usage?range=%22%3E%3Cimg%20src=x%3E"],
 )  # fmt: skip
 async def test_nothing_that_is_asked_for_becomes_markup(simulated, path):
     reply = await ask(simulated, "ana", "GET", path)

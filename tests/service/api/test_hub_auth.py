@@ -253,9 +253,9 @@ def test_the_login_leads_to_no_other_place(browser):
 def test_the_login_leads_back_to_the_range_that_was_asked_for(hub, browser):
     log_in(browser)
     browser.cookies.delete("service-runai", path=ROOT)
-    page = browser.get(f"{ROOT}consumption", params={"range": "7d"})
+    page = browser.get(f"{ROOT}usage", params={"range": "7d"})
 
-    assert (page.url.path, page.url.query) == (f"{ROOT}consumption", b"range=7d")
+    assert (page.url.path, page.url.query) == (f"{ROOT}usage", b"range=7d")
     assert "the last 7 days" in page.text
 
 

@@ -130,13 +130,13 @@ PAGES = {
     ("root", ""): ("user", "fault", "node", "account", "loss", "notice"),
     ("root", "workloads/vision/exp1"): ("user", "history", "loss", "notice"),
     ("root", "projects/vision"): ("user", "groups", "admins"),
-    ("root", "consumption"): ("user",),
+    ("root", "usage"): ("user",),
     ("root", "new-project"): (),
     ("root", "submit"): (),
     (EVE, ""): ("user", "fault", "node", "loss", "notice", "news"),
     (EVE, "workloads/vision/exp1"): ("user", "history", "loss", "notice"),
     (EVE, "projects/vision"): ("user", "groups", "admins"),
-    (EVE, "consumption"): ("user",),
+    (EVE, "usage"): ("user",),
     (EVE, "submit"): (),
 }
 

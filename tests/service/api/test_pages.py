@@ -181,9 +181,9 @@ async def test_project_form_takes_and_shows_the_minimum_run_time_as_a_duration(
     assert 'data-kind="duration"' in field  # sent as it was typed
 
 
-async def test_consumption_is_a_table_for_spreadsheets_and_names_are_no_formulas(simulated):
+async def test_usage_is_a_table_for_spreadsheets_and_names_are_no_formulas(simulated):
     ledger = simulated.platform.ledger
-    reply = await page(simulated, "root", "consumption/user.csv?range=30d")
+    reply = await page(simulated, "root", "usage/user.csv?range=30d")
     rows = list(csv.reader(reply.text.splitlines()))
 
     assert rows[0][0] == "user"
