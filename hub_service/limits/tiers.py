@@ -45,11 +45,11 @@ class Tier(StrEnum):
 _WHY = {
     Tier.FRAMEWORKS: (
         "PyTorch, TensorFlow, JAX and CuPy keep to the share; a workload whose processes together"
-        " exceed it is warned; its largest process is killed after ten seconds."
+        " exceed it is warned; its largest process is interrupted, and ended 10 s later."
     ),
     Tier.MPS: (
         "CUDA refuses every process more than the share; a workload whose processes together"
-        " exceed it is warned; its largest process is killed after ten seconds."
+        " exceed it is warned; its largest process is interrupted, and ended 10 s later."
     ),
     Tier.DRIVER: "The driver refuses the workload's processes together more than the share.",
 }

@@ -20,9 +20,12 @@ SAMPLES_OVER = 3
 NOTICE_S = 3.0
 """Time from the notice to the first signal."""
 
-RUNG_S = 2.0
-"""Time from one signal to the next. With one sample a second, a workload over its limit at 0 s is
-notified at 2 s and killed at 9 s at most."""
+FREE_S = 10.0
+"""Time from the interrupt to SIGTERM, which ends a kernel: a notebook frees memory by hand."""
+
+KILL_S = 2.0
+"""Time from SIGTERM to SIGKILL. With one sample a second, a workload over its limit at 0 s is
+notified at 2 s, interrupted at 5 s, told to end at 15 s and killed at 17 s."""
 
 EARLY_S = 0.25
 """Tolerance of the waits above: samples come once a second, not to the millisecond."""
@@ -51,6 +54,7 @@ _SIGNALS: Mapping[Rung, signal.Signals] = {
     Rung.TERMINATE: signal.SIGTERM,
     Rung.KILL: signal.SIGKILL,
 }
+_WAIT_S = {Rung.INTERRUPT: FREE_S}
 _NEXT = {Rung.INTERRUPT: Rung.TERMINATE, Rung.TERMINATE: Rung.KILL, Rung.KILL: Rung.KILL}
 
 
@@ -134,6 +138,11 @@ class EscalationStep:
         name = f"{self.target.name or 'process'} ({self.target.pid})"
         return f"uses {share}: {name} with {gib(self.target.memory_mib)} is {verb}"
 
+    def outlook(self) -> str:
+        """Return the rest of the sentence, if the signal was sent: the way out."""
+        is_first = self.rung is Rung.INTERRUPT
+        return f", and ends in {FREE_S:.0f} s unless it frees memory" if is_first else ""
+
 
 _VERBS = {
     Rung.INTERRUPT: "interrupted",
@@ -195,7 +204,7 @@ class Watchdog:
             if now - ladder.notified_at < NOTICE_S - EARLY_S:
                 return None
             target, rung = holding.largest(), Rung.INTERRUPT
-        elif now - ladder.since < RUNG_S - EARLY_S:
+        elif now - ladder.since < _WAIT_S.get(ladder.rung, KILL_S) - EARLY_S:
             return None
         else:
             rung = _NEXT[ladder.rung]

@@ -42,16 +42,15 @@ def play(*samples: Sequence[Holding], every: float = 1.0) -> list[tuple[float, R
 
 
 @pytest.mark.parametrize("every", [1.0, 0.99, 1.02], ids=["on time", "early", "late"])
-def test_it_is_told_then_interrupted_then_ended_then_killed_within_ten_seconds(every):
-    steps = play(*[[holding(OVER)]] * 11, every=every)
+def test_workload_over_its_limit_has_ten_seconds_between_interrupt_and_end(every):
+    steps = play(*[[holding(OVER)]] * 19, every=every)
 
     assert [(round(at / every), rung) for at, rung, _ in steps] == [
         (2, Rung.NOTICE),
         (5, Rung.INTERRUPT),
-        (7, Rung.TERMINATE),
-        (9, Rung.KILL),
+        (15, Rung.TERMINATE),
+        (17, Rung.KILL),
     ]
-    assert steps[-1][0] <= 10
 
 
 @pytest.mark.parametrize(
@@ -100,7 +99,7 @@ def test_of_what_is_gone_its_end_is_the_last_word():
 
 
 def test_the_largest_process_is_the_one():
-    steps = play(*[[holding(1000, 7000, 1900)]] * 10)
+    steps = play(*[[holding(1000, 7000, 1900)]] * 18)
 
     assert {pid for _, rung, pid in steps if rung.signal} == {101}
 
@@ -110,7 +109,7 @@ def test_a_notebook_server_is_spared_while_there_is_a_kernel():
     both = Holding("vision/lab", GPU, LIMIT, (server, kernel))
     alone = Holding("vision/lab", GPU, LIMIT, (server,))
 
-    steps = play(*[[both]] * 10, *[[alone]] * 2)
+    steps = play(*[[both]] * 18, *[[alone]] * 2)
 
     assert [(rung, pid) for _, rung, pid in steps if pid] == [
         (Rung.INTERRUPT, 2),
@@ -124,14 +123,14 @@ def test_a_process_that_took_the_number_of_the_last_one_begins_at_the_first_rung
     first = Holding("vision/a", GPU, LIMIT, (WatchedProcess(7, 1.0, OVER),))
     second = Holding("vision/a", GPU, LIMIT, (WatchedProcess(7, 99.0, OVER),))
 
-    steps = play(*[[first]] * 8, *[[second]] * 3)
+    steps = play(*[[first]] * 16, *[[second]] * 11)
 
     assert [(at, rung) for at, rung, _ in steps] == [
         (2, Rung.NOTICE),
         (5, Rung.INTERRUPT),
-        (7, Rung.TERMINATE),
-        (8, Rung.INTERRUPT),
-        (10, Rung.TERMINATE),
+        (15, Rung.TERMINATE),
+        (16, Rung.INTERRUPT),
+        (26, Rung.TERMINATE),
     ]
 
 
@@ -166,6 +165,8 @@ def test_its_sentences_name_the_amounts_and_the_process():
         f"{share}: python3 (4711) with 6.1 GiB is interrupted",
         "is within its share of device memory again (4.0 GiB)",
     ]
+    assert interrupted.outlook() == ", and ends in 10 s unless it frees memory"
+    assert told.outlook() == back.outlook() == ""
 
 
 # -- always --------------------------------------------------------------------------------------
@@ -241,7 +242,7 @@ class Witness:
         if step.rung is not Rung.INTERRUPT:
             before, at = self.signalled[key]
             assert (before, step.rung) in FOLLOWS
-            assert self.now - at >= 1.75
+            assert self.now - at >= (9.75 if before is Rung.INTERRUPT else 1.75)
         self.signalled[key] = (step.rung, self.now)
 
 

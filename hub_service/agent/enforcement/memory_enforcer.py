@@ -137,7 +137,7 @@ class MemoryEnforcer:
         )
 
     def _act(self, step: EscalationStep) -> str:
-        """Send the step's signal, if any; return a suffix for its sentence if that failed."""
+        """Send the step's signal, if any; return a suffix for its sentence."""
         if step.target is None or step.rung.signal is None:
             return ""
         try:
@@ -146,4 +146,4 @@ class MemoryEnforcer:
             log.warning("%s: no right to signal process %d", step.workload, step.target.pid)
             return ", but the platform's account has no right to"
         log.warning("%s %s", step.workload, step.sentence())
-        return "" if sent else ", but it had ended by itself"
+        return step.outlook() if sent else ", but it had ended by itself"

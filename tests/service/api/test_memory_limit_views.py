@@ -54,7 +54,7 @@ async def test_a_workload_shows_its_limit_and_the_agent_is_told_it(simulated, as
     else:
         assert shown.limit is not None
         assert (shown.limit.memory_mib, shown.limit.badge) == (limit_mib, "soft limit")
-        assert "killed after ten seconds" in shown.limit.why
+        assert "interrupted, and ended 10 s later" in shown.limit.why
     assert [list(a.limits_mib.values()) for a in told] == ([[limit_mib]] if limit_mib else [[]])
     assert [a.is_server for a in told] == [False]
 

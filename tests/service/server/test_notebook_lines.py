@@ -6,6 +6,7 @@ tests/limits/test_notebook.py tests the line's figures of allocated memory.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import nbclient
 import nbformat
@@ -27,9 +28,10 @@ os.environ |= {"RUNAI_API_URL": "http://127.0.0.1:9/", "RUNAI_DEBUG": ""}
 CELLS = (FAILS, "raise KeyboardInterrupt", "1 / 0", WITHOUT_THE_SERVICE + FAILS)
 
 
-@pytest.fixture
-async def reported(simulated):
-    """Have the agent report two kernels, and the interruption of one of them."""
+@pytest.fixture(params=["interrupt"])
+async def reported(simulated, request):
+    """Have the agent report two kernels, and a step against one of them."""
+    verb = {"interrupt": "interrupted", "terminate": "told to end"}[request.param]
     agent, ana = await simulated.client("agent"), await simulated.client("ana")
     await ana.submit(SubmitRequest(name="exp1", project="vision", command=["true"], gpus="0.5"))
     (node,) = await ana.nodes()
@@ -48,8 +50,8 @@ async def reported(simulated):
         )
         for pid, notebook, mib in ((7, "a.ipynb", 6144), (8, "b.ipynb", 2048))
     )
-    text = "uses 9.0 GiB of device memory, and its share is 8.0 GiB: python3 (7) is interrupted"
-    notice = Notice(workload="vision/exp1", device="GPU-0", at=1.0, rung="interrupt", text=text)
+    text = f"uses 9.0 GiB of device memory, and its share is 8.0 GiB: python3 (7) is {verb}"
+    notice = Notice(workload="vision/exp1", device="GPU-0", at=1.0, rung=request.param, text=text)
     await agent.report(
         AgentReport(
             node="lab",
@@ -63,7 +65,7 @@ async def reported(simulated):
     )
 
 
-async def played(url: str) -> list[list]:
+async def played(url: str, sources: Sequence[str] = CELLS) -> list[list]:
     """Run the cells in a kernel of ana's session; return each cell's outputs."""
     env = {
         **os.environ,
@@ -75,7 +77,7 @@ async def played(url: str) -> list[list]:
         "RUNAI_WORKLOAD": "vision/exp1",
         "JUPYTERHUB_API_TOKEN": "ana-token",
     }
-    cells = [nbformat.v4.new_code_cell(source) for source in CELLS]
+    cells = [nbformat.v4.new_code_cell(source) for source in sources]
     notebook = nbformat.v4.new_notebook(cells=cells)
     client = nbclient.NotebookClient(
         notebook, kernel_name="python3", allow_errors=True, startup_timeout=200, iopub_timeout=60
@@ -103,3 +105,13 @@ async def test_a_line_stands_below_the_traceback_of_what_the_platform_knows_of(s
     assert line.startswith("Your session uses 9.0 GiB of device memory")
     assert below(of_ours) == [], "any other error is left alone"
     assert below(without) == ["Your session's GPU share is 8.0 GiB of 16.0.\n"]
+
+
+@pytest.mark.parametrize("reported", ["terminate"], indirect=True)
+async def test_first_cell_of_a_new_kernel_names_why_an_earlier_one_was_ended(simulated, reported):
+    first, second = await played(simulated.url, ("1 + 1", "2 + 2"))
+
+    said = [output.text for output in first if output.output_type == "stream"]
+    why = "uses 9.0 GiB of device memory, and its share is 8.0 GiB: python3 (7) is told to end."
+    assert said == [f"A kernel was ended before this one began: your session {why}\n"]
+    assert [output.output_type for output in second] == ["execute_result"]

@@ -106,4 +106,4 @@ async def test_a_job_over_its_memory_is_told_and_ended_and_its_neighbour_finishe
 def _verb(text: str) -> str:
     if text.endswith("in 3 s its largest process is interrupted"):
         return "notice"
-    return text.rpartition(" is ")[2]
+    return text.rpartition(" is ")[2].partition(",")[0]

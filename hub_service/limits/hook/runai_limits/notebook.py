@@ -1,7 +1,8 @@
 """One line below errors about device memory, in notebooks and IPython.
 
 After an out-of-memory error: the size of the share, and the kernels that use it. After an interrupt
-by the platform: the reason. Registered as an IPython event, so that tracebacks and other handlers
+by the platform: the reason, and again below the first cell of a kernel that follows an ended one.
+Registered as an IPython event, so that tracebacks and other handlers
 stay as they are.
 """
 
@@ -29,6 +30,12 @@ def watch_shells(module: ModuleType) -> None:
         original(self, *args, **kwargs)
         swallowed("notebook", self.events.register, "post_run_cell", _after_cell)
 
+        def after_first(_result: Any) -> None:  # noqa: ANN401  IPython's ExecutionResult
+            self.events.unregister("post_run_cell", after_first)
+            swallowed("notebook", _print_end_of_another)
+
+        swallowed("notebook", self.events.register, "post_run_cell", after_first)
+
     shell_class.__init__ = __init__
 
 
@@ -45,6 +52,20 @@ def _print_hint(error: BaseException) -> None:
     line = line_after(error, os.environ)
     if line:
         sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+
+
+def _print_end_of_another() -> None:
+    import os  # noqa: PLC0415  needed once
+    import sys  # noqa: PLC0415
+
+    from .share import Share  # noqa: PLC0415
+
+    if Share.of(os.environ) is None:
+        return  # nothing here has a limit
+    notice = str(query_service(os.environ).get("notice", ""))
+    if "is told to end" in notice or "is killed" in notice:
+        sys.stderr.write(f"A kernel was ended before this one began: your session {notice}.\n")
         sys.stderr.flush()
 
 
