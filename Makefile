@@ -82,7 +82,7 @@ fix: $(VENV)/.installed-dev ## let ruff repair what it can
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-docs: $(VENV)/.installed-dev ## write what docs/ takes from the code, and build the site: docs/_build/html
+docs: $(VENV)/.installed-docs ## write what docs/ takes from the code, and build the site: docs/_build/html
 	$(BIN)/python -m runai.hub_service.cli.framework.reference > docs/cli.md
 	$(BIN)/python docs/write_reference.py
 	$(BIN)/python docs/write_permissions.py
@@ -106,6 +106,11 @@ $(VENV)/.installed-hub: $(INSTALLED_FROM) | $(BIN)/python
 	$(PIP) install --editable '.[hub]'
 	@touch $@
 
+$(VENV)/.installed-docs: $(INSTALLED_FROM) | $(BIN)/python
+	@echo 'Installing the service and Sphinx into $(VENV): 80 MB to download'
+	$(PIP) install --editable '.[docs]'
+	@touch $@
+
 $(VENV)/.installed-test: $(INSTALLED_FROM) | $(BIN)/python
 	@echo 'Installing the platform and what its tests need into $(VENV): 180 MB to download'
 	$(PIP) install --editable '.[test]'
@@ -114,4 +119,4 @@ $(VENV)/.installed-test: $(INSTALLED_FROM) | $(BIN)/python
 $(VENV)/.installed-dev: $(INSTALLED_FROM) | $(BIN)/python
 	@echo 'Installing the platform, PyTorch, TensorFlow, JAX and the tools into $(VENV): 8 GB on the disk'
 	$(PIP) install --editable '.[dev]'
-	@touch $@ $(VENV)/.installed-hub $(VENV)/.installed-test
+	@touch $@ $(VENV)/.installed-hub $(VENV)/.installed-test $(VENV)/.installed-docs

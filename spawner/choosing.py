@@ -90,10 +90,12 @@ class SessionChoosing(LoggingConfigurable):
             offer.projects,
             free=offer.free,
             gpu_types=offer.gpu_types,
+            device_mib=offer.device_mib,
             last=last,
             trouble=trouble,
             sharing=self.sharing,
             of_machine=self.of_machine,
+            is_admin=bool(self.user.admin),
         )
 
     def get_state(self) -> dict[str, Any]:

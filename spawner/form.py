@@ -65,6 +65,11 @@ class Choice:
     is_known: bool = True
 
     @property
+    def is_free(self) -> bool:
+        """Return True if it is known to start at once."""
+        return self.is_known and not self.waits and not self.refused
+
+    @property
     def value(self) -> str:
         """Return the value that the form submits."""
         return self.amount.text()
@@ -86,6 +91,8 @@ class Offer(NamedTuple):
     free: FreeMap = FreeMap()
     gpu_types: Sequence[str] = ()
     """Types of GPU to choose from, if there are several."""
+    device_mib: int = 0
+    """Memory of each device; 0: unknown, or there are several sizes."""
 
 
 def offers(project: ProjectView, nodes: Sequence[NodeView]) -> list[Amount]:
@@ -144,7 +151,8 @@ async def form_choices(client: AsyncClient, person: Person) -> Offer:
         for project in overview.projects
         if person.is_member(project)
     ]
-    return Offer(projects, free_map(overview.nodes), _gpu_types(overview.nodes))
+    nodes = overview.nodes
+    return Offer(projects, free_map(nodes), _gpu_types(nodes), _device_mib(nodes))
 
 
 def _gpu_types(nodes: Sequence[NodeView]) -> Sequence[str]:
@@ -157,21 +165,29 @@ def render(
     *,
     free: FreeMap | None = None,
     gpu_types: Sequence[str] = (),
+    device_mib: int = 0,
     last: Mapping[str, Any],
     trouble: str = "",
     sharing: str = COMPUTE_IS_SHARED,
     of_machine: bool = False,
+    is_admin: bool = False,
 ) -> str:
     """Return the form's HTML with the last choice selected.
 
     `trouble` is the sentence about a failed request, `sharing` the one about sharing a GPU.
-    With `of_machine` there are fields for CPU and memory.
+    With `of_machine` there are fields for CPU and memory. `is_admin`: the reader is a hub admin.
     """
     request = None
     with suppress(InvalidRequest):  # options of an earlier version or another spawner
         request = SessionRequest.parse(last) if last else None
-    offer = Offer(projects, free or FreeMap(), gpu_types)
-    return _rendered(offer, request, trouble, sharing, of_machine=of_machine)
+    offer = Offer(projects, free or FreeMap(), gpu_types, device_mib)
+    return _template().render(
+        **_values(offer, request),
+        of_machine=of_machine,
+        trouble=trouble,
+        sharing=sharing,
+        is_admin=is_admin,
+    )
 
 
 def options_of(fields: Mapping[str, Sequence[str]]) -> dict[str, str]:
@@ -244,11 +260,16 @@ def _choice(
 
 def _memory(milli: int, nodes: Sequence[NodeView]) -> str:
     """Return the memory of an amount for display, "" unless all devices have the same size."""
-    sizes = {device.memory_mib for node in nodes for device in node.devices}
+    size = _device_mib(nodes)
     simulated = any(device.simulated for node in nodes for device in node.devices)
-    if not milli or len(sizes) != 1 or sizes == {0}:  # 0: unknown
+    if not milli or not size:
         return ""
-    return f"{milli * sizes.pop() / 1000 / 1024:.0f} GiB{' (simulated)' if simulated else ''}"
+    return f"{milli * size / 1000 / 1024:.0f} GiB{' (simulated)' if simulated else ''}"
+
+
+def _device_mib(nodes: Sequence[NodeView]) -> int:
+    sizes = {device.memory_mib for node in nodes for device in node.devices}
+    return sizes.pop() if len(sizes) == 1 else 0
 
 
 def _summary(project: ProjectView) -> str:
@@ -277,27 +298,23 @@ def _template() -> Template:
     return environment.get_template("form.html")
 
 
-def _rendered(
-    offer: Offer, last: SessionRequest | None, trouble: str, sharing: str, *, of_machine: bool
-) -> str:
+def _values(offer: Offer, last: SessionRequest | None) -> dict[str, Any]:
     projects = offer.projects
     names = [project.name for project in projects]
     chosen = last.project if last and last.project in names else next(iter(names), "")
     marked: Callable[[ProjectChoices], str] = lambda project: _selected_value(project, last)  # noqa: E731
-    return _template().render(
-        projects=projects,
-        free=offer.free,
-        chosen=chosen,
-        marks={project.name: marked(project) for project in projects},
-        written=last.amount.text() if last else "",
-        gpu_types=offer.gpu_types,
-        gpu_type_chosen=last.gpu_type if last else None,
-        written_options=last.options() if last else {},
-        of_machine=of_machine,
-        trouble=trouble,
-        sharing=sharing,
-        other=OTHER,
-    )
+    return {
+        "projects": projects,
+        "free": offer.free,
+        "chosen": chosen,
+        "marks": {project.name: marked(project) for project in projects},
+        "written": last.amount.text() if last else "",
+        "gpu_types": offer.gpu_types,
+        "device_mib": offer.device_mib,
+        "gpu_type_chosen": last.gpu_type if last else None,
+        "written_options": last.options() if last else {},
+        "other": OTHER,
+    }
 
 
 def _selected_value(project: ProjectChoices, last: SessionRequest | None) -> str:

@@ -264,7 +264,11 @@ class RunaiMagics(Magics):
         views = here.find_all(_parse(self.runai_delete, line).name)
         for view in views:
             here.client.delete(view.id)
-        lines = [f"{v.id} is {'stopping' if v.allocated else 'deleted'}." for v in views]
+        lines = [
+            f"{v.id}{f' ({jobs:,} jobs)' if (jobs := sum(v.states.values())) else ''}"
+            f" is {'stopping' if v.allocated else 'deleted'}."
+            for v in views
+        ]
         return text.Text("\n".join(lines))
 
 

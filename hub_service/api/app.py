@@ -7,7 +7,9 @@ import logging
 import math
 import re
 import secrets
+from functools import partial
 from http import HTTPStatus
+from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request, Response, Security
 from fastapi.exceptions import RequestValidationError
@@ -15,13 +17,13 @@ from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse
 
-from runai.hub_service.api.auth.permissions import Action, authorise
+from runai.hub_service.api.auth.permissions import Action, Actor, authorise
 from runai.hub_service.api.metrics import CONTENT_TYPE, Metrics
 from runai.hub_service.api.middleware.request_bodies import MOST_BODY_BYTES, WITHIN_S, BoundedBodies
 from runai.hub_service.api.middleware.request_limits import RequestLimits
 from runai.hub_service.api.middleware.request_log import REQUEST, SafeHeaders, Tracing
 from runai.hub_service.api.pages import page
-from runai.hub_service.api.pages.page_reply import with_query
+from runai.hub_service.api.pages.page_reply import page_reply, with_query
 from runai.hub_service.api.pages.templates import templates
 from runai.hub_service.api.routes import (
     elastic_workers,
@@ -198,12 +200,20 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     elif f"{request.scope['path']}/" == (page_path := request.app.state.platform.prefix):
         return RedirectResponse(with_query(page_path, request))
     else:
+        on, path = request.app.state.platform, request.scope["path"]
+        is_page = request.method == "GET" and "text/html" in request.headers.get("Accept", "")
+        if is_page and not path.startswith(f"{on.prefix}api/"):
+            return await page_reply(request, on, "problem.html", partial(_no_page, path))
         what = f"There is nothing to {request.method} at {request.url.path}."
         return _reply(NotFound(what, hint=routes, code="no_route"))
     reply = _reply(told, status)
     if allow:
         reply.headers["Allow"] = allow
     return reply
+
+
+async def _no_page(path: str, _caller: Actor) -> dict[str, Any]:
+    raise NotFound(f"There is no page {path}.")
 
 
 def _methods(request: Request) -> str:

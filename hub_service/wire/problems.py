@@ -98,6 +98,11 @@ def _error_without_details(status: int) -> RunaiError:
         return NotFound(
             "There is no GPU service at this address.", hint="Check it with `runai doctor`."
         )
+    if status == HTTPStatus.BAD_REQUEST:  # as Caddy answers http on a port of https
+        return RunaiError(
+            f"The GPU service answered with status {status} and no explanation.",
+            hint="Has the hub https now? Log in again: runai login https://…",
+        )
     return RunaiError(
         f"The GPU service answered with status {status} and no explanation.",
         hint="Its log says more.",

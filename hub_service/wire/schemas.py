@@ -267,7 +267,7 @@ class SubmitRequest(Wire):
 class ScaleRequest(Wire):
     """New bounds on an elastic job's number of workers; None: unchanged."""
 
-    workers: Annotated[int, Field(ge=2, le=MOST_WORKERS)] | None = None
+    workers: Annotated[int, Field(ge=1, le=MOST_WORKERS)] | None = None
     min_workers: PositiveInt | None = None
 
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from runai.hub_service.cli.framework.program_argument import (
     CommandAfterDashes,
     absolute_workdir,
-    check_script,
+    check_program,
 )
 from runai.hub_service.wire.errors import InvalidRequest
 
@@ -61,7 +61,7 @@ def test_two_names_are_misuse():
 )
 def test_a_missing_script_is_refused_before_anything_is_sent(program, missing, tmp_path):
     with pytest.raises(InvalidRequest) as refused:
-        check_script(program, tmp_path)
+        check_program(program, tmp_path)
 
     assert refused.value.message == f"There is no script {missing} in {tmp_path}."
     assert "--workdir" in refused.value.hint
@@ -82,8 +82,28 @@ def test_a_missing_script_is_refused_before_anything_is_sent(program, missing, t
 )
 def test_only_what_is_certainly_a_script_is_looked_for(program, tmp_path):
     (tmp_path / "here.py").touch()
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / program[0]).touch(mode=0o755)
 
-    check_script(program, tmp_path)
+    check_program(program, tmp_path, str(programs))
+
+
+@pytest.mark.parametrize(
+    ("program", "path", "sentence"),
+    [
+        pytest.param(["pyhton", "x.py"], None, "There is no program pyhton.", id="mistyped"),
+        pytest.param(["cd", "x"], "/nowhere", "There is no program cd.", id="the shell's own"),
+        pytest.param(["./run"], None, "There is no program ./run in {folder}.", id="relative"),
+        pytest.param(["/no/tool"], None, "There is no program /no/tool.", id="full path"),
+        pytest.param(["sh"], "/nowhere", "There is no program sh.", id="not on the job's own PATH"),
+    ],
+)
+def test_missing_program_is_refused_before_anything_is_sent(program, path, sentence, tmp_path):
+    with pytest.raises(InvalidRequest) as refused:
+        check_program(program, tmp_path, path)
+
+    assert refused.value.message == sentence.format(folder=tmp_path)
 
 
 def test_a_directory_that_is_not_there_is_refused(tmp_path):

@@ -203,6 +203,7 @@ REFUSED = {
         "There is no directory",
         "--workdir",
     ),
+    "no program": (["--", "pyhton", "x.py"], "There is no program pyhton.", "full path"),
     "no script": (["--", "python", "train.py"], "There is no script train.py", "--workdir"),
 }
 

@@ -51,7 +51,7 @@ async def test_top_follows_workloads_and_shows_waiting_reasons(bob, screen):
     top = screen(TopOptions(view="jobs"))
     async with top.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: "0 of 5 GPUs allocated (0%)" in said(top, "#headline"))
-        await until(pilot, lambda: said(top, "#beside") == "0 of 40 CPUs requested")
+        await until(pilot, lambda: said(top, "#beside") == "0 of 40 simulated CPUs requested")
         assert said(top, "#empty").startswith("Nothing holds GPUs or waits for any.")
 
         bob("submit", "all", "-g", "5", *SLEEP)

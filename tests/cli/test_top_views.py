@@ -7,10 +7,12 @@ from datetime import timedelta
 import pytest
 
 import overviews
+from runai.hub_service.cli.output import top_views
 from runai.hub_service.cli.output.top_views import TopOptions, headline, select_rows
 from runai.hub_service.wire.device_schemas import DeviceView, NodeView
 from runai.hub_service.wire.errors import InvalidRequest
 from runai.hub_service.wire.schemas import IdleView, Overview, ProjectView, ReasonView, WorkerView
+from runai.hub_service.wire.usage_schemas import UsagePoint, UsageSeries
 
 NOW = overviews.NOON
 
@@ -149,3 +151,36 @@ def test_the_headline_says_allocation_beside_utilization():
     said = headline(OVERVIEW)
 
     assert said == "1.5 of 4 GPUs allocated (38%), 67% of them utilized; 2 waiting"
+
+
+@pytest.mark.parametrize(
+    ("recorded", "begins"),
+    [
+        pytest.param([None, 0.0], None, id="all of it"),
+        pytest.param([None, None, None, 2.0], 3, id="later"),
+        pytest.param([None, None, None], None, id="nothing"),
+    ],
+)
+def test_begin_of_history_is_that_of_the_first_recorded_step(recorded, begins):
+    hour = timedelta(hours=1)
+    points = [
+        UsagePoint(at=NOW + (index + 1) * hour, allocated=allocated, utilized=None)
+        for index, allocated in enumerate(recorded)
+    ]
+    usage = UsageSeries(
+        since=NOW,
+        until=NOW + len(points) * hour,
+        step_s=3600,
+        capacity=5,
+        points=points,
+        allocated_average=None,
+        utilized_average=None,
+        allocated_gpu_hours=0,
+        used_gpu_hours=0,
+        idle_gpu_hours=0,
+        simulated=True,
+    )
+
+    found = top_views.begin_of_history(usage)
+
+    assert found == (None if begins is None else NOW + begins * hour)

@@ -154,10 +154,11 @@ def test_simulated_devices_are_marked_wherever_they_are_shown(bob, eventually):
         *(["describe", "a"], ["describe", "node", node["name"]]),
     ):
         assert "* simulated" in bob(*arguments).stdout, arguments
-    *_, requested, hour, day, week, _ = bob("top").stdout.splitlines()
-    assert requested == f"{node['name']}: 0 of 40 CPUs requested"
+    lines = bob("top").stdout.splitlines()
+    requested = f"{node['name']}: 0 of 40 simulated CPUs requested"
+    first = lines.index(requested) + 1
     assert requested in bob("list", "nodes").stdout.splitlines()
-    averages = [hour, day, week]
+    averages = lines[first : first + 3]
     assert [line.partition(":")[0] for line in averages] == [
         "last hour",
         "last 24 hours",
@@ -445,3 +446,20 @@ def test_array_is_refused_where_one_job_is_needed(bob, arguments):
     assert result.exit_code == 1
     assert "vision/sweep is an array of 3 jobs; this is for one of them." in result.stderr
     assert "Name it: sweep-0 to sweep-2." in result.stderr
+
+
+def test_outcome_of_a_change_says_what_happened_and_to_how_many(bob):
+    bob("submit", "lr", "--array", "3", *SLEEP)
+    bob("submit", "exp1", *SLEEP)
+    bob("suspend", "exp1")
+
+    assert bob("resume", "exp1").stdout == "job vision/exp1 queued again\n"
+    assert bob("delete", "lr").stdout.startswith("array vision/lr (3 jobs) ")
+
+
+def test_a_plain_job_is_not_scaled_because_it_is_not_elastic(bob):
+    bob("submit", "exp1", *SLEEP)
+
+    result = bob("scale", "exp1", "--workers", "1")
+
+    assert "vision/exp1 is not elastic" in result.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -48,3 +49,13 @@ def test_no_page_loads_anything_from_another_host(site):
     }
 
     assert found == set()
+
+
+@pytest.mark.tier("all")
+def test_search_finds_pages_for_users_only(site):
+    names = re.search(r'"?docnames"?:\s*(\[[^\]]*\])', (site / "searchindex.js").read_text("utf-8"))
+    assert names is not None
+
+    found = set(json.loads(names[1]))
+    assert "tutorials/researcher" in found
+    assert {name for name in found if name.startswith(("adr/", "dev/"))} == set()

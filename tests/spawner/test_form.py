@@ -253,6 +253,8 @@ class TestRendered:
 
         assert '<input type="hidden" name="gpus" value="0">' in html
         assert "You are not a member of any project" in html
+        assert "Ask a project's admin" in " ".join(html.split())
+        assert "Add yourself" in render([], last={}, is_admin=True)
 
     def test_trouble_is_told_and_not_taken_for_html(self):
         html = render([], last={}, trouble="The service <b>is away</b>.")

@@ -79,7 +79,7 @@ function chart(figure) {
       cursor: { drag: { x: true, y: false, setScale: false } },
       hooks: { setSelect: [selected] },
       series: [
-        { label: "time", value: (/** @type {any} */ _plot, /** @type {number | null} */ at) => (at == null ? "–" : inWords(new Date(1000 * at))) },
+        { label: "time", value: (/** @type {any} */ plot, /** @type {number | null} */ at) => inWords(new Date(1000 * (at ?? plot.data[0].at(-1)))) },
         {
           label: "allocated", stroke: colour("--train"), fill: colour("--tint"), width: 1.5, points: { show: false },
           paths: uPlot.paths.stepped({ align: -1 }), value: number,
@@ -151,7 +151,7 @@ function clock(at, before, step) {
   return before !== undefined && new Date(1000 * before).toDateString() === date.toDateString() ? time : `${time}\n${day}`;
 }
 
-/** @param {any} _plot @param {number | null} value */
-const number = (_plot, value) => (value == null ? "–" : value.toFixed(2));
+/** The value under the pointer, else the last one. @param {any} plot @param {number | null} value @param {number} series */
+const number = (plot, value, series) => (value ?? (plot.cursor.idx == null ? plot.data[series].at(-1) : null))?.toFixed(2) ?? "–";
 
 document.querySelectorAll("figure.chart").forEach((figure) => chart(/** @type {HTMLElement} */ (figure)));

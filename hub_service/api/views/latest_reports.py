@@ -25,7 +25,6 @@ _PUBLIC_NOTICES = {
     "interrupt": f"{_OVER}: a process of it is interrupted",
     "terminate": f"{_OVER}: a process of it is told to end",
     "kill": f"{_OVER}: a process of it is killed",
-    "back": "is within its share of device memory again",
 }
 
 
@@ -65,12 +64,12 @@ class AgentReports:
         return news
 
     def notice(self, now: float, workload: WorkloadId, *, reads: bool = True) -> str:
-        """Return the last action on a workload's memory use, "" if none is recent.
+        """Return the last action on a workload's memory use, "" if none is recent or it is over.
 
         The agent's text names the workload's programs: callers without `reads` get a general one.
         """
         at, notice = self._notices.get(workload, (0.0, None))
-        if notice is None or now - at >= NOTICE_FOR_S:
+        if notice is None or notice.rung == "back" or now - at >= NOTICE_FOR_S:
             return ""
         return notice.text if reads else _PUBLIC_NOTICES[notice.rung]
 

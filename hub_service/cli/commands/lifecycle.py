@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import click
 
 from runai.hub_service.cli.framework.reporting import Command, report
-from runai.hub_service.cli.framework.values import SEVERAL_WORKERS, WORKERS
+from runai.hub_service.cli.framework.values import WORKERS
 from runai.hub_service.cli.framework.workload_names import WORKLOAD_NAME, find_all, in_project
 from runai.hub_service.cli.output.waiting import FINISHED
 from runai.hub_service.client import Client
@@ -51,7 +51,11 @@ def resume(names: tuple[str, ...], project: str | None) -> None:
     runai resume vision/exp1 nlp/exp1
     """  # noqa: D301 - \b is click's mark of a block
     with Client.discover() as client:
-        for_each(find_all(client, names, project), lambda w: client.resume(w.id).state)
+        for_each(find_all(client, names, project), lambda w: _resumed(client.resume(w.id).state))
+
+
+def _resumed(state: str) -> str:
+    return "queued again" if state in {"queued", "paused"} else state
 
 
 @click.command(cls=Command)
@@ -155,16 +159,18 @@ def for_each(workloads: Sequence[WorkloadView], act: Callable[[WorkloadView], st
             report(error)
             refused = True
         else:
-            click.echo(f"{workload.kind} {workload.id} {outcome}")
+            jobs = sum(workload.states.values())
+            what = (
+                f"array {workload.id} ({jobs:,} jobs)" if jobs else f"{workload.kind} {workload.id}"
+            )
+            click.echo(f"{what} {outcome}")
     if refused:
         click.get_current_context().exit(1)
 
 
 @click.command(cls=Command)
 @click.argument("names", nargs=-1, type=WORKLOAD_NAME, metavar="NAME...", required=True)
-@click.option(
-    "--workers", type=SEVERAL_WORKERS, metavar="N", help="Run with this many workers at most."
-)
+@click.option("--workers", type=WORKERS, metavar="N", help="Run with this many workers at most.")
 @click.option(
     "--min-workers",
     type=WORKERS,

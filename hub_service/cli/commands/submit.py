@@ -12,7 +12,7 @@ import click
 from runai.hub_service.cli.framework.program_argument import (
     CommandAfterDashes,
     absolute_workdir,
-    check_script,
+    check_program,
 )
 from runai.hub_service.cli.framework.reporting import output_option
 from runai.hub_service.cli.framework.values import (
@@ -244,7 +244,8 @@ def submit(
     if name is not None and original_name is not None:
         raise click.UsageError(f"NAME and --name are both given: {name} and {original_name}.")
     folder = absolute_workdir(workdir)
-    check_script(program, folder)
+    if image is None:  # an image has programs of its own
+        check_program(program, folder, dict(env).get("PATH"))
     request = submit_request(
         name=name or original_name,
         project=project,

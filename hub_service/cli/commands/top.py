@@ -122,6 +122,8 @@ def _show_averages(client: Client, overview: Overview) -> None:
     for name, hours in (("last hour", 1), ("last 24 hours", 24), ("last 7 days", 168)):
         usage = client.usage(since=now - timedelta(hours=hours))
         click.echo(f"{f'{name}:':15} {top_views.average(usage)}")
+    if (begins := top_views.begin_of_history(usage)) is not None:
+        click.echo(f"The history begins at {render.clock(begins)}.")
     reclaimed = overview.idle_gpu_hours_reclaimed
     if reclaimed >= LEAST_SHOWN_HOURS:
         click.echo(f"{reclaimed:.1f} GPU-hours would have been idle, had others not had them")

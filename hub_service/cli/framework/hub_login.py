@@ -96,7 +96,8 @@ class HubLogin:
         except (ValueError, KeyError, TypeError):
             raise Unavailable(
                 f"No JupyterHub answers at {self.root}.",
-                hint="Give the address that you open in the browser.",
+                hint="Give the address that you open in the browser"
+                + (", perhaps with https." if self.root.startswith("http:") else "."),
                 code="no_hub",
             ) from None
 

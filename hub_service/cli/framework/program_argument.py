@@ -1,5 +1,8 @@
-"""The program after `--` in `submit` and `exec`: parsing, and a check that its script exists."""
+"""The program after `--` in `submit` and `exec`: parsing, and a check that it exists."""
 
+import os
+import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Final
@@ -13,6 +16,7 @@ from runai.hub_service.wire.errors import InvalidRequest
 _SCRIPT_ENDINGS: Final = (".py", ".sh")
 _INTERPRETERS: Final = ("python", "bash", "sh", "zsh", "ipython", "torchrun")
 _NO_SCRIPT_FOLLOWS: Final = ("-m", "-c")
+_SYSTEM: Final = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 
 class CommandAfterDashes(Command):
@@ -53,20 +57,36 @@ def absolute_workdir(workdir: str | None) -> Path:
     return folder
 
 
-def check_script(program: Sequence[str], folder: Path) -> None:
-    """Check that the script in a program's arguments exists.
+def check_program(program: Sequence[str], folder: Path, path: str | None = None) -> None:
+    """Check that a program exists, and the script in its arguments.
+
+    `path` is the job's own PATH, if it sets one.
 
     Raises:
-        InvalidRequest: it does not.
+        InvalidRequest: one of them does not.
     """
     script = _script(program)
     if script is None or (folder / script).is_file():
+        _check_first(program[0], folder, path)
         return
     where = "" if PurePath(script).is_absolute() else f" in {folder}"
     raise InvalidRequest(
         f"There is no script {script}{where}.",
         hint="Check its name, or say with --workdir where it is.",
         code="script_missing",
+    )
+
+
+def _check_first(name: str, folder: Path, path: str | None) -> None:
+    # The job's PATH is this platform's programs, then the service's PATH, which is not known here.
+    usual = (os.environ.get("PATH", ""), str(Path(sys.executable).parent), os.defpath, *_SYSTEM)
+    places = os.pathsep.join(usual) if path is None else path
+    if (folder / name).exists() if "/" in name else shutil.which(name, path=places):
+        return
+    raise InvalidRequest(
+        f"There is no program {name}{f' in {folder}' if name.startswith('.') else ''}.",
+        hint="Check its name, or write its full path; the shell's own commands need sh -c.",
+        code="program_missing",
     )
 
 

@@ -275,7 +275,6 @@ GRACE = _Duration(least=0, most=LONGEST_GRACE_S)
 TRACE_TIME = _TraceTime()
 ENV = _Env()
 WORKERS = click.IntRange(min=1, max=MOST_WORKERS)
-SEVERAL_WORKERS = click.IntRange(min=2, max=MOST_WORKERS)
 WORKER_INDEX = click.IntRange(min=0, max=MOST_WORKERS - 1)
 LINES = click.IntRange(min=0, max=MOST_LINES)
 

@@ -342,11 +342,17 @@ def beside_gpus(nodes: Sequence[NodeView]) -> str:
     memory = [node.memory_mib for node in nodes if node.memory_mib is not None]
     if cpus and len(cpus) == len(nodes):
         used = render.gpus(sum(node.cpus_allocated for node in nodes))
-        parts.append(f"{used} of {render.gpus(sum(cpus))} CPUs")
+        word = "simulated CPUs" if _all_simulated(nodes) else "CPUs"
+        parts.append(f"{used} of {render.gpus(sum(cpus))} {word}")
     if memory and len(memory) == len(nodes):
         used = render.memory(sum(node.memory_allocated_mib for node in nodes))
         parts.append(f"{used} of {render.memory(sum(memory))} memory")
     return f"{' and '.join(parts)} requested" if parts else ""
+
+
+def _all_simulated(nodes: Iterable[NodeView]) -> bool:
+    devices = [device for node in nodes for device in node.devices]
+    return bool(devices) and all(device.simulated for device in devices)
 
 
 def any_simulated(nodes: Iterable[NodeView]) -> bool:

@@ -4,7 +4,7 @@ Pure functions, shared by the printed table and the live screen.
 """
 
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from runai.hub_service.cli.output import render, tables
@@ -160,6 +160,13 @@ def headline(overview: Overview) -> str:
         f"{render.gpus(allocated)} of {render.gpus(whole)} GPUs allocated"
         f" ({render.share(allocated, whole)}){busy}; {waiting} waiting"
     )
+
+
+def begin_of_history(usage: UsageSeries) -> datetime | None:
+    """Return when the history begins, if that is within the range."""
+    step = timedelta(seconds=usage.step_s)
+    first = next((point.at - step for point in usage.points if point.allocated is not None), None)
+    return first if first is not None and first - usage.since > step else None
 
 
 def average(usage: UsageSeries) -> str:

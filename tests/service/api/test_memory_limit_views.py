@@ -120,7 +120,6 @@ async def test_memory_notice_is_shown_and_recorded_in_history(simulated):
     [
         ("notice", "uses more than its share of device memory"),
         ("kill", "uses more than its share of device memory: a process of it is killed"),
-        ("back", "is within its share of device memory again"),
     ],
 )
 async def test_memory_notice_hides_program_name_from_unprivileged_roles(simulated, rung, to_others):
@@ -138,6 +137,19 @@ async def test_memory_notice_hides_program_name_from_unprivileged_roles(simulate
         **dict.fromkeys(("ana", "vic", "root"), said.text),
         **dict.fromkeys(("mia", "ro"), to_others),
     }
+
+
+async def test_memory_notice_ends_when_the_workload_is_within_its_share_again(simulated):
+    ana, agent = await simulated.client("ana"), await simulated.client("agent")
+    await ana.submit(job("exp1", gpus="0.5"))
+    await agent.report(report(notices=(notice("vision/exp1"),)))
+    back = notice("vision/exp1", "is within its share again").model_copy(update={"rung": "back"})
+    await agent.report(report(notices=(back,)))
+
+    shown = await ana.workload("vision/exp1")
+
+    assert shown.notice == ""
+    assert shown.history[-1].text == "is within its share again"
 
 
 async def test_owner_sees_processes_by_memory_with_notebook_names(simulated):

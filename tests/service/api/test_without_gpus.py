@@ -162,9 +162,11 @@ async def test_waiting_job_is_told_the_cpus_that_it_lacks_and_who_holds_them(ana
     ("capacity", "line"),
     [
         pytest.param(
-            NodeCapacity(2000, 4096), "1.5 of 2 CPUs requested, 2 of 4 GiB of memory", id="both"
+            NodeCapacity(2000, 4096),
+            "1.5 of 2 simulated CPUs requested, 2 of 4 GiB of memory",
+            id="both",
         ),
-        pytest.param(NodeCapacity(2000), "1.5 of 2 CPUs requested", id="CPU alone"),
+        pytest.param(NodeCapacity(2000), "1.5 of 2 simulated CPUs requested", id="CPU alone"),
         pytest.param(NodeCapacity(), None, id="neither"),
     ],
 )
