@@ -55,7 +55,7 @@ def resume(names: tuple[str, ...], project: str | None) -> None:
 
 
 def _resumed(state: str) -> str:
-    return "queued again" if state in {"queued", "paused"} else state
+    return state if state in {"starting", "running"} else "queued again"
 
 
 @click.command(cls=Command)
