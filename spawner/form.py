@@ -318,12 +318,13 @@ def _values(offer: Offer, last: SessionRequest | None) -> dict[str, Any]:
 
 
 def _selected_value(project: ProjectChoices, last: SessionRequest | None) -> str:
-    """Return the value selected at first: the last choice, else the first free one."""
+    """Return the value selected at first: the last choice, else the first with GPUs soonest."""
     possible = [choice for choice in project.choices if not choice.refused]
     if last is not None:
         if any(choice.amount == last.amount for choice in possible):
             return last.amount.text()
         return OTHER
     free = [choice for choice in possible if not choice.waits]
+    with_gpus = [choice for choice in free if not choice.amount.is_nothing]
     soon = [choice for choice in possible if choice.is_soon]
-    return next((choice.value for choice in (*free, *soon, *possible)), OTHER)
+    return next((choice.value for choice in (*with_gpus, *soon, *free, *possible)), OTHER)

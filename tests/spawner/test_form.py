@@ -218,15 +218,17 @@ class TestRendered:
     def test_form_shows_why_a_choice_would_wait(self):
         html = render([VISION], last={})
 
-        assert html.count("free now") == 2
+        assert html.count('ms-auto">free now') == 2
         assert html.count("would wait") == 1
         assert WHY in html
 
     def test_form_marks_a_choice_that_only_waits_for_a_pause_as_soon(self):
         why = "vision/fill makes room for it"
-        soon = Choice(Amount(milli_gpus=1000), "1 GPU", "16 GiB", waits=why, is_soon=True)
-        html = render([replace(VISION, choices=(VISION.choices[2], soon))], last={})
+        soon = Choice(Amount(milli_gpus=500), "½ GPU", "8 GiB", waits=why, is_soon=True)
+        choices = (VISION.choices[2], VISION.choices[3], soon)
+        html = render([replace(VISION, choices=choices)], last={})
 
+        assert re.findall(r'value="([^"]*)"[^>]* checked', html) == ["0.5"]
         assert (html.count("yours soon"), html.count("would wait")) == (1, 1)
         assert f">{why}</span>" in html
 
