@@ -385,3 +385,23 @@ def test_wait_for_room_counts_devices_as_they_are_booked(nodes, there, asks, cod
     plan = decide(world, Policy(phases=("allocate",)))
 
     assert (waits(plan), sentence(plan, "new")) == ({"new": code}, text)
+
+
+def test_wait_of_a_gang_counts_device_memory_on_the_nodes_of_its_first_worker() -> None:
+    two, one = (
+        job("new", gpu_memory_mib=40_000, devices_wanted=count).workers[0] for count in (2, 1)
+    )
+    gang = replace(job("new"), workers=(two, replace(one, name="new-1")))
+    there = [job(f"m{n}", on=f"n2:{n}", gpu_memory_mib=10_000, submitted=0) for n in range(2)]
+    nodes = cluster("1x1+1x2", memory_mib=46_068)
+    plan = decide(snapshot(nodes, [project("a", 9)], [*there, gang]), Policy(phases=("allocate",)))
+
+    assert sentence(plan, "new") == (
+        "1 of its 2 workers would fit now; it needs all of them at once"
+    )
+    filled = [*there, job("m2", on="n1:0", gpu_memory_mib=40_000, submitted=0)]
+    plan = decide(snapshot(nodes, [project("a", 9)], [*filled, gang]), Policy(phases=("allocate",)))
+    assert sentence(plan, "new") == (
+        "needs 40000 MiB on each of 2 GPUs of one node; n2 has at most 36068 of 46068 MiB free,"
+        " held by m0 and m1"
+    )

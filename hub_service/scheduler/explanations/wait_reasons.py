@@ -305,7 +305,7 @@ class Reasons:
         if lane in self._reclaim.not_proven:
             text = f"{used}; the search for jobs to pause for it was given up, and is tried again"
             return Reason(code="not_proven", rule="R5", text=text)
-        text = self._of_device_memory(unit, nodes) or f"{used}{_listing(users)}"
+        text = self._of_device_memory(unit) or f"{used}{_listing(users)}"
         return Reason(code="no_room", rule="P1", text=text)
 
     def _amount_on(self, nodes: frozenset[int], total: int) -> str:
@@ -333,7 +333,7 @@ class Reasons:
             return None
         beside = any(member.kind.cpu or member.kind.memory for member in unit.members)
         there = f"{count_text(free)} {_be(free)} free"
-        text = self._of_device_memory(unit, nodes)
+        text = self._of_device_memory(unit)
         if not text:
             text = f"{there}, but {self._where_free(unit, nodes)}" + (
                 " with the CPU and memory that it asks for" if beside else ""
@@ -350,8 +350,8 @@ class Reasons:
         idle = sum(self._state.now.idle[node] for node in nodes)
         return "not on one node" if idle >= most else "only in parts"
 
-    def _of_device_memory(self, unit: PodSet, nodes: frozenset[int]) -> str:
-        """Return a worker's lack of device memory on every node, with the holders; "": none.
+    def _of_device_memory(self, unit: PodSet) -> str:
+        """Return a worker's lack of device memory on all its nodes, with the holders; "": none.
 
         Of a fraction only where memory alone lacks. The numbers are of the node where most is free.
         """
@@ -362,7 +362,8 @@ class Reasons:
         def spare(node: int) -> int:
             return _nth_largest(now.mib[node], kind.devices) - kind.mib_on(now.device_mib[node])
 
-        full = [n for n in sorted(nodes) if _nth_largest(now.milli[n], kind.devices) >= kind.milli]
+        nodes = sorted(kind.nodes)
+        full = [n for n in nodes if _nth_largest(now.milli[n], kind.devices) >= kind.milli]
         best = max(full, key=spare, default=None)
         if best is None or spare(best) >= 0:
             return ""
