@@ -59,3 +59,5 @@ class NodeView(Wire):
     memory_mib: int | None = None
     """Main memory, as `cpus`."""
     memory_allocated_mib: int = 0
+    loss: str = ""
+    """Why it offers fewer GPUs than it has, as a clause; "" if it offers all."""

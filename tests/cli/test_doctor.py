@@ -247,3 +247,12 @@ def test_an_agent_that_does_not_report_is_a_failure(measured, verdict):
     (found,) = checks.check_agents([node])
 
     assert found.verdict == verdict
+
+
+def test_node_that_offers_fewer_gpus_than_it_has_is_a_failure():
+    loss = "node gpu-1 offers 0 of 4 GPUs since 14:02 (device plugin or driver)"
+    node = NodeView.model_validate({"name": "gpu-1", "devices": [], "loss": loss})
+
+    found = checks.check_devices([node])
+
+    assert (found.verdict, found.text) == ("failure", f"0 on 1 node(s); {loss}")

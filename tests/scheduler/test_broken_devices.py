@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from builders import cluster, job, project, session, snapshot
 from runai.hub_service.scheduler import decide
 from runai.hub_service.scheduler.model.snapshot import (
+    SHIPPED,
     Move,
     Node,
+    Policy,
     Reserve,
     Resize,
     Snapshot,
@@ -114,6 +116,30 @@ def test_reclaim_stops_the_job_on_a_healthy_device_not_on_a_broken_one() -> None
     stops = {d.workload for d in plan.decisions if isinstance(d, Stop)}
     # b is owed its quota: it gets a healthy device, since the broken one is of no use to it.
     assert stops == {"other"}
+
+
+CLAIMS = {
+    "a job within its quota": job("claim", 1, "b"),
+    "a part of a GPU": job("claim", 0.5, "b"),
+    "all GPUs": job("claim", 2, "b"),
+    "a job that goes first": job("claim", 1, priority=90),
+    "a notebook": session("claim", 1),
+    "a notebook with more CPU": session("claim", 1, cpu_milli=4_000),
+    "an elastic job": job("claim", 1, "b", workers=2, min_workers=1),
+}
+
+
+@pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS)
+@pytest.mark.parametrize("policy", [Policy(), SHIPPED], ids=["default", "shipped"])
+def test_claim_stops_nothing_on_a_node_whose_devices_are_all_broken(claim, policy) -> None:
+    nodes = [replace(node, cpu_milli=4_000) for node in broken("1x2", 0, 1)]
+    there = [job("old", 1, on="n1:0", cpu_milli=2_000), job("new", 1, on="n1:1", cpu_milli=2_000)]
+
+    world = snapshot(nodes, [project("a", 1), project("b", 2)], [*there, claim])
+
+    plan = decide(replace(world, policy=policy))
+
+    assert {d.kind for d in plan.decisions} == {"wait"}
 
 
 def test_a_node_of_which_a_device_is_broken_is_too_small_for_a_job_of_all() -> None:

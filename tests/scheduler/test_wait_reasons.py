@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from builders import cluster, job, project, sentence, session, snapshot, waits
-from runai.hub_service.scheduler import Policy, Project, Stop, Wait, Workload, decide
+from runai.hub_service.scheduler import Node, Policy, Project, Stop, Wait, Workload, decide
 from runai.hub_service.scheduler.model.quantity import Mib
 
 
@@ -148,6 +148,42 @@ def test_every_code_has_its_sentence() -> None:
         plan = decide(snap)
         said[workload] = (waits(plan)[workload], sentence(plan, workload))
     assert said == expected
+
+
+LOSS = "node n1 offers 0 of 4 GPUs since 14:02 (device plugin or driver)"
+LOSSES = {
+    "the only node": (1, "lost_devices", LOSS),
+    "one of two": (2, "no_room", f"1 of 1 GPU is in use: a 1; {LOSS}"),
+    "two of three": (3, "no_room", f"1 of 1 GPU is in use: a 1; {LOSS}, and 1 more offers fewer"),
+}
+
+
+@pytest.mark.parametrize(("nodes", "code", "said"), LOSSES.values(), ids=LOSSES)
+def test_reason_names_the_node_that_offers_fewer_gpus_than_it_has(
+    nodes: int, code: str, said: str
+) -> None:
+    lossy = [
+        Node(name=name, devices=4, broken_devices=(0, 1, 2, 3), loss=LOSS.replace("n1", name))
+        for name in ("n1", "n2")[: max(1, nodes - 1)]
+    ]
+    whole = [Node(name="n3", devices=1)][: nodes - 1]
+    jobs = [job("old", on="n3:0")][: nodes - 1]
+
+    plan = decide(snapshot([*lossy, *whole], [project("a", 9)], [*jobs, job("new")]))
+
+    assert (waits(plan)["new"], sentence(plan, "new")) == (code, said)
+
+
+def test_reason_names_no_node_that_the_workload_may_not_use() -> None:
+    nodes = [
+        Node(name="n1", devices=1, gpu_type="v100", broken_devices=(0,), loss=LOSS),
+        Node(name="n2", devices=1, gpu_type="h100"),
+    ]
+    jobs = [job("old", on="n2:0"), job("new", gpu_types=("h100",)), job("cpu", 0, cpu_milli=1)]
+
+    plan = decide(snapshot(nodes, [project("a", 9)], jobs))
+
+    assert "offers" not in sentence(plan, "new")
 
 
 GRACE = {

@@ -102,6 +102,7 @@ def gpus_parts(
         "found": macros.found(values["found"]),
     }
     for node in values["nodes"]:
+        parts[f"loss:{node['name']}"] = macros.loss(node)
         for each in node["devices"]:
             parts[f"d:{node['name']}:{each.device}"] = device(each, node["name"])
     return Rendered(parts | rows, list(rows))

@@ -38,12 +38,14 @@ class DeviceState(NamedTuple):
 
 
 class BesideGpus(NamedTuple):
-    """CPU and memory of a node: the bound of requests, and the sum of running workloads."""
+    """CPU and memory of a node (the bound of requests, and what running workloads have); loss."""
 
     cpus: float | None = None
     cpus_allocated: float = 0
     memory_mib: int | None = None
     memory_allocated_mib: int = 0
+    loss: str = ""
+    """Why it offers fewer GPUs than it has."""
 
 
 _HOLDS = (WorkerState.RUNNING, WorkerState.STOPPING)
@@ -110,7 +112,7 @@ class ReadModel:
 
     @cached_property
     def beside_gpus(self) -> Mapping[str, BesideGpus]:
-        """Return CPU and memory by node, as the last cycle counted them."""
+        """Return CPU, memory and loss by node, as the last cycle counted them."""
         cpu, memory = Counter[str](), Counter[str]()
         for workload in self.snapshot.workloads:
             for worker in workload.workers:
@@ -123,6 +125,7 @@ class ReadModel:
                 cpus_allocated=cpu[node.name] / 1000,
                 memory_mib=node.memory_mib,
                 memory_allocated_mib=memory[node.name],
+                loss=node.loss,
             )
             for node in self.snapshot.nodes
         }

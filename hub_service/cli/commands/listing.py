@@ -157,8 +157,10 @@ def _show_nodes(client: Client, output: str) -> None:
 
 
 def show_beside_gpus(nodes: Iterable[NodeView]) -> None:
-    """Print what of each node's CPU and memory is requested, where they have a bound."""
+    """Print what of each node's CPU and memory is requested, if bounded; and lost GPUs."""
     for node in nodes:
+        if node.loss:
+            click.echo(for_terminal(node.loss))
         if requested := tables.beside_gpus([node]):
             click.echo(for_terminal(f"{node.name}: {requested}"))
 

@@ -268,12 +268,15 @@ def check_devices(nodes: list[NodeView]) -> Finding:
     """Check that the cluster has healthy GPUs; report simulated ones."""
     devices = [d for node in nodes for d in node.devices]
     broken = [f"{d.uuid} ({d.fault})" for d in devices if not d.healthy]
-    if not devices:
+    if not devices and not any(node.loss for node in nodes):
         return Finding("note", "devices", "the cluster has no GPU", "runai up --simulate 5")
     text = f"{len(devices)} on {len(nodes)} node(s)"
     if broken:
         mend = "nvidia-smi and the kernel's log say more; broken ones are not used."
         return Finding("failure", "devices", f"{text}, not healthy: {', '.join(broken)}", mend)
+    if losses := [node.loss for node in nodes if node.loss]:
+        mend = "The logs of the node's device plugin say more; what runs there goes on."
+        return Finding("failure", "devices", f"{text}; {'; '.join(losses)}", mend)
     simulated = sum(d.simulated for d in devices)
     return Finding("ok", "devices", f"{text}, {simulated} of them simulated" if simulated else text)
 

@@ -6,6 +6,7 @@ The numbers reflect the state after the plan, which is not changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import TypeVar
 
@@ -145,9 +146,20 @@ class Reasons:
         block = cap_in_the_way(unit) or self._allocation.blocks.get(lane)
         if block is not None and block.account is not None:
             return self._of_cap(block, block.account, unit)
+        loss = self._loss(unit)
         if any(not member.kind.nodes for member in unit.members):
+            if loss:
+                return Reason(code="lost_devices", rule="P5", text=loss)
             return self._of_no_such_node(unit)
-        return self._of_too_many(unit) or self._of_no_room(unit, lane, block)
+        reason = self._of_too_many(unit) or self._of_no_room(unit, lane, block)
+        return replace(reason, text=f"{reason.text}; {loss}") if loss else reason
+
+    def _loss(self, unit: PodSet) -> str:
+        """Return which node that a unit may use offers fewer devices than it has; "": none."""
+        nodes = sorted({node for member in unit.members for node in member.kind.lossy})
+        more = len(nodes) - 1
+        others = f", and {more} more {'offers' if more == 1 else 'offer'} fewer" if more else ""
+        return f"{self._state.nodes[nodes[0]].loss}{others}" if nodes else ""
 
     def _of_reserved(self, reserved: list[PlannedWorker]) -> Reason:
         going = self._census.waited_for(reserved)

@@ -33,6 +33,7 @@ WaitCode = Literal[
     "over_limit",
     "over_share",
     "no_such_node",
+    "lost_devices",
     "no_room",
     "fragmented",
     "behind",
@@ -115,6 +116,8 @@ class Node:
     schedulable: bool = True
     broken_devices: tuple[Count, ...] = ()
     """Devices closed for new workers; workers already there continue (P5)."""
+    loss: str = ""
+    """Why it offers fewer devices than it has, as a clause for reasons; "" if it offers all."""
 
     @property
     def usable_devices(self) -> int:

@@ -27,7 +27,7 @@ class RequestShape:
     nodes sorted by name.
     """
 
-    __slots__ = ("cpu", "devices", "memory", "mib", "milli", "nodes", "order", "quota")
+    __slots__ = ("cpu", "devices", "lossy", "memory", "mib", "milli", "nodes", "order", "quota")
 
     def __init__(
         self, *, order: int, devices: int, milli: int, mib: int, cpu: int, memory: int
@@ -39,6 +39,8 @@ class RequestShape:
         self.cpu = cpu
         self.memory = memory
         self.nodes: frozenset[int] = frozenset()
+        self.lossy: tuple[int, ...] = ()
+        """Nodes that it may use and that offer fewer devices than they have."""
         self.quota = devices * milli
         """Amount that it counts for in quotas while it is pending (P3)."""
 
@@ -111,11 +113,14 @@ class Kinds:
             cpu=worker.cpu_milli,
             memory=worker.memory_mib,
         )
-        kind.nodes = frozenset(
-            index
+        allowed = [
+            (index, node)
             for index, node in enumerate(self._nodes)
-            if _may_use(node, worker, node_types) and _fits_empty(node, kind)
-        )
+            if _may_use(node, worker, node_types)
+        ]
+        kind.nodes = frozenset(index for index, node in allowed if _fits_empty(node, kind))
+        if devices:
+            kind.lossy = tuple(index for index, node in allowed if node.loss)
         if memory:
             # A pending worker counts by the smallest device that it may use (P3).
             sizes = [self._nodes[index].device_memory_mib for index in kind.nodes]

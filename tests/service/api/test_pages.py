@@ -30,6 +30,7 @@ from runai.hub_service.api.pages.page_reply import pieces
 from runai.hub_service.api.pages.templates import templates
 from runai.hub_service.clusters.simulated import SimulatedCluster
 from runai.hub_service.scheduler.model.snapshot import Reason, Stop
+from runai.hub_service.wire.device_schemas import NodeView
 from runai.hub_service.wire.schemas import (
     HistoryView,
     ProjectPut,
@@ -256,6 +257,18 @@ async def test_a_stream_sends_everything_once_then_what_changed(simulated, encod
     assert second["rows"] == ["w:vision/exp1"]
     assert "w:vision/exp1" in second["parts"]
     assert "d:lab:4" not in second["parts"]
+
+
+def test_page_names_the_gpus_that_a_node_does_not_offer_until_it_does():
+    loss = "node gpu-1 offers 0 of 4 GPUs since 14:02 (device plugin or driver)"
+    macros = templates("/").get_template("parts.html").module
+
+    shown, gone = (
+        macros.loss(vars(NodeView(name="gpu-1", devices=[], loss=of))) for of in (loss, "")
+    )
+
+    assert shown == f'<p id="loss:gpu-1" class="fault">{loss}</p>'
+    assert gone == '<p id="loss:gpu-1" class="fault" hidden></p>'
 
 
 async def test_page_is_compressed_with_gzip(simulated):

@@ -16,7 +16,7 @@ from runai.hub_service.clusters.kubernetes.objects.jobs import Job
 from runai.hub_service.scheduler.model.snapshot import Reason
 
 # Autoscalers add nodes for this reason, so it is set only where more nodes would help.
-_UNSCHEDULABLE = frozenset({"no_room", "fragmented", "no_such_node"})
+_UNSCHEDULABLE = frozenset({"no_room", "fragmented", "no_such_node", "lost_devices"})
 
 
 def pod_path(pod: Pod, part: str = "") -> str:

@@ -266,6 +266,13 @@ class KubeNode:
     """True if Ready and not cordoned."""
     stock: Mapping[str, int] = field(default_factory=dict)
     """Extended resources besides GPUs: allocatable, or what is left."""
+    gpu_capacity: int = 0
+    """GPUs that it has, as its kubelet counts them; `gpus` are those that it offers."""
+
+    @property
+    def most_gpus(self) -> int:
+        """Return the GPUs that it has, offered or not."""
+        return max(self.gpus, self.gpu_capacity)
 
 
 def read_pod(found: Object) -> Pod:
@@ -336,8 +343,7 @@ def read_machine(found: Object) -> KubeNode:
     is_ready = _condition(status, "Ready").get("status") == "True"
     return KubeNode(
         name=metadata["name"],
-        # Each device gets a number, and any client that may write node status may set any count.
-        gpus=min(max(0, whole(has.get(GPU_RESOURCE, "0"))), MOST_DEVICES),
+        gpus=_devices(has),
         cpu_milli=cpu_milli(has.get("cpu", "0")),
         memory_mib=memory_mib(has.get("memory", "0")),
         gpu_type=labels.get(GPU_TYPE_LABEL, ""),
@@ -346,7 +352,13 @@ def read_machine(found: Object) -> KubeNode:
         taints=read_taints(spec),
         is_open=is_ready and not spec.get("unschedulable", False),
         stock=read_stock(has),
+        gpu_capacity=_devices(status.get("capacity", {})),
     )
+
+
+def _devices(amounts: Object) -> int:
+    # Each device gets a number, and any client that may write node status may set any count.
+    return min(max(0, whole(amounts.get(GPU_RESOURCE, "0"))), MOST_DEVICES)
 
 
 def project_label(labels: Mapping[str, str]) -> str:

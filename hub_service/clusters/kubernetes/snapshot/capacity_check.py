@@ -88,7 +88,7 @@ def slots(request: Pod, machines: Collection[KubeNode]) -> int:
     One more requests more than all devices, so that fair shares are those of any larger number:
     rests of nodes and devices count too, and memory as its part of the largest device.
     """
-    part, devices = request.part, sum(machine.gpus for machine in machines)
+    part, devices = request.part, sum(machine.most_gpus for machine in machines)
     if part is None:
         return devices // request.gpus if request.gpus else WITHOUT_GPU
     found = {part.milli_of(machine.gpu_memory_mib) for machine in machines}
@@ -111,7 +111,8 @@ def room_for(
     """
     asked = {d.node for d in plan.decisions if isinstance(d, Start | Reserve | Move | Resize)}
     known = [machine for machine in machines if machine.name in asked]
-    most = {machine.name: machine.gpus for machine in known}
+    # The lost ones of its devices have any numbers, so all have a place, unless none is offered.
+    most = {m.name: m.gpus and m.most_gpus for m in known}
     there = [pod for pod in pods if pod.node in most and pod.uses_node]
     for pod in there:
         most[pod.node] = max(most[pod.node], 1 + max(held.get(pod.uid, ()), default=-1))

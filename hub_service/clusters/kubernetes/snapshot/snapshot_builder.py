@@ -26,6 +26,7 @@ from runai.hub_service.clusters.kubernetes.snapshot.extended_resources import (
     left_on,
     tightest,
 )
+from runai.hub_service.clusters.kubernetes.snapshot.lost_devices import LostDevices
 from runai.hub_service.clusters.states.resize import shown_while_resizing
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU, Mib, MilliGpu
 from runai.hub_service.scheduler.model.snapshot import (
@@ -105,6 +106,7 @@ class SnapshotBuilder:
         self._machines: Sequence[KubeNode] = ()
         self._eligible = _EligibleNodes()
         self._built: dict[str, _BuiltWorkload] = {}
+        self._lost = LostDevices()
 
     def snapshot(self, now: float, world: SnapshotInput) -> Snapshot:
         """Return everything that a decision may depend on.
@@ -126,7 +128,7 @@ class SnapshotBuilder:
         }
         return Snapshot(
             now=int(now),
-            nodes=tuple(_nodes(world)),
+            nodes=tuple(_nodes(now, world, self._lost)),
             projects=tuple(world.projects),
             workloads=tuple([drawn.workload for drawn in self._built.values()]),
         )
@@ -214,7 +216,7 @@ def _shown(group: PodGroup, world: SnapshotInput) -> Sequence[Pod]:
     ]
 
 
-def _nodes(world: SnapshotInput) -> Iterable[Node]:
+def _nodes(now: float, world: SnapshotInput, lost: LostDevices) -> Iterable[Node]:
     cpu: Counter[str] = Counter()
     memory: Counter[str] = Counter()
     held: dict[str, set[int]] = defaultdict(set)
@@ -229,23 +231,23 @@ def _nodes(world: SnapshotInput) -> Iterable[Node]:
         if pod.scheduler != SCHEDULER or pod.is_reservation:
             cpu[pod.node] += pod.cpu_milli
             memory[pod.node] += pod.memory_mib
+    lost.retain({machine.name for machine in world.machines})
     for machine in sorted(world.machines, key=lambda m: m.name):
         name = machine.name
-        count = max(machine.gpus, 1 + max(held[name], default=-1))
-        # The kubelet counts devices: for each lost device one of the free ones is unusable.
-        free = [number for number in range(count) if number not in held[name]]
-        gone = free[len(free) - (count - machine.gpus) :] if count > machine.gpus else []
-        gone = list(range(count)) if name in world.closed else gone
+        is_closed, faulty = name in world.closed, world.broken.get(name, ())
+        here = lost.on(machine, held[name], faulty, now, rejects=is_closed)
+        out = range(here.total) if is_closed else here.lost
         yield Node(
             name=name,
-            devices=count,
+            devices=here.total,
             device_memory_mib=Mib(machine.gpu_memory_mib),
             gpu_type=machine.gpu_type,
             cpu_milli=max(0, machine.cpu_milli - cpu[name]),
             memory_mib=Mib(max(0, machine.memory_mib - memory[name])),
             labels=machine.labels,
             schedulable=machine.is_open,
-            broken_devices=tuple(sorted(foreign[name].union(gone, world.broken.get(name, ())))),
+            broken_devices=tuple(sorted(foreign[name].union(out, faulty))),
+            loss=here.loss,
         )
 
 

@@ -5,6 +5,7 @@ Free devices are numbered in the order in which the agent lists them.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from runai.hub_service.clusters.kubernetes.cache import Cache
@@ -40,10 +41,16 @@ class Inventory:
         await machines.listed()
         if self._counted_at is not self._changes.next:  # each node's agent calls this every second
             pods = self._cache.pods()
-            known = named(pods, self._cache.slots.numbers(pods), self._sharing.devices_of)
+            held = self._cache.slots.numbers(pods)
+            known = named(pods, held, self._sharing.devices_of)
+            most = Counter[str]()
+            for pod in pods:
+                most[pod.node] = max(most[pod.node], 1 + max(held.get(pod.uid, ()), default=-1))
             self._counted, self._counted_at = (
                 {
-                    name: inventory(machine, known.get(name, {}), self._sharing.devices_on(name))
+                    name: inventory(
+                        machine, known.get(name, {}), self._sharing.devices_on(name), most[name]
+                    )
                     for name, machine in sorted(machines.objects.items())
                 },
                 self._changes.next,
@@ -77,10 +84,13 @@ def named(
 
 
 def inventory(
-    machine: KubeNode, known: Mapping[int, str], counted: Sequence[Device]
+    machine: KubeNode, known: Mapping[int, str], counted: Sequence[Device], in_use: int = 0
 ) -> Sequence[Device]:
-    """Return the devices of a node by number; `counted` are the ones its agent reports."""
-    count = max(machine.gpus, len(counted), 1 + max(known, default=-1))
+    """Return the devices of a node by number; `counted` are the ones its agent reports.
+
+    Devices that it does not offer now are listed too: all below `in_use` are pods'.
+    """
+    count = max(machine.most_gpus, in_use, len(counted), 1 + max(known, default=-1))
     found = {device.uuid: device for device in counted}
     rest = (uuid for uuid in found if uuid not in known.values())
     devices = []

@@ -68,9 +68,9 @@ def check_room(spec: WorkloadSpec, around: PodTemplateSource, machine: KubeNode 
         InvalidRequest: the node has too few GPUs.
     """
     asked = WHOLE_GPU if spec.gpus_max else MilliGpu(spec.gpus * spec.min_workers)
-    if not around.node or machine is None or asked <= machine.gpus * WHOLE_GPU:
+    if not around.node or machine is None or asked <= machine.most_gpus * WHOLE_GPU:
         return
-    has = count_text(MilliGpu(machine.gpus * WHOLE_GPU))
+    has = count_text(MilliGpu(machine.most_gpus * WHOLE_GPU))
     raise InvalidRequest(
         f"{spec.id} asks for {count_text(asked)}, and {machine.name} has {has}: the volume"
         f" {around.claim} of your notebook can be mounted on that node alone.",

@@ -1,0 +1,94 @@
+"""Devices that nodes have and do not offer, while their pods may run on.
+
+Allocatable GPUs fall to 0 for some seconds at each restart of a device plugin, a kubelet or a
+driver, and by one when a device breaks. The pods there go on, and to stop one gives no device: as
+many devices in use count as broken as are lacking. The kubelet does not say which; the choice stays
+the same, also after the pods end, so that each plan agrees with the one before. It may be wrong:
+a kubelet then rejects the next pod, and from then on the free devices are the lost ones.
+"""
+
+import time
+from collections.abc import Collection
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from runai.hub_service.clusters.kubernetes.objects.core_objects import KubeNode
+
+DAY_S: Final = 86_400
+
+
+class NodeDevices(NamedTuple):
+    """Devices of a node: how many, the unusable ones, and why it offers fewer than it has."""
+
+    total: int
+    lost: AbstractSet[int]
+    loss: str
+
+
+@dataclass(slots=True)
+class _Loss:
+    """What is remembered of one node."""
+
+    total: int = 0
+    """GPUs that it had when it last reported any."""
+    since: float | None = None
+    """Time at which it was first seen to offer fewer; None: it offers all."""
+    in_use: frozenset[int] = frozenset()
+    """Lost devices that pods held when the node ceased to offer them."""
+
+
+class LostDevices:
+    """Lost devices of each node; the state may be lost at any time."""
+
+    def __init__(self) -> None:
+        """Begin with no node seen."""
+        self._nodes: dict[str, _Loss] = {}
+
+    def retain(self, nodes: Collection[str]) -> None:
+        """Drop nodes that are gone."""
+        self._nodes = {name: loss for name, loss in self._nodes.items() if name in nodes}
+
+    def on(
+        self,
+        machine: KubeNode,
+        held: AbstractSet[int],
+        faulty: Collection[int],
+        now: float,
+        *,
+        rejects: bool,
+    ) -> NodeDevices:
+        """Return a node's devices; `held` are those in use, `faulty` those known to be broken.
+
+        A node that `rejects` pods has shown that the guess was wrong.
+        """
+        loss, offered = self._nodes.setdefault(machine.name, _Loss()), machine.gpus
+        # Some minutes after its device plugin has gone, a kubelet reports a capacity of 0.
+        loss.total = machine.most_gpus or loss.total or len(held)
+        count = max(loss.total, 1 + max(held, default=-1))
+        lacking = max(0, len(held) - offered)
+
+        def rank(number: int) -> tuple[bool, bool, int]:
+            return number not in held, number not in faulty, number
+
+        kept = () if rejects else sorted((n for n in loss.in_use if n < count), key=rank)
+        known = kept[: max(lacking, loss.total - offered)]
+        others = sorted(held - set(known), key=rank)
+        loss.in_use = frozenset([*known, *others[: max(0, lacking - len(held & set(known)))]])
+        free = [n for n in range(count) if n not in held and n not in loss.in_use]
+        rest = count - offered - len(loss.in_use)
+        lost = loss.in_use.union(free[len(free) - rest :] if rest > 0 else ())
+        if offered >= loss.total:
+            loss.since = None
+        elif loss.since is None:
+            loss.since = now
+        return NodeDevices(count, lost, _sentence(machine.name, offered, loss, now))
+
+
+def _sentence(node: str, offered: int, loss: _Loss, now: float) -> str:
+    if loss.since is None:
+        return ""
+    form = "%H:%M" if now < loss.since + DAY_S else "%d %b %H:%M"
+    since = time.strftime(form, time.localtime(loss.since))
+    what = f"{offered} of {loss.total} GPU{'' if loss.total == 1 else 's'}"
+    return f"node {node} offers {what} since {since} (device plugin or driver)"

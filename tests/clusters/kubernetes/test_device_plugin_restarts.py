@@ -1,0 +1,64 @@
+"""A device plugin restarts, or a GPU in use breaks: what a claim then costs on a real API server.
+
+Only allocatable changes, as the kubelet writes it; the pods run on.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from clusters.kubernetes.sharing_world import sentence
+from clusters.kubernetes.test_pdb_backoff import running
+from control_plane.objects import job, pod
+from control_plane.scheduling import Scheduler
+from runai.hub_service.controller.loop import Cycle
+
+pytestmark = pytest.mark.kubernetes
+
+
+def offer(lab, gpus: int) -> None:
+    """Let the node offer so many of its GPUs."""
+    change = {"status": {"allocatable": {"nvidia.com/gpu": str(gpus)}}}
+    path = "/api/v1/nodes/gpu-0/status"
+    lab.plane.request("PATCH", path, change, content_type="application/merge-patch+json")
+
+
+def lacks_gpus(cycle: Cycle) -> bool:
+    return any(node.loss for node in cycle.snapshot.nodes)
+
+
+def pauses(work) -> list[str]:
+    """Return the borrowing jobs that were suspended at any time."""
+    jobs = [work.job(f"lent-{i}") for i in range(4)]
+    return [
+        j["metadata"]["name"]
+        for j in jobs
+        if j["metadata"].get("annotations", {}).get("runai/pauses")
+    ]
+
+
+@pytest.mark.parametrize("offered", [0, 3])
+def test_claim_pauses_one_job_and_none_while_no_gpu_is_offered(lab, rights, eventually, offered):
+    lab.node("gpu-0", gpus=4)
+    lab.project("owners", quota=4)
+    lab.project("guests")
+    work = lab.namespace
+    for index in range(4):
+        work.create(job(f"lent-{index}", project="guests"))
+
+    with Scheduler(rights) as scheduler:
+        eventually(lambda: len(running(work)) == 4, what="all GPUs are lent")
+        offer(lab, offered)
+        eventually(lambda: any(map(lacks_gpus, scheduler.cycles)), what="the node lacks GPUs")
+        work.create(pod("claim", 1, project="owners"))
+        if not offered:
+            told = eventually(lambda: sentence(work.pod("claim")), what="it is told why it waits")
+            assert "node gpu-0 offers 0 of 4 GPUs since " in told
+            cycles = len(scheduler.cycles)
+            work.create(job("late", project="guests"))  # the cause of a further cycle
+            eventually(lambda: len(scheduler.cycles) > cycles, what="it decides again")
+            assert pauses(work) == []
+            offer(lab, 4)
+        eventually(lambda: "claim" in running(work), what="the claim runs")
+
+    assert len(pauses(work)) == 1
