@@ -2,8 +2,8 @@
 
 Allocatable GPUs fall to 0 for some seconds at each restart of a device plugin, a kubelet or a
 driver, and by one when a device breaks. The pods there go on, and to stop one gives no device: as
-many devices in use count as broken as are lacking. The kubelet does not say which; the choice stays
-the same, also after the pods end, so that each plan agrees with the one before. It may be wrong:
+many devices in use count as broken as are lacking. The kubelet does not name them; the choice stays
+the same, also after the pods end, so that each plan agrees with the previous one. If it was wrong,
 a kubelet then rejects the next pod, and from then on the free devices are the lost ones.
 """
 
@@ -28,7 +28,7 @@ class NodeDevices(NamedTuple):
 
 @dataclass(slots=True)
 class _Loss:
-    """What is remembered of one node."""
+    """Previous observations of one node."""
 
     total: int = 0
     """GPUs that it had when it last reported any."""
@@ -71,10 +71,10 @@ class LostDevices:
         def rank(number: int) -> tuple[bool, bool, int]:
             return number not in held, number not in faulty, number
 
-        kept = () if rejects else sorted((n for n in loss.in_use if n < count), key=rank)
-        known = kept[: max(lacking, loss.total - offered)]
-        others = sorted(held - set(known), key=rank)
-        loss.in_use = frozenset([*known, *others[: max(0, lacking - len(held & set(known)))]])
+        before = () if rejects else sorted((n for n in loss.in_use if n < count), key=rank)
+        known = before[: max(lacking, loss.total - offered)]
+        more = sorted(held - set(known), key=rank)
+        loss.in_use = frozenset([*known, *more[: max(0, lacking - len(held & set(known)))]])
         free = [n for n in range(count) if n not in held and n not in loss.in_use]
         rest = count - offered - len(loss.in_use)
         lost = loss.in_use.union(free[len(free) - rest :] if rest > 0 else ())
