@@ -7,9 +7,11 @@ theirs alone, so that messages may be pickled.
 
 import pickle
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from runai.hub_service.scheduler.model.explanation import ExpectedStart
+from runai.hub_service.scheduler.explanations.outcomes import Difference
+from runai.hub_service.scheduler.model.explanation import ExpectedStart, SetProject
 from runai.hub_service.scheduler.model.snapshot import (
     Decision,
     Plan,
@@ -19,6 +21,7 @@ from runai.hub_service.scheduler.model.snapshot import (
     Wait,
     Workload,
 )
+from runai.hub_service.scheduler.model.what_if import changed, with_workloads
 from runai.hub_service.scheduler.state.cluster_index import Changes
 
 VisibleNames = frozenset[str]
@@ -53,11 +56,30 @@ class WhatIfQuestion:
 
 
 @dataclass(frozen=True, slots=True)
+class Compare:
+    """Question which workloads fare otherwise with changes, which are not kept."""
+
+    known: VisibleNames
+    added: tuple[Workload, ...] = ()
+    ended: VisibleNames = frozenset()
+    settings: tuple[SetProject, ...] = ()
+    tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Fields of projects whose quota is a table by GPU type."""
+
+    def applied_to(self, snapshot: Snapshot) -> Snapshot:
+        """Return the snapshot with the changes."""
+        left = tuple(w for w in snapshot.workloads if not is_known(w, self.ended))
+        other = changed(replace(snapshot, workloads=left), self.settings)
+        projects = tuple(replace(p, **self.tables.get(p.name, {})) for p in other.projects)
+        return with_workloads(replace(other, projects=projects), self.added)
+
+
+@dataclass(frozen=True, slots=True)
 class Foresee:
     """Request for the expected start of each waiting workload, in the background."""
 
 
-Question = Explain | WhatIfQuestion | Foresee
+Question = Explain | WhatIfQuestion | Compare | Foresee
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +138,7 @@ class Failed:
     why: str
 
 
-Answer = PlanDifference | Explained | Foreseen | WhatIfResult | Failed
+Answer = PlanDifference | Explained | Foreseen | WhatIfResult | Difference | Failed
 
 
 @dataclass(frozen=True, slots=True)

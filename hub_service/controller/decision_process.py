@@ -24,6 +24,7 @@ from typing import NoReturn
 from runai.hub_service.controller.decision_messages import (
     LENGTH_BYTES,
     Answer,
+    Compare,
     Decide,
     Explain,
     Explained,
@@ -41,7 +42,7 @@ from runai.hub_service.controller.decision_messages import (
     is_known,
 )
 from runai.hub_service.processes.own_process import end_with_parent
-from runai.hub_service.scheduler import Index, Plan, Snapshot, decide, explain, forecast
+from runai.hub_service.scheduler import Index, Plan, Snapshot, compare, decide, explain, forecast
 
 ANSWERS_WITHIN_S = 60.0
 """Seconds after which a child is killed; its question has no answer then."""
@@ -84,6 +85,12 @@ class Decisions:
                 found = decide(other)
                 starts = forecast(other, found, set(question.foresee)) if question.foresee else {}
                 return WhatIfResult(difference(plan, found), starts)
+            case Compare():
+                other = question.applied_to(snapshot)
+                added, known = {w.name for w in question.added}, question.known
+                return compare(
+                    (snapshot, plan), (other, decide(other)), added, lambda w: is_known(w, known)
+                )
             case Foresee():
                 return Foreseen(snapshot.now, forecast(snapshot, plan))
 

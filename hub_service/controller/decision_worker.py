@@ -22,6 +22,7 @@ import psutil
 from runai.hub_service.controller.decision_messages import (
     LENGTH_BYTES,
     Answer,
+    Compare,
     Decide,
     Explain,
     Explained,
@@ -38,6 +39,7 @@ from runai.hub_service.controller.decision_messages import (
     frame,
     patched,
 )
+from runai.hub_service.scheduler.explanations.outcomes import Difference
 from runai.hub_service.scheduler.model.explanation import ExpectedStart
 from runai.hub_service.scheduler.model.snapshot import Plan, Snapshot
 from runai.hub_service.scheduler.state.cluster_index import changes_between
@@ -231,6 +233,16 @@ class DecisionWorker:
             life = await self._living()
             answer = await _in_time(self._send(life, Explain(workload, known)))
             return _expected(answer, Explained)
+
+    async def compare(self, question: Compare) -> Difference:
+        """Return the effects of changes to the last snapshot.
+
+        Raises:
+            Unavailable: there is no answer in time, or the question before takes too long.
+        """
+        async with _turn(self._explaining):
+            life = await self._living()
+            return _expected(await _in_time(self._send(life, question)), Difference)
 
     async def what_if(
         self, other: Snapshot, foresee: Collection[str] = ()

@@ -5,6 +5,7 @@ no floating point. Rules have letters (S, O, Q, R, P, E, X), cited in the code t
 """
 
 from runai.hub_service.scheduler.cycle import decide, explain, forecast
+from runai.hub_service.scheduler.explanations.outcomes import Difference, Effect, Outcome, compare
 from runai.hub_service.scheduler.model.explanation import (
     AllowMoves,
     AskOtherwise,
@@ -60,6 +61,8 @@ __all__ = [
     "Counterfactual",
     "Decision",
     "DeviceShare",
+    "Difference",
+    "Effect",
     "EndWorkloads",
     "ExpectedStart",
     "Explanation",
@@ -71,6 +74,7 @@ __all__ = [
     "Move",
     "Node",
     "NodeTypes",
+    "Outcome",
     "Plan",
     "Policy",
     "Project",
@@ -89,6 +93,7 @@ __all__ = [
     "Workload",
     "changed",
     "changes_between",
+    "compare",
     "decide",
     "explain",
     "forecast",

@@ -14,7 +14,6 @@ from runai.hub_service.scheduler import (
     Decision,
     EndWorkloads,
     MilliGpu,
-    Plan,
     Project,
     Reason,
     Reserve,
@@ -124,7 +123,5 @@ SERVED = {
 def test_plan_serves_a_workload_if_it_runs_or_gets_its_minimum(
     workload, decisions: list[Decision], *, is_served: bool, at_once: bool
 ) -> None:
-    plan = Plan(decisions=tuple(decisions))
-
-    assert serves(plan, workload) is is_served
-    assert serves(plan, workload, at_once=True) is at_once
+    assert serves(decisions, workload) is is_served
+    assert serves(decisions, workload, at_once=True) is at_once

@@ -1,13 +1,11 @@
 """Answer questions about the last cycle: reason, expected start, what-if plans.
 
-The decision worker evaluates its last snapshot, or a changed copy of the controller's, beside the
-cycles and one question at a time. Workloads that the caller must not see are neither named nor
-listed.
+The decision worker evaluates its last snapshot, or a changed copy of it, in a child beside the
+cycles: one question at a time, within a minute. Workloads that the caller must not see are neither
+named nor listed.
 """
 
-from collections import Counter
-from collections.abc import Container, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,9 +14,8 @@ from runai.hub_service.api.services.platform import Platform
 from runai.hub_service.api.views.start_views import start_view
 from runai.hub_service.api.views.workload_views import Viewer
 from runai.hub_service.clusters.states import user_actions
-from runai.hub_service.clusters.states.state import StoredWorkload
-from runai.hub_service.clusters.workloads.snapshot_builder import with_rows
-from runai.hub_service.controller.decision_messages import VisibleNames, is_known
+from runai.hub_service.clusters.workloads.snapshot_builder import workload_for_core
+from runai.hub_service.controller.decision_messages import Compare, VisibleNames
 from runai.hub_service.model import arrays
 from runai.hub_service.model.gpu_types import checked_table
 from runai.hub_service.model.project_changes import changed_project
@@ -29,17 +26,15 @@ from runai.hub_service.model.records import (
     WorkloadSpec,
 )
 from runai.hub_service.model.workload_spec import Site, find_project, workload_spec
-from runai.hub_service.scheduler.model.explanation import Change, EndWorkloads, SetProject
+from runai.hub_service.scheduler import Difference, Reason, SetProject, Workload
+from runai.hub_service.scheduler import Effect as Outlook
 from runai.hub_service.scheduler.model.quantity import milli_gpus
-from runai.hub_service.scheduler.model.snapshot import Plan, Reason, Snapshot, WorkerState, Workload
-from runai.hub_service.scheduler.model.what_if import changed, serves
 from runai.hub_service.wire.errors import InvalidRequest
 from runai.hub_service.wire.explanation_schemas import (
     CounterfactualView,
     Effect,
     ExplanationView,
     HolderView,
-    Outcome,
     PlanQuestion,
     ProjectEffect,
     SettingChange,
@@ -93,16 +88,16 @@ async def what_if(platform: Platform, actor: Actor, question: PlanQuestion) -> W
         InvalidRequest, NotFound: something in the question does not exist or has no valid value.
     """
     viewer = await platform.viewer(actor)
-    cycle = platform.controller.last
+    known = _visible_names(viewer)
     specs = _added_specs(platform, viewer, actor, question)
-    ended = _ended(viewer, question, cycle.snapshot)
-    changes: list[Change] = [*_settings(viewer, question), EndWorkloads(workloads=ended)]
-    rows = _added(platform, specs)
-    then = _with_tables(changed(cycle.snapshot, changes), viewer, question)
-    other = with_rows(then, rows)
-    plan, _ = await platform.scheduler.what_if(other)
-    mine = {row.id for row in rows}
-    return _difference(viewer, (cycle.snapshot, cycle.plan), (other, plan), mine)
+    compare = Compare(
+        known,
+        added=_added(platform, specs),
+        ended=_ended(known, question),
+        settings=tuple(_settings(viewer, question)),
+        tables=_tables(viewer, question),
+    )
+    return _what_if_view(await platform.scheduler.compare(compare))
 
 
 async def _next_of_array(platform: Platform, record: WorkloadRecord) -> WorkloadId:
@@ -147,11 +142,12 @@ def _added_specs(
     return specs
 
 
-def _added(platform: Platform, specs: Sequence[WorkloadSpec]) -> list[StoredWorkload]:
+def _added(platform: Platform, specs: Sequence[WorkloadSpec]) -> tuple[Workload, ...]:
     now = platform.clock()
-    return [
+    rows = (
         row for spec in specs for row in user_actions.rows_of(spec, now=now, most=spec.array or 1)
-    ]
+    )
+    return tuple(w for row in rows if (w := workload_for_core(row)) is not None)
 
 
 def _settings(viewer: Viewer, question: PlanQuestion) -> list[SetProject]:
@@ -165,8 +161,8 @@ def _settings(viewer: Viewer, question: PlanQuestion) -> list[SetProject]:
     ]
 
 
-def _with_tables(snapshot: Snapshot, viewer: Viewer, question: PlanQuestion) -> Snapshot:
-    """Return the snapshot with the quotas by GPU type of a question."""
+def _tables(viewer: Viewer, question: PlanQuestion) -> dict[str, dict[str, Any]]:
+    """Return the fields of projects with quotas by GPU type."""
     types = viewer.world.gpu_types
     tables: dict[str, dict[str, Any]] = {}
     for change in question.set:
@@ -174,13 +170,12 @@ def _with_tables(snapshot: Snapshot, viewer: Viewer, question: PlanQuestion) -> 
             spec = changed_project(ProjectSpec(change.project), {"quota": change.value})
             table = checked_table(spec.quota_by_type or {}, types)
             tables[change.project] = {"quota": spec.quota, "quota_by_type": table}
-    projects = tuple(replace(p, **tables.get(p.name, {})) for p in snapshot.projects)
-    return replace(snapshot, projects=projects)
+    return tables
 
 
 def _value(change: SettingChange) -> int | None:
     value = change.value
-    assert not isinstance(value, dict), "tables are set by `_with_tables`"
+    assert not isinstance(value, dict), "tables are set by `_tables`"
     if change.setting in _WHOLE_NUMBERS:
         if value is None and change.setting == "weight":
             return None
@@ -195,101 +190,44 @@ def _value(change: SettingChange) -> int | None:
     return milli_gpus(float(value))
 
 
-def _ended(viewer: Viewer, question: PlanQuestion, snapshot: Snapshot) -> tuple[WorkloadId, ...]:
+def _ended(known: VisibleNames, question: PlanQuestion) -> VisibleNames:
     """Return the workloads that the question ends; an array's name stands for its elements."""
-    seen, ended = _visible_names(viewer), list(question.end)
     for workload in question.end:
         part_of = arrays.split_id(workload)
-        of_array = part_of is not None and f"{part_of[0]}-" in seen
-        if not {workload, f"{workload}-"} & seen and not of_array:
+        of_array = part_of is not None and f"{part_of[0]}-" in known
+        if not {workload, f"{workload}-"} & known and not of_array:
             raise no_such_workload(workload)
-        if f"{workload}-" in seen:
-            elements = (w for w in snapshot.workloads if w.array_index is not None)
-            ended += [w.name for w in elements if w.name.rpartition("-")[0] == workload]
-    return tuple(ended)
+    wholes = {f"{workload}-" for workload in question.end}
+    return frozenset(question.end) | (wholes & known)
 
 
-# -- the difference ------------------------------------------------------------------------------
+# -- the answer ----------------------------------------------------------------------------------
 
 
-def _difference(
-    viewer: Viewer,
-    now: tuple[Snapshot, Plan],
-    then: tuple[Snapshot, Plan],
-    mine: Container[WorkloadId],
-) -> WhatIf:
-    (snapshot, plan), (other, new_plan) = now, then
-    seen = _visible_names(viewer)
-    before, after = _outcomes(snapshot, plan), _outcomes(other, new_plan)
-    reasons = _reasons(new_plan)
-    workloads = {w.name: w for w in (*snapshot.workloads, *other.workloads)}
-    effects: list[Effect] = []
-    others: Counter[str] = Counter()
-    for name, workload in workloads.items():
-        was, becomes = before.get(name), after.get(name, "gone")
-        if was == becomes and name not in mine:
-            continue
-        if name not in mine and not is_known(workload, seen):
-            others[becomes] += 1
-            continue
-        effects.append(
-            Effect(
-                workload=name,
-                project=workload.project,
-                user=workload.user,
-                is_added=name in mine,
-                gpus=sum(worker.gpus for worker in workload.workers) / 1000,
-                before=was,
-                after=becomes,
-                reason=reasons.get(name),
-            )
-        )
+def _what_if_view(found: Difference) -> WhatIf:
     return WhatIf(
-        at=_time(snapshot.now),
-        effects=effects,
-        others=dict(sorted(others.items())),
-        projects=_project_effects(plan, new_plan),
+        at=_time(found.now),
+        effects=[_effect(effect) for effect in found.effects],
+        others=dict(found.others),
+        projects=_project_effects(found),
     )
 
 
-def _outcomes(snapshot: Snapshot, plan: Plan) -> dict[str, Outcome]:
-    told: dict[str, set[str]] = {}
-    for decision in plan.decisions:
-        told.setdefault(decision.workload, set()).add(decision.kind)
-    return {w.name: _outcome(w, told.get(w.name, set()), plan) for w in snapshot.workloads}
+def _effect(effect: Outlook) -> Effect:
+    workload, reason = effect.workload, effect.reason
+    return Effect(
+        workload=workload.name,
+        project=workload.project,
+        user=workload.user,
+        is_added=effect.is_added,
+        gpus=sum(worker.gpus for worker in workload.workers) / 1000,
+        before=effect.before,
+        after=effect.after,
+        reason=None if reason is None else _reason(reason, effect.position),
+    )
 
 
-def _outcome(workload: Workload, kinds: set[str], plan: Plan) -> Outcome:
-    runs = any(worker.state is WorkerState.RUNNING for worker in workload.workers)
-    if serves(plan, workload, at_once=True):
-        for kind, outcome in _KEEPS_RUNNING.items():
-            if kind in kinds:
-                return outcome
-        return "runs"
-    if "move" in kinds:
-        return "moves"
-    if runs and "stop" in kinds:
-        return "stops"
-    return "starts later" if serves(plan, workload) else "waits"
-
-
-_KEEPS_RUNNING: dict[str, Outcome] = {"start": "starts", "move": "moves", "resize": "resizes"}
-
-
-def _reasons(plan: Plan) -> dict[str, ReasonView]:
-    found: dict[str, ReasonView] = {}
-    for decision in plan.decisions:
-        match decision.kind:
-            case "wait":
-                found[decision.workload] = _reason(decision.reason, decision.position)
-            case "stop" | "move" | "resize":
-                found.setdefault(decision.workload, _reason(decision.reason, None))
-            case _:
-                pass
-    return found
-
-
-def _project_effects(plan: Plan, new_plan: Plan) -> list[ProjectEffect]:
+def _project_effects(found: Difference) -> list[ProjectEffect]:
     return [
         ProjectEffect(
             name=name,
@@ -299,8 +237,8 @@ def _project_effects(plan: Plan, new_plan: Plan) -> list[ProjectEffect]:
             allocated_before=before.allocated / 1000,
             allocated=share.allocated / 1000,
         )
-        for name, share in new_plan.projects.items()
-        if (before := plan.projects.get(name)) is not None
+        for name, share in found.projects.items()
+        if (before := found.projects_before.get(name)) is not None
     ]
 
 

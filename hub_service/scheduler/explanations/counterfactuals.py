@@ -63,7 +63,7 @@ class Trials:
         self.left -= 1
         hypothetical = changed(self._base, changes)
         workload = next(w for w in hypothetical.workloads if w.name == self._name)
-        return serves(self._plan(hypothetical), workload, at_once=self._at_once)
+        return serves(self._plan(hypothetical).decisions, workload, at_once=self._at_once)
 
     def _plan(self, hypothetical: Snapshot) -> Plan:
         """Return the scheduler's plan for a changed snapshot.

@@ -19,7 +19,6 @@ from runai.hub_service.scheduler.model.explanation import (
 from runai.hub_service.scheduler.model.snapshot import (
     Decision,
     Move,
-    Plan,
     Project,
     Reserve,
     Resize,
@@ -66,15 +65,15 @@ def with_workloads(snapshot: Snapshot, added: Sequence[Workload]) -> Snapshot:
     return replace(snapshot, workloads=(*snapshot.workloads, *added))
 
 
-def serves(plan: Plan, workload: Workload, *, at_once: bool = False) -> bool:
-    """Return True if a plan lets the workload's minimum run.
+def serves(decisions: Iterable[Decision], workload: Workload, *, at_once: bool = False) -> bool:
+    """Return True if decisions let the workload's minimum run; those about others change nothing.
 
     A reservation counts too, unless `at_once` is set.
     """
     mine = {worker.name for worker in workload.workers}
     counted = {WorkerState.RUNNING} if at_once else {WorkerState.RUNNING, WorkerState.RESERVED}
     has = {worker.name for worker in workload.workers if worker.state in counted}
-    for decision in plan.decisions:
+    for decision in decisions:
         match decision:
             case Start() if decision.worker in mine:
                 has.add(decision.worker)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from dataclasses import replace
 
 import psutil
@@ -16,13 +17,14 @@ from builders import job, project, snapshot
 from faults.virtual_time import in_virtual_time
 from inline_decisions import Fault, FaultyPipe, InlinePipe, inline_scheduler
 from runai.hub_service.controller.decision_messages import (
+    Compare,
     Decide,
     Request,
     difference,
     patched,
 )
-from runai.hub_service.controller.decision_worker import DecisionWorker
-from runai.hub_service.scheduler import Plan, Snapshot, decide, explain, forecast
+from runai.hub_service.controller.decision_worker import DecisionWorker, ProcessPipe
+from runai.hub_service.scheduler import Plan, Snapshot, compare, decide, explain, forecast
 from runai.hub_service.wire.errors import Unavailable
 from strategies import snapshots
 from waiting import eventually_async
@@ -57,6 +59,9 @@ async def test_worker_answers_as_the_scheduler_does(scheduler):
         other, starts = await scheduler.what_if(WORLD, ["vision/waits"])
         assert other == decide(WORLD)
         assert starts == forecast(WORLD, other, {"vision/waits"})
+        without = replace(later, workloads=(OTHER, job("vision/new", 1, "vision")))
+        found = await scheduler.compare(Compare(frozenset(), ended=frozenset({"vision/runs"})))
+        assert found == compare((later, plan), (without, decide(without)), (), lambda _: False)
         assert await scheduler.decide(later) == decide(later), "questions change nothing"
 
 
@@ -204,3 +209,40 @@ async def test_forecast_in_the_background_does_not_end_a_person_s():
         plan, starts = await person
         assert "vision/2999" in starts
         assert plan == decide(world)
+
+
+NEVER_ANSWERS = """
+import signal
+from runai.hub_service.controller import decision_process
+
+decision_process.ANSWERS_WITHIN_S = 0.2
+decision_process.Decisions.answer = lambda *_: signal.pause()
+decision_process.main()
+"""
+
+
+async def never_answering() -> ProcessPipe:
+    """Start a worker that decides, and whose answers to questions take for ever."""
+    pipe = asyncio.subprocess.PIPE
+    program = (sys.executable, "-P", "-c", NEVER_ANSWERS)
+    return ProcessPipe(await asyncio.create_subprocess_exec(*program, stdin=pipe, stdout=pipe))
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        pytest.param(lambda on: on.explain("nlp/waits", frozenset()), id="explanation"),
+        pytest.param(lambda on: on.compare(Compare(frozenset())), id="what if"),
+        pytest.param(lambda on: on.what_if(WORLD, ["nlp/waits"]), id="dry run"),
+        pytest.param(lambda on: on.forecast(), id="forecast"),
+    ],
+)
+async def test_question_beyond_its_time_has_no_answer_and_decisions_go_on(ask):
+    async with DecisionWorker(never_answering) as scheduler:
+        await scheduler.decide(WORLD)
+        asked = asyncio.ensure_future(ask(scheduler))
+
+        with pytest.raises(Unavailable, match="it took longer than"):
+            await asked
+        assert await scheduler.decide(WORLD) == decide(WORLD)
+        assert scheduler.started == 1
