@@ -181,7 +181,7 @@ class WorkloadSpec:
     """Thousandths of a CPU requested by each worker; 0: none. `memory_mib` is the same."""
     memory_mib: int = 0
     memory_asked: bool = False
-    """True if its user named `memory_mib`; False if that is a default, or none."""
+    """True if its user named an amount of memory; False if `memory_mib` is a default, or none."""
     workers: int = 1
     min_workers: int = 1
     elastic: bool = False

@@ -5,7 +5,7 @@ accepted.
 """
 
 from collections.abc import Collection, Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from runai.hub_service.model import time_limits
 from runai.hub_service.model.device import NodeCapacity
@@ -65,6 +65,8 @@ def elastic_gpus(request: SubmitRequest) -> MilliGpu:
 
 CPU_MILLI, MEMORY_MIB = 1000, 1024
 """Request of a worker without a GPU that names none: nothing else would make it wait."""
+LEAST_CPU_MILLI, LEAST_MEMORY_MIB = 100, 64
+"""Request of a worker without a whole GPU that names less: thousands would start at once."""
 PRIORITIES = {"low": 25, "normal": 50, "high": 75}
 SESSION_PRIORITY = 100
 LONGEST_NAME = 38
@@ -87,7 +89,7 @@ class Site:
     gpu_types: Collection[str] = ()
     """Types of its devices."""
     default_cpu: bool = True
-    """True if a worker without a GPU requests CPU and memory although it names none."""
+    """True if a worker without a whole GPU requests CPU and memory although it names none."""
     largest: NodeCapacity | None = None
     """The most CPU and memory that one node has; None: requests are not compared with nodes."""
     largest_by_type: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -187,7 +189,7 @@ def workload_spec(
     cpu, memory = _beside_gpus(request, site)
     if site.largest is not None:
         _check_fits_node(request, needed, cpu, memory, gpu_types, site, site.largest)
-    return WorkloadSpec(
+    spec = WorkloadSpec(
         project=project.name,
         name=_name(request, project.name, site.taken),
         user=user,
@@ -199,7 +201,7 @@ def workload_spec(
         gpu_memory_mib=request.gpu_memory_mib or 0,
         cpu_milli=cpu,
         memory_mib=memory,
-        memory_asked=request.memory_mib is not None,
+        memory_asked=bool(request.memory_mib),
         workers=request.workers,
         min_workers=min_workers,
         elastic=request.elastic,
@@ -221,6 +223,18 @@ def workload_spec(
         gpu_types=gpu_types,
         key=key,
     )
+    return with_least(spec) if site.default_cpu else spec
+
+
+def with_least(spec: WorkloadSpec) -> WorkloadSpec:
+    """Return the specification with the CPU and memory that a worker requests at least.
+
+    Whole GPUs bound the number of workers by themselves.
+    """
+    if spec.gpus >= WHOLE_GPU:
+        return spec
+    cpu, memory = max(spec.cpu_milli, LEAST_CPU_MILLI), max(spec.memory_mib, LEAST_MEMORY_MIB)
+    return replace(spec, cpu_milli=cpu, memory_mib=memory)
 
 
 def _check_shape(request: SubmitRequest) -> None:

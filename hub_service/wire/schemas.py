@@ -220,9 +220,12 @@ class SubmitRequest(Wire):
     gpus: Gpus | None = None
     gpu_memory_mib: Annotated[int, Field(ge=1, le=MOST_MEMORY_MIB)] | None = None
     cpu: Cpus | None = None
-    """CPUs of each worker; None: none beside a GPU, else the platform's default."""
+    """CPUs of each worker; None: none beside a GPU, else the platform's default.
+
+    On one machine 0.1 without a whole GPU, if less is named.
+    """
     memory_mib: Annotated[int, Field(ge=0, le=MOST_MEMORY_MIB)] | None = None
-    """Main memory of each worker; None: as for `cpu`."""
+    """Main memory of each worker; None: as for `cpu`. On one machine 64 without a whole GPU."""
     gpu_type: Line | None = None
     """GPU types in order of preference, separated by commas: words of each name, such as A100, or
     all of it; None: any."""

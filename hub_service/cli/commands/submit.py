@@ -76,7 +76,8 @@ class _Renamed(click.Option):
 @click.option(
     "--cpu",
     type=CPUS,
-    help="Request CPUs for each worker (0.5, 4). Default: 1 without a GPU.",
+    help="Request CPUs for each worker (0.5, 4). Default: 1 without a GPU. Least: 0.1 without a"
+    " whole GPU.",
 )
 @click.option(
     "--memory",

@@ -62,13 +62,14 @@ from runai.hub_service.model.records import (
     WorkloadRecord,
     WorkloadSpec,
 )
+from runai.hub_service.model.workload_spec import with_least
 from runai.hub_service.processes.ports import later_port
 from runai.hub_service.processes.user_account import UnixAccount, account_of
 from runai.hub_service.wire.errors import NotFound, Unavailable
 
 
 def on_this_machine(row: StoredWorkload, node: str, devices: int) -> StoredWorkload:
-    """Return a row adapted to the machine's new name, or to its remaining devices."""
+    """Return a row adapted to the machine's new name, its remaining devices, the least request."""
     workers = []
     for worker in row.record.workers:
         held = tuple(share for share in worker.devices if share.device < devices)
@@ -82,7 +83,10 @@ def on_this_machine(row: StoredWorkload, node: str, devices: int) -> StoredWorkl
     if resize is not None:
         held = tuple(share for share in resize.devices if share.device < devices)
         resize = replace(resize, node=node, devices=held) if held else None
-    return replace(row, record=replace(row.record, workers=tuple(workers)), resize=resize)
+    spec = with_least(row.spec)  # stored by a version without a least request
+    return replace(
+        row, record=replace(row.record, spec=spec, workers=tuple(workers)), resize=resize
+    )
 
 
 UNBOUNDED = NodeCapacity()

@@ -181,6 +181,21 @@ async def test_a_start_that_was_decided_but_not_done_is_done_once(tmp_path):
     assert record.attempts == 1
 
 
+@pytest.mark.parametrize("array", [None, 3], ids=["job", "array"])
+async def test_job_stored_without_a_least_request_has_it_after_an_upgrade(tmp_path, array):
+    clock = Clock()
+    async with LocalCluster.open(tmp_path / "data", DEVICES, NODE, clock=clock) as cluster:
+        lab = LocalLab(cluster, clock, tmp_path / "orders")
+        spec = lab.job(gpus=0, array=array)
+        assert (spec.cpu_milli, spec.memory_mib) == (0, 0)
+        await cluster.submit([spec])
+
+    async with LocalCluster.open(tmp_path / "data", DEVICES, NODE, clock=clock) as cluster:
+        workers = [w for each in (await cluster.observe()).workloads for w in each.workers]
+
+    assert [(w.cpu_milli, w.memory_mib) for w in workers] == [(100, 64)] * (array or 1)
+
+
 async def test_a_stop_that_was_decided_but_not_done_is_done(tmp_path):
     clock = Clock()
     async with local_lab(tmp_path, clock, forget=False) as lab:

@@ -114,10 +114,19 @@ def test_a_tree_that_cannot_enforce_requests_is_named_in_the_log_once(
         ({"cpu_milli": 1000, "memory_mib": 1024}, ("100", "max")),
         ({"cpu_milli": 1000, "memory_mib": 1024, "memory_asked": True}, ("100", str(GIB))),
         ({"cpu_milli": 500}, ("50", "max")),
-        ({"cpu_milli": 1}, ("1", "max")),
+        ({"cpu_milli": 110}, ("11", "max")),
+        ({"cpu_milli": 100, "memory_mib": 64}, ("100", "max")),
         ({"cpu_milli": 500_000, "memory_mib": 0, "memory_asked": True}, ("10000", "max")),
     ],
-    ids=["nothing", "the default", "memory by name", "half a CPU", "least", "most"],
+    ids=[
+        "nothing",
+        "the default",
+        "memory by name",
+        "half a CPU",
+        "above the least",
+        "the least",
+        "most",
+    ],
 )
 def test_a_group_has_a_share_of_cpu_and_the_memory_that_was_asked_for(
     unit, groups, request_, expected

@@ -54,12 +54,16 @@ async def test_array_starts_as_many_jobs_as_there_are_cpus(ana, many):
     [
         pytest.param({}, 1, 1024, id="default without a GPU"),
         pytest.param({"gpus": 1}, 0, 0, id="default with a GPU"),
-        pytest.param({"gpu_memory_mib": 100}, 0, 0, id="default with GPU memory"),
+        pytest.param({"gpu_memory_mib": 100}, 0.1, 64, id="default with GPU memory"),
+        pytest.param({"gpus": "0.5"}, 0.1, 64, id="default with a fraction"),
         pytest.param({"elastic": True}, 0, 0, id="default of an elastic job"),
         pytest.param({"gpus": 1, "cpu": "1.5", "memory_mib": 2048}, 1.5, 2048, id="with a GPU"),
         pytest.param({"cpu": "0.25"}, 0.25, 1024, id="CPU alone"),
         pytest.param({"workers": 2, "cpu": 1}, 2, 2048, id="each of two workers"),
-        pytest.param({"cpu": 0, "memory_mib": 0}, 0, 0, id="none"),
+        pytest.param({"cpu": 0, "memory_mib": 0}, 0.1, 64, id="none"),
+        pytest.param({"cpu": "0.001", "memory_mib": 1}, 0.1, 64, id="almost none"),
+        pytest.param({"workers": 2, "cpu": 0, "memory_mib": 0}, 0.2, 128, id="none for two"),
+        pytest.param({"gpus": 1, "cpu": 0, "memory_mib": 0}, 0, 0, id="none with a GPU"),
     ],
 )
 async def test_workload_requests_the_cpu_and_memory_that_it_names_or_else_the_default(
@@ -68,6 +72,24 @@ async def test_workload_requests_the_cpu_and_memory_that_it_names_or_else_the_de
     (shown,) = (await ana.submit(wish("exp", **fields))).workloads
 
     assert (shown.cpu, shown.memory_mib, shown.state) == (cpu, memory, "running")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"cpu": 0, "memory_mib": 0}, id="no CPU"),
+        pytest.param({"gpus": "0.001"}, id="fraction"),
+        pytest.param({"gpu_memory_mib": 1}, id="GPU memory"),
+        pytest.param({"gpus": "0.001", "cpu": "0.001", "memory_mib": 1}, id="almost nothing"),
+    ],
+)
+async def test_array_that_requests_next_to_nothing_starts_ten_jobs_for_each_cpu(ana, fields):
+    await ana.submit(wish("exp", array=50, **fields))
+
+    def running(workloads) -> int:
+        return sum(w.size or 1 for w in workloads if w.state == "running")
+
+    assert running(await ana.workloads()) == 20
 
 
 @pytest.mark.parametrize("dry_run", [False, True], ids=["stored", "dry run"])

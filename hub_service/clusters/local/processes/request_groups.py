@@ -19,6 +19,7 @@ import psutil
 from runai.hub_service.clusters.states.state import ExitStatus
 from runai.hub_service.limits.cgroups import LEAF, Groups, GroupsUnavailable, group_of, mounted
 from runai.hub_service.model.records import Process, WorkloadSpec
+from runai.hub_service.model.workload_spec import LEAST_CPU_MILLI
 
 LOG = logging.getLogger("runai.service")
 PROC = Path("/proc")
@@ -56,10 +57,12 @@ class RequestGroups:
     def hold(self, worker: str, spec: WorkloadSpec) -> str:
         """Set a worker's amounts; return the file by which its process joins, "" if refused.
 
-        The weight is a share of busy CPUs and no cap. Memory that is only a default is no limit.
+        The weight is a share of busy CPUs and no cap; of the least request it is that of a CPU.
+        Memory that is only a default is no limit.
         """
         group = self._groups.path(worker)
-        weight = spec.cpu_milli * WEIGHT_PER_CPU // 1000 if spec.cpu_milli else WEIGHT_PER_CPU
+        is_named = spec.cpu_milli > LEAST_CPU_MILLI
+        weight = spec.cpu_milli * WEIGHT_PER_CPU // 1000 if is_named else WEIGHT_PER_CPU
         limited = spec.memory_asked and spec.memory_mib
         try:
             group.mkdir(exist_ok=True)
