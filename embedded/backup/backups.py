@@ -8,8 +8,9 @@ import json
 import os
 import secrets
 import shutil
+import stat
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -84,13 +85,74 @@ def _remove_abandoned(folder: Path) -> None:
                 shutil.rmtree(path)
 
 
-def copy_all(source: Path, names: Iterable[str], target: Path, tell: ReportProgress | None) -> None:
+def copy_backup(
+    backup: Path, names: Iterable[str], target: Path, tell: ReportProgress | None
+) -> None:
+    """Copy databases and secrets of a backup, which its maker may have filled with anything.
+
+    Raises:
+        Unavailable: something in it is no regular file: a link, a device or a pipe.
+    """
+    places = [backup / name for name in names]
+    for folder, folders, files in os.walk(backup / "secrets"):
+        places += [Path(folder, name) for name in files]
+        if linked := [name for name in folders if Path(folder, name).is_symlink()]:
+            raise _not_regular(Path(folder, linked[0]))
+    if (backup / "secrets").is_symlink():
+        raise _not_regular(backup / "secrets")
+    for path in places:
+        os.close(_opened(path))
+    copy_all(backup, names, target, tell, _copy_regular)
+
+
+def _copy_regular(source: str, target: str) -> None:
+    """Copy a file with its mode; refuse what it was replaced by since the folder was read."""
+    with open(_opened(Path(source)), "rb") as from_, Path(target).open("xb") as to:
+        os.fchmod(to.fileno(), stat.S_IMODE(os.fstat(from_.fileno()).st_mode))
+        shutil.copyfileobj(from_, to)
+
+
+def _opened(path: Path) -> int:
+    """Return the descriptor of a regular file; neither follow a link nor wait for a pipe.
+
+    Raises:
+        Unavailable: it is something else.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as failed:
+        if failed.errno in {errno.ELOOP, errno.ENXIO}:
+            raise _not_regular(path) from failed
+        raise
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise _not_regular(path)
+    return fd
+
+
+def _not_regular(path: Path) -> Unavailable:
+    return Unavailable(
+        f"{path} is no regular file, as all of a backup are.",
+        hint="`runai backup` makes none like it: copy the backup again from where it was made.",
+        code="not_a_backup",
+    )
+
+
+def copy_all(
+    source: Path,
+    names: Iterable[str],
+    target: Path,
+    tell: ReportProgress | None,
+    copy_secret: Callable[[str, str], None] | None = None,
+) -> None:
     """Copy databases and secrets of a platform, or of a backup, into a new folder."""
     target.mkdir(mode=0o700, parents=True)
     for name in names:
         copy(source / name, target / name, tell)
     if (source / "secrets").is_dir():
-        shutil.copytree(source / "secrets", target / "secrets", copy_function=_copy_unless_gone)
+        shutil.copytree(
+            source / "secrets", target / "secrets", copy_function=copy_secret or _copy_unless_gone
+        )
         (target / "secrets").chmod(0o700)
 
 
@@ -108,9 +170,11 @@ def read_manifest(backup: Path) -> Mapping[str, Any]:
 
     Raises:
         NotFound: the folder is no backup.
+        Unavailable: its manifest is no regular file.
     """
     try:
-        told: Mapping[str, Any] = json.loads((backup / MANIFEST).read_text())
+        with open(_opened(backup / MANIFEST), encoding="utf-8") as manifest:
+            told: Mapping[str, Any] = json.load(manifest)
         if set(told["databases"]) <= set(DATABASES):
             return told
     except (OSError, ValueError, KeyError, RecursionError, TypeError):

@@ -21,7 +21,7 @@ from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from runai.embedded.backup.backups import DATABASES, MANIFEST, copy_all, read_manifest
+from runai.embedded.backup.backups import DATABASES, MANIFEST, copy_backup, read_manifest
 from runai.embedded.backup.unknown_workers import folders_of_others, running_unknown, stop
 from runai.embedded.directory import DataDirectory, write_private
 from runai.hub_service.clusters.local.store import workload_store
@@ -86,7 +86,8 @@ def restore(
     Raises:
         NotFound: the folder is no backup.
         Conflict: the platform or its service runs, or unknown workers run.
-        Unavailable: a database of the backup is broken or newer, or the disk is full.
+        Unavailable: a database of the backup is broken or newer, a file of it is no regular one,
+            or the disk is full.
     """
     root = directory.root
     if _pending_manifest(root).get("backup") != str(backup):
@@ -124,7 +125,7 @@ def _commit(
         told = read_manifest(backup)
         directory.prepare(system_users=directory.is_of_system_users)
         shutil.rmtree(staged, ignore_errors=True)
-        copy_all(backup, told["databases"], staged, tell)
+        copy_backup(backup, told["databases"], staged, tell)
         for name in told["databases"]:
             if unknown := unknown_schema(staged / name):
                 by = told.get("version", "?")

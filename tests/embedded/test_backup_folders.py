@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,8 @@ from runai.embedded.backup.backups import ABANDONED_AFTER_S, back_up, read_manif
 from runai.embedded.backup.restore import restore
 from runai.embedded.directory import DataDirectory
 from runai.hub_service.clusters.local.store.workload_store import SqliteStore
+from runai.hub_service.clusters.states.user_actions import submitted
+from runai.hub_service.model.records import WorkloadSpec
 from runai.hub_service.sqlite.files import invalid_reason
 from runai.hub_service.wire.errors import Unavailable
 
@@ -100,3 +104,80 @@ def test_a_restored_directory_is_as_open_as_it_was(platform, system_users):
 
     assert platform.root.stat().st_mode == before
     assert platform.is_of_system_users is system_users
+
+
+def a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def a_link(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+def with_a_linked_file(path: Path) -> None:
+    (path / "x").symlink_to("/etc/hostname")
+
+
+def with_a_linked_folder(path: Path) -> None:
+    (path / "x").symlink_to("/etc")
+
+
+def with_a_pipe(path: Path) -> None:
+    os.mkfifo(path / "x")
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        pytest.param("backup.json", a_pipe, id="manifest a pipe"),
+        pytest.param("backup.json", a_link, id="manifest a link"),
+        pytest.param("cluster.sqlite", a_pipe, id="database a pipe"),
+        pytest.param("cluster.sqlite", a_link, id="database a link"),
+        pytest.param("secrets", a_link, id="secrets a link"),
+        pytest.param("secrets", with_a_linked_file, id="secret a link"),
+        pytest.param("secrets", with_a_linked_folder, id="folder of secrets a link"),
+        pytest.param("secrets", with_a_pipe, id="secret a pipe"),
+    ],
+)
+def test_restore_takes_regular_files_only(platform, name, change):
+    backup = back_up(platform)
+    secret = (platform.secrets / "hub_token").read_text()
+    change(backup / name)
+    (platform.secrets / "hub_token").write_text("of today")
+
+    with pytest.raises(Unavailable, match=f"{name}.* is no regular file"):
+        restore(platform, backup)
+
+    assert (platform.secrets / "hub_token").read_text() == "of today"
+    (platform.secrets / "hub_token").write_text(secret)
+    assert not list(platform.root.glob("before-restore-*"))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param("UPDATE workloads SET row = '{'", id="no JSON"),
+        pytest.param("UPDATE workloads SET row = '{\"record\":{}}'", id="no fields"),
+        pytest.param("UPDATE workloads SET row = '[]'", id="no record"),
+        pytest.param("UPDATE workloads SET spec = '{'", id="specification"),
+        pytest.param("INSERT INTO projects VALUES (9, 'lab', 1.0, '{')", id="project"),
+    ],
+)
+def test_restore_names_a_row_that_cannot_be_read(platform, damage):
+    spec = WorkloadSpec("vision", "exp", "ana", "job", ("train",))
+    row = submitted(spec, now=1.5, checkpoint_dir="/c", log_dir="/l").row
+    assert row is not None
+    with closing(SqliteStore(platform.root / "cluster.sqlite")) as store:
+        store.save([row])
+    backup = back_up(platform)
+    with closing(sqlite3.connect(backup / "cluster.sqlite")) as connection, connection:
+        connection.execute(damage)
+
+    with pytest.raises(
+        Unavailable, match=r"the row of (workload vision/exp|project lab) cannot be"
+    ):
+        restore(platform, backup)
+
+    assert not list(platform.root.glob("before-restore-*"))

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import (
     URL,
     Column,
@@ -91,6 +91,10 @@ _SPEC = TypeAdapter(WorkloadSpec)
 _PROJECT = TypeAdapter(ProjectSpec)
 
 
+class UnreadableRowError(ValueError):
+    """A row that no version of this program has written."""
+
+
 class SqliteStore:
     """Rows and projects in one SQLite file, written by one process."""
 
@@ -130,20 +134,43 @@ class SqliteStore:
         self._engine.dispose()
 
     def rows(self) -> Iterator[StoredWorkload]:
-        """Yield all workloads, oldest first."""
+        """Yield all workloads, oldest first.
+
+        Raises:
+            Unavailable: one of them cannot be read.
+        """
         found = self._connection.execute(
-            select(workloads.c.spec, workloads.c.row).order_by(workloads.c.number)
+            select(workloads.c.id, workloads.c.spec, workloads.c.row).order_by(workloads.c.number)
         ).all()
         self._connection.rollback()
-        for spec, row in found:
-            yield _read_row(spec, row)
+        for workload, spec, row in found:
+            with self._readable(f"workload {workload}"):
+                read = _read_row(spec, row)
+            yield read
 
     def projects(self) -> Iterator[ProjectRecord]:
-        """Yield all projects, oldest first."""
+        """Yield all projects, oldest first.
+
+        Raises:
+            Unavailable: one of them cannot be read.
+        """
         found = self._connection.execute(select(projects).order_by(projects.c.number)).all()
         self._connection.rollback()
         for project in found:
-            yield ProjectRecord(_PROJECT.validate_json(project.spec), project.created)
+            with self._readable(f"project {project.name}"):
+                spec = _PROJECT.validate_json(project.spec)
+            yield ProjectRecord(spec, project.created)
+
+    @contextmanager
+    def _readable(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (ValidationError, UnreadableRowError) as broken:
+            raise Unavailable(
+                f"{self._path} is damaged: the row of {what} cannot be read.",
+                hint="Put a backup of it in place (runai restore), or mend that row with sqlite3.",
+                code="damaged_row",
+            ) from broken
 
     def history(self, workload: WorkloadId) -> Sequence[HistoryEvent]:
         """Return a workload's events, oldest first."""
@@ -346,6 +373,7 @@ def _durable(connection: object, _record: object) -> None:
 
 def _read_row(spec: str, row: str) -> StoredWorkload:
     # Both columns are one value; joining the texts avoids parsing the row twice.
-    assert row.startswith('{"record":{')
+    if not row.startswith('{"record":{'):
+        raise UnreadableRowError
     joined = row.replace('{"record":{', f'{{"record":{{"spec":{spec},', 1)
     return with_scale(_ROW.validate_json(joined))
