@@ -101,7 +101,7 @@ def _operations(metrics: Metrics) -> APIRouter:
     async def health(on: On) -> dict[str, str | int]:
         """Return liveness, the cycle count and the state of both processes; needs no login."""
         told: dict[str, str | int] = {
-            "status": "ok",
+            "status": "cycles fail" if on.controller.is_failing else "ok",
             "version": on.version,
             "cycles": on.controller.changes.version,
             "decision_worker": on.scheduler.state(),

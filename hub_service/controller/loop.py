@@ -97,6 +97,11 @@ class Controller:
         late = self._clock() - self._ended > 3 * AT_LEAST_EVERY_S
         return "no cycle was run yet, or of late" if self._ended < 0 or late else ""
 
+    @property
+    def is_failing(self) -> bool:
+        """Return True if the last cycle failed."""
+        return bool(self._failing)
+
     async def run(self) -> NoReturn:
         """Run a cycle at once, after every change, and at least every ten seconds; forever."""
         failures = 0

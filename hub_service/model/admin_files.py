@@ -24,6 +24,7 @@ from runai.hub_service.model.project_changes import changed_project
 from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.scheduler import SHIPPED, Policy, Snapshot
 from runai.hub_service.scheduler.model.fields import InvalidSnapshot
+from runai.hub_service.scheduler.model.snapshot import MOST_LEVELS
 from runai.hub_service.scheduler.model.snapshot_json import policy_from_json, snapshot_to_json
 from runai.hub_service.wire.base_schema import ProjectName
 from runai.hub_service.wire.errors import InvalidRequest
@@ -150,14 +151,19 @@ class _Reader:
         self, specs: dict[str, tuple[ProjectSpec, yaml.Node]]
     ) -> Iterator[ProjectSpec]:
         done: set[str | None] = {None}
-        waiting = dict(specs)
+        waiting, levels = dict(specs), 0
         while waiting:
+            levels += 1
             ready = [name for name, (spec, _) in waiting.items() if spec.parent in done]
             if not ready:
                 name, (spec, node) = next(iter(waiting.items()))
                 known = spec.parent in specs
                 why = "is its own ancestor" if known else f"has the unknown parent {spec.parent!r}"
                 raise self._error(node, f"project {name} {why}", "Parents are in the same file.")
+            if levels > MOST_LEVELS:
+                text = f"project {ready[0]} is below {MOST_LEVELS} other projects"
+                hint = f"At most {MOST_LEVELS} levels are possible."
+                raise self._error(specs[ready[0]][1], text, hint)
             for name in ready:
                 yield waiting.pop(name)[0]
                 done.add(name)

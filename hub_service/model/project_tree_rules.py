@@ -1,11 +1,12 @@
-"""Rules of the project tree: parents exist, no cycles, no project in use is deleted.
+"""Rules of the project tree: parents exist, no cycles, few levels, no project in use is deleted.
 
 Pure.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from runai.hub_service.model.records import ProjectSpec, WorkloadId
+from runai.hub_service.scheduler.model.snapshot import MOST_LEVELS
 from runai.hub_service.wire.errors import Conflict, InvalidRequest
 
 NAMED_AT_MOST = 3
@@ -15,9 +16,11 @@ def check_parent(spec: ProjectSpec, projects: Sequence[ProjectSpec]) -> None:
     """Check that a project may have its parent.
 
     Raises:
-        InvalidRequest: the parent is unknown, or the project would be its own ancestor.
+        InvalidRequest: the parent is unknown, the project would be its own ancestor, or the tree
+            would have too many levels.
     """
-    parents = {project.name: project.parent for project in projects} | {spec.name: spec.parent}
+    before = {project.name: project.parent for project in projects}
+    parents = before | {spec.name: spec.parent}
     above, seen = spec.parent, [spec.name]
     while above is not None:
         if above not in parents:
@@ -34,6 +37,23 @@ def check_parent(spec: ProjectSpec, projects: Sequence[ProjectSpec]) -> None:
                 code="project_cycle",
             )
         above = parents[above]
+    levels = len(seen) + _levels_below(spec.name, parents)
+    # A tree that an earlier version stored may have more, and stays changeable.
+    if levels > MOST_LEVELS and before.get(spec.name) != spec.parent:
+        raise InvalidRequest(
+            f"Project {spec.name} cannot have the parent {spec.parent}: there would be"
+            f" {levels} levels of projects.",
+            hint=f"At most {MOST_LEVELS} are possible: choose a parent further up.",
+            code="too_many_levels",
+        )
+
+
+def _levels_below(name: str, parents: Mapping[str, str | None]) -> int:
+    """Return the levels of a project's descendants."""
+    levels, above = -1, {name}
+    while above:
+        levels, above = levels + 1, {child for child, parent in parents.items() if parent in above}
+    return levels
 
 
 def check_deletion(

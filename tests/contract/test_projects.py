@@ -74,6 +74,21 @@ async def test_projects_stay_a_tree(lab):
     assert None is (await lab.cluster.projects())[0].spec.parent
 
 
+async def test_projects_have_at_most_twenty_levels(lab):
+    for number in range(20):
+        parent = f"c{number - 1}" if number else None
+        await lab.cluster.put_project(ProjectSpec(f"c{number}", parent=parent))
+    await lab.cluster.put_project(ProjectSpec("top"))
+
+    for child, parent, levels in (("c20", "c19", 21), ("c0", "top", 21), ("c10", "c19", None)):
+        text = f"{levels} levels of projects" if levels else "own ancestor"
+        with pytest.raises(InvalidRequest, match=text):
+            await lab.cluster.put_project(ProjectSpec(child, parent=parent))
+
+    await lab.cluster.put_project(ProjectSpec("c19", parent="c18", members=("ana",)))
+    await lab.cluster.put_project(ProjectSpec("c10", parent="top"))
+
+
 async def test_a_project_in_use_is_not_deleted(lab):
     await lab.cluster.put_project(ProjectSpec("lab"))
     await lab.cluster.put_project(ProjectSpec("vision", parent="lab"))

@@ -251,6 +251,15 @@ WRONG: dict[str, tuple[Any, str]] = {
         {"projects": [{"name": "a", "parent": "b"}, {"name": "b", "parent": "a"}]},
         "project a: it is its own ancestor",
     ),
+    "too many levels of projects": (
+        {
+            "projects": [
+                {"name": "c0"},
+                *({"name": f"c{n}", "parent": f"c{n - 1}"} for n in range(1, 21)),
+            ]
+        },
+        "project c20: more than 20 levels of projects",
+    ),
     "a name twice": ({"nodes": [{"name": "n"}, {"name": "n"}]}, "two nodes have the name n"),
     "a worker's name twice": (
         _workload(workers=[{"name": "j-0"}, {"name": "j-0"}]),

@@ -133,6 +133,10 @@ class NodeTypes:
     train: tuple[Name, ...] | None = None
 
 
+MOST_LEVELS = 20
+"""Projects from a root to its deepest descendant; the core descends by recursion."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Project:
     """An owner of quota. Amounts in milli-GPU, `min_runtime` in seconds."""

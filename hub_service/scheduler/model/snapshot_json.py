@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from runai.hub_service.scheduler.model.fields import FIELDS, Field, InvalidSnapshot, ObjectFormat
 from runai.hub_service.scheduler.model.quantity import MOST_DEVICES, WHOLE_GPU, gpu_text
 from runai.hub_service.scheduler.model.snapshot import (
+    MOST_LEVELS,
     Node,
     Policy,
     Project,
@@ -115,6 +116,8 @@ def _tree_mistakes(projects: Iterable[Project]) -> Iterator[str]:
             if above in seen:
                 yield f"project {name}: it is its own ancestor"
             seen.add(above)
+            if len(seen) > MOST_LEVELS:
+                yield f"project {name}: more than {MOST_LEVELS} levels of projects"
             above = parents[above]
 
 

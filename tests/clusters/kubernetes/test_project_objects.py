@@ -72,6 +72,12 @@ def test_misplaced_names_projects_in_a_cycle_but_not_their_children():
     }
 
 
+def test_project_below_twenty_others_is_misplaced():
+    chain = [record("c0", None), *(record(f"c{n}", f"c{n - 1}") for n in range(1, 21))]
+
+    assert misplaced(chain) == {"c20": "it is below 20 other projects: at most 20 levels"}
+
+
 def test_a_misplaced_project_is_a_root_without_quota():
     records = [record("vision", "lab"), record("below", "vision", created=2.0)]
 

@@ -16,6 +16,7 @@ from runai.hub_service.wire.agent_reports import AgentReport, DeviceSample, Usag
 from runai.hub_service.wire.errors import Forbidden, NotFound, Unavailable
 from runai.hub_service.wire.program_schemas import ProcessReport
 from runai.hub_service.wire.schemas import ProjectPut, SubmitRequest
+from waiting import eventually_async
 
 
 def job(name: str | None = None, gpus: str | None = None, **more: object) -> SubmitRequest:
@@ -333,3 +334,27 @@ async def test_every_route_and_its_schemas_are_in_the_openapi_document(simulated
     assert {"SubmitRequest", "WorkloadDetail", "Overview"} <= document["components"][
         "schemas"
     ].keys()
+
+
+async def test_health_is_not_ok_while_cycles_fail(simulated, monkeypatch):
+    async def fails() -> object:
+        raise Unavailable("The scheduler does not answer.")
+
+    async with simulated.http() as http:
+
+        async def status() -> str:
+            return str((await http.get("health")).json()["status"])
+
+        async def changes(to: str) -> None:
+            simulated.platform.cluster._waking.announce()
+
+            async def is_so() -> bool:
+                return await status() == to
+
+            await eventually_async(is_so, what=f"status {to}")
+
+        assert await status() == "ok"
+        with monkeypatch.context() as patch:
+            patch.setattr(simulated.platform.cluster, "observe", fails)
+            await changes("cycles fail")
+        await changes("ok")

@@ -319,6 +319,11 @@ def test_a_file_of_projects_may_begin_with_a_byte_order_mark(tmp_path):
         ("projects:\n  vision: {quota: 1, build_quota: 2}", 2, "build quota of 2 is above"),
         ("projects:\n  vision: {parent: lab}", 2, "unknown parent 'lab'"),
         ("projects:\n  a: {parent: b}\n  b: {parent: a}", 2, "its own ancestor"),
+        (
+            "projects:\n  c0:\n" + "".join(f"  c{n}: {{parent: c{n - 1}}}\n" for n in range(1, 21)),
+            22,
+            "project c20 is below 20 other projects",
+        ),
         ("projects:\n  a: [\n", 3, "this is no YAML"),
         ("projects:\n\ta: 1\n", 2, "this is no YAML"),
     ],
