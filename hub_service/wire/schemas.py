@@ -472,6 +472,8 @@ class SubmitReply(Wire):
     count: int = 1
     """Number of stored workloads."""
     dry_run: bool = False
+    unchecked: str = ""
+    """What a dry run does not check, for example "taints, volumes, admission"; "": nothing."""
     notes: list[str] = []
     """Sentences to print: "waits: no node has 8 GPUs (largest: 5)"."""
 

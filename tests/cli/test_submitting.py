@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+import overviews
+from runai.hub_service.cli.commands.submit import _dry_run_outcome
+
 PYTHON = sys.executable
 
 
@@ -167,6 +170,17 @@ def test_a_dry_run_says_what_would_happen_and_stores_nothing(bob, options, lines
     for line, begins in zip(result.stdout.splitlines(), lines, strict=True):
         assert line.startswith(begins)
     assert json.loads(bob("list", "-o", "json").stdout) == []
+
+
+@pytest.mark.parametrize(
+    ("unchecked", "outcome"),
+    [
+        pytest.param("", "would be submitted and start at once", id="everything is checked"),
+        pytest.param("taints, volumes, admission", "would be submitted", id="on Kubernetes"),
+    ],
+)
+def test_dry_run_predicts_a_start_only_if_it_checks_everything(unchecked, outcome):
+    assert _dry_run_outcome(overviews.workload("exp1"), unchecked) == outcome
 
 
 @pytest.mark.parametrize(("code", "state"), [(0, "succeeded"), (3, "failed")])

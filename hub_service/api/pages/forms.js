@@ -67,11 +67,11 @@ const FORMS = {
   },
   submit: {
     async preview(form) {
-      const { workloads, notes } = await call("POST", "workloads?dry_run=true", request(form));
+      const { workloads, notes, unchecked } = await call("POST", "workloads?dry_run=true", request(form));
       return [...workloads.map((/** @type {any} */ w) => {
         const what = `${w.id} would be submitted with ${w.gpus} ${w.gpus === 1 ? "GPU" : "GPUs"}`;
         if (w.reason?.code === "stopping" && w.expected_start?.text) return `${what}; it ${w.expected_start.text}.`;
-        const first = `${what} and ${w.reason ? "wait" : "start at once"}`;
+        const first = w.reason ? `${what} and wait` : what + (unchecked ? "" : " and start at once");
         return w.expected_start?.text ? `${first}, ${w.expected_start.text}.` : `${first}.`;
       }), ...notes];
     },

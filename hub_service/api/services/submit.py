@@ -32,6 +32,8 @@ MOST_TRIED = 1000
 """Elements of an array in a dry run's plan: more could not start at once."""
 SHOWN = 3
 """Workloads that a sentence names."""
+UNCHECKED = "taints, volumes, admission"
+"""Conditions of Kubernetes that a dry run does not check."""
 TRIES = 5
 """Attempts at a generated name while other submissions take it."""
 
@@ -186,7 +188,12 @@ async def _dry_run_reply(platform: Platform, viewer: Viewer, spec: WorkloadSpec)
         waits = {name: replace(wait, position=first) for name, wait in waits.items()}
     room = _making_room(plan)
     tried = [_with_reason(row.record, waits.get(row.id), room) for row in rows[:DRAWN]]
-    return _reply(viewer, tried, dry_run=True)
+    reply = _reply(viewer, tried, dry_run=True)
+    if not platform.images:
+        return reply
+    # Kubernetes has further conditions, which the snapshot of a workload that is no Job lacks.
+    notes = [*reply.notes, f"not checked here: {UNCHECKED}"]
+    return reply.model_copy(update={"unchecked": UNCHECKED, "notes": notes})
 
 
 def _making_room(plan: Plan) -> Mapping[str, Sequence[str]]:

@@ -294,7 +294,7 @@ def _print_result(reply: SubmitReply) -> None:
     else:
         shown = reply.workloads[:SHOWN]
     for w in shown:
-        outcome = _dry_run_outcome(w) if reply.dry_run else f"submitted: {w.state}"
+        outcome = _dry_run_outcome(w, reply.unchecked) if reply.dry_run else f"submitted: {w.state}"
         click.echo(f"{w.kind} {w.id} {outcome}")
     if reply.dry_run and reply.count > SHOWN:
         click.echo(f"and so on: {reply.count:,} jobs")
@@ -302,10 +302,10 @@ def _print_result(reply: SubmitReply) -> None:
         click.echo(note)
 
 
-def _dry_run_outcome(w: WorkloadView) -> str:
+def _dry_run_outcome(w: WorkloadView, unchecked: str) -> str:
     """Format the outcome of a dry run; the notes give the reason for a wait."""
     if w.reason is None:
-        return "would be submitted and start at once"
+        return "would be submitted" + ("" if unchecked else " and start at once")
     if w.reason.is_making_room and w.expected_start:
         return f"would be submitted; it {w.expected_start.text}"
     when = f", {w.expected_start.text}" if w.expected_start else ""

@@ -69,6 +69,20 @@ async def test_a_dry_run_says_the_same_and_stores_nothing(simulated):
     assert stored.notes == never.notes
 
 
+async def test_dry_run_on_kubernetes_names_what_it_does_not_check(simulated):
+    """The cluster's own model would call a job startable that only a tainted node could run."""
+    simulated.platform.images = True
+    ana = await simulated.client("ana")
+    fits = await ana.submit(job("exp1", "1"), dry_run=True)
+    stored = await ana.submit(job("exp1", "4"))
+    waits = await ana.submit(job("exp2", "1"), dry_run=True)
+
+    assert fits.notes == ["not checked here: taints, volumes, admission"]
+    assert waits.notes[-1:] == fits.notes
+    assert fits.unchecked == "taints, volumes, admission"
+    assert (stored.notes, stored.unchecked) == ([], "")
+
+
 async def test_dry_run_of_a_reclaim_names_the_jobs_that_it_pauses(simulated):
     vic, root = await simulated.client("vic"), await simulated.client("root")
     await root.put_project("vision", ProjectPut(limit=None))
