@@ -325,6 +325,6 @@ def _selected_value(project: ProjectChoices, last: SessionRequest | None) -> str
             return last.amount.text()
         return OTHER
     free = [choice for choice in possible if not choice.waits]
-    with_gpus = [choice for choice in free if not choice.amount.is_nothing]
+    with_gpus = [choice for choice in free if choice.is_free and not choice.amount.is_nothing]
     soon = [choice for choice in possible if choice.is_soon]
     return next((choice.value for choice in (*with_gpus, *soon, *free, *possible)), OTHER)

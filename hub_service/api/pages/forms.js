@@ -60,7 +60,9 @@ const FORMS = {
     },
     async save(form) {
       const name = form.dataset.project || /** @type {HTMLInputElement} */ (form.elements.namedItem("name")).value;
-      await call("PUT", `projects/${encoded(name)}`, changed(form));
+      const fields = changed(form);
+      const saved = await call("PUT", `projects/${encoded(name)}`, fields);
+      if ((fields.members || fields.admins) && saved.notes.length) return ["Saved.", ...saved.notes];
       location.assign(`${prefix}projects/${encoded(name)}`);
       return ["Saved."];
     },

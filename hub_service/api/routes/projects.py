@@ -1,21 +1,24 @@
 """Routes of projects: list, show, create or change, delete."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from fastapi import APIRouter
 
 from runai.hub_service.api.auth.permissions import Action, authorise
 from runai.hub_service.api.middleware.request_bodies import UniqueKeys
-from runai.hub_service.api.services.platform import Caller, On
+from runai.hub_service.api.services.platform import Caller, On, Platform
 from runai.hub_service.model.gpu_types import checked_table
 from runai.hub_service.model.project_changes import changed_project
 from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.wire.base_schema import ProjectName
-from runai.hub_service.wire.errors import NotFound
+from runai.hub_service.wire.errors import NotFound, Unavailable
 from runai.hub_service.wire.schemas import ProjectPut, ProjectView
 
 router = APIRouter(route_class=UniqueKeys, prefix="/projects", tags=["projects"])
 
+MOST_LOOKED_UP = 20
+"""New members of one change that are looked up at the hub."""
 _BY_PROJECT_ADMINS = {"members", "groups"}
 
 
@@ -50,11 +53,32 @@ async def put(name: ProjectName, change: ProjectPut, on: On, caller: Caller) -> 
         return spec
 
     types = (await on.viewer(caller, progress_of=())).world.gpu_types
-    changed((await on.project_specs()).get(name))  # refuse before anything is stored
+    before = (await on.project_specs()).get(name)
+    changed(before)  # refuse before anything is stored
     record = await on.cluster.change_project(name, changed)
     if on.members is not None:
         await on.members.changed()
-    return (await on.viewer(caller, progress_of=())).project(record.spec)
+    view = (await on.viewer(caller, progress_of=())).project(record.spec)
+    known = {*before.members, *before.admins} if before is not None else set()
+    added = [n for n in dict.fromkeys((*view.members, *view.admins)) if n not in known]
+    notes = await _notes_on_unknown(on, added[:MOST_LOOKED_UP])
+    return view.model_copy(update={"notes": [*view.notes, *notes]})
+
+
+async def _notes_on_unknown(on: Platform, names: Sequence[str]) -> list[str]:
+    """Return a note for each name that JupyterHub does not know; none if it does not answer."""
+    notes = []
+    for name in names:
+        try:
+            await on.authenticator.person(name)
+        except NotFound:
+            notes.append(
+                f"JupyterHub knows no user {name} yet: is the name right?"
+                " It counts from the first log-in on."
+            )
+        except Unavailable:
+            break
+    return notes
 
 
 @router.delete("/{name}", status_code=204)

@@ -202,7 +202,8 @@ def create(name: str, **options: Any) -> None:
             )
         made = client.put_project(name, project_put(**_changes(options, None)))
         notes = client.overview().notes
-    _print_result(f"project {name} created: {_summary(made)}", notes)
+    own = [f"{name}: {note}" for note in made.notes]
+    _print_result(f"project {name} created: {_summary(made)}", [*own, *notes])
 
 
 @project.command(name="set")

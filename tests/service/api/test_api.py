@@ -240,6 +240,18 @@ async def test_a_project_is_created_changed_by_field_and_deleted(simulated):
     assert [p.name for p in await root.projects()] == ["vision", "nlp"]
 
 
+async def test_new_members_that_the_hub_does_not_know_are_noted_once(simulated):
+    root = await simulated.client("root")
+    made = await root.put_project("new", ProjectPut(members=["zoe", "ana"], admins=["dave"]))
+    again = await root.put_project("new", ProjectPut(members=["zoe", "ana", "mia"]))
+
+    assert [note.partition(" yet")[0] for note in made.notes] == [
+        "JupyterHub knows no user zoe",
+        "JupyterHub knows no user dave",
+    ]
+    assert again.notes == []
+
+
 async def test_project_admin_revoked_before_the_write_cannot_set_members(simulated, monkeypatch):
     root, vic = await simulated.client("root"), await simulated.client("vic")
     cluster = simulated.platform.cluster
