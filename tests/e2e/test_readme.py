@@ -141,7 +141,7 @@ def test_first_ten_minutes_are_as_written(
     expect_states(bobs, {"running": 4, "queued": 2})
     panel = bob_page.locator(".runai-panel").first
     expect(panel.get_by_role("row").filter(has_text="job-1")).to_contain_text("%", timeout=90_000)
-    expect(panel).to_contain_text("number 1 in the queue")
+    expect(panel).to_contain_text("place 1 in the queue")
     lab.picture(bob_page, PICTURES, "lab-bob-over-quota")
     bob_page.wait_for_timeout(1000 * pause_s)
 
