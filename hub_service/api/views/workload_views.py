@@ -376,7 +376,11 @@ def _above_limit(allocated: int, limit: MilliGpu | None) -> list[str]:
 
 
 _RUNS = (WorkloadState.STARTING, WorkloadState.RUNNING)
-_PUBLIC_REASONS = {"failed": "failed", "not_started": "could not be started"}
+_PUBLIC_REASONS = {
+    "failed": "failed",
+    "not_started": "could not be started",
+    "not_running": "does not run yet",
+}
 
 
 @lru_cache(maxsize=256)

@@ -20,7 +20,7 @@ Cell = str | Text
 T = TypeVar("T")
 
 _REASON_STATES: Final = frozenset(
-    {"queued", "paused", "stopping", "retrying", "failed", "timed_out"}
+    {"queued", "paused", "starting", "stopping", "retrying", "failed", "timed_out"}
 )
 
 

@@ -5,6 +5,7 @@ Pure: pods come, are bound, stop, end and go as drawn by Hypothesis, without a c
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusters.kubernetes.worlds import a_job, a_pod
+from runai.hub_service.clusters.kubernetes.objects.container_starts import obstacle
 from runai.hub_service.clusters.kubernetes.objects.core_objects import Pod
 from runai.hub_service.clusters.kubernetes.objects.jobs import Job
 from runai.hub_service.clusters.kubernetes.snapshot.device_ids import DeviceIds
@@ -132,3 +134,56 @@ def test_pod_of_a_deleted_job_is_listed_only_while_it_holds_devices(
 ) -> None:
     """The control plane deletes a Job first, and the Job's pods after that."""
     assert len(RecordBuilder().records(known([pod], None, DeviceIds(), []))) == is_shown
+
+
+SINCE = "2026-11-28T14:02:00Z"
+CLOCK = time.strftime("%H:%M", time.localtime(1_795_874_520))
+READY = {"type": "PodReadyToStartContainers", "lastTransitionTime": SINCE}
+
+
+@pytest.mark.parametrize(
+    ("waiting", "ready", "text"),
+    [
+        pytest.param(
+            {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "lab/gone"'},
+            "True",
+            'it does not run yet: ImagePullBackOff: Back-off pulling image "lab/gone"',
+            id="image that is not there",
+        ),
+        pytest.param(
+            {"reason": "RunContainerError", "message": "nvidia-container-cli: device error"},
+            "True",
+            "it does not run yet: RunContainerError: nvidia-container-cli: device error",
+            id="device that the runtime refuses",
+        ),
+        pytest.param(
+            {"reason": "ContainerCreating"},
+            "True",
+            f"its image lab/large is being pulled since {CLOCK}",
+            id="pull in progress",
+        ),
+        pytest.param(
+            {"reason": "ContainerCreating"},
+            "False",
+            f"its volumes or its network are not ready since {CLOCK}",
+            id="volume that is not mounted",
+        ),
+    ],
+)
+def test_bound_pod_that_does_not_run_names_the_obstacle(waiting, ready, text):
+    status = {
+        "phase": "Pending",
+        "conditions": [{**READY, "status": ready}],
+        "containerStatuses": [{"image": "lab/large", "state": {"waiting": waiting}}],
+    }
+    obstacles = obstacle(status), obstacle({**status, "phase": "Running"})
+    pod = a_pod("a", node="gpu-0", bound=1.0, obstacle=obstacles[0])
+    gang = a_pod("gang-0", of=GANG, node="gpu-0", bound=1.0, obstacle=obstacles[0])
+    known = ClusterState([pod, gang], {GANG.uid: GANG}, {}, "default")
+
+    records = RecordBuilder().records(known).values()
+
+    assert obstacles == (text, "")
+    assert [(r.state, r.reason and (r.reason.code, r.reason.text)) for r in records] == [
+        ("starting", ("not_running", text))
+    ] * 2

@@ -15,6 +15,7 @@ from runai.hub_service.clusters.kubernetes.objects.amounts import (
     when,
     whole,
 )
+from runai.hub_service.clusters.kubernetes.objects.container_starts import obstacle
 from runai.hub_service.clusters.kubernetes.objects.gpu_fractions import (
     BoundDevices,
     DeviceRequest,
@@ -201,6 +202,8 @@ class Pod:
     counting: Counting = ""
     array: str = ""
     """Name of the job array to which it belongs."""
+    obstacle: str = ""
+    """Why its containers do not run though it is bound, as a clause."""
     ended: float | None = None
     max_runtime: int | None = None
     """Its time limit in seconds, as its annotation says."""
@@ -330,6 +333,7 @@ def read_pod(found: Object) -> Pod:
         address=status.get("podIP", ""),
         counting=read_counting(metadata),
         array=labels.get(ARRAY_LABEL, ""),
+        obstacle=obstacle(status) if node else "",
         ended=_end(status),
         max_runtime=figure(annotations.get(MAX_RUNTIME, "")) or None,
     )

@@ -14,6 +14,7 @@ from runai.hub_service.clusters.kubernetes.workloads.workload_records import (
     ClusterState,
     Memo,
     as_state_reason,
+    obstacle_to,
     record_of_worker,
     with_time_limit,
 )
@@ -135,7 +136,7 @@ def _of_element(
         state,
         job.created,
         (worker,),
-        reason=reason,
+        reason=reason or obstacle_to(state, pods),
         position=wait.position if wait is not None and state in _WAITING else None,
         started=min(starts, default=None),
         finished=max(ends, default=job.finished) if state.finished else None,

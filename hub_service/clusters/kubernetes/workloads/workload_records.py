@@ -189,7 +189,7 @@ def record_of_job(job: Job, pods: Sequence[Pod], known: ClusterState) -> Workloa
         workers,
         reason=_outcome(job, workers)
         if job.is_finished
-        else _reason(job, state, wait, known.stops.get(spec.id)),
+        else _reason(job, state, wait, known.stops.get(spec.id)) or obstacle_to(state, pods),
         position=None if wait is None else wait.position,
         started=starts[0] if starts else None,
         finished=job.finished,
@@ -250,6 +250,14 @@ def _reason(
     if job.is_held and state in (*_WAITS, WorkloadState.STOPPING) and job.starts:
         return StateReason("held", job.template.sentence)
     return None
+
+
+def obstacle_to(state: WorkloadState, pods: Iterable[Pod]) -> StateReason | None:
+    """Return why the containers of a workload's bound pods do not run."""
+    if state is not WorkloadState.STARTING:
+        return None
+    found = (pod.obstacle for pod in pods if pod.uses_node and pod.obstacle)
+    return next((StateReason("not_running", text) for text in found), None)
 
 
 def _failures(job: Job) -> int:
@@ -361,7 +369,7 @@ def _of_pod(pod: Pod, known: ClusterState) -> WorkloadRecord:
         state = WorkloadState.FAILED if pod.exit_code or pod.why else WorkloadState.SUCCEEDED
     wait = known.waits.get(spec.id) if state in _WAITS else None
     refusal = rejection_of(pod)
-    reason = StateReason("turned_away", refusal) if refusal else None
+    reason = StateReason("turned_away", refusal) if refusal else obstacle_to(state, [pod])
     record = WorkloadRecord(
         spec,
         state,
