@@ -403,3 +403,23 @@ def test_a_life_that_goes_on_lasts_until_now():
 
     assert [band["width"] for band in told["bands"]] == [0.5, 0.5]
     assert life([], START)["bands"] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "accept", "kind"),
+    [
+        pytest.param("no/such", "text/html,*/*", "text/html", id="browser"),
+        pytest.param("no/such", "*/*", "application/problem+json", id="program"),
+        pytest.param("api/v1/no", "text/html", "application/problem+json", id="api"),
+    ],
+)
+async def test_wrong_address_is_a_page_for_browsers_and_a_problem_for_programs(
+    simulated, path, accept, kind
+):
+    async with simulated.http("ana") as http:
+        reply = await http.get(path, headers={"Accept": accept})
+
+    assert (reply.status_code, reply.headers["Content-Type"].partition(";")[0]) == (404, kind)
+    assert ("<h1>There is no page /services/runai/no/such.</h1>" in reply.text) == (
+        kind == "text/html"
+    )

@@ -231,6 +231,7 @@ def test_every_error_arrives_as_what_it_was(kind):
         (503, Unavailable),
         (504, Unavailable),
         (500, Unavailable),
+        (400, RunaiError),
         (418, RunaiError),
     ],
 )
@@ -239,6 +240,10 @@ def test_an_answer_of_a_proxy_or_the_hub_is_understood_too(status, kind):
 
     assert type(arrived) is kind
     assert arrived.hint
+
+
+def test_bad_request_of_a_proxy_suggests_https():
+    assert "https" in error_from_reply(400, b"Client sent an HTTP request to an HTTPS server.").hint
 
 
 def test_conflicts_and_mistakes_are_not_tried_again(scripted):
