@@ -94,10 +94,23 @@ def test_held_back_job_reports_the_gang_ahead_and_its_expected_start() -> None:
     )
 
 
-def test_a_gang_that_would_starve_starts_when_it_was_expected_to() -> None:
-    # A stream of one-GPU jobs that never leaves two GPUs of a node idle at once.
+@pytest.mark.parametrize(
+    "projects",
+    [
+        pytest.param(ONE, id="quota to spare"),
+        pytest.param([project("a", 2)], id="all of its quota"),
+        pytest.param([project("a", 0, weight=1)], id="all of its fair share"),
+        pytest.param([project("top", 2), project("a", 2, parent="top")], id="all of its parent's"),
+        pytest.param(
+            [project("top", 0, weight=1), project("a", 0, weight=1, parent="top")],
+            id="all of its parent's fair share",
+        ),
+    ],
+)
+def test_gang_starts_behind_a_stream_of_its_projects_jobs(projects: list[Project]) -> None:
+    # The stream of one-GPU jobs never leaves two GPUs of a node idle at once.
     def told(*, backfill: bool) -> set[str]:
-        world = snapshot("1x2", ONE, [job("j0", on="n1:0", started=900)], backfill=backfill)
+        world = snapshot("1x2", projects, [job("j0", on="n1:0", started=900)], backfill=backfill)
         world = with_(world, job("gang", 2, submitted=950))
         for i in range(1, 6):
             world = with_(world, job(f"j{i}", submitted=950 + i))
@@ -149,6 +162,20 @@ def test_each_project_holds_for_its_oldest_and_no_node_twice() -> None:
 
     assert started(plan) == set()
     assert waits(plan)["new-a"] == "held_for"
+
+
+def test_gang_holds_until_its_projects_own_jobs_leave_its_share() -> None:
+    # Devices are free at 1300; the share of a, where elsewhere runs until 1500, is then.
+    runs = [
+        job("elsewhere", on="n2:0", started=900, expected_runtime=600),
+        job("soon", project="b", on="n1:0", started=900, expected_runtime=400),
+    ]
+    world = [*runs, GANG, job("new", 1, "b", submitted=20, max_runtime=400)]
+    projects = [project("a", 2), project("b", 2)]
+
+    assert places(decide(holding(world, projects))) == {"new-0": "n1:1"}
+    late = replace(world[-1], max_runtime=501)
+    assert places(decide(holding([*world[:-1], late], projects))) == {"new-0": "n2:1"}
 
 
 def test_a_gang_beyond_its_projects_share_holds_nothing() -> None:

@@ -7,7 +7,7 @@ Active if the policy has `backfill`.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
@@ -38,6 +38,8 @@ class Hold(NamedTuple):
 
     unit: PodSet
     start: int
+    is_within_quota: bool
+    """True if the unit is within its project's quota by its start."""
     keepers: tuple[PlannedWorker, ...]
     """Placeholder workers on the idle ones of these devices."""
 
@@ -49,6 +51,8 @@ class Holds:
         """Start without holds."""
         self._state = state
         self._holds: list[Hold] = []
+        self._ends: dict[PlannedWorkload, int] = {}
+        self._ends_in: dict[ProjectNode, list[tuple[int, int]]] = {}
 
     def __bool__(self) -> bool:
         """Return True if there is any hold."""
@@ -68,17 +72,19 @@ class Holds:
             if found is None:
                 continue
             start, devices = found
+            start = max(start, self._fits_from(unit, _entitlement))
+            is_within_quota = self._fits_from(unit, _quota) <= start
             for node, device in devices:
                 free_at[node][device] = NEVER
-            self._holds.append(Hold(unit, start, self._keepers(unit, devices)))
+            self._holds.append(Hold(unit, start, is_within_quota, self._keepers(unit, devices)))
 
     def _oldest(self, account: ProjectNode) -> list[PodSet]:
-        """Return a project's first unit that fits its share but not the free capacity."""
+        """Return a project's first unit that will fit its share but not the free capacity now."""
         lanes = [lane for lane in self._state.lanes.of(account) if not lane.units[0].is_surplus]
         for unit in sorted((lane.units[0] for lane in lanes), key=lambda unit: unit.key):
             if (
                 unit.demand
-                and _fits_share(unit)
+                and self._fits_from(unit, _entitlement) < NEVER
                 and cap_in_the_way(unit) is None
                 and all(member.kind.nodes for member in unit.members)
                 and not self._fits_now(unit)
@@ -99,19 +105,52 @@ class Holds:
             [state.time if milli == WHOLE_GPU else NEVER for milli in devices]
             for devices in state.later.milli
         ]
-        ends: dict[PlannedWorkload, int] = {}
         busy: dict[DevicePlace, int] = {}
         for node, members in state.on_node.items():
             for member in members:
-                item = member.item
-                if item not in ends:
-                    end = end_of(item.workload, state.time)
-                    ends[item] = NEVER if end is None else end.at
+                end = self._end(member.item)
                 for device in member.booking.devices if member.booking else ():
-                    busy[node, device] = max(busy.get((node, device), 0), ends[item])
+                    busy[node, device] = max(busy.get((node, device), 0), end)
         for (node, device), at in busy.items():
             free_at[node][device] = at
         return free_at
+
+    def _end(self, item: PlannedWorkload) -> int:
+        """Return when a running workload is expected to end."""
+        if item not in self._ends:
+            end = end_of(item.workload, self._state.time)
+            self._ends[item] = NEVER if end is None else end.at
+        return self._ends[item]
+
+    def _fits_from(self, unit: PodSet, bound: Callable[[ProjectNode], int]) -> int:
+        """Return when its project holds so little that a unit stays within a bound at each level.
+
+        A gang of the whole quota waits for its own project's running work, which ends by itself.
+        """
+        since = self._state.time
+        for account in unit.item.account.path:
+            excess = account.allocated + unit.demand - bound(account)
+            if excess <= 0:
+                continue
+            for end, milli in self._ends_of(account):
+                excess -= milli
+                if excess <= 0:
+                    since = max(since, end)
+                    break
+            else:
+                return NEVER  # alone it is beyond the bound
+        return since
+
+    def _ends_of(self, account: ProjectNode) -> list[tuple[int, int]]:
+        """Return the expected ends of an account's running work, each with its milli-GPU."""
+        if account not in self._ends_in:
+            self._ends_in[account] = sorted(
+                (self._end(member.item), member.booking.quota)
+                for members in self._state.on_node.values()
+                for member in members
+                if member.booking is not None and account in member.item.account.path
+            )
+        return self._ends_in[account]
 
     def _keepers(self, unit: PodSet, devices: list[DevicePlace]) -> tuple[PlannedWorker, ...]:
         state = self._state
@@ -184,7 +223,7 @@ class Holds:
             return True
         if mine.account is theirs.account:
             return unit.key < hold.unit.key
-        return _fits_quota(unit) and not _fits_quota(hold.unit)
+        return _fits_quota(unit) and not hold.is_within_quota
 
 
 _KEEPER = RequestShape(order=-1, devices=1, milli=int(WHOLE_GPU), mib=0, cpu=0, memory=0)
@@ -195,11 +234,12 @@ def _is_idle(state: State, node: int, device: int) -> bool:
     return room.milli[node][device] == WHOLE_GPU and room.mib[node][device] == room.device_mib[node]
 
 
-def _fits_share(unit: PodSet) -> bool:
-    return all(
-        account.allocated + unit.demand <= max(account.quota, account.fair_share)
-        for account in unit.item.account.path
-    )
+def _entitlement(account: ProjectNode) -> int:
+    return max(account.quota, account.fair_share)
+
+
+def _quota(account: ProjectNode) -> int:
+    return account.quota
 
 
 def _fits_quota(unit: PodSet) -> bool:
