@@ -10,12 +10,11 @@ from runai.hub_service.scheduler.explanations.plan import plan_of
 from runai.hub_service.scheduler.model.explanation import ExpectedStart
 from runai.hub_service.scheduler.model.snapshot import Plan, Policy, Snapshot, Wait, Workload
 from runai.hub_service.scheduler.state.cluster_index import Index
-from runai.hub_service.scheduler.state.fair_shares import set_fair_shares
 from runai.hub_service.scheduler.state.planning_state import State
 from runai.hub_service.scheduler.state.project_tree import tree_of
 from runai.hub_service.scheduler.steps.allocate import AllocateStep
 from runai.hub_service.scheduler.steps.consolidate import Consolidation
-from runai.hub_service.scheduler.steps.quota_choice import choose_parts, try_other_parts
+from runai.hub_service.scheduler.steps.quota_choice import choose_parts, divide, start_elsewhere
 from runai.hub_service.scheduler.steps.reclaim import Reclaim
 
 
@@ -88,7 +87,7 @@ def run(state: State) -> Plan:
     # 1. Count requests, and divide the cluster (P6, Q4, S).
     choose_parts(state)
     state.expect_its_like()
-    _divide(state)
+    divide(state)
 
     allocation = AllocateStep(state)
     # 2. Keep earlier reservations, and start them where capacity is free now (R7).
@@ -101,9 +100,9 @@ def run(state: State) -> Plan:
     # 4. Start units that fit idle capacity, the most deprived project first (O, Q, P).
     if "allocate" in phases:
         allocation.start_what_fits()
-        try_other_parts(state, allocation)
+        start_elsewhere(state, allocation)
         if choose_parts(state):
-            _divide(state)
+            divide(state)
 
     # 5. Consolidate: move workers to make room, if the policy has this phase (R10).
     reclaim = Reclaim(state, allocation)
@@ -137,8 +136,3 @@ def run(state: State) -> Plan:
 
     # 10. Build the plan, with a reason for every waiting workload (X).
     return plan_of(state, allocation, reclaim)
-
-
-def _divide(state: State) -> None:
-    history_weight, by_type = state.policy.history_weight, state.capacity_by_type()
-    set_fair_shares(state.tree, state.capacity(), history_weight, by_type)

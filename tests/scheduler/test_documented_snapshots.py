@@ -13,6 +13,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "scheduling.md").read_text(encoding="utf-8")
 
 DECIDED: dict[str, dict[str, list[str]]] = {
+    "claim_on_the_second_type": {"stop": ["bob-2-0"], "reserve": ["patty-1-0"]},
     "cpu_is_part_of_the_promise": {"stop": ["bob-2-0"], "reserve": ["patty-1-0"]},
     "even_surplus": {"start": ["bob-1-0", "bob-1-1", "bob-1-2", "bob-2-0", "bob-2-1"]},
     "guaranteed_workers": {"stop": ["bob-1-2"], "reserve": ["patty-2-0"]},
@@ -21,6 +22,7 @@ DECIDED: dict[str, dict[str, list[str]]] = {
         "reserve": ["patty-1-0"],
     },
     "longest_run_of_those_that_save": {"stop": ["bob-2-0"], "reserve": ["patty-1-0"]},
+    "memory_counts_on_its_device": {"start": ["ann-nb-0"]},
     "priority_zero": {"stop": ["bob-1-0"], "reserve": ["bob-3-0"]},
     "quota_beside_gpus_never_lent": {"stop": ["ann-1-0"], "reserve": ["patty-1-0"]},
     "quota_needs_a_move": {"move": ["bob-2-0"], "reserve": ["patty-1-0"]},

@@ -9,6 +9,7 @@ import pytest
 from builders import (
     applied,
     asking,
+    cluster,
     job,
     places,
     project,
@@ -285,4 +286,180 @@ def test_more_of_a_type_is_promised_than_there_is() -> None:
 
     assert oversubscribed(world) == (
         "the quotas of a100 add up to 5 GPUs, but the cluster has 4 GPUs of them",
+    )
+
+
+# ---- R1, R2, R10: a claim takes victims on every type that it may use
+
+
+AB = [Node(name="n1", devices=2, gpu_type="a"), Node(name="n2", devices=2, gpu_type="b")]
+BUSY_A = job("high", 2, "x", on="n1:0,1", priority=80)
+
+
+def any_of(*gpu_types: str, **fields: object) -> Workload:
+    """Return the claim of x, which may use these GPU types."""
+    return job("new", project="x", priority=50, submitted=9, gpu_types=gpu_types, **fields)
+
+
+SECOND_TYPE: dict[str, tuple[list[Workload], Workload, str, set[str]]] = {
+    "preempted on the second type": (
+        [BUSY_A, job("low", 2, "x", on="n2:0,1", priority=10)],
+        any_of("a", "b"),
+        "stop",
+        {"low-0"},
+    ),
+    "preempted on any type": (
+        [BUSY_A, job("low", 2, "x", on="n2:0,1", priority=10)],
+        any_of(),
+        "stop",
+        {"low-0"},
+    ),
+    "reclaimed on the second type": (
+        [BUSY_A, *(job(f"y{i}", 1, "y", on=f"n2:{i}") for i in range(2))],
+        any_of("a", "b"),
+        "stop",
+        {"y1-0"},
+    ),
+    "reclaimed behind a notebook on the first type": (
+        [
+            session("ana-1", 2, "x", on="n1:0,1"),
+            *(job(f"y{i}", 1, "y", on=f"n2:{i}") for i in range(2)),
+        ],
+        any_of("a", "b"),
+        "stop",
+        {"y1-0"},
+    ),
+    "reclaimed for a gang": (
+        [BUSY_A, *(job(f"y{i}", 1, "y", on=f"n2:{i}") for i in range(2))],
+        any_of("a", "b", workers=2),
+        "stop",
+        {"y0-0", "y1-0"},
+    ),
+    "reclaimed for a session": (
+        [
+            session("ana-1", 2, "x", on="n1:0,1"),
+            *(job(f"y{i}", 1, "y", on=f"n2:{i}") for i in range(2)),
+        ],
+        session("new", 1, "x", submitted=9, gpu_types=("a", "b")),
+        "stop",
+        {"y1-0"},
+    ),
+    "reclaimed for an elastic job": (
+        [BUSY_A, *(job(f"y{i}", 1, "y", on=f"n2:{i}") for i in range(2))],
+        any_of("a", "b", workers=3, min_workers=2),
+        "stop",
+        {"y0-0", "y1-0"},
+    ),
+    "moved on the second type": (
+        [
+            session("ana-1", 1, "x", on="n1:0"),
+            session("bo-1", 1, "x", on="n1:1"),
+            job("y0", 1, "z", on="n2:0", gpu_types=("b",)),
+            job("y1", 1, "z", on="n3:0", gpu_types=("b",)),
+        ],
+        job("new", 2, "x", submitted=9, gpu_types=("a", "b")),
+        "move",
+        {"y1-0"},
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("there", "new", "kind", "expected"), SECOND_TYPE.values(), ids=list(SECOND_TYPE)
+)
+def test_claim_gets_a_place_on_each_gpu_type_it_may_use(
+    there: list[Workload], new: Workload, kind: str, expected: set[str]
+) -> None:
+    nodes = [*AB, Node(name="n3", devices=2, gpu_type="b")] if kind == "move" else AB
+    projects = [table("x", {"a": 2, "b": 2}), project("y", 0, weight=0), project("z", 2)]
+    plan = decide(snapshot(nodes, projects, [*there, new]))
+
+    changed = {d.worker for d in plan.decisions if d.kind == kind}
+    assert changed == expected
+    assert {worker.partition("-")[0] for worker in reserved(plan)} == {"new"}
+
+
+def test_wait_of_a_job_with_several_gpu_types_counts_them_all() -> None:
+    there = [BUSY_A, job("equal", 2, "x", on="n2:0,1", priority=50)]
+    plan = decide(snapshot(AB, [table("x", {"a": 2, "b": 2})], [*there, any_of("a", "b")]))
+
+    assert sentence(plan, "new") == "4 of 4 GPUs are in use: x 4"
+
+
+# ---- P3: a memory request counts by the device that it gets
+
+
+SIZES = [
+    *cluster("1x4", memory_mib=15_360),
+    replace(*cluster("1x4", memory_mib=81_920), name="big"),
+]
+TEN_GIB = 10_240  # 0.667 of a device of n1, 0.125 of one of the other node
+FULL = [job(f"f{i}", 1, "b", on=f"big:{i}", submitted=1) for i in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "there", "new", "expected"),
+    [
+        pytest.param(
+            {"build": 0.5},
+            [],
+            session("new", gpu_memory_mib=TEN_GIB),
+            {"new-0": "big:0"},
+            id="build quota",
+        ),
+        pytest.param(
+            {"limit": 0.5},
+            [job("first", on="big:0", gpu_memory_mib=8192)],
+            job("new", gpu_memory_mib=TEN_GIB),
+            {"new-0": "big:0"},
+            id="limit",
+        ),
+        pytest.param(
+            {"limit": 0.5},
+            [],
+            job("new", gpu_memory_mib=TEN_GIB, workers=4),
+            {f"new-{i}": "big:0" for i in range(4)},
+            id="limit of a gang",
+        ),
+        pytest.param(
+            {"quota": 0.2},
+            [],
+            job("new", gpu_memory_mib=TEN_GIB, guaranteed_workers=1),
+            {"new-0": "big:0"},
+            id="guaranteed worker",
+        ),
+    ],
+)
+def test_memory_request_counts_by_the_device_it_gets(bounds, there, new, expected) -> None:
+    owner = project("a", **{"quota": 2, **bounds})
+
+    assert places(decide(snapshot(SIZES, [owner], [*there, new]))) == expected
+
+
+def test_memory_request_reclaims_within_its_quota_on_the_larger_device() -> None:
+    small = [job(f"s{i}", 1, "c", on=f"n1:{i}", submitted=1) for i in range(4)]
+    projects = [project("a", 0.2, weight=0), project("b", 3), project("c", 4)]
+    new = job("new", gpu_memory_mib=TEN_GIB)
+    plan = decide(snapshot(SIZES, projects, [*small, *FULL, new]))
+
+    assert (stopped(plan), reserved(plan)) == ({"f3-0"}, {"new-0"})
+
+
+def test_project_whose_memory_request_is_within_quota_on_its_device_goes_first() -> None:
+    nodes = [replace(SIZES[0], name="small"), replace(SIZES[1], devices=1)]
+    taken = [job(f"s{i}", 1, "c", on=f"small:{i}") for i in range(4)]
+    projects = [project("a", 0.2), project("b", 0), project("c", 4)]
+    rival, new = job("rival", project="b", submitted=1), job("new", gpu_memory_mib=TEN_GIB)
+
+    assert started(decide(snapshot(nodes, projects, [*taken, rival, new]))) == {"new-0"}
+
+
+def test_wait_of_a_memory_request_is_about_the_devices_within_its_cap() -> None:
+    owners = [project("a", 2, limit=0.5), project("b", 4)]
+    new = job("new", gpu_memory_mib=TEN_GIB)
+    plan = decide(snapshot(SIZES, owners, [*FULL, new], quota_moves=False))
+
+    assert waits(plan) == {"new": "no_room"}
+    assert sentence(plan, "new").startswith(
+        "needs 10240 MiB on one GPU; big has at most 0 of 81920"
     )

@@ -5,7 +5,8 @@ The numbers reflect the state after the plan, which is not changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from typing import TypeVar
@@ -29,6 +30,7 @@ from runai.hub_service.scheduler.state.planned_workloads import (
 )
 from runai.hub_service.scheduler.state.planning_state import State
 from runai.hub_service.scheduler.state.project_tree import ProjectNode
+from runai.hub_service.scheduler.state.quota_by_type import Charge
 from runai.hub_service.scheduler.steps.allocate import AllocateStep
 from runai.hub_service.scheduler.steps.reclaim import Eviction, Reclaim
 
@@ -52,7 +54,7 @@ class Reasons:
         """Workloads that lose a worker by this plan; the stop has the reason."""
         self.held_up = allocation.held_up
         """Workloads that would fit but for a hold; each has its own reason."""
-        self._of_lane: dict[EquivalenceClass, Reason] = {}
+        self._of_lane: dict[tuple[EquivalenceClass, tuple[str, ...]], Reason] = {}
 
     # ---- stops and moves
 
@@ -127,10 +129,35 @@ class Reasons:
             return self._of_hold(hold, item)
         # Equal requests have the same reason.
         lane = self._state.lanes.lane_of(unit)
-        reason = self._of_lane.get(lane)
+        types = unit.members[0].worker.gpu_types if item in self._state.undecided else ()
+        reason = self._of_lane.get((lane, types))
         if reason is None:
-            reason = self._of_lane[lane] = self._of_unit(unit, lane)
+            with self._on_all_charges(unit) as widest:
+                reason = self._of_lane[lane, types] = self._of_unit(widest, lane)
         return reason
+
+    @contextmanager
+    def _on_all_charges(self, unit: PodSet) -> Generator[PodSet]:
+        """Yield a unit with all devices that it may use within its caps, in each way it counts."""
+        state, members = self._state, unit.members
+        if unit.item not in state.undecided:
+            yield unit
+            return
+        account = unit.item.account
+        whole = account.parent if account.gpu_type is not None and account.parent else account
+        kinds = [member.kind for member in members]
+        widest = unit
+        for size in dict.fromkeys(charge.device_mib for charge in state.charges_for(unit.item)):
+            for member in members:
+                member.kind = state.kind_on(Charge(whole, size), member)
+            widest = PodSet(
+                unit.item, members, is_surplus=unit.is_surplus, is_growth=unit.is_growth
+            )
+            if cap_in_the_way(widest) is None:
+                break
+        yield widest
+        for member, kind in zip(members, kinds, strict=True):
+            member.kind = kind
 
     def _of_no_member(self, workload: Workload) -> Reason:
         if self._state.tree.has_left(workload):
@@ -143,7 +170,11 @@ class Reasons:
         return Reason(code="unknown_project", rule="X", text=text)
 
     def _of_unit(self, unit: PodSet, lane: EquivalenceClass) -> Reason:
-        block = cap_in_the_way(unit) or self._allocation.blocks.get(lane)
+        block = cap_in_the_way(unit)
+        if block is None:
+            block = self._allocation.blocks.get(lane)
+            if block and block.account and unit.item in self._state.undecided:
+                block = None  # it is within the cap on larger devices, which lack room
         if block is not None and block.account is not None:
             return self._of_cap(block, block.account, unit)
         loss = self._loss(unit)

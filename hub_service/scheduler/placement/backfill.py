@@ -24,6 +24,7 @@ from runai.hub_service.scheduler.state.planned_workloads import (
 )
 from runai.hub_service.scheduler.state.planning_state import State
 from runai.hub_service.scheduler.state.project_tree import ProjectNode
+from runai.hub_service.scheduler.state.quota_by_type import Charge
 from runai.hub_service.scheduler.state.request_shape import RequestShape
 
 NEVER = 1 << 62
@@ -156,7 +157,7 @@ class Holds:
         state = self._state
         workload = Workload(name=unit.item.name, project=unit.item.name, workers=())
         # A separate account, so that held devices count for no project.
-        item = PlannedWorkload(workload, ProjectNode(Project(name=unit.item.name), None))
+        item = PlannedWorkload(workload, Charge(ProjectNode(Project(name=unit.item.name), None)))
         keepers: list[PlannedWorker] = []
         for node, device in devices:
             if _is_idle(state, node, device):

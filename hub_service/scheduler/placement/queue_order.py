@@ -162,11 +162,29 @@ class FairOrder:
         self._head[account] = head
         version = self._version[account] = next(self._versions)
         if head is not None:
-            entry = (_deprivation(account, head), version, account)
+            demand = _expected_demand(self._state, head)
+            entry = (_deprivation(account, head, demand), version, account)
             heappush(self._ranked.setdefault(account.parent, []), entry)
 
 
-def _deprivation(account: ProjectNode, unit: PodSet) -> tuple[object, ...]:
+def _expected_demand(state: State, unit: PodSet) -> int:
+    """Return what a unit counts for on the devices that are free now, else where it is least (P3).
+
+    That differs from its demand if it requests memory of devices of several sizes.
+    """
+    for member in unit.members:
+        if member.kind.least != member.kind.quota:
+            break
+    else:
+        return unit.demand
+    demand = 0
+    for kind in (m.kind for m in unit.members if m.standing is not Phase.RESERVED):
+        found = state.now.find(kind)
+        demand += kind.least if found is None else state.book(kind, *found).quota
+    return demand
+
+
+def _deprivation(account: ProjectNode, unit: PodSet, demand: int) -> tuple[object, ...]:
     """Return the rank of an account among its siblings, smallest first (O1).
 
     It ends in the account's age and name, so that ranks are unique.
@@ -174,7 +192,7 @@ def _deprivation(account: ProjectNode, unit: PodSet) -> tuple[object, ...]:
     if account.parts:
         account = unit.item.account  # Q4: the part of the quota that the unit is charged to decides
     allocated, quota = account.allocated, account.quota
-    after = allocated + unit.demand
+    after = allocated + demand
     allocatable = min(account.limit, max(quota, account.fair_share))
     return (
         after > quota,

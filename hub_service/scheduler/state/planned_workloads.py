@@ -11,7 +11,7 @@ from enum import Enum
 from runai.hub_service.scheduler.model.elastic_sizes import sizes_of, unfold
 from runai.hub_service.scheduler.model.quantity import WHOLE_GPU
 from runai.hub_service.scheduler.model.snapshot import Worker, Workload
-from runai.hub_service.scheduler.state.project_tree import ProjectNode
+from runai.hub_service.scheduler.state.quota_by_type import Charge
 from runai.hub_service.scheduler.state.request_shape import Booking, RequestShape
 
 
@@ -65,6 +65,7 @@ class PlannedWorkload:
     __slots__ = (
         "account",
         "age",
+        "charge",
         "given",
         "guaranteed",
         "is_fixed",
@@ -78,7 +79,8 @@ class PlannedWorkload:
         "workload",
     )
 
-    def __init__(self, workload: Workload, account: ProjectNode, *, is_known: bool = True) -> None:
+    def __init__(self, workload: Workload, charge: Charge, *, is_known: bool = True) -> None:
+        self.charge = charge
         self.given = workload
         """The workload as in the snapshot."""
         self.sizes = sizes_of(workload)
@@ -87,7 +89,7 @@ class PlannedWorkload:
             workload = unfold(workload, self.sizes)
         self.workload = workload
         self.name = workload.name
-        self.account = account
+        self.account = charge.account
         self.members: list[PlannedWorker] = []
         self.minimum = min(workload.minimum, len(workload.workers))
         self.guaranteed = min(workload.guaranteed, len(workload.workers))

@@ -33,7 +33,7 @@ from runai.hub_service.scheduler.state.planned_workloads import (
 )
 from runai.hub_service.scheduler.state.previous_waits import PreviousWaits
 from runai.hub_service.scheduler.state.project_tree import ProjectNode, ProjectTree
-from runai.hub_service.scheduler.state.quota_by_type import candidates, within
+from runai.hub_service.scheduler.state.quota_by_type import Charge, candidates, within
 from runai.hub_service.scheduler.state.request_shape import Booking, Kinds, RequestShape
 from runai.hub_service.scheduler.state.user_turns import Turns
 from runai.hub_service.scheduler.state.victim_order import Victims
@@ -84,7 +84,8 @@ class State:
         self.fixed: dict[PlannedWorkload, None] = {}
         """Sessions within the build quota (Q1)."""
         self.undecided: dict[PlannedWorkload, None] = {}
-        """Waiting workloads that may use several GPU types with separate quotas (Q4)."""
+        """Waiting workloads that may count in several ways: by GPU type (Q4), or by the memory of
+        their device (P3)."""
         self._type_of: dict[str, str] = {}
         if tree.has_parts:
             self._type_of = {node.name: node.gpu_type for node in self.nodes if node.devices}
@@ -107,6 +108,10 @@ class State:
         return len(self._kinds) > _MAX_STALE_KINDS + 4 * len(self.by_name)
 
     @cached_property
+    def _device_sizes(self) -> list[int]:
+        return sorted({node.device_memory_mib for node in self.nodes if node.devices})
+
+    @cached_property
     def empty(self) -> Room:
         """Return the capacity of the empty cluster."""
         return Room(self.nodes, spread=False)
@@ -127,19 +132,21 @@ class State:
 
     # ---- workloads of the snapshot
 
-    def add(self, workload: Workload, part: ProjectNode | None = None) -> None:
-        """Book a workload as in the snapshot, on `part` of its project's quota if given."""
+    def add(self, workload: Workload, charge: Charge | None = None) -> None:
+        """Book a workload as in the snapshot; it counts by `charge` if given."""
         account = self.tree.queue_of(workload.project)
         is_known = account is not None and not self.tree.has_left(workload)
         account = account or ProjectNode(Project(name=workload.project), None)
         choices = self._choices(account, workload)
-        account = part or choices[0]
-        item = PlannedWorkload(workload, account, is_known=is_known)
+        charge = charge or choices[0]
+        account = charge.account
+        item = PlannedWorkload(workload, charge, is_known=is_known)
         self.by_name[item.name] = item
-        node_types, types = self._node_types(item), self._type_of.values()
+        node_types = self._node_types(item)
+        is_free = account.gpu_type is None and not charge.device_mib
         is_reserved, is_pending, wanted = False, False, 0
         for index, worker in enumerate(item.workload.workers):
-            asked = worker if account.gpu_type is None else within(account, worker, types)
+            asked = worker if is_free else self._within(charge, worker)
             member = PlannedWorker(worker, index, item, self._kinds.of(asked, node_types))
             item.members.append(member)
             state = worker.state
@@ -171,7 +178,7 @@ class State:
                 self.stuck[item] = None
             self.victims.add(item, self.time)
         for listed, belongs in (
-            (self.undecided, len(choices) > 1),
+            (self.undecided, is_pending and len(choices) > 1),
             (self.fixed, item.is_fixed),
             (self.broken, workload.below_min_since is not None),
             (self.resizable, item.sizes is not None),
@@ -322,16 +329,40 @@ class State:
                 by_type[node.gpu_type] = by_type.get(node.gpu_type, 0) + devices * WHOLE_GPU
         return by_type
 
-    def _choices(self, account: ProjectNode, workload: Workload) -> list[ProjectNode]:
-        return candidates(account, workload, self._type_of) if account.parts else [account]
+    def _choices(self, account: ProjectNode, workload: Workload) -> list[Charge]:
+        parts = candidates(account, workload, self._type_of) if account.parts else [account]
+        most = 0
+        if len(self._device_sizes) > 1:
+            most = max(worker.gpu_memory_mib or 0 for worker in workload.workers)
+        if not most:
+            return [Charge(part) for part in parts] if account.parts else [Charge(account)]
+        sizes = [size for size in self._device_sizes if size >= most]
+        return [Charge(part, size) for part in parts for size in (0, *sizes[1:])]
 
-    def parts_for(self, item: PlannedWorkload) -> list[ProjectNode]:
-        """Return the parts of its project's quota that a workload may be charged to (Q4)."""
-        return self._choices(item.account.parent or item.account, item.given)
+    def _within(self, charge: Charge, worker: Worker) -> Worker:
+        """Return a worker's request restricted to the nodes where it counts by `charge`."""
+        if charge.account.gpu_type is not None:
+            worker = within(charge.account, worker, self._type_of.values())
+        if charge.device_mib and worker.gpu_memory_mib and worker.state is WorkerState.PENDING:
+            large = tuple(
+                node.name
+                for node in self.nodes
+                if node.device_memory_mib >= charge.device_mib
+                and (worker.nodes is None or node.name in worker.nodes)
+            )
+            worker = replace(worker, nodes=large)
+        return worker
 
-    def kind_on(self, part: ProjectNode, member: PlannedWorker) -> RequestShape:
-        """Return a worker's kind of request on another part of its project's quota (Q4)."""
-        worker = within(part, member.worker, self._type_of.values())
+    def charges_for(self, item: PlannedWorkload) -> list[Charge]:
+        """Return the ways in which a workload may count: by GPU type (Q4), then device (P3)."""
+        account = item.account
+        if account.gpu_type is not None and account.parent is not None:
+            account = account.parent
+        return self._choices(account, item.given)
+
+    def kind_on(self, charge: Charge, member: PlannedWorker) -> RequestShape:
+        """Return a worker's kind of request where it counts by another charge."""
+        worker = self._within(charge, member.worker)
         return self._kinds.of(worker, self._node_types(member.item))
 
     def kinds_by_preference(self, members: Sequence[PlannedWorker]) -> list[list[RequestShape]]:
@@ -349,10 +380,10 @@ class State:
             if t in there
         ]
 
-    def rebook(self, item: PlannedWorkload, part: ProjectNode) -> PlannedWorkload:
-        """Charge a workload without a place to another part; return its new item (Q4)."""
+    def rebook(self, item: PlannedWorkload, charge: Charge) -> PlannedWorkload:
+        """Count a workload that the plan has not changed in another way; return its new item."""
         self.remove(item.name)
-        self.add(item.given, part)
+        self.add(item.given, charge)
         return self.by_name[item.name]
 
     def capacity(self) -> int:

@@ -8,9 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from runai.hub_service.scheduler.model.snapshot import Worker, WorkerState, Workload
 from runai.hub_service.scheduler.state.project_tree import ANY_OTHER, ProjectNode
+
+
+class Charge(NamedTuple):
+    """Account and devices by which a workload without a place counts (P3, Q4)."""
+
+    account: ProjectNode
+    device_mib: int = 0
+    """Least memory of its devices, if it requests memory: larger ones count for less."""
 
 
 def types_of(part: ProjectNode, types: Iterable[str]) -> frozenset[str]:

@@ -27,7 +27,18 @@ class RequestShape:
     nodes sorted by name.
     """
 
-    __slots__ = ("cpu", "devices", "lossy", "memory", "mib", "milli", "nodes", "order", "quota")
+    __slots__ = (
+        "cpu",
+        "devices",
+        "least",
+        "lossy",
+        "memory",
+        "mib",
+        "milli",
+        "nodes",
+        "order",
+        "quota",
+    )
 
     def __init__(
         self, *, order: int, devices: int, milli: int, mib: int, cpu: int, memory: int
@@ -43,6 +54,8 @@ class RequestShape:
         """Nodes that it may use and that offer fewer devices than they have."""
         self.quota = devices * milli
         """Amount that it counts for in quotas while it is pending (P3)."""
+        self.least = self.quota
+        """Amount that it counts for on the device that counts least."""
 
     @property
     def is_whole(self) -> bool:
@@ -122,10 +135,11 @@ class Kinds:
         if devices:
             kind.lossy = tuple(index for index, node in allowed if node.loss)
         if memory:
-            # A pending worker counts by the smallest device that it may use (P3).
+            # A pending worker counts by the smallest device that it may use (P3). Where that is too
+            # much for a quota, it is tried on larger ones alone, and counts by those.
             sizes = [self._nodes[index].device_memory_mib for index in kind.nodes]
-            size = min(sizes, default=memory)
-            kind.quota = devices * fraction_of_memory(memory, size)
+            kind.quota = devices * fraction_of_memory(memory, min(sizes, default=memory))
+            kind.least = devices * fraction_of_memory(memory, max(sizes, default=memory))
         return kind
 
     def book(self, kind: RequestShape, node: int, devices: tuple[int, ...]) -> Booking:

@@ -26,6 +26,7 @@ from runai.hub_service.scheduler.state.planned_workloads import (
 from runai.hub_service.scheduler.state.planning_state import State
 from runai.hub_service.scheduler.state.request_shape import RequestShape
 from runai.hub_service.scheduler.steps.allocate import AllocateStep, is_place_free
+from runai.hub_service.scheduler.steps.quota_choice import serve_elsewhere
 from runai.hub_service.scheduler.steps.reclaim import Eviction, Reclaim
 from runai.hub_service.scheduler.steps.vacate_node import Leaving, Vacancies, WorkerGroup
 
@@ -81,11 +82,17 @@ class Consolidation:
         while self._may_move != 0 and (unit := order.pop()) is not None:
             if unit.falls_short():
                 continue
-            if self._is_entitled(unit) and self._try_unit(unit):
+            if self._attempt(unit):
                 has_served = True
             else:
                 order.set_aside()
+        if self._state.undecided and serve_elsewhere(self._state, self._attempt):
+            has_served = True
         return has_served
+
+    def _attempt(self, unit: PodSet) -> bool:
+        may_try = self._may_move != 0 and not unit.falls_short() and self._is_entitled(unit)
+        return may_try and self._try_unit(unit)
 
     def _is_entitled(self, unit: PodSet) -> bool:
         """Return True if workloads may move for a unit."""

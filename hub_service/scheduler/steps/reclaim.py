@@ -29,6 +29,7 @@ from runai.hub_service.scheduler.state.project_tree import Age, ProjectNode
 from runai.hub_service.scheduler.state.request_shape import Booking, RequestShape
 from runai.hub_service.scheduler.state.victim_order import Victim, VictimsView
 from runai.hub_service.scheduler.steps.allocate import HELD, AllocateStep
+from runai.hub_service.scheduler.steps.quota_choice import serve_elsewhere
 from runai.hub_service.scheduler.steps.reclaim_bounds import Bounds
 from runai.hub_service.scheduler.steps.victim_search import Moves, VictimSearch
 from runai.hub_service.scheduler.steps.victim_selection import CandidateSet, PreemptionScope
@@ -138,16 +139,19 @@ class Reclaim:
         order = FairOrder(state, unkept, surplus=False)
         is_all = True
         while (unit := order.pop()) is not None:
-            if unit.falls_short():
-                continue
-            with allocation.holds.open_to(unit):
-                is_served = self._serve(unit, state.lanes.lane_of(unit))
-            if is_served:
-                allocation.placed += unit.members
-            else:
+            if not unit.falls_short() and not self._try(unit):
                 order.set_aside()
                 is_all = False
+        if not is_all and state.undecided:
+            serve_elsewhere(state, lambda unit: not unit.falls_short() and self._try(unit))
         return is_all
+
+    def _try(self, unit: PodSet) -> bool:
+        with self._allocation.holds.open_to(unit):
+            is_served = self._serve(unit, self._state.lanes.lane_of(unit))
+        if is_served:
+            self._allocation.placed += unit.members
+        return is_served
 
     def _begin_pass(self) -> None:
         state = self._state
