@@ -136,7 +136,9 @@ def _operations(metrics: Metrics) -> APIRouter:
         """Return Prometheus counters and gauges; workloads are limited to the caller's."""
         authorise(caller, Action.SEE_CLUSTER)
         return Response(
-            metrics.render(await on.viewer(caller), on.version, on.scheduler),
+            metrics.render(
+                await on.viewer(caller), on.version, on.scheduler, on.cluster.unsaved_pauses()
+            ),
             media_type=CONTENT_TYPE,
         )
 

@@ -250,6 +250,12 @@ class Cluster(ControlledCluster, Protocol):
         `tail` starts with the last lines of each worker. Pauses do not end a followed log.
         """
 
+    def unsaved_pauses(self) -> Mapping[str, int]:
+        """Return the pauses since the service's start that left no new checkpoint, by project.
+
+        They are counted where the cluster can look into the checkpoint directories.
+        """
+
     async def progress(
         self, only: Collection[WorkloadId] | None = None
     ) -> Mapping[WorkloadId, Progress]:

@@ -362,6 +362,9 @@ class WorkloadRecord:
     moved: str = ""
     """The reason of its last stop if that was a move, still after it runs again; else ""."""
 
+    unsaved: bool = False
+    """True if it rests since a pause that left nothing new in its checkpoint directory."""
+
     @property
     def saves(self) -> bool:
         """Return True if it is known to save its work when it is stopped (R4, R10)."""
@@ -390,6 +393,15 @@ class WorkloadRecord:
     def allocated(self) -> MilliGpu:
         """Return the GPUs it holds: running, starting, stopping and reserved."""
         return MilliGpu(sum(share.gpus for w in self.workers for share in w.devices))
+
+
+def unsaved_text(record: WorkloadRecord) -> str:
+    """Return the warning after a pause that left nothing new in the checkpoint directory."""
+    word = "suspended" if record.state is WorkloadState.SUSPENDED else "paused"
+    return (
+        f"{word}; nothing new in its checkpoint directory: "
+        "unless it saves elsewhere, it starts where it began"
+    )
 
 
 @dataclass(frozen=True, slots=True)

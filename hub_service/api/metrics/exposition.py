@@ -1,6 +1,6 @@
 """Render counters and the current state in Prometheus' text format."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -27,18 +27,31 @@ class Metrics:
         """Count a cycle and its decisions."""
         self._happened.count(cycle)
 
-    def render(self, viewer: Viewer, version: str, scheduler: DecisionWorker) -> bytes:
+    def render(
+        self,
+        viewer: Viewer,
+        version: str,
+        scheduler: DecisionWorker,
+        unsaved_pauses: Mapping[str, int],
+    ) -> bytes:
         """Return all metrics that the viewer may read, in Prometheus' text format."""
         asked = CollectorRegistry(auto_describe=False)
-        asked.register(_StateCollector(viewer, version, scheduler))
+        asked.register(_StateCollector(viewer, version, scheduler, unsaved_pauses))
         return generate_latest(self._registry) + generate_latest(asked)
 
 
 class _StateCollector(Collector):
     """Collector of the current state for one scrape."""
 
-    def __init__(self, viewer: Viewer, version: str, scheduler: DecisionWorker) -> None:
+    def __init__(
+        self,
+        viewer: Viewer,
+        version: str,
+        scheduler: DecisionWorker,
+        unsaved_pauses: Mapping[str, int],
+    ) -> None:
         self._viewer, self._version, self._scheduler = viewer, version, scheduler
+        self._unsaved_pauses = unsaved_pauses
 
     def collect(self) -> Iterator[Metric]:
         yield from present(self._viewer, self._version)
@@ -52,4 +65,12 @@ class _StateCollector(Collector):
             "Resident memory of the decision worker.",
             value=self._scheduler.memory(),
         )
+        unsaved = CounterMetricFamily(
+            "runai_unsaved_pauses",
+            "Pauses that left nothing new in the checkpoint directory.",
+            labels=["project"],
+        )
+        for project in self._viewer.world.projects:
+            unsaved.add_metric([project], self._unsaved_pauses.get(project, 0))
+        yield unsaved
         yield from original(self._viewer)

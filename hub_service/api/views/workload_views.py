@@ -30,6 +30,7 @@ from runai.hub_service.model.records import (
     WorkloadSpec,
     WorkloadState,
     last_move,
+    unsaved_text,
 )
 from runai.hub_service.model.workload_spec import build_quota
 from runai.hub_service.scheduler.model.quantity import (
@@ -63,6 +64,7 @@ def version_of(record: WorkloadRecord) -> str:
         record.pauses,
         record.failures,
         record.elastic,
+        record.unsaved,
         record.left,
         record.states,
     )
@@ -196,6 +198,7 @@ class Viewer:
             "warns_at": _maybe_time(time_limits.warns_at(record, world.spec(spec.project))),
             "pauses": len(record.pauses),
             "moved": record.moved if reads else "",
+            "unsaved": unsaved_text(record) if record.unsaved and reads else "",
             "attempts": record.attempts,
             "failures": record.failures,
             "exit_code": record.exit_code,

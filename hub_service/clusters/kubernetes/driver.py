@@ -241,6 +241,10 @@ class KubernetesCluster:
             async for chunk in chunks:
                 yield chunk
 
+    def unsaved_pauses(self) -> Mapping[str, int]:
+        """Return nothing: checkpoints are in volumes that the service cannot read."""
+        return {}
+
     async def progress(
         self, only: Collection[WorkloadId] | None = None
     ) -> Mapping[WorkloadId, Progress]:

@@ -35,6 +35,7 @@ from runai.hub_service.clusters.local.files.logs import WorkerLog
 from runai.hub_service.clusters.local.files.progress_files import ProgressFile, ProgressFiles
 from runai.hub_service.clusters.local.place import JOBS, check_place, moved_rows
 from runai.hub_service.clusters.local.processes.attempt import Instructions
+from runai.hub_service.clusters.local.processes.pause_looks import PauseLooks
 from runai.hub_service.clusters.local.processes.reconciler import (
     THIS_MACHINE,
     ProcessControl,
@@ -44,6 +45,7 @@ from runai.hub_service.clusters.local.processes.request_groups import RequestGro
 from runai.hub_service.clusters.local.processes.worker_process import at_present_clock, is_same
 from runai.hub_service.clusters.local.store.cluster_lock import LOCK, sole_owner
 from runai.hub_service.clusters.local.store.workload_store import SqliteStore
+from runai.hub_service.clusters.states.outcomes import is_examined
 from runai.hub_service.clusters.states.retention import RetentionPolicy
 from runai.hub_service.clusters.states.state import ACTIVE, ExitStatus, StoredWorkload
 from runai.hub_service.clusters.workloads.stored_cluster import RecordedCluster
@@ -140,6 +142,7 @@ class LocalCluster(RecordedCluster):
         self._machine = machine
         self._sqlite = store
         self._tending = Reconciler(data_dir / JOBS, self, clock, machine)
+        self._looks = PauseLooks(self, self._tending.attempt)
         self._listening = ElasticRelay(self)
         self._progress = ProgressFiles()
         self._leavings = JobDirCleanup(data_dir / JOBS)
@@ -213,6 +216,7 @@ class LocalCluster(RecordedCluster):
             tasks.create_task(self._run_timers())
             tasks.create_task(self._leavings.run())
             tasks.create_task(self._listening.run())
+            tasks.create_task(self._looks.run())
             await self._tending.run()
         raise AssertionError
 
@@ -232,6 +236,7 @@ class LocalCluster(RecordedCluster):
             self._listening.publish_target(row)
         if row.active:
             self._tending.enqueue(row.id)
+        self._looks.enqueue(row)
         self._timetable_changed.set()
 
     @contextlib.contextmanager
@@ -391,6 +396,7 @@ class LocalCluster(RecordedCluster):
             directories=directories,
             files={source: spec.source} if spec.source else {},
             own_directory=str(own),
+            checkpoint_dir=row.record.checkpoint_dir if is_examined(row) else "",
             most_files=self._job_files,
             open_files=self._open_files,
             group=self._requests.hold(worker.name, spec) if self._requests is not None else "",

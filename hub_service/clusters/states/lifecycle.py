@@ -74,6 +74,7 @@ def started(
         reason=None,
         position=None,
         not_before=None,
+        unsaved=False,
     )
     row = replace(row, halt="", granted=now, stopping_since=None, master_port=master_port)
     row = membership.sized(replace(row, record=record), now=now)

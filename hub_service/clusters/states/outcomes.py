@@ -13,6 +13,7 @@ from runai.hub_service.model.records import (
     WorkerRecord,
     WorkloadRecord,
     WorkloadState,
+    unsaved_text,
 )
 
 BACK_OFF_S = 10.0
@@ -47,6 +48,29 @@ def settle(row: StoredWorkload, *, now: float) -> Transition:
         return step
     reason = StateReason("timed_out", time_limits.end_text(row.record))
     return _finish(_with_reason(row, reason), WorkloadState.TIMED_OUT, now=now)
+
+
+def is_examined(row: StoredWorkload) -> bool:
+    """Return True if the platform looks for new checkpoints after a job's next pause.
+
+    Each time, if the job is known to save its work; else once, since it may never do.
+    """
+    return row.record.saves or row.spec.elastic or row.unexamined is None
+
+
+def examined(
+    row: StoredWorkload, stops: tuple[tuple[int, int], ...], *, is_new: bool | None
+) -> Transition:
+    """Record whether the pause that made these stops left a new checkpoint; None: unknown."""
+    if row.unexamined != stops:
+        return Transition(row)  # another pause since
+    row = replace(row, unexamined=())
+    if is_new is not False:
+        return Transition(row)
+    rests = row.record.state in {WorkloadState.PAUSED, WorkloadState.SUSPENDED}
+    text = unsaved_text(row.record)
+    row = replace(row, record=replace(row.record, unsaved=rests))
+    return Transition(row, (("warning", text),))
 
 
 def runs_no_more(record: WorkloadRecord, now: float) -> WorkloadRecord:
@@ -105,6 +129,13 @@ def _retry(row: StoredWorkload, count: int, text: str, *, now: float) -> Transit
 def _paused(row: StoredWorkload, *, now: float) -> Transition:
     by_scheduler = row.halt == "paused" and row.intent == "run"
     pauses = (*row.record.pauses, now) if by_scheduler else row.record.pauses
+    stops = tuple(
+        (w.index, w.attempt)
+        for w in row.record.workers
+        if w.state == "finished" and w.exit_code is not None
+    )
+    if stops and is_examined(row):
+        row = replace(row, unexamined=stops)
     row = replace(row, record=replace(row.record, pauses=pauses), resumed=True, losses=0)
     if row.intent == "suspend":
         return _suspended(row)

@@ -47,6 +47,9 @@ class StoredWorkload:
     master_port: int = 0
     resize: Grant | None = None
     """Devices on which a stopping elastic worker restarts (E2)."""
+    unexamined: tuple[tuple[int, int], ...] | None = None
+    """Index and attempt of each worker that the last pause stopped, until it is known whether they
+    left checkpoints; None: no pause was ever examined."""
     scale: tuple[int, int] | None = None
     """Maximum and minimum of workers, if changed since the submission.
 

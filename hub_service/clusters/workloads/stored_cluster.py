@@ -6,6 +6,7 @@ never interleave, and a cancelled call leaves nothing half done. Subclasses act 
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
@@ -13,6 +14,7 @@ from functools import partial
 from runai.hub_service.clusters.states import (
     lifecycle,
     membership,
+    outcomes,
     user_actions,
     worker_bounds,
 )
@@ -94,6 +96,7 @@ class RecordedCluster:
             announce=self._waking.announce,
         )
         self._allocations = Allocations()
+        self._unsaved_pauses = Counter[str]()
 
     # -- for subclasses to override --------------------------------------------------------------
 
@@ -286,6 +289,10 @@ class RecordedCluster:
             row, worker, devices, api_url=self._api_url, sharing=self._sharing
         )
 
+    def unsaved_pauses(self) -> Mapping[str, int]:
+        """Return the pauses since the service's start that left no new checkpoint, by project."""
+        return self._unsaved_pauses
+
     # -- nodes and projects ----------------------------------------------------------------------
 
     async def holders(self) -> Mapping[WorkloadId, WorkloadRecord]:
@@ -345,6 +352,17 @@ class RecordedCluster:
         """Record a worker's exit, after its last process has gone."""
         row = self._row(workload)
         self._commit({workload: lifecycle.exited(row, index, ending, now=self._clock())})
+
+    def report_look(
+        self, workload: WorkloadId, stops: tuple[tuple[int, int], ...], *, is_new: bool | None
+    ) -> None:
+        """Record whether a pause, known by its stops, left a new checkpoint; None: unknown."""
+        if (row := self._rows.row(workload)) is None:
+            return
+        step = outcomes.examined(row, stops, is_new=is_new)
+        self._commit({workload: step}, quietly=True)
+        if step.events:
+            self._unsaved_pauses[row.spec.project] += 1
 
     def report_statuses(self, workload: WorkloadId, statuses: Mapping[str, WorkerStatus]) -> None:
         """Record the statuses of an elastic job's workers, by their names."""

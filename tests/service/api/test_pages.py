@@ -28,6 +28,7 @@ from runai.hub_service.api.pages.page_parts import (
 )
 from runai.hub_service.api.pages.page_reply import pieces
 from runai.hub_service.api.pages.templates import templates
+from runai.hub_service.cli.commands.describe import workload_lines
 from runai.hub_service.clusters.simulated import SimulatedCluster
 from runai.hub_service.scheduler.model.snapshot import Reason, Stop
 from runai.hub_service.wire.device_schemas import NodeView
@@ -118,6 +119,32 @@ async def test_list_shows_readers_the_move_of_a_job_that_runs_again(platform_on)
         "nel": [],
     }
     assert "<p>It was moved to lab for nlp/owner</p>" in text
+
+
+async def test_pause_without_a_new_checkpoint_stands_on_page_describe_and_metrics(platform_on):
+    devices = SimulatedDevices(2, node="lab").devices()
+    cluster = SimulatedCluster({"lab": devices}, clock=time.time)
+    async with platform_on(cluster) as served:
+        await submitted(served)
+        clients = {name: await served.client(name) for name in ("ana", "nel")}
+        await clients["ana"].suspend("vision/exp1")
+        cluster.complete("vision/exp1", 143)
+        cluster.report_look("vision/exp1", ((0, 1),), is_new=False)
+
+        detail = await clients["ana"].workload("vision/exp1")
+        seen = [w.unsaved for w in await clients["nel"].workloads()]
+        text = (await page(served, "ana", "workloads/vision/exp1")).text
+        metrics = (await page(served, "ana", "metrics")).text
+
+    said = (
+        "suspended; nothing new in its checkpoint directory: "
+        "unless it saves elsewhere, it starts where it began"
+    )
+    assert ("Warning", said) in workload_lines(detail, datetime.now(UTC))
+    assert ("warning", said) in [(event.kind, event.text) for event in detail.history]
+    assert not any(seen)
+    assert f'<p class="notice">{said.capitalize()}.</p>' in text
+    assert 'runai_unsaved_pauses_total{project="vision"} 1.0' in metrics
 
 
 async def _runs_again(cluster: SimulatedCluster) -> bool:

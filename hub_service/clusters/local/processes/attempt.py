@@ -7,7 +7,7 @@ runs, or has ended. `supervisor` and its `subreaper` share the names and formats
     environment.json  0600, gone once read         process.json     the worker's program runs
     lock              held by both                 ended.json       exit of that program (either)
     log-000001.txt …  output                       exit.json        no process of it is left
-    supervisor.log    errors of both
+    supervisor.log    errors of both               saved.json       new checkpoints of a stopped one
 """
 
 import contextlib
@@ -68,6 +68,8 @@ class Instructions:
     """
     own_directory: str = ""
     """Directory of this workload alone."""
+    checkpoint_dir: str = ""
+    """Directory that is looked into after a stop, for files since the start; "": none."""
     most_files: int = 0
     """Maximum of files in its own directory; 0: no limit. A worker with more is killed."""
     open_files: int = 0
@@ -172,6 +174,18 @@ class Attempt:
     def left_behind(self) -> ExitStatus | None:
         """Return the exit of the worker's program; its children may still run."""
         return self._ending("ended.json")
+
+    def saved(self) -> bool | None:
+        """Return whether a stopped worker's checkpoint directory has a file since its start.
+
+        None: that is not known, or not yet.
+        """
+        with contextlib.suppress(_DamagedNote):
+            told = self._read("saved.json", supervisor=int, new=bool)
+            begun = self._read("supervisor.json", pid=int) if told is not None else None
+            if told is not None and begun is not None and told["supervisor"] == begun["pid"]:
+                return bool(told["new"])
+        return None
 
     def _ending(self, name: str) -> ExitStatus | None:
         try:

@@ -306,8 +306,12 @@ class Reconciler:
             keeper.status = -1
 
     def _attempt(self, key: _Key) -> Attempt:
-        job = self._jobs_dir / key.workload  # project/name, both DNS labels
-        return self._machine.attempt(job / f"attempt-{key.attempt}" / f"worker-{key.index}")
+        return self.attempt(key.workload, key.index, key.attempt)
+
+    def attempt(self, workload: WorkloadId, index: int, attempt: int) -> Attempt:
+        """Return one start of one worker."""
+        job = self._jobs_dir / workload  # project/name, both DNS labels
+        return self._machine.attempt(job / f"attempt-{attempt}" / f"worker-{index}")
 
     # -- sessions that a spawner starts ----------------------------------------------------------
 

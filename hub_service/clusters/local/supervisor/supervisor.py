@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
     from runai.hub_service.clusters.local.supervisor import (
+        checkpoint_look,
         file_count,
         process_tree,
         stop_order,
         worker_start,
     )
 else:  # in the subreaper's program, which extends sys.path
+    import checkpoint_look
     import file_count
     import process_tree
     import stop_order
@@ -149,6 +151,8 @@ class Supervisor:
         self.most_processes = 0
         self.most_tasks = 0
         self.tasks_seen = 0
+        self.marked = 0
+        """Time of the worker's start at its checkpoint directory; 0: not known."""
         self.verdict = ""
         """Why the supervisor killed the worker itself."""
 
@@ -177,6 +181,8 @@ class Supervisor:
         }
         self.notes.enqueue("exit.json", ending)
         self.notes.until_written()
+        if self.told:
+            checkpoint_look.begin_look(self.directory, spec, self.marked)
 
     # -- starting --------------------------------------------------------------------------------
 
@@ -205,7 +211,7 @@ class Supervisor:
                 return ""
             started = worker_start.start(spec, environment, output_write)
         os.close(output_write)
-        self.worker, self.alone = started.pid, not started.pid
+        self.worker, self.alone, self.marked = started.pid, not started.pid, started.marked
         if started.why:
             log.write(f"{started.why}\n".encode())
         else:

@@ -22,6 +22,8 @@ NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 NOT_NOW = NO_ROOM | {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 """Likewise, errors of a machine that lacks a process, memory or descriptor. Some may become
 free."""
+MARKED = b"\0"
+"""End of the time of a start, in the answer of its fork; no text of an error contains it."""
 AGAIN_EVERY_S = 1.0
 ROOM_S = 60.0
 
@@ -37,6 +39,9 @@ class Started(NamedTuple):
     """Why its program does not run; "" if it does."""
     lacks_room: bool = False
     """True if a retry may succeed."""
+    marked: int = 0
+    """Time of the start in nanoseconds, by the clock of the checkpoint directory's file system; 0:
+    not known."""
 
     def reap(self) -> None:
         """Reap a process that could not become the program."""
@@ -62,8 +67,9 @@ def start(spec: dict[str, Any], environment: dict[str, str], output: int) -> Sta
     while piece := os.read(failed, 4096):  # EOF when exec has closed the other end
         text += piece
     os.close(failed)
+    marked, _, text = text.rpartition(MARKED)
     number, _, why = text.decode(errors="replace").partition(" ")
-    return Started(worker, why, bool(number) and int(number) in NOT_NOW)
+    return Started(worker, why, bool(number) and int(number) in NOT_NOW, int(marked or 0))
 
 
 def fork_patiently() -> int:
@@ -97,6 +103,7 @@ def become_worker(
         change_account(spec)
         die_with(parent)
         make_private_files(spec)
+        mark_start(spec, failed)
         os.umask(spec["umask"])
         os.chdir(spec["workdir"])
         os.execvpe(spec["command"][0], spec["command"], environment)  # noqa: S606  no shell
@@ -162,6 +169,31 @@ def make_private_files(spec: dict[str, Any]) -> None:
         with open(path, "w", encoding="utf-8") as file:  # noqa: PTH123
             os.fchmod(file.fileno(), 0o600)
             file.write(text)
+
+
+def mark_start(spec: dict[str, Any], answer: int) -> None:
+    """Report the time at the checkpoint directory, in a fork. A directory without one is no error.
+
+    A disk's clock may differ from the machine's, and files are compared with it at the end.
+    """
+    # Missing if an older service wrote the instructions.
+    if place := spec.get("checkpoint_dir", ""):
+        with contextlib.suppress(OSError):
+            os.write(answer, b"%d%b" % (touch(place), MARKED))
+
+
+def touch(folder: str) -> int:
+    """Set a directory's mtime to now, and return it: nanoseconds by its file system's clock.
+
+    Raises:
+        OSError: it is a link, or cannot be changed.
+    """
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.utime(fd)
+        return os.fstat(fd).st_mtime_ns
+    finally:
+        os.close(fd)
 
 
 def die_with(parent: int) -> None:

@@ -1,0 +1,212 @@
+"""The look into a stopped worker's checkpoint directory, by real supervisors."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from runai.hub_service.clusters.local.processes import attempt
+from runai.hub_service.clusters.local.supervisor import checkpoint_look, worker_start
+from runai.hub_service.model.progress import PROGRESS_FILE
+from starts import Start, one_start
+
+PLACE = "checkpoints"
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Generator[Start]:
+    with one_start(tmp_path / "attempt") as started:
+        yield started
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Return a checkpoint directory with an old file."""
+    folder = tmp_path / PLACE
+    folder.mkdir()
+    (folder / "old").touch()
+    return folder
+
+
+def stopped(start: Start, place: Path, on_term: str, eventually, **told) -> Start:
+    """Start a worker that answers SIGTERM so, stop it, and wait for its end."""
+    program = f"trap '{on_term}' TERM; echo ready; while :; do sleep 0.05; done"
+    environment = {"PLACE": str(place)}
+    start("sh", "-c", program, environment=environment, checkpoint_dir=str(place), **told)
+    eventually(lambda: start.printed("ready"))
+    start.stop()
+    assert start.ending().told
+    return start
+
+
+# -- a stopped worker ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("on_term", "is_new"),
+    [
+        ('touch "$PLACE/new"; exit 143', True),
+        ('mkdir -p "$PLACE/a/b"; touch "$PLACE/a/b/new"; exit 143', True),
+        ('echo more >> "$PLACE/old"; exit 0', True),
+        ('touch "$PLACE/new"; kill -9 $$', True),
+        ("exit 143", False),
+        ("exit 0", False),
+        ("exit 1", False),
+        ("kill -9 $$", False),
+        ('mkdir "$PLACE/empty"; rm "$PLACE/old"; exit 143', False),
+        (f'echo {{}} > "$PLACE/{PROGRESS_FILE}"; exit 143', False),
+    ],
+    ids=[
+        "new file",
+        "in a folder",
+        "written again",
+        "saved, then killed",
+        "nothing",
+        "nothing, 0",
+        "nothing, error",
+        "nothing, killed",
+        "removed only",
+        "progress report only",
+    ],
+)
+def test_look_after_a_stop_tells_whether_any_file_is_new(start, place, eventually, on_term, is_new):
+    stopped(start, place, on_term, eventually)
+
+    eventually(lambda: start.attempt.saved() is not None)
+    assert start.attempt.saved() is is_new
+
+
+def test_worker_that_ends_without_a_stop_is_not_looked_at(start, place):
+    start("sh", "-c", "exit 3", checkpoint_dir=str(place)).ending()
+
+    assert start.attempt.saved() is None
+    assert not (start.path / "saved.json").exists()
+
+
+def test_answer_of_an_earlier_job_of_the_same_name_is_ignored(start, place, eventually):
+    stopped(start, place, "exit 143", eventually)
+    eventually(lambda: start.attempt.saved() is False)
+
+    (start.path / "supervisor.json").write_text('{"pid": 1, "created": 0}')
+
+    assert start.attempt.saved() is None
+
+
+HANGS = """
+import os, sys, time
+sys.path.append({folder!r})
+import checkpoint_look, exit_notes, supervisor
+
+def hang(_place, _since):
+    with open({held!r}, "w") as file:
+        file.write(str(os.getpid()))
+    os.rename({held!r}, {held!r} + ".pid")
+    time.sleep(1000)
+
+checkpoint_look.has_new_file, checkpoint_look.LOOK_WITHIN_S = hang, {within}
+notes = exit_notes.ExitNotes(sys.argv[1])
+supervisor.Supervisor(sys.argv[1], int(sys.argv[2]), notes).run()
+"""
+
+
+@pytest.mark.parametrize("within", [1000, 0.1], ids=["goes on", "has no time left"])
+def test_look_that_hangs_holds_up_neither_end_nor_lock_and_has_no_answer(
+    start, place, eventually, tmp_path, monkeypatch, within
+):
+    folder, held = str(Path(checkpoint_look.__file__).parent), tmp_path / "held"
+    program = tmp_path / "hangs.py"
+    program.write_text(HANGS.format(folder=folder, held=str(held), within=within))
+    monkeypatch.setattr(attempt, "SUPERVISOR", program)
+
+    stopped(start, place, "exit 143", eventually)
+
+    assert start.attempt.holder() is None
+    eventually(held.with_suffix(".pid").exists)
+    looker = int(held.with_suffix(".pid").read_text())
+    if within > 1:
+        assert not has_gone(looker)
+        psutil.Process(psutil.Process(looker).ppid()).kill()
+    eventually(lambda: has_gone(looker))
+    assert start.attempt.saved() is None
+
+
+def has_gone(pid: int) -> bool:
+    """Return True if a process has ended, or waits for its parent."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another account")
+@pytest.mark.parametrize(("closed", "answer"), [(True, None), (False, False)])
+def test_look_has_the_rights_of_the_account_alone(start, eventually, closed, answer):
+    account, folder = pwd.getpwnam("nobody"), Path(tempfile.mkdtemp())
+    who = {"uid": account.pw_uid, "gid": account.pw_gid, "user": account.pw_name}
+    try:
+        os.chown(folder, account.pw_uid, account.pw_gid)
+        (folder / "inner").mkdir(mode=0o700 if closed else 0o755)  # root's
+        stopped(start, folder, "exit 143", eventually, **who)
+        eventually(lambda: not looks_of(start))
+
+        assert start.attempt.saved() is answer
+    finally:
+        shutil.rmtree(folder)
+
+
+def looks_of(start: Start) -> list[int]:
+    """Return the processes of the look: forks of the supervisor, with its command line."""
+    return [
+        process.pid
+        for process in psutil.process_iter(["cmdline"])
+        if str(start.path) in (process.info["cmdline"] or ()) and not has_gone(process.pid)
+    ]
+
+
+# -- the comparison ------------------------------------------------------------------------------
+
+
+def later(place: Path) -> int:
+    """Return a time of the directory's file system after that of its files."""
+    known = max(path.lstat().st_ctime_ns for path in place.iterdir())
+    while (now := worker_start.touch(str(place))) <= known:
+        pass  # its clock has ticks of milliseconds
+    return now
+
+
+def test_link_is_not_followed(tmp_path, place):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (place / "link").symlink_to(elsewhere)
+    since = later(place)
+    (elsewhere / "new").touch()
+
+    assert not checkpoint_look.has_new_file(str(place), since)
+    assert checkpoint_look.has_new_file(str(elsewhere), since)
+    with pytest.raises(OSError, match="link"):
+        checkpoint_look.has_new_file(str(place / "link"), since)
+
+
+def test_copy_that_keeps_its_old_time_is_new(tmp_path, place):
+    (tmp_path / "model").touch()
+    os.utime(tmp_path / "model", ns=(1, 1))
+    since = later(place)
+    shutil.copy2(tmp_path / "model", place / "model")
+
+    assert checkpoint_look.has_new_file(str(place), since)
+
+
+def test_file_system_whose_clock_was_set_back_has_no_answer(place):
+    with pytest.raises(OSError, match="set back"):
+        checkpoint_look.has_new_file(str(place), later(place) + 10**18)
+
+
+def test_progress_report_has_the_name_that_the_service_reads():
+    assert checkpoint_look.PROGRESS_FILE == PROGRESS_FILE

@@ -1,0 +1,121 @@
+"""The local cluster after a pause: whether the job has left a new checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+
+from labs import LocalLab, local_lab, plan, start, stop
+from runai.hub_service.clusters.local.processes import pause_looks
+from runai.hub_service.clusters.local.processes.attempt import Attempt
+from waiting import eventually_async
+
+SAVES = 'touch "$RUNAI_CHECKPOINT_DIR/model"'
+JOB = """
+trap '%s; exit 143' TERM
+touch "$RUNAI_CHECKPOINT_DIR/../ready-${RANK:-0}"
+while :; do sleep 0.05; done
+"""
+NOTHING_NEW = (
+    "paused; nothing new in its checkpoint directory: "
+    "unless it saves elsewhere, it starts where it began"
+)
+
+
+@pytest.fixture
+async def lab(tmp_path: Path) -> AsyncGenerator[LocalLab]:
+    async with local_lab(tmp_path) as opened:
+        yield opened
+
+
+async def warnings(lab: LocalLab, workload: str) -> list[str]:
+    return [e.text for e in await lab.cluster.history(workload) if e.kind == "warning"]
+
+
+async def pause(lab: LocalLab, workload: str, workers: int = 1) -> None:
+    """Start a job, and pause it when its trap is set."""
+    indexes = range(workers)
+    record = await lab.cluster.workload(workload)
+    own = Path(record.checkpoint_dir).parent
+    for index in indexes:
+        (own / f"ready-{index}").unlink(missing_ok=True)
+    starts = [start(workload, index, worker=index) for index in indexes]
+    assert await lab.cluster.apply(plan(*starts)) == []
+    for index in indexes:
+        await eventually_async((own / f"ready-{index}").exists)
+    assert await lab.cluster.apply(plan(*(stop(workload, index) for index in indexes))) == []
+    await lab.until(workload, "paused")
+
+
+async def looked(lab: LocalLab, workload: str) -> None:
+    """Wait until the last pause is examined."""
+
+    def is_examined() -> bool:
+        row = lab.cluster.row(workload)
+        return row is not None and row.unexamined == ()
+
+    await eventually_async(is_examined)
+
+
+@pytest.mark.parametrize(
+    ("on_term", "fields", "said"),
+    [
+        (":", {}, [NOTHING_NEW]),
+        (":", {"saves": True}, [NOTHING_NEW, NOTHING_NEW]),
+        (SAVES, {"saves": True}, []),
+    ],
+    ids=["plain", "saves nothing", "saves"],
+)
+async def test_job_says_that_a_pause_left_nothing_new(lab, on_term, fields, said):
+    spec = lab.job(command=("sh", "-c", JOB % on_term), **fields)
+    await lab.cluster.submit([spec])
+    for number in (1, 2):
+        await pause(lab, spec.id)
+        await looked(lab, spec.id)
+        record = await lab.cluster.workload(spec.id)
+        assert record.unsaved is (len(said) >= number)
+
+    assert await warnings(lab, spec.id) == said
+    assert lab.cluster.unsaved_pauses().get("vision", 0) == len(said)
+
+
+async def test_gang_says_it_only_if_no_worker_left_anything(lab):
+    first_saves = 'case "${RANK:-0}" in 0) ' + SAVES + ";; esac"
+    spec = lab.job(command=("sh", "-c", JOB % first_saves), workers=2, saves=True)
+    await lab.cluster.submit([spec])
+
+    await pause(lab, spec.id, 2)
+    await looked(lab, spec.id)
+
+    assert await warnings(lab, spec.id) == []
+
+
+async def test_answer_that_comes_while_no_service_runs_is_read_by_the_next(tmp_path, monkeypatch):
+    async with local_lab(tmp_path, forget=False) as lab:
+        monkeypatch.setattr(pause_looks.PauseLooks, "enqueue", lambda *_: None)  # it is killed
+        spec = lab.job(command=("sh", "-c", JOB % ":"))
+        await lab.cluster.submit([spec])
+        await pause(lab, spec.id)
+        assert (row := lab.cluster.row(spec.id)) is not None
+        assert row.unexamined == ((0, 1),)
+    monkeypatch.undo()
+
+    async with local_lab(tmp_path) as lab:
+        await looked(lab, spec.id)
+        assert await warnings(lab, spec.id) == [NOTHING_NEW]
+
+
+@pytest.mark.parametrize("answers", [[None], [None, False]], ids=["none", "one of two"])
+async def test_pause_without_all_answers_says_nothing_and_is_over(lab, monkeypatch, answers):
+    monkeypatch.setattr(pause_looks, "GIVE_UP_S", 0.0)
+    given = iter(answers * 1000)
+    monkeypatch.setattr(Attempt, "saved", lambda _: next(given))
+    spec = lab.job(command=("sh", "-c", JOB % ":"), workers=len(answers), saves=True)
+    await lab.cluster.submit([spec])
+
+    await pause(lab, spec.id, len(answers))
+    await looked(lab, spec.id)
+
+    assert await warnings(lab, spec.id) == []

@@ -1,0 +1,129 @@
+"""Pauses without a new checkpoint: which ones are examined, and what the job says then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from runai.hub_service.clusters.states import lifecycle, outcomes, user_actions
+from runai.hub_service.clusters.states.state import ExitStatus, Grant, StoredWorkload, Transition
+from runai.hub_service.model.records import Process, StateReason, WorkloadSpec
+from runai.hub_service.scheduler.model.quantity import MilliGpu
+from runai.hub_service.scheduler.model.snapshot import DeviceShare
+
+NOTHING_NEW = (
+    "nothing new in its checkpoint directory: unless it saves elsewhere, it starts where it began"
+)
+
+
+def submitted(**fields: Any) -> StoredWorkload:
+    spec = WorkloadSpec("vision", "exp", "ana", "job", ("train",), gpus=MilliGpu(1000), **fields)
+    return of(user_actions.submitted(spec, now=0.0, checkpoint_dir="/c", log_dir=""))
+
+
+def of(step: Transition) -> StoredWorkload:
+    assert step.row is not None
+    return step.row
+
+
+def paused(row: StoredWorkload, *codes: int | None, suspend: bool = False) -> StoredWorkload:
+    """Return the row after a start, a stop, and exits of its workers with these codes."""
+    workers = range(len(codes))
+    grants = [Grant(i, "n1", (DeviceShare(i, MilliGpu(1000)),)) for i in workers]
+    row = of(lifecycle.started(row, grants, now=1))
+    for index in workers:
+        row = of(lifecycle.running(row, index, Process(100 + index, 1), now=2))
+    reason = StateReason("reclaimed", "reclaimed")
+    row = of(
+        user_actions.suspended(row, by="ana", now=3)
+        if suspend
+        else lifecycle.stopped(row, workers, reason, now=3)
+    )
+    for index, code in enumerate(codes):
+        row = of(lifecycle.exited(row, index, ExitStatus(code, told=True), now=4))
+    return row
+
+
+def examined(row: StoredWorkload, *, is_new: bool | None) -> Transition:
+    assert row.unexamined
+    return outcomes.examined(row, row.unexamined, is_new=is_new)
+
+
+@pytest.mark.parametrize(
+    ("fields", "times"),
+    [({}, 1), ({"saves": True}, 3), ({"elastic": True, "gpus_max": MilliGpu(2000)}, 3)],
+    ids=["plain", "saves", "elastic"],
+)
+@pytest.mark.parametrize("is_new", [False, True, None])
+def test_plain_job_is_examined_at_its_first_pause_alone(fields, times, is_new):
+    row, seen = submitted(**fields), 0
+    for _ in range(3):
+        assert not is_new or not row.record.unsaved
+        row = paused(row, 143)
+        if row.unexamined:
+            seen += 1
+            row = of(examined(row, is_new=is_new))
+
+    assert seen == times
+
+
+@pytest.mark.parametrize("code", [143, -15, -9, 1], ids=["143", "SIGTERM", "SIGKILL", "error"])
+@pytest.mark.parametrize("suspend", [False, True], ids=["paused", "suspended"])
+def test_pause_without_a_new_checkpoint_is_said_whatever_the_exit_code(code, suspend):
+    row = paused(submitted(), code, suspend=suspend)
+
+    step = examined(row, is_new=False)
+
+    word = "suspended" if suspend else "paused"
+    assert step.events == (("warning", f"{word}; {NOTHING_NEW}"),)
+    assert of(step).record.unsaved
+    again = lifecycle.started(of(step), [Grant(0, "n1", ())], now=9)
+    assert not of(again).record.unsaved
+
+
+@pytest.mark.parametrize("is_new", [True, None], ids=["saved", "unknown"])
+def test_pause_with_a_new_checkpoint_or_without_an_answer_is_silent(is_new):
+    step = examined(paused(submitted(), 143), is_new=is_new)
+
+    assert (step.events, of(step).record.unsaved, of(step).unexamined) == ((), False, ())
+
+
+def test_answer_after_the_next_start_is_in_the_history_alone():
+    row = paused(submitted(saves=True), 143)
+    runs = of(lifecycle.started(row, [Grant(0, "n1", ())], now=9))
+
+    step = examined(runs, is_new=False)
+
+    assert step.events == (("warning", f"paused; {NOTHING_NEW}"),)
+    assert not of(step).record.unsaved
+
+
+def test_answer_about_an_earlier_pause_is_ignored():
+    first = paused(submitted(saves=True), 143)
+    second = paused(first, 143)
+    assert first.unexamined is not None
+
+    assert outcomes.examined(second, first.unexamined, is_new=False) == Transition(second)
+
+
+@pytest.mark.parametrize(
+    ("codes", "stops"),
+    [((143, -9), ((0, 1), (1, 1))), ((143, None), ((0, 1),)), ((None, None), None)],
+    ids=["all", "one never began", "none began"],
+)
+def test_each_worker_that_began_is_examined(codes: Sequence[int | None], stops):
+    assert paused(submitted(workers=2, min_workers=2), *codes).unexamined == stops
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [ExitStatus(0, told=True), ExitStatus(3), ExitStatus(None, lost=True)],
+    ids=["finished", "failed", "lost"],
+)
+def test_end_that_is_no_pause_is_not_examined(ending):
+    row = of(lifecycle.started(submitted(backoff_limit=1), [Grant(0, "n1", ())], now=1))
+    row = of(lifecycle.running(row, 0, Process(100, 1), now=2))
+
+    assert of(lifecycle.exited(row, 0, ending, now=4)).unexamined is None
