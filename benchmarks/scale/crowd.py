@@ -13,16 +13,18 @@ GPU = "nvidia.com/gpu"
 
 
 class Crowd:
-    """Times at which each pod was first seen, bound and marked for deletion, monotonic seconds."""
+    """Times (monotonic) at which each pod was seen, bound, up, marked for deletion and gone."""
 
     def __init__(self, api: Api) -> None:
         """Start without a watch; `run` opens it."""
         self._api = api
-        self._mirror = Informer(api, "/api/v1/pods", self._note, lambda: None)
+        self._mirror = Informer(api, "/api/v1/pods", self._note, self._note_gone)
         self._changed = asyncio.Event()
         self.seen: dict[str, float] = {}
         self.bound: dict[str, float] = {}
+        self.up: dict[str, float] = {}
         self.leaving: dict[str, float] = {}
+        self.gone: dict[str, float] = {}
         self.of_job: dict[str, str] = {}
 
     async def run(self) -> None:
@@ -78,10 +80,18 @@ class Crowd:
         self.of_job[name] = metadata.get("labels", {}).get("batch.kubernetes.io/job-name", "")
         if pod["spec"].get("nodeName"):
             self.bound.setdefault(name, now)
+        if pod["status"].get("phase") == "Running":
+            self.up.setdefault(name, now)
         if metadata.get("deletionTimestamp"):
             self.leaving.setdefault(name, now)
         self._changed.set()
         return name
+
+    def _note_gone(self) -> None:
+        left = self.leaving.keys() - self.gone.keys()
+        there = self._mirror.objects
+        self.gone.update((n, time.monotonic()) for n in left if f"default/{n}" not in there)
+        self._changed.set()
 
 
 async def each(names: Iterable[str], act: Callable[[str], Awaitable[None]]) -> None:
