@@ -103,8 +103,8 @@ def gpus_parts(
     }
     for node in values["nodes"]:
         parts[f"loss:{node['name']}"] = macros.loss(node)
-        for each in node["devices"]:
-            parts[f"d:{node['name']}:{each.device}"] = device(each, node["name"])
+        for view, shown in zip(node["views"], node["devices"], strict=True):
+            parts[f"d:{node['name']}:{shown.device}"] = device(view, shown, node["name"])
     return Rendered(parts | rows, list(rows))
 
 
@@ -212,7 +212,7 @@ class ShownDevice(NamedTuple):
 
 def _node(node: NodeView, workloads: Mapping[str, WorkloadView]) -> dict[str, Any]:
     devices = [_device(device, workloads) for device in node.devices]
-    return {**node.model_dump(exclude={"devices"}), "devices": devices}
+    return {**node.model_dump(exclude={"devices"}), "devices": devices, "views": node.devices}
 
 
 def _device(device: DeviceView, workloads: Mapping[str, WorkloadView]) -> ShownDevice:

@@ -7,12 +7,13 @@ part of the page, so that the first paint waits for no request.
 
 import hashlib
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from datetime import datetime
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 from urllib.parse import quote
+from weakref import ReferenceType, ref
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
@@ -20,7 +21,6 @@ from markupsafe import Markup
 from runai.hub_service.api.pages.page_parts import shown_workload
 from runai.hub_service.client.array_lines import counts_text
 from runai.hub_service.wire.amounts import clock_text
-from runai.hub_service.wire.schemas import WorkloadView
 
 PAGES = files("runai.hub_service.api.pages")
 _STYLES: Mapping[str, str] = {
@@ -34,7 +34,7 @@ STYLE_HASHES = tuple(
 
 
 DEVICES, WORKLOADS = 2000, 10_000
-"""Cached rows, of 2 KiB each: nearly all readers see the same rows."""
+"""Views with cached rows, of 2 KiB each: nearly all readers see the same rows."""
 
 
 @lru_cache
@@ -73,31 +73,43 @@ def templates(prefix: str) -> Environment:
             environment.get_template(file.name)
     parts: Any = environment.get_template("parts.html").module
 
-    @lru_cache(WORKLOADS)
-    def rendered_row(shown: _ViewKey, own: bool) -> Markup:  # noqa: FBT001  by place, as in a template
-        row: Markup = parts.workload(shown_workload(shown.view), own)
-        return row
-
+    devices, workloads = RowCache(DEVICES), RowCache(WORKLOADS)
     environment.globals |= {
-        "drawn_device": lru_cache(DEVICES)(parts.device),
-        "drawn_workload": lambda view, own: rendered_row(_ViewKey(view), own),
+        "drawn_device": lambda view, shown, node: devices.row(
+            view, (shown, node), lambda: parts.device(shown, node)
+        ),
+        "drawn_workload": lambda view, own: workloads.row(
+            view, own, lambda: parts.workload(shown_workload(view), own)
+        ),
     }
     return environment
 
 
-class _ViewKey:
-    """Cache key of a view, by identity: a changed view is a new object."""
+class RowCache:
+    """Rendered rows of views that still exist, by identity: a changed view is a new object.
 
-    __slots__ = ("view",)
+    Each measurement replaces a running job's view, so a row that outlived its view would never be
+    read again.
+    """
 
-    def __init__(self, view: WorkloadView) -> None:
-        self.view = view
+    def __init__(self, most: int) -> None:
+        self._rows: dict[int, tuple[ReferenceType[object], dict[Hashable, Markup]]] = {}
+        self._most = most
 
-    def __hash__(self) -> int:
-        return id(self.view)
+    def __len__(self) -> int:
+        return len(self._rows)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ViewKey) and self.view is other.view
+    def row(self, view: object, variant: Hashable, render: Callable[[], Markup]) -> Markup:
+        """Return the cached row of a view in this variant, or render it."""
+        key = id(view)
+        if key not in self._rows:
+            self._rows[key] = ref(view, lambda _gone: self._rows.pop(key, None)), {}
+            if len(self._rows) > self._most:
+                del self._rows[next(iter(self._rows))]
+        rows = self._rows[key][1]
+        if variant not in rows:
+            rows[variant] = render()
+        return rows[variant]
 
 
 NOTHING = "–"  # noqa: RUF001  en dash in place of a missing figure

@@ -9,10 +9,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from markupsafe import Markup
 
 from runai.hub_service.api.auth.permissions import Actor
-from runai.hub_service.api.pages.page_parts import ShownDevice, ShownPart
-from runai.hub_service.api.pages.templates import templates
+from runai.hub_service.api.pages.page_parts import ShownDevice, ShownPart, gpus_parts
+from runai.hub_service.api.pages.templates import RowCache, templates
 from runai.hub_service.api.services.overview_feed import RenderTurns
 from runai.hub_service.api.views import device_views
 from runai.hub_service.api.views.overview_views import overview_view
@@ -241,25 +242,26 @@ async def test_reports_of_all_jobs_are_read_once_and_of_one_job_alone(simulated,
     assert asked == [None, (reply.workloads[0].id,)]
 
 
-def test_a_device_that_shows_the_same_is_put_into_markup_once_for_all_pages():
+def test_page_renders_unchanged_device_once():
     drawn: Any = templates("/").globals["drawn_device"]
+    view = DeviceView(device=0, uuid="", name="A", memory_mib=8, allocated=1, simulated=True)
     part = ShownPart(0.0, 0.5, 0.0, "build", "<ana>: 0.5 allocated", "vision/<ana>", 0.5, "<ana>")
     shown = ShownDevice(0, True, True, "", ("0.5 allocated", "0 % utilized"), (part,), ())
 
-    first = drawn(shown, "here")
+    first = drawn(view, shown, "here")
 
-    assert drawn(shown._replace(parts=(part._replace(),)), "here") is first
+    assert drawn(view, shown._replace(parts=(part._replace(),)), "here") is first
     assert "&lt;ana&gt;" in first
     assert "<ana>" not in first
     for other in (
-        drawn(shown, "there"),
-        drawn(shown._replace(healthy=False, fault="broken"), "here"),
-        drawn(shown._replace(parts=(part._replace(busy=0.25),)), "here"),
+        drawn(view, shown, "there"),
+        drawn(view, shown._replace(healthy=False, fault="broken"), "here"),
+        drawn(view, shown._replace(parts=(part._replace(busy=0.25),)), "here"),
     ):
         assert other != first
 
 
-def test_a_workload_that_shows_the_same_is_put_into_markup_once_for_all_pages():
+def test_page_renders_unchanged_workload_once():
     drawn: Any = templates("/").globals["drawn_workload"]
 
     first = drawn(VIEW, own=True)
@@ -268,6 +270,63 @@ def test_a_workload_that_shows_the_same_is_put_into_markup_once_for_all_pages():
     assert 'class="others"' not in first
     assert 'class="others"' in drawn(VIEW, own=False)
     assert drawn(VIEW.model_copy(update={"memory_used_mib": 512}), own=True) != first
+
+
+def test_row_cache_drops_rows_with_their_views():
+    cache = RowCache(most=10)
+    lasting = [VIEW.model_copy() for _ in range(2)]
+    for view in lasting:
+        cache.row(view, True, lambda: Markup("lasting"))
+
+    for measured in range(100):
+        view = VIEW.model_copy(update={"memory_used_mib": measured})
+        cache.row(view, True, lambda: Markup("measured once"))
+    del view
+
+    assert len(cache) == len(lasting)
+    again = [cache.row(view, True, lambda: pytest.fail("rendered again")) for view in lasting]
+    assert again == ["lasting", "lasting"]
+
+
+def test_row_cache_of_lasting_views_is_bounded():
+    cache = RowCache(most=10)
+    lasting = [VIEW.model_copy() for _ in range(20)]
+
+    for view in lasting:
+        cache.row(view, True, Markup)
+
+    assert len(cache) == 10
+
+
+async def test_rows_of_former_measurements_are_dropped(simulated, monkeypatch):
+    caches: list[RowCache] = []
+    monkeypatch.setattr(
+        "runai.hub_service.api.pages.templates.RowCache",
+        lambda _most: caches.append(RowCache(99)) or caches[-1],
+    )
+    ana = await simulated.client("ana")
+    await ana.submit(SubmitRequest(gpus=1, command=["train"]))
+    environment, overview = templates.__wrapped__("/"), await ana.overview()
+
+    def render(measured: float) -> dict[str, str]:
+        jobs = [w.model_copy(update={"utilized": measured}) for w in overview.workloads]
+        nodes = [
+            node.model_copy(
+                update={
+                    "devices": [
+                        d.model_copy(update={"utilized": measured}, deep=True) for d in node.devices
+                    ]
+                }
+            )
+            for node in overview.nodes
+        ]
+        later = overview.model_copy(update={"workloads": jobs, "nodes": nodes})
+        return gpus_parts(environment, later, "ana").parts
+
+    shown = {str(render(measured / 10)) for measured in range(10)}
+
+    assert len(shown) == 10
+    assert [len(cache) for cache in caches] == [0, 0]
 
 
 async def test_drawing_has_one_turn_at_a_time_and_a_third_of_the_time():
