@@ -11,7 +11,7 @@ from typing import Final
 
 from runai.hub_service.cli.doctor import Finding
 from runai.hub_service.processes import own_process
-from runai.hub_service.wire.errors import Conflict, RunaiError
+from runai.hub_service.wire.errors import Conflict, RunaiError, Unavailable
 
 WRITTEN: Final = ("secrets", "secrets/*", "*.sqlite*", "*.lock", "*.port", "hub.log*")
 """Files of a data directory that its platform writes."""
@@ -83,6 +83,7 @@ def check_storage(root: Path, databases: Sequence[str]) -> Iterator[Finding]:
     """Check the databases' integrity and schema version, and the free disk space."""
     # Needs the hub extra, which a client lacks.
     from runai.embedded.backup.restore import unknown_schema  # noqa: PLC0415
+    from runai.hub_service.clusters.local.place import check_tables  # noqa: PLC0415
     from runai.hub_service.sqlite import files  # noqa: PLC0415
 
     subject = "databases"
@@ -97,8 +98,13 @@ def check_storage(root: Path, databases: Sequence[str]) -> Iterator[Finding]:
     for path, name in unknown.items():
         error = files.newer(path, name)
         yield Finding("failure", subject, error.message.rstrip("."), error.hint)
-    if found and not bad and not unknown:
-        yield Finding("ok", subject, f"{', '.join(path.name for path in found)}: sound")
+    try:
+        check_tables(root)
+    except Unavailable as failed:
+        yield Finding("failure", subject, failed.message.rstrip("."), failed.hint)
+    else:
+        if found and not bad and not unknown:
+            yield Finding("ok", subject, f"{', '.join(path.name for path in found)}: sound")
     free = shutil.disk_usage(root).free
     text = f"{free / 1024**3:.1f} GiB are free for {root}"
     if free < LEAST_FREE_BYTES:

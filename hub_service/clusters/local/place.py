@@ -28,7 +28,7 @@ from runai.hub_service.clusters.local.store.cluster_lock import (
 from runai.hub_service.clusters.states.state import ACTIVE, StoredWorkload
 from runai.hub_service.model.records import Process
 from runai.hub_service.sqlite.files import opened_to_read
-from runai.hub_service.wire.errors import Conflict
+from runai.hub_service.wire.errors import Conflict, Unavailable
 
 LOG = logging.getLogger("runai.service")
 
@@ -45,7 +45,9 @@ def check_place(root: Path) -> None:
 
     Raises:
         Conflict: the original's platform, or a workload that began in the old place, runs.
+        Unavailable: the database has no tables.
     """
+    check_tables(root)
     rows = list(_rows_elsewhere(root))
     places, last = {place for place, _ in rows}, last_holder(root / LOCK)
     if last.place:
@@ -71,6 +73,29 @@ def check_place(root: Path) -> None:
                 hint=f"They save to {was}. Was it moved? Then move it back, or leave a link there:"
                 f" ln -s {root} {was}. Is it a copy? Then start the original and suspend them.",
                 code="moved_while_running",
+            )
+
+
+def check_tables(root: Path) -> None:
+    """Check that `cluster.sqlite` has its tables if there are directories of jobs.
+
+    They are still in the write-ahead log when a running platform's files are copied without it.
+
+    Raises:
+        Unavailable: it is empty or has no table.
+    """
+    database = root / "cluster.sqlite"
+    if not database.exists() or not any((root / JOBS).glob("*/*")):
+        return
+    # The store reports a database that cannot be read.
+    with suppress(sqlite3.Error), closing(opened_to_read(database)) as opened:
+        if opened.execute("SELECT 1 FROM sqlite_master").fetchone() is None:
+            raise Unavailable(
+                f"{database} is empty, and {root / JOBS} has directories of jobs.",
+                hint="Was it copied from a running platform? Then copy cluster.sqlite-wal with it,"
+                " or make a backup there with `runai backup`. To start without these jobs, move"
+                " cluster.sqlite away.",
+                code="database_empty",
             )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from runai.hub_service.clusters.local.driver import LocalCluster
 from runai.hub_service.clusters.local.place import check_place
 from runai.hub_service.clusters.local.store.cluster_lock import LOCK
 from runai.hub_service.clusters.local.store.workload_store import SqliteStore
-from runai.hub_service.wire.errors import Conflict
+from runai.hub_service.wire.errors import Conflict, Unavailable
 from waiting import eventually_async
 
 SAVES = """
@@ -50,6 +51,29 @@ def copy(source: Path, target: Path) -> None:
 def put_backup(source: Path, target: Path) -> None:
     made = back_up(DataDirectory(source), target.with_name("backups"))
     restore(DataDirectory(target), made)
+
+
+# -- copies without the log ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("content", [b"", None], ids=["empty", "log left behind"])
+async def test_database_without_tables_beside_jobs_is_refused(tmp_path, content):
+    copied = tmp_path / "copied"
+    (copied / "jobs" / "vision" / "exp").mkdir(parents=True)
+    with closing(SqliteStore(tmp_path / "cluster.sqlite")):  # a running platform
+        shutil.copyfile(tmp_path / "cluster.sqlite", copied / "cluster.sqlite")
+    if content is not None:
+        (copied / "cluster.sqlite").write_bytes(content)
+    before = (copied / "cluster.sqlite").read_bytes()
+
+    with pytest.raises(Unavailable, match=r"cluster\.sqlite is empty, and .*jobs has directories"):
+        async with LocalCluster.open(copied, DEVICES, NODE):
+            pass
+
+    assert (copied / "cluster.sqlite").read_bytes() == before
+    shutil.rmtree(copied / "jobs")
+    async with LocalCluster.open(copied, DEVICES, NODE) as cluster:  # as after a crash at first
+        assert await cluster.workloads() == []
 
 
 # -- copies --------------------------------------------------------------------------------------
