@@ -18,6 +18,8 @@ import { BEGUN, view } from "./views.js";
  */
 
 const CONFIRM_MS = 10000, BEGUN_MS = 15000;
+/** A view that moves is removed and drawn again; one that is closed by then cannot send. */
+const REMOVED_MS = 1000;
 
 /** @param {{model: Model, el: any}} view_ @returns {() => void} */
 function render({ model, el }) {
@@ -79,18 +81,21 @@ function render({ model, el }) {
     else if (error || verb === "keep") { finish(row.id, error); draw(); }
   }
 
-  /** @param {{workload?: string, error?: string}} answer of panel.py */
+  /** @param {{workload?: string, error?: string, asks?: string}} answer of panel.py */
   function hear(answer) {
+    if (answer.asks) model.send({ shown: true });
     if (answer.workload && answer.error) { finish(answer.workload, answer.error); draw(); }
   }
 
   model.on("change:state", draw);
   model.on("msg:custom", hear);
   draw();
+  model.send({ shown: true });
   return () => {
     model.off("change:state", draw);
     model.off("msg:custom", hear);
     timers.forEach(clearTimeout);
+    setTimeout(() => model.send({ shown: false }), REMOVED_MS);
   };
 }
 

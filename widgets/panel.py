@@ -51,7 +51,10 @@ def page_script(folder: Path) -> str:
 
 
 class Panel(anywidget.AnyWidget):
-    """One live view; it listens until it is closed or `done`."""
+    """One live view; it listens until a page removes it, it is closed or `done`.
+
+    A page cannot report while a cell runs, so a view in a kernel listens from the start.
+    """
 
     _esm = page_script(HERE)
     _css = HERE / "panel.css"
@@ -80,16 +83,26 @@ class Panel(anywidget.AnyWidget):
         self._link = here
         self._render, self._describe, self._lose, self._done = render, describe, lose, done
         self._latest = overview
-        self._stop_listening: Callable[[], None] = lambda: None
-        self.on_msg(self._on_button)
+        self._stop_listening: Callable[[], None] | None = None
+        self.on_msg(self._on_message)
         _close_former_views_of_cell(self)
-        if not done(first):
-            self._stop_listening = here.live.listen(self._on_news)
+        if in_a_notebook():
+            self._listen()
 
     def close(self) -> None:
         """Stop listening and remove the view from the page."""
-        self._stop_listening()
+        self._end_listening()
         super().close()
+
+    def _listen(self) -> None:
+        state: Any = self.state
+        if self._stop_listening is None and not self._done(state):
+            self._stop_listening = self._link.live.listen(self._on_news)
+
+    def _end_listening(self) -> None:
+        if self._stop_listening is not None:
+            self._stop_listening()
+            self._stop_listening = None
 
     def mimebundle(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the display data: the live view, with text for other front ends."""
@@ -115,7 +128,7 @@ class Panel(anywidget.AnyWidget):
         with self.hold_sync():
             self.state = dict(state)
         if self._done(state):
-            self._stop_listening()
+            self._end_listening()
 
     def _with_recent(self, state: ViewState) -> ViewState:
         """Append each workload's GPU load to its sparkline."""
@@ -126,11 +139,18 @@ class Panel(anywidget.AnyWidget):
             row["recent"] = list(self._loads[row["id"]])
         return state
 
-    def _on_button(self, _widget: object, content: object, _buffers: object) -> None:
-        """Execute a button's action for a page that cannot reach the service."""
+    def _on_message(self, _widget: object, content: object, _buffers: object) -> None:
+        """Follow what pages show; execute a button's action for one without the service."""
         client = self._link.client
         do: Callable[[], object]
         match content:
+            case {"shown": True}:
+                self._listen()
+                return
+            case {"shown": False}:
+                self._end_listening()
+                self.send({"asks": "shown"})  # another page may show it as well
+                return
             case {
                 "verb": "suspend" | "resume" | "delete" | "keep" | "release" | "regain" as verb,
                 "workload": str(workload),
@@ -164,7 +184,7 @@ def _close_former_views_of_cell(view: Panel) -> None:
     asked: Mapping[str, Any] = getattr(get_ipython(), "get_parent", dict)()
     cell = asked.get("metadata", {}).get("cellId")
     if not cell:
-        return  # a front end that does not name its cells
+        return  # a front end that does not name its cells; its pages report removed views
     execution = asked.get("header", {}).get("msg_id", "")
     known = _views_of_cells.get(cell)
     if known is not None and known.execution == execution:

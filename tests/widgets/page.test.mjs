@@ -296,13 +296,13 @@ for (const [name, answers] of [
 
 /** A model as anywidget gives it, and what was sent to the kernel. */
 function model(values) {
-  const listeners = new Map(), sent = [];
+  const listeners = new Map(), sent = [], reports = [];
   return {
-    listeners, sent, values,
+    listeners, sent, reports, values,
     get: (name) => values[name],
     on: (event, listener) => listeners.set(event, [...(listeners.get(event) ?? []), listener]),
     off: (event, listener) => listeners.set(event, listeners.get(event).filter((each) => each !== listener)),
-    send: (content) => sent.push(content),
+    send: (content) => ("shown" in content ? reports : sent).push(content),
     tell: (event, ...news) => listeners.get(event).forEach((listener) => listener(...news)),
   };
 }
@@ -357,6 +357,21 @@ test("stopping is asked twice", () => {
     assert.deepEqual(here.sent, [{ verb: "delete", workload: "vision/a" }]);
     leave();
   });
+});
+
+test("the kernel is told while a view is on the page", (t) => {
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  const el = install().createElement("div");
+  const here = model({ state: state(), service: "" });
+  const leave = panel.render({ model: here, el });
+  const other = panel.render({ model: here, el: install().createElement("div") });
+  assert.deepEqual(here.reports.splice(0), [{ shown: true }, { shown: true }]);
+  leave();
+  t.mock.timers.tick(5000);
+  assert.deepEqual(here.reports.splice(0), [{ shown: false }]);
+  here.tell("msg:custom", { asks: "shown" });
+  assert.deepEqual(here.reports.splice(0), [{ shown: true }], "the other one is still there");
+  other();
 });
 
 test("a view that is gone listens to nothing", () => {

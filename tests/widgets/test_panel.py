@@ -43,8 +43,30 @@ class Wire:
         return [data["content"] for data in self.sent if data["method"] == "custom"]
 
 
+class Kernel:
+    """The shell of a kernel, as far as views ask it: the request that it executes."""
+
+    kernel = "present"
+
+    def __init__(self) -> None:
+        self.request: dict[str, Any] = {}
+
+    def get_parent(self) -> dict[str, Any]:
+        return self.request
+
+    def execute(self, cell: str, execution: str) -> None:
+        self.request = {"metadata": {"cellId": cell}, "header": {"msg_id": execution}}
+
+
 @pytest.fixture
-def bob(folder, service):
+def kernel(monkeypatch):
+    kernel = Kernel()
+    monkeypatch.setattr(sys.modules[Panel.__module__], "get_ipython", lambda: kernel)
+    return kernel
+
+
+@pytest.fixture
+def bob(folder, service, kernel):
     link = connect(service.url, service.tokens["bob"])
     yield link
     link.close()
@@ -91,22 +113,7 @@ def test_open_view_follows_the_projects_that_are_mine(bob, service, eventually, 
     view.close()
 
 
-class Kernel:
-    """The shell of a kernel, as far as views ask it: the request that it executes."""
-
-    def __init__(self) -> None:
-        self.request: dict[str, Any] = {}
-
-    def get_parent(self) -> dict[str, Any]:
-        return self.request
-
-    def execute(self, cell: str, execution: str) -> None:
-        self.request = {"metadata": {"cellId": cell}, "header": {"msg_id": execution}}
-
-
-def test_views_of_a_cell_end_when_it_runs_again(bob, monkeypatch):
-    kernel = Kernel()
-    monkeypatch.setattr(sys.modules[Panel.__module__], "get_ipython", lambda: kernel)
+def test_views_of_a_cell_end_when_it_runs_again(bob, kernel):
     listeners = bob.live._listeners
     kernel.execute("first", "1")
     panel(), quota()
@@ -120,9 +127,57 @@ def test_views_of_a_cell_end_when_it_runs_again(bob, monkeypatch):
 
     assert len(listeners) == 2
     assert {id(listener.__self__) for listener in listeners} == {id(last), id(other)}
-    kernel.request = {}  # a front end that does not name its cells
-    panel(), panel()
-    assert len(listeners) == 4
+
+
+def shows(view, *, shown: bool) -> list[Any]:
+    """Send a page's report; return the kernel's answers."""
+    view.comm = Wire()
+    view._handle_custom_msg({"shown": shown}, [])
+    answers: list[Any] = view.comm.answers()
+    return answers
+
+
+def following(link) -> list[Panel]:
+    return [listener.__self__ for listener in link.live._listeners]
+
+
+def test_views_without_a_cell_listen_while_a_page_shows_them(bob, kernel):
+    """VS Code and scripts with cells do not name them; their outputs may all stay on the page."""
+    views = []
+    for execution in ("1", "2", "3"):
+        kernel.execute("", execution)
+        views.append(quota())
+        shows(views[-1], shown=True)
+    assert following(bob) == views
+
+    assert shows(views[0], shown=False) == [{"asks": "shown"}]
+    assert following(bob) == views[1:]
+    shows(views[0], shown=True)  # another page has it as well
+    assert set(following(bob)) == set(views)
+
+    for view in views:
+        shows(view, shown=False)
+    assert following(bob) == []
+
+
+def test_view_outside_of_a_kernel_does_not_listen(bob, kernel, monkeypatch):
+    monkeypatch.setattr(sys.modules[Panel.__module__], "get_ipython", lambda: None)
+
+    view = quota()
+
+    assert following(bob) == []
+    assert "0 allocated of 2.5 quota" in repr(view)
+
+
+def test_finished_view_does_not_listen_again_when_shown(bob, kernel):
+    job = submit("hello.py", name="exp1")
+    job.wait()
+    view = jobs_view(bob, [job.id])
+    assert states(view) == {"exp1": "succeeded"}
+
+    shows(view, shown=True)
+
+    assert following(bob) == []
 
 
 def test_the_chart_grows_while_something_is_allocated(bob, eventually):
