@@ -26,6 +26,7 @@ from jupyterhub.services.service import Service
 from jupyterhub.spawner import Spawner
 from sqlalchemy.exc import SQLAlchemyError
 from tornado import web
+from tornado.httpserver import HTTPServer
 from tornado.ioloop import IOLoop
 from tornado.web import HTTPError
 
@@ -35,12 +36,14 @@ from runai.embedded.accounts.removal import AccountRemoval
 from runai.embedded.configuration import REMOVALS, SERVICE, at_address, configuration
 from runai.embedded.directory import DataDirectory
 from runai.embedded.hub_log import HubLines, start_rotation
+from runai.embedded.hub_server import BoundedServer
 from runai.embedded.liveness_probe import probe_liveness
 from runai.embedded.proxy.caddy import CaddyProxy
 from runai.embedded.proxy.caddy_config import authority_file
 from runai.embedded.proxy.public_address import PublicAddress, public_address
 from runai.embedded.settings import Settings
 from runai.hub_service.client import AsyncClient
+from runai.hub_service.processes.log_lines import bound_shortage_lines
 from runai.hub_service.processes.own_process import raise_descriptor_limit
 from runai.hub_service.wire.errors import RunaiError
 
@@ -289,6 +292,8 @@ def main() -> None:
     """Run the hub until it is stopped."""
     _use_monotonic_clock()
     start_rotation(DataDirectory(Settings.from_environment(os.environ).data_dir).hub_log)
+    bound_shortage_lines()
+    HTTPServer.configure(BoundedServer)
     EmbeddedHub.open_files = max(raise_descriptor_limit(), 0)  # RLIM_INFINITY is -1, and stays
     try:
         EmbeddedHub.launch_instance()

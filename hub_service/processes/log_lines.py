@@ -4,11 +4,13 @@ Records contain names, paths and error messages from users: escaping keeps such 
 record of its own. Each record carries the id of the request that it belongs to.
 """
 
+import errno
 import json
 import logging
 import re
 import sys
 import time
+from collections.abc import Callable
 from typing import Any, Literal
 
 from runai.hub_service.wire import problems
@@ -22,6 +24,39 @@ _LONG_WORD = re.compile(rf"(\S{{{MOST_OF_A_WORD - 1}}})\S{{2,}}")
 _CHATTY = ("alembic", "httpx", "uvicorn.error")
 
 
+DESCRIPTORS_EVERY_S = 60.0
+
+
+class DescriptorShortage(logging.Filter):
+    """Filter of asyncio's log: a shortage of descriptors is one line a minute.
+
+    Each attempt to accept a connection fails then, hundreds of times a second.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._next = clock()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return False for a shortage that was logged within the last minute."""
+        failed = record.exc_info[1] if record.exc_info else None
+        if not isinstance(failed, OSError) or failed.errno not in {errno.EMFILE, errno.ENFILE}:
+            return True
+        now = self._clock()
+        if now < self._next:
+            return False
+        self._next = now + DESCRIPTORS_EVERY_S
+        record.msg, record.args = "No file descriptor is free: connections wait (%s).", (failed,)
+        record.exc_info = record.exc_text = None
+        return True
+
+
+def bound_shortage_lines() -> None:
+    """Log a shortage of descriptors in this process once a minute."""
+    logging.getLogger("asyncio").addFilter(DescriptorShortage())
+
+
 def begin_logging(
     level: str, form: LogFormat, *, text: str = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 ) -> None:
@@ -29,6 +64,7 @@ def begin_logging(
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else LogLines(text))
     logging.basicConfig(level=level, handlers=[handler])
+    bound_shortage_lines()
     for chatty in _CHATTY:
         logging.getLogger(chatty).setLevel(logging.WARNING)
 

@@ -1,4 +1,4 @@
-"""File descriptor limit and parent-death signal of the current process.
+"""File descriptors, connections and parent-death signal of the current process.
 
 Hub and service need one descriptor per open page, the service also one per running job. Users'
 programs start with the limit that the platform was started with.
@@ -16,6 +16,10 @@ ENOUGH = 524_288
 takes long with a higher limit."""
 FEW = 4096
 """Lower bound. A hundred users with a few pages each, and a thousand jobs, use half of it."""
+MOST_CONNECTIONS = 10_000
+"""Connections of a server: each costs 6 KiB of memory, 54 KiB while its head is long."""
+HEAD_WITHIN_S = 15.0
+"""Time for a connection's request head, as at the proxy."""
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
@@ -32,6 +36,12 @@ def raise_descriptor_limit() -> int:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (max_descriptors(), hard))
     return soft
+
+
+def max_connections() -> int:
+    """Return the bound of a server's connections: half of the descriptors serve other purposes."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else min(MOST_CONNECTIONS, soft // 2)
 
 
 def end_with_parent(parent: int | None = None) -> None:

@@ -1,15 +1,19 @@
-"""The listening socket and the HTTP server (uvicorn) with bounded request heads."""
+"""The listening socket and the HTTP server (uvicorn) with bounded heads and connections."""
 
 import asyncio
 import contextlib
 import errno
 import socket
 from collections.abc import Generator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from runai.hub_service.processes.own_process import HEAD_WITHIN_S, max_connections
 from runai.hub_service.wire.errors import Unavailable
 
 PORT_FREE_WITHIN_S = 15.0
@@ -54,14 +58,46 @@ async def listen(host: str, port: int) -> socket.socket:
             return listening
 
 
+@dataclass
+class ConnectionBounds:
+    """The bounds of one server's connections, and the connections that they may close."""
+
+    most: int = field(default_factory=max_connections)
+    head_within_s: float = HEAD_WITHIN_S
+    without_head: dict["BoundedHeads", asyncio.TimerHandle] = field(default_factory=dict)
+    """Connections that wait for a request's head, oldest first."""
+
+
 class BoundedHeads(HttpToolsProtocol):
-    """HTTP protocol with a bound on request heads, which httptools lacks."""
+    """HTTP protocol with bounds on request heads and connections, which httptools lacks."""
 
     _head = 0
     """Bytes received for the current head, including data in the same chunks."""
     _is_in_body = False
     _is_answered = False
     """Whether the connection's last reply is written; later input is discarded."""
+
+    def __init__(self, *args: Any, bounds: ConnectionBounds, **kwargs: Any) -> None:  # noqa: ANN401
+        super().__init__(*args, **kwargs)
+        self._bounds = bounds
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for a head; above the bound close the oldest connection without one."""
+        super().connection_made(transport)
+        self._wait_for_head()
+        if len(self.connections) > self._bounds.most:
+            oldest = next(iter(self._bounds.without_head))
+            oldest.stop_waiting()
+            oldest.transport.abort()
+
+    def _wait_for_head(self) -> None:
+        late = self.loop.call_later(self._bounds.head_within_s, self.transport.close)
+        self._bounds.without_head[self] = late
+
+    def stop_waiting(self) -> None:
+        """End the time limit of the head."""
+        if late := self._bounds.without_head.pop(self, None):
+            late.cancel()
 
     def data_received(self, data: bytes) -> None:
         """Parse the data; close the connection if the head is too large."""
@@ -70,12 +106,17 @@ class BoundedHeads(HttpToolsProtocol):
         self._head += len(data)
         super().data_received(data)
         # After parsing: a short head and the start of a long body may arrive in one chunk.
-        if self._head > MOST_HEAD_BYTES and not self._is_in_body:
+        if self._is_in_body or not self._head:
+            return
+        if self._head > MOST_HEAD_BYTES:
             self.transport.close()
+        elif self not in self._bounds.without_head:
+            self._wait_for_head()
 
     def on_headers_complete(self) -> None:
         """Stop counting: a middleware bounds the body."""
         self._is_in_body = True
+        self.stop_waiting()
         super().on_headers_complete()
         if self.cycle is not None:
             self.cycle.transport = _ReplyTransport(self)
@@ -87,6 +128,7 @@ class BoundedHeads(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Drop the last `_ReplyTransport`: it forms a reference cycle with the connection."""
+        self.stop_waiting()
         super().connection_lost(exc)
         if self.cycle is not None:
             self.cycle.transport = self.transport
@@ -125,11 +167,12 @@ class _ReplyTransport(asyncio.Transport):
 class Server(uvicorn.Server):
     """uvicorn without signal handlers and without an access log, which would reveal queries."""
 
-    def __init__(self, app: FastAPI) -> None:
+    def __init__(self, app: FastAPI, bounds: ConnectionBounds | None = None) -> None:
+        protocol: Any = partial(BoundedHeads, bounds=bounds or ConnectionBounds())
         super().__init__(
             uvicorn.Config(
                 app,
-                http=BoundedHeads,
+                http=protocol,
                 log_config=None,
                 access_log=False,
                 lifespan="off",

@@ -74,7 +74,7 @@ def templates(prefix: str) -> Environment:
     parts: Any = environment.get_template("parts.html").module
 
     devices, workloads = RowCache(DEVICES), RowCache(WORKLOADS)
-    environment.globals |= {
+    cached: dict[str, Any] = {
         "drawn_device": lambda view, shown, node: devices.row(
             view, (shown, node), lambda: parts.device(shown, node)
         ),
@@ -82,6 +82,7 @@ def templates(prefix: str) -> Environment:
             view, own, lambda: parts.workload(shown_workload(view), own)
         ),
     }
+    environment.globals |= cached
     return environment
 
 
