@@ -29,6 +29,9 @@ LIMITS = (
 )
 """The limits in words, for `runai doctor` and `/health`."""
 
+# Tornado believes the first two more than X-Forwarded-For and -Proto; Caddy sets none of them.
+FORGEABLE = ("X-Real-Ip", "X-Scheme", "Forwarded")
+
 DIAL_S = 10
 # Below uvicorn's 5 s for idle connections: a POST must not be sent into a connection that is
 # closing.
@@ -161,7 +164,8 @@ def _route_file(door: FrontDoor) -> Json:
 def _to_server(door: FrontDoor, default_port: int) -> list[Json]:
     bound = {"handler": "request_body", "max_size": HUB_BODY_BYTES}
     is_hub = {"vars": {"{server}": [door.hub]}}
-    port = {"handler": "headers", "request": {"set": {"X-Forwarded-Port": ["{port}"]}}}
+    forwarded = {"set": {"X-Forwarded-Port": ["{port}"]}, "delete": [*FORGEABLE]}
+    port = {"handler": "headers", "request": forwarded}
     untrusted = {"not": [{"vars": {"trusted_proxy": ["true"]}}]}
     return [
         _map("{http.matchers.file.relative}", "{server}", ("/=([^/]*)$", "${1}")),

@@ -80,15 +80,17 @@ FORWARDED = {
     "X-Forwarded-Host": "gpu.example.org",
     "X-Forwarded-Port": "443",
 }
+FORGED = {"X-Real-Ip": "10.9.8.7", "X-Scheme": "https", "Forwarded": "for=10.9.8.7"}
 
 
 async def test_forwarded_headers_of_a_client_are_overwritten(
     browser: aiohttp.ClientSession, proxy: CaddyProxy
 ):
     host = proxy.public_url.removeprefix("http://")
-    async with browser.get("/user/ana/", headers=FORWARDED) as reply:
+    async with browser.get("/user/ana/", headers=FORWARDED | FORGED) as reply:
         answer = await reply.json()
 
+    assert [headers_of(answer, name) for name in FORGED] == [[], [], []]
     assert {name: headers_of(answer, name) for name in FORWARDED} == {
         "X-Forwarded-For": ["127.0.0.1"],
         "X-Forwarded-Proto": ["http"],
@@ -104,9 +106,12 @@ async def test_forwarded_headers_of_a_trusted_proxy_are_passed_on(
     proxy.trusted_proxies = ["127.0.0.1/32"]
     await proxy.start()
     await proxy.add_route(PREFIX, upstream.url, {})
-    async with browser.get("/user/ana/", headers=FORWARDED) as reply:
+    async with browser.get("/user/ana/", headers=FORWARDED | FORGED) as reply:
         answer = await reply.json()
 
+    assert {name: headers_of(answer, name) for name in FORGED} == {
+        name: [value] for name, value in FORGED.items()
+    }
     assert {name: headers_of(answer, name) for name in FORWARDED} == {
         "X-Forwarded-For": ["10.1.2.3, 127.0.0.1"],
         "X-Forwarded-Proto": ["https"],
