@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import gzip
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import ClassVar
@@ -189,3 +193,96 @@ def test_a_hub_with_subdomains_says_where_its_service_is(location: str, expected
         server.shutdown()
 
     assert found == expected.format(server.server_port)
+
+
+class HostileHub(BaseHTTPRequestHandler):
+    """A hub that logs everybody in; `replies` has its other status lines, headers and bodies."""
+
+    replies: ClassVar[dict[str, tuple[int, dict[str, str], bytes]]] = {}
+    sound: ClassVar[dict[str, tuple[int, dict[str, str], bytes]]] = {
+        "GET /hub/api": (200, {}, b'{"version": "6.0"}'),
+        "GET /hub/login": (200, {}, b'<input type="password">'),
+        "POST /hub/login": (302, {"Location": "/hub/home"}, b""),
+        "GET /hub/api/user": (200, {}, b'{"name": "bob", "scopes": []}'),
+        "POST /hub/api/users/bob/tokens": (201, {}, b'{"token": "t"}'),
+        "GET /services/runai/api/v1/whoami": (
+            200,
+            {},
+            json.dumps(
+                {
+                    "name": "bob\x1b]0;owned\x07\x1b[2J\n",
+                    "kind": "user",
+                    "groups": [],
+                    "projects": ["x\x1b[2J"],
+                    "default_project": None,
+                    "admin": False,
+                    "version": "1",
+                }
+            ).encode(),
+        ),
+    }
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"] or 0))
+        name = f"{self.command} {self.path}"
+        status, headers, body = self.replies.get(name) or self.sound.get(name) or (200, {}, b"")
+        self.send_response(status)
+        for header in headers.items():
+            self.send_header(*header)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        with suppress(ConnectionError):
+            self.wfile.write(body)
+
+    do_POST = do_GET  # noqa: N815 - the base class's name
+
+
+@contextmanager
+def hostile_hub() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), HostileHub) as server:
+        Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+NESTED = b"[" * 200_000
+
+
+@pytest.mark.parametrize(
+    ("request_line", "reply"),
+    [
+        pytest.param("GET /hub/api", (200, {}, NESTED), id="nested version"),
+        pytest.param("GET /hub/api", (200, {}, b"[]"), id="a list"),
+        pytest.param("GET /hub/api", (200, {}, b"x" * 5_000_000), id="a long reply"),
+        pytest.param(
+            "GET /hub/api",
+            (200, {"Content-Encoding": "gzip"}, gzip.compress(bytes(5_000_000))),
+            id="a reply that grows",
+        ),
+        pytest.param(
+            "GET /hub/api", (200, {"Content-Encoding": "gzip"}, b"plain"), id="no such encoding"
+        ),
+        pytest.param("GET /hub/api/user", (307, {"Location": "/x"}, b""), id="redirected user"),
+        pytest.param("GET /hub/api/user", (200, {}, NESTED), id="nested user"),
+        pytest.param(
+            "GET /hub/api/user", (200, {}, b'{"name": "bob", "scopes": 1}'), id="no scopes"
+        ),
+        pytest.param("POST /hub/api/users/bob/tokens", (201, {}, b"{}"), id="no token"),
+    ],
+)
+def test_reply_that_is_not_jupyterhubs_is_one_sentence(runai, monkeypatch, request_line, reply):
+    monkeypatch.setattr(HostileHub, "replies", {request_line: reply})
+    with hostile_hub() as url:
+        result = runai("login", url, "--user", "bob", "--password-stdin", stdin="x\n")
+
+    assert result.exit_code == 1
+    assert f"Error: No JupyterHub answers at {url}.\nHint: " in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_greeting_has_no_control_sequences(runai):
+    with hostile_hub() as url:
+        result = runai("login", url, "--user", "bob", "--password-stdin", stdin="x\n")
+
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.endswith(r" as bob\x1b]0;owned\x07\x1b[2J\n. Projects: x\x1b[2J." + "\n")

@@ -24,6 +24,7 @@ from runai.hub_service.cli.output.spinner import at_work
 from runai.hub_service.client import Client
 from runai.hub_service.client.connection import config_path, find_connection
 from runai.hub_service.wire.errors import InvalidRequest, Unavailable
+from runai.hub_service.wire.printable import printable
 from runai.hub_service.wire.schemas import WhoAmI
 
 _READ = "-"
@@ -99,7 +100,8 @@ def login(
     with at_work(f"Asking {service}"), Client(service, token, ca=ca) as client:
         me = client.whoami()
     remember(service, token, ca)
-    click.echo(f"Logged in to {hub.root} as {me.name}. Projects: {render.listed(me.projects)}.")
+    greeting = f"Logged in to {hub.root} as {me.name}. Projects: {render.listed(me.projects)}."
+    click.echo(printable(greeting))
     if inside_session():
         click.echo("This session goes on using its own hub and token.", err=True)
 

@@ -20,6 +20,8 @@ ADMIN_SCOPES: Final = ("custom:runai:admin", "admin-ui")
 """Either gives a hub admin's token admin rights here. In the hub the second opens one page."""
 TOKEN_LIFETIME_S: Final = 90 * 24 * 3600
 _TIMEOUT_S: Final = 30.0  # a login may ask a slow directory
+_MOST_REPLY_BYTES: Final = 4 * 2**20
+"""Maximum size of a reply; JupyterHub's pages have some 100 KiB."""
 _XSRF: Final = "_xsrf"
 _STARTING: Final = frozenset({502, 503, 504})
 """Statuses of a proxy while its hub starts."""
@@ -90,16 +92,7 @@ class HubLogin:
         Raises:
             Unavailable: no JupyterHub answers there.
         """
-        reply = self._send("GET", "hub/api")
-        try:
-            return str(reply.json()["version"])
-        except (ValueError, KeyError, TypeError):
-            raise Unavailable(
-                f"No JupyterHub answers at {self.root}.",
-                hint="Give the address that you open in the browser"
-                + (", perhaps with https." if self.root.startswith("http:") else "."),
-                code="no_hub",
-            ) from None
+        return str(self._field(self._send("GET", "hub/api"), "version"))
 
     def service_root(self) -> str:
         """Return the GPU service's address: on the hub's host, or on a subdomain of it.
@@ -149,14 +142,18 @@ class HubLogin:
 
         Raises:
             Forbidden: the user may not use the GPU service, or the hub has none.
+            Unavailable: the hub's replies are not JupyterHub's.
         """
         # A page load after the login renews the xsrf cookie.
         self._send("GET", "hub/token")
-        me: dict[str, Any] = self._send("GET", "hub/api/user").json()
-        scopes = [*SCOPES, *[scope for scope in ADMIN_SCOPES if scope in me.get("scopes", ())][:1]]
+        me = self._send("GET", "hub/api/user")
+        user, granted = str(self._field(me, "name")), self._field(me, "scopes")
+        if not isinstance(granted, list):
+            raise self._no_hub()
+        scopes = [*SCOPES, *[scope for scope in ADMIN_SCOPES if scope in granted][:1]]
         reply = self._send(
             "POST",
-            f"hub/api/users/{quote(str(me.get('name')), safe='')}/tokens",
+            f"hub/api/users/{quote(user, safe='')}/tokens",
             json={
                 "note": f"runai login on {socket.gethostname()}",
                 "scopes": scopes,
@@ -170,7 +167,26 @@ class HubLogin:
                 hint="Does it have the service `runai`, and may you use it? Ask its admins.",
                 code="no_token",
             )
-        return str(reply.json()["token"])
+        return str(self._field(reply, "token"))
+
+    def _field(self, reply: httpx.Response, name: str) -> Any:
+        """Return a field of a reply in JSON.
+
+        Raises:
+            Unavailable: there is none, so no JupyterHub has answered.
+        """
+        try:
+            return reply.json()[name]
+        except (ValueError, LookupError, TypeError, RecursionError):
+            raise self._no_hub() from None
+
+    def _no_hub(self) -> Unavailable:
+        return Unavailable(
+            f"No JupyterHub answers at {self.root}.",
+            hint="Give the address that you open in the browser"
+            + (", perhaps with https." if self.root.startswith("http:") else "."),
+            code="no_hub",
+        )
 
     def _send(self, method: str, path: str, **content: Any) -> httpx.Response:
         """Return the hub's reply.
@@ -199,7 +215,21 @@ class HubLogin:
 
     def _request(self, method: str, path: str, **content: Any) -> httpx.Response:
         try:
-            return self._http.request(method, path, **content)
+            with self._http.stream(method, path, **content) as reply:
+                body = bytearray()
+                for chunk in reply.iter_bytes():
+                    body += chunk
+                    if len(body) > _MOST_REPLY_BYTES:
+                        raise self._no_hub()
+                reply.headers.pop("Content-Encoding", None)  # it is decoded
+                return httpx.Response(
+                    reply.status_code,
+                    headers=reply.headers,
+                    content=bytes(body),
+                    request=reply.request,
+                )
+        except httpx.DecodingError:
+            raise self._no_hub() from None
         except httpx.TransportError as failed:
             raise untrusted(self.root, failed) or Unavailable(
                 f"Nothing answers at {self.root}.",
