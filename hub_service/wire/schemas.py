@@ -469,15 +469,11 @@ class SubmitReply(Wire):
 
     workloads: list[WorkloadView]
     """At most the first 200 elements of an array."""
-    array: str = ""
-    """Prefix of an array's ids: `vision/sweep` for `vision/sweep-0`; "" if it is no array."""
+    array: str = ""  # prefix of an array's ids: `vision/sweep` for `vision/sweep-0`
     count: int = 1
-    """Number of stored workloads."""
     dry_run: bool = False
-    unchecked: str = ""
-    """What a dry run does not check, for example "taints, volumes, admission"; "": nothing."""
-    notes: list[str] = []
-    """Sentences to print: "waits: no node has 8 GPUs (largest: 5)"."""
+    unchecked: str = ""  # what a dry run does not check: "taints, volumes, admission"
+    notes: list[str] = []  # sentences to print
 
     def ids(self) -> list[str]:
         """Return the ids of all stored workloads, including elements not listed."""
