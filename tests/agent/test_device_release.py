@@ -35,9 +35,12 @@ def test_loading_process_gets_sigterm_after_its_kernel_and_the_server_none(pids)
     server, kernel, loading = pids
     sent: list[tuple[int, int]] = []
     now = 0.0
-    releaser = Releaser(
-        send=lambda pid, _created, number: not sent.append((pid, number)), clock=lambda: now
-    )
+
+    def send(pid: int, _created: float, number: int) -> bool:
+        sent.append((pid, number))
+        return True
+
+    releaser = Releaser(send=send, clock=lambda: now)
     lab = AgentAllocation(
         workload="vision/lab",
         worker="vision/lab-0",

@@ -119,10 +119,12 @@ def _show_data(overview: Overview, asked: TopOptions, seen: ShownTable, output: 
 def _show_averages(client: Client, overview: Overview) -> None:
     """Print average utilization and allocation of the last hour, day and week."""
     now = datetime.now(UTC)
-    for name, hours in (("last hour", 1), ("last 24 hours", 24), ("last 7 days", 168)):
-        usage = client.usage(since=now - timedelta(hours=hours))
-        click.echo(f"{f'{name}:':15} {top_views.average(usage)}")
-    if (begins := top_views.begin_of_history(usage)) is not None:
+    hours = {"last hour": 1, "last 24 hours": 24, "last 7 days": 168}
+    usage = {name: client.usage(since=now - timedelta(hours=h)) for name, h in hours.items()}
+    for name in hours:
+        click.echo(f"{f'{name}:':15} {top_views.average(usage[name])}")
+    begins = top_views.begin_of_history(usage["last 7 days"])
+    if begins is not None:
         click.echo(f"The history begins at {render.clock(begins)}.")
     reclaimed = overview.idle_gpu_hours_reclaimed
     if reclaimed >= LEAST_SHOWN_HOURS:

@@ -288,7 +288,7 @@ async def test_a_stream_sends_everything_once_then_what_changed(simulated, encod
 
 def test_page_names_the_gpus_that_a_node_does_not_offer_until_it_does():
     loss = "node gpu-1 offers 0 of 4 GPUs since 14:02 (device plugin or driver)"
-    macros = templates("/").get_template("parts.html").module
+    macros: Any = templates("/").get_template("parts.html").module
 
     shown, gone = (
         macros.loss(vars(NodeView(name="gpu-1", devices=[], loss=of))) for of in (loss, "")

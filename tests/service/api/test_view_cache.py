@@ -300,10 +300,12 @@ def test_row_cache_of_lasting_views_is_bounded():
 
 async def test_rows_of_former_measurements_are_dropped(simulated, monkeypatch):
     caches: list[RowCache] = []
-    monkeypatch.setattr(
-        "runai.hub_service.api.pages.templates.RowCache",
-        lambda _most: caches.append(RowCache(99)) or caches[-1],
-    )
+
+    def row_cache(_most: int) -> RowCache:
+        caches.append(RowCache(99))
+        return caches[-1]
+
+    monkeypatch.setattr("runai.hub_service.api.pages.templates.RowCache", row_cache)
     ana = await simulated.client("ana")
     await ana.submit(SubmitRequest(gpus=1, command=["train"]))
     environment, overview = templates.__wrapped__("/"), await ana.overview()
