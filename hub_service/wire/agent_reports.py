@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints
 
+from runai.hub_service.wire.amounts import NUMBER
 from runai.hub_service.wire.base_schema import MOST_PID, Wire
 from runai.hub_service.wire.printable import printable
 from runai.hub_service.wire.schemas import DeviceShareView
@@ -14,9 +15,9 @@ Uuid = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9:/_.-]+$", max_leng
 
 PrintableText = Annotated[str, AfterValidator(partial(printable, most=500))]
 """A name that a user chose (program, notebook, account): escaped and shortened, never rejected."""
-Busy = Annotated[float, Field(ge=0, le=1000)]
-Mib = Annotated[int, Field(ge=0, le=2**40)]
-Moment = Annotated[float, Field(ge=0, le=1e11)]
+Busy = Annotated[float, Field(ge=0, le=1000), NUMBER]
+Mib = Annotated[int, Field(ge=0, le=2**40), NUMBER]
+Moment = Annotated[float, Field(ge=0, le=1e11), NUMBER]
 
 
 class UsageSample(Wire):
@@ -30,7 +31,7 @@ class UsageSample(Wire):
     """Busy share of the whole device, 0..1; None: unknown, which does not mean idle."""
     memory_mib: Mib | None
     """None: unknown, which does not mean 0."""
-    cpu: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    cpu: Annotated[float, Field(ge=0, le=1e6), NUMBER] | None = None
     """CPU cores that its programs on the device kept busy; None: not measured."""
 
 
@@ -39,7 +40,7 @@ class ProcessSample(Wire):
 
     device: Uuid
     """UUID."""
-    pid: Annotated[int, Field(ge=0, le=MOST_PID)]
+    pid: Annotated[int, Field(ge=0, le=MOST_PID), NUMBER]
     """PID in the node's namespace; a container may have its own."""
     workload: PrintableText
     """"" for a process that belongs to no workload."""
@@ -102,8 +103,8 @@ class AgentReport(Wire):
 
     node: PrintableText
     at: Moment
-    interval: Annotated[float, Field(ge=0, le=1e6)]
-    age: Annotated[float, Field(ge=0, le=1e9)] | None = None
+    interval: Annotated[float, Field(ge=0, le=1e6), NUMBER]
+    age: Annotated[float, Field(ge=0, le=1e9), NUMBER] | None = None
     """Seconds from `at` to its sending, by a monotonic clock; dates it where clocks differ."""
     devices: list[DeviceSample]
     samples: list[UsageSample]
@@ -115,7 +116,7 @@ class AgentReport(Wire):
     """Devices of each pod (Kubernetes only); None: no answer of the kubelet, or no query."""
     inventory: tuple[NodeDevice, ...] = ()
     """Devices of the node in the driver's order (Kubernetes only)."""
-    pods_age: Annotated[float, Field(ge=0, le=1e9)] | None = None
+    pods_age: Annotated[float, Field(ge=0, le=1e9), NUMBER] | None = None
     """Seconds since the query for `pods` and `inventory`; None: as old as the samples.
 
     A delayed report carries the `pods` and `inventory` of its sending.

@@ -14,17 +14,28 @@ LONGEST_S = 10 * 366 * 86400
 LONGEST_GRACE_S = 3600
 
 
+def refuse_boolean(value: object) -> object:
+    """Refuse True and False, which Python takes for 1 and 0; return anything else unchanged."""
+    if isinstance(value, bool):
+        raise ValueError("it must be a number")  # noqa: TRY004 - pydantic shows these alone
+    return value
+
+
+NUMBER = BeforeValidator(refuse_boolean)
+"""For each int and float of a request, after its `Field`, whose bounds OpenAPI shows then."""
+
+
 def seconds(value: object) -> object:
-    """Convert text such as 2h to seconds; return other types unchanged for later validators.
+    """Convert text such as 2h to seconds; return other types for later validators.
 
     >>> [seconds(text) for text in ("90", "90s", "15m", "2h", "3 d")]
     [90, 90, 900, 7200, 259200]
 
     Raises:
-        ValueError: the text is no duration.
+        ValueError: it is a text and no duration, or a boolean.
     """
     if not isinstance(value, str):
-        return value
+        return refuse_boolean(value)
     found = _DURATION.fullmatch(value)
     if found is None:
         raise ValueError("give a number and a unit, such as 90m, 2h or 3d")

@@ -14,7 +14,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from runai.hub_service.wire.amounts import MOST_GPUS
+from runai.hub_service.wire.amounts import MOST_GPUS, NUMBER
 
 # Not allowed in names: controls, invisible characters and changes of the writing direction.
 _HIDDEN_CHARACTERS = "\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff"
@@ -73,7 +73,7 @@ def _reject_timestamps(value: object) -> object:
 Time = Annotated[datetime, BeforeValidator(_reject_timestamps)]
 """A time in RFC 3339; UTC if it has no zone."""
 
-PositiveInt = Annotated[int, Field(ge=1, le=1_000_000_000)]
+PositiveInt = Annotated[int, Field(ge=1, le=1_000_000_000), NUMBER]
 
 ImageName = Annotated[
     str,

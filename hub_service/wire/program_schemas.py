@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import Base64Bytes, Field
 
+from runai.hub_service.wire.amounts import NUMBER
 from runai.hub_service.wire.base_schema import MOST_PID, Argument, Wire
 
 MOST_INPUT_BYTES = 4 * 2**20
@@ -31,8 +32,8 @@ class ExecPiece(Wire):
 class ProcessReport(Wire):
     """The process of a session that the spawner started."""
 
-    pid: Annotated[int, Field(ge=2, le=MOST_PID)]
-    created: Annotated[float, Field(ge=0, le=1e11)]
+    pid: Annotated[int, Field(ge=2, le=MOST_PID), NUMBER]
+    created: Annotated[float, Field(ge=0, le=1e11), NUMBER]
 
 
 class EnvironmentView(Wire):

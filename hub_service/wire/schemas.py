@@ -22,6 +22,7 @@ from pydantic import (
 from runai.hub_service.wire.amounts import (
     MOST_MEMORY_MIB,
     MOST_WORKERS,
+    NUMBER,
     DurationText,
     Grace,
     Protection,
@@ -110,7 +111,7 @@ class ProcessView(Wire):
     memory_mib: int | None
 
 
-_Bounded = Annotated[int, Field(ge=60, le=30 * 86400)]
+_Bounded = Annotated[int, Field(ge=60, le=30 * 86400), NUMBER]
 
 
 IdleSeconds = Annotated[
@@ -218,18 +219,18 @@ class SubmitRequest(Wire):
     workdir: Path = ""
     env: Annotated[dict[EnvName, Argument], Field(max_length=1000)] = {}
     gpus: Gpus | None = None
-    gpu_memory_mib: Annotated[int, Field(ge=1, le=MOST_MEMORY_MIB)] | None = None
+    gpu_memory_mib: Annotated[int, Field(ge=1, le=MOST_MEMORY_MIB), NUMBER] | None = None
     cpu: Cpus | None = None
     """CPUs of each worker; None: none beside a GPU, else the platform's default.
 
     On one machine 0.1 without a whole GPU, if less is named.
     """
-    memory_mib: Annotated[int, Field(ge=0, le=MOST_MEMORY_MIB)] | None = None
+    memory_mib: Annotated[int, Field(ge=0, le=MOST_MEMORY_MIB), NUMBER] | None = None
     """Main memory of each worker; None: as for `cpu`. On one machine 64 without a whole GPU."""
     gpu_type: Line | None = None
     """GPU types in order of preference, separated by commas: words of each name, such as A100, or
     all of it; None: any."""
-    workers: Annotated[int, Field(ge=1, le=MOST_WORKERS)] = 1
+    workers: Annotated[int, Field(ge=1, le=MOST_WORKERS), NUMBER] = 1
     min_workers: PositiveInt | None = None
     """None: all workers (a gang), or 1 for an elastic job."""
     elastic: bool = False
@@ -238,11 +239,13 @@ class SubmitRequest(Wire):
     """Whether it saves its work when it is paused, and goes on from there."""
     guaranteed_workers: PositiveInt | None = None
     """Workers of an elastic job that wait for the quota, and that no other project takes."""
-    array: Annotated[int, Field(ge=1, le=MOST_WORKERS)] | None = None
-    priority: Literal["low", "normal", "high"] | Annotated[int, Field(ge=0, le=1000)] = "normal"
+    array: Annotated[int, Field(ge=1, le=MOST_WORKERS), NUMBER] | None = None
+    priority: Literal["low", "normal", "high"] | Annotated[int, Field(ge=0, le=1000), NUMBER] = (
+        "normal"
+    )
     preemptible: bool | None = None
     """None: True for a job, False for a session."""
-    backoff_limit: Annotated[int, Field(ge=0, le=100)] = 0
+    backoff_limit: Annotated[int, Field(ge=0, le=100), NUMBER] = 0
     grace_seconds: Grace = 30
     expected_runtime: Seconds | None = None
     """The user's estimate from start to end: seconds, or text such as 2h."""
@@ -270,7 +273,7 @@ class SubmitRequest(Wire):
 class ScaleRequest(Wire):
     """New bounds on an elastic job's number of workers; None: unchanged."""
 
-    workers: Annotated[int, Field(ge=1, le=MOST_WORKERS)] | None = None
+    workers: Annotated[int, Field(ge=1, le=MOST_WORKERS), NUMBER] | None = None
     min_workers: PositiveInt | None = None
 
 
@@ -511,8 +514,8 @@ class ProjectPut(Wire):
     quota: Quota | None = None
     build_quota: Gpus | None = None
     limit: Gpus | None = None
-    weight: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
-    priority: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    weight: Annotated[int, Field(ge=0, le=1_000_000), NUMBER] | None = None
+    priority: Annotated[int, Field(ge=0, le=1_000_000), NUMBER] | None = None
     never_lent: Gpus | None = None
     min_runtime: Protection | None = None
     node_types_build: Annotated[list[Line], Field(max_length=100)] | None = None

@@ -8,11 +8,12 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
+from runai.hub_service.wire.amounts import NUMBER
 from runai.hub_service.wire.base_schema import Wire
 from runai.hub_service.wire.elastic_messages import Reason, Target, WorkerPhase, WorkerStatus
 
-Count = Annotated[int, Field(ge=0, le=1 << 53)]
-Speed = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, le=1 << 53), NUMBER]
+Speed = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False), NUMBER]
 
 
 class TargetMessage(Wire):
@@ -74,10 +75,10 @@ class StatusReport(Wire):
 class EndedReport(Wire):
     """Exit code of a worker's program; 128 + N after signal N."""
 
-    exit_code: Annotated[int, Field(ge=0, le=255)]
+    exit_code: Annotated[int, Field(ge=0, le=255), NUMBER]
 
 
 class EndedReply(Wire):
     """Exit code for the worker's pod."""
 
-    exit_code: Annotated[int, Field(ge=0, le=255)]
+    exit_code: Annotated[int, Field(ge=0, le=255), NUMBER]

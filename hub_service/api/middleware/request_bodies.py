@@ -97,7 +97,7 @@ class _Body:
 
 
 class UniqueKeys(APIRoute):
-    """A route that refuses bodies with a key that is there twice, of which the last would count."""
+    """A route that refuses bodies not in UTF-8, or with a key twice, of which the last counts."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return the handler with the check before it."""
@@ -105,14 +105,16 @@ class UniqueKeys(APIRoute):
 
         async def checked(request: Request) -> Response:
             if self.body_field is not None:
-                _check_keys(await request.body())
+                _check(await request.body())
             return await handle(request)
 
         return checked
 
 
-def _check_keys(body: bytes) -> None:
-    """Raise InvalidRequest for a key that is there twice; other mistakes are the route's."""
+def _check(body: bytes) -> None:
+    """Raise InvalidRequest for UTF-16, UTF-32 or a key twice; other mistakes are the route's."""
+    if not json.detect_encoding(body).startswith("utf-8"):  # `json` would take the others too
+        raise InvalidRequest("The body of the request is not in UTF-8.", code="invalid_json")
     try:
         with suppress(RecursionError, UnicodeDecodeError, json.JSONDecodeError):
             json.loads(body, object_pairs_hook=unique_keys)

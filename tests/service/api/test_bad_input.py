@@ -2,15 +2,51 @@
 
 from __future__ import annotations
 
-from typing import Any
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any, get_args
 
 import pytest
+from fastapi.routing import APIRoute
+from pydantic import ValidationError
 
+from runai.hub_service.api import routes
+from runai.hub_service.wire.base_schema import Wire
 from runai.hub_service.wire.schemas import ProjectPut, SubmitRequest
 
 JSON = {"Content-Type": "application/json"}
 JOB: dict[str, Any] = {"name": "exp1", "command": ["true"]}
 SESSION: dict[str, Any] = {"name": "lab", "kind": "session", "command": ["sleep", "60"]}
+
+
+def bodies() -> set[type[Wire]]:
+    """Return the models of all requests' bodies, and the models in them."""
+    modules = [import_module(f"{routes.__name__}.{m.name}") for m in iter_modules(routes.__path__)]
+    found = [getattr(module, "router", None) for module in modules]
+    fields = [route.body_field for router in found if router for route in router.routes
+              if isinstance(route, APIRoute) and route.body_field]  # fmt: skip
+    return set().union(*(models_in(field.field_info.annotation) for field in fields))
+
+
+def models_in(annotation: Any) -> set[type[Wire]]:
+    """Return the models of an annotation, and of their fields."""
+    if isinstance(annotation, type) and issubclass(annotation, Wire):
+        inner = (field.annotation for field in annotation.model_fields.values())
+        return {annotation}.union(*map(models_in, inner))
+    return set().union(*map(models_in, get_args(annotation)))
+
+
+def numbers_of(model: type[Wire]) -> list[str]:
+    """Return the fields of a body that take a number."""
+    fields = model.model_json_schema().get("properties", {})
+    return [name for name, form in fields.items() if {"integer", "number"} & kinds_in(form)]
+
+
+def kinds_in(form: Any) -> set[Any]:
+    """Return the JSON types that a field takes."""
+    choices = [*form.get("anyOf", ()), *form.get("oneOf", ())]
+    return {form.get("type")}.union(*map(kinds_in, choices))
+
 
 # client, request, status, code, words that the sentence and its hint must name
 SUBMISSIONS = [
@@ -229,6 +265,42 @@ async def test_a_key_that_is_twice_in_a_body_is_refused(simulated, who, method, 
     assert reply.json()["detail"].endswith("' is there twice in one object.")
     assert await simulated.platform.cluster.projects() == projects
     assert await simulated.platform.cluster.workloads() == []
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32-be"])
+@pytest.mark.parametrize(
+    ("who", "method", "path"),
+    [
+        ("ana", "POST", "workloads"),
+        ("ana", "POST", "plan"),
+        ("root", "PUT", "projects/new"),
+    ],
+)
+async def test_body_in_another_encoding_than_utf_8_is_refused(
+    simulated, who, method, path, encoding
+):
+    body = '{"name": "exp1", "command": ["true"]}' if path == "workloads" else "{}"
+    async with simulated.http(who, **JSON) as http:
+        reply = await http.request(method, f"api/v1/{path}", content=body.encode(encoding))
+
+    assert reply.status_code == 400
+    assert reply.json()["detail"] == "The body of the request is not in UTF-8."
+    assert await simulated.platform.cluster.workloads() == []
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        pytest.param(model, name, id=f"{model.__name__}.{name}")
+        for model in sorted(bodies(), key=str)
+        for name in numbers_of(model)
+    ],
+)
+def test_true_is_no_number(model, name):
+    with pytest.raises(ValidationError) as refused:
+        model.model_validate({name: True})
+
+    assert name in {error["loc"][0] for error in refused.value.errors()}
 
 
 async def test_a_body_may_begin_with_a_byte_order_mark(simulated):
