@@ -4,6 +4,7 @@ The proxy outlives a hub that is killed, and the next hub adopts it. docs/adr/00
 """
 
 import asyncio
+import signal
 import socket
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from jupyterhub.proxy import Proxy
-from traitlets import Bool, List, Unicode
+from traitlets import Bool, Float, List, Unicode
 
 from runai.embedded.proxy import caddy_config
 from runai.embedded.proxy.caddy_process import CaddyProcess, caddy_program
@@ -52,6 +53,9 @@ class CaddyProxy(Proxy):
     internal_authority = Bool(
         help="Certify localhost and this machine by an authority of Caddy's own."
     ).tag(config=True)
+    hung_after = Float(
+        60.0, help="Seconds without an answer of Caddy after which it is killed and restarted."
+    ).tag(config=True)
 
     def __init__(self, **kwargs: Any) -> None:  # noqa: ANN401 - traitlets' own signature
         super().__init__(**kwargs)
@@ -61,6 +65,7 @@ class CaddyProxy(Proxy):
         self._routes = RouteFiles(folder / caddy_config.ROUTES, self._depth)
         self._watch: ProcessWatch | None = None
         self._starting: asyncio.Future[None] | None = None
+        self._probing: asyncio.Future[None] | None = None
 
     # -- JupyterHub's contract -------------------------------------------------------------------
 
@@ -84,8 +89,9 @@ class CaddyProxy(Proxy):
 
     async def stop(self) -> None:
         """End the proxy; a repeat does nothing."""
-        if self._starting is not None:
-            self._starting.cancel()
+        for task in (self._starting, self._probing):
+            if task is not None:
+                task.cancel()
         if self._watch is not None:
             self._watch.close()
             self._watch = None
@@ -119,8 +125,25 @@ class CaddyProxy(Proxy):
         self._watch = self._process.watch(self._restart)
         if self._watch is None:
             self._restart()
+        else:
+            self._probing = asyncio.ensure_future(self._kill_when_hung(self._watch))
+
+    async def _kill_when_hung(self, watch: ProcessWatch) -> None:
+        """Kill the process when two probes in a row have no answer; `_restart` follows.
+
+        Two, as one may fail because the machine or the hub was suspended.
+        """
+        pause, missed = self.hung_after / 4, 0
+        while missed < 2:
+            await asyncio.sleep(pause)
+            hangs = await asyncio.to_thread(self._process.hangs, pause)
+            missed = missed + 1 if hangs else 0
+        self.log.error("The proxy has not answered for %.0f s: killing it.", self.hung_after)
+        watch.send(signal.SIGKILL)
 
     def _restart(self) -> None:
+        if self._probing is not None:
+            self._probing.cancel()
         self.log.error("The proxy has ended; restarting it.")
         self._starting = asyncio.ensure_future(self._start_until_it_serves())
 

@@ -106,6 +106,16 @@ class CaddyProcess:
             return Path(f"/proc/{pid}/exe").samefile(program) and _config(client) == config
         return False
 
+    def hangs(self, within: float) -> bool:
+        """Wait for its answer; return True if it runs and gives none in `within` seconds."""
+        with suppress(OSError, http.client.HTTPException, ValueError):
+            try:
+                with self._connected(within) as (client, _pid):
+                    _config(client)
+            except TimeoutError:
+                return True
+        return False
+
     async def start(self, program: Path, config: dict[str, Any]) -> None:
         """Start it in a session of its own; return when it serves.
 
@@ -177,14 +187,14 @@ class CaddyProcess:
                 return
 
     @contextmanager
-    def _connected(self) -> Iterator[tuple[socket.socket, int]]:
+    def _connected(self, within: float = ANSWERS_WITHIN_S) -> Iterator[tuple[socket.socket, int]]:
         """Connect to the folder's socket; yield it and the process behind it, of this account.
 
         Raises:
             OSError: nothing of this account listens there.
         """
         with self._address() as address, socket.socket(socket.AF_UNIX) as client:
-            client.settimeout(ANSWERS_WITHIN_S)
+            client.settimeout(within)
             client.connect(address)
             told = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
             pid, uid, _gid = struct.unpack("3i", told)

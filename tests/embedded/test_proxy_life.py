@@ -71,6 +71,22 @@ async def test_a_killed_proxy_comes_back_with_its_routes(
     assert (await proxy.get_all_routes())[ANA]["target"] == upstream.url
 
 
+async def test_hung_proxy_is_killed_and_comes_back_with_its_routes(
+    proxies: CaddyProxies,
+    client: aiohttp.ClientSession,
+    upstream: Upstream,
+    eventually_async: Callable[..., Any],
+):
+    proxy = await proxies.started(hung_after=2.0)
+    await proxy.add_route(ANA, upstream.url, DATA)
+    hung = pid_of(proxy)
+
+    os.kill(hung, signal.SIGSTOP)
+
+    await eventually_async(lambda: not psutil.pid_exists(hung))
+    await eventually_async(lambda: served(client, proxy, ANA))
+
+
 async def kill_proxy(proxy: CaddyProxy, eventually_async: Callable[..., Any]) -> None:
     """Kill a proxy's process, and wait until a new one is supervised."""
     watch = proxy._watch
@@ -263,6 +279,7 @@ def test_a_folder_that_is_not_there_has_no_process(tmp_path: Path):
 
     assert process.pid() is None
     assert not process.listens_on(80)
+    assert not process.hangs(60.0)
 
 
 async def test_the_process_listens_on_its_port_alone(proxies: CaddyProxies):
