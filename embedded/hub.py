@@ -35,7 +35,7 @@ from runai.embedded.accounts.authenticator import AccountsAuthenticator
 from runai.embedded.accounts.removal import AccountRemoval
 from runai.embedded.configuration import REMOVALS, SERVICE, at_address, configuration
 from runai.embedded.directory import DataDirectory
-from runai.embedded.hub_log import HubLines, start_rotation
+from runai.embedded.hub_log import HubLines, bound_anonymous_lines, start_rotation
 from runai.embedded.hub_server import BoundedServer
 from runai.embedded.liveness_probe import probe_liveness
 from runai.embedded.proxy.caddy import CaddyProxy
@@ -98,6 +98,11 @@ class EmbeddedHub(app.JupyterHub):
     def settings_of_up(self) -> Settings:
         """Return the settings of `runai up`."""
         return Settings.from_environment(os.environ)
+
+    def init_logging(self) -> None:
+        """Bound the lines about requests without a login."""
+        super().init_logging()
+        bound_anonymous_lines(self.log)
 
     def load_config_file(self, filename: str, path: str | None = None) -> None:
         """Apply our configuration, then the admin's own file if it exists."""

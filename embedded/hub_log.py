@@ -8,12 +8,14 @@ import logging
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from jupyterhub.log import CoroutineLogFormatter
+from tornado.log import access_log, app_log, gen_log
 
-from runai.hub_service.processes.log_lines import bounded
+from runai.hub_service.processes.log_lines import AnonymousLines, bounded
 
 LOG_BYTES = 10_000_000
 LOG_FILES = 10
@@ -26,6 +28,21 @@ class HubLines(CoroutineLogFormatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the record's lines; Tornado has indented all but the first."""
         return "\n".join(bounded(line) for line in super().format(record).split("\n"))
+
+
+def bound_anonymous_lines(hub: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
+    """Bound the lines about requests without a login in the hub's and Tornado's logs."""
+    lines = AnonymousLines(_is_anonymous, clock)
+    for logger in (hub, access_log, app_log, gen_log):
+        logger.addFilter(lines)
+
+
+def _is_anonymous(record: logging.LogRecord) -> bool:
+    """Return True for a request without a login, by the module that logs it; no exceptions."""
+    if record.module == "log":
+        return " (@" in record.getMessage()  # no user before the address
+    is_refused_form = record.module == "login" and record.levelno == logging.ERROR
+    return record.exc_info is None and (is_refused_form or record.module in {"web", "_xsrf_utils"})
 
 
 def start_rotation(log: Path) -> None:

@@ -52,6 +52,43 @@ class DescriptorShortage(logging.Filter):
         return True
 
 
+MOST_ANONYMOUS_LINES = 100
+
+
+class AnonymousLines(logging.Filter):
+    """Filter of lines about requests without a login: 100 at once, then one a second.
+
+    A flood of them would soon replace the whole history. The next line counts the omitted ones.
+    """
+
+    def __init__(
+        self,
+        is_anonymous: Callable[[logging.LogRecord], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__()
+        self._is_anonymous = is_anonymous
+        self._clock = clock
+        self._left, self._at, self._omitted = float(MOST_ANONYMOUS_LINES), clock(), 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return False for such a line above the rate."""
+        if not self._is_anonymous(record):
+            return True
+        now = self._clock()
+        self._left = min(MOST_ANONYMOUS_LINES, self._left + now - self._at)
+        self._at = now
+        if self._left < 1:
+            self._omitted += 1
+            return False
+        self._left -= 1
+        if self._omitted:
+            record.args = (record.getMessage(), self._omitted)
+            record.msg = "%s (before it, %d lines about requests without a login were omitted)"
+            self._omitted = 0
+        return True
+
+
 def bound_shortage_lines() -> None:
     """Log a shortage of descriptors in this process once a minute."""
     logging.getLogger("asyncio").addFilter(DescriptorShortage())
@@ -65,6 +102,8 @@ def begin_logging(
     handler.setFormatter(JsonLines() if form == "json" else LogLines(text))
     logging.basicConfig(level=level, handlers=[handler])
     bound_shortage_lines()
+    anonymous = AnonymousLines(lambda record: getattr(record, "is_anonymous", False))
+    logging.getLogger("runai.requests").addFilter(anonymous)
     for chatty in _CHATTY:
         logging.getLogger(chatty).setLevel(logging.WARNING)
 

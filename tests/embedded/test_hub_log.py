@@ -11,10 +11,13 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tornado.log import access_log, app_log, gen_log
 
-from runai.embedded.hub_log import HubLines, rotate
+from runai.embedded.hub_log import HubLines, bound_anonymous_lines, rotate
+from runai.hub_service.processes.log_lines import MOST_ANONYMOUS_LINES, AnonymousLines
 
 MOST, FILES = 100, 4
+HUB = logging.getLogger("hub")
 KEPT = MOST * (FILES - 1)
 
 
@@ -103,3 +106,58 @@ def test_lines_are_printable_and_bounded(message: str, logged: str):
     record = logging.LogRecord("EmbeddedHub", logging.WARNING, "", 0, message, (), None)
 
     assert HubLines(fmt="%(message)s").format(record) == logged
+
+
+# -- lines about anonymous requests ----------------------------------------------------------------
+
+
+def test_lines_about_anonymous_requests_are_limited_and_the_omitted_ones_counted():
+    now = 0.0
+    lines = AnonymousLines(lambda record: " (@" in record.getMessage(), clock=lambda: now)
+
+    def logged(user: str) -> str:
+        line = f"302 GET /hub/%41 ({user}@10.0.0.9) 1.00ms"
+        record = logging.LogRecord("access", logging.INFO, "", 0, line, (), None)
+        return record.getMessage() if lines.filter(record) else ""
+
+    burst = [logged("") for _ in range(MOST_ANONYMOUS_LINES + 7)]
+    known = [logged("ana") for _ in range(2 * MOST_ANONYMOUS_LINES)]
+    now += 1.0
+    after = [logged("") for _ in range(2)]
+    now += 3600.0
+    later = [logged("") for _ in range(MOST_ANONYMOUS_LINES + 1)]
+
+    plain = "302 GET /hub/%41 (@10.0.0.9) 1.00ms"
+    counted = " (before it, {} lines about requests without a login were omitted)"
+    assert burst == [plain] * MOST_ANONYMOUS_LINES + [""] * 7
+    assert all(known)
+    assert after == [plain + counted.format(7), ""]
+    assert later == [plain + counted.format(1), *[plain] * (MOST_ANONYMOUS_LINES - 1), ""]
+
+
+@pytest.mark.parametrize(
+    ("log", "module", "level", "line", "written"),
+    [
+        (access_log, "log", logging.WARNING, "404 GET /a (@10.0.0.9) 1.00ms", 100),
+        (access_log, "log", logging.WARNING, "404 GET /a (ana@10.0.0.9) 1.00ms", 300),
+        (gen_log, "web", logging.WARNING, "403 POST /a (10.0.0.9): no _xsrf", 100),
+        (app_log, "_xsrf_utils", logging.INFO, "Setting new xsrf cookie for b'None:x'", 100),
+        (HUB, "login", logging.ERROR, "XSRF error on login form: HTTP 403", 100),
+        (HUB, "login", logging.INFO, "User logged in: ana", 300),
+        (HUB, "base", logging.WARNING, "Failed login for ana", 300),
+    ],
+)
+def test_hub_limits_its_lines_about_anonymous_requests(
+    log: logging.Logger,
+    module: str,
+    level: int,
+    line: str,
+    written: int,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    for one in (HUB, access_log, app_log, gen_log):
+        monkeypatch.setattr(one, "filters", [])
+    bound_anonymous_lines(HUB, clock=lambda: 0.0)
+    records = [logging.LogRecord("", level, f"{module}.py", 0, line, (), None) for _ in range(300)]
+
+    assert sum(bool(log.filter(record)) for record in records) == written

@@ -7,6 +7,7 @@ import asyncio
 from dataclasses import dataclass
 
 from starlette.requests import Request
+from starlette.types import Scope
 
 from runai.hub_service.api.auth.authentication import Authenticator
 from runai.hub_service.api.auth.permissions import Actor
@@ -36,6 +37,12 @@ async def is_identified(request: Request) -> bool:
         except RunaiError as refusal:
             found.refusal = refusal
     return found.actor is not None
+
+
+def was_identified(scope: Scope) -> bool:
+    """Return True if this request's caller was found to be known and admitted."""
+    found: _Identification | None = scope.get(_FOUND)
+    return found is not None and found.actor is not None
 
 
 async def caller_of(request: Request) -> Actor:

@@ -10,6 +10,7 @@ import time
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from runai.hub_service.api.middleware.caller import was_identified
 from runai.hub_service.wire import problems
 
 LOG = logging.getLogger("runai.requests")
@@ -57,7 +58,8 @@ class Tracing:
             level = logging.WARNING
         # Quoted and cut: a path is arbitrary text of the client.
         path = scope["path"][:MOST_OF_A_PATH]
-        LOG.log(level, "%s %r %d in %.0f ms", scope["method"], path, status, 1000 * seconds)
+        line, extra = "%s %r %d in %.0f ms", {"is_anonymous": not was_identified(scope)}
+        LOG.log(level, line, scope["method"], path, status, 1000 * seconds, extra=extra)
 
 
 _DEFAULTS = {

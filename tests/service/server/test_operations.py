@@ -66,6 +66,26 @@ async def test_paths_are_logged_short(http, caplog):
     assert re.fullmatch(r"POST '/services/runai/api/v1/[x ]{177}' 404 in \d+ ms", line)
 
 
+@pytest.mark.parametrize(
+    ("who", "path", "is_anonymous"),
+    [
+        pytest.param("ana", "workloads", False, id="a user"),
+        pytest.param("nobody", "workloads", True, id="an unknown token"),
+        pytest.param("nobody", "no/such/route", True, id="no route"),
+    ],
+)
+async def test_request_log_marks_lines_about_anonymous_requests(
+    who, path, is_anonymous, simulated, caplog
+):
+    caplog.set_level(logging.INFO, "runai.requests")
+
+    async with simulated.http(who) as http:
+        await http.post(f"api/v1/{path}", json={})
+
+    (record,) = [r for r in caplog.records if r.name == "runai.requests"]
+    assert record.is_anonymous == is_anonymous
+
+
 @pytest.fixture
 def asked_hub() -> Iterator[ThreadingHTTPServer]:
     """A hub that identifies any token as ana's, with `scopes`.
