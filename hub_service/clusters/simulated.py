@@ -44,9 +44,10 @@ class MemoryStore:
         projects: Sequence[ProjectRecord] = (),
         gone_projects: Sequence[str] = (),
         soon: bool = False,
+        urgent: bool = False,
     ) -> None:
         """Save and delete rows and projects, and append to the history."""
-        del soon
+        del soon, urgent
         self._rows.update({row.id: row for row in rows})
         self._projects.update({project.spec.name: project for project in projects})
         for workload in gone:

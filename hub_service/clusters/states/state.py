@@ -120,10 +120,11 @@ class Store(Protocol):
         projects: Sequence[ProjectRecord] = (),
         gone_projects: Sequence[str] = (),
         soon: bool = False,
+        urgent: bool = False,
     ) -> None:
         """Write rows and projects, delete the `gone` ones, append events.
 
-        `soon`: durable with the next write without it.
+        `soon`: durable with the next write without it. `urgent`: also on a full disk, if possible.
 
         Raises:
             Unavailable: nothing can be written.

@@ -212,7 +212,8 @@ class RecordedCluster:
         """Take a job out of the queue and stop it if it runs."""
         now = self._clock()
         rows = self._unfinished_parts(workload)
-        self._commit({row.id: user_actions.suspended(row, by=by, now=now) for row in rows})
+        steps = {row.id: user_actions.suspended(row, by=by, now=now) for row in rows}
+        self._commit(steps, urgent=True)
         return await self.workload(workload)
 
     async def resume(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
@@ -239,7 +240,8 @@ class RecordedCluster:
     async def delete(self, workload: WorkloadId, *, by: str) -> None:
         """Stop it if it runs, and delete it when its processes have gone."""
         now, parts = self._clock(), self._rows.parts(workload)
-        self._commit({p: user_actions.deleted(self._row(p), by=by, now=now) for p in parts})
+        steps = {p: user_actions.deleted(self._row(p), by=by, now=now) for p in parts}
+        self._commit(steps, urgent=True)
 
     async def attach(self, workload: WorkloadId, process: Process) -> WorkloadRecord:
         """Record the process of a session that its spawner has started."""
@@ -351,7 +353,8 @@ class RecordedCluster:
     def report_exit(self, workload: WorkloadId, index: int, ending: ExitStatus) -> None:
         """Record a worker's exit, after its last process has gone."""
         row = self._row(workload)
-        self._commit({workload: lifecycle.exited(row, index, ending, now=self._clock())})
+        step = lifecycle.exited(row, index, ending, now=self._clock())
+        self._commit({workload: step}, urgent=row.intent != "run")
 
     def report_look(
         self, workload: WorkloadId, stops: tuple[tuple[int, int], ...], *, is_new: bool | None
@@ -401,8 +404,11 @@ class RecordedCluster:
         *,
         quietly: bool = False,
         soon: bool = False,
+        urgent: bool = False,
     ) -> None:
         """Store steps (`soon`: with the next write), then show them, then act on them.
+
+        `urgent` ones, stops that users request, are stored on a full disk, too, if possible.
 
         Changes by a plan (`quietly`) wake the controller only if they alter its snapshot; all other
         changes always wake it, because users wait for the result.
@@ -424,7 +430,8 @@ class RecordedCluster:
         with ExitStack() as leaving:
             for row in gone:
                 leaving.enter_context(self.forgetting(row, aged=changed[row.id].aged))
-            self._store.save(rows, gone=[row.id for row in gone], events=events, soon=soon)
+            left = [row.id for row in gone]
+            self._store.save(rows, gone=left, events=events, soon=soon, urgent=urgent)
         seen_otherwise = not quietly
         for workload, step in changed.items():
             before = self._rows.row(workload)

@@ -15,6 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from crashes.small_disk import SmallDisk
+from runai.hub_service.clusters.local.files.job_dir_cleanup import DeletedWorkload, JobDirCleanup
 from unix_accounts import open_folder
 from waiting import eventually
 
@@ -95,3 +97,21 @@ def as_eve(script: str) -> str:
         [*who, "sh", "-c", script], cwd="/", capture_output=True, text=True, check=True
     )
     return done.stdout
+
+
+@pytest.mark.mounts
+def test_directory_of_a_deleted_job_is_moved_aside_on_a_full_disk(tmp_path):
+    jobs = tmp_path / "jobs"
+    jobs.mkdir()
+    disk = SmallDisk(jobs, 1)
+    try:
+        cleanup = JobDirCleanup(jobs)
+        (jobs / "vision/train").mkdir(parents=True)
+        disk.fill()
+
+        with cleanup.going(DeletedWorkload("vision/train", 1.0, aged=False), None):
+            assert not (jobs / "vision/train").exists()
+
+        assert len(list((jobs / ".trash").iterdir())) == 1
+    finally:
+        disk.gone()

@@ -50,21 +50,14 @@ def orders(tmp_path: Path) -> Path:
     return tmp_path / "orders"
 
 
-def has_tried(start: Start, name: str) -> bool:
-    """Return True if an attempt to write a note has failed for lack of room."""
-    path = start.path / f"{name}.tmp"
-    return path.exists() and path.stat().st_size == 0
-
-
 def test_an_end_without_room_for_it_is_known_when_there_is(start, orders, eventually):
     start("sh", "-c", f"read -r code < {orders}; exit $code")
     supervisor, worker = start.supervisor, start.worker
 
     with no_room(supervisor):
         orders.write_text("3\n")
-        eventually(lambda: has_tried(start, "ended.json"))
+        eventually(lambda: has_ended(worker))
 
-        assert has_ended(worker)
         assert start.attempt.holder() is not None  # to the service it is still running
         assert (start.attempt.ending(), start.attempt.left_behind()) == (None, None)
 
@@ -75,11 +68,11 @@ def test_an_end_without_room_for_it_is_known_when_there_is(start, orders, eventu
 @pytest.mark.parametrize("of_witness", [False, True], ids=["its own", "also the witness's"])
 def test_an_end_without_room_for_it_outlives_its_supervisor(start, orders, eventually, of_witness):
     start("sh", "-c", f"read -r code < {orders}; exit $code")
-    supervisor, witness = start.supervisor, psutil.Process(start.pid)
+    supervisor, witness, worker = start.supervisor, psutil.Process(start.pid), start.worker
 
     with no_room(supervisor, *([witness] if of_witness else [])):
         orders.write_text("0\n")
-        eventually(lambda: has_tried(start, "ended.json"))
+        eventually(lambda: has_ended(worker))
         supervisor.kill()
         if of_witness:
             eventually(lambda: not psutil.pid_exists(supervisor.pid))
@@ -105,10 +98,11 @@ def test_background_process_of_an_ended_worker_ends_on_a_full_disk(start, orders
 def test_a_job_that_is_told_to_stop_without_room_has_obeyed(start, eventually):
     start("sh", "-c", "trap 'exit 143' TERM; echo ready; while :; do sleep 0.05; done")
     eventually(lambda: start.printed("ready"))
+    worker = start.worker
 
     with no_room(start.supervisor):
         start.stop()
-        eventually(lambda: has_tried(start, "ended.json"))
+        eventually(lambda: has_ended(worker))
 
     assert ExitStatus(143, told=True) == start.ending()
 

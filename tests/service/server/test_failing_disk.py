@@ -18,6 +18,7 @@ import pytest
 from crashes.small_disk import SmallDisk, immutable
 from runai.hub_service.cli.doctor.platform_checks import check_room_for_files
 from runai.hub_service.client import Client
+from runai.hub_service.clusters.local.store.workload_store import BALLAST_BYTES
 from runai.hub_service.wire.errors import Unavailable
 from runai.hub_service.wire.schemas import SubmitRequest
 from service_process import TOKEN, Service
@@ -142,7 +143,7 @@ def test_a_job_that_ends_on_a_full_disk_has_ended_once(
         for name, exit_code in exit_codes.items():
             orders[name].write_text(f"{exit_code}\n")
             place = disk.folder / f"jobs/vision/{name}/attempt-1/worker-0"
-            eventually(partial(is_to_be_noted, place), within=60)
+            eventually(partial(has_noted_end, place), within=60)
 
     for name, exit_code in exit_codes.items():
         ended = service.until(f"vision/{name}", "succeeded", "failed", "retrying")
@@ -150,8 +151,54 @@ def test_a_job_that_ends_on_a_full_disk_has_ended_once(
         assert ended.attempts == 1
 
 
-def is_to_be_noted(place: Path) -> bool:
-    return any(place.glob("ended.json*"))
+FILLS = """
+import os, pathlib, signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # until it is killed, it takes all room there is
+with pathlib.Path(os.environ["RUNAI_CHECKPOINT_DIR"], "filler").open("wb", buffering=0) as file:
+    while True:
+        try:
+            file.write(bytes(4096))
+        except OSError:
+            pass
+"""
+
+
+@pytest.mark.parametrize("how", ["suspend", "delete"])
+def test_a_job_that_fills_the_disk_can_be_stopped(
+    disk: SmallDisk, on_small_disk: Service, how: str
+):
+    service = on_small_disk
+    fills = "vision/fills"
+    service.submit("fills", FILLS)
+    service.until(fills, "running")
+    with Client(service.client.url, TOKEN, patience_s=0) as ana:
+        eventually(lambda: refusal(ana), within=120)
+        assert fills in names(service)
+
+        (ana.suspend if how == "suspend" else ana.delete)(fills)
+
+    # Nothing makes room meanwhile: the job's files do, once it is deleted.
+    if how == "suspend":
+        service.until(fills, "suspended")
+        assert list(disk.folder.glob("jobs/vision/fills/**/filler"))
+        service.client.delete(fills)
+    eventually(lambda: fills not in names(service), within=60)
+    eventually(lambda: readiness(service) == (200, ""), within=60)
+    eventually(partial(has_whole_ballast, service, disk), within=60)
+
+
+def has_whole_ballast(service: Service, disk: SmallDisk) -> bool:
+    """Write something; return True if the room that the full disk took is reserved again."""
+    refusal(service.client)
+    return (disk.folder / "cluster.sqlite-ballast").stat().st_size == BALLAST_BYTES
+
+
+def names(service: Service) -> set[str]:
+    return {workload.id for workload in service.client.workloads()}
+
+
+def has_noted_end(place: Path) -> bool:
+    return (place / "ended.json").exists()
 
 
 def refusal(client: Client) -> Unavailable | None:

@@ -63,7 +63,10 @@ class JobDirCleanup:
     """Job directories on their way to removal."""
 
     def __init__(self, jobs_dir: Path) -> None:
-        """Start without removals; `jobs_dir` has the directories of all jobs."""
+        """Start without removals; `jobs_dir` has the directories of all jobs.
+
+        The folders are made now: on a full disk only the removals make room.
+        """
         self._jobs = jobs_dir
         self._leaving = jobs_dir / ".leaving"
         """Moved directories of workloads that may still exist."""
@@ -71,6 +74,9 @@ class JobDirCleanup:
         self._kept = jobs_dir / ".kept"
         self._wanted: asyncio.Queue[tuple[tuple[str, ...], UnixAccount | None]] = asyncio.Queue()
         """Commands, with the account if they run in a user's home."""
+        for folder in (self._leaving, self._trash):
+            with contextlib.suppress(OSError):  # made again when it is needed
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     async def run(self) -> NoReturn:
         """Remove directories in the background until cancelled; start with an earlier service's."""

@@ -58,6 +58,11 @@ TRY_AGAIN_S = 2.0
 LEAST_ROOM_BYTES = 2**20
 """Free bytes below which one successful write does not mean that the next one fits."""
 
+BALLAST_BYTES, BALLAST_PIECE = 2**22, 2**20
+"""Size of the file that is given up, piece by piece, for stops and deletions on a full disk."""
+BALLAST_PART = 4
+"""The ballast is made where it takes at most one part in so many of the free room."""
+
 metadata = MetaData()
 
 workloads = Table(
@@ -107,6 +112,9 @@ class SqliteStore:
         check(path)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         self._path = path
+        self._ballast = path.with_name(f"{path.name}-ballast")
+        self._has_ballast = False
+        self._make_ballast()
         self._file = _identity(path)
         self._trouble = ""
         self._tried = 0.0
@@ -191,12 +199,34 @@ class SqliteStore:
         projects: Sequence[ProjectRecord] = (),
         gone_projects: Sequence[str] = (),
         soon: bool = False,
+        urgent: bool = False,
     ) -> None:
         """Write everything in one transaction; durable on return, or with `soon` at the next one.
+
+        On a full disk an `urgent` write takes the room of the ballast.
 
         Raises:
             Unavailable: nothing was written; the disk is full, or not writable.
         """
+        while True:
+            try:
+                self._save(rows, gone, events, projects, gone_projects, soon=soon)
+            except Unavailable:
+                if not urgent or not self._give_up_ballast():
+                    raise
+            else:
+                return
+
+    def _save(
+        self,
+        rows: Sequence[StoredWorkload],
+        gone: Sequence[WorkloadId],
+        events: Sequence[tuple[WorkloadId, HistoryEvent]],
+        projects: Sequence[ProjectRecord],
+        gone_projects: Sequence[str],
+        *,
+        soon: bool,
+    ) -> None:
         with self._written(soon=soon):
             self._save_rows(rows)
             self._save_projects(projects)
@@ -311,8 +341,34 @@ class SqliteStore:
         The log's space left by a large failed write is enough for small ones, but not for the next
         large.
         """
-        if self._trouble and shutil.disk_usage(self._path.parent).free >= LEAST_ROOM_BYTES:
+        if self._trouble and self._free() >= LEAST_ROOM_BYTES:
             self._trouble = ""
+        if not self._has_ballast:
+            self._make_ballast()
+
+    def _free(self) -> int:
+        return shutil.disk_usage(self._path.parent).free
+
+    def _make_ballast(self) -> None:
+        """Take the ballast's room where there is plenty; without it stops wait for room, too."""
+        with suppress(OSError):
+            if self._free() >= BALLAST_PART * BALLAST_BYTES:
+                fd = os.open(self._ballast, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                try:
+                    os.posix_fallocate(fd, 0, BALLAST_BYTES)
+                    self._has_ballast = True
+                finally:
+                    os.close(fd)
+
+    def _give_up_ballast(self) -> bool:
+        """Free a piece of the ballast on a full disk; return False if that is not the trouble."""
+        with suppress(OSError):
+            size = self._ballast.stat().st_size
+            if size and self._free() < LEAST_ROOM_BYTES:
+                os.truncate(self._ballast, max(0, size - BALLAST_PIECE))
+                self._has_ballast = False
+                return True
+        return False
 
     def _save_history(self, events: Sequence[tuple[WorkloadId, HistoryEvent]]) -> None:
         lines = [

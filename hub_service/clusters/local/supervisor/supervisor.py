@@ -166,6 +166,7 @@ class Supervisor:
         me = {"pid": os.getpid(), "created": created(os.getpid())}
         self.notes.enqueue("supervisor.json", me)
         self.notes.until_written()  # a later supervisor must see it before anything runs
+        self.notes.reserve("ended.json", "exit.json")
         log = Log(self.directory, spec["log_bytes"], spec["log_files"])
         text = ""
         if not adopt_orphans():
