@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from runai.hub_service.client.array_lines import counts_text
 from runai.hub_service.limits.tiers import COMPUTE_IS_SHARED, gib
 from runai.hub_service.wire.amounts import clock_text
+from runai.hub_service.wire.device_schemas import LimitView
 from runai.hub_service.wire.schemas import (
     SAVES,
     HistoryView,
-    LimitView,
     ProjectView,
     ReasonView,
     WorkloadDetail,

@@ -1,4 +1,6 @@
-"""The wire contract of devices: allocations, health and foreign processes."""
+"""The wire contract of devices: allocations, health, memory limits and processes."""
+
+from typing import Literal
 
 from pydantic import Field
 
@@ -61,3 +63,29 @@ class NodeView(Wire):
     memory_allocated_mib: int = 0
     loss: str = ""
     """Why it offers fewer GPUs than it has, as a clause; "" if it offers all."""
+
+
+class LimitView(Wire):
+    """Memory limit of a workload on each device it shares, and its enforcement."""
+
+    memory_mib: int
+    """The smallest limit, if it shares several devices."""
+    tier: Literal["frameworks", "mps", "driver"]
+    badge: str
+    """`hard limit` or `soft limit`."""
+    why: str
+    """Meaning of the badge, in one sentence."""
+
+
+class ProcessView(Wire):
+    """A process of a workload on a device."""
+
+    pid: int
+    """PID in the node's namespace."""
+    worker: str
+    device: str
+    """UUID."""
+    name: str
+    """A kernel's notebook, else the program; never its arguments."""
+    utilized: float | None
+    memory_mib: int | None

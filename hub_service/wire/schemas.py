@@ -43,7 +43,7 @@ from runai.hub_service.wire.base_schema import (
     Wire,
     WorkloadName,
 )
-from runai.hub_service.wire.device_schemas import NodeView
+from runai.hub_service.wire.device_schemas import LimitView, NodeView, ProcessView
 
 
 class ExpectedStartView(Wire):
@@ -83,32 +83,6 @@ class NotificationView(Wire):
     kind: Literal["paused", "resumed", "failed", "idle", "ends_soon", "timed_out"]
     workload: str
     text: str
-
-
-class LimitView(Wire):
-    """Memory limit of a workload on each device it shares, and its enforcement."""
-
-    memory_mib: int
-    """The smallest limit, if it shares several devices."""
-    tier: Literal["frameworks", "mps", "driver"]
-    badge: str
-    """`hard limit` or `soft limit`."""
-    why: str
-    """Meaning of the badge, in one sentence."""
-
-
-class ProcessView(Wire):
-    """A process of a workload on a device."""
-
-    pid: int
-    """PID in the node's namespace."""
-    worker: str
-    device: str
-    """UUID."""
-    name: str
-    """A kernel's notebook, else the program; never its arguments."""
-    utilized: float | None
-    memory_mib: int | None
 
 
 _Bounded = Annotated[int, Field(ge=60, le=30 * 86400), NUMBER]

@@ -14,12 +14,17 @@ from hypothesis import strategies as st
 
 from runai.hub_service.cli.commands import describe
 from runai.hub_service.cli.output import render, tables
-from runai.hub_service.wire.device_schemas import AllocationView, DeviceView, NodeView, OthersView
+from runai.hub_service.wire.device_schemas import (
+    AllocationView,
+    DeviceView,
+    LimitView,
+    NodeView,
+    OthersView,
+)
 from runai.hub_service.wire.schemas import (
     DeviceShareView,
     ElasticView,
     IdleView,
-    LimitView,
     ProjectView,
     ReasonView,
     WorkerView,

@@ -342,6 +342,9 @@ class VirtualAttempt:
     def left_behind(self) -> ExitStatus | None:
         return self._start.left_behind
 
+    def saved(self) -> bool | None:
+        return None
+
     @property
     def _start(self) -> Start:
         return self._machine.starts.get(self._place, Start(self._place))

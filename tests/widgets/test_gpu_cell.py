@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from overviews import overview, workload
+from runai.hub_service.wire.device_schemas import LimitView
 from runai.hub_service.wire.errors import Unavailable
-from runai.hub_service.wire.schemas import LimitView
 from runai.widgets.gpu_cell import CellMeter
 from runai.widgets.state import status_state
 

@@ -7,7 +7,7 @@ from runai.hub_service.clusters.workloads.worker_environment import allocation
 from runai.hub_service.limits.tiers import Tier
 from runai.hub_service.model.device import Device
 from runai.hub_service.model.records import WorkerRecord, WorkloadRecord
-from runai.hub_service.wire.schemas import LimitView, ProcessView
+from runai.hub_service.wire.device_schemas import LimitView, ProcessView
 
 
 def limit_view(
