@@ -35,7 +35,7 @@ from runai.hub_service.clusters.local.files.logs import WorkerLog
 from runai.hub_service.clusters.local.files.progress_files import ProgressFile, ProgressFiles
 from runai.hub_service.clusters.local.place import JOBS, check_place, moved_rows
 from runai.hub_service.clusters.local.processes.attempt import Instructions
-from runai.hub_service.clusters.local.processes.pause_looks import PauseLooks
+from runai.hub_service.clusters.local.processes.checkpoint_answers import CheckpointAnswers
 from runai.hub_service.clusters.local.processes.reconciler import (
     THIS_MACHINE,
     ProcessControl,
@@ -142,7 +142,7 @@ class LocalCluster(RecordedCluster):
         self._machine = machine
         self._sqlite = store
         self._tending = Reconciler(data_dir / JOBS, self, clock, machine)
-        self._looks = PauseLooks(self, self._tending.attempt)
+        self._answers = CheckpointAnswers(self, self._tending.attempt)
         self._listening = ElasticRelay(self)
         self._progress = ProgressFiles()
         self._leavings = JobDirCleanup(data_dir / JOBS)
@@ -216,7 +216,7 @@ class LocalCluster(RecordedCluster):
             tasks.create_task(self._run_timers())
             tasks.create_task(self._leavings.run())
             tasks.create_task(self._listening.run())
-            tasks.create_task(self._looks.run())
+            tasks.create_task(self._answers.run())
             await self._tending.run()
         raise AssertionError
 
@@ -236,7 +236,7 @@ class LocalCluster(RecordedCluster):
             self._listening.publish_target(row)
         if row.active:
             self._tending.enqueue(row.id)
-        self._looks.enqueue(row)
+        self._answers.enqueue(row)
         self._timetable_changed.set()
 
     @contextlib.contextmanager

@@ -356,7 +356,7 @@ class RecordedCluster:
         step = lifecycle.exited(row, index, ending, now=self._clock())
         self._commit({workload: step}, urgent=row.intent != "run")
 
-    def report_look(
+    def report_checkpoint(
         self, workload: WorkloadId, stops: tuple[tuple[int, int], ...], *, is_new: bool | None
     ) -> None:
         """Record whether a pause, known by its stops, left a new checkpoint; None: unknown."""

@@ -129,7 +129,7 @@ async def test_pause_without_a_new_checkpoint_stands_on_page_describe_and_metric
         clients = {name: await served.client(name) for name in ("ana", "nel")}
         await clients["ana"].suspend("vision/exp1")
         cluster.complete("vision/exp1", 143)
-        cluster.report_look("vision/exp1", ((0, 1),), is_new=False)
+        cluster.report_checkpoint("vision/exp1", ((0, 1),), is_new=False)
 
         detail = await clients["ana"].workload("vision/exp1")
         seen = [w.unsaved for w in await clients["nel"].workloads()]

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
     from runai.hub_service.clusters.local.supervisor import (
-        checkpoint_look,
+        checkpoint_check,
         file_count,
         process_tree,
         stop_order,
         worker_start,
     )
 else:  # in the subreaper's program, which extends sys.path
-    import checkpoint_look
+    import checkpoint_check
     import file_count
     import process_tree
     import stop_order
@@ -183,7 +183,7 @@ class Supervisor:
         self.notes.enqueue("exit.json", ending)
         self.notes.until_written()
         if self.told:
-            checkpoint_look.begin_look(self.directory, spec, self.marked)
+            checkpoint_check.begin_check(self.directory, spec, self.marked)
 
     # -- starting --------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from labs import LocalLab, local_lab, plan, start, stop
-from runai.hub_service.clusters.local.processes import pause_looks
+from runai.hub_service.clusters.local.processes import checkpoint_answers
 from runai.hub_service.clusters.local.processes.attempt import Attempt
 from waiting import eventually_async
 
@@ -49,7 +49,7 @@ async def pause(lab: LocalLab, workload: str, workers: int = 1) -> None:
     await lab.until(workload, "paused")
 
 
-async def looked(lab: LocalLab, workload: str) -> None:
+async def checked(lab: LocalLab, workload: str) -> None:
     """Wait until the last pause is examined."""
 
     def is_examined() -> bool:
@@ -73,7 +73,7 @@ async def test_job_says_that_a_pause_left_nothing_new(lab, on_term, fields, said
     await lab.cluster.submit([spec])
     for number in (1, 2):
         await pause(lab, spec.id)
-        await looked(lab, spec.id)
+        await checked(lab, spec.id)
         record = await lab.cluster.workload(spec.id)
         assert record.unsaved is (len(said) >= number)
 
@@ -87,14 +87,16 @@ async def test_gang_says_it_only_if_no_worker_left_anything(lab):
     await lab.cluster.submit([spec])
 
     await pause(lab, spec.id, 2)
-    await looked(lab, spec.id)
+    await checked(lab, spec.id)
 
     assert await warnings(lab, spec.id) == []
 
 
 async def test_answer_that_comes_while_no_service_runs_is_read_by_the_next(tmp_path, monkeypatch):
     async with local_lab(tmp_path, forget=False) as lab:
-        monkeypatch.setattr(pause_looks.PauseLooks, "enqueue", lambda *_: None)  # it is killed
+        monkeypatch.setattr(
+            checkpoint_answers.CheckpointAnswers, "enqueue", lambda *_: None
+        )  # it is killed
         spec = lab.job(command=("sh", "-c", JOB % ":"))
         await lab.cluster.submit([spec])
         await pause(lab, spec.id)
@@ -103,19 +105,19 @@ async def test_answer_that_comes_while_no_service_runs_is_read_by_the_next(tmp_p
     monkeypatch.undo()
 
     async with local_lab(tmp_path) as lab:
-        await looked(lab, spec.id)
+        await checked(lab, spec.id)
         assert await warnings(lab, spec.id) == [NOTHING_NEW]
 
 
 @pytest.mark.parametrize("answers", [[None], [None, False]], ids=["none", "one of two"])
 async def test_pause_without_all_answers_says_nothing_and_is_over(lab, monkeypatch, answers):
-    monkeypatch.setattr(pause_looks, "GIVE_UP_S", 0.0)
+    monkeypatch.setattr(checkpoint_answers, "GIVE_UP_S", 0.0)
     given = iter(answers * 1000)
     monkeypatch.setattr(Attempt, "saved", lambda _: next(given))
     spec = lab.job(command=("sh", "-c", JOB % ":"), workers=len(answers), saves=True)
     await lab.cluster.submit([spec])
 
     await pause(lab, spec.id, len(answers))
-    await looked(lab, spec.id)
+    await checked(lab, spec.id)
 
     assert await warnings(lab, spec.id) == []

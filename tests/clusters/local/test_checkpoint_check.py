@@ -1,4 +1,4 @@
-"""The look into a stopped worker's checkpoint directory, by real supervisors."""
+"""The check of a stopped worker's checkpoint directory, by real supervisors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from runai.hub_service.clusters.local.processes import attempt
-from runai.hub_service.clusters.local.supervisor import checkpoint_look, worker_start
+from runai.hub_service.clusters.local.supervisor import checkpoint_check, worker_start
 from runai.hub_service.model.progress import PROGRESS_FILE
 from starts import Start, one_start
 
@@ -76,14 +76,16 @@ def stopped(start: Start, place: Path, on_term: str, eventually, **told) -> Star
         "progress report only",
     ],
 )
-def test_look_after_a_stop_tells_whether_any_file_is_new(start, place, eventually, on_term, is_new):
+def test_check_after_a_stop_tells_whether_any_file_is_new(
+    start, place, eventually, on_term, is_new
+):
     stopped(start, place, on_term, eventually)
 
     eventually(lambda: start.attempt.saved() is not None)
     assert start.attempt.saved() is is_new
 
 
-def test_worker_that_ends_without_a_stop_is_not_looked_at(start, place):
+def test_worker_that_ends_without_a_stop_is_not_checked(start, place):
     start("sh", "-c", "exit 3", checkpoint_dir=str(place)).ending()
 
     assert start.attempt.saved() is None
@@ -102,7 +104,7 @@ def test_answer_of_an_earlier_job_of_the_same_name_is_ignored(start, place, even
 HANGS = """
 import os, sys, time
 sys.path.append({folder!r})
-import checkpoint_look, exit_notes, supervisor
+import checkpoint_check, exit_notes, supervisor
 
 def hang(_place, _since):
     with open({held!r}, "w") as file:
@@ -110,17 +112,17 @@ def hang(_place, _since):
     os.rename({held!r}, {held!r} + ".pid")
     time.sleep(1000)
 
-checkpoint_look.has_new_file, checkpoint_look.LOOK_WITHIN_S = hang, {within}
+checkpoint_check.has_new_file, checkpoint_check.CHECK_WITHIN_S = hang, {within}
 notes = exit_notes.ExitNotes(sys.argv[1])
 supervisor.Supervisor(sys.argv[1], int(sys.argv[2]), notes).run()
 """
 
 
 @pytest.mark.parametrize("within", [1000, 0.1], ids=["goes on", "has no time left"])
-def test_look_that_hangs_holds_up_neither_end_nor_lock_and_has_no_answer(
+def test_check_that_hangs_holds_up_neither_end_nor_lock_and_has_no_answer(
     start, place, eventually, tmp_path, monkeypatch, within
 ):
-    folder, held = str(Path(checkpoint_look.__file__).parent), tmp_path / "held"
+    folder, held = str(Path(checkpoint_check.__file__).parent), tmp_path / "held"
     program = tmp_path / "hangs.py"
     program.write_text(HANGS.format(folder=folder, held=str(held), within=within))
     monkeypatch.setattr(attempt, "SUPERVISOR", program)
@@ -129,11 +131,11 @@ def test_look_that_hangs_holds_up_neither_end_nor_lock_and_has_no_answer(
 
     assert start.attempt.holder() is None
     eventually(held.with_suffix(".pid").exists)
-    looker = int(held.with_suffix(".pid").read_text())
+    checker = int(held.with_suffix(".pid").read_text())
     if within > 1:
-        assert not has_gone(looker)
-        psutil.Process(psutil.Process(looker).ppid()).kill()
-    eventually(lambda: has_gone(looker))
+        assert not has_gone(checker)
+        psutil.Process(psutil.Process(checker).ppid()).kill()
+    eventually(lambda: has_gone(checker))
     assert start.attempt.saved() is None
 
 
@@ -147,22 +149,22 @@ def has_gone(pid: int) -> bool:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another account")
 @pytest.mark.parametrize(("closed", "answer"), [(True, None), (False, False)])
-def test_look_has_the_rights_of_the_account_alone(start, eventually, closed, answer):
+def test_check_has_the_rights_of_the_account_alone(start, eventually, closed, answer):
     account, folder = pwd.getpwnam("nobody"), Path(tempfile.mkdtemp())
     who = {"uid": account.pw_uid, "gid": account.pw_gid, "user": account.pw_name}
     try:
         os.chown(folder, account.pw_uid, account.pw_gid)
         (folder / "inner").mkdir(mode=0o700 if closed else 0o755)  # root's
         stopped(start, folder, "exit 143", eventually, **who)
-        eventually(lambda: not looks_of(start))
+        eventually(lambda: not checks_of(start))
 
         assert start.attempt.saved() is answer
     finally:
         shutil.rmtree(folder)
 
 
-def looks_of(start: Start) -> list[int]:
-    """Return the processes of the look: forks of the supervisor, with its command line."""
+def checks_of(start: Start) -> list[int]:
+    """Return the processes of the check: forks of the supervisor, with its command line."""
     return [
         process.pid
         for process in psutil.process_iter(["cmdline"])
@@ -188,10 +190,10 @@ def test_link_is_not_followed(tmp_path, place):
     since = later(place)
     (elsewhere / "new").touch()
 
-    assert not checkpoint_look.has_new_file(str(place), since)
-    assert checkpoint_look.has_new_file(str(elsewhere), since)
+    assert not checkpoint_check.has_new_file(str(place), since)
+    assert checkpoint_check.has_new_file(str(elsewhere), since)
     with pytest.raises(OSError, match="link"):
-        checkpoint_look.has_new_file(str(place / "link"), since)
+        checkpoint_check.has_new_file(str(place / "link"), since)
 
 
 def test_copy_that_keeps_its_old_time_is_new(tmp_path, place):
@@ -200,13 +202,13 @@ def test_copy_that_keeps_its_old_time_is_new(tmp_path, place):
     since = later(place)
     shutil.copy2(tmp_path / "model", place / "model")
 
-    assert checkpoint_look.has_new_file(str(place), since)
+    assert checkpoint_check.has_new_file(str(place), since)
 
 
 def test_file_system_whose_clock_was_set_back_has_no_answer(place):
     with pytest.raises(OSError, match="set back"):
-        checkpoint_look.has_new_file(str(place), later(place) + 10**18)
+        checkpoint_check.has_new_file(str(place), later(place) + 10**18)
 
 
 def test_progress_report_has_the_name_that_the_service_reads():
-    assert checkpoint_look.PROGRESS_FILE == PROGRESS_FILE
+    assert checkpoint_check.PROGRESS_FILE == PROGRESS_FILE

@@ -1,8 +1,8 @@
-"""Look into a stopped worker's checkpoint directory: is any file newer than the worker's start?
+"""Check of a stopped worker's checkpoint directory: is any file newer than the worker's start?
 
 It begins when all processes of the worker have ended and `exit.json` is written, in a process of
 its own: no signal for the worker reaches it, and neither devices nor supervisor wait for a disk
-that hangs. A second process looks, with the worker's account. Standard library only, like all of
+that hangs. A second process checks, with the worker's account. Standard library only, like all of
 the supervisor's program (`subreaper.py`).
 """
 
@@ -20,17 +20,17 @@ else:  # in the subreaper's program, which extends sys.path
     import file_count
     import worker_start
 
-LOOK_WITHIN_S = 5.0
-"""Seconds for the look. Later there is no answer, and the platform says nothing."""
+CHECK_WITHIN_S = 5.0
+"""Seconds for the check. Later there is no answer, and the platform says nothing."""
 PROGRESS_FILE = "progress.json"
 """Report of `runai.reporter` in the checkpoint directory, from which no job can go on."""
 
 
-def begin_look(directory: str, spec: dict[str, Any], since: int) -> None:
-    """Start the look, and return at once; its answer is the note `saved.json`.
+def begin_check(directory: str, spec: dict[str, Any], since: int) -> None:
+    """Start the check, and return at once; its answer is the note `saved.json`.
 
     `since` is the worker's start, by the clock of the checkpoint directory's file system; 0: there
-    is no such directory, and no look.
+    is no such directory, and no check.
     """
     supervisor = os.getpid()
     with contextlib.suppress(OSError):  # without a process on the machine there is no answer
@@ -42,23 +42,23 @@ def begin_look(directory: str, spec: dict[str, Any], since: int) -> None:
 
 
 def _note_answer(directory: str, spec: dict[str, Any], since: int, supervisor: int) -> None:
-    keeper = os.getpid()
+    parent = os.getpid()
     answer, answer_write = os.pipe2(os.O_CLOEXEC)
-    looker = os.fork()
-    if looker == 0:
-        _look_in_child(answer_write, spec, since, keeper)
+    checker = os.fork()
+    if checker == 0:
+        _check_in_child(answer_write, spec, since, parent)
     os.close(answer_write)
-    ready, _, _ = select.select([answer], [], [], LOOK_WITHIN_S)
-    told = os.read(answer, 1) if ready else b""
+    ready, _, _ = select.select([answer], [], [], CHECK_WITHIN_S)
+    answered = os.read(answer, 1) if ready else b""
     with contextlib.suppress(OSError):
-        os.kill(looker, signal.SIGKILL)  # not reaped, so the PID is still its own
-    if told:
+        os.kill(checker, signal.SIGKILL)  # not reaped, so the PID is still its own
+    if answered:
         # With the supervisor's PID: another job of this name may have the directory by now.
-        note = {"supervisor": supervisor, "new": told == b"1"}
+        note = {"supervisor": supervisor, "new": answered == b"1"}
         exit_notes.write_whole(f"{directory}/saved.json", note)
 
 
-def _look_in_child(answer: int, spec: dict[str, Any], since: int, parent: int) -> None:
+def _check_in_child(answer: int, spec: dict[str, Any], since: int, parent: int) -> None:
     """Look in the forked process; never returns."""
     try:
         worker_start.set_signals_right()
