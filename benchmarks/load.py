@@ -1,6 +1,6 @@
 """Response times of a loaded service: 200 users, 500 sessions, 20,000 queued jobs.
 
-    nice -n 10 python benchmarks/load.py [--baseline PYTHON] [--keep]
+    nice -n 10 python benchmarks/load.py [--baseline PYTHON] [--only PART] [--keep]
 
 Runs the real service on a local cluster with simulated GPUs, in a separate process, filled with the
 hub's token; then, one after another:
@@ -10,6 +10,7 @@ hub's token; then, one after another:
     change    the scheduler's part of a cycle after one submission
     opens     requests of the page and a list, in sequence
     explains  explanations while dry runs have forecasts made
+    what_if   a what-if question, and the slowest `health/live` of another user meanwhile
     pages     300 open pages for a minute, with the CPU time of the service
     flood     one user sends 500 requests a second, 200 at once; response times of other users
     loops     three users each submit 200 jobs in sequence
@@ -239,6 +240,18 @@ async def explains(asker: Asker) -> Measured:
     return spread(took)
 
 
+async def what_if(asker: Asker) -> Measured:
+    """Ask what one more job would change; return its seconds, and those of `health/live` beside."""
+    question = {"add": [{"project": project_of(14), "gpus": 1, "command": ["true"]}]}
+    asked = asyncio.create_task(asker.ask(14, "api/v1/plan", question))
+    beside: list[float] = []
+    while not asked.done():
+        beside.append((await asker.ask(15, "health/live"))[0])
+    took, reply = await asked
+    most = round(max(beside), 3)
+    return {"answered": reply is not None, "s": round(took, 2), "live_max_s": most}
+
+
 async def kills(asker: Asker, service: psutil.Process, times: int) -> Measured:
     """Kill the decision worker, and submit a job at once; return the time until its decision."""
     took: list[float] = []
@@ -447,18 +460,20 @@ async def measure(python: str, asked: argparse.Namespace) -> Measured:
                 asker, loud = Asker(http), Asker(http)
                 for user in range(asked.users):  # fills the service's cache of token owners
                     await asker.ask(user, "api/v1/whoami")
-                for name, part in {
+                parts: dict[str, Callable[[], Awaitable[Measured]]] = {
                     "idle": lambda: idle(asked.seconds / 2),
                     "change": lambda: change(asker),
                     "explains": lambda: explains(asker),
+                    "what_if": lambda: what_if(asker),
                     "opens": lambda: opens(asker),
                     "pages": lambda: pages(asker, http, asked.users, asked.seconds),
                     "flood": lambda: flood(asker, loud, asked.seconds),
                     "loops": lambda: loops(asker),
                     "commands": lambda: commands(python, url),
                     "kills": lambda: kills(asker, process, asked.kills),
-                }.items():
-                    found[name] = await used(process, part)
+                }
+                for name in asked.only or parts:
+                    found[name] = await used(process, parts[name])
                     print(json.dumps({name: found[name]}), file=sys.stderr, flush=True)
                 found["statuses"] = dict(asker.statuses)
     return found
@@ -472,6 +487,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="of each part")
     parser.add_argument("--kills", type=int, default=100, help="of the decision worker")
     parser.add_argument("--baseline", metavar="PYTHON", help="whose service is played first")
+    parser.add_argument("--only", action="append", metavar="PART", help="play only this part")
     parser.add_argument("--keep", action="store_true")
     asked = parser.parse_args()
     result = measured()
