@@ -80,7 +80,7 @@ class JobDirCleanup:
 
     async def run(self) -> NoReturn:
         """Remove directories in the background until cancelled; start with an earlier service's."""
-        for path in self._trash.glob("*"):
+        for path in await self._trashed_before():
             leaving = DeletedWorkload.of(path.name)
             aged = leaving is None or leaving.aged
             self._remove(path, _home_of(path) if leaving is not None else None, aged=aged)
@@ -93,6 +93,16 @@ class JobDirCleanup:
                 if removal.returncode is None:
                     removal.kill()
                     await removal.wait()
+
+    async def _trashed_before(self) -> Sequence[Path]:
+        """Return what an earlier service left in the trash, as soon as it can be listed."""
+        while True:
+            try:
+                return list(self._trash.glob("*"))
+            except OSError as failed:
+                if failed.errno not in NOT_NOW:
+                    raise
+            await asyncio.sleep(TRY_AGAIN_S)
 
     @contextlib.contextmanager
     def going(self, leaving: DeletedWorkload, at_home: AtHome | None) -> Iterator[None]:
