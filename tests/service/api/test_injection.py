@@ -253,7 +253,7 @@ MOUNTED = """async ([script, state]) => {
     const model = {
         get: name => name == "state" ? window.state : "",
         on: (what, hear) => { heard[what] = hear; },
-        off: () => {}, send: () => {},
+        off: () => {}, send: message => { window.sent = message; },
     };
     window.state = state;
     window.becomes = later => { window.state = later; heard["change:state"](); };
@@ -289,6 +289,7 @@ async def test_nothing_that_is_stored_runs_in_the_panel_of_a_notebook(told, brow
     said = dialogs_of(page)
     await page.set_content("<body></body>")
     await page.evaluate(MOUNTED, [view._esm, view.state])
+    view._handle_custom_msg(await page.evaluate("window.sent"), [])
     for shown in ("loss", "notice", "news"):
         await page.get_by_text(f"alert('{shown}')").first.wait_for(timeout=SECONDS_MS)
 
