@@ -242,7 +242,12 @@ def test_the_platforms_own_past_to_this_day_answers_what_if(as_user, service, re
     assert figures["jobs"] == 2
     assert figures["allocated_pct"] > 0  # the time after the last submission counts
     assert (past["vision/half"].asked, past["vision/half"].starts) == (
-        {"workers": [{"gpus": 0.5}], "preemptible": True, "priority": 75, "min_workers": 1},
+        {
+            "workers": [{"gpus": 0.5, "cpu_milli": 100, "memory_mib": 64}],
+            "preemptible": True,
+            "priority": 75,
+            "min_workers": 1,
+        },
         1,
     )
     assert [node["devices"] for node in today["nodes"]] == [5]

@@ -172,4 +172,5 @@ def test_an_admin_makes_a_project_and_its_admin_changes_its_members_and_no_more(
     patty.get_by_label("Members").fill("patty, carol")
     patty.get_by_role("button", name="Save").click()
     expect(patty.locator(".facts")).to_contain_text("patty, carol", timeout=SECONDS)
+    expect(patty.locator(".outcome")).to_contain_text("JupyterHub knows no user carol yet")
     assert clients["admin"].project("audio").members == ["patty", "carol"]

@@ -116,7 +116,7 @@ def test_nothing_new_goes_to_a_device_that_broke(
         lab.namespace.create(session("joins", part="0.5", project="vision", **here))
         # One of two devices is healthy, one is held: the kubelet would not allocate the former.
         waits = eventually(lambda: lab.condition("joins", "PodScheduled").get("message"))
-        assert "no node that it may use" in waits
+        assert "node node-0 offers 1 of 2 GPUs since " in waits
         assert containers(lab, "half") == before
         assert f"its GPU {broken} is broken" in lab.told("half", "DeviceBroken")
 

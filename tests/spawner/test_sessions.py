@@ -117,8 +117,8 @@ def test_a_session_without_a_gpu_sees_none_and_shares_no_open_file_with_the_hub(
     assert fresh.sessions() == {}
     assert open_files(fresh.pid("ana")) & open_files(fresh.process.pid) <= {"/dev/null"}
     output = (home / ".local/share/runai/lab-ana.log").read_bytes()
-    assert b"ServerApp" in output
-    assert b"ServerApp" not in log.read_bytes()[before:]
+    assert b" ServerApp]" in output  # its log lines; the hub notes its command line
+    assert b" ServerApp]" not in log.read_bytes()[before:]
 
 
 def test_spawn_returns_the_refusal_of_the_service_and_starts_nothing(fresh: HubPlatform):

@@ -7,6 +7,9 @@ const prefix = document.documentElement.dataset.prefix ?? "/";
 /** The settings that can be tried before they are set. */
 const TRIED = ["quota", "build_quota", "limit", "never_lent", "weight", "priority", "min_runtime"];
 
+/** Key of the notes on a saved project, which its page shows once. */
+const NOTES = "runai-project-notes";
+
 /** @param {string} path */
 const encoded = (path) => path.split("/").map(encodeURIComponent).join("/");
 
@@ -62,7 +65,7 @@ const FORMS = {
       const name = form.dataset.project || /** @type {HTMLInputElement} */ (form.elements.namedItem("name")).value;
       const fields = changed(form);
       const saved = await call("PUT", `projects/${encoded(name)}`, fields);
-      if ((fields.members || fields.admins) && saved.notes.length) return ["Saved.", ...saved.notes];
+      if (fields.members || fields.admins) sessionStorage.setItem(NOTES, JSON.stringify(saved.notes));
       location.assign(`${prefix}projects/${encoded(name)}`);
       return ["Saved."];
     },
@@ -115,4 +118,7 @@ async function run(form, what) {
 for (const form of /** @type {NodeListOf<HTMLFormElement>} */ (document.querySelectorAll("form[data-form]"))) {
   form.addEventListener("submit", (event) => { event.preventDefault(); run(form, "save"); });
   form.querySelector("[data-do=preview]")?.addEventListener("click", () => run(form, "preview"));
+  const notes = JSON.parse(sessionStorage.getItem(NOTES) ?? "[]");
+  sessionStorage.removeItem(NOTES);
+  if (notes.length) tell(form, ["Saved.", ...notes]);
 }

@@ -88,9 +88,10 @@ def inventory(
 ) -> Sequence[Device]:
     """Return the devices of a node by number; `counted` are the ones its agent reports.
 
-    Devices that it does not offer now are listed too: all below `in_use` are pods'.
+    Devices that it does not offer now are listed too. If its kubelet has forgotten how many there
+    are, they are those below `in_use`, which pods hold.
     """
-    count = max(machine.most_gpus, in_use, len(counted), 1 + max(known, default=-1))
+    count = max(machine.most_gpus or in_use, len(counted), 1 + max(known, default=-1))
     found = {device.uuid: device for device in counted}
     rest = (uuid for uuid in found if uuid not in known.values())
     devices = []
