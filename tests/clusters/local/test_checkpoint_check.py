@@ -6,7 +6,6 @@ import os
 import pwd
 import shutil
 import tempfile
-from collections.abc import Generator
 from pathlib import Path
 
 import psutil
@@ -15,15 +14,9 @@ import pytest
 from runai.hub_service.clusters.local.processes import attempt
 from runai.hub_service.clusters.local.supervisor import checkpoint_check, worker_start
 from runai.hub_service.model.progress import PROGRESS_FILE
-from starts import Start, one_start
+from starts import Start
 
 PLACE = "checkpoints"
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Generator[Start]:
-    with one_start(tmp_path / "attempt") as started:
-        yield started
 
 
 @pytest.fixture

@@ -18,16 +18,10 @@ from crashes.small_disk import SmallDisk
 from labs import local_lab, plan
 from labs import start as on_device
 from runai.hub_service.clusters.states.state import ExitStatus
-from starts import Start, has_ended, one_start
+from starts import has_ended
 from waiting import eventually_async
 
 PIPE_BYTES = 1 << 16
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Generator[Start]:
-    with one_start(tmp_path / "attempt") as started:
-        yield started
 
 
 @contextmanager

@@ -17,7 +17,6 @@ import pytest
 
 from runai.hub_service.clusters.local.supervisor import stop_order
 from runai.hub_service.clusters.local.supervisor.stop_order import StopOrder
-from starts import Start, one_start
 
 PYTHON = f"{sys.executable} -I -S -u"
 
@@ -110,12 +109,6 @@ FORMS = {
     # -- rings --
     "coprocess": ("bash", "coproc cat; $TRAIN <&${COPROC[0]} >&${COPROC[1]}"),
 }
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Generator[Start]:
-    with one_start(tmp_path / "attempt") as started:
-        yield started
 
 
 @pytest.fixture

@@ -5,22 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Generator
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
 import pytest
 
 from runai.hub_service.clusters.states.state import ExitStatus
-from starts import Start, has_ended, one_start
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Generator[Start]:
-    with one_start(tmp_path / "attempt") as started:
-        yield started
-
+from starts import has_ended
 
 DEAF_TO_ITS_PARENTS_DEATH = """
 import ctypes, os, time

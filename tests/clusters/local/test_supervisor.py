@@ -9,21 +9,12 @@ import signal
 import stat
 import sys
 import tempfile
-from collections.abc import Generator
 from pathlib import Path
 
 import psutil
 import pytest
 
 from runai.hub_service.clusters.states.state import ExitStatus
-from starts import Start, one_start
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Generator[Start]:
-    with one_start(tmp_path / "attempt") as started:
-        yield started
-
 
 # -- ends ----------------------------------------------------------------------------------------
 
