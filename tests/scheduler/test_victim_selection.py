@@ -93,6 +93,99 @@ def test_reclaim_stops_only_workloads_that_hold_the_missing_resource(
     assert stopped(decide(snapshot(small(), projects, [*there, new]))) == expected
 
 
+# ---- R5: of equal victims the one that can go on elsewhere moves
+
+
+def of_a(name: str, device: str, submitted: int, **fields: Any) -> Workload:
+    """Return a running job of `a`, which owns no quota."""
+    return job(name, fields.pop("gpus", 1), on=f"n1:{device}", submitted=submitted, **fields)
+
+
+HERE = {"nodes": ("n1",)}
+MOVABLE: dict[str, tuple[str, list[Workload], str, str]] = {
+    "the older, if the younger fits nowhere else": (
+        "1x2+1x1",
+        [of_a("pinned", "0", 2, **HERE), of_a("free", "1", 1)],
+        "free",
+        "move",
+    ),
+    "the younger, if both fit elsewhere": (
+        "1x2+1x1",
+        [of_a("young", "0", 2), of_a("old", "1", 1)],
+        "young",
+        "move",
+    ),
+    "the youngest that fits elsewhere": (
+        "1x3+1x1",
+        [of_a("pinned", "0", 3, **HERE), of_a("old", "1", 1), of_a("free", "2", 2)],
+        "free",
+        "move",
+    ),
+    "the younger, if no GPU is idle elsewhere": (
+        "1x2",
+        [of_a("pinned", "0", 2, **HERE), of_a("free", "1", 1)],
+        "pinned",
+        "stop",
+    ),
+    "never one of higher priority": (
+        "1x2+1x1",
+        [of_a("pinned", "0", 2, **HERE), of_a("free", "1", 1, priority=60)],
+        "pinned",
+        "stop",
+    ),
+    "never one that holds more": (
+        "1x3+1x2",
+        [of_a("pinned", "0", 2, **HERE), of_a("free", "1,2", 1, gpus=2)],
+        "pinned",
+        "stop",
+    ),
+    "never one that loses more work": (
+        "1x2+1x1",
+        [
+            of_a("pinned", "0", 2, checkpointed=900, **HERE),
+            of_a("free", "1", 1, checkpointed=500),
+        ],
+        "pinned",
+        "stop",
+    ),
+    "never one of another project": (
+        "1x2+1x1",
+        [of_a("pinned", "0", 2, **HERE), of_a("free", "1", 1, project="c")],
+        "pinned",
+        "stop",
+    ),
+}
+
+
+@pytest.mark.parametrize(("shape", "jobs", "expected", "kind"), MOVABLE.values(), ids=MOVABLE)
+def test_of_equal_victims_the_one_that_fits_elsewhere_goes(
+    shape: str, jobs: list[Workload], expected: str, kind: str
+) -> None:
+    projects = [project("a", 0), project("b", 1), project("c", 1)]
+    plan = decide(snapshot(shape, projects, [*jobs, job("new", 1, "b", **HERE)]))
+
+    assert [(d.kind, d.workload) for d in plan.decisions if d.kind in {"move", "stop"}] == [
+        (kind, expected)
+    ]
+
+
+def test_two_victims_do_not_count_on_the_same_idle_gpu() -> None:
+    # One GPU is idle on n2: one of the free jobs moves there, the other is no better there.
+    jobs = [
+        of_a("free0", "0", 1),
+        of_a("free1", "1", 2),
+        of_a("pinned2", "2", 3, **HERE),
+        of_a("pinned3", "3", 4, **HERE),
+    ]
+    projects = [project("a", 0), project("b", 2)]
+    plan = decide(snapshot("1x4+1x1", projects, [*jobs, job("new", 2, "b", **HERE)]))
+
+    assert {(d.kind, d.workload) for d in plan.decisions if d.kind in {"move", "stop"}} == {
+        ("move", "free1"),
+        ("stop", "pinned3"),
+    }
+
+
 # ---- R4 (4): jobs that save take turns
 
 

@@ -21,6 +21,9 @@ from runai.hub_service.scheduler.state.planned_workloads import (
 from runai.hub_service.scheduler.state.project_tree import ProjectNode
 
 VictimKey = tuple[bool, int, bool, bool, int, int, int, str, int]
+TIES = 6
+"""Index of a rank's tie breakers; what is before them is a reason to go (R4)."""
+
 _key = attrgetter("key")
 
 

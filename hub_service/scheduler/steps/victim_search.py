@@ -7,6 +7,7 @@ back its changes.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple, Protocol
 
 from runai.hub_service.scheduler.placement.fit_check import Fit
@@ -20,6 +21,7 @@ from runai.hub_service.scheduler.state.equivalence import PodSet
 from runai.hub_service.scheduler.state.planned_workloads import Phase, PlannedWorker
 from runai.hub_service.scheduler.state.planning_state import State
 from runai.hub_service.scheduler.state.request_shape import Booking
+from runai.hub_service.scheduler.state.victim_order import Victim
 from runai.hub_service.scheduler.steps.victim_selection import (
     Candidate,
     CandidateSet,
@@ -113,6 +115,7 @@ class VictimSearch:
         taken = len(self.taken)
         if taken > 1:  # a single victim is necessary: without it the unit did not fit
             self._minimise()
+        is_as_chosen = not self._let_go_what_moves()
         if self._may_stop is not None and self._stops > self._may_stop:
             self.stops_too_many = True
             state.roll_back(mark)
@@ -130,7 +133,7 @@ class VictimSearch:
                     state.roll_back(placed_from)
                     continue
                 if leaves_what_is_never_lent(state, self._unit.item):
-                    if len(self.taken) == taken:
+                    if is_as_chosen and len(self.taken) == taken:
                         self._end = state.mark()
                     return True
                 self.is_held = True
@@ -200,10 +203,7 @@ class VictimSearch:
     # ---- take and restore victims (R5)
 
     def _add_victim(self, giver: Candidate) -> None:
-        members = giver.victim.workers()
-        standings = tuple([member.standing for member in members])
-        bookings = tuple([member.booking for member in members])
-        taken = StoppedVictim(giver, members, standings, bookings)
+        taken = _with_standings(giver)
         self.taken.append(taken)
         self._release(taken)
         self.givers.rank_again(giver.account)
@@ -241,6 +241,64 @@ class VictimSearch:
             needed.append(taken)
         self.taken = needed[::-1]
 
+    def _let_go_what_moves(self) -> bool:
+        """Replace victims that would wait by equal ones that can go on elsewhere (R5).
+
+        Return True if any was replaced.
+        """
+        wanted = sum(member.kind.devices * member.kind.milli for member in self._unit.members)
+        if self._moves is not None or self._state.later.free_milli <= wanted:
+            return False  # nothing is left for the victims
+        tried: set[Victim] = set()
+        replaced = False
+        while (better := self._movable_instead(tried)) is not None:
+            index, victim = better
+            tried.add(self.taken[index].giver.victim)
+            replaced = self._replace(index, victim) or replaced
+        return replaced
+
+    def _movable_instead(self, tried: AbstractSet[Victim]) -> tuple[int, Victim] | None:
+        """Return a victim that can go on elsewhere, and the index of the one that it replaces."""
+        state, mark = self._state, self._state.mark()
+        found = None
+        if self._place(_RESERVED):
+            stay_behind = [
+                index
+                for index, taken in enumerate(self.taken)
+                if not place(state, taken.members, _RESERVED) and taken.giver.victim not in tried
+            ]
+            gone = {taken.giver.victim.item for taken in self.taken}
+            found = next(
+                (
+                    (index, other)
+                    for index in reversed(stay_behind)
+                    for other in self._equals_of(self.taken[index])
+                    if other.item not in gone and Fit(state, other.workers()).fits()
+                ),
+                None,
+            )
+        state.roll_back(mark)
+        return found
+
+    def _equals_of(self, taken: StoppedVictim) -> list[Victim]:
+        giver, held = taken.giver, [booking for booking in taken.bookings if booking]
+        if taken.is_surplus or giver.rule == "Q6" or giver.victim.item.sizes is not None:
+            return []
+        return self.givers.equals_of(giver.victim, held)
+
+    def _replace(self, index: int, victim: Victim) -> bool:
+        """Let another victim go instead, unless the unit needs the one that was taken."""
+        taken = self.taken[index]
+        other = _with_standings(taken.giver._replace(victim=victim))
+        self._restore(taken)
+        self._release(other)
+        if self._is_served():
+            self.taken[index] = other
+            return True
+        self._restore(other)
+        self._release(taken)
+        return False
+
     def _allows_victims(self, judged: Counter[tuple[int, bool]]) -> bool:
         """Return True if R2 still allows all remaining victims, with one restored."""
         left = [judgement for judgement, count in judged.items() if count]
@@ -248,6 +306,12 @@ class VictimSearch:
         return all(self.givers.stays_within_share(level) for level in range(highest + 1)) and all(
             self.givers.stays_within_quota(level) for level, within_quota in left if within_quota
         )
+
+
+def _with_standings(giver: Candidate) -> StoppedVictim:
+    members = giver.victim.workers()
+    standings = tuple([member.standing for member in members])
+    return StoppedVictim(giver, members, standings, tuple([m.booking for m in members]))
 
 
 def _judged(giver: Candidate) -> tuple[int, bool]:

@@ -16,7 +16,14 @@ from runai.hub_service.scheduler.placement.quota_check import cap_in_the_way, qu
 from runai.hub_service.scheduler.state.equivalence import PodSet
 from runai.hub_service.scheduler.state.planning_state import State
 from runai.hub_service.scheduler.state.project_tree import Age, ProjectNode
-from runai.hub_service.scheduler.state.victim_order import Protected, Victim, protected_until
+from runai.hub_service.scheduler.state.request_shape import Booking
+from runai.hub_service.scheduler.state.victim_order import (
+    TIES,
+    Protected,
+    Victim,
+    protected_until,
+    victims_of,
+)
 
 Turn = tuple[int, int, Age]
 """Turn of a project to give: allocation beyond limit and entitlement, and age; greatest first."""
@@ -237,6 +244,28 @@ class VictimIterator:
             if member.booking is not None and self._fit.gains_from(member.booking):
                 return True
         return False
+
+    def equals_of(self, victim: Victim, held: Sequence[Booking]) -> list[Victim]:
+        """Return the workloads that may go as well as a victim that held this, the best first.
+
+        They run on its nodes, hold as much, and only break ties in another way (R4).
+        """
+        account, on_node = victim.item.account, self._state.on_node
+        members = [m for node in {b.node: None for b in held} for m in on_node.get(node, ())]
+        items = {m.item: None for m in members if m.item.account is account}
+        self._state.victim_looks += len(items)
+        quota = sum(booking.quota for booking in held)
+        found = [
+            other
+            for item in items
+            if item is not self.unit.item and item.sizes is None
+            for other in victims_of(item, self._state.time)[-1:]
+            if other.key[:TIES] == victim.key[:TIES]
+            and other.is_guaranteed == victim.is_guaranteed
+            and quota == sum(m.booking.quota for m in other.workers() if m.booking)
+            and self._protected_until(other) is None
+        ]
+        return sorted(found, key=lambda other: other.key, reverse=True)
 
     # ---- protected victims (R8)
 
