@@ -6,8 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given as each
+from hypothesis import strategies as st
 
-from builders import cluster, job, parent, project, snapshot, stopped
+from builders import cluster, job, moved, parent, project, session, snapshot, stopped
 from runai.hub_service.scheduler import Changes, Index, Mib, Node, Plan, Workload, decide
 from runai.hub_service.scheduler.explanations.device_holders import Holdings
 from runai.hub_service.scheduler.state.planning_state import State
@@ -101,7 +103,7 @@ def of_a(name: str, device: str, submitted: int, **fields: Any) -> Workload:
     return job(name, fields.pop("gpus", 1), on=f"n1:{device}", submitted=submitted, **fields)
 
 
-HERE = {"nodes": ("n1",)}
+HERE: dict[str, Any] = {"nodes": ("n1",)}
 MOVABLE: dict[str, tuple[str, list[Workload], str, str]] = {
     "the older, if the younger fits nowhere else": (
         "1x2+1x1",
@@ -124,6 +126,24 @@ MOVABLE: dict[str, tuple[str, list[Workload], str, str]] = {
     "the younger, if no GPU is idle elsewhere": (
         "1x2",
         [of_a("pinned", "0", 2, **HERE), of_a("free", "1", 1)],
+        "pinned",
+        "stop",
+    ),
+    "a job that fits elsewhere, as a stopped session ends": (
+        "1x2+1x1",
+        [
+            session("ana-s", on="n1:0", preemptible=True, priority=50, submitted=2),
+            of_a("free", "1", 1),
+        ],
+        "free",
+        "move",
+    ),
+    "the younger, if the older is a session, which never moves": (
+        "1x2+1x1",
+        [
+            of_a("pinned", "0", 2, **HERE),
+            session("ana-s", on="n1:1", preemptible=True, priority=50, submitted=1),
+        ],
         "pinned",
         "stop",
     ),
@@ -184,6 +204,32 @@ def test_two_victims_do_not_count_on_the_same_idle_gpu() -> None:
         ("move", "free1"),
         ("stop", "pinned3"),
     }
+
+
+@each(
+    pinned=st.lists(st.booleans(), min_size=1, max_size=6),
+    beside=st.integers(0, 3),
+    wanted=st.integers(1, 6),
+    as_gang=st.booleans(),
+    ages=st.randoms(use_true_random=False),
+)
+def test_of_equal_victims_as_many_move_as_there_are_places(
+    pinned: list[bool], beside: int, wanted: int, ages: Any, *, as_gang: bool
+) -> None:
+    wanted = min(wanted, len(pinned))
+    order = ages.sample(range(1, 100), len(pinned))
+    jobs = [
+        of_a(f"j{i}", str(i), order[i], **(HERE if is_pinned else {}))
+        for i, is_pinned in enumerate(pinned)
+    ]
+    size: dict[str, Any] = {"workers": wanted} if as_gang else {"gpus": wanted}
+    claim = job("claim", project="b", submitted=200, **HERE, **size)
+    nodes = cluster(f"1x{len(pinned)}+1x{beside}")
+
+    plan = decide(snapshot(nodes, [project("a", 0), project("b", wanted)], [*jobs, claim]))
+
+    movers = min(wanted, pinned.count(False), beside)
+    assert (len(moved(plan)), len(stopped(plan))) == (movers, wanted - movers)
 
 
 # ---- R4 (4): jobs that save take turns

@@ -265,7 +265,8 @@ class VictimSearch:
             stay_behind = [
                 index
                 for index, taken in enumerate(self.taken)
-                if not place(state, taken.members, _RESERVED) and taken.giver.victim not in tried
+                if not (_is_job(taken.giver.victim) and place(state, taken.members, _RESERVED))
+                and taken.giver.victim not in tried
             ]
             gone = {taken.giver.victim.item for taken in self.taken}
             found = next(
@@ -273,7 +274,9 @@ class VictimSearch:
                     (index, other)
                     for index in reversed(stay_behind)
                     for other in self._equals_of(self.taken[index])
-                    if other.item not in gone and Fit(state, other.workers()).fits()
+                    if other.item not in gone
+                    and _is_job(other)
+                    and Fit(state, other.workers()).fits()
                 ),
                 None,
             )
@@ -312,6 +315,11 @@ def _with_standings(giver: Candidate) -> StoppedVictim:
     members = giver.victim.workers()
     standings = tuple([member.standing for member in members])
     return StoppedVictim(giver, members, standings, tuple([m.booking for m in members]))
+
+
+def _is_job(victim: Victim) -> bool:
+    """Return True if it queues again once it is stopped; a session ends (Q5)."""
+    return victim.item.workload.kind == "job"
 
 
 def _judged(giver: Candidate) -> tuple[int, bool]:
