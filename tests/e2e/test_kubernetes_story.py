@@ -82,7 +82,7 @@ def test_a_gpu_is_chosen_waited_for_and_worked_on(
     lab.picture(bo, PICTURES, "kubernetes-form")
     lab.start(bo)
     reason = bo.get_by_text(
-        "Waiting: notebooks of vision may hold 1 GPU together, and hold 1: ana 0.5, cy 0.5"
+        "Waiting: the build quota of vision is 1 GPU, and its notebooks hold 1: ana 0.5, cy 0.5"
     )
     expect(reason.first).to_be_visible(timeout=SECONDS)
     lab.picture(bo, PICTURES, "kubernetes-waiting")

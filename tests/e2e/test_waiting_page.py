@@ -39,7 +39,7 @@ def test_waiting_page_says_what_for(platform: Platform, page_of: Callable[[str],
     lab.start(patty_page)
 
     sentence = patty_page.get_by_text(
-        "notebooks of vision may hold 0.5 GPUs together, and hold 0.5: bob 0.5"
+        "the build quota of vision is 0.5 GPUs, and its notebooks hold 0.5: bob 0.5"
     )
     expect(sentence.first).to_be_visible(timeout=90_000)
     lab.picture(patty_page, PICTURES, "waiting")

@@ -252,7 +252,7 @@ def test_a_wait_within_a_table_names_the_type_and_the_numbers() -> None:
     plan = decide(replace(world, policy=replace(world.policy, name_others=False)))
 
     assert {name: sentence(plan, name) for name in ("bo-1", "y-2", "x-1")} == {
-        "bo-1": "notebooks of x on a100 may hold 2 GPUs together, and hold 2: ana 2",
+        "bo-1": "the build quota of x on a100 is 2 GPUs, and its notebooks hold 2: ana 2",
         "y-2": "y on a100 holds 2 of its fair share of 2 GPUs; this asks for 2, and 4 of 4 GPUs of"
         " type a100 are in use",
         "x-1": "x on a100 holds 2 of its fair share of 2 GPUs; this asks for 1, and 4 of 4 GPUs of"

@@ -107,6 +107,29 @@ def test_it_grows_on_its_node_when_gpus_come_free() -> None:
 
 LENT = [elastic("e", (1, 2, 4), on="n1:0,1,2,3")]
 
+TOLD = {
+    "grown by one": ([elastic("e", (1, 2, 2), on="n1:0")], "1 GPU more on n1 was idle"),
+    "grown by more": ([elastic("e", (1, 2, 4), on="n1:0")], "3 GPUs more on n1 were idle"),
+    "shrunk by one": ([*LENT, job("x", 1)], "1 GPU beyond its request: x waits for it"),
+    "shrunk by more": ([*LENT, job("x", 2)], "2 GPUs beyond its request: x waits for them"),
+    "reclaimed by one": (
+        [elastic("e", (1, 2, 3), on="n1:0,1,2"), job("y", on="n1:3"), job("x", 1, "b")],
+        "a is over its fair share of 3 GPUs: 1 GPU goes to x",
+    ),
+    "reclaimed by more": (
+        [*LENT, job("x", 2, "b")],
+        "a is over its quota of 2 GPUs: 2 GPUs go to x",
+    ),
+}
+
+
+@pytest.mark.parametrize(("jobs", "sentence"), TOLD.values(), ids=TOLD)
+def test_sentence_of_a_resize_has_its_number_of_gpus(jobs: list[Workload], sentence: str) -> None:
+    plan = decide(snapshot("1x4", [A, B], jobs))
+
+    assert {d.reason.text for d in plan.decisions if isinstance(d, Resize)} == {sentence}
+
+
 SHRINKS = {
     "another project within its share takes what is over the quota": (
         [A, B],

@@ -25,7 +25,7 @@ def test_every_code_has_its_sentence() -> None:
     case(
         "cy-1",
         "over_build_quota",
-        "notebooks of vision may hold 2 GPUs together, and hold 2: ana 1, bo 1",
+        "the build quota of vision is 2 GPUs, and its notebooks hold 2: ana 1, bo 1",
         vision,
         session("ana-1", 1, "vision", on="n1:0"),
         session("bo-1", 1, "vision", on="n1:1"),

@@ -88,7 +88,7 @@ async def test_waiting_user_sees_the_reason_and_gets_the_gpu_once_it_is_free(
     detail = await waiting
 
     assert said == [
-        "Waiting: notebooks of vision may hold 1.5 GPUs together, and hold 1: bo 1",
+        "Waiting: the build quota of vision is 1.5 GPUs, and its notebooks hold 1: bo 1",
         "Granted: 1 of GPU 0 on box",
     ]
     assert detail.allocated == 1
@@ -109,8 +109,8 @@ async def test_admission_timeout_raises_the_waiting_reason(
         await admission.admit(submission("ana", "1"), within_s=30)
 
     assert refused.value.jupyterhub_message == (
-        "No GPU was granted within 30 seconds: notebooks of vision may hold 1.5 GPUs together, and"
-        " hold 1: bo 1."
+        "No GPU was granted within 30 seconds: the build quota of vision is 1.5 GPUs, and its"
+        " notebooks hold 1: bo 1."
         " Ask for less, or try again later."
     )
 

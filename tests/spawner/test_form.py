@@ -143,7 +143,7 @@ async def test_each_offer_says_what_would_happen(
     [vision] = (await form_choices(hub_client, Person("ana"))).projects
 
     assert (vision.name, vision.summary) == ("vision", "build quota: 1 of 1.5 GPUs in use")
-    why = "notebooks of vision may hold 1.5 GPUs together, and hold 1: bo 1; expected to start"
+    why = "the build quota of vision is 1.5 GPUs, and its notebooks hold 1: bo 1; expected to start"
     said = [(c.label, c.detail, c.waits.partition(" in ")[0], c.refused) for c in vision.choices]
     assert said == [
         ("¼ GPU", "4 GiB (simulated)", "", ""),
@@ -159,7 +159,7 @@ async def test_form_offers_no_project_to_a_user_without_one(hub_client: AsyncCli
 
 
 WHY = (
-    "notebooks of vision may hold 1.5 GPUs together, and hold 1: bo 1;"
+    "the build quota of vision is 1.5 GPUs, and its notebooks hold 1: bo 1;"
     " expected to start in 3 minutes"
 )
 VISION = ProjectChoices(

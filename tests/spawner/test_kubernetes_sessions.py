@@ -30,7 +30,10 @@ def test_a_session_gets_a_whole_gpu_and_the_next_waits_with_the_schedulers_sente
         hub.stop_server("ana")
         hub.wait_ready("bo")
 
-    assert waiting == "Waiting: notebooks of vision may hold 1 GPU together, and hold 1: ana 1 (Q1)"
+    assert (
+        waiting
+        == "Waiting: the build quota of vision is 1 GPU, and its notebooks hold 1: ana 1 (Q1)"
+    )
     assert held == {"ana": 1, "bo": 0}
     assert events[-1]["ready"]
     bars = [event["progress"] for event in events if "progress" in event]
@@ -99,7 +102,7 @@ def test_two_halves_share_a_device_and_a_third_waits_until_one_stops(
     assert seen == ["GPU-0", "GPU-0"]
     assert held == {"ana": 0.5, "bo": 0.5, "cy": 0}
     assert waiting.startswith(
-        "Waiting: notebooks of vision may hold 1 GPU together, and hold 1: ana 0.5, bo 0.5"
+        "Waiting: the build quota of vision is 1 GPU, and its notebooks hold 1: ana 0.5, bo 0.5"
     )
     assert hub.environment("cy")["NVIDIA_VISIBLE_DEVICES"] == "GPU-0"
     hub.stop_all()
@@ -171,7 +174,7 @@ def test_the_queue_has_its_own_time_out(kubernetes_hub: KubernetesHub, eventuall
 
     assert said[-1]["failed"]
     assert (
-        "No GPU was granted within 20 seconds: notebooks of vision may hold 1"
+        "No GPU was granted within 20 seconds: the build quota of vision is 1"
         in said[-1]["message"]
     )
     eventually(lambda: hub.pod("bo", "hurried") == {})
@@ -209,7 +212,7 @@ def test_the_form_offers_profiles_and_gpus_with_what_is_free(kubernetes_hub: Kub
     assert "0 GiB" not in free  # the memory of these is unknown
     assert "PyTorch and TensorFlow keep to your memory" in free
     assert "would wait" in taken
-    assert "notebooks of vision may hold 1 GPU together, and hold 1: bo 1" in taken
+    assert "the build quota of vision is 1 GPU, and its notebooks hold 1: bo 1" in taken
     assert "above one GPU only whole ones are." in refused
     assert 'value="one-gpu"' not in without
     assert 'name="gpus"' in without

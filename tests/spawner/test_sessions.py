@@ -55,7 +55,7 @@ def test_two_halves_share_a_device_and_a_third_waits_until_one_stops(
     assert held == {"ana": 0.5, "bo": 0.5, "cy": 0}
     assert waiting[1:] == [
         "Asking vision for 0.5 GPUs",
-        "Waiting: notebooks of vision may hold 1 GPU together, and hold 1: ana 0.5, bo 0.5",
+        "Waiting: the build quota of vision is 1 GPU, and its notebooks hold 1: ana 0.5, bo 0.5",
     ]
     assert events[-1]["ready"]
     assert fresh.holds() == {"bo": 0.5, "cy": 0.5}

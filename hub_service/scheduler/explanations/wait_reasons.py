@@ -37,6 +37,7 @@ from runai.hub_service.scheduler.steps.reclaim import Eviction, Reclaim
 T = TypeVar("T")
 
 _SHOWN = 4  # maximum number of names in a sentence; the rest is counted
+_ONE = count_text(WHOLE_GPU)  # the only amount that is singular
 
 
 class Reasons:
@@ -76,24 +77,26 @@ class Reasons:
 
     def of_growing(self, members: Sequence[PlannedWorker], node: str) -> Reason:
         """Return the reason of a growth."""
-        text = f"{count_text(sum(map(_allocated, members)))} more on {node} was idle"
+        what = count_text(sum(map(_allocated, members)))
+        text = f"{what} more on {node} {'was' if what == _ONE else 'were'} idle"
         return Reason(code="grown", rule="E2", text=text)
 
     def _of_stop(
         self, loss: Eviction, claimant: PlannedWorkload, loser: PlannedWorkload, what: str
     ) -> Reason:
-        who = self._name(claimant, loser)
+        who, it = self._name(claimant, loser), "it" if what == _ONE else "them"
         if loss.rule == "E2":
-            text = f"{what} beyond its request: {who} waits for it"
+            text = f"{what} beyond its request: {who} waits for {it}"
         elif loss.rule == "E1":
-            text = f"{what} beyond its minimum: {who} waits for it"
+            text = f"{what} beyond its minimum: {who} waits for {it}"
         elif loss.rule == "Q6":
             text = f"{who} is within its quota of GPUs, and needs the CPU or memory that this holds"
         elif loss.rule == "R1":
             text = f"{who} goes before it in {claimant.workload.project} and needs its {what}"
         else:
             over = _entitlement(loss.giver)
-            text = f"{loss.giver.name} is over its {over}: {what} goes to {who}"
+            goes = "goes" if what == _ONE else "go"
+            text = f"{loss.giver.name} is over its {over}: {what} {goes} to {who}"
         return Reason(
             code="shrunk" if loss.is_surplus else "preempted" if loss.rule == "R1" else "reclaimed",
             rule=loss.rule,
@@ -217,8 +220,8 @@ class Reasons:
         if block.code == "over_build_quota":
             who = _listing(self._holders_of(account, unit.item))
             text = (
-                f"notebooks of {account.name} may hold {count_text(account.build_quota)} together,"
-                f" and hold {gpu_text(account.build)}{who}"
+                f"the build quota of {account.name} is {count_text(account.build_quota)},"
+                f" and its notebooks hold {gpu_text(account.build)}{who}"
             )
         elif block.code == "over_share":
             text = (
