@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from runai.hub_service.processes.per_process import Birthplace
 from runai.hub_service.wire.elastic_messages import (
     ElasticFiles,
     MessageError,
@@ -34,7 +35,8 @@ _REPORT_EVERY_S = 1.0
 class StopRequest:
     """A worker's stop request: by SIGTERM, or by the death of its launcher.
 
-    The second SIGTERM ends the process at once.
+    The second SIGTERM ends the process at once. A forked child of the worker, such as a pool's
+    process, is no worker: its signals do what they did before `listen`.
     """
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
@@ -43,12 +45,14 @@ class StopRequest:
         self._launcher = os.getppid() if launcher == str(os.getppid()) else None
         self._sigterm_received = False
         self._previous: dict[int, Any] = {}
+        self._worker = Birthplace()
 
     @property
     def wanted(self) -> bool:
-        """True after the first SIGTERM, and after the launcher's death."""
-        return self._sigterm_received or (
-            self._launcher is not None and os.getppid() != self._launcher
+        """True after the first SIGTERM, and after the launcher's death; never in a child."""
+        return self._worker.is_here and (
+            self._sigterm_received
+            or (self._launcher is not None and os.getppid() != self._launcher)
         )
 
     def listen(self) -> None:
@@ -74,13 +78,16 @@ class StopRequest:
         self._previous.clear()
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:
+        if self._worker.leave_to(self._previous.get(number), number):
+            return
         if self._sigterm_received:
             raise SystemExit(LEAVE_EXIT_CODE)
         self._sigterm_received = True
         self._call_previous(number, frame)
 
     def _wake(self, number: int, frame: FrameType | None) -> None:
-        self._call_previous(number, frame)
+        if not self._worker.leave_to(self._previous.get(number), number):
+            self._call_previous(number, frame)
 
     def _call_previous(self, number: int, frame: FrameType | None) -> None:
         before = self._previous.get(number)
@@ -108,6 +115,7 @@ class Membership:
         self._status = WorkerStatus(worker, 0, WorkerPhase.STARTING, os.getpid())
         self._speed_from: tuple[float, int] | None = None
         self._batch = (0, 0)
+        self._process = Birthplace()
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Membership | None:
@@ -201,6 +209,8 @@ class Membership:
         self._speed_from = None
 
     def _write(self, state: WorkerPhase, update: int, speed: float, gpus: int) -> None:
+        if not self._process.is_here:
+            return  # a child of the worker is none itself
         self._status = WorkerStatus(
             self.worker, self.gen, state, os.getpid(), update, speed, gpus, *self._batch
         )

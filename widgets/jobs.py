@@ -8,6 +8,7 @@ A Job stores its name alone: each property is a request to the service.
 
 import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from os import PathLike
 from typing import Any, Self, TypedDict, Unpack, overload
 
@@ -45,6 +46,10 @@ class Job:
             InvalidRequest: several projects have one.
         """
         return cls(link().find_all([name])[0].id)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # For another process, which finds the platform itself: a token stays in its own.
+        return partial(type(self), self.id, notes=self.notes), ()
 
     @property
     def detail(self) -> WorkloadDetail:

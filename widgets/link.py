@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from runai.hub_service.client import AsyncClient, Client
 from runai.hub_service.client.array_lines import named
 from runai.hub_service.client.connection import Connection, find_connection
+from runai.hub_service.processes.per_process import PerProcess
 from runai.hub_service.wire.errors import InvalidRequest, NotFound
 from runai.hub_service.wire.schemas import Overview, WhoAmI, WorkloadView
 from runai.widgets.live import Live
@@ -30,8 +31,13 @@ class Link:
             default_project=connection.project,
             ca=connection.ca,
         )
-        self.live = Live(self._events)
+        self._live = PerProcess(lambda: Live(self._events))
         self._in_hub = "JUPYTERHUB_SERVICE_PREFIX" in environ
+
+    @property
+    def live(self) -> Live:
+        """Return this process's live events."""
+        return self._live.get()
 
     def awaitable_client(self) -> AsyncClient:
         """Return an async client of the same user, for one `async with`."""
@@ -84,17 +90,18 @@ class Link:
 
     def close(self) -> None:
         """Stop listening and close the connections."""
-        self.live.close()
+        if (live := self._live.made()) is not None:
+            live.close()
         self.client.close()
 
 
-_lock = threading.Lock()
+_lock = PerProcess(threading.Lock)
 _links: list[Link] = []  # at most one element
 
 
 def link() -> Link:
     """Return this kernel's link: the session's, else `runai login`'s; found at first use."""
-    with _lock:
+    with _lock.get():
         if not _links:
             _links.append(Link(find_connection()))
         return _links[0]
@@ -106,6 +113,6 @@ def connect(url: str, token: str, *, project: str | None = None) -> Link:
     Open views keep the previous link until they are closed or their cell runs again.
     """
     made = Link(Connection(url, token, project))
-    with _lock:
+    with _lock.get():
         _links[:] = [made]
     return made

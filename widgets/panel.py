@@ -20,6 +20,7 @@ import traitlets
 from IPython.core.getipython import get_ipython
 
 from runai.hub_service.client.array_lines import named
+from runai.hub_service.processes.per_process import Birthplace
 from runai.hub_service.wire.errors import InvalidRequest, NotFound, RunaiError
 from runai.hub_service.wire.schemas import Overview, ScaleRequest, WhoAmI, WorkloadView
 from runai.widgets import state as states
@@ -53,7 +54,8 @@ def page_script(folder: Path) -> str:
 class Panel(anywidget.AnyWidget):
     """One live view; it listens until a page removes it, it is closed or `done`.
 
-    A page cannot report while a cell runs, so a view in a kernel listens from the start.
+    A page cannot report while a cell runs, so a view in a kernel listens from the start. In a
+    forked child of the kernel, such as a pool's process, a view is its text.
     """
 
     _esm = page_script(HERE)
@@ -77,6 +79,7 @@ class Panel(anywidget.AnyWidget):
             RunaiError: the service does not answer; the cell shows this, not an empty view.
         """
         overview = here.client.overview()
+        self._process = Birthplace()
         self._loads: dict[str, deque[float | None]] = {}
         first = self._with_recent(render(overview))
         super().__init__(state=first, service=here.page_path)
@@ -85,14 +88,20 @@ class Panel(anywidget.AnyWidget):
         self._latest = overview
         self._stop_listening: Callable[[], None] | None = None
         self.on_msg(self._on_message)
-        _close_former_views_of_cell(self)
         if in_a_notebook():
+            _close_former_views_of_cell(self)
             self._listen()
 
+    def open(self) -> None:
+        """Connect to the page; a child of the kernel has none."""
+        if not _is_child_of_kernel():
+            super().open()
+
     def close(self) -> None:
-        """Stop listening and remove the view from the page."""
-        self._end_listening()
-        super().close()
+        """Stop listening and remove the view from the page; in a child, do nothing."""
+        if self._process.is_here:
+            self._end_listening()
+            super().close()
 
     def _listen(self) -> None:
         state: Any = self.state
@@ -106,6 +115,8 @@ class Panel(anywidget.AnyWidget):
 
     def mimebundle(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the display data: the live view, with text for other front ends."""
+        if self.comm is None:
+            return {"text/plain": repr(self)}, {}
         bundle = super()._repr_mimebundle_()
         data, metadata = bundle if bundle is not None else ({}, {})
         return {**data, "text/plain": repr(self)}, metadata
@@ -323,7 +334,13 @@ def _workload_or_none(here: Link, workload: str) -> WorkloadView | None:
 
 def in_a_notebook() -> bool:
     """Return True in an IPython kernel, where a front end may show a live view."""
-    return hasattr(get_ipython(), "kernel")
+    return hasattr(get_ipython(), "kernel") and not _is_child_of_kernel()
+
+
+def _is_child_of_kernel() -> bool:
+    """Return True in a fork of a kernel, which has its parent's shell and must not send by it."""
+    session = getattr(getattr(get_ipython(), "kernel", None), "session", None)
+    return session is not None and bool(session.pid != os.getpid())
 
 
 def _load_usage(here: Link, user: str, timeline: Timeline) -> Timeline:

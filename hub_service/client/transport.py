@@ -10,6 +10,7 @@ import httpx
 from runai.hub_service.client.calls import ANSWER_WITHIN_S, SILENCE_S, Call, Retries, Stream
 from runai.hub_service.client.connection import address_parts, checked_token
 from runai.hub_service.client.tls_trust import untrusted, verification
+from runai.hub_service.processes.per_process import PerProcess
 from runai.hub_service.wire import problems
 from runai.hub_service.wire.errors import Unavailable
 from runai.hub_service.wire.problems import error_from_reply
@@ -110,16 +111,17 @@ def _check(response: httpx.Response) -> None:
 
 
 class Transport:
-    """Blocking transport; thread-safe."""
+    """Blocking transport; thread-safe. A forked child has connections of its own."""
 
     def __init__(self, url: str, token: str, patience_s: float, ca: str | None = None) -> None:
         self._endpoint = _Endpoint(url, token, patience_s, ca)
         self.url = self._endpoint.url
-        self._http = httpx.Client(**self._endpoint.settings)
+        self._http = PerProcess(lambda: httpx.Client(**self._endpoint.settings))
 
     def close(self) -> None:
-        """Close the connections."""
-        self._http.close()
+        """Close this process's connections."""
+        if (http := self._http.made()) is not None:
+            http.close()
 
     def send(self, call: Call[T]) -> T:
         """Send a call until it is answered or patience ends; return its reply."""
@@ -127,7 +129,7 @@ class Transport:
         request = self._endpoint.request(call)
         while True:
             try:
-                response = self._http.request(**request)
+                response = self._http.get().request(**request)
                 _check(response)
                 return call.read(response.content)
             except _FAILURES as failure:
@@ -139,7 +141,7 @@ class Transport:
         while True:
             decoder = stream.decoder()
             try:
-                with self._http.stream(**self._endpoint.stream(stream)) as response:
+                with self._http.get().stream(**self._endpoint.stream(stream)) as response:
                     if not response.is_success:
                         response.read()
                     _check(response)
@@ -155,16 +157,20 @@ class Transport:
 
 
 class AsyncTransport:
-    """Transport for asyncio; cancelling a call closes its connection."""
+    """Transport for asyncio; cancelling a call closes its connection.
+
+    A forked child has connections of its own.
+    """
 
     def __init__(self, url: str, token: str, patience_s: float, ca: str | None = None) -> None:
         self._endpoint = _Endpoint(url, token, patience_s, ca)
         self.url = self._endpoint.url
-        self._http = httpx.AsyncClient(**self._endpoint.settings)
+        self._http = PerProcess(lambda: httpx.AsyncClient(**self._endpoint.settings))
 
     async def close(self) -> None:
-        """Close the connections."""
-        await self._http.aclose()
+        """Close this process's connections."""
+        if (http := self._http.made()) is not None:
+            await http.aclose()
 
     async def send(self, call: Call[T]) -> T:
         """Send a call until it is answered or patience ends; return its reply."""
@@ -172,7 +178,7 @@ class AsyncTransport:
         request = self._endpoint.request(call)
         while True:
             try:
-                response = await self._http.request(**request)
+                response = await self._http.get().request(**request)
                 _check(response)
                 return call.read(response.content)
             except _FAILURES as failure:
@@ -184,7 +190,7 @@ class AsyncTransport:
         while True:
             decoder = stream.decoder()
             try:
-                async with self._http.stream(**self._endpoint.stream(stream)) as response:
+                async with self._http.get().stream(**self._endpoint.stream(stream)) as response:
                     if not response.is_success:
                         await response.aread()
                     _check(response)

@@ -199,3 +199,49 @@ def test_a_status_of_a_worker_of_the_platform_bears_its_last_name(worker, tmp_pa
     worker.report(WorkerPhase.READY, update=7)
 
     assert ElasticFiles(tmp_path).statuses()["a"].update == 7
+
+
+def test_forked_child_of_a_worker_is_no_worker(tmp_path):
+    program = f"""
+import json, multiprocessing, os, signal, sys
+from pathlib import Path
+from runai.elastic.membership import Membership, StopRequest
+from runai.hub_service.wire.elastic_messages import WorkerPhase
+
+before = []
+signal.signal(signal.SIGUSR1, lambda *_: before.append("SIGUSR1"))
+member, stop = Membership(Path({str(tmp_path)!r}), "a"), StopRequest()
+stop.listen()
+member.report(WorkerPhase.RUNNING)
+answers = multiprocessing.get_context("fork").SimpleQueue()
+if not (child := os.fork()):
+    os.kill(os.getpid(), signal.SIGUSR1)
+    stop._sigterm_received = True
+    member.report(WorkerPhase.LEFT)
+    answers.put((before, stop.wanted))
+    signal.pause()
+print(answers.get())
+os.kill(child, signal.SIGTERM)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), before, stop.wanted)
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60
+    )
+
+    assert ran.stdout.splitlines() == ["(['SIGUSR1'], False)", "-15 [] False"]
+    assert ElasticFiles(tmp_path).statuses()["a"].state is WorkerPhase.RUNNING
+
+
+def test_pool_in_a_worker_can_be_terminated():
+    program = """
+import multiprocessing
+from runai.elastic.membership import StopRequest
+StopRequest({}).listen()
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    print(pool.map(abs, [-1, 2]))
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60
+    )
+
+    assert ran.stdout == "[1, 2]\n"

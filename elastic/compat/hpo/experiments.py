@@ -18,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+from runai.hub_service.processes.per_process import Birthplace
 from runai.utils.flock import Flock
 
 TIME: Final = "%d/%m/%Y %H:%M:%S"
@@ -189,7 +190,12 @@ def report(epoch: int, metrics: Mapping[str, Any]) -> None:
 
 
 def _chain(before: Any) -> None:  # noqa: ANN401 - the type of `signal.getsignal`
+    process = Birthplace()
+
     def leave(signum: int, frame: FrameType | None) -> None:
+        if process.leave_to(before, signum):
+            return
+
         def continue_signal() -> None:
             if callable(before):
                 before(signum, frame)

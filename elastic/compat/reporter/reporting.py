@@ -7,10 +7,10 @@ It stores the newest value of each name since the last send, which is all that a
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from typing import Final, Self
 
+from runai.hub_service.processes.per_process import Birthplace
 from runai.reporter.pushing import Report, ReportType, push
 from runai.utils.notices import notice
 
@@ -19,13 +19,22 @@ MOST_NAMES: Final = 1000
 
 
 class Reporter(threading.Thread):
-    """A thread that sends reports; a `with` block ends after the last one is sent."""
+    """A thread that sends reports; a `with` block ends after the last one is sent.
+
+    A forked child has no such thread: what it reports goes to its process's own reporter.
+    """
 
     def __init__(self) -> None:
         super().__init__(name="runai-reporter", daemon=True)
         self._changed = threading.Condition()
         self._waiting: dict[tuple[str, ReportType], Report] = {}
         self._finishing = False
+        self._process = Birthplace()
+
+    @property
+    def is_here(self) -> bool:
+        """True in the process that has the thread, False in a child of it."""
+        return self._process.is_here
 
     def start(self, daemon: bool = True) -> None:  # noqa: FBT001, FBT002 - the original's
         """Start the thread; a daemon ends with the process, also with unsent reports."""
@@ -34,6 +43,9 @@ class Reporter(threading.Thread):
 
     def finish(self) -> None:
         """Send all waiting reports, and stop the thread."""
+        if not self.is_here:
+            finish()
+            return
         with self._changed:
             self._finishing = True
             self._changed.notify()
@@ -41,6 +53,10 @@ class Reporter(threading.Thread):
 
     def send(self, message: tuple[str, object, ReportType] | None) -> None:
         """Queue name, value and kind; None stops the thread without waiting."""
+        if not self.is_here:
+            if message is not None:
+                send(*message)
+            return
         with self._changed:
             if message is None:
                 self._finishing = True
@@ -91,9 +107,9 @@ def reportParameter(name: str, value: object) -> None:  # noqa: N802
 
 def send(name: str, value: object, report_type: ReportType) -> None:
     """Report by the process's own reporter, which the first report starts."""
-    global _own, _own_pid
-    if _own is None or _own_pid != os.getpid():  # a forked child has no thread
-        _own, _own_pid = Reporter(), os.getpid()
+    global _own  # noqa: PLW0603
+    if _own is None or not _own.is_here:
+        _own = Reporter()
         _own.start(daemon=True)
     _own.send((name, value, report_type))
 
@@ -101,13 +117,12 @@ def send(name: str, value: object, report_type: ReportType) -> None:
 def finish() -> None:
     """Wait until all reports are sent; the next report starts a new thread."""
     global _own  # noqa: PLW0603
-    if _own is not None and _own_pid == os.getpid():
+    if _own is not None and _own.is_here:
         _own.finish()
     _own = None
 
 
 _own: Reporter | None = None
-_own_pid = 0
 
 
 def _metric(name: str, value: object) -> tuple[str, object, ReportType]:

@@ -121,6 +121,34 @@ def test_a_paused_experiment_is_left_to_the_next_and_the_handler_before_is_calle
     assert hpo.pick({"lr": [0.1, 0.2]}, hpo.Strategy.RandomSearch) == {"lr": 0.1}
 
 
+CHILD = """
+import os, signal, sys
+from runai import hpo
+hpo.init(sys.argv[1])
+hpo.pick({"lr": [0.1, 0.2]}, hpo.Strategy.GridSearch)
+end, start = os.pipe()
+if not (child := os.fork()):
+    os.write(start, b"1")
+    signal.pause()
+os.read(end, 1)
+os.kill(child, signal.SIGTERM)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_child_of_an_experiment_ends_without_pausing_it(tmp_path):
+    ran = subprocess.run(
+        [sys.executable, "-c", CHILD, tmp_path],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+
+    assert ran.stdout == "-15\n"
+    assert [e["status"] for e in kept(tmp_path)["experiments"]] == ["assigned", "unassigned"]
+
+
 def test_a_signal_while_the_file_is_written_waits_until_it_is_whole(tmp_path):
     hpo.init(tmp_path)
     hpo.pick(GRID, hpo.Strategy.GridSearch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import subprocess
 import threading
@@ -148,6 +149,17 @@ def test_a_reporter_ends_its_block_when_all_is_sent(gateway):
     assert not reporter.is_alive()
     sent = "".join(body for _, body in gateway.pushed)
     assert all(part in sent for part in (METRIC, PARAMETER, 'metric_name="step"'))
+
+
+def test_what_a_forked_child_reports_is_sent_by_the_child(gateway):
+    with runai.reporter.Reporter() as reporter:
+        if not (child := os.fork()):
+            reporter.reportMetric("loss", 0.5)
+            reporter.finish()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+
+    assert METRIC in "".join(body for _, body in gateway.pushed)
 
 
 def test_no_more_names_wait_than_memory_is_for(gateway, monkeypatch):

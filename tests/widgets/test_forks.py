@@ -1,0 +1,179 @@
+"""Child processes of a kernel share nothing with it: each reads the answers to its own requests."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from runai.hub_service.client import Client
+from runai.widgets import connect, submit
+from runai.widgets.jobs import Job
+
+AMONG = 8
+ROUNDS = 6
+
+LOOK = f"""
+import asyncio
+from runai.hub_service.client import AsyncClient, Client
+from runai.widgets import Job, submit
+
+NAMES = [f"fk{{n}}" for n in range({AMONG})]
+ASKED = NAMES * {ROUNDS}
+
+def by_job(name):
+    return Job(f"vision/{{name}}").detail.name
+
+def by_client(name):
+    return CLIENT.workload(f"vision/{{name}}").name
+
+def by_submission(name):
+    return submit("hello.py", name=f"from-{{name}}").name.removeprefix("from-")
+
+async def _all():
+    async with AsyncClient.discover() as client:
+        return [(await client.workload(f"vision/{{name}}")).name for name in NAMES]
+
+def by_event_loop(_name):
+    return "".join(asyncio.run(_all()))
+
+def by_object(job):
+    return job.detail.name
+
+CLIENT = Client.discover()
+"""
+"""A module beside the notebook: a started process imports it, a forked one has it."""
+
+CELLS = {
+    "prepare": (
+        (
+            "import os; from multiprocessing import get_context; from threading import Thread\n"
+            "import look; from look import *; from runai.widgets import panel\n"
+            "jobs = [submit('endless.py', name=name, grace_seconds=1) for name in NAMES]\n"
+            "view = panel(); CLIENT.whoami()\n"
+            "def wrong(method, ask, given, right):\n"
+            "    with get_context(method).Pool(4) as pool:\n"
+            "        got = pool.map(ask, given, chunksize=1)\n"
+            "    mistakes = sum(a != b for a, b in zip(got, right, strict=True))\n"
+            "    print(mistakes, 'of', len(got), 'wrong')"
+        ),
+        "",
+    ),
+    **{
+        f"{ask} by {method}": (f"wrong('{method}', {ask}, ASKED, ASKED)", "0 of 48 wrong\n")
+        for ask, method in (
+            ("by_job", "fork"),
+            ("by_client", "fork"),
+            ("by_job", "spawn"),
+            ("by_job", "forkserver"),
+        )
+    },
+    "submissions in a pool": ("wrong('fork', by_submission, NAMES, NAMES)", "0 of 8 wrong\n"),
+    "event loops in a pool": (
+        "wrong('fork', by_event_loop, NAMES, [''.join(NAMES)] * 8)",
+        "0 of 8 wrong\n",
+    ),
+    "jobs handed to a pool": ("wrong('fork', by_object, jobs, NAMES)", "0 of 8 wrong\n"),
+    "threads of the kernel": (
+        (
+            "got = {}\n"
+            "def note(name): got[name] = by_job(name)\n"
+            "threads = [Thread(target=note, args=(name,)) for name in NAMES]\n"
+            "[t.start() for t in threads]; [t.join() for t in threads]\n"
+            "print(all(a == b for a, b in got.items()), len(got))"
+        ),
+        "True 8\n",
+    ),
+    "a panel in a fork is its text": (
+        (
+            "end, start = os.pipe()\n"
+            "if not (child := os.fork()):\n"
+            "    other = panel()\n"
+            "    shown = other._repr_mimebundle_()[0], repr(view) != '', other.comm\n"
+            "    view.close()\n"
+            "    os.write(start, repr((sorted(shown[0]), *shown[1:])).encode()); os._exit(0)\n"
+            "os.waitpid(child, 0); print(os.read(end, 999).decode())"
+        ),
+        "(['text/plain'], True, None)\n",
+    ),
+    "the kernel's own view goes on": (
+        "print(view.comm is not None, len(view._link.live._listeners))",
+        "True 1\n",
+    ),
+}
+
+
+@pytest.fixture
+def ran(service, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Run all cells in one kernel of bob's; return what each printed."""
+    monkeypatch.setenv("RUNAI_API_URL", service.url)
+    monkeypatch.setenv("JUPYTERHUB_API_TOKEN", service.tokens["bob"])
+    monkeypatch.setenv("JUPYTERHUB_USER", "bob")
+    monkeypatch.delenv("RUNAI_PROJECT", raising=False)
+    (folder / "look.py").write_text(LOOK)
+    cells = [nbformat.v4.new_code_cell(source) for source, _ in CELLS.values()]
+    client = NotebookClient(
+        nbformat.v4.new_notebook(cells=cells),
+        resources={"metadata": {"path": str(folder)}},
+        startup_timeout=200,
+        iopub_timeout=60,
+    )
+    return dict(zip(CELLS, map(printed, client.execute().cells), strict=True))
+
+
+def printed(cell: Any) -> str:
+    """Return all output of a cell; nothing but text of the kernel itself is expected."""
+    return "".join(output.get("text", repr(output)) for output in cell.outputs)
+
+
+def test_children_of_a_kernel_get_their_own_answers(ran):
+    assert ran == {name: expected for name, (_, expected) in CELLS.items()}
+
+
+def in_a_fork(question) -> object:
+    """Return what a forked child of this process gets."""
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+    child = context.Process(target=lambda: answers.put(question()))
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+    return answers.get()
+
+
+def test_lock_held_at_the_fork_is_not_waited_for_in_the_child(folder, service):
+    here = connect(service.url, service.tokens["bob"])
+    with here.live._lock:
+        assert in_a_fork(lambda: callable(here.live.listen(lambda _news: None)))
+    here.close()
+
+
+def test_child_closes_only_its_own_connections(service):
+    with Client(service.url, service.tokens["bob"]) as client:
+        assert client.whoami().name == "bob"
+
+        def close() -> str:
+            name = client.whoami().name
+            client.close()
+            return name
+
+        assert in_a_fork(close) == "bob"
+        assert client.whoami().name == "bob"
+
+
+def test_pickled_job_holds_no_token(folder, service):
+    here = connect(service.url, service.tokens["bob"])
+    job = submit("hello.py", name="exp1")
+
+    stored = pickle.dumps(job)
+
+    assert service.tokens["bob"].encode() not in stored
+    loaded = pickle.loads(stored)
+    assert isinstance(loaded, Job)
+    assert (loaded.id, loaded.detail.name) == ("vision/exp1", "exp1")
+    here.close()
