@@ -157,7 +157,7 @@ class Admission:
                 if asyncio.get_running_loop().time() > deadline:
                     raise
                 stale = f"{request.project}/{request.name}"
-                await self._remove_stale(stale, request.owner or "")
+                await self._remove_stale(stale, request.owner or "", request.server)
             except Unavailable:
                 # It may be stored all the same: then the retry finds it as a stale workload.
                 if asyncio.get_running_loop().time() > deadline:
@@ -165,16 +165,16 @@ class Admission:
                 self._say("The GPU service does not answer; trying again.")
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def _remove_stale(self, workload: str, owner: str) -> None:
-        """Delete a workload of this server's name, unused since the server does not run."""
+    async def _remove_stale(self, workload: str, owner: str, server: str) -> None:
+        """Delete a session of this server, unused since the server does not run; never a job."""
         try:
             detail = await self._client.workload(workload)
-            if detail.user != owner or detail.kind != "session":
+            if (detail.user, detail.kind, detail.server) != (owner, "session", server):
                 raise Conflict(
                     f"The name {detail.name} is taken by a {detail.kind} of {detail.user}.",
                     hint=f"Ask {detail.user} to delete it, or choose another project.",
                 )
-            await self._client.delete(workload)
+            await self._client.delete(detail)
             async with asyncio.timeout(STALE_SECONDS):
                 while True:
                     detail = await self._next(detail)

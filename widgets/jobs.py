@@ -26,13 +26,20 @@ SHOWN = 20
 
 
 class Job:
-    """One submitted workload; a notebook displays it as a live view."""
+    """One submitted workload; a notebook displays it as a live view.
+
+    A later workload of the same name is another one: every call about it raises Conflict.
+    """
 
     def __init__(
-        self, workload: str, *, notes: Sequence[str] = (), using: Link | None = None
+        self, workload: str, *, notes: Sequence[str] = (), using: Link | None = None, uid: str = ""
     ) -> None:
-        """Refer to the job `project/name`; no request is made yet."""
+        """Refer to the job `project/name`; no request is made yet.
+
+        Without a `uid` it is the one that the service's first answer is about.
+        """
         self.id = workload
+        self.uid = uid
         self.project, _, self.name = workload.partition("/")
         self.notes = tuple(notes)
         self.link = using or link()
@@ -45,16 +52,22 @@ class Job:
             NotFound: there is none that the caller may see.
             InvalidRequest: several projects have one.
         """
-        return cls(link().find_all([name])[0].id)
+        found = link().find_all([name])[0]
+        return cls(found.id, uid=found.uid)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # For another process, which finds the platform itself: a token stays in its own.
-        return partial(type(self), self.id, notes=self.notes), ()
+        return partial(type(self), self.id, notes=self.notes, uid=self.uid), ()
 
     @property
     def detail(self) -> WorkloadDetail:
         """The service's current view of the job, as typed fields."""
-        return self.link.client.workload(self.id)
+        return self._met(self.link.client.workload(self))
+
+    def _met(self, seen: WorkloadDetail) -> WorkloadDetail:
+        """Take the identity of the first answer."""
+        self.uid = self.uid or seen.uid
+        return seen
 
     @property
     def state(self) -> str:
@@ -73,8 +86,8 @@ class Job:
     def wait(self) -> Self:
         """Block until the job is finished, through pauses; an interrupt leaves it running."""
         version = ""
-        while (seen := self.link.client.wait(self.id, version, LONG_POLL_S)).state not in FINISHED:
-            version = seen.version
+        while (seen := self.link.client.wait(self, version, LONG_POLL_S)).state not in FINISHED:
+            version = self._met(seen).version
         return self
 
     def __await__(self) -> Generator[Any, None, Self]:
@@ -83,8 +96,8 @@ class Job:
     async def _finish(self) -> Self:
         async with self.link.awaitable_client() as client:
             version = ""
-            while (seen := await client.wait(self.id, version, LONG_POLL_S)).state not in FINISHED:
-                version = seen.version
+            while (seen := await client.wait(self, version, LONG_POLL_S)).state not in FINISHED:
+                version = self._met(seen).version
         return self
 
     def lines(
@@ -92,7 +105,7 @@ class Job:
     ) -> Iterator[str]:
         """Yield the log lines; `follow` continues until the job is finished."""
         several = worker is None and len(self.detail.workers) > 1
-        for line in self.link.client.logs(self.id, worker=worker, tail=tail, follow=follow):
+        for line in self.link.client.logs(self, worker=worker, tail=tail, follow=follow):
             yield f"[{line.worker}] {line.text}" if several else line.text
 
     def logs(
@@ -110,23 +123,23 @@ class Job:
 
     def suspend(self) -> Self:
         """Suspend the job until `resume`: its devices are freed, its checkpoints stay."""
-        self.link.client.suspend(self.id)
+        self._met(self.link.client.suspend(self))
         return self
 
     def resume(self) -> Self:
         """Resume the job at its old place in the queue."""
-        self.link.client.resume(self.id)
+        self._met(self.link.client.resume(self))
         return self
 
     def scale(self, *, workers: int | None = None, min_workers: int | None = None) -> Self:
         """Set an elastic job's most and fewest workers; None: unchanged."""
         asked = ScaleRequest(workers=workers, min_workers=min_workers)
-        self.link.client.scale(self.id, asked)
+        self._met(self.link.client.scale(self, asked))
         return self
 
     def delete(self) -> None:
         """Stop the job if it runs, and delete it."""
-        self.link.client.delete(self.id)
+        self.link.client.delete(self)
 
     def __repr__(self) -> str:
         return "\n".join([text.workload_line(self.detail), *self.notes])
@@ -144,7 +157,7 @@ class Jobs(tuple[Job, ...]):  # noqa: SLOT001  it has the array beside its jobs
     @classmethod
     def of(cls, array: Job, ids: Iterable[str]) -> Self:
         """Return the jobs of an array, by their ids."""
-        jobs = cls(Job(name, notes=array.notes, using=array.link) for name in ids)
+        jobs = cls(Job(name, notes=array.notes, using=array.link, uid=array.uid) for name in ids)
         jobs.whole = array
         return jobs
 
@@ -199,7 +212,7 @@ def _mimebundle(jobs: Job | Jobs) -> tuple[dict[str, Any], dict[str, Any]]:
     if not each or not in_a_notebook():
         return {"text/plain": repr(jobs)}, {}
     first = each[0]
-    return jobs_view(first.link, [job.id for job in each], notes=first.notes).mimebundle()
+    return jobs_view(first.link, each, notes=first.notes).mimebundle()
 
 
 class Options(TypedDict, total=False):
@@ -309,9 +322,11 @@ def send(request: SubmitRequest, *, using: Link | None = None) -> Job | Jobs:
     """Submit a request that is already checked."""
     using = using or link()
     reply = using.client.submit(request)
+    first = reply.workloads[0]
     if not reply.array:
-        return Job(reply.workloads[0].id, notes=reply.notes, using=using)
-    return Jobs.of(Job(reply.array, notes=reply.notes, using=using), reply.ids())
+        return Job(first.id, notes=reply.notes, using=using, uid=first.uid)
+    array = Job(reply.array, notes=reply.notes, using=using, uid=first.uid)
+    return Jobs.of(array, reply.ids())
 
 
 def dry_run(request: SubmitRequest, *, using: Link | None = None) -> text.Text:

@@ -263,7 +263,7 @@ class RunaiMagics(Magics):
         here = link()
         views = here.find_all(_parse(self.runai_delete, line).name)
         for view in views:
-            here.client.delete(view.id)
+            here.client.delete(view)
         lines = [
             f"{v.id}{f' ({jobs:,} jobs)' if (jobs := sum(v.states.values())) else ''}"
             f" is {'stopping' if v.allocated else 'deleted'}."
@@ -283,7 +283,7 @@ def _awaits(shell: InteractiveShell, cell: str) -> bool:
 
 def _find_jobs(options: Namespace) -> Jobs:
     """Resolve all names first, so that a wrong one changes nothing."""
-    return Jobs(Job(view.id) for view in link().find_all(options.name))
+    return Jobs(Job(view.id, uid=view.uid) for view in link().find_all(options.name))
 
 
 def _wait(jobs: Job | Jobs) -> Job | Jobs:

@@ -75,8 +75,8 @@ function render({ model, el }) {
     draw();
     const service = model.get("service");
     const body = workers ? { workers } : null;
-    const error = service ? await request(service, verb, row.id, fetch, body) : null;
-    if (error === null) model.send({ verb, workload: row.id, ...body });
+    const error = service ? await request(service, verb, row, fetch, body) : null;
+    if (error === null) model.send({ verb, workload: row.id, uid: row.uid, ...body });
     // A row that is kept looks the same, but for its text.
     else if (error || verb === "keep") { finish(row.id, error); draw(); }
   }
@@ -102,12 +102,14 @@ function render({ model, el }) {
 /**
  * Ask the service for a change with the browser's login; sign in first where that has not happened.
  * Gives an error's sentence, "" when it is done, or null when the service cannot be reached from here.
- * @param {string} service path of the service @param {Action["verb"]} verb @param {string} workload
+ * Another workload that has the row's name by now is left alone.
+ * @param {string} service path of the service @param {Action["verb"]} verb
+ * @param {{id: string, uid: string}} row
  * @param {typeof fetch} net @param {object | null} [body] @returns {Promise<string | null>}
  */
-export async function request(service, verb, workload, net, body = null) {
-  const path = `${service}api/v1/workloads/${workload.split("/").map(encodeURIComponent).join("/")}`;
-  const ask = () => net(verb === "delete" ? path : `${path}/${verb}`, {
+export async function request(service, verb, { id, uid }, net, body = null) {
+  const path = `${service}api/v1/workloads/${id.split("/").map(encodeURIComponent).join("/")}`;
+  const ask = () => net(`${path}${verb === "delete" ? "" : `/${verb}`}?uid=${encodeURIComponent(uid)}`, {
     method: verb === "delete" ? "DELETE" : "POST",
     credentials: "same-origin",
     headers: { "X-XSRFToken": tokens.get(service) ?? "", ...(body && { "Content-Type": "application/json" }) },

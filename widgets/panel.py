@@ -20,8 +20,9 @@ import traitlets
 from IPython.core.getipython import get_ipython
 
 from runai.hub_service.client.array_lines import named
+from runai.hub_service.client.calls import Identified, WorkloadIdentity
 from runai.hub_service.processes.per_process import Birthplace
-from runai.hub_service.wire.errors import InvalidRequest, NotFound, RunaiError
+from runai.hub_service.wire.errors import Conflict, InvalidRequest, NotFound, RunaiError
 from runai.hub_service.wire.schemas import Overview, ScaleRequest, WhoAmI, WorkloadView
 from runai.widgets import state as states
 from runai.widgets import text
@@ -153,6 +154,7 @@ class Panel(anywidget.AnyWidget):
     def _on_message(self, _widget: object, content: object, _buffers: object) -> None:
         """Follow what pages show; execute a button's action for one without the service."""
         client = self._link.client
+        uid = str(content.get("uid", "")) if isinstance(content, dict) else ""
         do: Callable[[], object]
         match content:
             case {"shown": True}:
@@ -166,9 +168,10 @@ class Panel(anywidget.AnyWidget):
                 "verb": "suspend" | "resume" | "delete" | "keep" | "release" | "regain" as verb,
                 "workload": str(workload),
             }:
-                do = partial(getattr(client, verb), workload)
+                do = partial(getattr(client, verb), WorkloadIdentity(workload, uid))
             case {"verb": "scale", "workload": str(workload), "workers": int(workers)}:
-                do = partial(client.scale, workload, ScaleRequest(workers=workers))
+                asked = ScaleRequest(workers=workers)
+                do = partial(client.scale, WorkloadIdentity(workload, uid), asked)
             case _:
                 return
         try:
@@ -289,32 +292,40 @@ def status() -> Panel:
     )
 
 
-def jobs_view(here: Link, ids: Sequence[str], *, notes: Sequence[str] = ()) -> Panel:
+def jobs_view(here: Link, jobs: Sequence[Identified], *, notes: Sequence[str] = ()) -> Panel:
     """Return a live view of workloads; it ends when all are finished or deleted.
+
+    It never shows a later workload of the same name.
 
     An overview leaves out the ends of long queues and what finished long ago, and may be older than
     the submission: only the service's answer says that a workload is deleted.
     """
+    by_id = {job.id: job for job in jobs}
+    ids, uids = list(by_id), {job.uid for job in jobs}
     before: list[states.Row] = []
     answers: dict[str, WorkloadView | None] = {}  # about those left out; None: deleted
 
     def is_over(each: str) -> bool:
         return each in answers and ((it := answers[each]) is None or it.state in states.FINISHED)
 
+    def among(overview: Overview) -> list[WorkloadView]:
+        return [view for view in overview.workloads if "" in uids or view.uid in uids]
+
     def render(overview: Overview) -> ViewState:
+        overview = overview.model_copy(update={"workloads": among(overview)})
         left_out = [each for each in ids if not named(overview.workloads, each)]
         for each in answers.keys() - left_out:
             del answers[each]
         for each in left_out:
             if not is_over(each):
                 with suppress(RunaiError):  # the next overview asks again
-                    answers[each] = _workload_or_none(here, each)
+                    answers[each] = _workload_or_none(here, by_id[each])
         state = states.jobs_state(overview, ids, before=before, left_out=answers, notes=notes)
         before[:] = state["workloads"]
         return state
 
     def describe(overview: Overview) -> str:
-        shown = [view for each in ids for view in named(overview.workloads, each)]
+        shown = [view for each in ids for view in named(among(overview), each)]
         lines = [text.workload_line(view) for view in shown]
         return "\n".join([*lines, *notes])
 
@@ -325,10 +336,11 @@ def jobs_view(here: Link, ids: Sequence[str], *, notes: Sequence[str] = ()) -> P
     return Panel(here, render, describe, done=is_done)
 
 
-def _workload_or_none(here: Link, workload: str) -> WorkloadView | None:
+def _workload_or_none(here: Link, workload: Identified) -> WorkloadView | None:
+    """Return a workload; None: it is deleted, and another one may have its name."""
     try:
         return here.client.workload(workload)
-    except NotFound:
+    except (NotFound, Conflict):
         return None
 
 

@@ -34,6 +34,8 @@ class Row(TypedDict):
     """One workload of the table; amounts in GPUs, None: not measured."""
 
     id: str
+    uid: str
+    """Its identity: a button does nothing to a later workload of the same name."""
     name: str
     project: str
     kind: str
@@ -269,6 +271,7 @@ def _bar(project: ProjectView) -> Bar:
 def _row(view: WorkloadView, at: datetime) -> Row:
     return Row(
         id=view.id,
+        uid=view.uid,
         name=view.name,
         project=view.project,
         kind=view.kind,

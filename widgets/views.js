@@ -11,7 +11,7 @@ import { h } from "./nodes.js";
 
 /**
  * @typedef {{verb: "suspend" | "resume" | "delete" | "keep" | "release" | "regain" | "scale", label: string, workers?: number}} Action
- * @typedef {{id: string, name: string, project: string, kind: string, state: string, gpus: number,
+ * @typedef {{id: string, uid: string, name: string, project: string, kind: string, state: string, gpus: number,
  *   allocated: number, utilized: number | null, average: number | null, reason: string,
  *   pauses: number, exit_code: number | null, limit: string, limit_why: string, idle: string, beside: string, elastic: string, saves: string, progress: string, notice: string,
  *   simulated: boolean, recent: (number | null)[], actions: Action[],

@@ -225,8 +225,38 @@ def _project(name: str) -> str:
     return f"{API}/projects/{check_project_name(name)}"
 
 
-def _workload(workload: str) -> str:
-    return f"{API}/workloads/{check_workload_id(workload)}"
+class Identified(Protocol):
+    """A workload that was seen: calls about it are refused for a later one of the same name."""
+
+    @property
+    def id(self) -> str:
+        """Return `project/name`."""
+
+    @property
+    def uid(self) -> str:
+        """Return its identity; "" if it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadIdentity:
+    """The id and the uid of a workload that was seen, without the rest."""
+
+    id: str
+    uid: str
+
+
+Named = str | Identified
+"""A workload: `project/name` as a person types it, or one that was seen."""
+
+
+def _workload(workload: Named) -> str:
+    name = workload if isinstance(workload, str) else workload.id
+    return f"{API}/workloads/{check_workload_id(name)}"
+
+
+def _only(workload: Named, *more: tuple[str, object]) -> dict[str, str]:
+    uid = "" if isinstance(workload, str) else workload.uid
+    return _params([("uid", uid or None), *more])
 
 
 def whoami() -> Call[schemas.WhoAmI]:
@@ -290,18 +320,20 @@ def workload_page(
     return Call("GET", f"{API}/workloads", schemas.WorkloadPage, params)
 
 
-def workload(workload: str) -> Call[schemas.WorkloadDetail]:
+def workload(workload: Named) -> Call[schemas.WorkloadDetail]:
     """Return one workload by its id, `project/name`."""
-    return Call("GET", _workload(workload), schemas.WorkloadDetail)
+    return Call("GET", _workload(workload), schemas.WorkloadDetail, _only(workload))
 
 
-def wait(workload: str, changed_from: str, timeout_s: float = 30.0) -> Call[schemas.WorkloadDetail]:
+def wait(
+    workload: Named, changed_from: str, timeout_s: float = 30.0
+) -> Call[schemas.WorkloadDetail]:
     """Return the workload once its version differs from `changed_from`, or after the time-out."""
     return Call(
         "GET",
         _workload(workload),
         schemas.WorkloadDetail,
-        _params([("changed_from", changed_from), ("timeout", timeout_s)]),
+        _only(workload, ("changed_from", changed_from), ("timeout", timeout_s)),
         timeout_s=timeout_s + ANSWER_WITHIN_S,
     )
 
@@ -320,67 +352,72 @@ def submit(request: schemas.SubmitRequest, *, dry_run: bool = False) -> Call[sch
     )
 
 
-def suspend(workload: str) -> Call[schemas.WorkloadDetail]:
+def suspend(workload: Named) -> Call[schemas.WorkloadDetail]:
     """Suspend a job: remove it from the queue, and stop it if it runs."""
-    return Call("POST", f"{_workload(workload)}/suspend", schemas.WorkloadDetail)
+    return Call("POST", f"{_workload(workload)}/suspend", schemas.WorkloadDetail, _only(workload))
 
 
-def resume(workload: str) -> Call[schemas.WorkloadDetail]:
+def resume(workload: Named) -> Call[schemas.WorkloadDetail]:
     """Return a suspended job to its place in the queue."""
-    return Call("POST", f"{_workload(workload)}/resume", schemas.WorkloadDetail)
+    return Call("POST", f"{_workload(workload)}/resume", schemas.WorkloadDetail, _only(workload))
 
 
-def scale(workload: str, asked: schemas.ScaleRequest) -> Call[schemas.WorkloadDetail]:
+def scale(workload: Named, asked: schemas.ScaleRequest) -> Call[schemas.WorkloadDetail]:
     """Change the bounds on an elastic job's number of workers."""
-    return Call("POST", f"{_workload(workload)}/scale", schemas.WorkloadDetail, body=asked)
+    return Call(
+        "POST", f"{_workload(workload)}/scale", schemas.WorkloadDetail, _only(workload), asked
+    )
 
 
-def keep(workload: str) -> Call[schemas.WorkloadDetail]:
+def keep(workload: Named) -> Call[schemas.WorkloadDetail]:
     """Extend the allocation of idle GPUs by 30 minutes."""
-    return Call("POST", f"{_workload(workload)}/keep", schemas.WorkloadDetail)
+    return Call("POST", f"{_workload(workload)}/keep", schemas.WorkloadDetail, _only(workload))
 
 
-def release(workload: str) -> Call[schemas.WorkloadDetail]:
+def release(workload: Named) -> Call[schemas.WorkloadDetail]:
     """Release a session's GPUs; it continues without them."""
-    return Call("POST", f"{_workload(workload)}/release", schemas.WorkloadDetail)
+    return Call("POST", f"{_workload(workload)}/release", schemas.WorkloadDetail, _only(workload))
 
 
-def regain(workload: str) -> Call[schemas.WorkloadDetail]:
+def regain(workload: Named) -> Call[schemas.WorkloadDetail]:
     """Request GPUs again for a session that released them."""
-    return Call("POST", f"{_workload(workload)}/regain", schemas.WorkloadDetail)
+    return Call("POST", f"{_workload(workload)}/regain", schemas.WorkloadDetail, _only(workload))
 
 
-def delete(workload: str) -> Call[None]:
+def delete(workload: Named) -> Call[None]:
     """Stop a workload if it runs, and delete it."""
-    return Call("DELETE", _workload(workload), type(None))
+    return Call("DELETE", _workload(workload), type(None), _only(workload))
 
 
-def attach(workload: str, process: ProcessReport) -> Call[schemas.WorkloadDetail]:
+def attach(workload: Named, process: ProcessReport) -> Call[schemas.WorkloadDetail]:
     """Register the process of a started session."""
-    return Call("PUT", f"{_workload(workload)}/process", schemas.WorkloadDetail, body=process)
+    return Call(
+        "PUT", f"{_workload(workload)}/process", schemas.WorkloadDetail, _only(workload), process
+    )
 
 
-def environment(workload: str, worker: int = 0) -> Call[EnvironmentView]:
+def environment(workload: Named, worker: int = 0) -> Call[EnvironmentView]:
     """Return the environment variables that select a worker's devices."""
     return Call(
         "GET",
         f"{_workload(workload)}/environment",
         EnvironmentView,
-        {"worker": str(worker)},
+        _only(workload, ("worker", worker)),
     )
 
 
 def logs(
-    workload: str, *, worker: int | None = None, tail: int | None = None, follow: bool = False
+    workload: Named, *, worker: int | None = None, tail: int | None = None, follow: bool = False
 ) -> Stream[LogLine]:
     """Yield its workers' log lines; `follow` continues until the workload finishes."""
-    params = _params([("worker", worker), ("tail", tail), ("follow", "true" if follow else None)])
+    followed = "true" if follow else None
+    params = _only(workload, ("worker", worker), ("tail", tail), ("follow", followed))
     return Stream(f"{_workload(workload)}/logs", LogDecoder, params)
 
 
-def execute(workload: str, run: ExecRequest, worker: int = 0) -> Stream[ExecPiece]:
+def execute(workload: Named, run: ExecRequest, worker: int = 0) -> Stream[ExecPiece]:
     """Run a program beside a worker; yield its output and its exit code."""
-    params = {"worker": str(worker)}
+    params = _only(workload, ("worker", worker))
     return Stream(f"{_workload(workload)}/exec", ExecDecoder, params, body=run)
 
 
@@ -435,12 +472,13 @@ def plan() -> Call[dict[str, Any]]:
     return Call("GET", f"{API}/plan", dict[str, Any])
 
 
-def explanation(workload: str) -> Call[explanation_schemas.ExplanationView]:
+def explanation(workload: Named) -> Call[explanation_schemas.ExplanationView]:
     """Return why a workload waits, which changes would start it, and its expected start."""
     return Call(
         "GET",
         f"{_workload(workload)}/explanation",
         explanation_schemas.ExplanationView,
+        _only(workload),
         timeout_s=THOUGHT_WITHIN_S,
     )
 

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from runai.hub_service.model.cluster import Cluster
 from runai.hub_service.model.records import WorkloadId
-from runai.hub_service.wire.errors import NotFound, Unavailable
+from runai.hub_service.wire.errors import Conflict, NotFound, Unavailable
 
 LOG = logging.getLogger("runai.sessions")
 
@@ -30,7 +30,7 @@ class ForgottenSessions:
         """Check the sessions of `cluster`; `servers` fetches active servers by user and name."""
         self._cluster = cluster
         self._servers = servers
-        self._missing: dict[WorkloadId, int] = {}
+        self._missing: dict[tuple[WorkloadId, str], int] = {}
 
     async def run(self) -> NoReturn:
         """Check at once and then every minute, forever."""
@@ -58,17 +58,17 @@ class ForgottenSessions:
         ]
         servers = await self._servers()
         missing = {
-            record.id: self._missing.get(record.id, 0) + 1
+            (record.id, record.uid): self._missing.get((record.id, record.uid), 0) + 1
             for record in sessions
             if record.spec.server not in servers.get(record.spec.user, {})
         }
-        for workload, times in list(missing.items()):
+        for (workload, uid), times in list(missing.items()):
             if times < TIMES:
                 continue
             LOG.warning("ending session %s: the hub has no server for it", workload)
-            del missing[workload]
+            del missing[workload, uid]
             try:
-                await self._cluster.delete(workload, by="the hub")
-            except NotFound:
+                await self._cluster.delete(workload, by="the hub", uid=uid)
+            except (NotFound, Conflict):
                 continue
         self._missing = missing

@@ -140,7 +140,8 @@ class Cluster(ControlledCluster, Protocol):
     """A cluster: observe, apply, and the state of workloads and projects.
 
     All methods are safe to cancel; acknowledged writes are durable. Methods that name a workload or
-    project raise NotFound if it is unknown. None of them authorises: the API does.
+    project raise NotFound if it is unknown. None of them authorises: the API does. A `uid` limits a
+    change to one workload: in the same step, another one of that name raises Conflict.
     """
 
     async def run(self) -> None:
@@ -180,18 +181,24 @@ class Cluster(ControlledCluster, Protocol):
     async def history(self, workload: WorkloadId) -> Sequence[HistoryEvent]:
         """Return a workload's events, oldest first."""
 
-    async def suspend(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
+    async def suspend(self, workload: WorkloadId, *, by: str, uid: str = "") -> WorkloadRecord:
         """Remove a job from the queue, and stop it if it runs; repeats do nothing.
 
         Raises:
             Conflict: it is finished, or a session (delete it instead).
         """
 
-    async def resume(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
+    async def resume(self, workload: WorkloadId, *, by: str, uid: str = "") -> WorkloadRecord:
         """Requeue a suspended job in its old place; a repeat changes nothing."""
 
     async def scale(
-        self, workload: WorkloadId, *, workers: int | None, min_workers: int | None, by: str
+        self,
+        workload: WorkloadId,
+        *,
+        workers: int | None,
+        min_workers: int | None,
+        by: str,
+        uid: str = "",
     ) -> WorkloadRecord:
         """Set the maximum and minimum of workers of an elastic job; None: unchanged.
 
@@ -203,13 +210,15 @@ class Cluster(ControlledCluster, Protocol):
             InvalidRequest: the numbers contradict each other.
         """
 
-    async def delete(self, workload: WorkloadId, *, by: str) -> None:
+    async def delete(self, workload: WorkloadId, *, by: str, uid: str = "") -> None:
         """Stop a workload that holds anything, and delete it when its processes are gone.
 
         A repeat changes nothing.
         """
 
-    async def attach(self, workload: WorkloadId, process: Process) -> WorkloadRecord:
+    async def attach(
+        self, workload: WorkloadId, process: Process, *, uid: str = ""
+    ) -> WorkloadRecord:
         """Attach the process of a session that a spawner started; it runs from now on.
 
         The allocation is released when that process ends, for any reason.
@@ -218,14 +227,14 @@ class Cluster(ControlledCluster, Protocol):
             Conflict: the session holds no allocation (it was released meanwhile).
         """
 
-    async def release(self, workload: WorkloadId, *, why: str) -> WorkloadRecord:
+    async def release(self, workload: WorkloadId, *, why: str, uid: str = "") -> WorkloadRecord:
         """Release a running session's GPUs; it goes on without them. A repeat does nothing.
 
         Raises:
             Conflict: it is a job, or does not run.
         """
 
-    async def regain(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
+    async def regain(self, workload: WorkloadId, *, by: str, uid: str = "") -> WorkloadRecord:
         """Queue a released session for its GPUs; it keeps running meanwhile.
 
         Raises:

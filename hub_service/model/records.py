@@ -364,6 +364,8 @@ class WorkloadRecord:
 
     unsaved: bool = False
     """True if it rests since a pause that left nothing new in its checkpoint directory."""
+    uid: str = ""
+    """Its identity: no later workload of this name has the same. Elements have their array's."""
 
     @property
     def saves(self) -> bool:

@@ -21,6 +21,9 @@ from runai.hub_service.scheduler.model.quantity import (
 from runai.hub_service.wire.errors import InvalidRequest, NotFound
 from runai.hub_service.wire.schemas import SubmitRequest
 
+OF_SERVERS = "lab-"
+"""Beginning of the names of notebook servers' sessions, which no submission can take."""
+
 
 def elastic_gpus(request: SubmitRequest) -> MilliGpu:
     """Return the GPUs of an elastic job's workers: 1, or a single worker's request.
@@ -424,6 +427,14 @@ def _name(request: SubmitRequest, project: str, taken: Container[str]) -> str:
     name = request.name
     if name is None:
         name = f"{request.kind}-{_free(f'{project}/{request.kind}', taken)}"
+    first = f"{name}-0" if request.array else name
+    if request.command is not None and first.startswith(OF_SERVERS):
+        raise InvalidRequest(
+            f"The name {name} is not free: notebook servers have names that begin with"
+            f" {OF_SERVERS}.",
+            hint="Choose another name.",
+            code="name_of_servers",
+        )
     if request.array and len(name) + 1 + len(str(request.array - 1)) > LONGEST_NAME:
         raise InvalidRequest(
             f"The name {name} is too long for an array of {request.array}.",

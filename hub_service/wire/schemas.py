@@ -299,6 +299,8 @@ class WorkloadView(Wire):
     """A workload in a list: owner, request, allocation, utilization, waiting reason."""
 
     id: str
+    uid: str = ""
+    """Its identity, which no later workload of this name has; an array's elements have its own."""
     project: str
     name: str
     user: str

@@ -9,8 +9,9 @@ import panel, { request } from "../../widgets/panel.js";
 import { view } from "../../widgets/views.js";
 import { install } from "./dom.mjs";
 
+const SEEN = { id: "vision/a", uid: "u1" };
 const row = (given = {}) => ({
-  id: "vision/a", name: "a", project: "vision", kind: "job", state: "running", gpus: 1, allocated: 1,
+  id: "vision/a", uid: "u1", name: "a", project: "vision", kind: "job", state: "running", gpus: 1, allocated: 1,
   utilized: 0.5, average: 0.25, reason: "", pauses: 0, exit_code: null, limit: "", limit_why: "", idle: "", beside: "", elastic: "", saves: "", progress: "", notice: "",
   simulated: true, recent: [], version: "1",
   actions: [{ verb: "suspend", label: "Suspend" }, { verb: "delete", label: "Stop" }], ...given,
@@ -243,18 +244,18 @@ function network(...answers) {
 
 test("the first click signs in at the service, later ones need not", async () => {
   const { net, asked } = network(PAGE, WHO, reply(200), reply(202));
-  assert.equal(await request("/one/", "suspend", "vision/a", net), "");
-  assert.equal(await request("/one/", "delete", "vision/a", net), "");
+  assert.equal(await request("/one/", "suspend", SEEN, net), "");
+  assert.equal(await request("/one/", "delete", SEEN, net), "");
   assert.deepEqual(asked, [
     "GET /one/", "GET /one/api/v1/whoami",
-    "POST /one/api/v1/workloads/vision/a/suspend t0ken", "DELETE /one/api/v1/workloads/vision/a t0ken",
+    "POST /one/api/v1/workloads/vision/a/suspend?uid=u1 t0ken", "DELETE /one/api/v1/workloads/vision/a?uid=u1 t0ken",
   ]);
 });
 
 test("a click may say how many", async () => {
   const sent = [], answers = [PAGE, WHO, reply(200)];
   const net = async (url, options) => { sent.push(options); return answers.shift(); };
-  assert.equal(await request("/four/", "scale", "vision/a", net, { workers: 3 }), "");
+  assert.equal(await request("/four/", "scale", SEEN, net, { workers: 3 }), "");
   assert.deepEqual([sent[2].body, sent[2].headers["Content-Type"]], ['{"workers":3}', "application/json"]);
 });
 
@@ -265,20 +266,20 @@ test("outside JupyterHub the kernel is told how many, too", async () => {
   const leave = panel.render({ model: here, el });
   button(el, "Add a worker a").onclick();
   await Promise.resolve();
-  assert.deepEqual(here.sent, [{ verb: "scale", workload: "vision/a", workers: 3 }]);
+  assert.deepEqual(here.sent, [{ verb: "scale", workload: "vision/a", uid: "u1", workers: 3 }]);
   leave();
 });
 
 test("a login that has ended is begun anew, once", async () => {
   const { net, asked } = network(PAGE, WHO, reply(200), reply(403), PAGE, WHO, reply(200));
-  await request("/two/", "suspend", "vision/a", net);
-  assert.equal(await request("/two/", "resume", "vision/a", net), "");
+  await request("/two/", "suspend", SEEN, net);
+  assert.equal(await request("/two/", "resume", SEEN, net), "");
   assert.equal(asked.length, 7);
 });
 
 test("a refusal is told by the service's own sentence", async () => {
   const { net } = network(PAGE, WHO, reply(409, { detail: "It is finished.", hint: "Delete it." }));
-  assert.equal(await request("/three/", "suspend", "vision/a", net), "It is finished. Delete it.");
+  assert.equal(await request("/three/", "suspend", SEEN, net), "It is finished. Delete it.");
 });
 
 for (const [name, answers] of [
@@ -288,7 +289,7 @@ for (const [name, answers] of [
   ["there is no such page", [reply(404), reply(404)]],
 ]) {
   test(`the kernel is asked instead where ${name}`, async () => {
-    assert.equal(await request(`/${name}/`, "suspend", "vision/a", network(...answers).net), null);
+    assert.equal(await request(`/${name}/`, "suspend", SEEN, network(...answers).net), null);
   });
 }
 
@@ -315,7 +316,7 @@ test("outside JupyterHub a click goes to the kernel, and its answer is shown", (
   const leave = panel.render({ model: here, el });
   button(el, "Suspend a").onclick();
   return Promise.resolve().then(() => {
-    assert.deepEqual(here.sent, [{ verb: "suspend", workload: "vision/a" }]);
+    assert.deepEqual(here.sent, [{ verb: "suspend", workload: "vision/a", uid: "u1" }]);
     assert.match(el.textContent, /Suspending…/);
     here.tell("msg:custom", { workload: "vision/a", error: "It is finished." });
     assert.match(el.textContent, /It is finished\./);
@@ -354,7 +355,7 @@ test("stopping is asked twice", () => {
   assert.deepEqual(here.sent, []);
   button(el, "Really stop a").onclick();
   return Promise.resolve().then(() => {
-    assert.deepEqual(here.sent, [{ verb: "delete", workload: "vision/a" }]);
+    assert.deepEqual(here.sent, [{ verb: "delete", workload: "vision/a", uid: "u1" }]);
     leave();
   });
 });

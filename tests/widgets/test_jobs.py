@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from runai.hub_service.wire.errors import NotFound
+from runai.hub_service.wire.errors import Conflict, NotFound
 from runai.widgets import Job, Jobs, connect, submit
 from runai.widgets import text as texts
 
@@ -99,3 +99,19 @@ def test_outside_a_notebook_a_job_is_shown_as_text(link):
 
     assert bundle == {"text/plain": repr(job)}
     assert isinstance(job.describe(), texts.Text)
+
+
+def test_job_is_not_taken_for_a_later_one_of_its_name(link, eventually):
+    job = submit("endless.py", name="exp1", grace_seconds=1)
+    named = Job("vision/exp1")
+    assert named.detail.uid == job.uid
+    job.delete()
+    eventually(lambda: "exp1" not in [view.name for view in job.link.client.workloads()])
+    later = submit("endless.py", name="exp1", grace_seconds=1)
+
+    for earlier in (job, named):
+        for act in (earlier.delete, earlier.suspend, earlier.wait, earlier.describe):
+            with pytest.raises(Conflict, match="another one, submitted by bob at"):
+                act()
+    assert later.state in {"starting", "running"}
+    later.delete()

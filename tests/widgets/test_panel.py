@@ -172,7 +172,7 @@ def test_view_outside_of_a_kernel_does_not_listen(bob, kernel, monkeypatch):
 def test_finished_view_does_not_listen_again_when_shown(bob, kernel):
     job = submit("hello.py", name="exp1")
     job.wait()
-    view = jobs_view(bob, [job.id])
+    view = jobs_view(bob, [job])
     assert states(view) == {"exp1": "succeeded"}
 
     shows(view, shown=True)
@@ -215,7 +215,7 @@ def test_text_stands_where_no_live_view_can_be_shown(bob):
 
 def test_a_view_of_jobs_ends_with_them(bob, eventually):
     job = submit("hello.py", gpus=0.25, name="exp1")
-    view = jobs_view(bob, [job.id])
+    view = jobs_view(bob, [job])
 
     eventually(lambda: states(view) == {"exp1": "succeeded"})
     eventually(lambda: bob.live._listeners == [])
@@ -224,7 +224,7 @@ def test_a_view_of_jobs_ends_with_them(bob, eventually):
 def test_view_of_a_job_is_not_ended_by_an_overview_from_before_its_submission(bob, eventually):
     before = bob.client.overview()
     job = submit("endless.py", gpus=1, name="exp1", grace_seconds=1)
-    view = jobs_view(bob, [job.id])
+    view = jobs_view(bob, [job])
     eventually(lambda: states(view) == {"exp1": "running"})
 
     view._on_news(before)  # the stream's latest, as a view begins
@@ -237,7 +237,7 @@ def test_view_of_a_job_is_not_ended_by_an_overview_from_before_its_submission(bo
 
 def test_view_of_a_job_that_overviews_leave_out_shows_the_services_answer(bob, eventually):
     job = submit("endless.py", gpus=1, name="exp1", grace_seconds=1)
-    view = jobs_view(bob, [job.id])
+    view = jobs_view(bob, [job])
     bob.live.close()  # only the overviews below
     job.suspend()
     eventually(lambda: job.state == "suspended")

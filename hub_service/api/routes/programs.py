@@ -10,7 +10,7 @@ from fastapi.responses import StreamingResponse
 from runai.hub_service.api.auth.permissions import Action
 from runai.hub_service.api.middleware.request_bodies import UniqueKeys
 from runai.hub_service.api.services.event_stream import with_signs_of_life
-from runai.hub_service.api.services.platform import On, Watching
+from runai.hub_service.api.services.platform import On, Uid, Watching
 from runai.hub_service.model.cluster import OutputChunk, ProgramEnd
 from runai.hub_service.model.records import workload_id
 from runai.hub_service.wire.errors import Conflict, NotFound
@@ -33,9 +33,10 @@ async def execute(
     on: On,
     watching: Watching,
     worker: Annotated[int, Query(ge=0)] = 0,
+    uid: Uid = "",
 ) -> StreamingResponse:
     """Run a program in a worker's pod; stream its output and its exit code."""
-    record = await on.allowed(watching.actor, Action.RUN_IN, workload_id(project, name))
+    record = await on.allowed(watching.actor, Action.RUN_IN, workload_id(project, name), uid)
     if worker >= record.spec.workers:
         raise NotFound(
             f"{record.id} has no worker {worker}.", hint=f"It has {record.spec.workers}, from 0."
@@ -47,7 +48,7 @@ async def execute(
             code="no_pod",
         )
     pieces = await on.programs.execute(record.id, worker, asked.command, asked.stdin)
-    still_allowed = partial(watching.check_allowed, Action.RUN_IN, record.id)
+    still_allowed = partial(watching.check_allowed, Action.RUN_IN, record.id, record.uid)
     body = with_signs_of_life(_lines(pieces), b"\n", still_allowed, on.leaving)
     return StreamingResponse(body, media_type="application/x-ndjson")
 

@@ -12,7 +12,7 @@ from runai.hub_service.api.auth.permissions import Action
 from runai.hub_service.api.middleware.request_bodies import UniqueKeys
 from runai.hub_service.api.services.event_stream import unless, with_signs_of_life
 from runai.hub_service.api.services.explanations import explanation
-from runai.hub_service.api.services.platform import Caller, On, Platform, Watching
+from runai.hub_service.api.services.platform import Caller, On, Platform, Uid, Watching
 from runai.hub_service.api.services.submit import submit as submit_request
 from runai.hub_service.api.views.workload_pages import Filter, page_of
 from runai.hub_service.api.views.workload_views import version_of
@@ -72,50 +72,57 @@ async def describe(
     name: str,
     on: On,
     caller: Caller,
+    uid: Uid = "",
     changed_from: str | None = None,
     timeout: Annotated[float, Query(ge=0, le=LONGEST_POLL_S)] = 30.0,  # noqa: ASYNC109  the client's
 ) -> WorkloadDetail:
     """Return a workload; with `changed_from`, as soon as its version differs (long poll)."""
-    record = await on.allowed(caller, Action.READ_WORKLOAD, workload_id(project, name))
+    record = await on.allowed(caller, Action.READ_WORKLOAD, workload_id(project, name), uid)
     if changed_from is not None:
         record = await _changed(on, record, changed_from, timeout)
     return await _detail(on, caller, record)
 
 
 @router.get("/{project}/{name}/explanation")
-async def explain(project: str, name: str, on: On, caller: Caller) -> ExplanationView:
+async def explain(
+    project: str, name: str, on: On, caller: Caller, uid: Uid = ""
+) -> ExplanationView:
     """Return what a waiting workload waits for, what would help, and when it starts."""
-    record = await on.allowed(caller, Action.SEE_WORKLOAD, workload_id(project, name))
+    record = await on.allowed(caller, Action.SEE_WORKLOAD, workload_id(project, name), uid)
     return await explanation(on, caller, record)
 
 
 @router.delete("/{project}/{name}", status_code=202)
-async def delete(project: str, name: str, on: On, caller: Caller) -> None:
+async def delete(project: str, name: str, on: On, caller: Caller, uid: Uid = "") -> None:
     """Stop a workload, and delete it when its processes have ended."""
-    record = await on.allowed(caller, Action.CHANGE_WORKLOAD, workload_id(project, name))
-    await on.cluster.delete(record.id, by=caller.name)
+    record = await on.allowed(caller, Action.CHANGE_WORKLOAD, workload_id(project, name), uid)
+    await on.cluster.delete(record.id, by=caller.name, uid=record.uid)
 
 
 @router.post("/{project}/{name}/suspend")
-async def suspend(project: str, name: str, on: On, caller: Caller) -> WorkloadDetail:
+async def suspend(project: str, name: str, on: On, caller: Caller, uid: Uid = "") -> WorkloadDetail:
     """Remove a job from the queue, and stop it if it runs."""
-    record = await on.allowed(caller, Action.CHANGE_WORKLOAD, workload_id(project, name))
-    return await _detail(on, caller, await on.cluster.suspend(record.id, by=caller.name))
+    record = await on.allowed(caller, Action.CHANGE_WORKLOAD, workload_id(project, name), uid)
+    return await _detail(
+        on, caller, await on.cluster.suspend(record.id, by=caller.name, uid=record.uid)
+    )
 
 
 @router.post("/{project}/{name}/resume")
-async def resume(project: str, name: str, on: On, caller: Caller) -> WorkloadDetail:
+async def resume(project: str, name: str, on: On, caller: Caller, uid: Uid = "") -> WorkloadDetail:
     """Put a suspended job back into its place in the queue."""
-    record = await on.allowed(caller, Action.ASK_FOR_MORE, workload_id(project, name))
-    return await _detail(on, caller, await on.cluster.resume(record.id, by=caller.name))
+    record = await on.allowed(caller, Action.ASK_FOR_MORE, workload_id(project, name), uid)
+    return await _detail(
+        on, caller, await on.cluster.resume(record.id, by=caller.name, uid=record.uid)
+    )
 
 
 @router.post("/{project}/{name}/scale")
 async def scale(
-    project: str, name: str, asked: ScaleRequest, on: On, caller: Caller
+    project: str, name: str, asked: ScaleRequest, on: On, caller: Caller, uid: Uid = ""
 ) -> WorkloadDetail:
     """Change the number of workers of an elastic job, which keeps running."""
-    record = await on.allowed(caller, Action.CHANGE_WORKLOAD, workload_id(project, name))
+    record = await on.allowed(caller, Action.CHANGE_WORKLOAD, workload_id(project, name), uid)
     spec = record.spec
     if (asked.workers or 0) > spec.workers or (asked.min_workers or 0) > spec.min_workers:
         await on.allowed(caller, Action.ASK_FOR_MORE, record.id)
@@ -129,56 +136,67 @@ async def scale(
         if (project_spec := projects.get(spec.project)) is not None:
             check_limit(needed, project_spec, projects)
     scaled = await on.cluster.scale(
-        record.id, workers=asked.workers, min_workers=asked.min_workers, by=caller.name
+        record.id,
+        workers=asked.workers,
+        min_workers=asked.min_workers,
+        by=caller.name,
+        uid=record.uid,
     )
     return await _detail(on, caller, scaled)
 
 
 @router.post("/{project}/{name}/keep")
-async def keep(project: str, name: str, on: On, caller: Caller) -> WorkloadDetail:
+async def keep(project: str, name: str, on: On, caller: Caller, uid: Uid = "") -> WorkloadDetail:
     """Keep idle GPUs for 30 more minutes; at most twice until they are used again."""
-    record = await on.allowed(caller, Action.ASK_FOR_MORE, workload_id(project, name))
+    record = await on.allowed(caller, Action.ASK_FOR_MORE, workload_id(project, name), uid)
     await on.idle.extend(record.id, by=caller.name)
     return await _detail(on, caller, record)
 
 
 @router.post("/{project}/{name}/release")
-async def release(project: str, name: str, on: On, caller: Caller) -> WorkloadDetail:
+async def release(project: str, name: str, on: On, caller: Caller, uid: Uid = "") -> WorkloadDetail:
     """Release a session's GPUs: its programs on them end, the session stays."""
-    record = await on.allowed(caller, Action.CHANGE_WORKLOAD, workload_id(project, name))
+    record = await on.allowed(caller, Action.CHANGE_WORKLOAD, workload_id(project, name), uid)
     await on.idle.release(record, by=caller.name)
     return await _detail(on, caller, record)
 
 
 @router.post("/{project}/{name}/regain")
-async def regain(project: str, name: str, on: On, caller: Caller) -> WorkloadDetail:
+async def regain(project: str, name: str, on: On, caller: Caller, uid: Uid = "") -> WorkloadDetail:
     """Request a released session's GPUs again; the session keeps running while it waits."""
-    record = await on.allowed(caller, Action.ASK_FOR_MORE, workload_id(project, name))
+    record = await on.allowed(caller, Action.ASK_FOR_MORE, workload_id(project, name), uid)
     if record.released is None and on.idle.releasing(record):
         raise Conflict(
             f"{record.id} is still giving its GPUs back.",
             hint="Ask for them again in a moment.",
             code="being_released",
         )
-    return await _detail(on, caller, await on.cluster.regain(record.id, by=caller.name))
+    return await _detail(
+        on, caller, await on.cluster.regain(record.id, by=caller.name, uid=record.uid)
+    )
 
 
 @router.put("/{project}/{name}/process")
 async def attach(
-    project: str, name: str, report: ProcessReport, on: On, caller: Caller
+    project: str, name: str, report: ProcessReport, on: On, caller: Caller, uid: Uid = ""
 ) -> WorkloadDetail:
     """Register the process of a granted session."""
-    record = await on.allowed(caller, Action.ATTACH, workload_id(project, name))
+    record = await on.allowed(caller, Action.ATTACH, workload_id(project, name), uid)
     process = Process(report.pid, report.created)
-    return await _detail(on, caller, await on.cluster.attach(record.id, process))
+    return await _detail(on, caller, await on.cluster.attach(record.id, process, uid=record.uid))
 
 
 @router.get("/{project}/{name}/environment")
 async def environment(
-    project: str, name: str, on: On, caller: Caller, worker: Annotated[int, Query(ge=0)] = 0
+    project: str,
+    name: str,
+    on: On,
+    caller: Caller,
+    worker: Annotated[int, Query(ge=0)] = 0,
+    uid: Uid = "",
 ) -> EnvironmentView:
     """Return the environment that gives a worker its devices."""
-    record = await on.allowed(caller, Action.READ_ENVIRONMENT, workload_id(project, name))
+    record = await on.allowed(caller, Action.READ_ENVIRONMENT, workload_id(project, name), uid)
     if record.released is None and on.idle.releasing(record):
         raise Conflict(
             f"{record.id} is about to give its GPUs to others.",
@@ -204,18 +222,19 @@ async def logs(
     watching: Watching,
     worker: Annotated[int | None, Query(ge=0)] = None,
     tail: Annotated[int | None, Query(ge=0, le=MOST_LINES)] = None,
+    uid: Uid = "",
     *,
     follow: bool = False,
 ) -> StreamingResponse:
     """Stream the workers' output, one JSON object for each line."""
-    record = await on.allowed(watching.actor, Action.READ_WORKLOAD, workload_id(project, name))
+    record = await on.allowed(watching.actor, Action.READ_WORKLOAD, workload_id(project, name), uid)
     if record.spec.is_array:
         raise of_whole_array(record)
     if worker is not None and worker >= record.spec.workers:
         raise NotFound(
             f"{record.id} has no worker {worker}.", hint=f"It has {record.spec.workers}, from 0."
         )
-    still_allowed = partial(watching.check_allowed, Action.READ_WORKLOAD, record.id)
+    still_allowed = partial(watching.check_allowed, Action.READ_WORKLOAD, record.id, record.uid)
     chunks = on.cluster.logs(record.id, worker=worker, tail=tail, follow=follow)
     body = with_signs_of_life(_log_lines(chunks), b"\n", still_allowed, on.leaving)
     return StreamingResponse(body, media_type="application/x-ndjson")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated
 
-from fastapi import Depends, Request
+from fastapi import Depends, Query, Request
 
 from runai.hub_service.api.auth.authentication import Authenticator
 from runai.hub_service.api.auth.permissions import Action, Actor, authorise, no_such_workload
@@ -27,6 +27,7 @@ from runai.hub_service.api.views.start_views import Forecasts
 from runai.hub_service.api.views.view_cache import MEASURED_FOR_S, ViewCache
 from runai.hub_service.api.views.workload_queues import LastQueues
 from runai.hub_service.api.views.workload_views import Viewer
+from runai.hub_service.clusters.states.user_actions import refuse_other
 from runai.hub_service.controller.decision_worker import DecisionWorker
 from runai.hub_service.controller.history_recorder import AllocationCache
 from runai.hub_service.controller.idle.watch import IdleWatch
@@ -170,12 +171,15 @@ class Platform:
         """Return all projects by name."""
         return {record.spec.name: record.spec for record in await self.cluster.projects()}
 
-    async def allowed(self, actor: Actor, action: Action, workload: WorkloadId) -> WorkloadRecord:
+    async def allowed(
+        self, actor: Actor, action: Action, workload: WorkloadId, uid: str = ""
+    ) -> WorkloadRecord:
         """Return a workload on which the actor may perform the action.
 
         Raises:
             NotFound: it does not exist, or the actor may not learn that it does.
             Forbidden: the actor may see it, but not do this.
+            Conflict: it is another one than that of a non-empty uid.
         """
         try:
             record = await self.cluster.workload(workload)
@@ -183,6 +187,7 @@ class Platform:
             raise no_such_workload(workload) from None
         project = (await self.project_specs()).get(record.spec.project)
         authorise(actor, action, project, record.spec)
+        refuse_other(record, uid)
         return record
 
 
@@ -212,22 +217,30 @@ class Watcher:
         """
         self.actor = await identify(self._request)
 
-    async def check_allowed(self, action: Action, workload: WorkloadId) -> None:
+    async def check_allowed(self, action: Action, workload: WorkloadId, uid: str = "") -> None:
         """Identify the reader again, and check its permission on a workload.
 
         A known reader may have left the project, or its token may have lost a scope.
 
         Raises:
             Unauthenticated, Forbidden, NotFound: the reader may not go on.
+            Conflict: another workload has the name now.
         """
         await self.check()
-        await self._platform.allowed(self.actor, action, workload)
+        await self._platform.allowed(self.actor, action, workload, uid)
 
 
 async def _watcher(request: Request) -> Watcher:
     return Watcher(request, await caller_of(request))
 
 
+Uid = Annotated[
+    str,
+    Query(
+        max_length=64,
+        description="Only the workload with this `uid`; another one of that name is refused (409).",
+    ),
+]
 On = Annotated[Platform, Depends(_platform)]
 Caller = Annotated[Actor, Depends(caller_of)]
 Watching = Annotated[Watcher, Depends(_watcher)]

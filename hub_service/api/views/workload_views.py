@@ -170,6 +170,7 @@ class Viewer:
         changes, reads = self._rights(spec)
         return {
             "id": record.id,
+            "uid": record.uid,
             "project": spec.project,
             "name": spec.name,
             "user": spec.user,

@@ -135,9 +135,9 @@ def describe(words: tuple[str, ...], project: str | None, output: str) -> None:
         elif kind in _NODE_WORDS:
             _show_node(client.nodes(), name, output)
         else:
-            found = client.workload(find(client, name, project).id)
+            found = client.workload(find(client, name, project))
             waits = found.reason is not None and found.reason.position is not None
-            _show_workload(found, client.explanation(found.id) if waits else None, output)
+            _show_workload(found, client.explanation(found) if waits else None, output)
 
 
 def _what(words: tuple[str, ...]) -> tuple[str, str]:

@@ -35,7 +35,7 @@ def suspend(names: tuple[str, ...], project: str | None) -> None:
     runai suspend exp1 sweep -p vision
     """  # noqa: D301 - \b is click's mark of a block
     with Client.discover() as client:
-        for_each(find_all(client, names, project), lambda w: client.suspend(w.id).state)
+        for_each(find_all(client, names, project), lambda w: client.suspend(w).state)
 
 
 @click.command(cls=Command)
@@ -51,7 +51,7 @@ def resume(names: tuple[str, ...], project: str | None) -> None:
     runai resume vision/exp1 nlp/exp1
     """  # noqa: D301 - \b is click's mark of a block
     with Client.discover() as client:
-        for_each(find_all(client, names, project), lambda w: _resumed(client.resume(w.id).state))
+        for_each(find_all(client, names, project), lambda w: _resumed(client.resume(w).state))
 
 
 def _resumed(state: str) -> str:
@@ -85,7 +85,7 @@ def delete(names: tuple[str, ...], all_finished: bool, project: str | None) -> N
             found = find_all(client, names, project)
 
         def stop(workload: WorkloadView) -> str:
-            client.delete(workload.id)
+            client.delete(workload)
             return "deleted" if workload.state in FINISHED or not workload.allocated else "stopping"
 
         for_each(found, stop)
@@ -106,7 +106,7 @@ def keep(names: tuple[str, ...], project: str | None) -> None:
     with Client.discover() as client:
 
         def extend(workload: WorkloadView) -> str:
-            idle = client.keep(workload.id).idle
+            idle = client.keep(workload).idle
             return idle.text if idle else "kept"
 
         for_each(find_all(client, names, project), extend)
@@ -127,7 +127,7 @@ def release(names: tuple[str, ...], project: str | None) -> None:
     with Client.discover() as client:
 
         def release_one(workload: WorkloadView) -> str:
-            client.release(workload.id)
+            client.release(workload)
             return "gives its GPUs back"
 
         for_each(find_all(client, names, project), release_one)
@@ -146,7 +146,7 @@ def regain(names: tuple[str, ...], project: str | None) -> None:
     runai regain lab -p vision
     """  # noqa: D301 - \b is click's mark of a block
     with Client.discover() as client:
-        for_each(find_all(client, names, project), lambda w: client.regain(w.id).state)
+        for_each(find_all(client, names, project), lambda w: client.regain(w).state)
 
 
 def for_each(workloads: Sequence[WorkloadView], act: Callable[[WorkloadView], str]) -> None:
@@ -196,7 +196,7 @@ def scale(
     with Client.discover() as client:
 
         def resize(workload: WorkloadView) -> str:
-            elastic = client.scale(workload.id, asked).elastic
+            elastic = client.scale(workload, asked).elastic
             return f"trains on {elastic.text}" if elastic else "scaled"
 
         for_each(find_all(client, names, project), resize)

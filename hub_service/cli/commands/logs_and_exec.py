@@ -62,7 +62,7 @@ def logs(
         # Files and pipes get the raw output; terminals get it without control sequences.
         terminal = sys.stdout.isatty()
         silent = True
-        for line in client.logs(workload.id, worker=worker, tail=tail, follow=follow):
+        for line in client.logs(workload, worker=worker, tail=tail, follow=follow):
             text = for_terminal(line.text) if terminal else line.text
             click.echo(f"[{line.worker}] {text}" if several else text)
             silent = False
@@ -81,7 +81,7 @@ def _after(client: Client, workload: WorkloadView) -> WorkloadView:
         NotFound: it was deleted.
     """
     try:
-        return client.workload(workload.id)
+        return client.workload(workload)
     except NotFound as gone:
         raise NotFound(
             f"{workload.id} was deleted before it wrote anything.", hint=gone.hint
@@ -127,14 +127,14 @@ def exec_(
     with Client.discover() as client:
         workload = find(client, name, project)
         try:
-            handed = client.environment(workload.id, worker=worker)
+            handed = client.environment(workload, worker=worker)
         except Conflict as refused:
             if refused.code != "is_a_pod":
                 raise
             if tty:
                 raise _no_terminal(refused.hint, program) from refused
             asked = ExecRequest(command=list(program), stdin=_input(stdin=stdin))
-            context.exit(_in_pod(client, workload.id, asked, worker))
+            context.exit(_in_pod(client, workload, asked, worker))
     if handed.workdir:
         _enter(Path(handed.workdir), workload)
     environment = os.environ | handed.environment
@@ -168,7 +168,7 @@ def _input(*, stdin: bool) -> bytes:
     return b64encode(given)
 
 
-def _in_pod(client: Client, workload: str, asked: ExecRequest, worker: int) -> int:
+def _in_pod(client: Client, workload: WorkloadView, asked: ExecRequest, worker: int) -> int:
     """Stream a program's output to this terminal; return its exit code."""
     screens = (_Screen(sys.stdout), _Screen(sys.stderr))
     for piece in client.execute(workload, asked, worker):
@@ -179,7 +179,7 @@ def _in_pod(client: Client, workload: str, asked: ExecRequest, worker: int) -> i
         for screen, data in zip(screens, (piece.stdout, piece.stderr), strict=True):
             screen.show(data)
     raise Unavailable(
-        f"The connection to the program in {workload} broke.",
+        f"The connection to the program in {workload.id} broke.",
         hint="It may still run: look by runai exec.",
         code="broken_off",
     )

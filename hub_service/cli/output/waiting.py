@@ -72,7 +72,7 @@ def _until_finished(client: Client, name: str, ended: list[int]) -> Iterator[str
         if workload.state in FINISHED:
             return
         try:
-            workload = client.wait(workload.id, workload.version)
+            workload = client.wait(workload, workload.version)
             down_since = None
         except Unavailable as error:
             # The job continues without the service, and the client has retried for seconds.

@@ -147,9 +147,9 @@ class KubernetesCluster:
         with asking():
             return await history.read(self._api, record, subjects)
 
-    async def suspend(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
+    async def suspend(self, workload: WorkloadId, *, by: str, uid: str = "") -> WorkloadRecord:
         """Remove a Job from the queue, and stop it if it runs."""
-        job = await self.lookup.job(workload, "suspended")
+        job = await self.lookup.job(workload, "suspended", uid)
         if job.is_suspended and not job.is_held:
             return await self.workload(workload)
         self.cache.forget_promises(job.uid)
@@ -163,18 +163,25 @@ class KubernetesCluster:
             change["metadata"]["annotations"][PAUSED_ELEMENTS] = paused_text(job, times)
         return await self._change_job(job, change, "Suspended", f"suspended by {by}")
 
-    async def resume(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
+    async def resume(self, workload: WorkloadId, *, by: str, uid: str = "") -> WorkloadRecord:
         """Return a suspended Job to its old place in the queue."""
-        job = await self.lookup.job(workload, "resumed")
+        job = await self.lookup.job(workload, "resumed", uid)
         if not job.is_suspended or job.is_held:
             return await self.workload(workload)
         return await self._change_job(job, resumed(job), "Queued", f"resumed by {by}")
 
     async def scale(
-        self, workload: WorkloadId, *, workers: int | None, min_workers: int | None, by: str
+        self,
+        workload: WorkloadId,
+        *,
+        workers: int | None,
+        min_workers: int | None,
+        by: str,
+        uid: str = "",
     ) -> WorkloadRecord:
         """Change the worker bounds of an elastic Job; surplus workers are notified first."""
-        job, record = await self.lookup.job(workload, "scaled"), await self.lookup.one(workload)
+        job = await self.lookup.job(workload, "scaled", uid)
+        record = await self.lookup.one(workload)
         now = self._clock()
         row = scaled(
             StoredWorkload(record), workers=workers, min_workers=min_workers, by=by, now=now
@@ -196,9 +203,12 @@ class KubernetesCluster:
         await self._write_event(job, "Scaled", f"{by} set its workers to {least} to {most}")
         return await self.workload(workload)
 
-    async def delete(self, workload: WorkloadId, *, by: str) -> None:
-        """Delete a workload's Job or pod; a running Job stays until its pods are gone."""
-        await self.workload(workload)
+    async def delete(self, workload: WorkloadId, *, by: str, uid: str = "") -> None:
+        """Delete a workload's Job or pod; a running Job stays until its pods are gone.
+
+        The API server deletes no later one of that name: its precondition is the uid found here.
+        """
+        await self.lookup.same(workload, uid)
         if (element := self.lookup.element(workload)) is not None:
             await self._delete_element(*element, by)
             return

@@ -274,12 +274,15 @@ class LocalCluster(RecordedCluster):
         """Return an unused port."""
         return later_port()
 
-    async def attach(self, workload: WorkloadId, process: Process) -> WorkloadRecord:
+    async def attach(
+        self, workload: WorkloadId, process: Process, *, uid: str = ""
+    ) -> WorkloadRecord:
         """Attach the process of a session that a spawner started."""
-        process, known = self._machine.lasting(process), self._row(workload).record.workers[0]
+        process = self._machine.lasting(process)
+        known = self._row(self._same(workload, uid)).record.workers[0]
         if known.process is not None and is_same(known.process, process):
             process = known.process
-        attached = await super().attach(workload, process)
+        attached = await super().attach(workload, process, uid=uid)
         if self._requests is not None:
             self._requests.adopt(known.name, attached.spec, process)
         return attached

@@ -1,6 +1,7 @@
 """Transitions that users request, and the waits that a plan decides. Pure."""
 
 from dataclasses import replace
+from datetime import datetime
 
 from runai.hub_service.clusters.states.lifecycle import request_text, stopped
 from runai.hub_service.clusters.states.outcomes import settle
@@ -23,7 +24,9 @@ from runai.hub_service.wire.errors import Conflict
 _IDLE = (WorkloadState.QUEUED, WorkloadState.PAUSED, WorkloadState.RETRYING)
 
 
-def submitted(spec: WorkloadSpec, *, now: float, checkpoint_dir: str, log_dir: str) -> Transition:
+def submitted(
+    spec: WorkloadSpec, *, now: float, checkpoint_dir: str, log_dir: str, uid: str = ""
+) -> Transition:
     """Build the row of a new workload, or of all elements of a new array."""
     count = 0 if spec.is_array else spec.workers
     workers = tuple(WorkerRecord(f"{spec.id}-{index}", index, "pending") for index in range(count))
@@ -36,6 +39,7 @@ def submitted(spec: WorkloadSpec, *, now: float, checkpoint_dir: str, log_dir: s
         log_dir=log_dir,
         elastic=ElasticState() if spec.elastic else None,
         left=((0, spec.array),) if spec.array is not None and spec.is_array else (),
+        uid=uid,
     )
     return Transition(
         StoredWorkload(record), (("queued", f"submitted by {spec.user}: {request_text(spec)}"),)
@@ -49,6 +53,18 @@ def rows_of(spec: WorkloadSpec, *, now: float, most: int) -> list[StoredWorkload
         specs = [arrays.element(spec, index) for index in range(min(most, spec.array))]
     steps = [submitted(one, now=now, checkpoint_dir="", log_dir="") for one in specs]
     return [step.row for step in steps if step.row is not None]
+
+
+def refuse_other(record: WorkloadRecord, uid: str) -> None:
+    """Raise Conflict if a request means an earlier workload of the same name; "": it means any."""
+    if uid not in ("", record.uid):
+        at = datetime.fromtimestamp(record.submitted).astimezone()
+        raise Conflict(
+            f"The {record.id} that you mean is gone: this is another one, submitted by"
+            f" {record.spec.user} at {at:%H:%M} on {at.day} {at:%B}.",
+            hint="Nothing was done. Look at it again first.",
+            code="another_workload",
+        )
 
 
 def suspended(row: StoredWorkload, *, by: str, now: float) -> Transition:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
+from uuid import uuid4
 
 from runai.hub_service.clusters.states import (
     lifecycle,
@@ -84,7 +85,7 @@ class RecordedCluster:
         self._rows = WorkloadIndexer(
             store.rows(),
             keeping or RetentionPolicy(),
-            make=lambda spec, now: _row_of(self._new(spec, now)),
+            make=lambda spec, now: _row_of(self._new(spec, now, "")),
             slots=lambda spec: slots(spec, self._nodes, self._capacities),
         )
         self._waking = ChangeSignal()
@@ -164,7 +165,7 @@ class RecordedCluster:
             return again
         self._refuse_used_names(specs)
         now = self._clock()
-        self._commit({spec.id: self._new(spec, now) for spec in specs})
+        self._commit({spec.id: self._new(spec, now, str(uuid4())) for spec in specs})
         return [self._rows[spec.id].record for spec in specs]
 
     def _refuse_used_names(self, specs: Sequence[WorkloadSpec]) -> None:
@@ -177,9 +178,9 @@ class RecordedCluster:
                     raise user_actions.name_taken(workload, taken.state if taken else "")
                 names.add(workload)
 
-    def _new(self, spec: WorkloadSpec, now: float) -> Transition:
+    def _new(self, spec: WorkloadSpec, now: float, uid: str) -> Transition:
         own, logs = self.directories(spec, now)
-        return user_actions.submitted(spec, now=now, checkpoint_dir=own, log_dir=logs)
+        return user_actions.submitted(spec, now=now, checkpoint_dir=own, log_dir=logs, uid=uid)
 
     async def submitted(self, user: str, key: str) -> Sequence[WorkloadRecord]:
         """Return the workloads that a user has submitted under a key."""
@@ -208,17 +209,17 @@ class RecordedCluster:
         rest = self._rows.rest_with(workload)
         return self._store.history(workload if rest is None else rest[0].id)
 
-    async def suspend(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
+    async def suspend(self, workload: WorkloadId, *, by: str, uid: str = "") -> WorkloadRecord:
         """Take a job out of the queue and stop it if it runs."""
         now = self._clock()
-        rows = self._unfinished_parts(workload)
+        rows = self._unfinished_parts(self._same(workload, uid))
         steps = {row.id: user_actions.suspended(row, by=by, now=now) for row in rows}
         self._commit(steps, urgent=True)
         return await self.workload(workload)
 
-    async def resume(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
+    async def resume(self, workload: WorkloadId, *, by: str, uid: str = "") -> WorkloadRecord:
         """Put a suspended job back into the queue at its original place."""
-        rows = self._unfinished_parts(workload)
+        rows = self._unfinished_parts(self._same(workload, uid))
         self._commit({row.id: user_actions.resumed(row, by=by) for row in rows})
         return await self.workload(workload)
 
@@ -229,37 +230,45 @@ class RecordedCluster:
         return rows if len(rows) == 1 else left
 
     async def scale(
-        self, workload: WorkloadId, *, workers: int | None, min_workers: int | None, by: str
+        self,
+        workload: WorkloadId,
+        *,
+        workers: int | None,
+        min_workers: int | None,
+        by: str,
+        uid: str = "",
     ) -> WorkloadRecord:
         """Set the bounds of an elastic job's workers; None: unchanged."""
-        row, now = self._one(workload), self._clock()
+        row, now = self._one(self._same(workload, uid)), self._clock()
         step = worker_bounds.scaled(row, workers=workers, min_workers=min_workers, by=by, now=now)
         self._commit({workload: step})
         return self._row(workload).record
 
-    async def delete(self, workload: WorkloadId, *, by: str) -> None:
+    async def delete(self, workload: WorkloadId, *, by: str, uid: str = "") -> None:
         """Stop it if it runs, and delete it when its processes have gone."""
-        now, parts = self._clock(), self._rows.parts(workload)
+        now, parts = self._clock(), self._rows.parts(self._same(workload, uid))
         steps = {p: user_actions.deleted(self._row(p), by=by, now=now) for p in parts}
         self._commit(steps, urgent=True)
 
-    async def attach(self, workload: WorkloadId, process: Process) -> WorkloadRecord:
+    async def attach(
+        self, workload: WorkloadId, process: Process, *, uid: str = ""
+    ) -> WorkloadRecord:
         """Record the process of a session that its spawner has started."""
-        row = self._one(workload)
+        row = self._one(self._same(workload, uid))
         user_actions.refuse_unless_attachable(row, process)
         self._commit({workload: lifecycle.attached(row, process, now=self._clock())})
         return self._row(workload).record
 
-    async def release(self, workload: WorkloadId, *, why: str) -> WorkloadRecord:
+    async def release(self, workload: WorkloadId, *, why: str, uid: str = "") -> WorkloadRecord:
         """Release a running session's GPUs; it goes on without them."""
-        self._commit(
-            {workload: user_actions.released(self._one(workload), why=why, now=self._clock())}
-        )
+        row = self._one(self._same(workload, uid))
+        self._commit({workload: user_actions.released(row, why=why, now=self._clock())})
         return self._row(workload).record
 
-    async def regain(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
+    async def regain(self, workload: WorkloadId, *, by: str, uid: str = "") -> WorkloadRecord:
         """Queue a released session for its GPUs; it goes on meanwhile."""
-        self._commit({workload: user_actions.regained(self._one(workload), by=by)})
+        row = self._one(self._same(workload, uid))
+        self._commit({workload: user_actions.regained(row, by=by)})
         return self._row(workload).record
 
     async def wait(self, workload: WorkloadId, seen: WorkloadRecord) -> WorkloadRecord:
@@ -392,6 +401,16 @@ class RecordedCluster:
             )
         return row
 
+    def _same(self, workload: WorkloadId, uid: str) -> WorkloadId:
+        """Return the id of a workload, if it has this uid or the uid is "".
+
+        Raises:
+            Conflict: it is another workload of that name.
+        """
+        if uid and (record := self._rows.record(workload)) is not None:
+            user_actions.refuse_other(record, uid)
+        return workload
+
     def _one(self, workload: WorkloadId) -> StoredWorkload:
         """Return the row of a workload that is no whole array."""
         if (record := self._rows.record(workload)) is not None and record.spec.is_array:
@@ -456,7 +475,7 @@ class RecordedCluster:
                 continue
             if (rest := self._rows.rest_with(workload)) is not None:
                 at = rest[0].record.submitted
-                lines = self._new(step.row.spec, at).events
+                lines = self._new(step.row.spec, at, "").events
                 events += [(workload, HistoryEvent(at, *line)) for line in lines]
             events += [(workload, HistoryEvent(now, *line)) for line in step.events]
         return events

@@ -131,7 +131,9 @@ class WorkloadIndexer(MutableMapping[WorkloadId, StoredWorkload]):
     def _element(self, array: StoredWorkload, index: int) -> StoredWorkload:
         of = array.record
         row = self._make(arrays.element(of.spec, index), of.submitted)
-        record = replace(row.record, state=of.state, reason=of.reason, position=of.position)
+        record = replace(
+            row.record, state=of.state, reason=of.reason, position=of.position, uid=of.uid
+        )
         return replace(row, record=record)
 
     def parts(self, workload: WorkloadId) -> list[WorkloadId]:

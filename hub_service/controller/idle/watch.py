@@ -201,7 +201,7 @@ class IdleWatch:
     async def _process(self, record: WorkloadRecord, one: _Watched, measured: Measurement) -> None:
         if one.releasing:
             if not measured.on_device:
-                await self._cluster.release(record.id, why=one.releasing)
+                await self._cluster.release(record.id, why=one.releasing, uid=record.uid)
                 self._write(record, "released", one.releasing)
                 self._watched.pop(record.id, None)  # the watch may have dropped it during an await
             return
@@ -220,9 +220,9 @@ class IdleWatch:
                 await self._report(record.id, "idle", f"{facts}, so it is stopped", record)
                 by = f"the idle rule of project {record.spec.project}"
                 if record.spec.kind == "session":
-                    await self._cluster.delete(record.id, by=by)
+                    await self._cluster.delete(record.id, by=by, uid=record.uid)
                 else:
-                    await self._cluster.suspend(record.id, by=by)
+                    await self._cluster.suspend(record.id, by=by, uid=record.uid)
             case Do.EXTEND:
                 more = f"{facts}; it is at work on the processor, so it has the time once more"
                 await self._report(record.id, "idle", more, record)

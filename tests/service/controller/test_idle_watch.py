@@ -20,8 +20,8 @@ class SlowCluster(SimulatedCluster):
 
     meanwhile: Callable[[], Awaitable[None]] | None = None
 
-    async def release(self, workload: str, *, why: str) -> WorkloadRecord:
-        record = await super().release(workload, why=why)
+    async def release(self, workload: str, *, why: str, uid: str = "") -> WorkloadRecord:
+        record = await super().release(workload, why=why, uid=uid)
         meanwhile, self.meanwhile = self.meanwhile, None
         if meanwhile is not None:
             await meanwhile()

@@ -36,6 +36,17 @@ def test_a_name_is_found_beside_however_many(many):
     assert spec.name == f"job-{many + 1}"
 
 
+@pytest.mark.parametrize("fields", [{"name": "lab-ana"}, {"name": "lab", "array": 2}])
+def test_name_of_a_notebook_server_is_refused(fields):
+    with pytest.raises(InvalidRequest, match="notebook servers have names that begin with lab-"):
+        spec_of(gpus=1, **fields)
+
+
+@pytest.mark.parametrize("name", ["lab", "labs-1", "my-lab-1"])
+def test_name_that_no_notebook_server_has_is_free(name):
+    assert spec_of(gpus=1, name=name).name == name
+
+
 # -- its image -----------------------------------------------------------------------------------
 
 

@@ -363,7 +363,8 @@ def wait_reason_patch(job: Job, why: str) -> Steps:
 def suspended(job: Job, by: str, ran: Mapping[int, Ran] | None = None) -> dict[str, Any]:
     """Return the patch that takes a Job out of the queue, in any state."""
     notes = {HELD: None, MOVED: None, SUSPENDED_BY: by, **_ran_notes(job, ran)}
-    return {"metadata": {"annotations": notes}, "spec": _suspending(job, is_wanted=True)}
+    change = _suspending(job, is_wanted=True)
+    return {"metadata": {"uid": job.uid, "annotations": notes}, "spec": change}
 
 
 def resumed(job: Job) -> dict[str, Any]:

@@ -102,6 +102,7 @@ def _of_the_rest(job: Job, left: Ranges, known: ClusterState) -> WorkloadRecord:
         reason=_suspension(job, state) if wait is None else as_state_reason(wait.reason),
         position=None if wait is None else wait.position,
         left=left,
+        uid=job.uid,
     )
 
 
@@ -146,6 +147,7 @@ def _of_element(
         exit_code=worker.exit_code if state.finished else None,
         checkpoint_dir=job.checkpoint_dir.replace(OWN_INDEX, str(index)),
         moved=moved,
+        uid=job.uid,
     )
     return with_time_limit(record, known.numbers(f"{job.uid}/{index}"))
 

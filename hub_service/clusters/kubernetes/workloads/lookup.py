@@ -19,7 +19,7 @@ from runai.hub_service.clusters.kubernetes.workloads.workload_records import (
     ClusterState,
     RecordBuilder,
 )
-from runai.hub_service.clusters.states.user_actions import of_whole_array
+from runai.hub_service.clusters.states.user_actions import of_whole_array, refuse_other
 from runai.hub_service.model import arrays
 from runai.hub_service.model.records import Allocation, WorkloadId, WorkloadRecord
 from runai.hub_service.wire.errors import Conflict, NotFound
@@ -163,13 +163,23 @@ class WorkloadLookup:
                 return found
         raise NotFound(f"There is no workload {workload}.")
 
-    async def job(self, workload: WorkloadId, verb: str) -> Job:
+    async def same(self, workload: WorkloadId, uid: str) -> WorkloadRecord:
+        """Return one workload.
+
+        Raises:
+            Conflict: it is another one than that of a non-empty uid.
+        """
+        record = await self.workload(workload)
+        refuse_other(record, uid)
+        return record
+
+    async def job(self, workload: WorkloadId, verb: str, uid: str = "") -> Job:
         """Return the Job of a workload for a change; `verb` names the change in errors.
 
         Raises:
-            Conflict: the workload is a session, finished or being deleted.
+            Conflict: the workload is a session, finished or being deleted, or not that of the uid.
         """
-        record = await self.workload(workload)
+        record = await self.same(workload, uid)
         if (element := self.element(workload)) is not None:
             array = element[0].name if element[0].spec is None else element[0].spec.name
             raise Conflict(

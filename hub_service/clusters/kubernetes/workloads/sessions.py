@@ -16,18 +16,21 @@ class PodSessions:
         """Use `lookup`, which raises NotFound for an unknown workload."""
         self._lookup = lookup
 
-    async def attach(self, workload: WorkloadId, process: Process) -> WorkloadRecord:
+    async def attach(
+        self, workload: WorkloadId, process: Process, *, uid: str = ""
+    ) -> WorkloadRecord:
         """Raise Conflict: the session is its pod."""
+        del uid
         raise await self._is_a_pod(workload, f"process {process.pid} cannot be attached to it")
 
-    async def release(self, workload: WorkloadId, *, why: str) -> WorkloadRecord:
+    async def release(self, workload: WorkloadId, *, why: str, uid: str = "") -> WorkloadRecord:
         """Raise Conflict: a pod keeps its GPUs."""
-        del why
+        del why, uid
         raise await self._is_a_pod(workload, "it keeps its GPUs until it ends")
 
-    async def regain(self, workload: WorkloadId, *, by: str) -> WorkloadRecord:
+    async def regain(self, workload: WorkloadId, *, by: str, uid: str = "") -> WorkloadRecord:
         """Raise Conflict: a pod never releases GPUs."""
-        del by
+        del by, uid
         raise await self._is_a_pod(workload, "it has lost none of its GPUs")
 
     async def environment(self, workload: WorkloadId, worker: int = 0) -> WorkerEnvironment:

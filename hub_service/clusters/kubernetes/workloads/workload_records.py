@@ -200,6 +200,7 @@ def record_of_job(job: Job, pods: Sequence[Pod], known: ClusterState) -> Workloa
         checkpoint_dir=job.checkpoint_dir,
         elastic=known.elastic.get(job.uid),
         moved=job.moved,
+        uid=job.uid,
     )
     return with_time_limit(record, known.numbers(job.uid))
 
@@ -380,6 +381,7 @@ def _of_pod(pod: Pod, known: ClusterState) -> WorkloadRecord:
         started=pod.bound,
         attempts=1 if pod.node else 0,
         exit_code=pod.exit_code,
+        uid=pod.uid,
     )
     return with_time_limit(record, known.numbers(pod.uid))
 

@@ -10,7 +10,9 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from uuid import NAMESPACE_URL, uuid5
 
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import (
@@ -48,7 +50,7 @@ LATEST = "0101"
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 
-ROWS = 4
+ROWS = 5
 """Version of the JSON of rows and projects, which needs no revision.
 
 Raised with each new field (`tests/upgrades/rows.json`): an older program would drop it on save.
@@ -432,4 +434,8 @@ def _read_row(spec: str, row: str) -> StoredWorkload:
     if not row.startswith('{"record":{'):
         raise UnreadableRowError
     joined = row.replace('{"record":{', f'{{"record":{{"spec":{spec},', 1)
-    return with_scale(_ROW.validate_json(joined))
+    read = with_scale(_ROW.validate_json(joined))
+    if not read.record.uid:  # from before there were any: the same one at each start
+        uid = str(uuid5(NAMESPACE_URL, f"{read.id} {read.record.submitted}"))
+        read = replace(read, record=replace(read.record, uid=uid))
+    return read
