@@ -44,6 +44,11 @@ TAKEN: dict[str, tuple[list[Project], list[Workload], set[str]]] = {
         [cpu("x", 4000), cpu("y", 2000), cpu("z", 2000), claim(2000)],
         {"z-0"},
     ),
+    "the latest submitted, not the last started": (
+        OWNERS,
+        [cpu("x", 4000, started=900), cpu("y", 4000, started=100), claim(2000)],
+        {"y-0"},
+    ),
     "one large rather than two that do not suffice": (
         OWNERS,
         [cpu("x", 6000), cpu("y", 1000), cpu("z", 1000), claim(4000)],

@@ -117,6 +117,12 @@ MOVABLE: dict[str, tuple[str, list[Workload], str, str]] = {
         "young",
         "move",
     ),
+    "the one that began first, if the other fits nowhere else": (
+        "1x2+1x1",
+        [of_a("pinned", "0", 1, started=900, **HERE), of_a("free", "1", 2, started=100)],
+        "free",
+        "move",
+    ),
     "the youngest that fits elsewhere": (
         "1x3+1x1",
         [of_a("pinned", "0", 3, **HERE), of_a("old", "1", 1), of_a("free", "2", 2)],
@@ -232,7 +238,7 @@ def test_of_equal_victims_as_many_move_as_there_are_places(
     assert (len(moved(plan)), len(stopped(plan))) == (movers, wanted - movers)
 
 
-# ---- R4 (4): jobs that save take turns
+# ---- R4: jobs that save take turns, and of the others the last started goes
 
 
 def given(name: str, *, saves: bool = True, started: int | None = 100, **fields: Any) -> Workload:
@@ -254,9 +260,42 @@ IN_TURN: dict[str, tuple[list[Workload], str]] = {
         [given("a0", checkpointed=5, saves=False), given("a1"), given("a2", started=900)],
         "a1",
     ),
-    "without saving the latest submitted": (
+    "without saving the last started, which loses least": (
+        [
+            given("a0", saves=False, started=940, submitted=1),
+            given("a1", saves=False, submitted=2),
+            given("a2", saves=False, started=500, submitted=3),
+        ],
+        "a0",
+    ),
+    "without saving, of equal starts, the latest submitted": (
         [given("a0", saves=False, submitted=3), given("a1", saves=False, submitted=2)],
         "a0",
+    ),
+    "without saving an unknown start counts as now": (
+        [given("a0", saves=False, started=None), given("a1", saves=False, started=999)],
+        "a0",
+    ),
+    "the least known loss, not the last started": (
+        [
+            given("a0", saves=False, started=100, checkpointed=900),
+            given("a1", saves=False, started=900, checkpointed=500),
+        ],
+        "a0",
+    ),
+    "of equal known losses the last started": (
+        [
+            given("a0", saves=False, started=400, checkpointed=500),
+            given("a1", saves=False, started=100, checkpointed=500),
+        ],
+        "a0",
+    ),
+    "surplus of the latest submitted, whatever started last": (
+        [
+            given("a01", saves=False, started=900, min_workers=1, submitted=1),
+            given("a23", saves=False, started=100, min_workers=1, submitted=2),
+        ],
+        "a23",
     ),
     "of equal starts the latest submitted": (
         [given("a0", submitted=3), given("a1", submitted=2), given("a2", submitted=1)],
@@ -284,7 +323,7 @@ IN_TURN: dict[str, tuple[list[Workload], str]] = {
 
 @pytest.mark.parametrize(("jobs", "expected"), IN_TURN.values(), ids=IN_TURN)
 @pytest.mark.parametrize("by_index", [False, True], ids=["snapshot", "index"])
-def test_jobs_that_save_give_back_in_turn(
+def test_a_project_gives_its_jobs_back_in_order(
     jobs: list[Workload], expected: str, *, by_index: bool
 ) -> None:
     held = sum(len(workload.workers) for workload in jobs)
@@ -301,19 +340,30 @@ def test_jobs_that_save_give_back_in_turn(
     assert {worker.rpartition("-")[0] for worker in stopped(plan)} == {expected}
 
 
-def test_a_gang_has_run_since_its_youngest_worker_started() -> None:
-    gang = given("a01", started=100)
+@pytest.mark.parametrize(
+    ("saves", "expected"), [(True, {"a2-0"}), (False, {"a01-0", "a01-1"})], ids=["saves", "not"]
+)
+def test_a_gang_has_run_since_its_youngest_worker_started(
+    *, saves: bool, expected: set[str]
+) -> None:
+    gang = given("a01", started=100, saves=saves)
     old, young = gang.workers
     gang = replace(gang, workers=(old, replace(young, started=900)))
-    jobs = [gang, given("a2", started=500), job("new", 1, "b")]
+    jobs = [gang, given("a2", started=500, saves=saves), job("new", 1, "b")]
     world = snapshot("1x3", [project("a", 2), project("b", 1)], jobs)
 
-    assert stopped(decide(world)) == {"a2-0"}
+    assert stopped(decide(world)) == expected
 
 
 def test_explanations_and_the_search_for_victims_have_one_order() -> None:
-    jobs = [given("a0", started=500), given("a1"), given("a2", saves=False, checkpointed=7)]
-    world = snapshot("1x3", [project("a", 0), project("b", 0)], [*jobs, job("new", 2, "b")])
+    jobs = [
+        given("a0", started=500),
+        given("a1"),
+        given("a2", saves=False, checkpointed=7),
+        given("a3", saves=False, submitted=9),
+        given("a4", saves=False, started=900),
+    ]
+    world = snapshot("1x5", [project("a", 0), project("b", 0)], [*jobs, job("new", 2, "b")])
     seen = Holdings(world, Plan(), world.workloads[-1])
 
     told = [held.workload.name for held in max(seen.sets_of(seen.held[0].account), key=len)]
@@ -321,4 +371,4 @@ def test_explanations_and_the_search_for_victims_have_one_order() -> None:
     victims = [v for w in jobs for v in victims_of(item_of[w.name], world.now)]
     victims.sort(key=lambda victim: victim.key, reverse=True)
 
-    assert told == [victim.item.name for victim in victims] == ["a1", "a0", "a2"]
+    assert told == [victim.item.name for victim in victims] == ["a1", "a0", "a2", "a4", "a3"]

@@ -132,7 +132,9 @@ class Holdings:
             protected_until=max(starts) + least if starts and least else 0,
             first_to_go=victim_key(
                 workload,
-                since=last_start((w.started for w in after if w.node is not None), self._now),
+                since=last_start(
+                    workload, (w.started for w in after if w.node is not None), self._now
+                ),
             ),
         )
 

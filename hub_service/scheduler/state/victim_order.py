@@ -20,10 +20,11 @@ from runai.hub_service.scheduler.state.planned_workloads import (
 )
 from runai.hub_service.scheduler.state.project_tree import ProjectNode
 
-VictimKey = tuple[bool, int, bool, bool, int, int, int, str, int]
+VictimKey = tuple[bool, int, bool, bool, int, int, int, int, str, int]
 TIES = 6
 """Index of a rank's tie breakers; what is before them is a reason to go (R4)."""
 
+_LATEST = 1 << 62
 _key = attrgetter("key")
 
 
@@ -39,7 +40,8 @@ def victim_key(
 
     In this order: on idle GPUs only (E2), lowest priority, surplus, known to save its work. Of
     those that save, the one that has run longest goes first (`since`), so that GPUs go round; of
-    the others the one that loses least work, if that is known. Then the latest submitted, by name.
+    the others the one that loses least work, if that is known, then the latest started. Then the
+    latest submitted, by name.
     """
     saves = workload.saves and not is_surplus
     known = workload.checkpointed
@@ -50,15 +52,26 @@ def victim_key(
         saves,
         not saves and known is not None,
         -since if saves else known or 0,
+        0 if saves or is_surplus else since,
         workload.submitted,
         workload.name,
         index,
     )
 
 
-def last_start(starts: Iterable[int | None], now: int) -> int:
-    """Return when the youngest worker started; one without a known start counts as started now."""
-    return max([now if start is None else start for start in starts], default=now)
+def last_start(workload: Workload, starts: Iterable[int | None], now: int) -> int:
+    """Return when the youngest worker started; one without a known start counts as started now.
+
+    For a workload that does not save, "now" is a constant, so that its rank does not change.
+    """
+    unknown = now if workload.saves else _LATEST
+    last = None
+    for start in starts:
+        if start is None:
+            return unknown
+        if last is None or start > last:
+            last = start
+    return unknown if last is None else last
 
 
 def running_since(item: PlannedWorkload, now: int) -> int:
@@ -66,9 +79,12 @@ def running_since(item: PlannedWorkload, now: int) -> int:
 
     Workers that this plan starts, reserves or moves count as started now.
     """
-    held = [member for member in item.members if member.standing.holds_later]
-    starts = (m.worker.started if m.standing is Phase.RUNNING else None for m in held)
-    return last_start(starts, now)
+    starts = [
+        member.worker.started if member.standing is Phase.RUNNING else None
+        for member in item.members
+        if member.standing.holds_later
+    ]
+    return last_start(item.workload, starts, now)
 
 
 class Victim:
@@ -94,7 +110,7 @@ class Victim:
         is_guaranteed: bool = False,
         since: int = 0,
     ) -> None:
-        """Rank a victim; `since` is when its workload last started, for one that saves."""
+        """Rank a victim; `since` is when its workload last started."""
         self.item = item
         self.member = member
         self.is_surplus = is_surplus
@@ -157,7 +173,7 @@ def victims_of(item: PlannedWorkload, now: int) -> tuple[Victim, ...]:
         # E2: a reserved worker starts with all its parts, or not at all.
         if item.sizes is None or member.standing is not Phase.RESERVED
     ]
-    since = running_since(item, now) if item.workload.saves else 0
+    since = running_since(item, now)
     is_guaranteed = item.guaranteed > 0
     least = Victim(item, active[0], is_surplus=False, is_guaranteed=is_guaranteed, since=since)
     return (*surplus, least)
