@@ -78,7 +78,7 @@ def read_config(path: Path) -> Connection | None:
     """Read the file of `runai login`; None if it does not exist.
 
     Raises:
-        InvalidRequest: the file is damaged.
+        InvalidRequest: the file is damaged or cannot be read.
     """
     try:
         value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8-sig"))
@@ -86,6 +86,12 @@ def read_config(path: Path) -> Connection | None:
         return Connection(str(value["url"]), str(value["token"]), **optional)
     except FileNotFoundError:
         return None
+    except OSError as wrong:
+        raise InvalidRequest(
+            f"{path} cannot be read: {wrong.strerror}.",
+            hint="Remove it and log in with `runai login`.",
+            code="damaged_config",
+        ) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         # The content includes a token: report the path only.
         raise InvalidRequest(
@@ -115,10 +121,10 @@ def find_connection(environ: Mapping[str, str] = os.environ) -> Connection:
     url, token = environ.get("RUNAI_API_URL"), environ.get("JUPYTERHUB_API_TOKEN")
     try:
         stored = read_config(config_path(environ))
-    except InvalidRequest as wrong:
-        if not (url and token and wrong.code == "no_home"):
+    except InvalidRequest:
+        if not (url and token):
             raise
-        stored = None
+        stored = None  # a session needs nothing of it
     if url and token:
         project = environ.get("RUNAI_PROJECT") or (stored.project if stored else None)
         return Connection(url, token, project)

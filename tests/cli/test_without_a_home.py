@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pwd
+import re
 
 import pytest
 
@@ -48,6 +49,38 @@ def test_a_command_names_the_missing_home(runai, arguments):
     assert error.startswith("Error: The home directory of ")
     assert error.endswith("cannot be found.")
     assert hint.startswith("Hint: ")
+
+
+def _folder(path):
+    path.mkdir()
+
+
+def _file(content):
+    return lambda path: path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(_file(b""), id="empty"),
+        pytest.param(_file(b'{"url": "http'), id="cut"),
+        pytest.param(_file(b"\xff\xfe"), id="no text"),
+        pytest.param(_file(b"[1]"), id="list"),
+        pytest.param(_folder, id="folder"),
+        pytest.param(lambda path: path.symlink_to(path), id="link to itself"),
+    ],
+)
+def test_a_session_works_whatever_lies_in_the_login_file_and_others_hear_its_path(tmp_path, make):
+    login = tmp_path / "runai" / "config.json"
+    login.parent.mkdir()
+    make(login)
+    at_home = {"XDG_CONFIG_HOME": str(tmp_path)}
+
+    found = find_connection(at_home | {"RUNAI_API_URL": "http://x/", "JUPYTERHUB_API_TOKEN": "t"})
+
+    assert (found.url, found.project) == ("http://x/", None)
+    with pytest.raises(InvalidRequest, match=re.escape(str(login))):
+        find_connection(at_home)
 
 
 def test_a_session_needs_no_home():
