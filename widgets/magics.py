@@ -4,6 +4,7 @@ They take the options of `runai submit` and return at once, jobs as live views. 
 one sentence without a traceback.
 """
 
+import re
 import shlex
 from argparse import Namespace
 from collections.abc import Callable
@@ -54,10 +55,30 @@ def _in_one_sentence(magic: F) -> F:
     return spoken  # type: ignore[return-value]
 
 
+_QUOTED_OR_HASH = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*"|#""", re.DOTALL)
+
+
+def _without_comment(line: str) -> str:
+    """Return the line up to its comment: front ends paint all behind a `#` outside quotes as one.
+
+    Inside a word a shell keeps the `#`, so there it is refused: the user says which is meant.
+    """
+    hashes = (m.start() for m in _QUOTED_OR_HASH.finditer(line) if m.group() == "#")
+    cut = next(hashes, None)
+    if cut is None:
+        return line
+    if line[:cut].rstrip() == line[:cut] != "":
+        word = line[:cut].rsplit(maxsplit=1)[-1] + line[cut:].split(maxsplit=1)[0]
+        raise UsageError(
+            f"In {word} the # looks like a comment: quote the word, or put a space before the #."
+        )
+    return line[:cut]
+
+
 def _parse(magic: Any, line: str) -> Namespace:  # noqa: ANN401 - IPython hangs `parser` on the function
     """Parse a line split as by a shell; words after `--` are the program's arguments."""
     try:
-        words = shlex.split(line)
+        words = shlex.split(_without_comment(line))
     except ValueError as wrong:
         raise UsageError(f"The line cannot be read: {str(wrong).lower()}.") from None
     here, args = words, []
@@ -184,7 +205,7 @@ class RunaiMagics(Magics):
     @cell_magic
     def gpu(self, line: str, cell: str) -> None:
         """Run the cell; print its GPU utilization, peak GPU memory and time."""
-        if line.strip():
+        if _without_comment(line).strip():
             raise UsageError("%%gpu takes no arguments: the cell below it is measured.")
         here, session, shell = link(), own_session(), self.shell
         assert shell is not None
@@ -200,7 +221,7 @@ class RunaiMagics(Magics):
     @line_magic
     def runai_status(self, line: str) -> Panel:
         """Show this session's GPU in one line: share, utilization, memory and idle action."""
-        if line.strip():
+        if _without_comment(line).strip():
             raise UsageError("%runai_status takes no arguments.")
         return status()
 

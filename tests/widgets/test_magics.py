@@ -8,10 +8,13 @@ import signal
 import sys
 import threading
 
+import pytest
+from IPython.core.error import UsageError
+
 from runai.hub_service.cli.commands.submit import submit as command
 from runai.widgets import Job, Jobs
 from runai.widgets.link import link
-from runai.widgets.magics import RunaiMagics
+from runai.widgets.magics import RunaiMagics, _without_comment
 
 
 def test_a_script_is_submitted_and_its_job_returned_at_once(notebook):
@@ -196,3 +199,34 @@ def test_without_a_session_a_cell_cannot_be_measured(notebook, monkeypatch):
 
     assert "without a GPU of the platform" in bob("%%gpu\n1").err
     assert "without a GPU of the platform" in bob("%runai_status").err
+
+
+@pytest.mark.parametrize(
+    ("line", "kept"),
+    [
+        pytest.param("a.py -- --epochs 3  # three epochs", "a.py -- --epochs 3  ", id="behind"),
+        pytest.param("a.py # it's a trial", "a.py ", id="apostrophe in it"),
+        pytest.param("a.py --\t#", "a.py --\t", id="empty"),
+        pytest.param("# all of it", "", id="nothing else"),
+        pytest.param("a.py -- '#fff' \"a # b\" c\\#d", None, id="quoted"),
+        pytest.param('a.py -- "\\" # b" # c', 'a.py -- "\\" # b" ', id="escaped quote"),
+    ],
+)
+def test_a_comment_ends_the_line_of_a_magic_and_a_quoted_hash_stays(line, kept):
+    assert _without_comment(line) == (line if kept is None else kept)
+
+
+def test_a_hash_inside_a_word_is_refused_because_it_looks_like_a_comment():
+    with pytest.raises(UsageError, match="In b#c the # looks like a comment: quote the word"):
+        _without_comment("a.py -- b#c d")
+
+
+def test_a_comment_behind_any_magic_is_no_argument(notebook):
+    bob = notebook("bob")
+
+    job = bob("%runai_submit hello.py --name noted -- --epochs 3  # it's enough").value
+
+    assert job.detail.command[-2:] == ["--epochs", "3"]
+    bob("%runai_list --all  # everybody's")
+    assert bob("%runai_logs noted -f  # quick look").out == "hello --epochs 3\n"
+    assert bob("%%runai_submit --name cell2  # a cell\nprint(1)").value.name == "cell2"
