@@ -79,11 +79,10 @@ def running_since(item: PlannedWorkload, now: int) -> int:
 
     Workers that this plan starts, reserves or moves count as started now.
     """
-    starts = [
-        member.worker.started if member.standing is Phase.RUNNING else None
-        for member in item.members
-        if member.standing.holds_later
-    ]
+    members = item.members
+    if len(members) > 1:
+        members = [member for member in members if member.standing.holds_later]
+    starts = [m.worker.started if m.standing is Phase.RUNNING else None for m in members]
     return last_start(item.workload, starts, now)
 
 
