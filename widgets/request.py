@@ -130,7 +130,7 @@ def program_command(program: Program, args: Word | Iterable[Word] | None = (), /
     if "/" not in first and Path(first).suffix not in _SCRIPTS and shutil.which(first):
         return [first, *rest]
     raise InvalidRequest(
-        f"There is no file {shown(first)} in {Path.cwd()}.",
+        f"There is no file {shown(first)} in {_here()}.",
         hint=_near(Path(first)) or "Save it first, or name it by its path.",
         code="script_missing",
     )
@@ -325,12 +325,29 @@ def _priority(priority: str | int) -> str | int:
 
 def _directory(workdir: str | os.PathLike[str] | None) -> str:
     try:
-        path = expanded(workdir or "").absolute()
+        path = expanded(workdir or _here()).absolute()
         if path.is_dir():
             return str(path)
+    except FileNotFoundError:  # relative to a folder that has gone
+        _here()
+        raise
     except (OSError, TypeError):  # too long; no path at all
         path = Path(shown(workdir))
     raise InvalidRequest(f"There is no directory {shown(path)}.", hint="Name one that exists.")
+
+
+def _here() -> Path:
+    """Return the notebook's folder, which may have been removed under its kernel."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        gone = "the notebook's folder"
+        with suppress(OSError):  # only Linux still knows its name
+            gone = str(Path("/proc/self/cwd").readlink()).removesuffix(" (deleted)")
+        raise InvalidRequest(
+            f"{printable(gone, 500)} was removed while this kernel runs in it.",
+            hint="Go to one that exists: %cd FOLDER.",
+        ) from None
 
 
 def _sentence(wrong: ValidationError) -> InvalidRequest:

@@ -413,3 +413,33 @@ def test_odd_options_are_a_request_or_one_sentence(options, program, args):
                 raise
         assert len(told) < 500
         assert "\x00" not in told
+
+
+@pytest.mark.parametrize(
+    "submit",
+    [
+        pytest.param(lambda: request.program_command("nosuch.py"), id="script"),
+        pytest.param(lambda: request.submit_request(["sh"]), id="command"),
+        pytest.param(lambda: request.submit_request(["sh"], workdir="data"), id="relative"),
+    ],
+)
+def test_a_kernel_whose_folder_was_removed_names_it(tmp_path, monkeypatch, submit):
+    gone = tmp_path / "x"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+
+    with pytest.raises(InvalidRequest) as told:
+        submit()
+
+    assert "was removed while this kernel runs in it. Go to one that exists" in str(told.value)
+    assert str(gone) in str(told.value)
+
+
+def test_a_directory_that_exists_needs_no_folder_of_the_kernel(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+
+    assert request.submit_request(["sh"], workdir=str(tmp_path)).workdir == str(tmp_path)
