@@ -6,6 +6,7 @@
  * kernel wait for the running cell; where that is impossible it goes to panel.py.
  */
 
+import { watch } from "./liveness.js";
 import { patch } from "./nodes.js";
 import { BEGUN, view } from "./views.js";
 
@@ -14,7 +15,7 @@ import { BEGUN, view } from "./views.js";
  * @typedef {import("./views.js").State} State
  * @typedef {import("./views.js").Clicks} Clicks
  * @typedef {{get: (name: string) => any, on: Function, off: Function,
- *   send: (content: any) => void}} Model
+ *   send: (content: any) => void, widget_manager?: any}} Model
  */
 
 const CONFIRM_MS = 10000, BEGUN_MS = 15000;
@@ -48,7 +49,9 @@ function render({ model, el }) {
     const changed = state.workloads.filter((row) => states.has(row.id) && states.get(row.id) !== row.state);
     if (changed.length) clicks.said = changed.map((row) => `${row.name}: ${row.state}`).join(", ");
     states = new Map(state.workloads.map((row) => [row.id, row.state]));
-    patch(el, view(state, clicks, act, (words) => { clicks.wanted = words; draw(); }));
+    const since = state.lost || !way.isOpen() ? state.at : null;
+    const news = { since, exported: way.isExported() };
+    patch(el, view(state, clicks, act, (words) => { clicks.wanted = words; draw(); }, news));
   }
 
   /** @param {string} workload @param {string} [error] */
@@ -87,11 +90,13 @@ function render({ model, el }) {
     if (answer.workload && answer.error) { finish(answer.workload, answer.error); draw(); }
   }
 
+  const way = watch(model, draw);
   model.on("change:state", draw);
   model.on("msg:custom", hear);
   draw();
   model.send({ shown: true });
   return () => {
+    way.leave();
     model.off("change:state", draw);
     model.off("msg:custom", hear);
     timers.forEach(clearTimeout);

@@ -32,7 +32,7 @@ from runai.widgets.state import Chart, ViewState
 from runai.widgets.timeline import Timeline
 
 HERE = Path(__file__).parent
-FILES = ("amounts.js", "nodes.js", "chart.js", "views.js", "panel.js")
+FILES = ("amounts.js", "nodes.js", "chart.js", "views.js", "liveness.js", "panel.js")
 """In order of imports; only the last module's default export remains."""
 LOADS = 40
 """Points of a sparkline: about a minute."""
@@ -126,7 +126,8 @@ class Panel(anywidget.AnyWidget):
         return self.mimebundle()
 
     def __repr__(self) -> str:
-        return self._describe(self._latest)
+        at = self._latest.at.astimezone()
+        return f"{self._describe(self._latest)}\nas of {at.day} {at:%b, %H:%M}"
 
     def _on_news(self, news: News) -> None:
         if isinstance(news, Lost):

@@ -108,6 +108,8 @@ class ViewState(TypedDict):
     """The whole content of one view."""
 
     view: Literal["panel", "quota", "jobs", "status"]
+    at: float
+    """Time of the overview, in Unix seconds."""
     lost: str
     simulated: bool
     projects: list[Bar]
@@ -131,6 +133,7 @@ def panel_state(
     )
     return ViewState(
         view="panel",
+        at=overview.at.timestamp(),
         lost="",
         simulated=is_simulated(overview),
         projects=[_bar(project) for project in my_projects(overview, projects)],
@@ -145,6 +148,7 @@ def quota_state(overview: Overview, *, projects: Sequence[str]) -> ViewState:
     """Build the view of quota bars."""
     return ViewState(
         view="quota",
+        at=overview.at.timestamp(),
         lost="",
         simulated=is_simulated(overview),
         projects=[_bar(project) for project in my_projects(overview, projects)],
@@ -181,6 +185,7 @@ def jobs_state(
     waiting = any(row["state"] == "queued" for row in shown)
     return ViewState(
         view="jobs",
+        at=overview.at.timestamp(),
         lost="",
         simulated=any(row["simulated"] for row in shown),
         projects=[],
@@ -197,6 +202,7 @@ def status_state(overview: Overview, session: str) -> ViewState:
     line = f"{session} is not there any more." if found is None else _status(found, overview.at)
     return ViewState(
         view="status",
+        at=overview.at.timestamp(),
         lost="",
         simulated=is_simulated(overview),
         projects=[],

@@ -20,7 +20,7 @@ import { h } from "./nodes.js";
  *   over_quota: number, utilized: number | null, waiting: number}} Bar
  * @typedef {import("./chart.js").Chart} Chart
  * @typedef {import("./nodes.js").Node_} Node_
- * @typedef {{view: "panel" | "quota" | "jobs" | "status", lost: string, simulated: boolean, projects: Bar[],
+ * @typedef {{view: "panel" | "quota" | "jobs" | "status", at: number, lost: string, simulated: boolean, projects: Bar[],
  *   workloads: Row[], chart: Chart | null, notes: string[],
  *   told: {at: number, kind: string, text: string}[]}} State
  * @typedef {{service: string, confirming: string, busy: Map<string, string>, errors: Map<string, string>, said: string, wanted: string}} Clicks
@@ -45,17 +45,21 @@ export const BEGUN = /** @type {Record<string, string>} */ ({
 
 /**
  * Give the nodes of a whole view.
+ * A view that is not live says since when, in grey, and has no buttons.
  * @param {State} state @param {Clicks} clicks @param {Act} act @param {(words: string) => void} want
- * @returns {Node_[]}
+ * @param {import("./liveness.js").News} [news] @returns {Node_[]}
  */
-export function view(state, clicks, act, want) {
-  const { projects, workloads, chart, notes, told } = state;
+export function view(state, clicks, act, want, news = { since: null, exported: false }) {
+  const { projects, chart, notes, told } = state;
+  const isLive = news.since === null;
+  const workloads = isLive ? state.workloads : state.workloads.map((row) => ({ ...row, actions: [] }));
   const inPanel = state.view === "panel";
   const hasFilter = inPanel && (workloads.length >= MANY || clicks.wanted);
   const shown = hasFilter ? workloads.filter((row) => isWanted(row, clicks.wanted)) : workloads;
   return [
-    h("div", { class: `runai runai-${state.view}`, key: "all" },
-      state.lost && h("p", { class: "runai-lost", role: "status", key: "lost" }, `Disconnected: ${state.lost}`),
+    h("div", { class: `runai runai-${state.view}${isLive ? "" : " runai-stale"}`, key: "all", "data-as-of": isLive ? `as of ${moment(state.at, true)}` : null },
+      news.since !== null && h("p", { class: "runai-lost", role: "status", key: "lost" }, news.exported
+        ? `as of ${moment(state.at, true)}` : `not live since ${moment(news.since, false)}${state.lost && `: ${state.lost}`}`),
       ["panel", "quota"].includes(state.view) && h("section", { key: "quota", "aria-label": "Quota" },
         h("header", {}, h("h3", {}, "Quota"), state.simulated && simulatedBadge()),
         projects.length ? quotaBars(projects) : h("p", { class: "runai-none" }, "You are in no project."),
@@ -80,6 +84,14 @@ export function view(state, clicks, act, want) {
       ),
     ),
   ];
+}
+
+/** Say a time as the reader's clock does; the date if it is not today, or always. @param {number} at @param {boolean} dated */
+function moment(at, dated) {
+  const then = new Date(1000 * at);
+  const time = then.toLocaleTimeString([], { timeStyle: "short" });
+  const isToday = then.toDateString() === new Date().toDateString();
+  return isToday && !dated ? time : `${then.toLocaleDateString([], { day: "numeric", month: "short" })}, ${time}`;
 }
 
 function simulatedBadge() {

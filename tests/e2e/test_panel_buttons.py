@@ -115,6 +115,14 @@ def test_buttons_work_while_a_cell_runs(platform: Platform, busy_page: Page) -> 
     expect(panel.get_by_role("row").filter(has_text="exp1")).to_have_count(0, timeout=SECONDS)
     expect_busy(busy_page)
 
+    assert panel.get_by_text("not live since").count() == 0
+    busy_page.get_by_role("menuitem", name="Kernel", exact=True).click()
+    busy_page.locator(".lm-Menu-item").filter(has_text="Restart Kernel").first.click()
+    busy_page.locator(".jp-Dialog .jp-mod-accept").click()
+    expect(panel.get_by_text("not live since")).to_be_visible(timeout=SECONDS)
+    expect(panel.get_by_role("button")).to_have_count(0)
+    lab.picture(busy_page, PICTURES and PICTURES / "variants", "panel-not-live")
+
 
 def test_in_notebook_7_the_panel_is_live_and_used_by_keyboard(
     platform: Platform, page_of: Callable[[str], Page]

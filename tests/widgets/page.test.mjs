@@ -23,7 +23,7 @@ const chart = (given = {}) => ({
   allocated: 4, utilized: 3, since: 0, until: 600, step_s: 4, points: [[2, 4, 1], [596, 4, 2], [602, 4, 3]], quota: 2.5, ...given,
 });
 const state = (given = {}) => ({
-  view: "panel", lost: "", simulated: true, projects: [bar()], workloads: [row()], chart: chart(), notes: [], told: [], ...given,
+  view: "panel", at: 1000, lost: "", simulated: true, projects: [bar()], workloads: [row()], chart: chart(), notes: [], told: [], ...given,
 });
 const clicks = (given = {}) => ({ service: "", confirming: "", busy: new Map(), errors: new Map(), said: "", wanted: "", ...given });
 
@@ -145,7 +145,8 @@ test("a status is its one line", () => {
 });
 
 test("a picture that is out of date says so", () => {
-  assert.equal(text(find(drawn({ lost: "It is away." }), "class", "runai-lost")), "Disconnected: It is away.");
+  const lost = all(view(state({ lost: "It is away." }), clicks(), () => {}, () => {}, { since: Date.now() / 1000, exported: false }));
+  assert.match(text(find(lost, "class", "runai-lost")), /^not live since \S+( [AP]M)?: It is away\.$/);
 });
 
 test("nothing is drawn of what a view does not show", () => {
@@ -393,5 +394,77 @@ test("a state that has changed is said to who cannot see it, and only then", () 
   assert.equal(said(), "a: paused");
   here.tell("change:state");
   assert.equal(said(), "a: paused");
+  leave();
+});
+
+// -- whether it is live ------------------------------------------------------------------------
+
+/** A kernel as JupyterLab shows it to its widgets. */
+function kernel(given = {}) {
+  const signal = () => { const slots = new Set(); return { slots, connect: (slot) => slots.add(slot), disconnect: (slot) => slots.delete(slot), emit: () => slots.forEach((slot) => slot()) }; };
+  return { id: "k1", status: "busy", connectionStatus: "connected", statusChanged: signal(), connectionStatusChanged: signal(), ...given };
+}
+const isStale = (el) => /not live since 1 Jan|not live since Jan 1/.test(el.textContent) && !button(el, "Stop a") && !button(el, "Suspend a");
+const isLive = (el) => !/not live/.test(el.textContent) && Boolean(button(el, "Stop a"));
+
+for (const [name, happens, comesBack] of [
+  ["its kernel is shut down", ({ manager }) => { manager.kernel = null; }, false],
+  ["its kernel has died", ({ now }) => { now.status = "dead"; now.statusChanged.emit(); }, false],
+  ["its kernel restarts", ({ here }) => here.tell("comm_live_update"), false],
+  ["its kernel restarts by itself", ({ now }) => { now.status = "autorestarting"; now.statusChanged.emit(); now.status = "idle"; }, false],
+  ["another kernel takes the place of its own", ({ manager }) => { manager.kernel = kernel({ id: "k2" }); }, false],
+  ["the connection breaks", ({ now }) => { now.connectionStatus = "connecting"; }, true],
+  ["the browser is offline", () => { Object.defineProperty(globalThis, "navigator", { value: { onLine: false }, configurable: true }); }, true],
+  ["the service is away", ({ here }) => { here.values.state = state({ lost: "It is away." }); }, true],
+]) {
+  test(`a view says since when it gets no news: ${name}`, (t) => {
+    t.mock.timers.enable({ apis: ["setInterval", "setTimeout"] });
+    const before = Object.getOwnPropertyDescriptor(globalThis, "navigator");
+    const restore = () => before ? Object.defineProperty(globalThis, "navigator", before) : delete globalThis.navigator;
+    const el = install().createElement("div");
+    const now = kernel(), manager = { kernel: now };
+    const here = { ...model({ state: state(), service: "" }), widget_manager: manager };
+    const leave = panel.render({ model: here, el });
+    try {
+      t.mock.timers.tick(600000);
+      assert.ok(isLive(el), "a busy kernel and an idle platform are silent");
+      happens({ here, manager, now });
+      t.mock.timers.tick(15000);
+      assert.ok(isStale(el));
+      here.values.state = state();
+      Object.assign(now, { status: "idle", connectionStatus: "connected" });
+      restore();
+      t.mock.timers.tick(15000);
+      assert.equal(isLive(el), comesBack);
+    } finally {
+      restore();
+      leave();
+    }
+    assert.equal(now.statusChanged.slots.size + now.connectionStatusChanged.slots.size, 0);
+  });
+}
+
+test("a notebook opened without a kernel shows a view that is not live", () => {
+  const el = install().createElement("div");
+  const here = { ...model({ state: state(), service: "" }), widget_manager: { kernel: null } };
+  const leave = panel.render({ model: here, el });
+  assert.ok(isStale(el));
+  leave();
+});
+
+test("an exported page says of when it is", () => {
+  const document = install();
+  document.querySelector = () => ({});
+  const el = document.createElement("div");
+  const leave = panel.render({ model: { ...model({ state: state(), service: "" }), widget_manager: {} }, el });
+  assert.match(el.textContent, /^as of (1 Jan|Jan 1), /);
+  assert.equal(button(el, "Stop a"), undefined);
+  leave();
+});
+
+test("a front end that does not show its kernel counts as live", () => {
+  const el = install().createElement("div");
+  const leave = panel.render({ model: model({ state: state(), service: "" }), el });
+  assert.ok(isLive(el));
   leave();
 });
