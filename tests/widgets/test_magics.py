@@ -230,3 +230,21 @@ def test_a_comment_behind_any_magic_is_no_argument(notebook):
     bob("%runai_list --all  # everybody's")
     assert bob("%runai_logs noted -f  # quick look").out == "hello --epochs 3\n"
     assert bob("%%runai_submit --name cell2  # a cell\nprint(1)").value.name == "cell2"
+
+
+def test_magics_outlive_a_reload_of_the_extension_and_a_reset_of_the_names(notebook):
+    bob = notebook("bob")
+
+    for line in ("%reload_ext runai.widgets", "%reset -f", "%runai_submit hello.py --name kept"):
+        bob(line)
+
+    assert "kept" in str(bob("%runai_list").value)
+
+
+def test_a_proxy_set_in_a_notebook_is_not_asked_for_a_service_on_this_machine(
+    notebook, monkeypatch
+):
+    for name in ("http_proxy", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "socks5h://127.0.0.1:9")
+
+    assert "No workloads" in str(notebook("bob")("%runai_list").value)
