@@ -7,7 +7,6 @@ directory, which may change anything), then `at_address`: settings derived from 
 import grp
 import hmac
 import os
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from runai.embedded.proxy.caddy_config import LIMITS
 from runai.embedded.proxy.caddy_process import caddy_program, caddy_version
 from runai.embedded.proxy.public_address import PublicAddress
 from runai.embedded.settings import Settings
+from runai.hub_service.processes.own_process import MODULE
 from runai.hub_service.wire.errors import RunaiError
 
 SERVICE = "runai"
@@ -188,7 +188,7 @@ def _service(
         {
             "name": SERVICE,
             "url": url,
-            "command": [*limited, sys.executable, "-m", "runai.hub_service"],
+            "command": [*limited, *MODULE, "runai.hub_service"],
             "oauth_no_confirm": True,
             "oauth_client_allowed_scopes": [*MEMBER_SCOPES, ADMIN_SCOPE],
             "display": True,
@@ -221,7 +221,7 @@ def _start_timeout() -> dict[str, int]:
 
 
 def _sessions(c: Any, settings: Settings, directory: DataDirectory) -> None:  # noqa: ANN401
-    c.Spawner.cmd = [sys.executable, "-m", "jupyterhub.singleuser"]
+    c.Spawner.cmd = [*MODULE, "jupyterhub.singleuser"]
     c.Spawner.default_url = "/lab"
     c.Spawner.http_timeout = STARTS_WITHIN_S
     c.Spawner.server_token_scopes = [

@@ -10,7 +10,6 @@ import itertools
 import logging
 import os
 import pickle
-import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -39,6 +38,7 @@ from runai.hub_service.controller.decision_messages import (
     frame,
     patched,
 )
+from runai.hub_service.processes.own_process import MODULE
 from runai.hub_service.scheduler.explanations.outcomes import Difference
 from runai.hub_service.scheduler.model.explanation import ExpectedStart
 from runai.hub_service.scheduler.model.snapshot import Plan, Snapshot
@@ -93,9 +93,9 @@ class ProcessPipe:
         """
         environment = {name: os.environ[name] for name in _HANDED_ON if name in os.environ}
         try:
-            # `-P`: do not import a folder `runai` in the working directory.
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "runai.hub_service.controller.decision_process"),
+                *MODULE,
+                "runai.hub_service.controller.decision_process",
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 env=environment,

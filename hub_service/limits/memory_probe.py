@@ -13,6 +13,8 @@ import sys
 from collections.abc import Mapping
 from typing import Final, Literal
 
+from runai.hub_service.processes.own_process import MODULE
+
 Verdict = Literal["refused", "allowed", "unknown"]
 """Result of the allocation; unknown: another error, or no answer in time."""
 
@@ -34,7 +36,7 @@ def try_limit(limit_mib: int, environment: Mapping[str, str]) -> tuple[Verdict, 
     """
     try:
         done = subprocess.run(  # noqa: S603  our own module
-            [sys.executable, "-P", "-m", __name__, str(limit_mib)],
+            [*MODULE, __name__, str(limit_mib)],
             env={**os.environ, **environment},
             capture_output=True,
             text=True,

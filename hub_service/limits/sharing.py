@@ -7,7 +7,6 @@ holds; all other workers are time-sliced.
 
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,11 +17,12 @@ from runai.hub_service.limits.mps import MpsDaemon
 from runai.hub_service.limits.mps_keeper import KeeperState
 from runai.hub_service.limits.tiers import MPS_IS_TRIED, NO_MPS_HERE
 from runai.hub_service.processes import pidfd
+from runai.hub_service.processes.own_process import MODULE
 
 MPS_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 """Variable that marks a worker as an MPS client with a memory limit."""
 
-_KEEPER = (sys.executable, "-P", "-m", "runai.hub_service.limits.mps_keeper")
+_KEEPER = (*MODULE, "runai.hub_service.limits.mps_keeper")
 _DETACHED = ("/bin/sh", "-c", '"$@" &', "sh")
 _HANDED_ON = ("PATH", "LD_LIBRARY_PATH", "LANG", "HOME")
 """Variables passed on to a keeper; the service's environment also contains secrets."""

@@ -20,6 +20,9 @@ MOST_CONNECTIONS = 10_000
 """Connections of a server: each costs 6 KiB of memory, 54 KiB while its head is long."""
 HEAD_WITHIN_S = 15.0
 """Time for a connection's request head, as at the proxy."""
+MODULE = (sys.executable, "-P", "-s", "-m")
+"""Beginning of a command that runs a module of ours: it imports nothing from the working directory
+or from the user's own site-packages, where a file of a library's name would take its place."""
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 

@@ -3,10 +3,11 @@
 import asyncio
 import logging
 import os
-import sys
 import time
 from collections.abc import Mapping
 from typing import NoReturn
+
+from runai.hub_service.processes.own_process import MODULE
 
 LOG = logging.getLogger("runai.agent")
 
@@ -42,7 +43,7 @@ async def supervise_agent(environment: Mapping[str, str]) -> NoReturn:
         # `-P`: do not import a folder `runai` in the working directory.
         try:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-P", "-m", "runai.hub_service.agent", env=dict(environment)
+                *MODULE, "runai.hub_service.agent", env=dict(environment)
             )
         except OSError as failed:  # no processes, memory or descriptors left
             LOG.warning("the agent cannot be started: %s", failed.strerror)

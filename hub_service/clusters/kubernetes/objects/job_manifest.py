@@ -105,7 +105,7 @@ _LEFT = 143
 
 def under_relay(command: Sequence[str]) -> list[str]:
     """Return the command that runs a worker's command under the relay."""
-    return ["python", "-m", "runai.elastic.pod", "--", *command]
+    return ["python", "-P", "-s", "-m", "runai.elastic.pod", "--", *command]
 
 
 def messages() -> tuple[Mapping[str, str], Sequence[Any], Sequence[Any]]:

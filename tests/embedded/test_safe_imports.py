@@ -1,0 +1,52 @@
+"""No program that the platform starts imports a file that a user has put into the way."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runai.hub_service.processes.own_process import MODULE
+
+IN_THE_WAY = "print('imported from the home', flush=True)\nraise SystemExit(7)\n"
+NAMES = ("random", "jinja2", "asyncio", "runai", "tornado", "usercustomize")
+
+PROGRAMS = {
+    "a notebook server": ("jupyterhub.singleuser", "--version"),
+    "the service": ("runai.hub_service",),
+    "the decision worker": ("runai.hub_service.controller.decision_process",),
+    "an agent": ("runai.hub_service.agent", "--help"),
+    "the keeper of MPS": ("runai.hub_service.limits.mps_keeper",),
+    "a worker's relay": ("runai.elastic.pod",),
+}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """Create a home with files of libraries' names, also in its own site-packages."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for folder in (tmp_path, tmp_path / ".local" / "lib" / version / "site-packages"):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in NAMES:
+            (folder / f"{name}.py").write_text(IN_THE_WAY)
+    return tmp_path
+
+
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+def test_program_of_the_platform_starts_in_a_home_with_files_in_the_way(home, program):
+    ran = subprocess.run(
+        [*MODULE, *program],
+        cwd=home,
+        env={"HOME": str(home), "PATH": os.environ["PATH"]},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert "imported from the home" not in ran.stdout + ran.stderr
+    assert ran.returncode != 7
