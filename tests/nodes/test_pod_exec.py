@@ -45,7 +45,7 @@ def running(cluster: RealCluster, hub: NodesHub) -> Iterator[str]:
 
 @pytest.fixture
 def execute(running: str, service: Client):
-    token = service.transport._http.headers["Authorization"].removeprefix("Bearer ")
+    token = service.transport._http.get().headers["Authorization"].removeprefix("Bearer ")
 
     def run(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         command = [sys.executable, "-P", "-m", "runai.hub_service.cli", "exec", *arguments]
