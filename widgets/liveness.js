@@ -25,22 +25,28 @@ const EVERY_MS = 5000;
  */
 export function watch(model, changed) {
   const manager = model.widget_manager ?? {};
-  /** @type {Kernel | null | undefined} */
-  const kernel = manager.kernel;
+  /** @type {Kernel | null | undefined} A view that is drawn before its kernel is there takes the first. */
+  let kernel = null;
   let isCut = false;
 
   function cut() {
     isCut = true;
     changed();
   }
+  function meet() {
+    if (kernel || !manager.kernel) return;
+    kernel = /** @type {Kernel} */ (manager.kernel);
+    kernel.statusChanged?.connect(look);
+    kernel.connectionStatusChanged?.connect(look);
+  }
   function look() {
+    meet();
     if (kernel && ENDED.includes(kernel.status ?? "")) isCut = true;
     changed();
   }
   const timer = setInterval(look, EVERY_MS);
   model.on("comm_live_update", cut);
-  kernel?.statusChanged?.connect(look);
-  kernel?.connectionStatusChanged?.connect(look);
+  meet();
 
   return {
     isOpen() {

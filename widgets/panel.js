@@ -8,7 +8,7 @@
 
 import { watch } from "./liveness.js";
 import { patch } from "./nodes.js";
-import { BEGUN, view } from "./views.js";
+import { BEGUN, identity, view } from "./views.js";
 
 /**
  * @typedef {import("./views.js").Action} Action
@@ -64,9 +64,10 @@ function render({ model, el }) {
   /** @param {Action} action @param {import("./views.js").Row} row */
   async function act({ verb, label, workers }, row) {
     const stops = label === "Stop";
-    if (stops && clicks.confirming !== row.id) {
-      clicks.confirming = row.id;
-      later(() => { if (clicks.confirming === row.id) clicks.confirming = ""; }, CONFIRM_MS);
+    const asked = identity(row);
+    if (stops && clicks.confirming !== asked) {
+      clicks.confirming = asked;
+      later(() => { if (clicks.confirming === asked) clicks.confirming = ""; }, CONFIRM_MS);
       draw();
       return;
     }

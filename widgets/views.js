@@ -218,6 +218,9 @@ function sparkline(recent) {
   return h("svg", { class: "runai-spark", viewBox: "0 0 56 14", "aria-hidden": "true" }, h("path", { d: line }));
 }
 
+/** Tell a workload from a later one of its name, and an array's elements from each other. @param {Row} row */
+export const identity = ({ id, uid }) => `${id} ${uid}`;
+
 /** @param {Row} row @param {Clicks} clicks @param {Act} act @returns {Node_[]} */
 function buttons(row, clicks, act) {
   const path = row.id.split("/").map(encodeURIComponent).join("/");
@@ -233,7 +236,7 @@ function buttons(row, clicks, act) {
   }
   return [...page, ...row.actions.map((action, slot) => {
     const { verb, label } = action;
-    const asks = label === "Stop" && clicks.confirming === row.id;
+    const asks = label === "Stop" && clicks.confirming === identity(row);
     return h("button", {
       key: `slot ${slot}`, type: "button", class: asks ? "runai-asks" : null,
       "aria-label": asks ? `Really stop ${row.name}` : `${label} ${row.name}`,

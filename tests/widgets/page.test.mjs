@@ -66,7 +66,7 @@ test("quotas by GPU type stand beside their sum", () => {
 
 test("each button is labelled with what it does and to whom", () => {
   assert.deepEqual(labels(drawn()), ["Suspend a", "Stop a"]);
-  assert.deepEqual(labels(drawn({}, clicks({ confirming: "vision/a" }))), ["Suspend a", "Really stop a"]);
+  assert.deepEqual(labels(drawn({}, clicks({ confirming: "vision/a u1" }))), ["Suspend a", "Really stop a"]);
 });
 
 test("many workloads are counted, and found by words of name, project, kind or state", () => {
@@ -359,6 +359,19 @@ test("stopping is asked twice", () => {
     assert.deepEqual(here.sent, [{ verb: "delete", workload: "vision/a", uid: "u1" }]);
     leave();
   });
+});
+
+test("a namesake that takes the row between the two clicks is asked about anew", () => {
+  const el = install().createElement("div");
+  const here = model({ state: state(), service: "" });
+  const leave = panel.render({ model: here, el });
+  button(el, "Stop a").onclick();
+  here.values.state = state({ workloads: [row({ uid: "u2" })] });
+  here.tell("change:state");
+  button(el, "Stop a").onclick();
+  assert.deepEqual(here.sent, []);
+  assert.ok(button(el, "Really stop a"));
+  leave();
 });
 
 test("the kernel is told while a view is on the page", (t) => {

@@ -102,15 +102,15 @@ function say(text) {
 }
 
 const ASK_MS = 10000; // who points slowly, or listens, needs some of them
-/** @type {{id: string, words: string} | null} what is asked about before it is done */
+/** @type {{id: string, path: string | undefined, words: string} | null} what is asked about before it is done */
 let asked = null;
 let withdraw = () => {};
 
 /** @param {HTMLButtonElement} button @param {string} words */
 function ask(button, words) {
   withdraw(); // what was asked about another one
-  const { id } = button, before = button.firstChild?.nodeValue ?? "";
-  asked = { id, words };
+  const { id, dataset: { path } } = button, before = button.firstChild?.nodeValue ?? "";
+  asked = { id, path, words };
   askStill();
   const timer = window.setTimeout(() => withdraw(), ASK_MS);
   withdraw = () => {
@@ -123,7 +123,9 @@ function ask(button, words) {
 
 /** An update brings the button as it is before it asks: what is asked stays until it is answered. */
 function askStill() {
-  const label = asked && document.getElementById(asked.id)?.firstChild;
+  const still = asked && document.getElementById(asked.id);
+  if (asked && still && still.dataset.path !== asked.path) withdraw(); // another workload of that name
+  const label = still?.firstChild;
   if (asked && label) label.nodeValue = asked.words;
 }
 
@@ -131,7 +133,7 @@ function askStill() {
 async function act(button) {
   if (button.hasAttribute("aria-disabled")) return;
   const words = button.dataset.asks;
-  if (words && asked?.id !== button.id) {
+  if (words && (asked?.id !== button.id || asked.path !== button.dataset.path)) {
     ask(button, words);
     return;
   }

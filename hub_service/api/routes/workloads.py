@@ -16,7 +16,7 @@ from runai.hub_service.api.services.platform import Caller, On, Platform, Uid, W
 from runai.hub_service.api.services.submit import submit as submit_request
 from runai.hub_service.api.views.workload_pages import Filter, page_of
 from runai.hub_service.api.views.workload_views import version_of
-from runai.hub_service.clusters.states.user_actions import of_whole_array
+from runai.hub_service.clusters.states.user_actions import of_whole_array, refuse_other
 from runai.hub_service.model.cluster import LogChunk
 from runai.hub_service.model.records import Process, WorkloadRecord, workload_id
 from runai.hub_service.model.workload_spec import check_limit
@@ -80,6 +80,7 @@ async def describe(
     record = await on.allowed(caller, Action.READ_WORKLOAD, workload_id(project, name), uid)
     if changed_from is not None:
         record = await _changed(on, record, changed_from, timeout)
+        refuse_other(record, uid)
     return await _detail(on, caller, record)
 
 

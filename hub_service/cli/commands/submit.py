@@ -30,6 +30,7 @@ from runai.hub_service.cli.framework.values import (
 from runai.hub_service.cli.framework.workload_names import PROJECT_NAME
 from runai.hub_service.cli.output import render, waiting
 from runai.hub_service.client import Client
+from runai.hub_service.client.calls import WorkloadIdentity
 from runai.hub_service.wire.schemas import SubmitReply, WorkloadView
 
 SHOWN = 10
@@ -280,8 +281,11 @@ def submit(
         else:
             _print_result(reply)
         if wait and not dry_run:
+            names = [reply.array] if reply.array else reply.ids()
             code = waiting.wait_for(
-                client, [reply.array] if reply.array else reply.ids(), quiet=output in render.DATA
+                client,
+                [WorkloadIdentity(name, reply.workloads[0].uid) for name in names],
+                quiet=output in render.DATA,
             )
             click.get_current_context().exit(code)
 

@@ -19,6 +19,7 @@ from runai.hub_service.cli.framework.reporting import INTERRUPTED
 from runai.hub_service.cli.output import render
 from runai.hub_service.client import Client
 from runai.hub_service.client.array_lines import counts_text
+from runai.hub_service.client.calls import Identified
 from runai.hub_service.wire.errors import Unavailable
 from runai.hub_service.wire.schemas import WorkloadView
 
@@ -36,7 +37,7 @@ def exit_code_of(workload: WorkloadView) -> int:
     return workload.exit_code if workload.exit_code >= 0 else _SIGNALLED - workload.exit_code
 
 
-def wait_for(client: Client, workloads: Sequence[str], *, quiet: bool = False) -> int:
+def wait_for(client: Client, workloads: Sequence[Identified], *, quiet: bool = False) -> int:
     """Wait until all workloads are finished; return the first exit code other than 0.
 
     Progress goes to standard error: standard output has the command's result only.
@@ -48,7 +49,7 @@ def wait_for(client: Client, workloads: Sequence[str], *, quiet: bool = False) -
                 for line in _until_finished(client, workload, ended):
                     show(line if len(workloads) == 1 else f"[{len(ended)}/{len(workloads)}] {line}")
     except KeyboardInterrupt:
-        names = " ".join(workloads[len(ended) :])
+        names = " ".join(workload.id for workload in workloads[len(ended) :])
         click.echo(
             f"\nNot waiting any longer; still there: {names}. Stop with `runai delete {names}`.",
             err=True,
@@ -57,9 +58,9 @@ def wait_for(client: Client, workloads: Sequence[str], *, quiet: bool = False) -
     return next((code for code in ended if code), 0)
 
 
-def _until_finished(client: Client, name: str, ended: list[int]) -> Iterator[str]:
+def _until_finished(client: Client, submitted: Identified, ended: list[int]) -> Iterator[str]:
     """Yield a line for each change; append the exit code to `ended` at the end."""
-    workload: WorkloadView = client.workload(name)
+    workload: WorkloadView = client.workload(submitted)
     last_line = ""
     down_since: float | None = None
     while True:

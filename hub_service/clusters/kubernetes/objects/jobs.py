@@ -363,8 +363,8 @@ def wait_reason_patch(job: Job, why: str) -> Steps:
 def suspended(job: Job, by: str, ran: Mapping[int, Ran] | None = None) -> dict[str, Any]:
     """Return the patch that takes a Job out of the queue, in any state."""
     notes = {HELD: None, MOVED: None, SUSPENDED_BY: by, **_ran_notes(job, ran)}
-    change = _suspending(job, is_wanted=True)
-    return {"metadata": {"uid": job.uid, "annotations": notes}, "spec": change}
+    metadata = {"uid": job.uid, "annotations": notes}
+    return {"metadata": metadata, "spec": _suspending(job, is_wanted=True)}
 
 
 def resumed(job: Job) -> dict[str, Any]:
@@ -376,10 +376,7 @@ def resumed(job: Job) -> dict[str, Any]:
 
 
 def with_workers(job: Job, *, most: int, least: int) -> dict[str, Any]:
-    """Return the patch of an elastic Job's worker bounds.
-
-    Kubernetes then creates or deletes pods.
-    """
+    """Return the patch of an elastic Job's worker bounds; Kubernetes adds or deletes pods."""
     notes = {MIN_WORKERS: str(least)}
     numbers = {"completions": most, "parallelism": most}
     return {"metadata": {"uid": job.uid, "annotations": notes}, "spec": numbers}
