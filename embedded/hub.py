@@ -11,8 +11,9 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -38,6 +39,7 @@ from runai.embedded.directory import DataDirectory
 from runai.embedded.hub_log import HubLines, bound_anonymous_lines, start_rotation
 from runai.embedded.hub_server import BoundedServer
 from runai.embedded.liveness_probe import probe_liveness
+from runai.embedded.needed_settings import completed
 from runai.embedded.proxy.caddy import CaddyProxy
 from runai.embedded.proxy.caddy_config import authority_file
 from runai.embedded.proxy.public_address import PublicAddress, public_address
@@ -46,6 +48,7 @@ from runai.hub_service.client import AsyncClient
 from runai.hub_service.processes.log_lines import bound_shortage_lines
 from runai.hub_service.processes.own_process import raise_descriptor_limit
 from runai.hub_service.wire.errors import RunaiError
+from runai.spawner.local import RunaiLocalSpawner
 
 
 class WhoseToken(SelfAPIHandler):
@@ -89,6 +92,8 @@ class EmbeddedHub(app.JupyterHub):
     """The hub of the embedded platform."""
 
     name = "jupyterhub"  # reads `c.JupyterHub` settings, also in subclasses
+    _added: Sequence[str] = ()
+    """What the admin's file left out of the platform's settings."""
     open_files = 0
     """Soft limit of descriptors that this process was started with; 0: unchanged."""
     address: PublicAddress
@@ -103,14 +108,22 @@ class EmbeddedHub(app.JupyterHub):
         """Bound the lines about requests without a login."""
         super().init_logging()
         bound_anonymous_lines(self.log)
+        for each in self._added:
+            self.log.warning(
+                "jupyterhub_config.py leaves out what the platform needs: added %s", each
+            )
 
     def load_config_file(self, filename: str, path: str | None = None) -> None:
         """Apply our configuration, then the admin's own file if it exists."""
         settings = self.settings_of_up
         directory = DataDirectory(settings.data_dir)
-        self.update_config(configuration(settings, directory, open_files=self.open_files))
+        ours = configuration(settings, directory, open_files=self.open_files)
+        self.update_config(deepcopy(ours))
         super().load_config_file(filename, path)
         try:
+            done = completed(ours, self.config)
+            self.update_config(done.config)
+            self._added = done.added
             self.address = public_address(settings, self.config.JupyterHub)
         except RunaiError as refused:
             self._refuse(refused)
@@ -152,6 +165,11 @@ class EmbeddedHub(app.JupyterHub):
             self._probe_task = asyncio.ensure_future(probe_liveness(ours, within, self.log))
         self._start_removals()
         self._print_address()
+        if not issubclass(self.spawner_class, RunaiLocalSpawner):
+            _print_to_terminal(
+                f"Servers get no GPU: c.JupyterHub.spawner_class is {self.spawner_class.__name__},"
+                " none of the platform's. Jobs run as usual."
+            )
 
     def _print_address(self) -> None:
         _print_to_terminal(f"\nOpen {self.address.url} and log in. Stop with Ctrl-C.")
