@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from runai.hub_service.client import AsyncClient, Client
 from runai.hub_service.client.array_lines import named
-from runai.hub_service.client.connection import Connection, find_connection
+from runai.hub_service.client.connection import Connection, Source, find_connection
 from runai.hub_service.processes.per_process import PerProcess
 from runai.hub_service.wire.errors import InvalidRequest, NotFound
 from runai.hub_service.wire.schemas import Overview, WhoAmI, WorkloadView
@@ -22,16 +22,24 @@ from runai.widgets.wording import did_you_mean
 class Link:
     """One connection to the platform, with its client and live events."""
 
-    def __init__(self, connection: Connection, environ: Mapping[str, str] = os.environ) -> None:
-        """Store the connection; no request is made yet."""
-        self.connection = connection
+    def __init__(
+        self,
+        connection: Connection,
+        environ: Mapping[str, str] = os.environ,
+        *,
+        source: Source | None = None,
+    ) -> None:
+        """Store the connection; no request is made yet. None: its token has no other source."""
+        self.connection, self._source = connection, source
         self.client = Client(
             connection.url,
             connection.token,
             default_project=connection.project,
             ca=connection.ca,
+            source=source,
         )
-        self._live = PerProcess(lambda: Live(self._events))
+        version = source.version if source is not None else None
+        self._live = PerProcess(lambda: Live(self._events, version))
         self._in_hub = "JUPYTERHUB_SERVICE_PREFIX" in environ
 
     @property
@@ -41,7 +49,8 @@ class Link:
 
     def awaitable_client(self) -> AsyncClient:
         """Return an async client of the same user, for one `async with`."""
-        return AsyncClient(self.connection.url, self.connection.token, ca=self.connection.ca)
+        there = self.connection
+        return AsyncClient(there.url, there.token, ca=there.ca, source=self._source)
 
     def whoami(self) -> WhoAmI:
         """Return the caller's current identity and projects."""
@@ -85,7 +94,8 @@ class Link:
 
     def _events(self) -> Generator[Overview]:
         """Yield events from a new client, which belongs to the reading thread."""
-        with Client(self.connection.url, self.connection.token, ca=self.connection.ca) as client:
+        there = self.connection
+        with Client(there.url, there.token, ca=there.ca, source=self._source) as client:
             yield from client.events()
 
     def close(self) -> None:
@@ -103,7 +113,7 @@ def link() -> Link:
     """Return this kernel's link: the session's, else `runai login`'s; found at first use."""
     with _lock.get():
         if not _links:
-            _links.append(Link(find_connection()))
+            _links.append(Link(find_connection(), source=Source()))
         return _links[0]
 
 

@@ -30,9 +30,16 @@ FIRST_RETRY_S, LAST_RETRY_S = 1.0, 15.0
 class Live:
     """The events of one platform, shared by all views of a kernel. Safe to use from any thread."""
 
-    def __init__(self, events: Callable[[], Generator[Overview]]) -> None:
-        """Store the stream's factory; the first listener opens the stream."""
-        self._events = events
+    def __init__(
+        self,
+        events: Callable[[], Generator[Overview]],
+        version: Callable[[], int] | None = None,
+    ) -> None:
+        """Store the stream's factory; the first listener opens the stream.
+
+        `version` changes when a refusal may be over, such as after a login; None: it never is.
+        """
+        self._events, self._version = events, version
         self._lock = threading.Lock()
         self._listeners: list[Listener] = []
         self._thread: threading.Thread | None = None
@@ -81,10 +88,17 @@ class Live:
             except Unavailable as away:
                 self._notify(Lost(str(away), retrying=True))
             except RunaiError as refused:
-                # A retry does not repair a revoked token or a wrong setting: rerun the cell.
+                # A retry does not repair a revoked token or a wrong setting: log in, or rerun.
+                known = self._version() if self._version else 0
                 self._notify(Lost(str(refused), retrying=False))
-                self._detach_thread()
-                return
+                if self._version is None:
+                    self._detach_thread()
+                    return
+                while self._version() == known:
+                    self._wake.wait(LAST_RETRY_S)
+                    if not self._wanted():
+                        return
+                continue
             self._wake.wait(retry_s)
             retry_s = min(2 * retry_s, LAST_RETRY_S)
 

@@ -4,14 +4,16 @@ Each method sends a call of `calls`. Errors are RunaiErrors; idempotent calls ar
 PATIENCE_S.
 """
 
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from functools import wraps
 from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
 
 from runai.hub_service.client import calls
 from runai.hub_service.client.calls import NEXT_PAGES, Call, Stream, WorkloadFilter
-from runai.hub_service.client.connection import find_connection
+from runai.hub_service.client.connection import Source, find_connection
 from runai.hub_service.client.transport import AsyncTransport, Transport
+from runai.hub_service.wire.errors import NotFound
 from runai.hub_service.wire.schemas import SubmitReply, SubmitRequest, WorkloadView
 
 P = ParamSpec("P")
@@ -101,12 +103,18 @@ class _BaseClient:
         default_project: str | None = None,
         patience_s: float = PATIENCE_S,
         ca: str | None = None,
+        source: Source | None = None,
     ) -> None:
-        """Connect to the service at `url` with a token. `ca` is a file as for `login --ca`."""
-        self.default_project = default_project
-        self._connect(url, token, patience_s, ca)
+        """Connect to the service at `url` with a token. `ca` is a file as for `login --ca`.
 
-    def _connect(self, url: str, token: str, patience_s: float, ca: str | None) -> None:
+        A refused token is looked up once more in the `source`; None: it has no other.
+        """
+        self.default_project = default_project
+        self._connect(url, token, patience_s, ca, source)
+
+    def _connect(
+        self, url: str, token: str, patience_s: float, ca: str | None, source: Source | None
+    ) -> None:
         raise NotImplementedError
 
     @classmethod
@@ -116,20 +124,29 @@ class _BaseClient:
         Raises:
             Unavailable: neither is configured.
         """
-        found = find_connection() if environ is None else find_connection(environ)
-        return cls(found.url, found.token, default_project=found.project, ca=found.ca)
+        environ = os.environ if environ is None else environ
+        found, source = find_connection(environ), Source(environ)
+        return cls(
+            found.url, found.token, default_project=found.project, ca=found.ca, source=source
+        )
 
     def _submission(self, request: SubmitRequest, *, dry_run: bool) -> Call[SubmitReply]:
         if request.project is None and self.default_project is not None:
             request = request.model_copy(update={"project": self.default_project})
         return calls.submit(request, dry_run=dry_run)
 
+    def _names_its_project(self, request: SubmitRequest) -> bool:
+        """Return True unless the default was used: one that does not exist here is no default."""
+        return request.project is not None or self.default_project is None
+
 
 class Client(_BaseClient):
     """Blocking client; thread-safe."""
 
-    def _connect(self, url: str, token: str, patience_s: float, ca: str | None) -> None:
-        self.transport = Transport(url, token, patience_s, ca)
+    def _connect(
+        self, url: str, token: str, patience_s: float, ca: str | None, source: Source | None
+    ) -> None:
+        self.transport = Transport(url, token, patience_s, ca, source)
         self.url = self.transport.url
 
     def __enter__(self) -> Self:
@@ -144,7 +161,12 @@ class Client(_BaseClient):
 
     def submit(self, request: SubmitRequest, *, dry_run: bool = False) -> SubmitReply:
         """Submit a job or a session; with `dry_run` only predict the decision."""
-        return self.transport.send(self._submission(request, dry_run=dry_run))
+        try:
+            return self.transport.send(self._submission(request, dry_run=dry_run))
+        except NotFound:
+            if self._names_its_project(request):
+                raise
+            return self.transport.send(calls.submit(request, dry_run=dry_run))
 
     def workloads(
         self,
@@ -166,8 +188,10 @@ class Client(_BaseClient):
 class AsyncClient(_BaseClient):
     """Client for asyncio. Cancelling a call closes its connection."""
 
-    def _connect(self, url: str, token: str, patience_s: float, ca: str | None) -> None:
-        self.transport = AsyncTransport(url, token, patience_s, ca)
+    def _connect(
+        self, url: str, token: str, patience_s: float, ca: str | None, source: Source | None
+    ) -> None:
+        self.transport = AsyncTransport(url, token, patience_s, ca, source)
         self.url = self.transport.url
 
     async def __aenter__(self) -> Self:
@@ -182,7 +206,12 @@ class AsyncClient(_BaseClient):
 
     async def submit(self, request: SubmitRequest, *, dry_run: bool = False) -> SubmitReply:
         """Submit a job or a session; with `dry_run` only predict the decision."""
-        return await self.transport.send(self._submission(request, dry_run=dry_run))
+        try:
+            return await self.transport.send(self._submission(request, dry_run=dry_run))
+        except NotFound:
+            if self._names_its_project(request):
+                raise
+            return await self.transport.send(calls.submit(request, dry_run=dry_run))
 
     async def workloads(
         self,

@@ -110,6 +110,35 @@ def write_config(connection: Connection, path: Path) -> None:
     unfinished.replace(path)
 
 
+class Source:
+    """The source of a connection, for a client whose token is refused."""
+
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        """Read nothing yet."""
+        self._environ = environ
+
+    @property
+    def is_session(self) -> bool:
+        """Return True if the environment has the token, which never changes there."""
+        return bool(
+            self._environ.get("RUNAI_API_URL") and self._environ.get("JUPYTERHUB_API_TOKEN")
+        )
+
+    def another_token(self, url: str, token: str) -> str | None:
+        """Return the token of a newer login to the same address; None: there is none."""
+        with suppress(InvalidRequest):
+            found = None if self.is_session else read_config(config_path(self._environ))
+            if found and found.url.rstrip("/") == url.rstrip("/") and found.token != token:
+                return found.token
+        return None
+
+    def version(self) -> int:
+        """Return a number that changes with the file of `runai login`; it costs no request."""
+        with suppress(OSError, InvalidRequest):
+            return config_path(self._environ).stat().st_mtime_ns
+        return 0
+
+
 def find_connection(environ: Mapping[str, str] = os.environ) -> Connection:
     """Return the connection to this session's service, else the one of `runai login`.
 

@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 import httpx
 
 from runai.hub_service.client.calls import ANSWER_WITHIN_S, SILENCE_S, Call, Retries, Stream
-from runai.hub_service.client.connection import address_parts, checked_token
+from runai.hub_service.client.connection import Source, address_parts, checked_token
 from runai.hub_service.client.tls_trust import untrusted, verification
 from runai.hub_service.processes.per_process import PerProcess
 from runai.hub_service.wire import problems
-from runai.hub_service.wire.errors import Unavailable
+from runai.hub_service.wire.errors import Unauthenticated, Unavailable
 from runai.hub_service.wire.problems import error_from_reply
 
 T = TypeVar("T")
@@ -24,19 +24,38 @@ _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 class _Endpoint:
     """Common part of both transports: address, patience and error handling."""
 
-    def __init__(self, url: str, token: str, patience_s: float, ca: str | None) -> None:
+    def __init__(
+        self, url: str, token: str, patience_s: float, ca: str | None, source: Source | None
+    ) -> None:
         parts = address_parts(url)
         self.url = url.rstrip("/") + "/"
         self.patience_s = patience_s
+        self._token, self._source = token, source
         # Without user:password@, for error messages.
         self._origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self.settings: dict[str, Any] = {
             "base_url": self.url,
-            "headers": {"Authorization": f"Bearer {checked_token(token)}"} if token else {},
+            "headers": _bearer(token),
             # A proxy of the environment cannot reach this machine's own addresses.
             "trust_env": parts.hostname not in {"127.0.0.1", "localhost", "::1"},
             "verify": verification(url, ca),
         }
+
+    def renewed(self, refused: Unauthenticated) -> dict[str, str]:
+        """Return the header with another token for the same address, after a refusal.
+
+        Raises:
+            Unauthenticated: there is no other; in a session its hint says what helps there.
+        """
+        source = self._source
+        token = source and source.another_token(self.url, self._token)
+        if not token:
+            if source is not None and source.is_session:
+                refused.hint = "Stop this server and start it again: it then has a new token."
+            raise refused
+        self._token = token
+        self.settings["headers"] = _bearer(token)
+        return _bearer(token)
 
     def request(self, call: Call[T]) -> dict[str, Any]:
         content = call.content()
@@ -100,6 +119,10 @@ class _Endpoint:
         return self.pause(failure, retries, if_refused=stream.body is None, if_broken=may)
 
 
+def _bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {checked_token(token)}"} if token else {}
+
+
 _FAILURES = (httpx.TransportError, Unavailable)
 
 
@@ -113,8 +136,15 @@ def _check(response: httpx.Response) -> None:
 class Transport:
     """Blocking transport; thread-safe. A forked child has connections of its own."""
 
-    def __init__(self, url: str, token: str, patience_s: float, ca: str | None = None) -> None:
-        self._endpoint = _Endpoint(url, token, patience_s, ca)
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        patience_s: float,
+        ca: str | None = None,
+        source: Source | None = None,
+    ) -> None:
+        self._endpoint = _Endpoint(url, token, patience_s, ca, source)
         self.url = self._endpoint.url
         self._http = PerProcess(lambda: httpx.Client(**self._endpoint.settings))
 
@@ -132,6 +162,8 @@ class Transport:
                 response = self._http.get().request(**request)
                 _check(response)
                 return call.read(response.content)
+            except Unauthenticated as refused:
+                self._http.get().headers.update(self._endpoint.renewed(refused))
             except _FAILURES as failure:
                 time.sleep(self._endpoint.after_call(call, failure, retries))
 
@@ -152,6 +184,8 @@ class Transport:
                 if not stream.restartable:
                     return
                 raise Unavailable("The GPU service ended the stream.", retry_after=0.0)
+            except Unauthenticated as refused:
+                self._http.get().headers.update(self._endpoint.renewed(refused))
             except _FAILURES as failure:
                 time.sleep(self._endpoint.after_stream(stream, failure, retries))
 
@@ -162,8 +196,15 @@ class AsyncTransport:
     A forked child has connections of its own.
     """
 
-    def __init__(self, url: str, token: str, patience_s: float, ca: str | None = None) -> None:
-        self._endpoint = _Endpoint(url, token, patience_s, ca)
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        patience_s: float,
+        ca: str | None = None,
+        source: Source | None = None,
+    ) -> None:
+        self._endpoint = _Endpoint(url, token, patience_s, ca, source)
         self.url = self._endpoint.url
         self._http = PerProcess(lambda: httpx.AsyncClient(**self._endpoint.settings))
 
@@ -181,6 +222,8 @@ class AsyncTransport:
                 response = await self._http.get().request(**request)
                 _check(response)
                 return call.read(response.content)
+            except Unauthenticated as refused:
+                self._http.get().headers.update(self._endpoint.renewed(refused))
             except _FAILURES as failure:
                 await asyncio.sleep(self._endpoint.after_call(call, failure, retries))
 
@@ -201,5 +244,7 @@ class AsyncTransport:
                 if not stream.restartable:
                     return
                 raise Unavailable("The GPU service ended the stream.", retry_after=0.0)
+            except Unauthenticated as refused:
+                self._http.get().headers.update(self._endpoint.renewed(refused))
             except _FAILURES as failure:
                 await asyncio.sleep(self._endpoint.after_stream(stream, failure, retries))

@@ -120,3 +120,22 @@ def test_a_token_that_is_revoked_is_told_once_and_not_tried_again(live, source, 
     eventually(lambda: threads() == [])
     assert heard == [Lost("The token is revoked.", retrying=False)]
     assert source.opened == 1
+
+
+def test_stream_that_was_refused_begins_again_after_a_login(source, monkeypatch, eventually):
+    monkeypatch.setattr("runai.widgets.live.LAST_RETRY_S", 0.01)
+    logins = [1]
+    live = Live(source.events, lambda: logins[0])
+    heard: list[News] = []
+    leave = live.listen(heard.append)
+    source.news.put(Unauthenticated("It is revoked."))
+    eventually(lambda: len(heard) == 1)
+    assert source.opened == 1, "no request without a reason"
+
+    logins[0] = 2
+    source.news.put(FIRST)
+
+    eventually(lambda: heard[1:] == [FIRST])
+    leave()
+    source.news.put(None)
+    eventually(lambda: threads() == [])

@@ -1,0 +1,76 @@
+"""Logins: a newer one heals an open client, and the default of another hub does not count."""
+
+from __future__ import annotations
+
+import pytest
+
+from runai.hub_service.client import AsyncClient, Client
+from runai.hub_service.client.connection import Connection, config_path, write_config
+from runai.hub_service.wire.errors import NotFound, Unauthenticated
+from runai.hub_service.wire.schemas import SubmitRequest
+
+
+@pytest.fixture
+def login(tmp_path, monkeypatch):
+    """Return a function that logs in as `runai login` does, outside of any session."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name in ("RUNAI_API_URL", "JUPYTERHUB_API_TOKEN", "RUNAI_PROJECT"):
+        monkeypatch.delenv(name, raising=False)
+
+    def write(url: str, token: str) -> None:
+        write_config(Connection(url, token), config_path())
+
+    return write
+
+
+def test_client_takes_the_token_of_a_newer_login(service, login):
+    login(service.url, "revoked")
+    with Client.discover() as client:
+        with pytest.raises(Unauthenticated):
+            client.whoami()
+        login(service.url, service.tokens["bob"])
+
+        assert client.whoami().name == "bob"
+        assert next(client.events()).projects
+
+
+async def test_awaited_client_takes_the_token_of_a_newer_login(service, login):
+    login(service.url, "revoked")
+    async with AsyncClient.discover() as client:
+        login(service.url, service.tokens["bob"])
+
+        assert (await client.whoami()).name == "bob"
+
+
+def test_login_to_another_hub_is_not_followed(service, login):
+    login(service.url, "revoked")
+    with Client.discover() as client:
+        login("https://other.example.org/services/runai/", service.tokens["bob"])
+
+        with pytest.raises(Unauthenticated):
+            client.whoami()
+
+
+def test_token_given_in_code_has_no_other_source(service, login):
+    login(service.url, service.tokens["bob"])
+    with Client(service.url, "revoked") as client, pytest.raises(Unauthenticated):
+        client.whoami()
+
+
+def test_refusal_in_a_session_says_what_helps_there(service, login, monkeypatch):
+    login(service.url, service.tokens["bob"])
+    monkeypatch.setenv("RUNAI_API_URL", service.url)
+    monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "revoked")
+
+    with Client.discover() as client, pytest.raises(Unauthenticated) as refused:
+        client.whoami()
+
+    assert refused.value.hint == "Stop this server and start it again: it then has a new token."
+
+
+def test_default_project_of_another_hub_is_no_default_here(service):
+    given = SubmitRequest(command=["true"], name="exp1", gpus=1)
+    with Client(service.url, service.tokens["bob"], default_project="speech") as client:
+        assert client.submit(given, dry_run=True).workloads[0].project == "vision"
+        with pytest.raises(NotFound, match="There is no project speech"):
+            client.submit(given.model_copy(update={"project": "speech"}))
