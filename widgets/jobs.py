@@ -16,6 +16,7 @@ from runai.hub_service.wire.printable import for_terminal
 from runai.hub_service.wire.schemas import ScaleRequest, SubmitRequest, WorkloadDetail
 from runai.widgets import text
 from runai.widgets.link import Link, link
+from runai.widgets.log_output import bounded
 from runai.widgets.panel import in_a_notebook, jobs_view
 from runai.widgets.request import Amount, Program, Word, program_command, submit_request
 
@@ -111,8 +112,13 @@ class Job:
     def logs(
         self, *, follow: bool = False, tail: int | None = None, worker: int | None = None
     ) -> None:
-        """Print the log; `follow` continues until the job is finished or interrupted."""
+        """Print the log; `follow` continues until the job is finished or interrupted.
+
+        A notebook shows 2,000 lines at most, and says how many it leaves out; `lines` yields all.
+        """
         lines = self.lines(follow=follow, tail=tail, worker=worker)
+        if in_a_notebook():
+            lines = bounded(lines, follow=follow)
         try:
             for line in lines:
                 shown = for_terminal(line) if sys.stdout.isatty() else line
