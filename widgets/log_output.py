@@ -18,7 +18,7 @@ LAST = 20
 def bounded(lines: Iterable[str], *, follow: bool = False) -> Iterator[str]:
     r"""Yield the last lines within the bounds; of a followed log the first ones and a few last.
 
-    >>> [*bounded(["1 %\\r2 %\\r3 %\\n", "done"])]
+    >>> [*bounded(["1 %\r2 %\r3 %\n", "done"])]
     ['3 %', 'done']
     """
     shown = map(_last_state, lines)
@@ -62,7 +62,7 @@ def _note(count: int, which: str) -> str:
 
 
 def _last_state(line: str) -> str:
-    r"""Return a line as a terminal leaves it: `\\r` goes back to its beginning."""
+    r"""Return a line as a terminal leaves it: `\r` goes back to its beginning."""
     text = line.rstrip("\r\n").rpartition("\r")[2]
     if len(text) <= LONGEST:
         return text

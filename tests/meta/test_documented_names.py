@@ -76,7 +76,7 @@ YOURS = {
     *("api/v1/openapi.json", "docs/snapshots/NAME.json"),
 }
 """Names of files that readers write and programs make, of a route, and of a kind of file."""
-OTHERS = {"--api-versions", "--build-arg", "--lr"}
+OTHERS = {"--api-versions", "--build-arg", "--lr", "--timeout"}
 """Options of other programs that sentences name."""
 OTHER_PROGRAMS = re.compile(
     r"(?:kubectl|helm|docker|systemctl|useradd|pip|python3? -m (?:pip|venv))"

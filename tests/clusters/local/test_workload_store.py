@@ -35,7 +35,7 @@ from runai.hub_service.scheduler.model.snapshot import DeviceShare
 
 def _row(name: str = "exp", **fields: object) -> StoredWorkload:
     spec = WorkloadSpec("vision", name, "ana", "job", ("train", "--lr", "0.1"), **fields)  # type: ignore[arg-type]
-    row = submitted(spec, now=1.5, checkpoint_dir="/c", log_dir="/l").row
+    row = submitted(spec, now=1.5, checkpoint_dir="/c", log_dir="/l", uid=f"uid of {name}").row
     assert row is not None
     return row
 

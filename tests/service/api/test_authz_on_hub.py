@@ -240,7 +240,7 @@ def _spoken(row: dict[str, Any], role: str) -> str:
 @pytest.mark.parametrize("page", ["", f"workloads/{EXP1}"], ids=["all", "one"])
 def test_pages_show_buttons_only_to_permitted_roles(stage, page):
     """Each role's login is tested here; each state of a workload in `test_page_buttons.py`."""
-    shown = re.compile(rf'<button[^>]*data-path="workloads/{EXP1}(?:/(\w+))?"')
+    shown = re.compile(rf'<button[^>]*data-path="workloads/{EXP1}(?:/(\w+))?\?uid=')
     routes = {"suspend": f"POST {_EXP1}/suspend", "": f"DELETE {_EXP1}"}
     rows = {row["route"]: row for row in ROWS}
     stage.set()
