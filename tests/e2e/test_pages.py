@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.hub, pytest.mark.browser, pytest.mark.timeout(900)]
 
 SECONDS = 90_000
 SERVICE = "services/runai/"
+THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 ASKS_FOR_EVER = """{
     const later = window.setTimeout;  // a question is withdrawn after ten seconds
     window.setTimeout = (what, ms, ...more) => (ms === 10000 ? 0 : later(what, ms, ...more));
@@ -156,6 +157,36 @@ def test_a_page_follows_what_happens(platform, workloads, page_of):
     expect(state).to_have_text("running", timeout=SECONDS)
 
 
+def test_page_says_since_when_it_gets_no_news_until_it_does(platform, workloads, page_of, browser):
+    # A separate page: Chromium logs a lost connection as an error to its console.
+    context = browser.new_context()
+    context.add_cookies(page_of("patty").context.cookies())
+    page = context.new_page()
+    look(page, platform)
+    stop, stale = page.get_by_role("button", name="Stop pat-1"), page.get_by_text("not live since")
+    stop.focus()
+    context.set_offline(True)
+    expect(stale).to_be_visible()
+    expect(page.locator("main button:visible")).to_have_count(0)
+    for theme in THEMES:
+        page.emulate_media(color_scheme=theme)
+        lab.variants(page, PICTURES, f"not-live-{theme}")
+    page.emulate_media(media="print")
+    expect(stale).to_be_hidden()
+    words = "() => getComputedStyle(document.querySelector('main'), '::before').content"
+    assert re.match(r'"as of .*\d, .*\d:\d\d', page.evaluate(words))
+    page.emulate_media(media="screen")
+    # The proxy's answer while the service is away.
+    page.route("**/live/gpus", lambda route: route.fulfill(status=503))
+    with page.expect_response("**/live/gpus"):
+        context.set_offline(False)
+    expect(stale).to_be_visible()
+    page.unroute("**/live/gpus")
+
+    expect(stale).to_be_hidden()
+    expect(stop).to_be_focused()
+
+
 def test_a_stop_is_asked_about_twice(platform, workloads, page_of):
     page = page_of("patty")
     page.add_init_script(ASKS_FOR_EVER)
@@ -242,9 +273,6 @@ def test_without_scripts_the_pages_can_be_read(platform, workloads, page_of, bro
     expect(page.locator("#headline")).to_contain_text("average utilization")
     page.get_by_role("link", name="Usage").click()
     expect(page.locator("#main")).to_contain_text("vision")
-
-
-THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
 
 def problems_by_theme(page: Page, name: str, within: str = "html") -> dict[str, list[str]]:

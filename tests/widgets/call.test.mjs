@@ -3,7 +3,10 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 globalThis.document = { documentElement: { dataset: { prefix: "/services/runai/" } }, cookie: "a=b; _xsrf=proof" };
-const { call } = await import("../../hub_service/api/pages/call.js");
+const network = new EventTarget();
+globalThis.addEventListener = network.addEventListener.bind(network);
+globalThis.removeEventListener = network.removeEventListener.bind(network);
+const { Refused, call, lines } = await import("../../hub_service/api/pages/call.js");
 
 const TOO_MANY = { title: "Too many", detail: "You ask more than 30 times a second.", hint: "Wait a moment." };
 
@@ -100,3 +103,63 @@ test("a service that says nothing that can be read is away", async () => {
 
   await assert.rejects(call("GET", "overview"), /^Error: The service is away\.$/);
 });
+
+// -- streams -----------------------------------------------------------------------------------
+
+/** A stream that the test feeds; the clock and its timers are the test's, too. */
+function streaming(t, reply = {}) {
+  t.mock.timers.enable({ apis: ["setInterval", "Date"] });
+  let feed;
+  globalThis.fetch = async (_url, { signal }) => {
+    const body = new ReadableStream({ start: (controller) => { feed = controller; } });
+    signal.addEventListener("abort", () => feed.error(signal.reason));
+    return new Response(body, { status: 200, ...reply });
+  };
+  return { send: (text) => feed.enqueue(new TextEncoder().encode(text)), end: () => feed.close() };
+}
+
+test("a stream is read line by line, however it is cut", async (t) => {
+  const { send, end } = streaming(t);
+  const found = lines("/live/gpus"), first = found.next();
+  await new Promise((next) => setImmediate(next));
+  send("data: ä");
+  send("b\n\n:\n");
+  end();
+
+  assert.equal((await first).value, "data: äb");
+  assert.deepEqual([(await found.next()).value, (await found.next()).value, (await found.next()).done], ["", ":", true]);
+});
+
+for (const [what, happens] of [
+  ["is silent for three signs of life", (timers) => timers.tick(45000)],
+  ["was asleep with its laptop", (timers) => { timers.setTime(3600000); timers.tick(5000); }],
+  ["lost its network", () => network.dispatchEvent(new Event("offline"))],
+]) {
+  test(`a stream breaks that ${what}`, async (t) => {
+    const { send } = streaming(t);
+    const found = lines("/live/gpus"), first = found.next();
+    await new Promise((next) => setImmediate(next));
+    t.mock.timers.tick(44000);
+    send(":\n");
+    await first;
+    t.mock.timers.tick(44000);
+    const broken = assert.rejects(found.next(), { name: "AbortError" });
+    happens(t.mock.timers);
+
+    await broken;
+  });
+}
+
+for (const [what, status, type, isFinal] of [
+  ["the service", 401, "application/problem+json", true],
+  ["the service", 404, "application/problem+json", true],
+  ["a service that is busy", 503, "application/problem+json", false],
+  ["a proxy before a service that is away", 503, "text/html", false],
+  ["a hub that starts", 404, "text/html", false],
+]) {
+  test(`a stream is ${isFinal ? "" : "not "}refused for good by ${what} with ${status}`, async (t) => {
+    streaming(t, { status, headers: { "Content-Type": type } });
+
+    await assert.rejects(lines("/live/gpus").next(), (error) => (error instanceof Refused) === isFinal);
+  });
+}

@@ -2,7 +2,7 @@
 // Keeps a page as it is now: brings each part that the stream sends into it, and carries out its buttons.
 // What the parts say is the server's; here elements are only made to look like the new ones.
 
-import { call, inWords } from "./call.js";
+import { Refused, call, inWords, lines, moment } from "./call.js";
 
 const body = document.body;
 
@@ -156,13 +156,43 @@ document.addEventListener("click", (event) => {
   if (button instanceof HTMLButtonElement) act(button);
 });
 
-localTimes();
-if (body.dataset.live) {
-  const events = new EventSource(body.dataset.live);
-  events.addEventListener("parts", (event) => { byId("away").hidden = true; take(JSON.parse(event.data)); });
-  events.addEventListener("error", () => {
-    byId("away").hidden = false;
-    // A refused stream is not tried again by the browser: the login has ended, or a proxy answered.
-    if (events.readyState === EventSource.CLOSED) window.setTimeout(() => location.reload(), 3000);
-  });
+const AGAIN_MS = 3000;
+let newest = Date.now(); // what the page shows was so then
+/** @type {Element | null} what had the focus when the buttons went */
+let focused = null;
+
+/** Show a page that is live, or says since when it is not: grey, without buttons. @param {number | null} since */
+function showNews(since) {
+  const away = byId("away"), isBack = since === null && !away.hidden;
+  const words = since === null ? "" : `not live since ${moment(new Date(since), false)}`;
+  if (since !== null && away.hidden) focused = document.activeElement;
+  if (away.textContent !== words) away.textContent = words;
+  away.hidden = since === null;
+  body.classList.toggle("stale", since !== null);
+  byId("main").dataset.asOf = `as of ${moment(new Date(newest), true)}`;
+  if (isBack && document.activeElement === body && focused instanceof HTMLElement) focused.focus();
 }
+
+/** @param {string} url */
+async function follow(url) {
+  let hasNews = false;
+  for await (const line of lines(url)) {
+    const isNews = line.startsWith("data: ");
+    hasNews ||= isNews; // a sign of life alone does not make what was seen before new
+    if (hasNews) newest = Date.now();
+    if (hasNews) showNews(null);
+    if (isNews) take(JSON.parse(line.slice("data: ".length)));
+  }
+}
+
+/** @param {string} url */
+async function keepFollowing(url) {
+  const error = await follow(url).catch((reason) => reason);
+  showNews(newest);
+  // The login has ended, or what the page shows is gone: the page itself says so.
+  window.setTimeout(() => { if (error instanceof Refused) location.reload(); else keepFollowing(url); }, AGAIN_MS);
+}
+
+localTimes();
+showNews(null);
+if (body.dataset.live) keepFollowing(body.dataset.live);

@@ -1,7 +1,7 @@
 // @ts-check
 // Follows the output of a workload, pauses and restarts included.
 
-import { open } from "./call.js";
+import { address, lines } from "./call.js";
 
 const MOST_LINES = 2000, MOST_LETTERS = 5000, TAIL = 500, AGAIN_MS = 3000;
 const logs = /** @type {HTMLElement} */ (document.getElementById("logs"));
@@ -25,16 +25,11 @@ function show(line) {
 }
 
 async function follow() {
-  const reply = await open(`${logs.dataset.path}?follow=true&tail=${TAIL}`);
-  if (!reply.ok || !reply.body) throw new Error(String(reply.status));
-  logs.replaceChildren();
-  const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
-  for (let rest = ""; ;) {
-    const { done, value } = await reader.read();
-    if (done) return;
-    const lines = (rest + value).split("\n");
-    rest = lines.pop() ?? "";
-    lines.forEach(show);
+  let isFirst = true;
+  for await (const line of lines(address(`${logs.dataset.path}?follow=true&tail=${TAIL}`))) {
+    if (isFirst) logs.replaceChildren();
+    isFirst = false;
+    show(line);
   }
 }
 
