@@ -8,4 +8,4 @@ FROM python:3.13-slim
 COPY --from=wheel /wheels /wheels
 RUN pip install --no-cache-dir "$(echo /wheels/*.whl)[service,kubernetes,postgresql]" && rm -r /wheels
 USER 1000:1000
-CMD ["python", "-P", "-m", "runai.hub_service.server.container_entrypoint"]
+CMD ["python", "-P", "-s", "-m", "runai.hub_service.server.container_entrypoint"]

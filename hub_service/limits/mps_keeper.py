@@ -1,6 +1,6 @@
 """Supervisor of one device's MPS daemon, detached because its clients outlive the service.
 
-`python -P -m runai.hub_service.limits.mps_keeper DEVICE DIRECTORY` starts the daemon, tests its
+`python -P -s -m runai.hub_service.limits.mps_keeper DEVICE DIRECTORY` starts the daemon, tests its
 memory limit, and writes to DIRECTORY/state.json whether clients may connect, or why not. SIGTERM
 stops the daemon and the keeper. A second keeper in the same directory exits at once.
 """

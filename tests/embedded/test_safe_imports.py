@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from runai.hub_service.processes.own_process import MODULE
 
+ROOT = Path(__file__).parents[2]
 IN_THE_WAY = "print('imported from the home', flush=True)\nraise SystemExit(7)\n"
 NAMES = ("random", "jinja2", "asyncio", "runai", "tornado", "usercustomize")
 
@@ -50,3 +52,27 @@ def test_program_of_the_platform_starts_in_a_home_with_files_in_the_way(home, pr
 
     assert "imported from the home" not in ran.stdout + ran.stderr
     assert ran.returncode != 7
+
+
+CONTAINERS = {
+    f"{path.name}, line {number}": re.findall(r"[\w.-]+", line[line.index("python") :])
+    for folder in ("helm/templates", "images")
+    for path in sorted((ROOT / folder).rglob("*"))
+    if path.is_file()
+    for number, line in enumerate(path.read_text().splitlines(), 1)
+    if re.search(r"\bpython\b.* \"?-m\b", line)
+}
+"""Commands of chart and images that run a module."""
+
+
+@pytest.mark.parametrize("command", CONTAINERS.values(), ids=CONTAINERS)
+def test_container_starts_as_the_platforms_own_programs_do(command):
+    assert tuple(command[1 : len(MODULE)]) == MODULE[1:]
+
+
+def test_commands_of_chart_and_images_are_found():
+    assert {place.partition(",")[0] for place in CONTAINERS} == {
+        "daemonset.yaml",
+        "deployment.yaml",
+        "service.Dockerfile",
+    }
