@@ -81,8 +81,9 @@ class SessionChoosing(LoggingConfigurable):
         except (RunaiError, TimeoutError) as away:
             self.log.warning("The service did not answer the spawn form: %s [%s]", away, asked)
             trouble = (
-                "The GPU service does not answer at the moment: only a session without a GPU can"
-                " start. Load this page again in a few seconds for the others."
+                "The GPU service does not answer: only a session without a GPU can start. Load this"
+                " page again for the others. If that lasts, an admin finds the reason in the hub's"
+                f" log: {asked}"
             )
         ours = (*OPTIONS, *OF_MACHINE) if self.of_machine else OPTIONS
         last = {key: value for key, value in self._last_options().items() if key in ours}

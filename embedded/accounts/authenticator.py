@@ -40,7 +40,7 @@ class AccountsAway(web.HTTPError):
     def __init__(self) -> None:
         super().__init__(
             HTTPStatus.SERVICE_UNAVAILABLE,
-            "The accounts cannot be read at the moment. An admin of this machine can mend it.",
+            "The accounts cannot be read. An admin of this machine can mend it.",
         )
 
 

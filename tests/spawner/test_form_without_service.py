@@ -1,0 +1,34 @@
+"""The spawn form of a hub without an answer of its GPU service."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from cli_service import RunningService
+from ports import free_port
+from runai.spawner.local import RunaiLocalSpawner
+
+PROMISES = ("moment", "soon", "few seconds")
+
+
+@pytest.mark.parametrize(
+    "url", ["", "{service}", "http://127.0.0.1:{port}/services/runai/", "http://nowhere.invalid/"]
+)
+async def test_form_names_the_log_line_and_promises_nothing(
+    service: RunningService, caplog: pytest.LogCaptureFixture, url: str
+):
+    spawner = RunaiLocalSpawner(
+        user=SimpleNamespace(name="ana", groups=[], admin=False),
+        service_url=url.format(service=service.url, port=free_port()),
+        service_token="of another platform",
+        user_options={},
+    )
+
+    shown = await spawner._form()
+
+    assert "The GPU service does not answer: only a session without a GPU can start." in shown
+    assert not any(promise in shown for promise in PROMISES)
+    (line,) = [one for one in caplog.messages if one.startswith("The service did not answer")]
+    assert line.partition("[")[2].rstrip("]") in shown
