@@ -61,6 +61,11 @@ class DataDirectory:
         return self.root / "hub.log"
 
     @property
+    def last_start(self) -> Path:
+        """Return what the last start found in the admin's own configuration (JSON)."""
+        return self.root / "last_start.json"
+
+    @property
     def proxy(self) -> Path:
         """Return the folder of the proxy's routes and its socket."""
         return self.root / "proxy"

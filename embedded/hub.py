@@ -5,6 +5,7 @@ the identity endpoint, account removal and a liveness probe of the service.
 """
 
 import asyncio
+import json
 import math
 import os
 import shutil
@@ -30,16 +31,17 @@ from tornado import web
 from tornado.httpserver import HTTPServer
 from tornado.ioloop import IOLoop
 from tornado.web import HTTPError
+from traitlets.config import Config
 
 from runai.embedded.accounts.accounts import Accounts
 from runai.embedded.accounts.authenticator import AccountsAuthenticator
 from runai.embedded.accounts.removal import AccountRemoval
 from runai.embedded.configuration import REMOVALS, SERVICE, at_address, configuration
-from runai.embedded.directory import DataDirectory
+from runai.embedded.directory import DataDirectory, write_private
 from runai.embedded.hub_log import HubLines, bound_anonymous_lines, start_rotation
 from runai.embedded.hub_server import BoundedServer
 from runai.embedded.liveness_probe import probe_liveness
-from runai.embedded.needed_settings import completed
+from runai.embedded.needed_settings import check_file, completed
 from runai.embedded.proxy.caddy import CaddyProxy
 from runai.embedded.proxy.caddy_config import authority_file
 from runai.embedded.proxy.public_address import PublicAddress, public_address
@@ -47,7 +49,7 @@ from runai.embedded.settings import Settings
 from runai.hub_service.client import AsyncClient
 from runai.hub_service.processes.log_lines import bound_shortage_lines
 from runai.hub_service.processes.own_process import raise_descriptor_limit
-from runai.hub_service.wire.errors import RunaiError
+from runai.hub_service.wire.errors import InvalidRequest, RunaiError
 from runai.spawner.local import RunaiLocalSpawner
 
 
@@ -84,6 +86,7 @@ MOST_RESTART_SECONDS = 32  # of a service that cannot start, as for a broken pro
 FAILS_WITHIN_S = 120  # a start takes half a minute on a busy machine, its delay the same at most
 LOG_LINES_SHOWN = 15
 CANNOT_START = "The GPU service cannot start. "  # begins the last line of a service that cannot
+UNREAD = "The last start ended while it read jupyterhub_config.py."
 ANSWER_WITHIN_S = 60  # the hub waits for a server that stops slowly
 INTERRUPTED = 130  # exit status of Ctrl-C in shells
 
@@ -92,6 +95,8 @@ class EmbeddedHub(app.JupyterHub):
     """The hub of the embedded platform."""
 
     name = "jupyterhub"  # reads `c.JupyterHub` settings, also in subclasses
+    _ours: Config | None = None
+    """The platform's settings, from before the admin's file is read."""
     _added: Sequence[str] = ()
     """What the admin's file left out of the platform's settings."""
     open_files = 0
@@ -117,17 +122,43 @@ class EmbeddedHub(app.JupyterHub):
         """Apply our configuration, then the admin's own file if it exists."""
         settings = self.settings_of_up
         directory = DataDirectory(settings.data_dir)
-        ours = configuration(settings, directory, open_files=self.open_files)
+        self._report(refused=UNREAD, hint=f"The end of {directory.hub_log} has the error.")
+        ours = self._ours = configuration(settings, directory, open_files=self.open_files)
         self.update_config(deepcopy(ours))
         super().load_config_file(filename, path)
         try:
-            done = completed(ours, self.config)
+            done = completed(ours, self.config, self.spawner_class.section_names())
             self.update_config(done.config)
             self._added = done.added
+            self._report(added=[*done.added], without_gpu=self._without_gpu())
             self.address = public_address(settings, self.config.JupyterHub)
         except RunaiError as refused:
             self._refuse(refused)
         self.update_config(at_address(self.address, self.config))
+
+    def update_config(self, config: Config) -> None:
+        """Apply settings; refuse a form of the admin's file that cannot be completed."""
+        try:
+            if self._ours is not None:
+                check_file(self._ours, config)
+        except InvalidRequest as refused:
+            self._refuse(refused)
+        super().update_config(config)
+
+    def _without_gpu(self) -> str:
+        """Return the sentence about a spawner that is none of ours, else an empty one."""
+        if issubclass(self.spawner_class, RunaiLocalSpawner):
+            return ""
+        return (
+            f"Servers get no GPU: c.JupyterHub.spawner_class is {self.spawner_class.__name__},"
+            " none of the platform's. Jobs run as usual."
+        )
+
+    def _report(self, **found: object) -> None:
+        """Write for `runai doctor` what this start found in the admin's file."""
+        with suppress(OSError):  # a full disk, which stops the start where it matters
+            path = DataDirectory(self.settings_of_up.data_dir).last_start
+            write_private(path, json.dumps(found))
 
     def init_tornado_settings(self) -> None:
         """Add a banner for admins that lists accounts under a password attack."""
@@ -165,11 +196,8 @@ class EmbeddedHub(app.JupyterHub):
             self._probe_task = asyncio.ensure_future(probe_liveness(ours, within, self.log))
         self._start_removals()
         self._print_address()
-        if not issubclass(self.spawner_class, RunaiLocalSpawner):
-            _print_to_terminal(
-                f"Servers get no GPU: c.JupyterHub.spawner_class is {self.spawner_class.__name__},"
-                " none of the platform's. Jobs run as usual."
-            )
+        if without_gpu := self._without_gpu():
+            _print_to_terminal(without_gpu)
 
     def _print_address(self) -> None:
         _print_to_terminal(f"\nOpen {self.address.url} and log in. Stop with Ctrl-C.")
@@ -186,6 +214,7 @@ class EmbeddedHub(app.JupyterHub):
             _print_to_terminal(warning)
 
     def _refuse(self, error: RunaiError) -> NoReturn:
+        self._report(refused=error.message, hint=error.hint)
         _print_to_terminal(f"\nrunai up: {error}")
         sys.exit(1)
 

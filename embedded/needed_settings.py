@@ -4,16 +4,29 @@ An assignment in `jupyterhub_config.py` replaces a whole list. The platform's se
 scopes and variables are added to it by name. The words of the file about them stay.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, NoReturn
 
 from traitlets.config import Config
+from traitlets.config.loader import LazyConfigValue
 
 from runai.hub_service.wire.errors import InvalidRequest
 
-SESSIONS = ("Spawner", "RunaiLocalSpawner")
-"""Sections of the settings of servers, the general one first."""
+OF_HUB: Final = {
+    "services": '[{"name": "mine", "command": [...]}]',
+    "load_roles": '[{"name": "mine", "scopes": [...]}]',
+    "custom_scopes": '{"custom:mine": {"description": "..."}}',
+}
+"""The completed settings of the hub, with how to write each."""
+OF_SERVERS: Final = {
+    "server_token_scopes": '["access:servers!server", ...]',
+    "environment": '{"NAME": "value"}',
+}
+"""The completed settings of a spawner."""
+UNITED: Final = ("scopes", "services")
+"""Fields of a role to which ours are added: users and groups stay as the file has them."""
 
 
 @dataclass
@@ -23,92 +36,127 @@ class Completion:
     config: Any = field(default_factory=Config)
     added: list[str] = field(default_factory=list)
 
+    def add(self, missing: Iterable[str], place: str) -> None:
+        """Record an addition, if anything is missing."""
+        if names := ", ".join(missing):
+            self.added.append(f"{names} to {place}")
 
-def completed(ours: Config, chosen: Config) -> Completion:
-    """Return the settings of the hub that complete those chosen so far.
+
+def check_file(ours: Config, file: Config) -> None:
+    """Check the forms of the file's settings before JupyterHub does, which shows no way out.
+
+    Raises:
+        InvalidRequest: a setting has a form that cannot be completed.
+    """
+    for section, settings in (("JupyterHub", OF_HUB), ("Spawner", OF_SERVERS)):
+        given = file.get(section, {})
+        for key in settings:
+            if key in given:
+                _parsed(section, key, deepcopy(given[key]), ours[section][key])
+
+
+def completed(ours: Config, chosen: Config, spawners: Sequence[str]) -> Completion:
+    """Return the settings of the hub that complete the chosen ones.
+
+    `spawners` are the names of the spawner's class and its bases, general ones first.
 
     Raises:
         InvalidRequest: a setting has a form that cannot be completed.
     """
     done = Completion()
-    ours_hub: Any = ours.JupyterHub
-    hub = chosen.JupyterHub
-    done.config.JupyterHub.services = _by_name(
-        done, "services", ours_hub.services, hub.get("services", []), ("environment",), ()
-    )
-    done.config.JupyterHub.load_roles = _by_name(
-        done, "load_roles", ours_hub.load_roles, hub.get("load_roles", []), (), ("scopes",)
-    )
-    done.config.JupyterHub.custom_scopes = _mapping(
-        done, "JupyterHub.custom_scopes", ours_hub.custom_scopes, hub.get("custom_scopes", {})
-    )
-    needed: Any = ours.Spawner
-    for section in SESSIONS:
-        name, given = f"{section}.server_token_scopes", chosen[section].get("server_token_scopes")
-        if given is not None:
-            scopes = _list(name, given)
-            missing = [scope for scope in needed.server_token_scopes if scope not in scopes]
-            if missing:
-                done.added.append(f"{', '.join(missing)} to c.{name}")
-            done.config[section].server_token_scopes = [*scopes, *missing]
-        given = chosen[section].get("environment")
-        if given is not None:
-            name = f"{section}.environment"
-            done.config[section].environment = _mapping(done, name, needed.environment, given)
+    for key in OF_HUB:
+        needed: Any = ours.JupyterHub[key]
+        given = chosen.JupyterHub.get(key, type(needed)())
+        value = _parsed("JupyterHub", key, given, needed)
+        unite = _with_entries if isinstance(needed, list) else _with_missing
+        done.config.JupyterHub[key] = unite(done, f"c.JupyterHub.{key}", needed, value)
+    for key in OF_SERVERS:
+        value = needed = ours.Spawner[key]
+        for section in spawners:
+            given = chosen.get(section, {})
+            if key in given:
+                value = _parsed(section, key, given[key], value)
+                value = _with_missing(done, f"c.{section}.{key}", needed, value)
+                done.config[section][key] = value
     return done
 
 
-def _by_name(
-    done: Completion,
-    setting: str,
-    ours: Sequence[Mapping[str, Any]],
-    given: object,
-    mappings: Sequence[str],
-    lists: Sequence[str],
+def _with_entries(
+    done: Completion, name: str, ours: list[dict[str, Any]], given: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """Return the given entries, with ours of the same name merged in and the missing ones added."""
-    name = f"JupyterHub.{setting}"
-    entries = [dict(_mapping_of(name, entry)) for entry in _list(name, given)]
-    found = {entry.get("name"): entry for entry in entries}
+    entries = given
     for needed in ours:
-        entry = found.get(needed["name"])
-        if entry is None:
+        same = [entry for entry in entries if entry["name"] == needed["name"]]
+        if len(same) > 1:  # the file has appended one to ours
+            same = [entry for entry in same if entry != needed]
+            entries = [entry for entry in entries if entry != needed]
+        for entry in same:
+            _merge(done, name, needed, entry)
+        if not same:
             entries.append(dict(needed))
-            done.added.append(f"{needed['name']} to c.{name}")
-            continue
-        for key, value in needed.items():
-            if key in mappings:
-                entry[key] = {**value, **entry.get(key, {})}
-            elif key in lists:
-                missing = [one for one in value if one not in entry.get(key, [])]
-                entry[key] = [*entry.get(key, []), *missing]
-                if missing:
-                    done.added.append(f"{', '.join(missing)} to {needed['name']} in c.{name}")
-            else:
-                entry.setdefault(key, value)
+            done.add([needed["name"]], name)
     return entries
 
 
-def _mapping(done: Completion, name: str, ours: Mapping[str, Any], given: object) -> dict[str, Any]:
-    known = _mapping_of(name, given)
-    if missing := [key for key in ours if key not in known]:
-        done.added.append(f"{', '.join(missing)} to c.{name}")
-    return {**ours, **known}
+def _merge(done: Completion, name: str, needed: dict[str, Any], entry: dict[str, Any]) -> None:
+    """Add the missing fields of our service or role to the file's entry of the same name."""
+    place = f"{needed['name']} in {name}"
+    done.add([key for key in needed if key not in entry], place)
+    for key, value in needed.items():
+        if key not in entry:
+            entry[key] = value
+        elif isinstance(value, dict) or ("load_roles" in name and key in UNITED):
+            known = _of_kind(name, f": {key} of {needed['name']}", type(value), entry[key])
+            entry[key] = _with_missing(done, place, value, known)
 
 
-def _list(name: str, given: object) -> list[Any]:
-    if not isinstance(given, list | tuple | set | frozenset):
-        raise InvalidRequest(
-            f"c.{name} in jupyterhub_config.py is no list.",
-            hint=f"Write c.{name} = [...]; what the platform needs is added to it.",
-        )
-    return list(given)
+def _with_missing(done: Completion, place: str, needed: Any, given: Any) -> Any:  # noqa: ANN401
+    """Return a list or dict, completed by the needed one."""
+    missing = [each for each in needed if each not in given]
+    done.add(missing, place)
+    if isinstance(needed, dict):
+        return {**given, **{key: needed[key] for key in missing}}
+    return [*given, *missing]
 
 
-def _mapping_of(name: str, given: object) -> Mapping[str, Any]:
-    if not isinstance(given, Mapping):
-        raise InvalidRequest(
-            f"c.{name} in jupyterhub_config.py holds {type(given).__name__} where a dict belongs.",
-            hint="JupyterHub's documentation has examples; what the platform needs is added.",
-        )
-    return given
+def _parsed(section: str, key: str, given: object, before: Any) -> Any:  # noqa: ANN401
+    """Return the value of a setting as a new list or dict; `before` is its value so far.
+
+    Raises:
+        InvalidRequest: it has another form.
+    """
+    name, kind = f"c.{section}.{key}", type(before)
+    if isinstance(given, LazyConfigValue):
+        # The operations of another kind would be lost, or fail without the setting's name.
+        changes = given.to_dict()
+        update = changes.pop("update", {})
+        if (changes or not isinstance(update, dict)) if kind is dict else update:
+            _refuse(name, f" is changed as if it were no {kind.__name__}")
+        given = given.get_value(before)
+    value = _of_kind(name, "", kind, given)
+    if key == "custom_scopes":
+        return {scope: _of_kind(name, f": {scope}", dict, value[scope]) for scope in value}
+    if key not in OF_HUB:
+        return value
+    entries = [_of_kind(name, ": an entry", dict, entry) for entry in value]
+    if not all(isinstance(entry.get("name"), str) for entry in entries):
+        _refuse(name, ": an entry has no name")
+    return entries
+
+
+def _of_kind(name: str, part: str, kind: type, given: object) -> Any:  # noqa: ANN401
+    """Return a copy of a list or dict; a list may be given as another collection."""
+    fits = dict if kind is dict else (list, tuple, set, frozenset)
+    if not isinstance(given, fits):
+        found = "None" if given is None else f"a {type(given).__name__}"
+        _refuse(name, f"{part} is {found} where a {kind.__name__} belongs")
+    return kind(given)
+
+
+def _refuse(name: str, what: str) -> NoReturn:
+    example = {**OF_HUB, **OF_SERVERS}[name.rpartition(".")[2]]
+    raise InvalidRequest(
+        f"{name} in jupyterhub_config.py{what}.",
+        hint=f"Write {name} = {example}; what the platform needs is added to it.",
+    )

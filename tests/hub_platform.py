@@ -242,15 +242,15 @@ class HubPlatform:
 
 
 @contextmanager
-def running_hub(data_dir: Path) -> Iterator[HubPlatform]:
-    """Run a platform for the block; remove everything it started."""
+def running_hub(data_dir: Path, admins_lines: str = "") -> Iterator[HubPlatform]:
+    """Run a platform for the block, with these lines before ours; remove what it started."""
     directory = DataDirectory(data_dir)
     directory.prepare(system_users=False)
     for user in USERS + LEAVERS:
         Accounts(directory).add(user, PASSWORD)
     # JUPYTER_NO_CONFIG leaves a folder there for each server.
     (data_dir / "tmp").mkdir()
-    own_config = f'{OWN_CONFIG}c.Spawner.environment["TMPDIR"] = "{data_dir}/tmp"\n'
+    own_config = f'{admins_lines}{OWN_CONFIG}c.Spawner.environment["TMPDIR"] = "{data_dir}/tmp"\n'
     (data_dir / "jupyterhub_config.py").write_text(own_config)
     (data_dir / "projects.yaml").write_text(PROJECTS)
     platform = HubPlatform(data_dir, free_port())

@@ -256,3 +256,53 @@ def test_a_reason_of_an_earlier_start_is_not_reported(platform, failing_start, s
             (platform / "up.lock").unlink()
 
         assert [*check_start(platform)] == []
+
+
+@pytest.mark.parametrize(
+    ("written", "subject", "verdict", "text"),
+    [
+        pytest.param(
+            '{"refused": "c.JupyterHub.services is None.", "hint": "Write c.JupyterHub.services"}',
+            "settings",
+            "failure",
+            "the last start was refused: c.JupyterHub.services is None",
+            id="refused",
+        ),
+        pytest.param(
+            '{"added": ["runai to c.JupyterHub.services", "a to c.Spawner.environment"]}',
+            "settings",
+            "note",
+            "the last start added what jupyterhub_config.py leaves out:"
+            " runai to c.JupyterHub.services; a to c.Spawner.environment",
+            id="completed",
+        ),
+        pytest.param(
+            '{"added": [], "without_gpu": "Servers get no GPU."}',
+            "sessions",
+            "note",
+            "Servers get no GPU",
+            id="another spawner",
+        ),
+        pytest.param("no JSON", "settings", "note", "last_start.json cannot be read", id="broken"),
+    ],
+)
+def test_doctor_reports_what_the_last_start_found_in_the_admins_file(
+    findings, platform, written, subject, verdict, text
+):
+    (platform / "last_start.json").write_text(written)
+    (platform / "jupyterhub_config.py").write_text("raise SystemExit('executed')")
+
+    found = findings("--data-dir", str(platform))[subject]
+
+    assert found["verdict"] == verdict
+    assert text in found["text"]
+
+
+@pytest.mark.parametrize(
+    "written", [None, '{"added": [], "without_gpu": ""}'], ids=["none", "well"]
+)
+def test_doctor_is_silent_about_a_file_that_leaves_nothing_out(findings, platform, written):
+    if written is not None:
+        (platform / "last_start.json").write_text(written)
+
+    assert findings("--data-dir", str(platform)).keys().isdisjoint({"settings", "sessions"})

@@ -24,6 +24,7 @@ from runai.hub_service.cli.doctor.platform_checks import (
     check_hub_version,
     check_ownership,
     check_requests,
+    check_settings,
     check_start,
     check_storage,
 )
@@ -337,6 +338,7 @@ def check_data_directory(named: str | None) -> Iterator[Finding]:
     yield from check_ownership(root)
     yield from check_requests(root)
     yield from check_start(root)
+    yield from check_settings(root)
     yield check_descriptors(own_process.max_descriptors())
     yield from check_mps_daemons(root / "mps")
     if open_paths:

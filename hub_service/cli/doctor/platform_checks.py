@@ -1,5 +1,6 @@
 """Checks of a platform on this machine: programs, files and kernel; they change nothing."""
 
+import json
 import os
 import shutil
 import sys
@@ -13,7 +14,15 @@ from runai.hub_service.cli.doctor import Finding
 from runai.hub_service.processes import own_process
 from runai.hub_service.wire.errors import Conflict, RunaiError, Unavailable
 
-WRITTEN: Final = ("secrets", "secrets/*", "*.sqlite*", "*.lock", "*.port", "hub.log*")
+WRITTEN: Final = (
+    "secrets",
+    "secrets/*",
+    "*.sqlite*",
+    "*.lock",
+    "*.port",
+    "hub.log*",
+    "last_start.json",
+)
 """Files of a data directory that its platform writes."""
 LEAST_FREE_BYTES: Final = 1024**3
 FEW_FREE_BYTES: Final = 5 * 1024**3
@@ -225,6 +234,31 @@ def check_start(root: Path) -> Iterator[Finding]:
         why = after.partition(b"\n")[0].decode(errors="replace").strip()
         text = f"it cannot start, and is tried again every half minute: {why}"
         yield Finding("failure", "service", text, "Mend that; the next try begins by itself.")
+
+
+def check_settings(root: Path) -> Iterator[Finding]:
+    """Report what the last start found in the admin's jupyterhub_config.py, which it executed."""
+    # Needs the hub extra, which a client lacks.
+    from runai.embedded.directory import DataDirectory  # noqa: PLC0415
+
+    subject, written = "settings", DataDirectory(root).last_start
+    try:
+        found = json.loads(written.read_bytes())
+    except FileNotFoundError:  # no start yet
+        return
+    except (OSError, ValueError) as failed:
+        yield Finding("note", subject, f"{written} cannot be read: {failed}")
+        return
+    if refused := found.get("refused"):
+        text = f"the last start was refused: {refused.rstrip('.')}"
+        yield Finding("failure", subject, text, found.get("hint", ""))
+    if added := found.get("added"):
+        text = f"the last start added what jupyterhub_config.py leaves out: {'; '.join(added)}"
+        mend = "Nothing has to be done. Adding to a list instead of assigning it keeps ours."
+        yield Finding("note", subject, text, mend)
+    if without_gpu := found.get("without_gpu"):
+        mend = "Leave the setting out, or name a subclass of RunaiLocalSpawner."
+        yield Finding("note", "sessions", without_gpu.rstrip("."), mend)
 
 
 _SUBJECT: Final = "cluster"
