@@ -33,7 +33,7 @@ def test_it_says_how_the_worker_ended(start, script, exit_code):
     [
         (["no-such-program"], {}, "cannot start no-such-program: No such file or directory"),
         (["/etc/passwd"], {}, "cannot start /etc/passwd: Permission denied"),
-        (["true"], {"workdir": "/no/dir"}, "cannot start /no/dir: No such file or directory"),
+        (["true"], {"workdir": "/no/dir"}, "cannot start in /no/dir: No such file or directory"),
         (["true"], {"directories": ["/proc/x"]}, "cannot start /proc/x: No such file or directory"),
     ],
     ids=["unknown program", "not a program", "no such directory", "cannot make a directory"],

@@ -113,7 +113,8 @@ def become_worker(
         what = place if place in {spec["workdir"], *spec["directories"], *spec["files"]} else ""
         what = what or spec["command"][0]
         why = wrong.errno or 0
-        os.write(failed, f"{why} cannot start {what}: {os.strerror(why)}".encode())
+        where = f"cannot start in {what}" if what == spec["workdir"] else f"cannot start {what}"
+        os.write(failed, f"{why} {where}: {os.strerror(why)}".encode())
     except BaseException as wrong:  # noqa: BLE001  nothing may return into the parent's code
         os.write(failed, f"0 cannot start: {type(wrong).__name__}: {wrong}".encode())
     finally:
