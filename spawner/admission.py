@@ -4,6 +4,7 @@ Every reason to wait becomes a sentence on the progress page; a refusal ends the
 """
 
 import asyncio
+import html
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
@@ -39,15 +40,30 @@ _SpawnException: Any = getattr(jupyterhub.spawner, "SpawnException", _SpawnExcep
 class SessionRefused(_SpawnException):
     """The refusal of a session's start; the user reads its message."""
 
+    jupyterhub_html_message: str
+
     def __init__(self, message: str, *, reason: str, status_code: int = 400) -> None:
         super().__init__(message, reason=reason, status_code=status_code)
-        # JupyterHub 5 and 6 show it on the form and at the end of the progress bar.
+        # JupyterHub 5 and 6 show these on the form and at the end of the progress bar.
         self.jupyterhub_message = message
 
     @classmethod
     def of(cls, error: RunaiError) -> "SessionRefused":
         """Convert an error of the service, with its hint."""
         return cls(str(error), reason=error.code)
+
+    @classmethod
+    def of_end(cls, sentence: str, lines: str) -> "SessionRefused":
+        """Tell of a server's early end; its last lines are for the user, and never in a log."""
+        refused = cls(sentence, reason="ended")
+        if lines:
+            refused.jupyterhub_message = f"{sentence} Its last lines:\n{lines}"
+            text = html.escape(lines)
+            refused.jupyterhub_html_message = (
+                f"{html.escape(sentence)} Its last lines:"
+                f'<pre class="text-start" style="white-space: pre-wrap">{text}</pre>'
+            )
+        return refused
 
 
 class StartTimeout(TimeoutError):

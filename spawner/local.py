@@ -11,6 +11,7 @@ import pwd
 import resource
 import shlex
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -26,13 +27,15 @@ from runai.hub_service.wire.problems import current as current_request
 from runai.hub_service.wire.program_schemas import ProcessReport
 from runai.spawner.admission import Admission, SessionRefused
 from runai.spawner.choosing import SessionChoosing, options_from_form, session_request
-from runai.spawner.output import output_file, write_output_to
+from runai.spawner.output import StartOutput, output_file
 from runai.spawner.progress import StartProgress
 from runai.spawner.session import SessionRequest, with_handed
 
 USUAL_UMASK = 0o022  # the hub's own is stricter
 LOGIN_SHELLS = {"bash", "dash", "fish", "ksh", "sh", "zsh"}
 """Shells whose -l goes together with -c."""
+LOOK_EVERY_S = 0.25
+"""Seconds between checks of a process that has not answered yet."""
 NO_DEVICES = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
 
 
@@ -62,6 +65,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         self.workload = ""
         self._created = 0.0
         self._session_env: Mapping[str, str] = {}
+        self._start_env: dict[str, str] = {}
         self._progress = StartProgress()
 
     # -- options ---------------------------------------------------------------------------------
@@ -99,7 +103,8 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
                         await self._admit(admission, request)
                     progress.append("Starting JupyterLab")
                     address: tuple[str, int] = await super().start()
-                    report = self._process()
+                    report = await self._process()
+                    self._end_wait_with_process()
                     if admission.workload:
                         await admission.attach(report)
                 except BaseException:
@@ -161,7 +166,8 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         env: dict[str, str] = super().get_env()
         if url := self.api_url or self.service_url:  # both are on this machine
             env["RUNAI_API_URL"] = url
-        return with_handed(env, self._session_env or NO_DEVICES)
+        self._start_env = with_handed(env, self._session_env or NO_DEVICES)
+        return self._start_env
 
     def user_env(self, env: dict[str, str]) -> dict[str, str]:
         """Add the user's name, home and shell."""
@@ -185,7 +191,8 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
     def make_preexec_fn(self, name: str) -> Callable[[], None]:
         """Return the child's setup: change user and directory, redirect its output."""
         become_user = super().make_preexec_fn(name) if self.system_users else None
-        home, output = self._home, self._home / self._output
+        home, output = self._home, StartOutput(self._home, self._output, self._uid)
+        self._start_output = output
         open_files, hard = self.open_files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 
         def before_exec() -> None:
@@ -196,7 +203,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
                 become_user()
             else:
                 os.chdir(home)
-            write_output_to(output)
+            output.redirect()
             os.umask(USUAL_UMASK)
 
         return before_exec
@@ -212,6 +219,10 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         if self.system_users:
             return Path(pwd.getpwnam(self.user.name).pw_dir)
         return Path(self.users_directory) / home_name(self.user.name)
+
+    @property
+    def _uid(self) -> int:
+        return pwd.getpwnam(self.user.name).pw_uid if self.system_users else os.geteuid()
 
     @property
     def _output(self) -> str:
@@ -235,16 +246,41 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
                     reason="no_home",
                 ) from failed
 
-    def _process(self) -> ProcessReport:
+    async def _process(self) -> ProcessReport:
         """Return the started process's pid and start time: the kernel reuses pids."""
         try:
             self._created = psutil.Process(self.pid).create_time()
         except psutil.Error:
-            raise SessionRefused(
-                f"The server ended as soon as it was started. ~/{self._output} says why.",
-                reason="ended",
-            ) from None
+            raise await self._ended(await self.poll()) from None
         return ProcessReport(pid=self.pid, created=self._created)
+
+    def _end_wait_with_process(self) -> None:
+        """Let JupyterHub's wait for the server's first answer end with its process.
+
+        JupyterHub waits for the whole `http_timeout`, and asks nothing else meanwhile.
+        """
+        wait_up = self.server.wait_up
+
+        async def answered(**how: Any) -> Any:  # noqa: ANN401 - JupyterHub's arguments
+            answer = asyncio.ensure_future(wait_up(**how))
+            try:
+                while not answer.done():
+                    await asyncio.wait({answer}, timeout=LOOK_EVERY_S)
+                    if not answer.done() and (status := await self.poll()) is not None:
+                        raise await self._ended(status)
+                return answer.result()
+            finally:
+                answer.cancel()
+                self._start_output.close()
+
+        self.server.wait_up = answered
+
+    async def _ended(self, status: int | None) -> SessionRefused:
+        """Return the refusal for a server that ended before it answered."""
+        how = f" ({_exit_text(status)})" if status else ""
+        lines = await asyncio.to_thread(self._start_output.last_lines, self._start_env)
+        where = "" if lines else f" ~/{self._output} may say why."
+        return SessionRefused.of_end(f"Your server ended before it answered{how}.{where}", lines)
 
     def _make_home(self) -> None:
         users = Path(self.users_directory)
@@ -308,6 +344,20 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
             return same and process.status() != psutil.STATUS_ZOMBIE
         except psutil.Error:
             return False
+
+
+def _exit_text(status: int) -> str:
+    """Return words for a process's exit status.
+
+    >>> _exit_text(1), _exit_text(-9)
+    ('exit code 1', 'killed by SIGKILL')
+    """
+    if status >= 0:
+        return f"exit code {status}"
+    try:
+        return f"killed by {signal.Signals(-status).name}"
+    except ValueError:  # a signal of the kernel's without a name
+        return f"killed by signal {-status}"
 
 
 def terminal_command(shell: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
@@ -13,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from runai.spawner.local import RunaiLocalSpawner
-from runai.spawner.output import LOG_BYTES
+from runai.spawner.output import LOG_BYTES, SPARE_BYTES
 from unix_accounts import UIDS, accounts
 
 # The shell opens the folder to read it, and closes that descriptor before the loop.
@@ -37,6 +38,11 @@ class Stage:
     def output(self) -> Path:
         return self.home / ".local/share/runai/lab-ana.log"
 
+    def last_lines(self, script: str, **environment: str) -> str:
+        """Return what the hub tells of a server that wrote this and ended."""
+        self.run(script)
+        return self.spawner._start_output.last_lines(environment)
+
     def make(self, put: Callable[[Path], object]) -> None:
         """Replace the file by something else, as the user could."""
         for folder in reversed([self.output.parent, *self.output.parent.parents]):
@@ -46,12 +52,12 @@ class Stage:
         put(self.output)
         os.chown(self.output, self.uid, self.uid, follow_symlinks=False)
 
-    def run(self) -> None:
+    def run(self, script: str = DESCRIPTORS) -> None:
         """Run a program as the spawner runs a server, until its end."""
         with self.hub_log.open("ab") as log:
             os.set_inheritable(log.fileno(), True)
             subprocess.run(
-                ["sh", "-c", DESCRIPTORS],
+                ["sh", "-c", script],
                 preexec_fn=self.spawner.make_preexec_fn("ana"),
                 stdin=log,
                 stdout=log,
@@ -142,3 +148,110 @@ def test_a_link_leads_to_no_file_of_the_platforms(stage: Stage):
     stage.run()
 
     assert secret.read_text() == "the platform's"
+
+
+# -- the last lines of a start ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        pytest.param("echo one; echo two >&2", "one\ntwo", id="output and errors"),
+        pytest.param("seq 30", "\n".join(map(str, range(11, 31))), id="the last 20 lines"),
+        pytest.param("printf '%05000d' 7", f"{7:05000d}"[-4096:], id="the last 4096 characters"),
+        pytest.param("seq 100000; echo last", "last", id="the end of much"),
+        pytest.param(
+            "printf '\\033[31mred\\033[0m\\a\\r\\nnext\\tone'", "red\nnext\tone", id="text"
+        ),
+        pytest.param("echo '<b>&amp;'", "<b>&amp;", id="markup stays text"),
+        pytest.param("printf '\\377'", "\N{REPLACEMENT CHARACTER}", id="no UTF-8"),
+        pytest.param("true", "", id="nothing"),
+        pytest.param("echo secret-value-1", "…", id="a secret of its environment"),
+        pytest.param(
+            "echo '?token=abc&x=1 Password: \"x y\"'", '?token=…&x=1 Password: "… y"', id="named"
+        ),
+    ],
+)
+def test_last_lines_of_a_start_are_plain_text_without_secrets(stage: Stage, script, told):
+    stage.make(lambda path: path.write_text("of an earlier start\n"))
+
+    lines = stage.last_lines(script, MY_TOKEN="secret-value-1", HOME=str(stage.home))
+
+    assert lines.splitlines()[-len(told.splitlines()) :] == told.splitlines()
+    assert "earlier" not in lines
+    assert len(lines) <= 4096
+
+
+def test_a_secret_that_the_limit_cuts_is_masked(stage: Stage):
+    padding = "x" * 4090
+
+    lines = stage.last_lines(f"echo secret-value-1{padding}", MY_TOKEN="secret-value-1")
+
+    assert lines == f"…{padding}"
+
+
+def test_lines_after_a_large_log_was_put_aside_are_those_of_this_start(stage: Stage):
+    stage.make(lambda path: path.write_bytes(b"x" * (LOG_BYTES + 1)))
+
+    assert stage.last_lines("echo new") == "new"
+
+
+@pytest.mark.parametrize(
+    "put",
+    [
+        pytest.param(lambda path: path.mkdir(), id="a folder in its place"),
+        pytest.param(lambda path: os.mkfifo(path), id="a pipe in its place"),  # noqa: PLW0108
+        pytest.param(lambda path: path.symlink_to("/etc/passwd"), id="a link in its place"),
+    ],
+)
+def test_lines_are_known_where_the_home_cannot_take_a_log(stage: Stage, put):
+    stage.make(put)
+
+    assert stage.last_lines("echo why; echo more >&2") == "why\nmore"
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT], ids=["full disk", "quota"])
+def test_lines_are_known_where_the_disk_is_full(stage: Stage, code, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+
+    assert stage.last_lines("echo why") == "why"
+    assert stage.output.read_text() == ""
+
+
+def test_memory_for_lines_without_a_log_is_bounded(stage: Stage):
+    stage.make(lambda path: path.mkdir())
+
+    lines = stage.last_lines("seq 1000000; touch went-on")
+
+    assert (stage.home / "went-on").exists()
+    assert os.fstat(stage.spawner._start_output._spare).st_size == SPARE_BYTES
+    assert lines.startswith("1")
+
+
+@pytest.mark.parametrize("part", [".local", ".local/share", ".local/share/runai", ""])
+def test_no_link_is_followed_to_the_lines(stage: Stage, part):
+    """The user can replace any part between the server's end and the hub's look."""
+    name = stage.output.relative_to(stage.home)
+    stage.run("echo mine")
+    other = stage.hub_log.parent / "other"
+    target = other / name
+    target.parent.mkdir(parents=True)
+    target.write_text("the platform's")
+    os.chown(target, stage.uid, stage.uid)
+    link = stage.home / (part or name)
+    link.rename(link.with_name("aside"))
+    link.symlink_to(other / (part or name))
+
+    assert stage.spawner._start_output.last_lines({}) == ""
+
+
+def test_a_file_of_another_account_is_not_told(stage: Stage):
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to give a file away")
+    stage.run("echo mine")
+    os.chown(stage.output, 54_399, 54_399)
+
+    assert stage.spawner._start_output.last_lines({}) == ""

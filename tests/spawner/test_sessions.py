@@ -130,6 +130,41 @@ def test_spawn_returns_the_refusal_of_the_service_and_starts_nothing(fresh: HubP
     assert fresh.sessions() == {}
 
 
+@pytest.mark.parametrize("gpus", ["0.5", "0"], ids=["with a GPU", "without"])
+def test_a_server_that_ends_before_it_answers_ends_its_start_with_its_last_lines(
+    fresh: HubPlatform, eventually: Eventually, gpus
+):
+    """A file stands where Jupyter needs a folder; the next start, without it, succeeds."""
+    log = DataDirectory(fresh.data_dir).hub_log
+    before = log.stat().st_size
+    shared = DataDirectory(fresh.data_dir).users / "ana/.local/share"
+    fresh.start_server("ana", gpus="0")  # makes the home
+    fresh.stop_server("ana")
+    (shared / "jupyter").rename(shared / "aside")
+    (shared / "jupyter").touch()
+    try:
+        answer = fresh.spawn("ana", project="vision", gpus=gpus)
+        if answer.status_code == 202:  # else it has failed within the answer's second
+            with fresh.progress("ana") as events:
+                eventually(lambda: events and events[-1].get("failed"))
+            told = events[-1]["message"]
+            assert "<pre" in events[-1]["html_message"]
+        else:
+            assert answer.status_code == 400
+            told = answer.json()["message"]
+    finally:
+        (shared / "jupyter").unlink()
+        (shared / "aside").rename(shared / "jupyter")
+
+    assert "Your server ended before it answered (exit code 1). Its last lines:\n" in told
+    assert "FileExistsError" in told or "Not a directory" in told
+    eventually(lambda: fresh.holds() == {})
+    logged = log.read_bytes()[before:].decode()
+    assert "Your server ended before it answered (exit code 1)." in logged
+    assert told.splitlines()[-1] not in logged
+    fresh.start_server("ana", gpus="0")
+
+
 def test_the_form_shows_what_is_wrong_with_a_choice(fresh: HubPlatform):
     with fresh.browser("ana") as browser:
         form = browser.get("/hub/spawn")
