@@ -71,7 +71,8 @@ class Webhook:
         try:
             async with httpx.AsyncClient(timeout=WITHIN_S) as http:
                 reply = await http.post(self._settings.url, content=body, headers=headers)
-        except httpx.HTTPError as error:
+        # The last three: an address of a proxy that httpx cannot use, such as socks5://….
+        except (httpx.HTTPError, httpx.InvalidURL, ImportError, ValueError) as error:
             raise Undelivered(type(error).__name__, worth_again=True) from None
         if not reply.is_success:
             again = reply.is_server_error or reply.status_code == httpx.codes.TOO_MANY_REQUESTS

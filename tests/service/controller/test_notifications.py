@@ -239,6 +239,20 @@ async def test_a_receiver_that_is_away_is_an_undelivered_notification():
     assert trouble.value.worth_again
 
 
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:9", "ftp://127.0.0.1:9", "http://h:port"])
+async def test_a_proxy_that_cannot_be_used_is_an_undelivered_notification(
+    proxy: str, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    given = settings(WEBHOOK="http://127.0.0.1:9/hook").webhook
+    assert given is not None
+
+    with pytest.raises(Undelivered, match=r"^\w+$"):
+        await Webhook(given).send(PAUSED)
+
+
 # -- settings ------------------------------------------------------------------------------------
 
 
