@@ -10,6 +10,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from jupyterhub.services.service import Service
 from traitlets.config import Config
@@ -23,6 +24,7 @@ from runai.embedded.proxy.caddy_process import caddy_program, caddy_version
 from runai.embedded.proxy.public_address import PublicAddress
 from runai.embedded.settings import Settings
 from runai.hub_service.processes.own_process import MODULE
+from runai.hub_service.processes.shell_environment import beneath, passed_on
 from runai.hub_service.wire.errors import RunaiError
 
 SERVICE = "runai"
@@ -87,6 +89,7 @@ def configuration(settings: Settings, directory: DataDirectory, *, open_files: i
 def at_address(address: PublicAddress, chosen: Config) -> Config:
     """Return the settings derived from the public address and the settings chosen so far.
 
+    Sessions and jobs inherit the same variables of the shell; the admin's own file overrides them.
     Local programs use the service's own address and prefix, so the proxy's certificate, name and
     subdomains do not affect them.
     """
@@ -96,13 +99,15 @@ def at_address(address: PublicAddress, chosen: Config) -> Config:
     c.JupyterHub.base_url, c.JupyterHub.bind_url = address.base_url, address.bind_url
     if address.name:
         c.JupyterHub.public_url = address.url
+    passed = passed_on(os.environ, urlsplit(address.url).hostname or "")
+    c.RunaiLocalSpawner.shell_environment = passed
     services = [dict(service) for service in chosen.JupyterHub.get("services", [])]
     for service in services:
         if service.get("name") == SERVICE and service.get("url"):
             url = f"{service['url']}{address.base_url}services/{SERVICE}/"
             c.RunaiLocalSpawner.service_url = url
             proxy = {"RUNAI_PROXY": _proxy_in_words(chosen.JupyterHub.get("proxy_class", ""))}
-            service["environment"] = service.get("environment", {}) | proxy
+            service["environment"] = beneath(passed, service.get("environment", {})) | proxy
     c.JupyterHub.services = services
     made: Config = c
     return made

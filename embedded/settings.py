@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from runai.hub_service.processes.shell_environment import SHARE_PROXY_PASSWORD
+
 DEFAULT_PORT = 8000
 ANSWERS_WITHIN_S = 60
 
@@ -37,6 +39,8 @@ class Settings:
     system_users: bool = False
     gpu_sharing: str = "timeslice"
     """`timeslice` or `mps`."""
+    share_proxy_password: bool = False
+    """True if sessions and jobs get proxy addresses with a user or password."""
     answers_within: int = ANSWERS_WITHIN_S
     """Seconds without an answer after which the service is restarted. 0: never."""
 
@@ -57,6 +61,7 @@ class Settings:
             "RUNAI_POLICY": "" if self.policy is None else str(self.policy),
             "RUNAI_SYSTEM_USERS": "1" if self.system_users else "",
             "RUNAI_GPU_SHARING": self.gpu_sharing,
+            SHARE_PROXY_PASSWORD: "1" if self.share_proxy_password else "",
             "RUNAI_ANSWERS_WITHIN": str(self.answers_within),
         }
 
@@ -79,6 +84,7 @@ class Settings:
             policy=_path("RUNAI_POLICY", environ),
             system_users=environ.get("RUNAI_SYSTEM_USERS", "") == "1",
             gpu_sharing=environ.get("RUNAI_GPU_SHARING") or "timeslice",
+            share_proxy_password=environ.get(SHARE_PROXY_PASSWORD, "") == "1",
             answers_within=int(environ.get("RUNAI_ANSWERS_WITHIN") or ANSWERS_WITHIN_S),
         )
 

@@ -110,6 +110,11 @@ _SECURE: Final = ("domain", "tls_cert", "tls_internal")
     help="Share a GPU by time slices, or by NVIDIA's MPS: faster for small work, but one fault ends"
     " all workloads on the GPU.",
 )
+@click.option(
+    "--share-proxy-password",
+    is_flag=True,
+    help="Pass a proxy's address on to sessions and jobs even if it has a user or password.",
+)
 def up(**options: object) -> None:
     """Start the whole platform on this machine.
 
@@ -167,6 +172,7 @@ def _settings(**given: object) -> Settings:
         policy=policy,
         system_users=options.system_users,
         gpu_sharing=options.gpu_sharing,
+        share_proxy_password=options.share_proxy_password,
         answers_within=_number(
             "RUNAI_ANSWERS_WITHIN",
             os.environ.get("RUNAI_ANSWERS_WITHIN") or str(ANSWERS_WITHIN_S),

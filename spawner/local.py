@@ -20,9 +20,10 @@ from typing import Any
 
 import psutil
 from jupyterhub.spawner import LocalProcessSpawner
-from traitlets import Bool, Float, Integer, Unicode, default
+from traitlets import Bool, Dict, Float, Integer, Unicode, default
 
-from runai.hub_service.processes.user_account import home_name
+from runai.hub_service.processes.shell_environment import beneath
+from runai.hub_service.processes.user_account import home_name, readable_by
 from runai.hub_service.wire.problems import current as current_request
 from runai.hub_service.wire.program_schemas import ProcessReport
 from runai.spawner.admission import Admission, SessionRefused
@@ -51,6 +52,10 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
     ).tag(config=True)
     open_files = Integer(
         0, help="Soft limit of descriptors that a server begins with; 0: as the hub's process."
+    ).tag(config=True)
+    shell_environment = Dict(
+        help="Variables that a server inherits where its other settings do not set them; paths only"
+        " if its account can read them."
     ).tag(config=True)
     launch_timeout = Float(
         60, help="Seconds that the process may take to start once its GPU is granted."
@@ -162,12 +167,18 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
     # -- environment -----------------------------------------------------------------------------
 
     def get_env(self) -> dict[str, str]:
-        """Return the server's environment: the user's, then the allocation's variables."""
-        env: dict[str, str] = super().get_env()
+        """Return the server's environment: the shell's, the user's, then the allocation's."""
+        env = beneath(self.inherited_environment(), super().get_env())
         if url := self.api_url or self.service_url:  # both are on this machine
             env["RUNAI_API_URL"] = url
         self._start_env = with_handed(env, self._session_env or NO_DEVICES)
         return self._start_env
+
+    def inherited_environment(self) -> dict[str, str]:
+        """Return the variables of the shell that the server's account can use."""
+        account = pwd.getpwnam(self.user.name) if self.system_users else None
+        uid, gid = (account.pw_uid, account.pw_gid) if account else (None, 0)
+        return readable_by(uid, self.user.name, gid, self.shell_environment)
 
     def user_env(self, env: dict[str, str]) -> dict[str, str]:
         """Add the user's name, home and shell."""

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,6 +73,8 @@ class HubPlatform:
 
     data_dir: Path
     port: int
+    shell: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables in addition to our own."""
     process: subprocess.Popen[bytes] | None = None
     http: httpx.Client = field(init=False)
 
@@ -95,7 +97,12 @@ class HubPlatform:
         with (self.data_dir / "up.log").open("ab") as log:
             begin = log.tell()
             self.process = subprocess.Popen(
-                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+                command,
+                env={**os.environ, **self.shell},
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
             )
         self.wait_for_start(begin)
 
@@ -242,7 +249,9 @@ class HubPlatform:
 
 
 @contextmanager
-def running_hub(data_dir: Path, admins_lines: str = "") -> Iterator[HubPlatform]:
+def running_hub(
+    data_dir: Path, admins_lines: str = "", shell: Mapping[str, str] | None = None
+) -> Iterator[HubPlatform]:
     """Run a platform for the block, with these lines before ours; remove what it started."""
     directory = DataDirectory(data_dir)
     directory.prepare(system_users=False)
@@ -253,7 +262,7 @@ def running_hub(data_dir: Path, admins_lines: str = "") -> Iterator[HubPlatform]
     own_config = f'{admins_lines}{OWN_CONFIG}c.Spawner.environment["TMPDIR"] = "{data_dir}/tmp"\n'
     (data_dir / "jupyterhub_config.py").write_text(own_config)
     (data_dir / "projects.yaml").write_text(PROJECTS)
-    platform = HubPlatform(data_dir, free_port())
+    platform = HubPlatform(data_dir, free_port(), shell or {})
     try:
         platform.start()
         for user in USERS + LEAVERS:

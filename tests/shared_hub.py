@@ -8,8 +8,9 @@
 
 A test leaves them as it found them, or uses users and projects of its own. These need their own:
 embedded/test_liveness_probe (the service must answer within 8 s), e2e/test_idle_clicks (a driver
-that makes the devices look real), e2e/test_readme (only a new home is given the examples),
-e2e/test_backup_and_restore and e2e/test_elastic_jobs (slow).
+that makes the devices look real), spawner/test_inherited_environment (a shell with proxies),
+e2e/test_readme (only a new home is given the examples), e2e/test_backup_and_restore and
+e2e/test_elastic_jobs (slow).
 """
 
 from __future__ import annotations

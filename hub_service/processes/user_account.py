@@ -9,11 +9,13 @@ import os
 import pwd
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
+from runai.hub_service.processes.shell_environment import passed_on, readable
 from runai.hub_service.wire.errors import InvalidRequest, NotFound
 
 _PLAIN: Final = re.compile(r"[a-z0-9]([a-z0-9._@-]{0,61}[a-z0-9])?")
@@ -60,14 +62,6 @@ def home_name(user: str) -> str:
     return quoted or "%"
 
 
-_PASSED_ON = re.compile(
-    r"LANG|LANGUAGE|LC_\w+|TZ|TMPDIR|LD_LIBRARY_PATH|CUDA_HOME|CUDA_PATH"
-    r"|SSL_CERT_FILE|SSL_CERT_DIR|REQUESTS_CA_BUNDLE|(?:http|https|no)_proxy",
-    re.IGNORECASE,
-)
-"""Variables that workers inherit; the service's environment also contains secrets."""
-
-
 @dataclass(frozen=True, slots=True)
 class UnixAccount:
     """Account of a user's workers; `uid` None means the platform's own account."""
@@ -80,7 +74,7 @@ class UnixAccount:
 
     def environment(self) -> dict[str, str]:
         """Return the initial environment of every program of this user."""
-        passed = {k: v for k, v in os.environ.items() if _PASSED_ON.fullmatch(k)}
+        passed = readable_by(self.uid, self.user, self.gid, passed_on(os.environ))
         # `python` means the platform's interpreter, which has the examples' libraries.
         path = [str(Path(sys.executable).parent), *os.environ.get("PATH", os.defpath).split(":")]
         return passed | {
@@ -90,6 +84,13 @@ class UnixAccount:
             "SHELL": self.shell,
             "USER": self.user,
         }
+
+
+def readable_by(uid: int | None, user: str, gid: int, passed: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables without files that an account cannot read; uid None: our own."""
+    if uid is None:
+        return readable(passed, os.geteuid(), lambda: [os.getegid(), *os.getgroups()])
+    return readable(passed, uid, lambda: os.getgrouplist(user, gid))
 
 
 def account_of(user: str, data_dir: Path, *, system_users: bool) -> UnixAccount:

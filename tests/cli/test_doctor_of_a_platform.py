@@ -18,6 +18,7 @@ from runai.hub_service.cli.doctor.platform_checks import (
     check_descriptors,
     check_requests,
     check_room_for_files,
+    check_shell_environment,
     check_start,
 )
 from runai.hub_service.clusters.local.store.cluster_lock import claim
@@ -143,6 +144,77 @@ def test_the_group_of_the_running_platform_decides_whether_requests_are_enforced
     assert found.verdict == verdict
     assert text.format(tree=tmp_path / "tree") in found.text
     assert verdict == "ok" or "docs/operations.md" in found.mend
+
+
+SECRET = "http://ana:hunter2@proxy:3128"
+
+
+def with_shell(proc: Path, shell: dict[str, str], *, uid: int = 54_321) -> None:
+    """Make the files of a service's and a hub's process in place of /proc."""
+    service = {"RUNAI_HUB_PID": "7", "RUNAI_HUB_TOKEN": "hunter2"}
+    for pid, environment in ((os.getpid(), service), (7, shell)):
+        folder = proc / str(pid)
+        folder.mkdir()
+        listed = "".join(f"{name}={value}\0" for name, value in environment.items())
+        (folder / "environ").write_text(listed)
+        ids = f"Uid:\t{uid}\t{uid}\t{uid}\t{uid}\nGid:\t{uid}\t{uid}\t{uid}\t{uid}\n"
+        (folder / "status").write_text(f"Name:\trunai\n{ids}Groups:\t4 27 \n")
+
+
+NAMES = "sessions and jobs inherit from the platform's shell: "
+LEFT_OUT = "SSL_CERT_FILE=/no.pem: left out where it cannot be read"
+SHELLS = {
+    "nothing": ({"RUNAI_HUB_TOKEN": "hunter2"}, [f"{NAMES}nothing"]),
+    "readable": ({"SSL_CERT_DIR": "/", "TZ": "UTC"}, [f"{NAMES}SSL_CERT_DIR, TZ"]),
+    "missing file": (
+        {"SSL_CERT_FILE": "/no.pem", "TZ": "UTC"},
+        [
+            f"{NAMES}TZ",
+            f"the platform's account cannot read {LEFT_OUT}",
+        ],
+    ),
+    "file of users": (
+        {"SSL_CERT_FILE": "/no.pem", "RUNAI_SYSTEM_USERS": "1"},
+        [
+            f"{NAMES}nothing",
+            f"not every user can read {LEFT_OUT}",
+        ],
+    ),
+    "password": (
+        {"http_proxy": SECRET, "HTTPS_PROXY": SECRET, "MY_URL": SECRET},
+        [
+            f"{NAMES}nothing",
+            "left out, since the proxy's address has a user or password: http_proxy, HTTPS_PROXY",
+        ],
+    ),
+    "shared password": (
+        {"http_proxy": SECRET, "RUNAI_SHARE_PROXY_PASSWORD": "1"},
+        [f"{NAMES}NO_PROXY, http_proxy, no_proxy"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("shell", "texts"), SHELLS.values(), ids=SHELLS)
+def test_variables_of_the_platforms_shell_are_named_without_secrets(
+    shell, texts, platform, tmp_path
+):
+    with_shell(tmp_path, shell)
+    assert [*check_shell_environment(platform, tmp_path)] == []  # no platform runs
+    lock = claim(platform)
+
+    found = [*check_shell_environment(platform, tmp_path)]
+
+    os.close(lock)
+    assert [finding.text for finding in found] == texts
+    assert [finding.verdict for finding in found] == ["ok", *["note"] * (len(texts) - 1)]
+    assert "hunter2" not in str(found)
+
+
+def test_shell_of_another_accounts_platform_is_left_alone(platform, tmp_path):
+    with ExitStack() as held:
+        held.callback(os.close, claim(platform))
+
+        assert [*check_shell_environment(platform, tmp_path)] == []  # nothing can be read
 
 
 @pytest.mark.mounts

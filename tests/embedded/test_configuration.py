@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,43 @@ def test_the_service_is_told_what_up_was_asked_for(made: Any):
 
     assert service["environment"]["RUNAI_SIMULATE"] == "5"
     assert "RUNAI_API_URL" not in service["environment"]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "host"),
+    [
+        pytest.param({}, "127.0.0.1", id="this machine"),
+        pytest.param({"ip": "10.1.2.3"}, "10.1.2.3", id="address"),
+        pytest.param({"ip": "fd00::1"}, "fd00::1", id="IPv6"),
+        pytest.param({"ip": ""}, socket.gethostname(), id="every address"),
+        pytest.param({"public_url": "https://Gpu.example.org/"}, "gpu.example.org", id="name"),
+        pytest.param({"subdomain_host": "https://hub.org:8443"}, "hub.org", id="subdomains"),
+    ],
+)
+def test_sessions_and_service_get_the_shells_proxy_and_reach_the_hub_without_it(
+    directory: DataDirectory, monkeypatch: pytest.MonkeyPatch, chosen: dict[str, Any], host: str
+):
+    monkeypatch.setenv("https_proxy", "http://proxy:3128")
+    monkeypatch.setenv("no_proxy", "a.org")
+    made = complete(Settings(directory.root), directory, chosen)
+
+    for passed in (made.RunaiLocalSpawner.shell_environment, service_of(made)["environment"]):
+        assert passed["https_proxy"] == "http://proxy:3128"
+        direct = passed["no_proxy"].split(",")
+        assert direct == [*dict.fromkeys(["a.org", "127.0.0.1", "localhost", "::1", host])]
+
+
+def test_the_admins_file_overrides_the_shell(
+    directory: DataDirectory, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    monkeypatch.setenv("http_proxy", "http://proxy:3128")
+    own = {"TZ": "UTC", "HTTP_PROXY": "http://other:3128"}
+    services = [{"name": "runai", "url": "http://127.0.0.1:1", "environment": own}]
+    service = service_of(complete(Settings(directory.root), directory, {"services": services}))
+
+    assert own.items() <= service["environment"].items()
+    assert "http_proxy" not in service["environment"]
 
 
 def test_jupyterlab_does_not_ask_about_news(made: Any):

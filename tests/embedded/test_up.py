@@ -58,6 +58,9 @@ def up(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         ),
         pytest.param(["--data-dir", "/x/y"], {"data_dir": Path("/x/y")}, id="data dir"),
         pytest.param(["--gpu-sharing", "mps"], {"gpu_sharing": "mps"}, id="sharing by MPS"),
+        pytest.param(
+            ["--share-proxy-password"], {"share_proxy_password": True}, id="password of a proxy"
+        ),
         pytest.param(["--system-users"], {"system_users": True}, id="system users"),
     ],
 )
@@ -119,6 +122,7 @@ def test_how_long_the_service_may_be_silent_is_a_number(monkeypatch: pytest.Monk
             policy=Path("/q.yaml"),
             system_users=True,
             gpu_sharing="mps",
+            share_proxy_password=True,
             answers_within=7,
         ),
         Settings(Path("/data"), simulate=0),

@@ -25,6 +25,7 @@ from runai.hub_service.cli.doctor.platform_checks import (
     check_ownership,
     check_requests,
     check_settings,
+    check_shell_environment,
     check_start,
     check_storage,
 )
@@ -339,6 +340,7 @@ def check_data_directory(named: str | None) -> Iterator[Finding]:
     yield from check_requests(root)
     yield from check_start(root)
     yield from check_settings(root)
+    yield from check_shell_environment(root)
     yield check_descriptors(own_process.max_descriptors())
     yield from check_mps_daemons(root / "mps")
     if open_paths:

@@ -12,6 +12,7 @@ from typing import Final
 
 from runai.hub_service.cli.doctor import Finding
 from runai.hub_service.processes import own_process
+from runai.hub_service.processes.shell_environment import has_password, passed_on, readable
 from runai.hub_service.wire.errors import Conflict, RunaiError, Unavailable
 
 WRITTEN: Final = (
@@ -207,6 +208,44 @@ def check_requests(root: Path, proc: Path = Path("/proc")) -> Iterator[Finding]:
         yield Finding("note", subject, text, WAY_OUT)
     else:
         yield Finding("ok", subject, f"requested CPU and memory are enforced below {group}")
+
+
+def check_shell_environment(root: Path, proc: Path = Path("/proc")) -> Iterator[Finding]:
+    """Report which variables a running platform passes on; values of proxies stay out."""
+    # Needs the hub extra, which a client lacks.
+    from runai.hub_service.clusters.local.store.cluster_lock import LOCK, holder  # noqa: PLC0415
+
+    by = holder(root / LOCK)
+    try:
+        own = _environment(proc / str(by.pid if by else 0))
+        hub = proc / own.get("RUNAI_HUB_PID", str(by.pid if by else 0))
+        environ = _environment(hub)
+        lines = (hub / "status").read_text().splitlines()
+    except OSError:  # none runs, or as another account
+        return
+    subject, passed = "environment", passed_on(environ)
+    status = dict(line.partition(":")[::2] for line in lines)
+    uid, groups = int(status["Uid"].split()[1]), f"{status['Gid']} {status['Groups']}".split()
+    who = "the platform's account cannot"
+    if environ.get("RUNAI_SYSTEM_USERS") == "1":
+        who, uid, groups = "not every user can", -1, []
+    read = readable(passed, uid, lambda: [*map(int, groups)])
+    names = ", ".join(sorted(read)) or "nothing"
+    yield Finding("ok", subject, f"sessions and jobs inherit from the platform's shell: {names}")
+    if left := ", ".join(f"{name}={passed[name]}" for name in passed if name not in read):
+        text = f"{who} read {left}: left out where it cannot be read"
+        mend = "Name a file by its whole path, or chmod o+r FILE, and o+x its folders."
+        yield Finding("note", subject, text, mend)
+    if left := ", ".join(n for n in environ if n not in passed and has_password(n, environ[n])):
+        text = f"left out, since the proxy's address has a user or password: {left}"
+        yield Finding(
+            "note", subject, text, "If users may know it: runai up --share-proxy-password"
+        )
+
+
+def _environment(process: Path) -> dict[str, str]:
+    entries = os.fsdecode((process / "environ").read_bytes()).split("\0")
+    return {name: value for name, _, value in (entry.partition("=") for entry in entries)}
 
 
 CANNOT_START: Final = b"The GPU service cannot start. "

@@ -66,6 +66,7 @@ from runai.hub_service.model.records import (
 )
 from runai.hub_service.model.workload_spec import with_least
 from runai.hub_service.processes.ports import later_port
+from runai.hub_service.processes.shell_environment import beneath
 from runai.hub_service.processes.user_account import UnixAccount, account_of
 from runai.hub_service.wire.errors import NotFound, Unavailable
 
@@ -404,7 +405,7 @@ class LocalCluster(RecordedCluster):
             open_files=self._open_files,
             group=self._requests.hold(worker.name, spec) if self._requests is not None else "",
         )
-        return instructions, account.environment() | self.variables(row, worker)
+        return instructions, beneath(account.environment(), self.variables(row, worker))
 
     def report_exit(self, workload: WorkloadId, index: int, ending: ExitStatus) -> None:
         """Record a worker's exit, then remove its control group."""

@@ -1,0 +1,103 @@
+"""Variables of an admin's shell that sessions and jobs inherit: proxies, certificates, CUDA, ….
+
+The environments of hub and service also contain secrets, so no other variable is passed on.
+"""
+
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+SHARE_PROXY_PASSWORD: Final = "RUNAI_SHARE_PROXY_PASSWORD"  # noqa: S105 - a setting's name
+"""`1`: pass on proxy addresses with a user or password, too."""
+PATHS: Final = (
+    *("CUDA_HOME", "CUDA_PATH"),
+    *("CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_DIR", "SSL_CERT_FILE"),
+)
+"""Variables that name a file or folder; left out for accounts that cannot read it."""
+_PLAIN: Final = re.compile(r"LANG|LANGUAGE|LC_\w+|LD_LIBRARY_PATH|TZ")
+_PROXIES: Final = re.compile(r"(?:all|ftp|https?)_proxy|(?:ALL|FTP|HTTPS?)_PROXY")
+_NO_PROXY: Final = ("no_proxy", "NO_PROXY")  # programs differ in the one they prefer
+_THIS_MACHINE: Final = ("127.0.0.1", "localhost", "::1")
+
+Groups = Callable[[], Collection[int]]
+
+
+def passed_on(environ: Mapping[str, str], *hosts: str) -> dict[str, str]:
+    """Return the variables for sessions and jobs; with a proxy, `no_proxy` has `hosts`, too."""
+    shares_passwords = environ.get(SHARE_PROXY_PASSWORD) == "1"
+    found = {
+        name: value
+        for name, value in environ.items()
+        if (name in PATHS and value)
+        or name in _NO_PROXY
+        or _PLAIN.fullmatch(name)
+        or (_PROXIES.fullmatch(name) and (shares_passwords or not has_password(name, value)))
+    }
+    if any(_PROXIES.fullmatch(name) and value for name, value in found.items()):
+        given = [found.get(name, "") for name in _NO_PROXY]
+        for name, own, other in zip(_NO_PROXY, given, reversed(given), strict=True):
+            found[name] = _extended(own or other, (*_THIS_MACHINE, *hosts))
+    return found
+
+
+def has_password(name: str, value: str) -> bool:
+    """Return True if this is a proxy's address that contains a user or password."""
+    return "@" in value and _PROXIES.fullmatch(name) is not None
+
+
+def beneath(passed: Mapping[str, str], chosen: Mapping[str, str]) -> dict[str, str]:
+    """Return `chosen`, completed by variables of the shell.
+
+    A chosen proxy displaces both of its names, since most programs prefer the lower case.
+
+    >>> beneath({"http_proxy": "http://a", "TZ": "UTC"}, {"HTTP_PROXY": "http://b"})
+    {'TZ': 'UTC', 'HTTP_PROXY': 'http://b'}
+    """
+    proxies = {name.swapcase() for name in chosen if name.lower().endswith("_proxy")}
+    taken = proxies | chosen.keys()
+    return {name: value for name, value in passed.items() if name not in taken} | dict(chosen)
+
+
+def readable(passed: Mapping[str, str], uid: int, groups: Groups) -> dict[str, str]:
+    """Return the variables without the paths that this account cannot read."""
+    return {
+        name: value
+        for name, value in passed.items()
+        if name not in PATHS
+        or all(
+            _can_read(Path(path), uid, groups)
+            for path in (value.split(":") if name == "SSL_CERT_DIR" else [value])
+        )
+    }
+
+
+def _extended(no_proxy: str, hosts: Iterable[str]) -> str:
+    entries = [entry.strip() for entry in no_proxy.split(",")]
+    if "*" in entries:  # no proxy for any host
+        return no_proxy
+    return ",".join(filter(None, dict.fromkeys([*entries, *hosts])))
+
+
+def _can_read(path: Path, uid: int, groups: Groups) -> bool:
+    """Return True if the file modes let an account read a file or folder."""
+    if not path.is_absolute():  # relative to the admin's working directory
+        return False
+    try:
+        whole = path.resolve(strict=True)
+        needed = os.R_OK | os.X_OK if whole.is_dir() else os.R_OK
+        folders = {*path.parents, *whole.parents}
+        return _grants(whole.stat(), needed, uid, groups) and all(
+            _grants(folder.stat(), os.X_OK, uid, groups) for folder in folders
+        )
+    except OSError:
+        return False
+
+
+def _grants(at: os.stat_result, needed: int, uid: int, groups: Groups) -> bool:
+    everyone, group, owner = (at.st_mode >> shift & needed == needed for shift in (0, 3, 6))
+    if uid in {0, at.st_uid}:
+        return owner or uid == 0
+    # The account's groups come last: a directory service may have to be asked.
+    return everyone or (group and at.st_gid in groups())

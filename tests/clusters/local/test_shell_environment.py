@@ -1,0 +1,180 @@
+"""Variables of an admin's shell: which of them sessions and jobs inherit, and for which account."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import httpx
+import pytest
+
+from runai.hub_service.processes.shell_environment import beneath, passed_on, readable
+from runai.hub_service.processes.user_account import account_of
+from runai.spawner.local import RunaiLocalSpawner
+from unix_accounts import open_folder
+
+HUB = "gpu.example.org"
+LOCAL = "127.0.0.1,localhost,::1"
+DIRECT = dict.fromkeys(("no_proxy", "NO_PROXY"), f"{LOCAL},{HUB}")
+PROXY = "http://proxy:3128"
+SECRETS = ("http://ana:hunter2@proxy:3128", "ana@proxy", "socks5h://ana@[::1]:1080")
+OWNER, MEMBER, OTHER = 54_321, 54_322, 54_323
+GROUP = 54_300
+GROUPS: dict[int, list[int]] = {OWNER: [], MEMBER: [GROUP], OTHER: []}
+
+SHELLS = {
+    "nothing": ({}, {}),
+    "secrets": ({"RUNAI_HUB_TOKEN": "s", "MY_PASSWORD": "s", "MY_HTTP_PROXY": PROXY}, {}),
+    "own folders": ({"HOME": "/root", "TMPDIR": "/root/tmp", "VIRTUAL_ENV": "/v"}, {}),
+    "time zone": ({"TZ": "UTC"}, {"TZ": "UTC"}),
+    "locale": ({"LANG": "C", "LC_TIME": "C"}, {"LANG": "C", "LC_TIME": "C"}),
+    "CUDA": (
+        {"CUDA_HOME": "/c", "CUDA_PATH": "/c", "LD_LIBRARY_PATH": "/c"},
+        {"CUDA_HOME": "/c", "CUDA_PATH": "/c", "LD_LIBRARY_PATH": "/c"},
+    ),
+    "certificates": (
+        {"SSL_CERT_FILE": "/a", "REQUESTS_CA_BUNDLE": "/b", "SSL_CERT_DIR": ""},
+        {"SSL_CERT_FILE": "/a", "REQUESTS_CA_BUNDLE": "/b"},
+    ),
+    "proxy": ({"http_proxy": PROXY}, {"http_proxy": PROXY, **DIRECT}),
+    "proxy in capitals": ({"HTTPS_PROXY": PROXY}, {"HTTPS_PROXY": PROXY, **DIRECT}),
+    "proxy for all": ({"ALL_PROXY": PROXY}, {"ALL_PROXY": PROXY, **DIRECT}),
+    "empty proxy": ({"http_proxy": ""}, {"http_proxy": ""}),
+    "no proxy": ({"no_proxy": "a.org"}, {"no_proxy": "a.org"}),
+    "proxy and exceptions": (
+        {"http_proxy": PROXY, "NO_PROXY": "a.org, ::1,"},
+        {"http_proxy": PROXY} | dict.fromkeys(DIRECT, f"a.org,::1,127.0.0.1,localhost,{HUB}"),
+    ),
+    "proxy for no host": (
+        {"http_proxy": PROXY, "no_proxy": "*"},
+        {"http_proxy": PROXY, **dict.fromkeys(DIRECT, "*")},
+    ),
+}
+
+
+@pytest.mark.parametrize(("shell", "expected"), SHELLS.values(), ids=SHELLS)
+def test_list_has_proxies_certificates_time_zone_and_cuda(
+    shell: dict[str, str], expected: dict[str, str]
+):
+    once = passed_on(shell, HUB)
+
+    assert once == expected
+    assert passed_on(once, HUB) == once
+
+
+@pytest.mark.parametrize("address", SECRETS)
+@pytest.mark.parametrize("name", ["http_proxy", "HTTPS_PROXY", "all_proxy"])
+def test_proxy_with_a_user_is_passed_on_by_its_setting_alone(name: str, address: str):
+    shell = {name: address, "TZ": "UTC"}
+
+    assert passed_on(shell, HUB) == {"TZ": "UTC"}
+    assert passed_on({**shell, "RUNAI_SHARE_PROXY_PASSWORD": ""}, HUB) == {"TZ": "UTC"}
+    assert passed_on({**shell, "RUNAI_SHARE_PROXY_PASSWORD": "1"}, HUB) == {**shell, **DIRECT}
+
+
+def test_exceptions_are_understood_by_an_http_client(monkeypatch: pytest.MonkeyPatch):
+    for name, value in passed_on({"ALL_PROXY": "http://127.0.0.1:9"}, HUB).items():
+        monkeypatch.setenv(name, value)
+    with httpx.Client() as client:
+        proxied = client._transport_for_url(httpx.URL("http://other.example.org"))
+        for host in ("127.0.0.1", "localhost", "[::1]", HUB):
+            assert client._transport_for_url(httpx.URL(f"http://{host}:8000")) is client._transport
+
+    assert proxied is not client._transport
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        pytest.param({}, {"https_proxy": "a", "TZ": "UTC"}, id="nothing"),
+        pytest.param({"TZ": "x"}, {"https_proxy": "a", "TZ": "x"}, id="same name"),
+        pytest.param({"tz": "x"}, {"https_proxy": "a", "TZ": "UTC", "tz": "x"}, id="other name"),
+        pytest.param({"HTTPS_PROXY": "b"}, {"HTTPS_PROXY": "b", "TZ": "UTC"}, id="proxy"),
+        pytest.param({"HTTPS_PROXY": ""}, {"HTTPS_PROXY": "", "TZ": "UTC"}, id="without proxy"),
+    ],
+)
+def test_chosen_variable_displaces_the_shells(chosen: dict[str, str], expected: dict[str, str]):
+    assert beneath({"https_proxy": "a", "TZ": "UTC"}, chosen) == expected
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with open_folder() as folder:
+        (folder / "inner").mkdir()
+        (folder / "inner/ca.pem").touch()
+        yield folder
+
+
+FILES = {
+    "everybody's": (0o755, 0o644, {OWNER, MEMBER, OTHER}),
+    "the owner's": (0o755, 0o600, {OWNER}),
+    "the group's": (0o755, 0o640, {OWNER, MEMBER}),
+    "nobody's": (0o755, 0o000, set()),
+    "in a folder of the owner": (0o700, 0o644, {OWNER}),
+    "in a folder of the group": (0o710, 0o644, {OWNER, MEMBER}),
+    "in a folder without a list": (0o711, 0o644, {OWNER, MEMBER, OTHER}),
+}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.parametrize(("folder", "file", "readers"), FILES.values(), ids=FILES)
+def test_file_is_left_out_for_accounts_that_cannot_read_it(
+    place: Path, folder: int, file: int, readers: set[int]
+):
+    path = place / "inner/ca.pem"
+    for each, mode in ((path, file), (path.parent, folder)):
+        os.chown(each, OWNER, GROUP)
+        each.chmod(mode)
+
+    passed = {"SSL_CERT_FILE": str(path), "TZ": "UTC"}
+    found = {uid: readable(passed, uid, partial(GROUPS.__getitem__, uid)) for uid in GROUPS}
+
+    assert {uid for uid in GROUPS if found[uid] == passed} == readers
+    assert {uid for uid in GROUPS if found[uid] == {"TZ": "UTC"}} == GROUPS.keys() - readers
+    assert readable(passed, 0, list) == passed
+
+
+@pytest.mark.parametrize(
+    ("variable", "is_read"),
+    [
+        pytest.param("REQUESTS_CA_BUNDLE={}/inner/ca.pem", True, id="file"),
+        pytest.param("SSL_CERT_DIR={}:{}/inner", True, id="folders"),
+        pytest.param("SSL_CERT_DIR={}:{}/none", False, id="one folder is missing"),
+        pytest.param("CUDA_HOME={}/none", False, id="folder is missing"),
+        pytest.param("CURL_CA_BUNDLE=inner/ca.pem", False, id="relative path"),
+        pytest.param("SSL_CERT_FILE={}/private/link", False, id="link in a private folder"),
+        pytest.param("LD_LIBRARY_PATH=/none", True, id="search path"),
+    ],
+)
+def test_path_is_followed_as_the_account_would(place: Path, variable: str, *, is_read: bool):
+    (place / "private").mkdir(mode=0o700)
+    (place / "private/link").symlink_to(place / "inner/ca.pem")
+    name, _, value = variable.replace("{}", str(place)).partition("=")
+
+    assert (name in readable({name: value}, OTHER, list)) == is_read
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o600])
+def test_session_and_job_of_a_unix_account_get_the_files_that_it_can_read(
+    place: Path, mode: int, monkeypatch: pytest.MonkeyPatch
+):
+    bundle = place / "inner/ca.pem"
+    bundle.chmod(mode)
+    shell = {"SSL_CERT_FILE": str(bundle), "TZ": "UTC"}
+    entry = pwd.struct_passwd(("pat", "x", OTHER, OTHER, "", str(place), "/bin/sh"))
+    monkeypatch.setattr(pwd, "getpwnam", {"pat": entry}.__getitem__)
+    for name, value in shell.items():
+        monkeypatch.setenv(name, value)
+    spawner = RunaiLocalSpawner(
+        user=SimpleNamespace(name="pat"), system_users=True, shell_environment=shell
+    )
+
+    job = account_of("pat", place, system_users=True).environment()
+    session = spawner.inherited_environment()
+
+    assert session == (shell if mode == 0o644 else {"TZ": "UTC"})
+    assert {name: value for name, value in job.items() if name in shell} == session

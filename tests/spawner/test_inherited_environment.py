@@ -1,0 +1,96 @@
+"""Sessions and jobs of `runai up` inherit the proxies, certificates, … of an admin's shell."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from pathlib import Path
+
+import certifi
+import pytest
+
+from hub_platform import HubPlatform, running_hub
+from runai.embedded.directory import DataDirectory
+from runai.hub_service.cli.doctor.platform_checks import check_shell_environment
+from runai.hub_service.client import Client
+from runai.hub_service.wire.schemas import SubmitRequest
+from waiting import eventually
+
+pytestmark = [pytest.mark.hub, pytest.mark.timeout(600)]
+
+PROXY = "http://127.0.0.1:9"
+SECRET = "http://ana:hunter2@127.0.0.1:9"
+DIRECT = "example.org,127.0.0.1,localhost,::1"
+"""The hub's name is 127.0.0.1 here."""
+OWN = 'c.RunaiLocalSpawner.environment.update({"CUDA_HOME": "/of/the/file"})\n'
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(shutil.copy(certifi.where(), tmp_path_factory.mktemp("certificates")))
+
+
+@pytest.fixture(scope="module")
+def platform(certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubPlatform]:
+    shell = {
+        "http_proxy": PROXY,
+        "HTTPS_PROXY": SECRET,
+        "no_proxy": "example.org",
+        "NO_PROXY": "",
+        "TZ": "Asia/Tokyo",
+        "CUDA_HOME": str(certificates.parent),
+        "SSL_CERT_FILE": str(certificates),
+        "REQUESTS_CA_BUNDLE": str(certificates / "missing"),
+        "ADMINS_TOKEN": "hunter2",
+    }
+    with running_hub(tmp_path_factory.mktemp("shell"), OWN, shell) as platform:
+        yield platform
+
+
+def environment_of_job(platform: HubPlatform, **own: str) -> dict[str, str]:
+    url = f"{platform.http.base_url}/services/runai/"
+    with Client(url, platform.token("bo"), patience_s=60) as client:
+        request = SubmitRequest(project="vision", gpus=Decimal(0), command=["env"], env=own)
+        (made,) = client.submit(request).workloads
+        eventually(lambda: client.workload(made.id).state == "succeeded", what="the job ends")
+        lines = [line.text.rstrip("\n").partition("=") for line in client.logs(made.id)]
+        return {name: value for name, _, value in lines}
+
+
+def inherited(platform: HubPlatform, environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name in platform.shell}
+
+
+def test_session_and_job_inherit_the_same_list_and_keep_what_is_chosen_for_them(
+    platform: HubPlatform, certificates: Path
+):
+    platform.start_server("ana")
+    session = platform.environment("ana")
+    platform.stop_server("ana")
+    job = environment_of_job(platform)
+    chosen = environment_of_job(platform, HTTP_PROXY="http://mine", TZ="UTC")
+    log = DataDirectory(platform.data_dir).hub_log.read_text()
+
+    same = {
+        "http_proxy": PROXY,
+        "no_proxy": DIRECT,
+        "NO_PROXY": DIRECT,
+        "TZ": "Asia/Tokyo",
+        "SSL_CERT_FILE": str(certificates),
+    }
+    assert inherited(platform, job) == {**same, "CUDA_HOME": str(certificates.parent)}
+    assert inherited(platform, session) == {**same, "CUDA_HOME": "/of/the/file"}
+    assert (chosen["HTTP_PROXY"], chosen["TZ"]) == ("http://mine", "UTC")
+    assert "http_proxy" not in chosen
+    assert "hunter2" not in log + (platform.data_dir / "up.log").read_text()
+
+
+def test_doctor_names_the_variables_that_are_left_out(platform: HubPlatform, certificates: Path):
+    found = [*check_shell_environment(platform.data_dir)]
+
+    texts = "\n".join(finding.text for finding in found)
+    assert "SSL_CERT_FILE" in found[0].text
+    assert f"cannot read REQUESTS_CA_BUNDLE={certificates}/missing" in texts
+    assert "has a user or password: HTTPS_PROXY" in texts
+    assert "hunter2" not in str(found)
