@@ -302,7 +302,7 @@ def _become_hub(settings: Settings, directory: DataDirectory) -> None:
         **os.environ,
         **settings.environment(),
         "RUNAI_TERMINAL": str(terminal),
-        # `jupyter`, `pip` and `runai` of this installation, in sessions too.
+        # Programs of this installation; in sessions the user's own come first.
         "PATH": os.pathsep.join(
             dict.fromkeys([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
         ),

@@ -12,9 +12,8 @@ import resource
 import shlex
 import shutil
 import signal
-import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from traitlets import Bool, Dict, Float, Integer, Unicode, default
 
 from runai.hub_service.processes.shell_environment import beneath
 from runai.hub_service.processes.user_account import home_name, readable_by
+from runai.hub_service.processes.user_environment import NOTE, Prepared, UserEnvironment
 from runai.hub_service.wire.problems import current as current_request
 from runai.hub_service.wire.program_schemas import ProcessReport
 from runai.spawner.admission import Admission, SessionRefused
@@ -71,6 +71,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         self._created = 0.0
         self._session_env: Mapping[str, str] = {}
         self._start_env: dict[str, str] = {}
+        self._python = Prepared(usable=True)
         self._progress = StartProgress()
 
     # -- options ---------------------------------------------------------------------------------
@@ -99,6 +100,7 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
             with self._options_accepted():
                 request = session_request(self.user_options or {})
             await asyncio.to_thread(self._prepare_home)
+            self._python = await asyncio.to_thread(self._prepare_python)
             wanted = f"{request.amount.in_words()} in {request.project}"
             asked = self._log_request(wanted) if request.is_workload else ""
             async with self._client(asked) as client:
@@ -171,6 +173,11 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         env = beneath(self.inherited_environment(), super().get_env())
         if url := self.api_url or self.service_url:  # both are on this machine
             env["RUNAI_API_URL"] = url
+        python, usable = UserEnvironment(self._home), self._python.usable
+        env |= python.variables(env, usable=usable)
+        env["JUPYTER_PATH"] = python.jupyter_path(env.get("JUPYTER_PATH", ""), usable=usable)
+        if self._python.note:
+            env[NOTE] = self._python.note
         self._start_env = with_handed(env, self._session_env or NO_DEVICES)
         return self._start_env
 
@@ -195,7 +202,8 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
         runs_as_root = (
             pwd.getpwnam(self.user.name).pw_uid == 0 if self.system_users else os.geteuid() == 0
         )
-        if terminal := terminal_command(self.user_env({}).get("SHELL", "")):
+        path = UserEnvironment(self._home).path(usable=self._python.usable)
+        if terminal := terminal_command(self.user_env({}).get("SHELL", ""), path):
             args = [*args, f"--ServerApp.terminado_settings=shell_command={shlex.join(terminal)}"]
         return [*args, "--allow-root"] if runs_as_root else args
 
@@ -256,6 +264,13 @@ class RunaiLocalSpawner(SessionChoosing, LocalProcessSpawner):
                     f"Your home cannot be made: {why}. Ask an admin of this machine.",
                     reason="no_home",
                 ) from failed
+
+    def _prepare_python(self) -> Prepared:
+        """Make the user's Python environment, as the user; without one the server starts too."""
+        if not self.system_users:
+            return UserEnvironment(self._home).prepare_as()
+        entry = pwd.getpwnam(self.user.name)
+        return UserEnvironment(self._home).prepare_as(entry.pw_name, entry.pw_uid, entry.pw_gid)
 
     async def _process(self) -> ProcessReport:
         """Return the started process's pid and start time: the kernel reuses pids."""
@@ -371,13 +386,15 @@ def _exit_text(status: int) -> str:
         return f"killed by signal {-status}"
 
 
-def terminal_command(shell: str) -> list[str]:
-    """Return the command of a terminal, whose `python` is this environment's; []: JupyterLab's own.
+def terminal_command(shell: str, path: Sequence[str]) -> list[str]:
+    """Return the command of a terminal whose PATH begins with `path`; []: JupyterLab's own.
 
     JupyterLab starts a login shell, in which Debian's /etc/profile overwrites PATH. This one puts
-    the environment in front of what the login has set, and becomes an interactive shell.
+    the path in front of what the login has set, prints the sentence about the user's environment,
+    and becomes an interactive shell.
     """
     if Path(shell).name not in LOGIN_SHELLS:
         return []
-    path = shlex.quote(f"PATH={Path(sys.executable).parent}:")
-    return [shell, "-l", "-c", f'exec env {path}"$PATH" {shlex.quote(shell)}']
+    note = f'test -z "${NOTE}" || echo "${NOTE}"'
+    front = shlex.quote(f"PATH={':'.join(path)}:")
+    return [shell, "-l", "-c", f'{note}; exec env {front}"$PATH" {shlex.quote(shell)}']

@@ -8,7 +8,6 @@ import hashlib
 import os
 import pwd
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Final
 from urllib.parse import quote
 
 from runai.hub_service.processes.shell_environment import passed_on, readable
+from runai.hub_service.processes.user_environment import UserEnvironment
 from runai.hub_service.wire.errors import InvalidRequest, NotFound
 
 _PLAIN: Final = re.compile(r"[a-z0-9]([a-z0-9._@-]{0,61}[a-z0-9])?")
@@ -75,15 +75,9 @@ class UnixAccount:
     def environment(self) -> dict[str, str]:
         """Return the initial environment of every program of this user."""
         passed = readable_by(self.uid, self.user, self.gid, passed_on(os.environ))
-        # `python` means the platform's interpreter, which has the examples' libraries.
-        path = [str(Path(sys.executable).parent), *os.environ.get("PATH", os.defpath).split(":")]
-        return passed | {
-            "HOME": str(self.home),
-            "LOGNAME": self.user,
-            "PATH": ":".join(dict.fromkeys(path)),
-            "SHELL": self.shell,
-            "USER": self.user,
-        }
+        python = UserEnvironment(self.home).variables(os.environ)
+        own = {"HOME": str(self.home), "LOGNAME": self.user, "SHELL": self.shell, "USER": self.user}
+        return passed | python | own
 
 
 def readable_by(uid: int | None, user: str, gid: int, passed: Mapping[str, str]) -> dict[str, str]:

@@ -11,6 +11,7 @@ from runai.hub_service.cli.framework.program_argument import (
     absolute_workdir,
     check_program,
 )
+from runai.hub_service.processes.user_environment import FOLDER
 from runai.hub_service.wire.errors import InvalidRequest
 
 
@@ -87,6 +88,15 @@ def test_only_what_is_certainly_a_script_is_looked_for(program, tmp_path):
     (programs / program[0]).touch(mode=0o755)
 
     check_program(program, tmp_path, str(programs))
+
+
+def test_program_of_the_users_own_libraries_is_found(tmp_path, monkeypatch):
+    programs = tmp_path / FOLDER / "bin"
+    programs.mkdir(parents=True)
+    (programs / "own-tool").touch(mode=0o755)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    check_program(["own-tool"], tmp_path)
 
 
 @pytest.mark.parametrize(

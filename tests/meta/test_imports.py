@@ -45,6 +45,7 @@ CLIENT_SIDE = {
     "runai.hub_service.processes.per_process",
     "runai.hub_service.processes.shell_environment",
     "runai.hub_service.processes.user_account",
+    "runai.hub_service.processes.user_environment",
     "runai.hub_service.wire.amounts",
     "runai.hub_service.limits.tiers",
     "runai.hub_service.wire.printable",

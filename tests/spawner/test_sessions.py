@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from hub_platform import HubPlatform
 from kubernetes_hub import sentence
 from runai.embedded.directory import DataDirectory
 from runai.hub_service.limits import HOOK
+from runai.hub_service.processes.user_environment import FOLDER
 
 pytestmark = [pytest.mark.hub, pytest.mark.timeout(900)]
 
@@ -114,6 +116,10 @@ def test_a_session_without_a_gpu_sees_none_and_shares_no_open_file_with_the_hub(
 
     assert fresh.environment("ana")["CUDA_VISIBLE_DEVICES"] == ""
     assert fresh.environment("ana")["NVIDIA_VISIBLE_DEVICES"] == "void"
+    assert fresh.environment("ana")["VIRTUAL_ENV"] == str(home / FOLDER)
+    kernels = Path(fresh.environment("ana")["JUPYTER_PATH"].split(":")[0], "kernels")
+    spec = json.loads((kernels / "python3/kernel.json").read_text())
+    assert spec["argv"][0] == str(home / FOLDER / "bin/python")
     assert fresh.sessions() == {}
     assert open_files(fresh.pid("ana")) & open_files(fresh.process.pid) <= {"/dev/null"}
     output = (home / ".local/share/runai/lab-ana.log").read_bytes()

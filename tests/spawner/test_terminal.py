@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ AS_ANA = ["setpriv", "--clear-groups", f"--reuid={UIDS['ana']}", f"--regid={UIDS
 
 @pytest.mark.parametrize("account", ["the hub's", "without rights"])
 @pytest.mark.parametrize("shell", ["/bin/bash", "/bin/sh"])
-def test_terminal_runs_the_environments_programs_after_a_login(shell, account, monkeypatch):
+def test_terminal_runs_the_environments_programs_after_a_login(shell, account):
     if account == "without rights" and os.geteuid() != 0:
         pytest.skip("needs root, to type as another account")
     if not Path(shell).exists():
@@ -33,8 +32,8 @@ def test_terminal_runs_the_environments_programs_after_a_login(shell, account, m
             (programs / name).write_text(f"#!/bin/sh\necho the environment: {name}\n")
             (programs / name).chmod(0o755)
         (home / ".profile").write_text("PATH=/usr/bin:/bin\necho a login > ~/.profile.read\n")
-        monkeypatch.setattr(sys, "executable", str(programs / "python"))
-        command = shlex.split(shlex.join(terminal_command(shell)))  # as Jupyter reads it
+        terminal = terminal_command(shell, [str(programs)])
+        command = shlex.split(shlex.join(terminal))  # as Jupyter reads it
 
         ran = subprocess.run(
             [*(AS_ANA if account == "without rights" else []), *command],
@@ -51,4 +50,4 @@ def test_terminal_runs_the_environments_programs_after_a_login(shell, account, m
 
 @pytest.mark.parametrize("shell", ["", "/bin/tcsh", "/usr/sbin/nologin"])
 def test_terminal_of_another_shell_is_jupyters_own(shell):
-    assert terminal_command(shell) == []
+    assert terminal_command(shell, ["/bin"]) == []

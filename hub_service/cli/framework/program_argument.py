@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Final
@@ -11,6 +10,7 @@ import click
 
 from runai.hub_service.cli.framework.reporting import Command
 from runai.hub_service.processes.user_account import expanded
+from runai.hub_service.processes.user_environment import UserEnvironment
 from runai.hub_service.wire.errors import InvalidRequest
 
 _SCRIPT_ENDINGS: Final = (".py", ".sh")
@@ -78,8 +78,10 @@ def check_program(program: Sequence[str], folder: Path, path: str | None = None)
 
 
 def _check_first(name: str, folder: Path, path: str | None) -> None:
-    # The job's PATH is this platform's programs, then the service's PATH, which is not known here.
-    usual = (os.environ.get("PATH", ""), str(Path(sys.executable).parent), os.defpath, *_SYSTEM)
+    # The job's PATH is the user's programs, this platform's, then the service's PATH, which is not
+    # known here.
+    ours = UserEnvironment(Path(os.environ.get("HOME", "/"))).path()
+    usual = (os.environ.get("PATH", ""), *ours, os.defpath, *_SYSTEM)
     places = os.pathsep.join(usual) if path is None else path
     if (folder / name).exists() if "/" in name else shutil.which(name, path=places):
         return

@@ -5,6 +5,7 @@ It decides about directories, accounts and supervisors' instructions. Workers ou
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import (
     AsyncGenerator,
@@ -68,6 +69,7 @@ from runai.hub_service.model.workload_spec import with_least
 from runai.hub_service.processes.ports import later_port
 from runai.hub_service.processes.shell_environment import beneath
 from runai.hub_service.processes.user_account import UnixAccount, account_of
+from runai.hub_service.processes.user_environment import UserEnvironment
 from runai.hub_service.wire.errors import NotFound, Unavailable
 
 
@@ -390,6 +392,9 @@ class LocalCluster(RecordedCluster):
             shared = self.elastic_dir(row)
             shared.forget_status(worker.name)  # a status of an earlier start
             directories += [str(shared.path), str(shared.path / "status")]
+        variables = self.variables(row, worker)
+        python = UserEnvironment(account.home)
+        without = python.variables(os.environ, usable=False)
         instructions = Instructions(
             command=[source if part == SOURCE_PLACEHOLDER else part for part in spec.command],
             workdir=spec.workdir or str(account.home),
@@ -404,8 +409,14 @@ class LocalCluster(RecordedCluster):
             most_files=self._job_files,
             open_files=self._open_files,
             group=self._requests.hold(worker.name, spec) if self._requests is not None else "",
+            python={
+                "files": python.expected(),
+                "program": str(python.python),
+                "make": python.command,
+                "without": {k: v for k, v in without.items() if k not in variables},
+            },
         )
-        return instructions, beneath(account.environment(), self.variables(row, worker))
+        return instructions, beneath(account.environment(), variables)
 
     def report_exit(self, workload: WorkloadId, index: int, ending: ExitStatus) -> None:
         """Record a worker's exit, then remove its control group."""

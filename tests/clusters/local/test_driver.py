@@ -16,6 +16,7 @@ import pytest
 from labs import DEVICES, NODE, Clock, LocalLab, local_lab, plan, start, stop
 from runai.hub_service.clusters.local.driver import LocalCluster
 from runai.hub_service.model.records import Process
+from runai.hub_service.processes.user_environment import FOLDER
 from runai.hub_service.wire.errors import NotFound
 from waiting import eventually_async
 
@@ -375,7 +376,7 @@ async def test_a_job_is_at_home_with_python_and_without_secrets_of_the_service(
     where, python, *variables = (await _text(lab, workload)).splitlines()
 
     home = str(tmp_path / "data" / "users" / "ana")
-    assert (home, str(Path(sys.executable).with_name("python"))) == (where, python)
+    assert (home, f"{home}/{FOLDER}/bin/python") == (where, python)
     assert {f"HOME={home}", "USER=ana", "LR=0.1", "CUDA_VISIBLE_DEVICES=SIM-0"} <= set(variables)
     assert not [line for line in variables if "secret" in line]
 

@@ -53,6 +53,9 @@ class Instructions:
     """Created with the worker's account before it starts."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Written with the worker's account before it starts: path and text."""
+    python: Mapping[str, Any] = field(default_factory=dict)
+    """The user's Python environment: `files` that show it is there (path and text), its `program`,
+    the command to `make` it, and variables for a worker `without` it. {}: none is made."""
     log_bytes: int = 10 * 1024 * 1024
     log_files: int = 10
     room_seconds: float = ROOM_S

@@ -103,6 +103,7 @@ def become_worker(
         change_account(spec)
         die_with(parent)
         make_private_files(spec)
+        prepare_python(spec, environment)
         mark_start(spec, failed)
         os.umask(spec["umask"])
         os.chdir(spec["workdir"])
@@ -170,6 +171,38 @@ def make_private_files(spec: dict[str, Any]) -> None:
         with open(path, "w", encoding="utf-8") as file:  # noqa: PTH123
             os.fchmod(file.fileno(), 0o600)
             file.write(text)
+
+
+def prepare_python(spec: dict[str, Any], environment: dict[str, str]) -> None:
+    """Make the user's Python environment if it is missing, in a fork; without one change PATH.
+
+    The program's sentence about it goes to the worker's output.
+    """
+    # Missing if an older service wrote the instructions.
+    python = spec.get("python", {})
+    if not python or python_is_there(python):
+        return
+    maker = os.fork()
+    if not maker:
+        kept = {k: v for k, v in environment.items() if k in {"PATH", "LD_LIBRARY_PATH"}}
+        try:
+            os.execve(python["make"][0], python["make"], kept)  # noqa: S606  no shell
+        finally:  # an account that may not run the platform's Python
+            os._exit(CANNOT)
+    if os.waitpid(maker, 0)[1]:
+        environment.update(python["without"])
+
+
+def python_is_there(python: dict[str, Any]) -> bool:
+    """Return True if the environment has the files as they should be, and a program."""
+    try:
+        for path, text in python["files"].items():
+            with open(path, encoding="utf-8") as file:  # noqa: PTH123
+                if file.read() != text:
+                    return False
+    except (OSError, ValueError):
+        return False
+    return os.access(python["program"], os.X_OK)
 
 
 def mark_start(spec: dict[str, Any], answer: int) -> None:

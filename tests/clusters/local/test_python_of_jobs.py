@@ -1,0 +1,144 @@
+"""Jobs run in their user's Python environment, also those of a user without a notebook."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+
+from labs import LocalLab, local_lab, plan, start
+from runai import hub_service
+from runai.hub_service.processes.user_environment import FOLDER
+from unix_accounts import UIDS, accounts, as_user
+from user_environments import wheel
+
+INSTALL = "-m pip install --no-index --no-deps --disable-pip-version-check -q"
+PLATFORM = Path(sys.executable).with_name("python")
+
+
+@pytest.fixture
+async def lab(tmp_path: Path) -> AsyncGenerator[LocalLab]:
+    async with local_lab(tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "data/users/ana" / FOLDER
+
+
+async def _output(lab: LocalLab, name: str, script: str, **fields) -> str:
+    """Run a shell script as a job; return its output."""
+    spec = lab.job(name, command=("sh", "-c", script), **fields)
+    await lab.cluster.submit([spec])
+    starts = (start(spec.id, i, worker=i) for i in range(spec.workers))
+    assert await lab.cluster.apply(plan(*starts)) == []
+    record = await lab.until(spec.id, "succeeded", "failed")
+    chunks = lab.cluster.logs(spec.id, worker=None, tail=None, follow=False)
+    printed = b"".join([chunk.lines async for chunk in chunks]).decode()
+    assert record.state == "succeeded", printed
+    return printed
+
+
+async def test_library_that_a_job_installs_is_there_for_the_users_next_jobs_alone(
+    lab, root, tmp_path
+):
+    package = wheel(tmp_path)
+    await _output(lab, "first", f"python {INSTALL} {package}")
+
+    own = await _output(
+        lab, "second", "for p in python pip tiny runai; do command -v $p; done; tiny"
+    )
+    other = await _output(lab, "other", "python -c 'import tiny' || echo none", user="bo")
+
+    places = [root / "bin/python", root / "bin/pip", root / "bin/tiny", root / "runai/bin/runai"]
+    assert own.splitlines() == [*map(str, places), "1.0"]
+    assert other.splitlines()[-1] == "none"
+    assert importlib.util.find_spec("tiny") is None
+
+
+async def test_job_of_a_notebook_runs_on_the_python_that_its_request_names(lab, root, tmp_path):
+    await _output(lab, "first", f"python {INSTALL} {wheel(tmp_path)}")
+    spec = lab.job(command=(str(root / "bin/python"), "-c", "import tiny"))
+    await lab.cluster.submit([spec])
+    await lab.cluster.apply(plan(start(spec.id, 0)))
+
+    assert (await lab.until(spec.id, "succeeded", "failed")).state == "succeeded"
+
+
+async def test_workers_that_start_at_once_make_one_environment(lab, root):
+    printed = await _output(lab, "gang", "command -v python", workers=4, min_workers=4)
+
+    assert printed.splitlines() == [f"{root}/bin/python"] * 4
+    assert [path.name for path in root.parent.iterdir() if "runai-env" in path.name] == [FOLDER]
+
+
+async def test_job_with_a_damaged_environment_runs_on_the_platforms_python(lab, root, tmp_path):
+    root.mkdir(parents=True)
+    package = wheel(tmp_path)
+    script = f"command -v python; pip install {package} --no-index || echo cannot"
+
+    printed = (await _output(lab, "exp", script)).splitlines()
+
+    assert printed[0].startswith(f"Your Python environment {root} cannot be used: ")
+    assert printed[1] == str(PLATFORM)
+    assert printed[-1] == "cannot"
+    assert importlib.util.find_spec("tiny") is None
+
+
+@pytest.mark.parametrize("damaged", [False, True], ids=["", "damaged"])
+async def test_path_of_a_request_stays_as_it_is(damaged, lab, root):
+    if damaged:
+        root.mkdir(parents=True)
+    printed = await _output(lab, "exp", "echo $PATH", env={"PATH": "/usr/bin:/bin"})
+
+    assert printed.splitlines()[-1] == "/usr/bin:/bin"
+
+
+AS_ROOT = """
+import sys
+from pathlib import Path
+from runai import hub_service
+from runai.hub_service.processes.user_environment import UserEnvironment
+prepared = UserEnvironment(Path(sys.argv[1])).prepare_as("ana", int(sys.argv[2]), int(sys.argv[2]))
+sys.exit(prepared.note or not prepared.usable)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to run programs as users")
+def test_environment_of_a_system_user_is_made_and_filled_by_that_account(monkeypatch):
+    with accounts(monkeypatch) as folder:
+        platform, home = folder / "platform", folder / "ana"
+        python = _python_for_all()
+        subprocess.run([python, "-m", "venv", "--without-pip", str(platform)], check=True)
+        (site,) = platform.glob("lib/python*/site-packages")
+        paths = [path for path in sys.path if "site-packages" in path]
+        (site / "packages.pth").write_text("\n".join([*paths, ""]))
+        (site / "runai").symlink_to(Path(hub_service.__file__).parents[1])
+        package = wheel(folder)
+
+        made = [str(platform / "bin/python"), "-c", AS_ROOT, str(home), str(UIDS["ana"])]
+        subprocess.run(made, check=True)
+        ours = home / FOLDER / "bin/python"
+        owners = {path.lstat().st_uid for path in [ours.parent, *(home / FOLDER).rglob("*")]}
+        installed = as_user(
+            "ana", f"export HOME={home}; {ours} {INSTALL} {package} && {ours} -c 'import tiny'"
+        )
+
+        assert owners == {UIDS["ana"]}
+        assert (installed.returncode, installed.stderr) == (0, "")
+        assert not [*site.rglob("tiny*")]
+
+
+def _python_for_all() -> str:
+    """Return a Python of this version that every account may run."""
+    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for python in (f"{sys.base_prefix}/bin/{name}", f"/usr/bin/{name}", f"/usr/local/bin/{name}"):
+        if Path(python).exists() and not as_user("ana", f"{python} -c 'import venv'").returncode:
+            return python
+    pytest.skip(f"no {name} that every account may run")

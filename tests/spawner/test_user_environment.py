@@ -1,0 +1,238 @@
+"""Libraries of a notebook go into the user's own environment, over the platform's."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from jupyter_core.paths import jupyter_path
+
+from runai.hub_service.processes.user_environment import FOLDER, Prepared, UserEnvironment
+from runai.spawner.local import RunaiLocalSpawner, terminal_command
+from user_environments import kernel, wheel
+
+OFFLINE = "--no-index --no-deps --disable-pip-version-check -q"
+
+
+@pytest.fixture
+def spawner(tmp_path: Path) -> RunaiLocalSpawner:
+    (tmp_path / "users/Ana M").mkdir(parents=True)
+    return RunaiLocalSpawner(
+        user=SimpleNamespace(name="Ana M"), users_directory=str(tmp_path / "users")
+    )
+
+
+@pytest.fixture
+def root(spawner: RunaiLocalSpawner) -> Path:
+    return spawner._home / FOLDER
+
+
+@pytest.fixture
+def serve(spawner, monkeypatch):
+    """Take over the environment of the user's next server; return the sentence, if any."""
+    before = {**os.environ}
+    monkeypatch.setattr("jupyterhub.spawner.LocalProcessSpawner.get_env", lambda _self: {**before})
+
+    def serve() -> str:
+        spawner._python = spawner._prepare_python()
+        server = spawner.get_env()
+        for name in before.keys() | os.environ.keys() | server.keys():
+            if name in server:
+                monkeypatch.setenv(name, server[name])
+            else:
+                monkeypatch.delenv(name, raising=False)
+        return str(spawner._python.note)
+
+    return serve
+
+
+def platform_has(module: str) -> bool:
+    asked = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
+    return not subprocess.run([sys.executable, "-c", asked], check=False).returncode
+
+
+@pytest.mark.parametrize("pip", ["%pip", "!pip", "!python -m pip"])
+def test_a_library_goes_into_the_users_environment_alone(pip, serve, root, tmp_path):
+    package = wheel(tmp_path)
+    serve()
+    with kernel() as run:
+        assert run("import sys; print(sys.executable)") == f"{root}/bin/python\n"
+        run(f"{pip} install {OFFLINE} '{package}'")
+        assert run("import tiny; print(tiny.version, tiny.__file__)").split()[0] == "1.0"
+        assert run("!tiny") == "1.0\n"
+        assert not platform_has("tiny")
+        assert str(root / "share/jupyter/labextensions") in jupyter_path("labextensions")
+        assert (root / "share/jupyter/labextensions/tiny").exists()
+
+        run(f"{pip} uninstall -y -q tiny")
+        assert "No module named 'tiny'" in run("!python -c 'import tiny'")
+
+
+def test_another_version_of_a_platforms_library_hides_it_until_it_is_removed(serve, tmp_path):
+    import httpx
+
+    package = wheel(tmp_path, "httpx", "0.1")
+    serve()
+    with kernel() as run:
+        run(f"%pip install {OFFLINE} '{package}'")
+        assert run("import httpx; print(httpx.version)") == "0.1\n"
+        run("%pip uninstall -y -q httpx")
+        shown = run("!python -c 'import httpx; print(httpx.__version__)'")
+
+    assert shown == f"{httpx.__version__}\n"
+    assert platform_has("httpx")
+
+
+def test_platform_kernel_mends_an_environment_that_starts_none(serve, root, tmp_path):
+    broken = wheel(tmp_path, "ipykernel_launcher", "1.0", "raise SystemExit")
+    serve()
+    with kernel("python3-platform") as run:
+        assert run("import sys; print(sys.executable)") == f"{sys.executable}\n"
+        run(f"%pip install {OFFLINE} '{broken}'")
+        assert len([*root.glob("lib/*/site-packages/ipykernel_launcher.py")]) == 1
+        with pytest.raises(RuntimeError, match="Kernel died"), kernel():
+            pass
+        run("%pip uninstall -y -q ipykernel_launcher")
+        with kernel() as own:
+            assert own("print(1)") == "1\n"
+
+
+def test_own_kernelspec_of_a_library_replaces_neither_kernel(serve, root, tmp_path):
+    serve()
+    other = root / "share/jupyter/kernels/python3"  # as the wheel of ipykernel has it
+    other.mkdir(parents=True)
+    (other / "kernel.json").write_text('{"argv": ["python"], "display_name": "Python 3"}')
+    with kernel() as run:
+        assert run("import sys; print(sys.prefix)") == f"{root}\n"
+
+
+def test_programs_of_the_platform_run_on_the_users_python(serve, root, tmp_path):
+    serve()
+    (tmp_path / "where.py").write_text("import sys; print(sys.executable)")
+
+    def ran(*command: str) -> str:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    assert ran("ipython", str(tmp_path / "where.py")) == f"{root}/bin/python\n"
+    assert ran("python", str(tmp_path / "where.py")) == f"{root}/bin/python\n"
+    ours = Path(sys.executable).with_name("runai")
+    assert ran("sh", "-c", "command -v runai") == f"{root}/runai/bin/runai\n"
+    assert Path(root, "runai/bin/runai").samefile(ours)
+    assert {path.name for path in root.glob("runai/bin/*")} == {"runai"}
+
+
+# -- an environment that cannot be used, or was made for something else ----------------------------
+
+
+def _cfg(root: Path) -> None:
+    (root / "pyvenv.cfg").unlink()
+
+
+def _python(root: Path) -> None:
+    (root / "bin/python3").unlink()
+    (root / "bin/python").unlink(missing_ok=True)
+    (root / "bin/python").symlink_to("/no/python")
+
+
+def _libraries(root: Path) -> None:
+    shutil.rmtree(root / "lib")
+
+
+def _file(root: Path) -> None:
+    shutil.rmtree(root)
+    root.write_text("")
+
+
+def _link(root: Path) -> None:
+    shutil.rmtree(root)
+    root.symlink_to("/no/folder")
+
+
+@pytest.mark.parametrize("damage", [_cfg, _python, _libraries, _file, _link])
+def test_damaged_environment_leaves_kernels_on_the_platforms_python(
+    damage, serve, root, tmp_path, spawner
+):
+    package = wheel(tmp_path)
+    serve()
+    damage(root)
+    note = serve()
+
+    assert note.startswith(f"Your Python environment {root} cannot be used: ")
+    assert f"Begin a new one: mv '{root}' '{root}.broken', then start again." in note
+    with kernel() as run:
+        assert run("import sys; print(sys.executable)") == f"{note}\n{sys.executable}\n"
+        assert run("1") == ""  # the sentence comes once
+        for pip in ("%pip", "!pip", "!python -m pip"):
+            run(f"{pip} install {OFFLINE} '{package}'")
+    assert not platform_has("tiny")
+    terminal = terminal_command("/bin/sh", UserEnvironment(spawner._home).path(usable=False))
+    typed = subprocess.run(
+        terminal, input="command -v python", capture_output=True, text=True, check=True
+    )
+    assert typed.stdout == f"{note}\n{Path(sys.executable).with_name('python')}\n"
+
+    root.rename(f"{root}.broken")
+    assert serve() == ""
+    with kernel() as run:
+        assert run("import sys; print(sys.prefix)") == f"{root}\n"
+
+
+def test_home_that_cannot_be_written_leaves_kernels_on_the_platforms_python(serve, root):
+    shutil.rmtree(root.parent)
+    note = serve()
+
+    assert note.startswith(f"Your Python environment {root} cannot be used: no such file")
+    assert "Make room in your home, then start again." in note
+    with kernel() as run:
+        assert run("import sys; print(sys.executable)") == f"{note}\n{sys.executable}\n"
+
+
+@pytest.mark.parametrize(
+    ("key", "was", "why"),
+    [
+        ("version", "3.9", "it was made for Python 3.9"),
+        ("runai-platform", "/old", "it was made for the platform in /old"),
+        ("runai-path", "/moved", "it was made as /moved"),
+        ("home", "/old/bin", "it was made for the Python in /old/bin"),
+    ],
+)
+def test_environment_of_before_a_change_is_set_aside_and_named(
+    key, was, why, serve, root, tmp_path
+):
+    serve()
+    with kernel() as run:
+        run(f"%pip install {OFFLINE} '{wheel(tmp_path)}'")
+    cfg = root / "pyvenv.cfg"
+    now = cfg.read_text()
+    cfg.write_text(re.sub(f"(?m)^{key} = .*", f"{key} = {was}", now))
+    before = cfg.read_text()
+
+    note = serve()
+
+    aside = root.with_name(f"{FOLDER}.1")
+    assert (cfg.read_text(), (aside / "pyvenv.cfg").read_text()) == (now, before)
+    assert f"made anew, empty: {why}. The earlier one is {aside};" in note
+    with kernel() as run:
+        assert run("import tiny") == f"{note}\nNo module named 'tiny'"
+        command = note.rpartition(": ")[2]
+        run(f"!{command} {OFFLINE} --find-links '{tmp_path}'")
+        assert run("import tiny; print(tiny.version)") == "1.0\n"
+    assert serve() == ""  # the libraries are back
+
+
+def test_starts_at_once_make_or_renew_one_environment(root, spawner):
+    def prepare_ten() -> set[Prepared]:
+        with ThreadPoolExecutor(10) as pool:
+            return {*pool.map(lambda _: spawner._prepare_python(), range(10))}
+
+    assert prepare_ten() == {Prepared(usable=True)}
+    (root / "pyvenv.cfg").write_text((root / "pyvenv.cfg").read_text().replace("= 3.", "= 2."))
+    assert prepare_ten() == {Prepared(usable=True)}
+    assert {path.name for path in root.parent.iterdir()} == {FOLDER, f"{FOLDER}.1"}
