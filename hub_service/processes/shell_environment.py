@@ -6,8 +6,10 @@ The environments of hub and service also contain secrets, so no other variable i
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 SHARE_PROXY_PASSWORD: Final = "RUNAI_SHARE_PROXY_PASSWORD"  # noqa: S105 - a setting's name
 """`1`: pass on proxy addresses with a user or password, too."""
@@ -21,30 +23,57 @@ _PROXIES: Final = re.compile(r"(?:all|ftp|https?)_proxy|(?:ALL|FTP|HTTPS?)_PROXY
 _NO_PROXY: Final = ("no_proxy", "NO_PROXY")  # programs differ in the one they prefer
 _THIS_MACHINE: Final = ("127.0.0.1", "localhost", "::1")
 
+_UNPARSED: Final = re.compile(r"\[|:.*/")
+"""Entries of `no_proxy` that break httpx, and so JupyterLab: IPv6 networks and brackets."""
+HAS_PASSWORD: Final = "has a user or password"  # noqa: S105 - a reason
+UNUSABLE: Final = "is none that JupyterLab can use here"
+
 Groups = Callable[[], Collection[int]]
 
 
 def passed_on(environ: Mapping[str, str], *hosts: str) -> dict[str, str]:
     """Return the variables for sessions and jobs; with a proxy, `no_proxy` has `hosts`, too."""
-    shares_passwords = environ.get(SHARE_PROXY_PASSWORD) == "1"
     found = {
         name: value
         for name, value in environ.items()
-        if (name in PATHS and value)
-        or name in _NO_PROXY
-        or _PLAIN.fullmatch(name)
-        or (_PROXIES.fullmatch(name) and (shares_passwords or not has_password(name, value)))
+        if (name in PATHS and value) or name in _NO_PROXY or _PLAIN.fullmatch(name)
     }
-    if any(_PROXIES.fullmatch(name) and value for name, value in found.items()):
+    refused = refused_proxies(environ)
+    proxies = {n: v for n, v in environ.items() if _PROXIES.fullmatch(n) and n not in refused}
+    if any(proxies.values()):
         given = [found.get(name, "") for name in _NO_PROXY]
         for name, own, other in zip(_NO_PROXY, given, reversed(given), strict=True):
             found[name] = _extended(own or other, (*_THIS_MACHINE, *hosts))
-    return found
+    return found | {name: value and _with_scheme(value) for name, value in proxies.items()}
 
 
-def has_password(name: str, value: str) -> bool:
-    """Return True if this is a proxy's address that contains a user or password."""
-    return "@" in value and _PROXIES.fullmatch(name) is not None
+def refused_proxies(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return why each proxy's address that is not passed on is left out, without the address."""
+    shares_passwords = environ.get(SHARE_PROXY_PASSWORD) == "1"
+    refused = {}
+    for name, value in environ.items():
+        if value and _PROXIES.fullmatch(name):
+            if "@" in value and not shares_passwords:
+                refused[name] = HAS_PASSWORD
+            elif not _can_be_used(_with_scheme(value)):
+                refused[name] = UNUSABLE
+    return refused
+
+
+def _with_scheme(address: str) -> str:
+    """Return an address as JupyterLab needs it; curl and requests take one without a scheme."""
+    return address.strip() if "://" in address else f"http://{address.strip()}"
+
+
+def _can_be_used(address: str) -> bool:
+    """Return True if httpx takes the address of a proxy: JupyterLab does not start with another."""
+    try:
+        parts = urlsplit(address)
+        is_whole = bool(parts.hostname) and parts.port != 0
+    except ValueError:  # no number of a port
+        return False
+    socks = {"socks5", "socks5h"} if find_spec("socksio") else set()
+    return is_whole and parts.scheme in {"http", "https"} | socks
 
 
 def beneath(passed: Mapping[str, str], chosen: Mapping[str, str]) -> dict[str, str]:
@@ -74,7 +103,7 @@ def readable(passed: Mapping[str, str], uid: int, groups: Groups) -> dict[str, s
 
 
 def _extended(no_proxy: str, hosts: Iterable[str]) -> str:
-    entries = [entry.strip() for entry in no_proxy.split(",")]
+    entries = [entry.strip() for entry in no_proxy.split(",") if not _UNPARSED.search(entry)]
     if "*" in entries:  # no proxy for any host
         return no_proxy
     return ",".join(filter(None, dict.fromkeys([*entries, *hosts])))

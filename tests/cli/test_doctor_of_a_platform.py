@@ -184,7 +184,15 @@ SHELLS = {
         {"http_proxy": SECRET, "HTTPS_PROXY": SECRET, "MY_URL": SECRET},
         [
             f"{NAMES}nothing",
-            "left out, since the proxy's address has a user or password: http_proxy, HTTPS_PROXY",
+            "left out: the address in http_proxy has a user or password",
+            "left out: the address in HTTPS_PROXY has a user or password",
+        ],
+    ),
+    "proxy of another kind": (
+        {"ALL_PROXY": "hunter2://proxy:1080"},
+        [
+            f"{NAMES}nothing",
+            "left out: the address in ALL_PROXY is none that JupyterLab can use here",
         ],
     ),
     "shared password": (

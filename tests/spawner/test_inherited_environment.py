@@ -92,5 +92,5 @@ def test_doctor_names_the_variables_that_are_left_out(platform: HubPlatform, cer
     texts = "\n".join(finding.text for finding in found)
     assert "SSL_CERT_FILE" in found[0].text
     assert f"cannot read REQUESTS_CA_BUNDLE={certificates}/missing" in texts
-    assert "has a user or password: HTTPS_PROXY" in texts
+    assert "the address in HTTPS_PROXY has a user or password" in texts
     assert "hunter2" not in str(found)

@@ -12,7 +12,13 @@ from typing import Final
 
 from runai.hub_service.cli.doctor import Finding
 from runai.hub_service.processes import own_process
-from runai.hub_service.processes.shell_environment import has_password, passed_on, readable
+from runai.hub_service.processes.shell_environment import (
+    HAS_PASSWORD,
+    UNUSABLE,
+    passed_on,
+    readable,
+    refused_proxies,
+)
 from runai.hub_service.wire.errors import Conflict, RunaiError, Unavailable
 
 WRITTEN: Final = (
@@ -236,11 +242,14 @@ def check_shell_environment(root: Path, proc: Path = Path("/proc")) -> Iterator[
         text = f"{who} read {left}: left out where it cannot be read"
         mend = "Name a file by its whole path, or chmod o+r FILE, and o+x its folders."
         yield Finding("note", subject, text, mend)
-    if left := ", ".join(n for n in environ if n not in passed and has_password(n, environ[n])):
-        text = f"left out, since the proxy's address has a user or password: {left}"
-        yield Finding(
-            "note", subject, text, "If users may know it: runai up --share-proxy-password"
-        )
+    for name, why in refused_proxies(environ).items():
+        yield Finding("note", subject, f"left out: the address in {name} {why}", _MENDS[why])
+
+
+_MENDS: Final = {
+    HAS_PASSWORD: "If users may know it: runai up --share-proxy-password",
+    UNUSABLE: "Write http://HOST:PORT; for socks5:// install 'httpx[socks]' beside the platform.",
+}
 
 
 def _environment(process: Path) -> dict[str, str]:

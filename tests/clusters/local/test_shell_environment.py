@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import pwd
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -12,7 +15,12 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from runai.hub_service.processes.shell_environment import beneath, passed_on, readable
+from runai.hub_service.processes.shell_environment import (
+    beneath,
+    passed_on,
+    readable,
+    refused_proxies,
+)
 from runai.hub_service.processes.user_account import account_of
 from runai.spawner.local import RunaiLocalSpawner
 from unix_accounts import open_folder
@@ -21,7 +29,8 @@ HUB = "gpu.example.org"
 LOCAL = "127.0.0.1,localhost,::1"
 DIRECT = dict.fromkeys(("no_proxy", "NO_PROXY"), f"{LOCAL},{HUB}")
 PROXY = "http://proxy:3128"
-SECRETS = ("http://ana:hunter2@proxy:3128", "ana@proxy", "socks5h://ana@[::1]:1080")
+UNUSABLE = ("socks4://proxy:1", "ftp://proxy", "http://proxy:port", "http://", "://", "//proxy")
+SECRETS = ("http://ana:hunter2@proxy:3128", "ana@proxy", "https://ana@[::1]:1080")
 OWNER, MEMBER, OTHER = 54_321, 54_322, 54_323
 GROUP = 54_300
 GROUPS: dict[int, list[int]] = {OWNER: [], MEMBER: [GROUP], OTHER: []}
@@ -49,6 +58,14 @@ SHELLS = {
         {"http_proxy": PROXY, "NO_PROXY": "a.org, ::1,"},
         {"http_proxy": PROXY} | dict.fromkeys(DIRECT, f"a.org,::1,127.0.0.1,localhost,{HUB}"),
     ),
+    "exceptions that break JupyterLab": (
+        {"http_proxy": PROXY, "no_proxy": "fd00::/8,[fd00::1],10.0.0.0/8"},
+        {"http_proxy": PROXY} | dict.fromkeys(DIRECT, f"10.0.0.0/8,{LOCAL},{HUB}"),
+    ),
+    "proxy without a scheme": (
+        {"http_proxy": "proxy:3128 "},
+        {"http_proxy": PROXY, **DIRECT},
+    ),
     "proxy for no host": (
         {"http_proxy": PROXY, "no_proxy": "*"},
         {"http_proxy": PROXY, **dict.fromkeys(DIRECT, "*")},
@@ -73,7 +90,45 @@ def test_proxy_with_a_user_is_passed_on_by_its_setting_alone(name: str, address:
 
     assert passed_on(shell, HUB) == {"TZ": "UTC"}
     assert passed_on({**shell, "RUNAI_SHARE_PROXY_PASSWORD": ""}, HUB) == {"TZ": "UTC"}
-    assert passed_on({**shell, "RUNAI_SHARE_PROXY_PASSWORD": "1"}, HUB) == {**shell, **DIRECT}
+    shared = passed_on({**shell, "RUNAI_SHARE_PROXY_PASSWORD": "1"}, HUB)
+    assert shared.keys() == {*shell, *DIRECT}
+    assert shared[name].endswith(address)
+
+
+@pytest.mark.parametrize("address", UNUSABLE)
+def test_proxy_with_which_jupyterlab_does_not_start_is_left_out(address: str):
+    assert passed_on({"ALL_PROXY": address}, HUB) == {}
+    assert refused_proxies({"ALL_PROXY": address}).keys() == {"ALL_PROXY"}
+
+
+@pytest.mark.tier("all")  # seconds of imports
+def test_jupyterlab_loads_with_the_passed_variables_alone():
+    shell = {
+        "http_proxy": "proxy:3128",
+        "ALL_PROXY": "socks5://proxy:1080",
+        "no_proxy": "fd00::/8,[::1]",
+    }
+    # The module of JupyterLab that reads proxies, and a client such as it makes.
+    command = [sys.executable, "-c", "import jupyterlab.extensions.pypi, httpx; httpx.Client()"]
+
+    loads = [
+        subprocess.run(command, env=env, check=False, capture_output=True).returncode == 0
+        for env in (shell, passed_on(shell, HUB))
+    ]
+
+    assert loads == [False, True]
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_socks_proxy_is_passed_on_where_its_package_is_installed(
+    *, is_installed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    assert importlib.util.find_spec("socksio") is None, "an installed one hides the case"
+    if is_installed:
+        (tmp_path / "socksio.py").touch()
+        monkeypatch.syspath_prepend(tmp_path)
+
+    assert ("ALL_PROXY" in passed_on({"ALL_PROXY": "socks5h://proxy:1080"})) == is_installed
 
 
 def test_exceptions_are_understood_by_an_http_client(monkeypatch: pytest.MonkeyPatch):
