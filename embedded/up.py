@@ -30,6 +30,7 @@ from runai.embedded.proxy.public_address import (
 from runai.embedded.settings import ANSWERS_WITHIN_S, DEFAULT_PORT, Settings
 from runai.hub_service.clusters.local.place import check_place
 from runai.hub_service.clusters.local.store.cluster_lock import check_is_whole
+from runai.hub_service.processes.requirements import in_words, install_command, unmet
 from runai.hub_service.processes.user_account import expanded
 from runai.hub_service.wire.errors import Forbidden, InvalidRequest, RunaiError, Unavailable
 
@@ -201,6 +202,12 @@ def _start(settings: Settings) -> None:
         raise Unavailable(
             f"The platform needs {' and '.join(missing)} beside the client.",
             hint="Install it: pip install 'jupyter-runai[hub]'",
+            code="not_installed",
+        )
+    if lacking := unmet() + unmet("hub"):
+        raise Unavailable(
+            f"The platform's libraries do not fit: {in_words(lacking)}.",
+            hint=f"Install them: {install_command(lacking)}",
             code="not_installed",
         )
     directory = DataDirectory(settings.data_dir)

@@ -4,13 +4,16 @@ The same in Python: `submit`, `panel`, `quota`, `status`. The first call connect
 The names in `__all__` are the whole public interface.
 """
 
-from IPython.core.interactiveshell import InteractiveShell
+from runai.hub_service.processes.requirements import naming_libraries
 
-from runai.widgets.jobs import Job, Jobs, submit
-from runai.widgets.link import connect
+with naming_libraries():
+    from IPython.core.interactiveshell import InteractiveShell
 
-# `panel` is the function from here on; its module of the same name is already imported.
-from runai.widgets.panel import panel, quota, status
+    from runai.widgets.jobs import Job, Jobs, submit
+    from runai.widgets.link import connect
+
+    # `panel` is the function from here on; its module of the same name is already imported.
+    from runai.widgets.panel import panel, quota, status
 
 __all__ = ["Job", "Jobs", "connect", "load_ipython_extension", "panel", "quota", "status", "submit"]
 

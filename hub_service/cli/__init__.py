@@ -5,12 +5,21 @@ The service makes every decision; `runai.hub_service.client` is the only way to 
 Python does. Entry point: `main`.
 """
 
-from runai.hub_service.cli.framework.command_list import cli
-from runai.hub_service.cli.framework.reporting import run
+import sys
 
-__all__ = ["cli", "main"]
+from runai.hub_service.processes.requirements import in_words, install_command, unmet_here
 
 
 def main() -> None:
     """Run the command line. Exit codes: 0, 1 (error, with a hint), 2 (misuse), the job's own."""
-    run(lambda: cli(prog_name="runai"))
+    try:
+        # Their libraries may be missing or too old.
+        from runai.hub_service.cli.framework.command_list import cli  # noqa: PLC0415
+        from runai.hub_service.cli.framework.reporting import run  # noqa: PLC0415
+
+        run(lambda: cli(prog_name="runai"))
+    except Exception:
+        if not (found := unmet_here()):
+            raise
+        text = f"The libraries of `runai` do not fit: {in_words(found)}."
+        sys.exit(f"Error: {text}\nHint: {install_command(found)}")

@@ -72,7 +72,7 @@ class UserEnvironment:
         return [*MODULE, PROGRAM, str(self.home)]
 
     def expected(self) -> dict[str, str]:
-        """Return the two files that show what it was made for: path and text."""
+        """Return the two files that record its Python and platform: path and text."""
         version = _version()
         settings = {
             # As venv itself finds the Python below an environment.
@@ -171,7 +171,7 @@ class UserEnvironment:
         return ""
 
     def _change(self) -> str:
-        """Return what it was made for, if that has changed."""
+        """Return in words the Python or place before, if that has changed."""
         expected = next(iter(self.expected().items()))
         now, then = _settings(expected[1]), _settings(_text(expected[0]))
         if not any(key.startswith(_OURS) for key in then):

@@ -23,7 +23,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from runai.hub_service.api.auth.permissions import Actor
-from runai.hub_service.cli import cli
+from runai.hub_service.cli.framework.command_list import cli
 from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.scheduler.model.quantity import MilliGpu
 

@@ -12,8 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from runai.hub_service.cli import cli
-from runai.hub_service.cli.framework.command_list import SECTIONS
+from runai.hub_service.cli.framework.command_list import SECTIONS, cli
 from runai.hub_service.cli.framework.reference import placeholder, reference
 
 ENTRIES = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
@@ -23,7 +22,7 @@ PAGE = Path(__file__).parents[2] / "docs/cli.md"
 SLOW = {"httpx", "pydantic", "rich", "runai.hub_service.client.client", "jupyterhub", "sqlalchemy"}
 LOADED_BY_HELP = """
 import sys
-from runai.hub_service.cli import cli
+from runai.hub_service.cli.framework.command_list import cli
 cli(["--help"], standalone_mode=False)
 print(*sys.modules, file=sys.stderr)
 """
@@ -229,7 +228,7 @@ CLIENT_ALONE = """
 import sys
 for name in sys.argv.pop(1).split(","):
     sys.modules[name] = None
-from runai.hub_service.cli import cli
+from runai.hub_service.cli.framework.command_list import cli
 cli(prog_name="runai")
 """
 HUBS = "alembic,fastapi,jupyterhub,psutil,sqlalchemy,uvicorn,yaml"

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from runai.hub_service.cli import cli
+from runai.hub_service.cli.framework.command_list import cli
 from runai.hub_service.wire.explanation_schemas import PlanQuestion
 from runai.hub_service.wire.schemas import IdlePut, ProjectPut, ScaleRequest, SubmitRequest
 

@@ -21,7 +21,7 @@ from control_plane.lab import ClusterLab
 from control_plane.plane import ControlPlane
 from hub_platform import PASSWORD
 from kubernetes_hub import KubernetesHub, running_kubernetes_hub
-from runai.hub_service.cli import cli
+from runai.hub_service.cli.framework.command_list import cli
 from runai.hub_service.cli.framework.hub_login import HubLogin
 from runai.widgets import connect
 from waiting import eventually

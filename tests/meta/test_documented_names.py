@@ -23,7 +23,7 @@ from runai.embedded.proxy.caddy import CaddyProxy
 from runai.embedded.settings import ANSWERS_WITHIN_S
 from runai.hub_service.api.app import create_app
 from runai.hub_service.api.services.platform import Platform
-from runai.hub_service.cli import cli
+from runai.hub_service.cli.framework.command_list import cli
 from runai.hub_service.clusters.kubernetes.gpu_sharing.reservation_pods import IMAGE
 from runai.hub_service.model.records import ProjectSpec
 from runai.hub_service.scheduler import SHIPPED, Policy

@@ -44,6 +44,7 @@ CLIENT_SIDE = {
     "runai.hub_service.wire.errors",
     "runai.hub_service.processes.per_process",
     "runai.hub_service.processes.shell_environment",
+    "runai.hub_service.processes.requirements",
     "runai.hub_service.processes.user_account",
     "runai.hub_service.processes.user_environment",
     "runai.hub_service.wire.amounts",

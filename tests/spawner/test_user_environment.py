@@ -8,6 +8,8 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import requires
+from importlib.metadata import version as installed
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -126,6 +128,41 @@ def test_programs_of_the_platform_run_on_the_users_python(serve, root, tmp_path)
     assert ran("sh", "-c", "command -v runai") == f"{root}/runai/bin/runai\n"
     assert Path(root, "runai/bin/runai").samefile(ours)
     assert {path.name for path in root.glob("runai/bin/*")} == {"runai"}
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "text", "sentence"),
+    [
+        ("pydantic", "1.10", "", "pydantic 1.10 is too old, {needed} is needed"),
+        (
+            "pydantic_core",
+            "0.1",
+            "raise SystemError('it does not fit pydantic')",
+            "pydantic-core 0.1 is older than the platform's {platform}",
+        ),
+    ],
+    ids=["of ours", "of a library of ours"],
+)
+def test_library_too_old_for_the_magics_is_named_with_the_command_that_removes_it(
+    name, version, text, sentence, serve, tmp_path
+):
+    serve()
+    with kernel() as run:
+        run(f"%pip install {OFFLINE} '{wheel(tmp_path, name, version, text)}'")
+    with kernel() as run:
+        assert run("1 + 1; print('the kernel starts')") == "the kernel starts\n"
+        shown = run("%load_ext runai.widgets")
+
+        needed = next(
+            each for each in requires("jupyter-runai") or () if each.startswith("pydantic>=")
+        )
+        named = sentence.format(needed=needed.partition(">=")[2], platform=installed(name))
+        command = f"%pip uninstall -y {name.replace('_', '-')}"
+        why = f"runai.widgets cannot be loaded: {named}. Run {command} and restart the kernel."
+        assert shown == f"UsageError: {why}\n"
+        run(command)
+    with kernel() as run:
+        assert run("%load_ext runai.widgets") == ""
 
 
 # -- an environment that cannot be used, or was made for something else ----------------------------

@@ -34,6 +34,7 @@ from runai.hub_service.client import Client
 from runai.hub_service.client.connection import Connection, config_path, find_connection
 from runai.hub_service.client.tls_trust import untrusted, verification
 from runai.hub_service.processes import own_process
+from runai.hub_service.processes.requirements import in_words, install_command, unmet_here
 from runai.hub_service.processes.user_account import expanded
 from runai.hub_service.wire.device_schemas import NodeView
 from runai.hub_service.wire.errors import Forbidden, InvalidRequest, RunaiError, Unauthenticated
@@ -65,6 +66,7 @@ def examine(data_dir: str | None) -> list[Finding]:
         check_provider(),
         check_command(),
         check_versions(),
+        *check_libraries(),
         *(cluster := [*check_cluster()]),
         *(() if _waits_to_lead(cluster) else check_way_to_service()),
         check_driver(),
@@ -96,6 +98,12 @@ def check_versions() -> Finding:
     python = ".".join(str(part) for part in sys.version_info[:3])
     ours = version("jupyter-runai")
     return Finding("ok", "versions", f"jupyter-runai {ours}, Python {python} at {sys.executable}")
+
+
+def check_libraries() -> Iterator[Finding]:
+    """Check that no library is missing or too old."""
+    if found := unmet_here():
+        yield Finding("failure", "libraries", in_words(found), install_command(found))
 
 
 def check_cluster() -> Iterable[Finding]:

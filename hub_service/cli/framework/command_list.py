@@ -18,6 +18,7 @@ from runai.hub_service.cli.framework.reporting import (
     not_installed,
     show_help_without,
 )
+from runai.hub_service.processes.requirements import unmet
 
 
 class CommandEntry(NamedTuple):
@@ -170,8 +171,8 @@ class LazyGroup(click.Group):
         try:
             found = import_module(f"runai.hub_service.cli.{module}")
         except ModuleNotFoundError as missing:
-            if str(missing.name).startswith("runai"):
-                raise  # a fault of ours
+            if str(missing.name).startswith("runai") or unmet():
+                raise  # a fault of ours, or a library of the client
             raise ReportedError(not_installed(), as_json=False) from missing
         command: click.Command = getattr(found, attribute)
         return command

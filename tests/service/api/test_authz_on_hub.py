@@ -22,8 +22,8 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 from authz import ACTORS, READERS, ROWS, USERS, asked, expected, judged, name_of
-from runai.hub_service.cli import cli
 from runai.hub_service.cli.commands import lifecycle
+from runai.hub_service.cli.framework.command_list import cli
 from runai.hub_service.cli.framework.reporting import ReportedError
 from runai.hub_service.wire.errors import Forbidden, NotFound, RunaiError, Unauthenticated
 from runai.widgets import connect

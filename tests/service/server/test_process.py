@@ -20,8 +20,8 @@ import pytest
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
-from runai.hub_service.cli import cli
 from runai.hub_service.cli.doctor.platform_checks import check_ownership
+from runai.hub_service.cli.framework.command_list import cli
 from runai.hub_service.wire.errors import NotFound
 from service_process import TOKEN
 from waiting import eventually

@@ -1,0 +1,98 @@
+"""Missing and too old libraries are named in a sentence, by `runai`, `runai up` and the doctor."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runai import hub_service
+from runai.hub_service.processes.user_environment import UserEnvironment
+from user_environments import wheel
+
+RUNAI = "from runai.hub_service.cli import main; main()"
+UP = ("up", "--simulate", "1", "--data-dir", "data")
+
+
+@pytest.fixture
+def runai(tmp_path):
+    """Run `runai` on a Python with this library before the platform's."""
+
+    def run(package: Path, *words: str) -> subprocess.CompletedProcess[str]:
+        environment = UserEnvironment(tmp_path)
+        assert environment.prepare_as().usable
+        python = str(environment.python)
+        install = ["-m", "pip", "install", "-q", "--no-index", "--no-deps", str(package)]
+        subprocess.run([python, *install], check=True)
+        program = f"import sys; sys.argv[0] = 'runai'; {RUNAI}"
+        return _run(tmp_path, python, "-c", program, *words)
+
+    return run
+
+
+def _run(home: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        cwd=home,
+        env={"HOME": str(home), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("words", [("list",), ("doctor",), UP], ids=lambda words: words[0])
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [("pydantic", "1.10"), ("click", "7.0"), ("httpx", "0.1"), ("rich", "1.0")],
+    ids=["pydantic", "click", "httpx", "rich"],
+)
+def test_library_of_the_client_that_is_too_old_is_named(name, version, words, runai, tmp_path):
+    ran = runai(wheel(tmp_path, name, version), *words)
+
+    assert ran.returncode == 1
+    assert f"{name} {version} is too old, " in ran.stdout + ran.stderr
+    assert f"-m pip install '{name}>=" in ran.stdout + ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize("name", ["jupyterhub", "fastapi", "sqlalchemy", "psutil"])
+def test_library_of_the_platform_that_is_too_old_is_named_before_a_start(name, runai, tmp_path):
+    ran = runai(wheel(tmp_path, name, "0.1"), *UP)
+
+    assert ran.returncode == 1
+    assert f"{name} 0.1 is too old, " in ran.stderr
+    assert f"-m pip install '{name}>=" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_doctor_names_a_library_that_is_too_old_but_loads(runai, tmp_path):
+    ran = runai(wheel(tmp_path, "numpy", "0.1"), "doctor", "-o", "json")
+
+    (finding,) = (each for each in json.loads(ran.stdout) if each["subject"] == "libraries")
+    assert finding["verdict"] == "failure"
+    assert finding["text"].startswith("numpy 0.1 is too old, ")
+
+
+def test_missing_libraries_are_named_and_installed_by_the_hint(tmp_path):
+    (tmp_path / "runai").symlink_to(Path(hub_service.__file__).parents[1])
+    about = tmp_path / "jupyter_runai-0.1.0.dist-info"
+    about.mkdir()
+    lines = [
+        *("Metadata-Version: 2.1", "Name: jupyter-runai", "Version: 0.1.0"),
+        *("Requires-Dist: click>=8.2.1", "Requires-Dist: httpx>=0.27"),
+        'Requires-Dist: torch>=2.8; extra == "torch"',
+    ]
+    (about / "METADATA").write_text("\n".join(lines))
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {RUNAI}"
+
+    ran = _run(tmp_path, sys.executable, "-I", "-S", "-c", program, "list")
+
+    missing = "click is missing; httpx is missing"
+    install = f"{sys.executable} -m pip install 'click>=8.2.1' 'httpx>=0.27'"
+    sentence = f"The libraries of `runai` do not fit: {missing}."
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr == f"Error: {sentence}\nHint: {install}\n"
